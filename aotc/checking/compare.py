@@ -6,12 +6,12 @@ compare("y", actual, expected, bound=1e-5).ok
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import ml_dtypes
 import numpy as np
 
-from aotc.ir import Array, DType
+from aotc.ir import Array, DType, frozen
 
 #: What the error relative to the reference's standard deviation may be, by dtype of the output; that of float32
 #: depends on the algorithms that were chosen, and stands in the metadata.
@@ -25,7 +25,7 @@ def bound_for(dtype: DType, float32_bound: float) -> float:
     return float32_bound if dtype == "float32" else BOUNDS.get(dtype, NARROW_BOUND)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Comparison:
     """One output against its reference.
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from aotc.checking.inputs import Arrays
-from aotc.ir import AotcError, DType, FuncType, TensorType, TupleType, Type, leaves
+from aotc.ir import AotcError, DType, FuncType, TensorType, TupleType, Type, frozen, leaves
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
 from aotc.relay.infer import reinfer_module
 from aotc.relay.interp import evaluate
@@ -33,7 +32,7 @@ RunOnce: TypeAlias = Callable[[Arrays], Arrays]
 ExactRun: TypeAlias = Callable[[Arrays], Arrays | None]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reference:
     """What a compiled model is compared with.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -23,7 +23,7 @@ from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu
-from aotc.ir import AotcError, DType, TensorType
+from aotc.ir import AotcError, DType, TensorType, frozen
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Case:
     """The outputs for one set of inputs; `source` is "seed 0" or the name of a file."""
 
@@ -46,7 +46,7 @@ class Case:
         object.__setattr__(self, "ok", all(o.ok for o in self.outputs))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Report:
     """All cases, and the implementation they were compared with.
 
@@ -68,7 +68,7 @@ class Report:
         return asdict(self)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Run:
     """One set of inputs, and what the compiled model and the reference made of it."""
 

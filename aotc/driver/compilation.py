@@ -31,7 +31,7 @@ from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, remembering, setting, spending
+from aotc.ir import AotcError, frozen, remembering, setting, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
@@ -42,8 +42,7 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import Kernel, Target, WidenFloats, called, scheduled
-from aotc.tir.loops.widen import widen
+from aotc.tir import Kernel, Target, called, kernel_passes, scheduled
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction.choice import Site, choosing
 
@@ -65,7 +64,7 @@ class Tilings(Protocol):
     def __call__(self, site: Site) -> str | None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CompiledModel:
     """An emitted project.  `library` is the shared library, None where only sources were asked for."""
 
@@ -235,10 +234,10 @@ class Compilation:
             return compile_table(kernels, self.versions[self.here], self._compiler() if kernels else None)
 
     def vectorized(self, kernel: Kernel) -> Kernel:
-        """A kernel of `calls` with the vectors for narrow floats that it has in `programs`."""
-        target = self.versions[self.here]
-        lanes = target.lanes("float32")
-        return widen(kernel, lanes) if lanes > 1 and self.context.pass_enabled(WidenFloats(target).info) else kernel
+        """A kernel of `calls` through the passes that it goes through in `programs`."""
+        for item in kernel_passes(self.versions[self.here]):
+            kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
+        return kernel
 
 
 # --- libraries of kernels

@@ -16,11 +16,11 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratch, scratch_folder, scratches
-from aotc.ir import AotcError, read_table, refusals
+from aotc.ir import AotcError, frozen, read_table, refusals
 from aotc.runtime.library import MARKER, is_inside, read_metadata
 
 #: What a scratch holds: the files that come, those that go.
@@ -88,7 +88,7 @@ def _remove_empty(output: Path, folders: Iterable[Path]) -> None:
             (output / folder).rmdir()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plan:
     """The moves of an installation: files that go and come, folders that these make or leave empty."""
 

@@ -12,15 +12,16 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from aotc.ir import frozen
 
 #: The process groups of programs that are running now.
 _RUNNING: Final[set[int]] = set()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Finished:
     """How a program ended, and what it wrote."""
 

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
-from aotc.ir import AotcError, architecture, refusals
+from aotc.ir import AotcError, architecture, frozen, refusals
 from aotc.tir.target import Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
@@ -35,7 +35,7 @@ CC_SECONDS: Final = 1800.0
 PROBE_SECONDS: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Toolchain:
     """A C compiler command, extra flags, where objects are kept, if anywhere, and what a run may take."""
 

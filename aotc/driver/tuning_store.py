@@ -19,13 +19,14 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from aotc.driver.cache import cache_folder, digest
 from aotc.driver.toolchain import cpu_fact
+from aotc.ir import frozen
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.schedule.contraction.choice import Site
 
@@ -42,7 +43,7 @@ _TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEX
 _LONGEST_TEXT: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """The fastest tiling of a contraction on a CPU.
 

@@ -30,7 +30,7 @@ import numpy as np
 from aotc.checking.inputs import Arrays
 from aotc.driver.importing import load_exported
 from aotc.driver.process import run
-from aotc.ir import AotcError, Array, require_known
+from aotc.ir import AotcError, Array, frozen, require_known
 from aotc.runtime.session import load
 
 #: How long pnnx may take.
@@ -39,7 +39,7 @@ CONVERSION_SECONDS: Final = 180
 COMPLAINT_CHARACTERS: Final = 300
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Contestant:
     """One implementation with bound inputs.
 

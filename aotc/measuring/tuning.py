@@ -30,7 +30,7 @@ from aotc.driver.compilation import compile_table
 from aotc.driver.compile import CompileOptions
 from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
-from aotc.ir import AotcError, Array
+from aotc.ir import AotcError, Array, frozen
 from aotc.measuring.timing import milliseconds, turns
 from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, simplify_stmt, te
 from aotc.tir.loops.nest import hoist_invariants
@@ -56,7 +56,7 @@ Call: TypeAlias = Callable[[], None]
 _ALONE: Final = threading.Lock()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Job:
     """A contraction to measure: a kernel for each candidate, by its name, the one with the lowest estimate first."""
 
@@ -66,7 +66,7 @@ class Job:
     target: Target
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measured:
     """The seconds of a call of each candidate, on a CPU."""
 

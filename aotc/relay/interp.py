@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, as_array, fits, nearest
+from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, as_array, fits, frozen, nearest
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
@@ -33,7 +32,7 @@ Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op"
 _Frame: TypeAlias = "ChainMap[Expr, Value]"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Closure:
     """A function value."""
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
-from aotc.ir import Op, Span
+from aotc.ir import Op, Span, frozen
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import children, post_order
@@ -34,7 +33,7 @@ TOLD: Final = 30
 LANE, LAYER, WIDTH, HEIGHT = 172, 48, 156, 24
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Node:
     """A node of a graph as it is drawn.
 

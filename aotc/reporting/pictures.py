@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from aotc.ir import frozen
 from aotc.reporting.text import unit
 from aotc.tir.target import get_target
 
@@ -28,7 +28,7 @@ CHARACTER: Final = 6.3
 NODES: Final = 15
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Box:
     """A rectangle with its label inside, as far as there is room.
 
@@ -61,7 +61,7 @@ class Box:
         return self.x + part * self.width
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Picture:
     """What is drawn, lines first.
 
@@ -88,7 +88,7 @@ class Picture:
         return left, top, *SEEN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Axis:
     """Values from `low` to `high` along `length` pixels from `start` on; even, or by a scale such as math.log10."""
 

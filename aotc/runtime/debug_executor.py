@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.ir import AotcError, AotcTypeError, Device, NDArray, nearest, refusals, require_device
+from aotc.ir import AotcError, AotcTypeError, Device, NDArray, frozen, nearest, refusals, require_device
 from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, measure, require_counts
 from aotc.runtime.graph_machine import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict
@@ -22,7 +21,7 @@ from aotc.runtime.params import save_param_dict
 _HEADS: Final = ("Node Name", "Ops", "Time(us)", "Time(%)", "Shape", "Inputs", "Outputs", "Measurements(us)")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProfileRow:
     """One call of a kernel: its node, the kernel, what it gives, how long it took."""
 
@@ -34,7 +33,7 @@ class ProfileRow:
     times: BenchmarkResult
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Profile:
     """The times of all calls, in the order of execution; as text a table, the slowest first."""
 

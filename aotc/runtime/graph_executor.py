@@ -13,12 +13,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Device, NDArray, require_device
+from aotc.ir import AotcError, AotcTypeError, Device, NDArray, frozen, require_device
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session
@@ -27,7 +26,7 @@ from aotc.runtime.tensor import TensorInfo, check_inputs, require_none, unknown_
 _COLUMNS: Final = ("mean", "median", "max", "min", "std")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BenchmarkResult:
     """How long runs took.
 

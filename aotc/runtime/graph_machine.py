@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
-from aotc.ir import Span
+from aotc.ir import Span, frozen
 from aotc.runtime.forks import Turns
 from aotc.runtime.kernels import ALIGNMENT, KernelLibrary
 from aotc.runtime.tensor import Array, TensorInfo, aligned, check_inputs, require_none
@@ -31,7 +30,7 @@ class Place(Protocol):
     def offset(self) -> int: ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphNode:
     """An input or constant (no kernel), or the call of a kernel.
 
@@ -48,7 +47,7 @@ class GraphNode:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GraphMachine:
     """Nodes in the order of their execution, over tensors that are told apart by keys, ready to run.
 

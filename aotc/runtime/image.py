@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
-from aotc.ir import AotcError, open_regular, refusals
+from aotc.ir import AotcError, frozen, open_regular, refusals
 
 _PIECE: Final = 1 << 20
 #: More bytes of load commands, and ...
@@ -39,7 +39,7 @@ def require_whole(path: Path) -> None:
         raise AotcError("load", text, hint="the file was cut short: copy it again, or compile the model again")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Headers:
     """The headers of a library that begins at `base` of a file, and how they write numbers: the highest byte first, or
     the lowest; those of offsets and sizes have `width` bytes.

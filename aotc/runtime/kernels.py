@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from aotc.ir import frozen
 from aotc.runtime.abi import interface_of
 from aotc.runtime.library import open_library
 from aotc.runtime.tensor import Array, TensorInfo, address, aligned, moves, transfer
@@ -31,7 +31,7 @@ ALIGNMENT: Final = 64
 _FFI: Final = interface_of("extern void (*const aotc_kernels[])(void *const *);")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class KernelInfo:
     """What a kernel takes: the tensors that it reads and writes, and the bytes of its scratch buffers."""
 

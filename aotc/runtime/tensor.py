@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, nearest
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, frozen, nearest
 
 Array = np.ndarray[Any, Any]
 
@@ -29,7 +28,7 @@ _ONNX_NAMES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorInfo:
     """One input or output.
 

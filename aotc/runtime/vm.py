@@ -18,14 +18,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Device, DType, as_array, as_tensors, fits, nearest, require_device
+from aotc.ir import AotcError, Device, DType, as_array, as_tensors, fits, frozen, nearest, require_device
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
 from aotc.ir.types import FuncType, TensorType, TupleType, Type
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class VMClosure:
     """A function value: the number of a function and its first arguments."""
 

@@ -2,6 +2,7 @@
 from aotc.tir.expr import BOOL as BOOL
 from aotc.tir.expr import INDEX as INDEX
 from aotc.tir.expr import Binary as Binary
+from aotc.tir.expr import Bitcast as Bitcast
 from aotc.tir.expr import Broadcast as Broadcast
 from aotc.tir.expr import Buffer as Buffer
 from aotc.tir.expr import Call as Call
@@ -39,8 +40,8 @@ from aotc.tir.numerics import wrapped as wrapped
 from aotc.tir.passes import NAMES as NAMES
 from aotc.tir.passes import PlanMemory as PlanMemory
 from aotc.tir.passes import ProgramVerifier as ProgramVerifier
-from aotc.tir.passes import WidenFloats as WidenFloats
 from aotc.tir.passes import called as called
+from aotc.tir.passes import kernel_passes as kernel_passes
 from aotc.tir.passes import scheduled as scheduled
 from aotc.tir.simplify import Interval as Interval
 from aotc.tir.simplify import Linear as Linear

@@ -23,7 +23,7 @@ INDEX: Final = DType("int64")
 BOOL: Final = DType("bool")
 
 #: `div` is for floats; `floor*` round to minus infinity, `trunc*` to zero, both for integers.  `min` and
-#: `max` are NaN-propagating on floats, as numpy.minimum and numpy.maximum.
+#: `max` are NaN-propagating on floats, as numpy.minimum and numpy.maximum; of two zeros, the first one.
 ARITHMETIC: Final = frozenset(
     {"add", "sub", "mul", "div", "floordiv", "floormod", "truncdiv", "truncmod", "min", "max"}
 )
@@ -56,6 +56,7 @@ class _Operators:
     __floordiv__, __mod__ = _operator("floordiv"), _operator("floormod")
     __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
     __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
+    __lshift__, __rshift__ = map(_operator, ("shl", "shr"))
     # elementwise comparisons; `==` compares the expressions themselves
     equal, not_equal = _operator("eq"), _operator("ne")
 
@@ -138,6 +139,15 @@ class Cast(_Operators):
 
 
 @frozen
+class Bitcast(_Operators):
+    """The number of another dtype, as wide as that of `a`, that has these bits."""
+
+    dtype: DType
+    a: Expr
+    lanes = _of_part("a.lanes", int)
+
+
+@frozen
 class Select(_Operators):
     """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of range)."""
 
@@ -150,12 +160,19 @@ class Select(_Operators):
 
 @frozen
 class Load(_Operators):
-    """`lanes` consecutive elements of a buffer from flat `index` on (no alignment promised)."""
+    """`lanes` elements of a buffer from flat `index` on, `stride` apart (no alignment promised)."""
 
     buffer: Buffer
     index: Expr
     lanes: int = 1
+    stride: int = 1
     dtype = _of_part("buffer.dtype", DType)
+
+    @property
+    def span(self) -> tuple[Expr, int]:
+        """The lowest index that is read, and how many elements there are from it to the highest one."""
+        distance = (self.lanes - 1) * self.stride
+        return self.index + min(distance, 0), abs(distance) + 1
 
 
 @frozen
@@ -169,10 +186,14 @@ class Broadcast(_Operators):
 
 @frozen
 class Call(_Operators):
-    """A function or an instruction of INSTRUCTIONS, which says what it takes and gives."""
+    """A function or an instruction of INSTRUCTIONS, which says what it takes and gives.
+
+    fused    the multiply-adds of its definition (`aotc.tir.functions`) are rounded once
+    """
 
     name: str
     args: tuple[Expr, ...]
+    fused: bool = False
 
     @property
     def dtype(self) -> DType:
@@ -193,7 +214,7 @@ class Element(_Operators):
     lanes = 1
 
 
-Expr: TypeAlias = "Var | Const | Binary | Unary | Cast | Select | Load | Broadcast | Call | Element"
+Expr: TypeAlias = "Var | Const | Binary | Unary | Cast | Bitcast | Select | Load | Broadcast | Call | Element"
 Operand: TypeAlias = "Expr | _Operators | int | float | bool"
 
 
@@ -258,6 +279,8 @@ def _alike(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
 def binary(op: str, a: Operand, b: Operand) -> Expr:
     """`a op b`, folded where both are index literals or one is a neutral element; numbers adopt the other's dtype."""
     left, right = _alike(op, a, b)
+    if op in ("min", "max") and isinstance(left, Const):
+        left, right = right, left  # one comparison is enough where the second one is a number
     return _folded(op, left, right) or Binary(op, left, right)
 
 
@@ -303,6 +326,14 @@ def unary(op: str, a: Expr) -> Expr:
 def cast(a: Expr, dtype: str) -> Expr:
     """`a` converted to `dtype`; nothing to do if it has it."""
     return a if a.dtype == dtype else Cast(DType(dtype), a)
+
+
+def bitcast(a: Expr, dtype: str) -> Expr:
+    """The number of `dtype` that has the bits of `a`; TypeError where the widths differ."""
+    made = DType(dtype)
+    if made.bits != a.dtype.bits:
+        raise TypeError(f"bitcast of {a.dtype} to {dtype}")
+    return a if a.dtype == made else Bitcast(made, a)
 
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:
@@ -352,10 +383,11 @@ _PARTS: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
     Binary: (lambda e: (e.a, e.b), lambda e, a, b: binary(e.op, a, b)),
     Unary: (lambda e: (e.a,), lambda e, a: unary(e.op, a)),
     Cast: (lambda e: (e.a,), lambda e, a: cast(a, e.dtype)),
+    Bitcast: (lambda e: (e.a,), lambda e, a: bitcast(a, e.dtype)),
     Broadcast: (lambda e: (e.a,), lambda e, a: Broadcast(a, e.lanes)),
     Select: (lambda e: (e.cond, e.a, e.b), lambda _, cond, a, b: select(cond, a, b)),
-    Load: (lambda e: (e.index,), lambda e, index: Load(e.buffer, index, e.lanes)),
-    Call: (lambda e: e.args, lambda e, *args: Call(e.name, args)),
+    Load: (lambda e: (e.index,), lambda e, index: Load(e.buffer, index, e.lanes, e.stride)),
+    Call: (lambda e: e.args, lambda e, *args: Call(e.name, args, e.fused)),
     Element: (lambda e: e.indices, lambda e, *indices: Element(e.tensor, indices)),
 }
 KINDS: Final = tuple(_PARTS)

@@ -2,7 +2,7 @@
 """The functions and instructions of `Call` and `Intrinsic`: what each takes and gives and means, how languages say it.
 
 INSTRUCTIONS["fma"].meaning(a, b, c)            # numpy: a * b + c, rounded once
-INSTRUCTIONS["fma"].text("gnu-c", lanes=8)      # "{0:13} * {1:14} + {2:13}": compilers make one instruction of it
+INSTRUCTIONS["isnan"].text("gnu-c", lanes=1)    # "{0:11} != {0:11}"
 
 A processor's own instruction is one more row: its operands' types, its meaning in
 numpy for the interpreter, and for each language that has it a call or a whole
@@ -115,9 +115,9 @@ tgamma lgamma floor ceil trunc round_even round_away
 """
 _TABLE: Final = (
     *_rows("float", ELEMENTARY),
-    *_rows("float", "rsqrt", texts=(Text(call="1.0{f} / sqrt{f}({0})", level=13, lanes="one"),)),
+    *_rows("float", "rsqrt"),
     *_rows("float float", "atan2 fmod copysign"),
-    *_rows("float float float", "fma", texts=(Text(call="{0:13} * {1:14} + {2:13}", level=12, lanes="many"),)),
+    *_rows("float float float", "fma"),
     *_rows("integer", "popcount clz"),
     *_rows("number", "abs"),
     *_rows("number number", "pow"),

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, assert_never, frozen
-from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Broadcast, Element, Intrinsic, wrapped
+from aotc.ir import AotcError, DType, assert_never, frozen
+from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, wrapped
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
+from aotc.tir.functions.define import Function
+from aotc.tir.functions.table import ROUNDING, definition
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
 
@@ -99,10 +102,31 @@ def compile_kernel(kernel: Kernel) -> CompiledKernel:
         raise AotcError("tir-run", f"kernel {kernel.name} is C source, which is not interpreted", span=kernel.span)
     writer = _Writer()
     source = writer.kernel(kernel)
-    meanings = {f"intrinsic_{name}": row.meaning for name, row in INSTRUCTIONS.items()}
-    namespace = dict(NAMESPACE, np=np, const=writer.constants, **meanings)
+    namespace = _namespace(writer)
     exec(compile(source, f"<kernel {kernel.name}>", "exec"), namespace)
     return CompiledKernel(kernel, source, namespace["kernel"])
+
+
+def _namespace(writer: _Writer) -> dict[str, Any]:
+    """What the code of a writer calls."""
+    meanings = {f"intrinsic_{name}": row.meaning for name, row in INSTRUCTIONS.items()}
+    functions = {name: _function(*key) for name, key in writer.functions.items()}
+    return dict(NAMESPACE, np=np, const=writer.constants, **meanings, **functions)
+
+
+@cache
+def _function(name: str, dtype: DType, fused: bool) -> Callable[..., Any]:
+    """A function that is a tensor program, on numpy scalars and arrays; narrow floats are rounded at the end."""
+    function = definition(name, dtype, fused)
+    assert function is not None
+    writer = _Writer(lazy=False)
+    source = writer.formula(function)
+    namespace = _namespace(writer)
+    exec(compile(source, f"<function {name}>", "exec"), namespace)
+    compute, carrier, convert = namespace["function"], function.result.dtype, NAMESPACE["cast"]
+    if carrier == dtype:
+        return compute  # type: ignore[no-any-return]
+    return lambda *args: convert(compute(*(convert(a, carrier.numpy) for a in args)), dtype.numpy)
 
 
 def _checked(kernel: Kernel, kind: str, buffers: Sequence[Buffer], arrays: Sequence[Array]) -> list[Array]:
@@ -134,6 +158,25 @@ class _Writer:
     vector: Var | None = None
     arrays: set[Var] = field(default_factory=set)
     mask: str = ""
+    functions: dict[str, tuple[str, DType, bool]] = field(default_factory=dict)
+    lazy: bool = True
+
+    def formula(self, function: Function) -> str:
+        """Python for a function of numbers or arrays."""
+        self.lines.append(f"def function({', '.join(map(self.name, function.params))}):")
+        for stmt in function.body:
+            self.stmt(stmt, 1)
+        self.line(1, f"return {self.expr(function.result)}")
+        return "\n".join(self.lines) + "\n"
+
+    def function(self, call: Call) -> str:
+        """The name of what computes a call: a tensor program, or the meaning of an instruction."""
+        dtype = call.args[0].dtype
+        if call.name in ROUNDING or definition(call.name, dtype) is None:
+            return f"intrinsic_{call.name}"
+        name = f"function_{call.name}_{dtype}_{int(call.fused)}"
+        self.functions[name] = call.name, dtype, call.fused
+        return name
 
     def kernel(self, kernel: Kernel) -> str:
         arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.stack, PART, PARTS)
@@ -250,6 +293,8 @@ class _Writer:
                 return self.binary(expr)
             case Unary():
                 return f"op_not({self.expr(expr.a)})" if expr.op == "not" else f"(-{self.expr(expr.a)})"
+            case Bitcast():
+                return f"np.asarray({self.expr(expr.a)}).view({self.dtype(expr)})[()]"
             case Cast():
                 return f"cast({self.expr(expr.a)}, {self.dtype(expr)})"
             case Select():
@@ -259,7 +304,7 @@ class _Writer:
             case Broadcast():
                 return f"np.full({expr.lanes}, {self.expr(expr.a)}, {self.dtype(expr)})"
             case Call():
-                return f"intrinsic_{expr.name}({', '.join(self.expr(a) for a in expr.args)})"
+                return f"{self.function(expr)}({', '.join(self.expr(a) for a in expr.args)})"
             case Element():
                 raise AotcError("tir-run", f"element of {expr.tensor.name} in a kernel: it was not scheduled")
             case _:
@@ -291,9 +336,10 @@ class _Writer:
 
     def select(self, expr: Select) -> str:
         cond = self.expr(expr.cond)
-        if expr.cond.lanes > 1:
+        if expr.cond.lanes > 1 or not self.lazy:
             return f"np.where({cond}, {self.expr(expr.a)}, {self.expr(expr.b)})"
-        if self.vector is None or not self.varies(expr.cond):
+        masked = self.mask and any(isinstance(node, Load) for node in walk(expr.cond))  # loads give arrays there
+        if self.vector is None or not (masked or self.varies(expr.cond)):
             return f"({self.expr(expr.a)} if {cond} else {self.expr(expr.b)})"
         outer = self.mask
         name = f"m{len(self.names)}"
@@ -308,7 +354,7 @@ class _Writer:
     def load(self, expr: Load) -> str:
         buffer, index, label = self.name(expr.buffer), self.expr(expr.index), repr(expr.buffer.name)
         if expr.lanes > 1:
-            return f"load_lanes({buffer}, {index}, {expr.lanes}, {label})"
+            return f"load_lanes({buffer}, {index}, {expr.lanes}, {expr.stride}, {label})"
         if self.vector is not None and (self.mask or self.varies(expr.index)):
             return f"take({buffer}, {index}, {self.mask or None}, {label})"
         return f"load({buffer}, {index}, {label})"

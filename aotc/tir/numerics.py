@@ -11,9 +11,11 @@ are computed in float64 and rounded once.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import operator
 from collections.abc import Callable
+from ctypes.util import find_library
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -40,9 +42,10 @@ def _load(array: Value, index: int, label: str) -> Value:
     return int(item) if array.dtype == np.int64 else item
 
 
-def _load_lanes(array: Value, index: int, lanes: int, label: str) -> Value:
-    _check(array, index, label, lanes)
-    return array[index : index + lanes].copy()
+def _load_lanes(array: Value, index: int, lanes: int, stride: int, label: str) -> Value:
+    places = index + stride * np.arange(lanes)
+    _check(array, places, label)
+    return array[places]
 
 
 def _take(array: Value, index: Value, mask: Value, label: str) -> Value:
@@ -76,6 +79,8 @@ def _accumulate(ufunc: Any, start: Value, values: Value, dtype: Any) -> Value:
     """The last of the running results: rounded after every step, as the loop does it."""
     items = np.concatenate((np.asarray([start], dtype), values))
     last = ufunc.accumulate(items, dtype=dtype)[-1]
+    if last == 0 and ufunc in (np.minimum, np.maximum):
+        last = items[items == 0][0]  # numpy says nothing of the signs of zeros
     return int(last) if dtype == np.int64 else last
 
 
@@ -89,10 +94,27 @@ def _wrap64(value: Value) -> Value:
 
 
 def _astype(array: Any, dtype: Any) -> Any:
+    if DType.of(array.dtype).is_float and DType.of(np.dtype(dtype)).is_integer:
+        return _to_integer(np.asarray(array, np.float64), np.dtype(dtype))
     try:
         return array.astype(dtype)
     except TypeError:  # between types below 16 bits, all of whose values float32 has
         return array.astype(np.float32).astype(dtype)
+
+
+def _to_integer(x: Any, dtype: Any) -> Any:
+    """Floats cut to integers: of 32 bits, or of 64 where `dtype` needs these, whose high bits are lost.
+
+    What 32 or 64 bits do not hold, NaN among it, is their least integer.
+    """
+    if dtype == np.uint64:  # the upper half is that of negative numbers
+        upper = x >= 2.0**63
+        low = _to_integer(np.where(upper, x - 2.0**63, x), np.dtype(np.int64))
+        return low.astype(np.uint64) + np.where(upper, np.uint64(1 << 63), np.uint64(0))
+    bits = 64 if dtype in (np.int64, np.uint32) else 32
+    held = (x >= -(2.0 ** (bits - 1))) & (x < 2.0 ** (bits - 1))
+    whole = np.where(held, x, -(2.0 ** (bits - 1))).astype(np.int64)
+    return whole.astype(dtype)
 
 
 def _cast(value: Value, dtype: Any) -> Value:
@@ -168,21 +190,24 @@ def _not(a: Value) -> Value:
     return ~a if carrier is None else (~np.asarray(a).astype(carrier)).astype(a.dtype)[()]
 
 
-def _on_both(ints: Callable[[int, int], int], arrays: Any) -> Callable[[Value, Value], Value]:
-    """An operation that is one function on Python's integers, and another on all else."""
+def _extreme(beyond: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+    """The lesser or greater; `beyond` says whether the second one is it."""
 
     def apply(a: Value, b: Value) -> Value:
-        return ints(a, b) if isinstance(a, int) and isinstance(b, int) else arrays(a, b)
+        if isinstance(a, int) and isinstance(b, int):
+            return b if beyond(b, a) else a
+        found: Any = np.where(beyond(b, a) | (b != b), b, a)
+        return found[()]
 
     return apply
 
 
-def _rounded(function: Callable[..., Value], widest: type = np.float64) -> Callable[..., Value]:
-    """`function` computed in float64 (for operands of float64 in `widest`) and rounded to the operand's type."""
+def _rounded(function: Callable[..., Value]) -> Callable[..., Value]:
+    """`function` computed in float64 and rounded to the operand's type."""
 
     def apply(*args: Value) -> Value:
         dtype = np.asarray(args[0]).dtype
-        wide: list[Value] = [np.asarray(a).astype(widest if dtype == np.float64 else np.float64) for a in args]
+        wide = [np.asarray(a).astype(np.float64) for a in args]
         return np.asarray(function(*wide)).astype(dtype)[()]
 
     return apply
@@ -214,7 +239,7 @@ def _lgamma(x: float) -> float:
 
 def _round_away(x: Value) -> Value:
     whole = np.trunc(x)
-    return whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0)
+    return np.copysign(whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0), x)
 
 
 def _pow(a: Value, b: Value) -> Value:
@@ -248,6 +273,35 @@ def _count(a: Value, count: Callable[[int], int]) -> Value:
     return np.array(bits, np.int64).reshape(np.shape(a)).astype(a.dtype)[()]
 
 
+def _fma(*args: Value) -> Value:
+    """a * b + c, rounded once.
+
+    Of float32 the product is exact in float64, and the sum is rounded to odd, from where another rounding goes right
+    (Boldo and Melquiond, 2008); of float64 by the C library.
+    """
+    dtype = np.asarray(args[0]).dtype
+    a, b, c = (np.asarray(x).astype(np.float64) for x in args)
+    if dtype == np.float64:
+        return np.asarray(_FMA(a, b, c), np.float64)[()]
+    product = a * b
+    total = np.asarray(product + c)
+    rest = total - product
+    error = (product - (total - rest)) + (c - rest)  # of the sum, exact (Knuth)
+    bits = total.view(np.int64)
+    even = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
+    away = (error > 0) == (total > 0)
+    return (bits + np.where(even, np.where(away, 1, -1), 0)).view(np.float64).astype(dtype)[()]
+
+
+def _library_fma() -> Callable[..., Value]:
+    function = ctypes.CDLL(find_library("m")).fma
+    function.restype, function.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+    return np.vectorize(function, otypes=[np.float64])
+
+
+_FMA: Final = _library_fma()
+
+
 _NUMPY_NAMES: Final = """
 exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh floor ceil trunc copysign fmod
 """
@@ -266,7 +320,7 @@ _WIDE: Final[dict[str, Callable[..., Value]]] = {
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "pow": _pow,
     "abs": _abs,
-    "fma": _rounded(lambda a, b, c: a * b + c, np.longdouble),
+    "fma": _fma,
     "popcount": lambda a: _count(a, int.bit_count),
     "clz": lambda a: _count(a, lambda bits: _width(a) - bits.bit_length()),
     "isnan": np.isnan,
@@ -279,9 +333,9 @@ NAMESPACE: Final[dict[str, Any]] = {
     "dtypes": _NUMPY,
     "op_div": np.true_divide,
     **{f"op{f.__name__}": f for f in (_floordiv, _truncdiv, _truncmod, _not)},
-    "op_min": _on_both(min, np.minimum),
-    "op_max": _on_both(max, np.maximum),
-    "op_floormod": _on_both(lambda a, b: a % b if b else 0, operator.mod),
+    "op_min": _extreme(operator.lt),
+    "op_max": _extreme(operator.gt),
+    "op_floormod": lambda a, b: 0 if isinstance(b, int) and b == 0 else a % b,
     "op_and": _bits(operator.and_),
     "op_or": _bits(operator.or_),
     "op_xor": _bits(operator.xor),

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from aotc.ir import DTYPES, AotcError, DType, Span, frozen
-from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Intrinsic
-from aotc.tir.expr import BOOL, INDEX, Binary, Broadcast, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var
+from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Binary, Bitcast, Broadcast, Intrinsic
+from aotc.tir.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.text import BITCAST, FUSED
 
 _TOKEN: Final = re.compile(
     r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
@@ -212,7 +213,7 @@ class _Parser(_Reader):
             return self.intrinsic(self.next())
         if self.token.text not in self.buffers:
             return Assign(self.variable(), self.after("=", self.expr))
-        buffer, index, _ = self.place()
+        buffer, index, *_ = self.place()
         return Store(buffer, index, self.after("=", self.expr))
 
     def loop(self) -> Stmt:
@@ -230,7 +231,7 @@ class _Parser(_Reader):
         return Declare(self.declared(name, dtype, lanes), value)
 
     def intrinsic(self, name: str) -> Stmt:
-        buffer, index, _ = self.place()
+        buffer, index, *_ = self.place()
         stride = self.after("step", self.integer)
         self.next("=")
         token = self.token
@@ -239,13 +240,14 @@ class _Parser(_Reader):
             raise self.fail("expected rows of a buffer", token)
         return Intrinsic(name, buffer, index, stride, source, self.after("step", self.integer))
 
-    def place(self) -> tuple[Buffer, Expr, int]:
-        """A buffer, the index of an element of it, and how many follow one another from there on."""
+    def place(self) -> tuple[Buffer, Expr, int, int]:
+        """A buffer, the index of an element of it, how many there are from there on, and how far apart they lie."""
         buffer = self.known_buffer()
         index = self.after("[", self.expr)
         lanes = self.integer() if self.accept(":") else 1
+        stride = (-1 if self.accept("-") else 1) * self.integer() if self.accept(":") else 1
         self.next("]")
-        return buffer, index, lanes
+        return buffer, index, lanes, stride
 
     # --- expressions
 
@@ -310,6 +312,9 @@ class _Parser(_Reader):
                 return Binary(name, a, b)
             case _, [a] if name in DTYPES:
                 return Cast(DType(name), a)
-            case _ if name in INSTRUCTIONS and len(INSTRUCTIONS[name].takes) == len(args):
-                return Call(name, tuple(args))
+            case _, [a] if (dtype := name.removeprefix(BITCAST)) in DTYPES and DType(dtype).bits == a.dtype.bits:
+                return Bitcast(DType(dtype), a)
+        row = INSTRUCTIONS.get(name.removeprefix(FUSED))
+        if row is not None and len(row.takes) == len(args):
+            return Call(row.name, tuple(args), fused=name != row.name)
         raise self.fail(f"no function {name} of {len(args)} operands", start)

@@ -13,10 +13,12 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential
-from aotc.tir.loops.widen import widened
+from aotc.tir.functions.fuse import fused_kernel
+from aotc.tir.loops.lanes import with_vectors
 from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
+from aotc.tir.stmt import Kernel
 from aotc.tir.target import C, Target, Threads
 from aotc.tir.threads.parallel import for_teams
 from aotc.tir.verify import verify
@@ -73,23 +75,49 @@ class DivideAmongThreads(ProgramPass):
 
 
 @dataclass(frozen=True, repr=False)
-class WidenFloats(ProgramPass):
-    """Loops over float16 and narrower floats compute in vectors of float32."""
+class KernelPass(ProgramPass):
+    """A pass that looks at one kernel at a time.  A subclass gives `kernel`."""
 
     target: Target
 
+    def kernel(self, kernel: Kernel) -> Kernel:
+        """The kernel as the target wants it."""
+        raise NotImplementedError
+
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return widened(module, self.target)
+        return module.with_kernels({kernel: self.kernel(kernel) for kernel in module.kernels})
 
 
+@dataclass(frozen=True, repr=False)
+class FuseMultiplyAdds(KernelPass):
+    """Products and their sums are rounded once, where the target has an instruction for both."""
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        return fused_kernel(kernel) if self.target.fma else kernel
+
+
+@dataclass(frozen=True, repr=False)
+class VectorizeLoops(KernelPass):
+    """Iterations that are independent run in the lanes of vectors."""
+
+    def kernel(self, kernel: Kernel) -> Kernel:
+        return with_vectors(kernel, self.target)
+
+
+_KERNELS: Final = (FuseMultiplyAdds, VectorizeLoops)
 #: The tensor passes, by name, in the order in which they run.
-NAMES: Final = tuple(p.name for p in (TakeViews, WorkInPlace, PlanMemory, DivideAmongThreads, WidenFloats))
+NAMES: Final = tuple(p.name for p in (TakeViews, WorkInPlace, PlanMemory, DivideAmongThreads, *_KERNELS))
+
+
+def kernel_passes(target: Target) -> list[KernelPass]:
+    """The passes that make a kernel by itself ready to be printed for a target."""
+    return [kind(target) for kind in _KERNELS]
 
 
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     """The passes that make calls of kernels ready to be printed for a target."""
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
-    return [WorkInPlace(), PlanMemory(target), *divide, WidenFloats(target)]
+    return [WorkInPlace(), PlanMemory(target), *divide, *kernel_passes(target)]
 
 
 def _through(program: Program, *passes: ProgramPass) -> Program:

@@ -110,8 +110,6 @@ class Budget:
     stack_bytes       scratch of a kernel that may lie on its stack
     row_bytes         a row of accumulators, which stays in the first-level cache beside
                       what is read
-    widened_bytes     what may lie there of narrow floats that were converted to
-                      float32
     array_bytes       parameters below this are C arrays, else a binary file that the
                       assembler includes
     parameter_growth  parameters may become so many times as large, or by
@@ -125,7 +123,6 @@ class Budget:
 
     stack_bytes: int = 4096
     row_bytes: int = 1024
-    widened_bytes: int = 16 << 10
     array_bytes: int = 64 << 10
     parameter_growth: float = 1.0
     parameter_room: int = 0
@@ -185,8 +182,6 @@ class Target:
     fma_bytes        bytes that a core begins to multiply and add in a cycle, by two
                      instructions at most
     fma              whether a multiply-add is one instruction
-    float16_vectors  whether vectors of float16 become vectors of float32 in an
-                     instruction or a few
     l1, l2           data cache sizes, bytes per core
     line             bytes of a cache line
     l1_stride        rows so many bytes apart, or a multiple, compete for one set of
@@ -226,7 +221,6 @@ class Target:
     registers: int = 16
     fma_bytes: int = 8
     fma: bool = False
-    float16_vectors: bool = False
     l1: int = 32 << 10
     l2: int = 256 << 10
     line: int = 64
@@ -310,7 +304,6 @@ _VECTORS: Final = Target(
     name="vectors",
     vector_bytes=16,
     fma_bytes=32,
-    float16_vectors=True,
     winograd=Winograd(macs=4),
     threads=Threads(),
     budget=Budget(parameter_growth=2.5, parameter_room=1 << 20),

@@ -8,7 +8,8 @@
     }
 
 Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`, `0.5:float64x4`).
-`x[i:8]` loads eight lanes, `!a` is logical or bitwise not, `int32(a)` a conversion, `c ? a : b` a selection.
+`x[i:8]` loads eight lanes, `x[i:8:2]` every second element, `!a` is logical or bitwise not, `int32(a)` a conversion,
+`bitcast_int32(a)` the number with these bits, `c ? a : b` a selection.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import DTYPES, assert_never
-from aotc.tir import INSTRUCTIONS, Broadcast, Intrinsic, operands
-from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Cast, Const, Element, Expr, Load, Select, Unary, Var
+from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Broadcast, Call, Intrinsic, operands
+from aotc.tir.expr import BOOL, INDEX, Buffer, Cast, Const, Element, Expr, Load, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 _SYMBOLS: Final = {
@@ -32,6 +33,9 @@ _LEVELS: Final = (("or",), ("xor",), ("and",), ("eq", "ne", "lt", "le", "gt", "g
 LEVEL: Final = {op: k + 1 for k, ops in enumerate(_LEVELS) for op in ops}
 OPS: Final = {symbol: op for op, symbol in _SYMBOLS.items()}
 UNARY_LEVEL: Final = len(_LEVELS) + 1
+#: What stands in front of a type, or of a function.
+BITCAST: Final = "bitcast_"
+FUSED: Final = "fused_"
 NAMED: Final = ("min", "max", "truncdiv", "truncmod")
 _WORDS: Final = (
     "kernel input output workspace stack align private inplace macs team for in step while if else let sync "
@@ -143,11 +147,16 @@ class _Printer:
                 text = self.name(expr) if isinstance(expr, Var) else _literal(expr)
             case Load():
                 lanes = f":{expr.lanes}" if expr.lanes > 1 else ""
+                lanes += f":{expr.stride}" if expr.stride != 1 else ""
                 text = f"{self.name(expr.buffer)}[{self.expr(expr.index)}{lanes}]"
             case Broadcast():
                 text = f"broadcast({self.expr(expr.a)}, {expr.lanes})"
+            case Bitcast():
+                text = f"{BITCAST}{expr.dtype}({self.expr(expr.a)})"
             case Element():
                 text = f"{expr.tensor.name}<{', '.join(map(self.expr, expr.indices))}>"
+            case Call(fused=True):
+                text = f"{FUSED}{expr.name}({', '.join(map(self.expr, expr.args))})"
             case Cast(dtype=name) | Call(name=name) | Binary(op=name) | Unary(op=name):
                 text = f"{name}({', '.join(map(self.expr, operands(expr)))})"
             case _:

@@ -14,7 +14,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
-from aotc.tir import INSTRUCTIONS, Binary, Broadcast, Buffer, Element, Intrinsic, operands, stmt_exprs, walk_stmts
+from aotc.tir import (
+    INSTRUCTIONS,
+    Binary,
+    Bitcast,
+    Broadcast,
+    Buffer,
+    Element,
+    Intrinsic,
+    operands,
+    stmt_exprs,
+    walk_stmts,
+)
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.loops.dependence import inside, read, why_not, written
 from aotc.tir.loops.reached import Around, reached
@@ -203,7 +214,7 @@ class _Checker:
             if isinstance(node, Var) and node not in here.visible:
                 self.report(f"{node.name} is used, but not declared")
             if isinstance(node, Load):
-                self.access(node.buffer, node.index, node.lanes, here)
+                self.access(node.buffer, *node.span, here)
                 self.filled_before(node.buffer, here)
             if isinstance(node, Select):
                 other = here.inside(unary("not", node.cond))
@@ -252,6 +263,8 @@ def _type_problems(node: Expr) -> Iterator[str]:
                 yield f"a selection by {_type(cond)}"
             if _type(a) != _type(b):
                 yield f"a selection between {_type(a)} and {_type(b)}"
+        case Bitcast(dtype=dtype, a=a) if dtype.bits != a.dtype.bits:
+            yield f"a bitcast of {a.dtype} to {dtype}"
         case Broadcast(a=a) if a.lanes != 1:
             yield "a broadcast of a vector"
         case Call():

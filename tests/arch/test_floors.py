@@ -55,7 +55,7 @@ FLOORS: dict[str, set[str]] = {
     "aotc.relay": {"aotc.ir"},
     "aotc.runtime": {"aotc.ir", "aotc_runtime_c"},
     "aotc.relay.op": {"aotc.ir", "aotc.tir", "aotc.tir.schedule.algorithms", "aotc.relay"},
-    "aotc_codegen": {"aotc.ir", "aotc.tir", "aotc_runtime_c"},
+    "aotc_codegen": {"aotc.ir", "aotc.tir", "aotc.tir.loops", "aotc_runtime_c"},
     "aotc_runtime_c": set(),
     "aotc.relay.transform": GRAPH
     | {"aotc.tir", "aotc.tir.passes", "aotc.tir.schedule.algorithms", "aotc.tir.schedule.contraction"},

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 from aotc_codegen.c.dialect import GNU_C, Dialect
-from aotc_codegen.c.printer import GUARD, print_kernel
-from aotc_codegen.c.project import render
+from aotc_codegen.c.flags import OPTIMISE
+from aotc_codegen.c.printer import print_kernel
+from aotc_codegen.c.templates import render
 
 from aotc.tir.stmt import Kernel
 
 Array = np.ndarray[Any, Any]
-FLAGS = ("-O2", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+FLAGS = OPTIMISE
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 
 
@@ -32,8 +33,7 @@ def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C) -> str:
     helpers = {name: text for made in printed for name, text in made.definitions.items()}
     begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
     header = render("kernel.h", banner="test", upper="TEST")
-    guard = GUARD if any(made.guarded for made in printed) else ""
-    return "\n".join((header, guard, begin, vectors, "\n".join(helpers.values()), *texts, end))
+    return "\n".join((header, begin, vectors, "\n".join(helpers.values()), *texts, end))
 
 
 def build(source: str, folder: Path, *flags: str, cc: str = "gcc") -> Path:

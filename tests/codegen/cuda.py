@@ -32,7 +32,6 @@ CUDA: Final = replace(
     restrict="__restrict__ ",
     array="{type} {name}[{size}]",
     inline="__device__ static inline",
-    always_inline="__device__ static __forceinline__",
     team="",
     team_argument="",
     part="(int)threadIdx.x",

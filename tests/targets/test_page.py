@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aotc_codegen.c.mathlib import ULP
-
 import aotc
+from aotc.tir.functions.table import ULP
 from aotc.tir.target import TARGETS, Target
 from tests.e2e.projects import DIGITS, ROOT, run
 from tests.targets.machines import machine

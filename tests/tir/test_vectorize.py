@@ -80,15 +80,19 @@ def test_what_has_no_vector_form_is_left_alone() -> None:
         long = long + 1.0
     refused: list[Stmt] = [
         Store(y, lane * 2, item),  # elements that are no neighbours
-        Store(y, lane, Load(x, lane * 3)),
         Store(y, lane, Load(x, binary("floormod", lane + i, 5))),
-        Store(y, lane, call("exp", item)),
-        Store(z, lane, cast(item, "int32")),
-        Store(y, lane, select(item > 0.0, Load(x, Load(z, 0 * i)), 0.0)),  # from a place that data tells
-        If(i > 0, Store(y, lane, item)),
-        Store(y, lane, long),
+        Store(y, lane, call("asin", item)),
+        Store(z, lane, cast(cast(item, "int64"), "int32")),
+        Store(z, lane, binary("floordiv", Load(z, lane), 3)),
+        Store(z, lane, binary("shl", Load(z, lane), Load(z, lane))),
+        Store(y, lane, select(item > 0.0, Load(x, cast(Load(z, 0 * i), "int64")), 0.0)),  # a place that data tells
+        Store(y, lane, select(Load(z, lane) > 0, item, 0.0)),  # an integer may say that the place is outside
+        If(lane > 2, Store(y, lane, item)),
     ]
     assert all(vectorized(stmt, lane, LANES, {}) is None for stmt in refused)
+    assert vectorized(Store(y, lane, long), lane, LANES, {}, most=MOST) is None
+    assert vectorized(Store(y, lane, long), lane, LANES, {}) is not None
+    assert vectorized(refused[-2], lane, LANES, {}, inside=True) is not None
 
 
 def test_a_scalar_is_repeated() -> None:

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, FuncType, Instruction, Opcode, VMFunction
+from aotc.ir import AotcError, FuncType, Instruction, Opcode, VMFunction, frozen
 from aotc.relay.backend.table import FunctionTable
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.trampoline import Task, run
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Bytecode:
     """A program: functions in the order of their numbers, constants, and kernels to be."""
 

@@ -17,10 +17,9 @@ is_op("nn.relu")(is_op("nn.conv2d")(wildcard(), wildcard()) + wildcard()).partit
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from aotc.ir import Op, merge_spans
+from aotc.ir import Op, frozen, merge_spans
 from aotc.relay.analysis import free_vars, users
 from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.matcher import Matcher, NodeMap
@@ -33,7 +32,7 @@ from aotc.relay.visitor import Mutator, bound_by, children, post_order, rebuild
 PARTITIONED: Final = "PartitionedFromPattern"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """One match.
 

@@ -13,10 +13,9 @@ outputs (steps, batch, hidden) and the last states.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import AotcError, require
+from aotc.ir import AotcError, frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
@@ -29,7 +28,7 @@ State: TypeAlias = list[Expr]
 Activation: TypeAlias = Callable[[Expr], Expr]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Weights:
     """The weights of one direction of a layer: of the inputs (gates
     * hidden, inputs), of the recurrence, and their biases.
@@ -92,7 +91,7 @@ def linear(x: Expr, weight: Expr, bias: Maybe) -> Expr:
     return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Unrolled:
     """One direction of a layer as arithmetic for each step, with one product for the inputs of all steps.
 

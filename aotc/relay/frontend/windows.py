@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from aotc.ir import require
+from aotc.ir import frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
@@ -36,7 +36,7 @@ from aotc.relay.frontend.arguments import Maybe
 LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """A window over the spatial axes; `pads` holds all befores,
     then all afters.

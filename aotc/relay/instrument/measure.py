@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
-from aotc.ir import FuncType, Op, PassContext, PassInfo, TensorType, Watch, tensor_types
+from aotc.ir import FuncType, Op, PassContext, PassInfo, TensorType, Watch, frozen, tensor_types
 from aotc.relay.analysis import get_total_mac_number, list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
 from aotc.relay.instrument.dump import text_of
@@ -25,7 +25,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.visitor import children, post_order
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Measure:
     """Figures of a program.
 

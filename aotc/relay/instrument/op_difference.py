@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 
-from aotc.ir import PassInfo, Watch
+from aotc.ir import PassInfo, Watch, frozen
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.module import IRModule
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpChange:
     """What one pass did: how deep it was nested, its name, and by how many calls of each operator it changed."""
 

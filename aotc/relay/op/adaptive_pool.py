@@ -8,14 +8,13 @@ adaptive_avg_pool2d(x, (7, 7))         # (N, C, H, W) -> (N, C, 7, 7)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, require
+from aotc.ir import Attrs, Dim, DType, frozen, require
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.pool import POOLED, divided, mean_of, pool_layouts, pool_op, pooled
 from aotc.relay.op.samples import cases
@@ -36,7 +35,7 @@ class AdaptivePoolAttrs(Attrs):
     out_layout: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Part:
     """An axis that is cut: output i sees from i * extent // count to (i + 1) * extent / count, rounded up."""
 

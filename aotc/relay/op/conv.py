@@ -16,14 +16,13 @@ whose window holds it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar
@@ -61,7 +60,7 @@ def _attributes(n: int) -> type[ConvAttrs]:
 Conv1DAttrs, Conv2DAttrs, Conv3DAttrs = map(_attributes, (1, 2, 3))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Form:
     """The layouts of one convolution: where the canonical axes are found in data, kernel and result."""
 

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd, prod
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, require
+from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, frozen, require
 from aotc.ir.budget import budget
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, join, window
@@ -117,7 +116,7 @@ def _type(x: Array) -> TensorType:
 # --- expansion
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Phase:
     """One axis of one phase: output `b * stride + phase` (uncropped) sums over taps j = 0, 1, ... `count - 1`
     the kernel's element `first + step * j` times the data's element `b + shift - j * dilation`."""
@@ -147,7 +146,7 @@ def _phase(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None
 _CONV = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Weave:
     """A transposed convolution in canonical layout, ready to be taken apart into phases."""
 

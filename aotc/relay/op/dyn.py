@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, NoAttrs, SymDim, TensorType, TupleType, Type, check_rank, record, tensor_types
+from aotc.ir import Attrs, NoAttrs, SymDim, TensorType, TupleType, Type, check_rank, frozen, record, tensor_types
 from aotc.ir.op import Arg, AxisMap, Precision, Types, require
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
@@ -78,7 +77,7 @@ def _attributes(static: OpDef, without: Sequence[str]) -> type[Attrs]:
     return record(f"Dyn{static.attrs.__name__}", left) if left else NoAttrs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Twin:
     """The operator `static` with some attributes as arguments.
 

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, require
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, frozen, require
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
@@ -31,7 +30,7 @@ class LayoutTransformAttrs(Attrs):
     dst_layout: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """The axes of a layout in order: (primal letter, block size), block size 0 for the primal axis itself."""
 

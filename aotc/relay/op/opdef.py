@@ -11,14 +11,13 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from aotc import tir
-from aotc.ir import NO_ATTRS, Attrs, Infer, Op, TensorType, Type, Types, nested, tensor_types
+from aotc.ir import NO_ATTRS, Attrs, Infer, Op, TensorType, Type, Types, frozen, nested, tensor_types
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological
@@ -40,7 +39,7 @@ class Accuracy(Enum):
     LOOSE = "loose"  # long sums and narrow floats: 1e-3 relative to the largest value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class Sample:
     """Arguments on which the reference, both interpreters and the compiled code must agree.
 
@@ -55,7 +54,7 @@ class Sample:
 Samples: TypeAlias = "Iterator[Sample]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(kw_only=True, eq=False)
 class OpDef(Op):
     """An operator with all its facets.
 
@@ -90,7 +89,7 @@ class OpDef(Op):
 
     def work(self, attributes: Attrs, types: Types, result: Type) -> int:
         """What the tensor expression counts: for each element of each tensor on the way, its operations."""
-        least = super(OpDef, self).work(attributes, types, result)
+        least = Op.work(self, attributes, types, result)  # slots: the class that super() knows is another one
         reads = sum(t.numel for ty in types for t in tensor_types(ty))
         most = reads * sum(t.numel for t in tensor_types(result))
         if most <= SMALL and self.scratch is None:  # a window reads elements that are not there, too

@@ -11,7 +11,6 @@ and its leading padding.  A mean divides by the elements seen, or, with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, Final
@@ -19,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types
+from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, frozen
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
@@ -92,7 +91,7 @@ def pool_op(
 # --- sliding windows
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Window:
     """The window along one axis: position `i * stride - pad + k * dilation` for tap k of output i."""
 

@@ -9,16 +9,16 @@ move.expr(x)                       # in the graph
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from aotc.ir import frozen
 from aotc.relay.expr import Expr
 from aotc.relay.op import shape
 from aotc.relay.op.opdef import Array
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rearrangement:
     """Data reshaped to `split`, transposed to `order`, reshaped to `whole`."""
 

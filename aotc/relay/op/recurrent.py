@@ -10,13 +10,12 @@ blocks of units, (hidden / block, inputs, gates, block), as AlterOpLayout makes 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, require
+from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, frozen, require
 from aotc.relay.op.elementwise import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic
@@ -41,7 +40,7 @@ class RNNAttrs(RecurrentAttrs):
     activation: str = "tanh"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Kind:
     """What differs between recurrent layers: RNN, GRU, LSTM.
 

@@ -13,14 +13,27 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Arg, Attrs, AxisMap, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import (
+    Arg,
+    Attrs,
+    AxisMap,
+    DType,
+    OpPattern,
+    Precision,
+    Quantised,
+    TensorType,
+    Type,
+    Types,
+    args,
+    frozen,
+    require,
+)
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
@@ -53,7 +66,7 @@ class VarianceAttrs(ReduceAttrs):
     unbiased: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Reduction:
     """A reduction of a tensor of some shape over some axes, which ascend."""
 

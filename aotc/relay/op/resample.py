@@ -12,13 +12,13 @@ arrays and on expressions alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import floor, lcm
 from typing import Any, Final
 
 import numpy as np
 
+from aotc.ir import frozen
 from aotc.ir.attrs import Attrs, param
 from aotc.ir.op import require
 from aotc.relay.op.opdef import Array, Scalar
@@ -82,7 +82,7 @@ def _coordinate(mode: str, extent: int, count: int, scale: Fraction, roi: tuple[
     return 1 / scale, offsets[mode]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AxisMapping:
     """One spatial axis: output o sees the coordinate (p * o + q) / r of `extent` elements."""
 

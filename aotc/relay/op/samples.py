@@ -8,16 +8,15 @@ samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((4,), 0)))     # data of a shape
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, Attrs, DType
+from aotc.ir import NO_ATTRS, Attrs, DType, frozen
 from aotc.relay.op.opdef import Accuracy, Array, Sample, Samples
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kind:
     """A class of element types, and the ones that samples are made of."""
 

@@ -7,7 +7,6 @@ cumsum(x, axis=1, exclusive=True)      # without x[i, j]
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
@@ -15,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, param
+from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, frozen, param
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
@@ -54,7 +53,7 @@ def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
     return np.asarray(ufunc.accumulate(work, axis, dtype=work.dtype)).astype(dtype.numpy)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Scan:
     """The loops of one scan over rows of `extent` elements, `inner` of them side by side."""
 

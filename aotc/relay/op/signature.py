@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from inspect import Parameter, Signature
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import REQUIRED, DType, Op, Param, Takes
+from aotc.ir import REQUIRED, DType, Op, Param, Takes, frozen
 from aotc.relay.expr import Call, Constant, call
 
 
@@ -54,7 +53,7 @@ _KINDS: Final[Mapping[str, tuple[str, Takes | None]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Field:
     """The parameter of an attribute: None stands for `default`, or for itself where that is among its values."""
 

@@ -8,9 +8,7 @@ mod, params = get_workload(num_layers=20, image_shape=(3, 28, 28), num_classes=1
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from aotc.ir import AotcError, TensorType
+from aotc.ir import AotcError, TensorType, frozen
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax
 from aotc.relay.testing.init import workloads_of
@@ -29,7 +27,7 @@ _UNITS: dict[int, tuple[int, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Plan:
     """Units per stage, channels after the stem and after each stage, and the kind of unit."""
 
@@ -53,7 +51,7 @@ def _plan(num_layers: int, height: int) -> _Plan:
     return _Plan(units, (stem, *(first << stage for stage in range(len(units)))), bottleneck)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Builder:
     layout: str
 

@@ -12,10 +12,9 @@ import bisect
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from aotc.ir import AotcError, Span
+from aotc.ir import AotcError, Span, frozen
 from aotc.relay.text.literals import NAME
 
 _STRING: Final = r'"(?:[^"\\\n]|\\.)*"'
@@ -39,7 +38,7 @@ _TOKEN: Final = re.compile(
 _COMMENT: Final = re.compile(r"/\*|\*/")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Token:
     """One token: its kind (a group of the pattern, or "end"), its text without sigil and quotes, its offset."""
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.ir import Dim, Op, PassContext, is_static, span_scope
+from aotc.ir import Dim, Op, PassContext, frozen, is_static, span_scope
 from aotc.ir.dims import numel
 from aotc.relay.analysis import users
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
@@ -193,7 +193,7 @@ class _Pack(GraphMutator):
 WORTH: Final = 0.95
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Option:
     """One tile size for the convolutions by one weight: cycles saved, bytes added."""
 

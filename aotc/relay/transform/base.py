@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import Op, Pass, PassContext, PassInfo, decorated, merge_spans, setting, span_scope
+from aotc.ir import Op, Pass, PassContext, PassInfo, decorated, frozen, merge_spans, setting, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of
 from aotc.relay.infer import infer_module, merge_types
 from aotc.relay.module import IRModule
@@ -151,7 +151,7 @@ def recall(node: Call, args: Sequence[Expr], **changes: Any) -> Call:
 # --- rewrite rules
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class WhyNot:
     """A pattern matched, but the rewrite would be wrong or useless: the reason."""
 
@@ -162,7 +162,7 @@ Outcome: TypeAlias = "Expr | WhyNot | None"
 Rewrite: TypeAlias = Callable[[Call], Outcome]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rule:
     """A rewrite.
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
-from aotc.ir import NO_ATTRS, OpPattern, merge_spans, span_scope
+from aotc.ir import NO_ATTRS, OpPattern, frozen, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.blocks import outside_scopes
 from aotc.relay.expr import Call, Constant, Expr, Function, as_function, axis_map, op_of, tensor_type_of
@@ -45,7 +45,7 @@ def same_value(exprs: Sequence[Expr]) -> bool:
     return all(e is first or (isinstance(e, Constant) and structural_equal(first, e)) for e in exprs)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Step:
     """An elementwise call in each branch, alike in all; its argument number `position` is the branch."""
 
@@ -53,7 +53,7 @@ class Step:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """Calls that become one, and the steps that follow in all branches."""
 

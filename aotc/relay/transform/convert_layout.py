@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir import AotcValueError, Op, TensorType, TupleType, installed_ops, nearest, span_scope
+from aotc.ir import AotcValueError, Op, TensorType, TupleType, frozen, installed_ops, nearest, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
 from aotc.relay.op.shape import expand_dims
@@ -114,7 +114,7 @@ def _check_kernel(name: str, data: str, layout: str) -> None:
 # --- the engine
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Laid:
     """A value and the order of its axes; other values than tensors are as they were."""
 
@@ -122,7 +122,7 @@ class _Laid:
     order: Order = AS_IT_WAS
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _LaidTuple:
     """A tuple of tensors, as a whole and field by field."""
 

@@ -13,20 +13,19 @@ the operator before and after.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type
+from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type, frozen
 from aotc.relay.expr import Call, axis_map, op_of, tensor_type_of, type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.rules import pointwise
 from aotc.relay.op.window import KERNEL_LAYOUT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Order:
     """The axes of a tensor: as the original program orders them, and as they are ordered now.
 
@@ -58,7 +57,7 @@ class Order:
 AS_IT_WAS: Final = Order()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Plan:
     """A call on reordered tensors.
 

@@ -14,13 +14,12 @@ nn.bias_add, and sums of which both sides end in weights.  The products of const
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Op, Sequential, Span, TensorType, merge_spans, span_scope
+from aotc.ir import Op, Sequential, Span, TensorType, frozen, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
@@ -38,7 +37,7 @@ _SUMS: Final = ("add", "subtract")
 _REACH: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scale:
     """Factors along one axis of a tensor; `axis` None: the same factor everywhere (`values` has one element)."""
 
@@ -96,7 +95,7 @@ def _foldable(expr: Expr) -> bool:
     return nodes[-1] is expr and all(isinstance(n, (Constant, Call, Op)) for n in nodes)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Channels:
     """The axes of channels: of the data, of the result, and those of the result in the weights."""
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import Op, OpPattern
+from aotc.ir import Op, OpPattern, frozen
 from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, op_of, tensor_type_of
 from aotc.relay.op.softmax import SoftmaxAttrs
@@ -53,7 +53,7 @@ class FuseAttention(FunctionPass):
         return _Fuse(regions).visit_function(function) if regions else function
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Finder:
     """Looks for what can be one kernel."""
 

@@ -17,7 +17,20 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, FuncType, Op, Precision, Span, TensorType, TupleType, Type, installed_ops, span_scope
+from aotc.ir import (
+    Attrs,
+    DType,
+    FuncType,
+    Op,
+    Precision,
+    Span,
+    TensorType,
+    TupleType,
+    Type,
+    frozen,
+    installed_ops,
+    span_scope,
+)
 from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
 from aotc.ir.transform import PassContext
 from aotc.relay.analysis import global_uses
@@ -90,7 +103,7 @@ def _is_called(module: IRModule, name: str) -> bool:
     return any(name in global_uses(function) for function in module.functions.values())
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Leaf:
     """One tensor among the arguments of a call: its type before and after, and what it is, if that is cheap."""
 

@@ -11,6 +11,6 @@ In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
     32
 
 `dependence` proves what loops say of their iterations, and finds which statements touch the same memory; `nest`
-merges, splits and unrolls loops; `vectorize` gives straight-line bodies vector forms, which `widen` puts into loops
-over float16; what has no vector form computes in float32 by `converted`.
+merges, splits and unrolls loops; `vectorize` gives bodies vector forms, which `lanes` puts into
+loops.
 """

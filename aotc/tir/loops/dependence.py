@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.tir import stmt_exprs
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, mentioned, substitute, walk
+from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts
@@ -151,7 +151,7 @@ def _touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator
         return
     if stores and isinstance(stmt, Store):
         yield stmt.buffer, stmt.index, stmt.value.lanes
-    yield from ((load.buffer, load.index, load.lanes) for load in loads(stmt) if reads)
+    yield from ((load.buffer, *load.span) for load in loads(stmt) if reads)
 
 
 @dataclass
@@ -303,10 +303,15 @@ def _accumulates(place: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[ob
 
 def _update(stmt: Stmt) -> str | None:
     """The operation of `place = place op value`; None if the statement is none, or no reduction by it."""
-    if not (isinstance(stmt, (Assign, Store)) and isinstance(stmt.value, Binary) and stmt.value.op in ASSOCIATIVE):
+    if not isinstance(stmt, (Assign, Store)):
         return None
     place = stmt.var if isinstance(stmt, Assign) else Load(stmt.buffer, stmt.index, stmt.value.lanes)
-    return stmt.value.op if place in (stmt.value.a, stmt.value.b) else None
+    match stmt.value:
+        case Binary(op=op, a=a, b=b) if op in ASSOCIATIVE and place in (a, b):
+            return op
+        case Call(name="fma", args=(_, _, added)) if added == place:
+            return "add"
+    return None
 
 
 def _is_filled_first(buffer: Buffer, loop: For) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector forms of straight-line code: what is done to each of some neighbouring elements, done to all at once.
+"""Vector forms of code: what is done to each of some neighbouring elements, done to all at once.
 
 In: scalar statements that depend on a lane.  Out: statements over vectors, whose results are equal bit by bit; None for
-anything but float arithmetic, each operation in its own type.
+what has no vector form.
 
     y[i + lane] = max(acc + bias[lane], 0)       ->    y[i:16] = max(acc + bias[0:16], 0)
 """
@@ -10,20 +10,25 @@ anything but float arithmetic, each operation in its own type.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
-from aotc.tir.expr import COMPARE, Binary, Call, Cast, Select, Unary, cast, substitute
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Binary, Bitcast, Call, Cast, Select, Unary, cast, substitute
+from aotc.tir.functions.table import definition
 from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Declare, Stmt, Store, nodes
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, nodes
 
-_FLOATS: Final = frozenset({"float16", "float32", "float64"})
 _WORK: Final = (Binary, Unary, Select, Call)
-_ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
+_INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})
+_FLOAT: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
+_LOGICAL: Final = frozenset({"and", "or", "xor", "eq", "ne"})
+#: Functions of floats that vectors have an instruction or a few for.
+_PRIMITIVE: Final = frozenset({"fma", "sqrt", "copysign", "isnan"})
 #: Narrow floats whose vectors become vectors of float32 in an instruction or a few.
 CONVERTED: Final = frozenset({"float16"})
-#: Statements of more operations are left alone: they would be long, once for each vector of a tile.
+#: Statements of more operations are left alone where they are repeated: once for each vector of a tile.
 MOST: Final = 32
 
 
@@ -31,26 +36,37 @@ class _ScalarError(Exception):
     """A statement or a value has no vector form."""
 
 
-def vectorized(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr]) -> Stmt | None:
+def vectorized(
+    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, most: int | None = None, inside: bool = False
+) -> Stmt | None:
     """`stmt` for all values of `lane` from 0 to `lanes` - 1; None if it has no vector form.
 
     vectors    what takes the place of scalar registers from outside
+    most       operations in it, beside those on indices; None for any number
+    inside     whether everything that it reads is there whatever its conditions are
     """
-    if sum(isinstance(n, _WORK) and n.dtype in _FLOATS for n in nodes(stmt)) > MOST:
+    if most is not None and sum(isinstance(n, _WORK) and n.dtype != INDEX for n in nodes(stmt)) > most:
         return None
     try:
-        return Block(_Vectorizer(lane, lanes, dict(vectors)).statements((stmt,)))
+        return Block(_Vectorizer(lane, lanes, inside, dict(vectors)).statements((stmt,)))
     except _ScalarError:
         return None
 
 
 @frozen
 class _Vectorizer:
-    """Vector forms for `lanes` values of `lane`; `vectors` are those of the registers met so far."""
+    """Vector forms for `lanes` values of `lane`.
+
+    inside    whether everything may be read whatever conditions are
+    vectors   of the registers met so far
+    amounts   the greatest values of registers of integers, as far as they are known
+    """
 
     lane: Var
     lanes: int
+    inside: bool
     vectors: dict[Var, Expr]
+    amounts: dict[Var, int] = field(default_factory=dict)
 
     def statements(self, stmts: Iterable[Stmt]) -> list[Stmt]:
         found: list[Stmt] = []
@@ -58,64 +74,129 @@ class _Vectorizer:
             match stmt:
                 case Block():
                     found.extend(self.statements(stmt.stmts))
+                case Comment():
+                    found.append(stmt)
                 case Declare():
-                    register = Var(stmt.var.name, self._float(stmt.var.dtype), self.lanes)
-                    found.append(Declare(register, self.value(stmt.value)))
-                    self.vectors[stmt.var] = register
+                    found.append(self._declared(stmt))
                 case Assign() if isinstance(own := self.vectors.get(stmt.var), Var):
                     found.append(Assign(own, self.value(stmt.value)))
-                case Store():
+                case Store() if stmt.buffer.dtype == stmt.value.dtype:
                     step, index = self._place(stmt.index)
-                    if step != 1 or stmt.buffer.dtype != stmt.value.dtype:
+                    if step != 1:
                         raise _ScalarError
                     found.append(Store(stmt.buffer, index, self.value(stmt.value)))
+                case For(begin=begin, end=end) if not self._varies(begin) and not self._varies(end):
+                    body = Block(self.statements((stmt.body,)))
+                    found.append(For(stmt.var, end, body, begin=begin, step=stmt.step, kind=stmt.kind))
+                case If() if not self._varies(stmt.cond):
+                    parts = [Block(self.statements((s,))) for s in (stmt.then, stmt.orelse) if s is not None]
+                    found.append(If(stmt.cond, *parts))
                 case _:
                     raise _ScalarError
         return found
 
+    def _declared(self, stmt: Declare) -> Declare:
+        if stmt.var.dtype == INDEX and not self._varies(stmt.value):
+            return stmt
+        amount = self._amount(stmt.value)
+        if amount is not None:
+            self.amounts[stmt.var] = amount
+        register = Var(stmt.var.name, stmt.var.dtype, self.lanes)
+        made = Declare(register, self.value(stmt.value))
+        self.vectors[stmt.var] = register
+        return made
+
     def value(self, expr: Expr) -> Expr:
         """The values of an expression in all lanes."""
-        self._float(expr.dtype)
+        dtype = expr.dtype
+        if expr.lanes > 1 or (dtype.bits < 8 and dtype != BOOL) or (dtype.is_narrow_float and dtype not in CONVERTED):
+            raise _ScalarError
+        if not self._varies(expr):
+            return Const(expr.value, dtype, self.lanes) if isinstance(expr, Const) else Broadcast(expr, self.lanes)
         match expr:
-            case Var():
-                return self.vectors[expr] if expr in self.vectors else Broadcast(expr, self.lanes)
-            case Const():
-                return Const(expr.value, expr.dtype, self.lanes)
+            case Var() if expr in self.vectors:
+                return self.vectors[expr]
             case Load():
-                step, index = self._place(expr.index)
-                if step == 1:
-                    return Load(expr.buffer, index, self.lanes)
-                if step == 0:
-                    return Broadcast(Load(expr.buffer, index), self.lanes)
-            case Binary() if expr.op in _ARITHMETIC:
+                return self._load(expr)
+            case Binary() if self._has_form(expr):
                 return Binary(expr.op, self.value(expr.a), self.value(expr.b))
-            case Unary(op="neg"):
-                return Unary("neg", self.value(expr.a))
-            case Cast() if {expr.dtype, expr.a.dtype} == {"float16", "float32"}:
-                return cast(self.value(expr.a), expr.dtype)
-            case Select(cond=Binary() as cond) if (
-                # a comparison of vectors is a mask for what it chooses
-                cond.op in COMPARE and cond.a.dtype == expr.dtype and not _gathers(expr.a, expr.b)
-            ):
-                test = Binary(cond.op, self.value(cond.a), self.value(cond.b))
-                return Select(test, self.value(expr.a), self.value(expr.b))
+            case Unary():
+                return Unary(expr.op, self.value(expr.a))
+            case Cast() if _converts(expr.a.dtype, dtype):
+                return cast(self.value(expr.a), dtype)
+            case Bitcast():
+                return Bitcast(dtype, self.value(expr.a))
+            case Call() if _is_of_vectors(expr):
+                return replace(expr, args=tuple(map(self.value, expr.args)))
+            case Select(cond=cond) if self.inside or not self._varies(cond) or _may_read_all(expr):
+                return Select(self.value(cond) if self._varies(cond) else cond, self.value(expr.a), self.value(expr.b))
         raise _ScalarError
 
+    def _load(self, load: Load) -> Load:
+        step, index = self._place(load.index)
+        if step is None:
+            raise _ScalarError
+        return Load(load.buffer, index, self.lanes, step)
+
+    def _has_form(self, expr: Binary) -> bool:
+        dtype = expr.a.dtype
+        if dtype.is_bool:
+            return expr.op in _LOGICAL
+        if expr.op in COMPARE or expr.op in (_FLOAT if dtype.is_float else _INTEGER):
+            return True
+        amount = self._amount(expr.b) if expr.op in ("shl", "shr") else None
+        return amount is not None and amount < dtype.bits
+
+    def _amount(self, expr: Expr) -> int | None:
+        """The greatest value of an integer; None if that is not known, or if it may be negative."""
+        match expr:
+            case Const(value=value) if expr.dtype.is_integer and value >= 0:
+                return int(value)
+            case Var():
+                return self.amounts.get(expr)
+            case Binary(op="and", b=Const()) if expr.dtype.is_integer:
+                return self._amount(expr.b)
+            case Binary(op="sub", a=Const(), b=b) if expr.dtype.is_integer:
+                most, less = self._amount(expr.a), self._amount(b)
+                return most if most is not None and less is not None and less <= most else None
+        return None
+
+    def _varies(self, expr: Expr) -> bool:
+        return any(node is self.lane or node in self.vectors for node in walk(expr) if isinstance(node, Var))
+
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
-        """How far an index moves from lane to lane, and where it begins."""
-        ranges = {self.lane: (0, self.lanes - 1)}
+        """How far an index moves from lane to lane, None where data tells, and where it begins."""
         index = simplify(index, {})  # a row and a column of one flat position become that position again
-        step = linear(index, ranges).coefficient(self.lane)
+        if any(node in self.vectors for node in walk(index) if isinstance(node, Var)):
+            return None, index
+        step = linear(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
 
-    @staticmethod
-    def _float(dtype: DType) -> DType:
-        if dtype not in _FLOATS:
-            raise _ScalarError
-        return dtype
+
+def _is_of_vectors(call: Call) -> bool:
+    """Whether a function is a tensor program, or vectors have an instruction for it."""
+    dtype = call.args[0].dtype
+    if call.name == "abs" or (call.name in _PRIMITIVE and dtype.is_float):
+        return True
+    return definition(call.name, dtype) is not None
 
 
-def _gathers(*exprs: Expr) -> bool:
-    """Whether anything is read from a place that data tells: the test may be there to keep it inside."""
-    reads = (n for e in exprs for n in walk(e) if isinstance(n, Load))
-    return any(isinstance(n, Load) for read in reads for n in walk(read.index))
+def _converts(source: DType, target: DType) -> bool:
+    """Whether vectors are converted element by element."""
+    if target == "float16":  # float32 in between would round what is longer twice
+        return source == "float32" or source.bits <= 16
+    wide = target.is_integer and target != "int32" and target.bits >= 32
+    return not (source.is_float and wide)
+
+
+def _may_read_all(chosen: Select) -> bool:
+    """Whether both operands of a selection may be read in any case.
+
+    A condition on integers may be there to keep a place inside of a buffer, unless it reads that place itself; a
+    condition on floats may keep one inside that data tells.
+    """
+    tested = {n for n in walk(chosen.cond) if isinstance(n, Load)}
+    guarded = [n for part in (chosen.a, chosen.b) for n in walk(part) if isinstance(n, Load) and n not in tested]
+    compared = [n.a.dtype for n in walk(chosen.cond) if isinstance(n, Binary) and n.op in COMPARE]
+    gathers = any(isinstance(n, Load) for load in guarded for n in walk(load.index))
+    return not guarded or not (gathers or any(d.is_integer for d in compared))

@@ -54,7 +54,7 @@ def _inplace_pairs(step: Step, k: int, lives: dict[Storage, Life]) -> list[tuple
 def _replace_buffers(expr: Expr, mapping: dict[Buffer, Buffer]) -> Expr:
     fresh = with_operands(expr, tuple(_replace_buffers(o, mapping) for o in operands(expr)))
     if isinstance(fresh, Load) and fresh.buffer in mapping:
-        return Load(mapping[fresh.buffer], fresh.index, fresh.lanes)
+        return Load(mapping[fresh.buffer], fresh.index, fresh.lanes, fresh.stride)
     return fresh
 
 

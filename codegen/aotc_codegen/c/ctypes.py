@@ -35,6 +35,11 @@ def carrier(dtype: DType) -> DType:
     return DType("float32") if dtype.is_narrow_float else dtype
 
 
+def is_small(dtype: DType) -> bool:
+    """Integers of fewer than 8 bits: one to a byte, the other bits mean nothing."""
+    return dtype.bits < 8 and dtype.is_integer
+
+
 def suffix(dtype: DType) -> str:
     """f32, i64, u8, b, f16, bf16, f8_e4m3fn..."""
     return re.sub("^(b?f|b|i|u)(loat|ool|nt|int)", r"\1", dtype)

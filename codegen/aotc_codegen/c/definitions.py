@@ -6,10 +6,10 @@ function("return a > b ? a : b;", "$V a, $V b", "$V")      # $inline $V $name($V
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from aotc.ir import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Definition:
     """A function's text, and the rows that it calls: of its dtype and lanes, or "scalar ..." of one lane."""
 

@@ -12,10 +12,10 @@ kernel asks for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
-from aotc.ir import DTYPES, AotcError, DType
+from aotc.ir import DTYPES, AotcError, DType, frozen
 from aotc.tir.instructions import ELEMENTARY
 from aotc_codegen.c.ctypes import literal, memory_type
 from aotc_codegen.c.names import KEYWORDS
@@ -26,7 +26,7 @@ _MATH: Final = {name: name for name in f"{ELEMENTARY} pow atan2 fmod copysign fm
 _LIBRARY: Final = frozenset({"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "div", "index", "team"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Vectors:
     """How short vectors are spelled.
 
@@ -43,7 +43,7 @@ class Vectors:
     convert: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen(kw_only=True)
 class Dialect:
     """The words of one language; texts in braces are filled in by name.
 
@@ -55,8 +55,7 @@ class Dialect:
     restrict       in front of the name of a pointer to memory that is reached through
                    no other one
     array          the declaration of a local array, without its initial value
-    inline         in front of helper functions, and of those that must be part of
-                   their callers (`always_inline`)
+    inline         in front of helper functions
     team           the last parameter of kernels for teams, "" for none;
                    `team_argument` is what callers give for it
     part, parts    which thread of a team this is, and how many there are
@@ -77,7 +76,6 @@ class Dialect:
     restrict: str = "AOTC_RESTRICT "
     array: str = "{type} {name}[{size}] AOTC_ALIGNED(64)"
     inline: str = "static inline"
-    always_inline: str = "AOTC_INLINE"
     team: str = "const aotc_team *team"
     team_argument: str = "team"
     part: str = "(ptrdiff_t)team->part"

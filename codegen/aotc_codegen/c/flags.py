@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How emitted C is compiled.
 
-cflags(target)                         # ("-O3", "-fno-math-errno", ..., "-march=x86-64-v4")
-base_cflags(target)                    # ("-O3", "-fno-math-errno", ..., "-march=x86-64")
+cflags(target)                         # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64-v4")
+base_cflags(target)                    # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64")
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final
 
 from aotc.tir.target import Target
 
-#: No -ffast-math: results must be right for NaN and infinities.
-OPTIMISE: Final = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+#: Vectors and multiply-adds are those of the program: compilers choose addresses, registers and the order of work.
+OPTIMISE: Final = ("-O2", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=off")
 
 
 def cflags(target: Target) -> tuple[str, ...]:

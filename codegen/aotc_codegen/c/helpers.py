@@ -2,7 +2,7 @@
 """Small C functions that kernels need where C's own operators differ from the program's meaning.
 
 A row of the table is a text with placeholders: $name and what is in front of
-functions ($inline, $always_inline), the types $T (in memory), $V (a value), $U
+functions ($inline), the types $T (in memory), $V (a value), $U
 (unsigned, in which integers wrap), $B (bits), $I (indices), $vector and $M (the
 mask of a comparison), and functions that it calls, by their own rows.  `Helpers`
 collects those that printing asks for:
@@ -15,7 +15,7 @@ collects those that printing asks for:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from string import Template
 from typing import Final, TypeAlias
@@ -24,7 +24,6 @@ from aotc.ir.dtype import DType
 from aotc_codegen.c.ctypes import carrier, suffix
 from aotc_codegen.c.definitions import Definition, function
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.mathlib import BITS, FUNCTIONS
 from aotc_codegen.c.narrow import ROWS, lanes_text, words
 
 #: The definitions of a helper by the kind of the dtype: its name, "float" or "unsigned"; "" for all others.
@@ -48,6 +47,16 @@ def _counted(start: str, rest: str, step: str) -> Row:
     return _unary(f"$B x = ($B)a;\n  int n = {start};\n  for (; x != 0; x = ($B)({rest})) {step};\n  return ($T)n;")
 
 
+def _reinterpretation(kind: str, whole: str, number: str) -> Row:
+    """Functions from a number to its bits, aotc_bits, and back, aotc_from_bits."""
+
+    def copied(made: str, name: str, given: str) -> str:
+        body = f"  {made} y;\n  memcpy(&y, &x, sizeof y);\n  return y;\n"
+        return f"$inline {made} aotc_{name}({given} x) {{\n{body}}}\n"
+
+    return {"": Definition(copied(whole, f"bits{kind}", number) + copied(number, f"from_bits{kind}", whole))}
+
+
 def _to_integer(bits: int) -> Row:
     """Float to a signed integer; what does not fit, NaN included, gives the least integer."""
     bound = f"{float(2 ** (bits - 1))!r}$f"
@@ -57,16 +66,15 @@ def _to_integer(bits: int) -> Row:
 def _extremes(name: str, symbol: str) -> dict[str, Row]:
     """The minimum or maximum: NaN if either is; with "c", of a value and a number that is not NaN, one comparison."""
     return {
-        # two selections in a row are a form that compilers vectorise
         name: _row(
-            f"return a {symbol} b ? a : b;", float=f"const $V m = a {symbol} b ? a : b;\n  return a != a ? a : m;"
+            f"return a {symbol} b ? a : b;", float=f"const $V m = b {symbol} a ? b : a;\n  return b != b ? b : m;"
         ),
         f"{name}c": _row(f"return b {symbol} a ? b : a;"),
     }
 
 
 def _vector_extremes(name: str, symbol: str) -> dict[str, Definition]:
-    either = f"const $vector m = $blend(($M)(a {symbol} b), a, b);\n  return $blend(($M)(a != a), a, m);"
+    either = f"const $vector m = $blend(($M)(b {symbol} a), b, a);\n  return $blend(($M)(b != b), b, m);"
     number = f"return $blend(($M)(b {symbol} a), b, a);"
     params = "$vector a, $vector b"
     return {key: function(t, params, "$vector", "blend") for key, t in ((name, either), (f"{name}c", number))}
@@ -88,9 +96,9 @@ _NEGATIVE: Final = "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a 
 _HALF: Final = f"{2.0**63!r}$f"
 
 _SCALARS: Final[Mapping[str, Row]] = {
-    **{name: {"": definition} for name, definition in FUNCTIONS.items()},
     **ROWS,
-    "bits": {"": BITS},
+    "bits": _reinterpretation("", "uint32_t", "float"),
+    "bits64": _reinterpretation("64", "uint64_t", "double"),
     **_extremes("max", ">"),
     **_extremes("min", "<"),
     "truncdiv": _row(f"{_GUARD}return ($T)(a / b);", unsigned=_DIVIDE),
@@ -106,10 +114,7 @@ _SCALARS: Final[Mapping[str, Row]] = {
     "index_min": _index("return a < b ? a : b;"),
     "shl": _row("return b < 0 || b >= $W ? 0 : ($T)(($U)a << b);", unsigned="return b >= $W ? 0 : ($T)(($U)a << b);"),
     "shr": _row("return ($T)(a >> (b < 0 || b >= $W ? $last : b));", unsigned="return b >= $W ? 0 : ($T)(a >> b);"),
-    "pow": {
-        **_row(f"$U r = 1, x = ($U)a;\n  {_NEGATIVE}{_POWER}", unsigned=f"$U r = 1, x = ($U)a;\n  {_POWER}"),
-        "float": FUNCTIONS["pow"],
-    },
+    "pow": _row(f"$U r = 1, x = ($U)a;\n  {_NEGATIVE}{_POWER}", unsigned=f"$U r = 1, x = ($U)a;\n  {_POWER}"),
     "abs": _unary("return a < 0 ? ($T)(0u - ($U)a) : a;"),
     "popcount": _counted("0", "x & (x - 1u)", "++n"),
     "clz": _counted("$W", "x >> 1", "--n"),
@@ -127,11 +132,60 @@ _SCALARS: Final[Mapping[str, Row]] = {
     ),
 }
 
+#: How compilers name instructions: compiler or feature, bytes of a vector and bits of a lane (0 for any), text.
+_SQUARE_ROOTS: Final = (
+    ("__clang__", 0, 0, "__builtin_elementwise_sqrt(a)"),
+    ("__SSE2__", 16, 32, "__builtin_ia32_sqrtps(a)"), ("__SSE2__", 16, 64, "__builtin_ia32_sqrtpd(a)"),
+    ("__AVX__", 32, 32, "__builtin_ia32_sqrtps256(a)"), ("__AVX__", 32, 64, "__builtin_ia32_sqrtpd256(a)"),
+    ("__aarch64__", 16, 32, "__builtin_aarch64_sqrtv4sf(a)"),
+    ("__aarch64__", 16, 64, "__builtin_aarch64_sqrtv2df(a)"),
+)  # fmt: skip
+_MULTIPLY_ADDS: Final = (
+    ("__clang__", 0, 0, "__builtin_elementwise_fma(a, b, c)"),
+    ("__FMA__", 16, 32, "__builtin_ia32_vfmaddps(a, b, c)"), ("__FMA__", 16, 64, "__builtin_ia32_vfmaddpd(a, b, c)"),
+    ("__FMA__", 32, 32, "__builtin_ia32_vfmaddps256(a, b, c)"),
+    ("__FMA__", 32, 64, "__builtin_ia32_vfmaddpd256(a, b, c)"),
+    ("__AVX512F__", 64, 32, "__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)"),
+    ("__AVX512F__", 64, 64, "__builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4)"),
+    ("__aarch64__", 16, 32, "__builtin_aarch64_fmav4sf(a, b, c)"),
+    ("__aarch64__", 16, 64, "__builtin_aarch64_fmav2df(a, b, c)"),
+)  # fmt: skip
+
+
+def _each(instructions: Iterable[tuple[str, int, int, str]], called: str, params: str) -> Definition:
+    """A function of vectors by instructions of processors, elsewhere of one element after the other."""
+    rows: list[str] = []
+    for feature, size, lane, text in instructions:
+        fits = f" && $bytes == {size} && $bits == {lane}" if size else ""
+        builtin = text.partition("(")[0]
+        rows.append(f"#{'el' if rows else ''}if defined({feature}){fits} && AOTC_HAS({builtin})\n  return {text};\n")
+    names = params.split()
+    elements = ", ".join(f"{name}[i]" for name in names)
+    rest = f"  $vector y = a;\n  for (int i = 0; i < $lanes; ++i) y[i] = {called}({elements});\n  return y;\n"
+    body = f"{''.join(rows)}#else\n{rest}#endif"
+    params = ", ".join(f"$vector {name}" for name in names)
+    return Definition(f"$inline $vector $name({params}) {{\n{body}\n}}\n")
+
+
 _VECTORS: Final[Mapping[str, Definition]] = {
     "splat": function("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
     "blend": function("return ($vector)((($M)a & m) | (($M)b & ~m));", "$M m, $vector a, $vector b", "$vector"),
     **_vector_extremes("max", ">"),
     **_vector_extremes("min", "<"),
+    "abs": function("return ($vector)(($M)a & INT${W}_MAX);", "$vector a", "$vector"),
+    "copysign": function(
+        "return ($vector)((($M)a & INT${W}_MAX) | (($M)b & INT${W}_MIN));", "$vector a, $vector b", "$vector"
+    ),
+    "sqrt": _each(_SQUARE_ROOTS, "sqrt$f", "a"),
+    "fma": _each(_MULTIPLY_ADDS, "fma$f", "a b c"),
+    "to_i32": function(
+        "const $M fits = ($M)(v >= -2147483648.0$f) & ($M)(v < 2147483648.0$f);\n"
+        "  const $MI inside = __builtin_convertvector(fits, $MI);\n"
+        "  const $MI whole = __builtin_convertvector(($vector)(($M)v & fits), $MI);\n"
+        "  return (whole & inside) | (INT32_MIN & ~inside);",
+        "$vector v",
+        "$MI",
+    ),
     "round": function(
         "$T bits[$lanes];\n  $store(bits, v);\n  return $load(bits);", "$vector v", "$vector", "load store"
     ),
@@ -197,7 +251,8 @@ class Helpers:
         `load`, `store` and `round` are of narrow floats, `blend` chooses by a mask,
         `splat` repeats a scalar.
         """
-        name = "aotc_bits" if what == "bits" else f"aotc_{what}_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
+        kind = "" if what in ("bits", "bits64") else f"_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
+        name = f"aotc_{what}{kind}"
         if name not in self.definitions:
             row, names = _definition(what, dtype, lanes), {}
             for use in row.uses:  # which come first
@@ -215,7 +270,6 @@ class Helpers:
         dialect, bits = self.dialect, 8 * dtype.itemsize
         return {
             "inline": dialect.inline,
-            "always_inline": dialect.always_inline,
             "T": dialect.types[dtype],
             "V": dialect.value_type(dtype),
             "U": dialect.unsigned_type(dtype),
@@ -235,6 +289,9 @@ class Helpers:
         return {
             "vector": name(value, lanes),
             "M": name(DType(f"int{value.bits}"), lanes),
+            "MI": name(DType("int32"), lanes),
+            "bytes": lanes * value.itemsize,
+            "bits": value.bits,
             "lanes": lanes,
             "copies": ", ".join(["x"] * lanes),
         }

@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
-from aotc.ir import AotcError, DType, Form, remembered
+from aotc.ir import AotcError, DType, Form, frozen, remembered
 from aotc.tir.stmt import Kernel
 from aotc_codegen.c.dialect import GNU_C, Dialect
 from aotc_codegen.c.names import LONGEST, Names
-from aotc_codegen.c.printer import GUARD, PrintedKernel, origin, print_kernel, prototype
+from aotc_codegen.c.printer import PrintedKernel, origin, print_kernel, prototype
 from aotc_codegen.c.templates import render
 
 #: Kernels of this size have a file of their own; files compile in parallel.
@@ -30,7 +30,7 @@ _ANY_NAME: Final = "KERNEL_NAME"
 _PRINTED: Final = Form(PrintedKernel, [PrintedKernel, DType])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NamedKernel:
     """A printed kernel, its name, and the comment lines in front of it."""
 
@@ -47,7 +47,7 @@ class NamedKernel:
         return "\n".join([*self.comment, self.printed.text(self.name)])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class External:
     """A kernel whose code is the user's: its name, its prototype, the code and who wrote it."""
 
@@ -65,7 +65,7 @@ class External:
         return {"kernel": self.name, "prototype": self.prototype, "generator": self.author, "source": path}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrintedKernels:
     """Every distinct kernel, and the C name under which each kernel is called.
 
@@ -104,7 +104,6 @@ def _kernel_file(kernels: Sequence[NamedKernel], dialect: Dialect, common: dict[
     helpers = {name: text for made in printed for name, text in made.definitions.items()}
     return render(
         "kernels.c",
-        guards=[GUARD] if any(made.guarded for made in printed) else [],
         vectors=dialect.vector_prelude({vector for made in printed for vector in made.vectors}),
         helpers="\n".join(helpers.values()),
         prototypes=[k.prototype for k in kernels],
@@ -161,13 +160,12 @@ def split(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:
     """Kernels distributed over files: large ones have a file of their own, small ones share.
 
     Which small ones share depends on their texts alone, so that a change of one
-    kernel touches few files. Those that are guarded do not share with others, whose
-    loops would be compiled as theirs.
+    kernel touches few files.
     """
     small = [k for k in kernels if len(k.text) < FILE_CHARACTERS]
     count = 1 << (sum(len(k.text) for k in small) // FILE_CHARACTERS).bit_length()
-    groups: dict[tuple[bool, int], list[NamedKernel]] = {}
+    groups: dict[int, list[NamedKernel]] = {}
     for kernel in small:
         place = int(hashlib.sha256(kernel.prototype.encode()).hexdigest(), 16) % count
-        groups.setdefault((kernel.printed.guarded, place), []).append(kernel)
+        groups.setdefault(place, []).append(kernel)
     return [*([k] for k in kernels if len(k.text) >= FILE_CHARACTERS), *(groups[key] for key in sorted(groups))]

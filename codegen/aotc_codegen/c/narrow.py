@@ -14,15 +14,16 @@ Vectors of them are vectors of float32: `lanes_text` has what loads and stores t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from string import Template
 from typing import Final
 
+from aotc.ir import frozen
 from aotc.ir.dtype import DType
 from aotc_codegen.c.definitions import Definition, function
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Format:
     """Sign, exponent and mantissa; codes are of the magnitude.
 

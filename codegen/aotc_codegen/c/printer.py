@@ -10,26 +10,26 @@ made.definitions                     # of the helper functions it calls, by name
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from aotc.ir import DType, assert_never
-from aotc.tir import PART, PARTS, Buffer, Kernel, Load, Stmt, Var, bounds, changed, nodes, walk_stmts
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Intrinsic, Store, Sync, While
-from aotc_codegen.c.bodies import has_guarded_access, prepared
+from aotc.ir import DType, assert_never, frozen
+from aotc.tir import Buffer, Load, Var, bounds
+from aotc.tir import stmt as tir
+from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.expressions import SHIFT, UNARY, Scope, address, index, is_small, place, spelled, unrounded, value
+from aotc_codegen.c.expressions import TEXTS, address, assigned, index, place, register_type, spelled, unrounded, value
+from aotc_codegen.c.functions import define
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.names import Names, comment_text, nodes_of
+from aotc_codegen.c.scope import SHIFT, UNARY, Scope
+from aotc_codegen.c.vectors import Vectors
 
-#: What is before functions that access memory under conditions, up to the end of a file.
-GUARD: Final = "AOTC_GUARD_ACCESSES"
 #: Bytes of a stack array that is zero at first.
 SMALL_ARRAY: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PrintedKernel:
     """A kernel without its name.
 
@@ -38,14 +38,12 @@ class PrintedKernel:
     definitions  of the helper functions that it calls, by name, each behind those
                  that it calls itself
     vectors      the vector types in it: element type, lanes
-    guarded      its file must begin with GUARD
     """
 
     head: str
     body: str
     definitions: Mapping[str, str]
     vectors: frozenset[tuple[DType, int]]
-    guarded: bool
 
     def prototype(self, name: str) -> str:
         """The declaration, without the semicolon."""
@@ -56,9 +54,9 @@ class PrintedKernel:
         return f"{self.prototype(name)} {{\n{self.body}}}\n"
 
 
-def print_kernel(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
+def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
     """The text of a kernel and what it needs."""
-    body = prepared(kernel)
+    body = tir.drop_dead(kernel.body)
     scope = _scope(kernel, dialect)
     head = dialect.kernel.format(name="{name}", parameters=_parameters(kernel, scope))
     lines = []
@@ -67,30 +65,29 @@ def print_kernel(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
         start = " = {0}" if buffer.nbytes <= SMALL_ARRAY else ""
         words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
         lines.append(f"  {dialect.array.format(**words)}{start};")
-    used = changed(kernel.body) | {n.buffer for n in nodes(kernel.body) if isinstance(n, Load)}
+    used = tir.changed(kernel.body) | {n.buffer for n in tir.nodes(kernel.body) if isinstance(n, Load)}
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
-    definitions = scope.helpers.definitions
-    vectors = frozenset(scope.vectors)
-    return PrintedKernel(head, text, definitions, vectors, has_guarded_access(body))
+    define(scope)
+    definitions, vectors = scope.helpers.definitions, frozenset(scope.vectors)
+    return PrintedKernel(head, text, definitions, vectors)
 
 
-def prototype(kernel: Kernel, dialect: Dialect) -> str:
+def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:
     """The declaration of a kernel by its own name, without the semicolon."""
     return dialect.kernel.format(name=kernel.name, parameters=_parameters(kernel, _scope(kernel, dialect)))
 
 
-def _scope(kernel: Kernel, dialect: Dialect) -> Scope:
-    team: dict[Var | Buffer, str] = {PART: dialect.part, PARTS: dialect.parts} if kernel.team else {}
+def _scope(kernel: tir.Kernel, dialect: Dialect) -> Scope:
+    team: dict[Var | Buffer, str] = {tir.PART: dialect.part, tir.PARTS: dialect.parts} if kernel.team else {}
     return Scope(Helpers(dialect), Indices(kernel.body), Names(dialect.reserved), team)
 
 
-def _parameters(kernel: Kernel, scope: Scope) -> str:
+def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
     dialect, rows = scope.dialect, []
-    inputs = frozenset(kernel.inputs)
-    outputs = frozenset(kernel.outputs)
-    meets = any(isinstance(s, Sync) for s in walk_stmts(kernel.body))
+    inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
+    meets = any(isinstance(s, tir.Sync) for s in tir.walk_stmts(kernel.body))
     for buffer in kernel.params:
         read_only = buffer in inputs and buffer not in outputs
         # what other threads write until a barrier must be read anew after it
@@ -102,39 +99,39 @@ def _parameters(kernel: Kernel, scope: Scope) -> str:
     return ", ".join(rows) or "void"
 
 
-def _block(scope: Scope, stmt: Stmt, depth: int) -> list[str]:
+def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
     """The lines of a statement."""
     pad = "  " * depth
     match stmt:
-        case Block():
+        case tir.Block():
             return [line for s in stmt.stmts for line in _block(scope, s, depth)]
-        case For():
+        case tir.For():
             return [f"{pad}{_for(scope, stmt)} {{", *_block(scope, stmt.body, depth + 1), f"{pad}}}"]
-        case While():
+        case tir.While():
             return [f"{pad}while ({value(scope, stmt.cond)}) {{", *_block(scope, stmt.body, depth + 1), f"{pad}}}"]
-        case If():
+        case tir.If():
             lines = [f"{pad}if ({value(scope, stmt.cond)}) {{", *_block(scope, stmt.then, depth + 1)]
             if stmt.orelse is not None:
                 lines += [f"{pad}}} else {{", *_block(scope, stmt.orelse, depth + 1)]
             return [*lines, f"{pad}}}"]
-        case Store():
+        case tir.Store():
             return [f"{pad}{_store(scope, stmt)};"]
-        case Intrinsic():
+        case tir.Intrinsic():
             return [f"{pad}{_intrinsic(scope, stmt)};"]
-        case Declare():
-            made = _assigned(scope, stmt)  # before the name: it cannot mention the register
-            return [f"{pad}{_register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};"]
-        case Assign():
-            return [f"{pad}{scope.name(stmt.var)} = {_assigned(scope, stmt)};"]
-        case Comment():
+        case tir.Declare():
+            made = assigned(scope, stmt.var, stmt.value)  # before the name: it cannot mention the register
+            return [f"{pad}{register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};"]
+        case tir.Assign():
+            return [f"{pad}{scope.name(stmt.var)} = {assigned(scope, stmt.var, stmt.value)};"]
+        case tir.Comment():
             return [f"{pad}/* {comment_text(stmt.text)} */"]
-        case Sync():
+        case tir.Sync():
             return [f"{pad}{scope.dialect.barrier}"]
         case _:
             assert_never(stmt)
 
 
-def _for(scope: Scope, loop: For) -> str:
+def _for(scope: Scope, loop: tir.For) -> str:
     var = scope.name(loop.var)
     scope.ranges[loop.var] = (bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1)
     step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
@@ -142,34 +139,25 @@ def _for(scope: Scope, loop: For) -> str:
     return f"for ({begin}; {var} < {index(scope, loop.end, SHIFT)}; {step})"
 
 
-def _intrinsic(scope: Scope, stmt: Intrinsic) -> str:
+def _intrinsic(scope: Scope, stmt: tir.Intrinsic) -> str:
     scope.vector(stmt.buffer.dtype, stmt.size)
     call = spelled(scope, stmt.name, stmt.buffer.dtype, stmt.size)
     to = address(scope, stmt.buffer, stmt.index)
     return call.format(to, stmt.stride, address(scope, stmt.source.buffer, stmt.source.index), stmt.source_stride)
 
 
-def _assigned(scope: Scope, stmt: Declare | Assign) -> str:
-    return (index if stmt.var in scope.indices.registers else value)(scope, stmt.value)
-
-
-def _register_type(scope: Scope, var: Var) -> str:
-    if var in scope.indices.registers:
-        return scope.dialect.index
-    return scope.vector(var.dtype, var.lanes) if var.lanes > 1 else scope.dialect.value_type(var.dtype)
-
-
-def _store(scope: Scope, stmt: Store) -> str:
+def _store(scope: Scope, stmt: tir.Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
     if lanes > 1 and dtype.is_narrow_float:
-        to = address(scope, stmt.buffer, stmt.index)
-        made = unrounded(scope, stmt.value)
+        to, made = address(scope, stmt.buffer, stmt.index), unrounded(scope, stmt.value)
         return f"{scope.helpers.use('store', dtype, lanes)}({to}, {made})"
     return f"{place(scope, stmt.buffer, stmt.index, lanes)} = {_stored(scope, stmt)}"
 
 
-def _stored(scope: Scope, store: Store) -> str:
+def _stored(scope: Scope, store: tir.Store) -> str:
     dtype, source = store.buffer.dtype, store.value
+    if source.lanes > 1 and dtype.is_bool:
+        return f"({scope.vector(DType('uint8'), source.lanes)})({Vectors(scope, TEXTS).mask(source, 8)} & 1)"
     if source.lanes > 1:
         return value(scope, source)
     if isinstance(source, Load) and (dtype.is_narrow_float or is_small(dtype)):
@@ -183,7 +171,7 @@ def _stored(scope: Scope, store: Store) -> str:
     return value(scope, source)
 
 
-def origin(kernel: Kernel) -> Sequence[str]:
+def origin(kernel: tir.Kernel) -> Sequence[str]:
     """A comment that names the nodes of the model a kernel computes."""
     nodes = nodes_of(kernel.span)
     shown = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")

@@ -8,9 +8,9 @@ calls, what is said of tensors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from aotc.ir import frozen
 from aotc.tir.plan.program import Program, Storage, View
 from aotc_codegen.c.ctypes import memory_type
 from aotc_codegen.c.kernels import PrintedKernels
@@ -21,7 +21,7 @@ from aotc_codegen.c.params import Params
 TEAM_ALIGN = 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Tensor:
     """What templates say of one input or output.
 

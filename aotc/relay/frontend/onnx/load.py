@@ -16,7 +16,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +25,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
-from aotc.ir import AotcError, Array, DType, Span, open_regular, require
+from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
 
@@ -60,7 +59,7 @@ def elem_of_dtype(dtype: str) -> int:
     return int(_ELEM_TYPES[dtype])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoadedModel:
     """A model whose outer form is sound.  `folder` is where
     external data may lie, None for a bare proto.

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType, frozen
 from aotc.ir.budget import budget, spending
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, with_type
@@ -35,7 +35,7 @@ from aotc.relay.visitor import Mutator
 NODES: Final = "the program, its loops unrolled,"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _View:
     """A value that shares memory with another one, for certain or
     perhaps, and how it follows from that.

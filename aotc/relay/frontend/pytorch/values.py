@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final, TypeAlias
 
@@ -24,7 +23,7 @@ import numpy as np
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from aotc.ir import AotcError, Array, Dim, DType, SymDim
+from aotc.ir import AotcError, Array, Dim, DType, SymDim, frozen
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
@@ -61,7 +60,7 @@ _DTYPE_NUMBERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Absent:
     """A result that is not computed: an error once somebody reads it."""
 

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, private_buffer
-from aotc.tir.loops.vectorize import vectorized
+from aotc.tir.loops.vectorize import MOST, vectorized
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
 from aotc.tir.stmt import forall
@@ -93,7 +93,7 @@ def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
     for offsets, value in _sums(tile, accs):
         values: dict[Var, Expr] = {axis.var: base + offsets.get(axis, 0) for axis, base in tile.bases.items()}
         values[vector.var] = values[vector.var] + lane
-        element = vectorized(tiling.output.finish(values, scalar), lane, made.lanes, {scalar: value})
+        element = vectorized(tiling.output.finish(values, scalar), lane, made.lanes, {scalar: value}, most=MOST)
         if element is None:
             return None
         stmts.append(element)

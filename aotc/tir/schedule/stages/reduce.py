@@ -230,6 +230,6 @@ def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
         width //= 2
         lane = Var("l")
         pair = binary(parts.op, Load(buffer, lane), Load(buffer, lane + width))
-        folds.append(For(lane, width, Store(buffer, lane, pair)))
+        folds.append(forall(lane, width, Store(buffer, lane, pair)))
     declare = Declare(parts.acc, Load(buffer, as_expr(0)))
     return Block((init, _inside(parts.update, lambda _: chunks, inner), *folds, declare, *parts.finish))

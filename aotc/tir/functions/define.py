@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of numbers as straight-line tensor programs, made of formulas.
+
+A formula is a Python function of expressions.  What it uses several times becomes a register:
+
+    double = defined("double", DType("float32"), lambda x: (x + 1.0) * (x + 1.0))
+    double.body             # (let t: float32 = x + 1.0,)
+    double.result           # t * t
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from aotc.ir import frozen
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Const, Expr, Var, operands, with_operands
+from aotc.tir.stmt import Declare
+
+#: Operations that stand inside one another in a statement, at most.
+DEEPEST: Final = 3
+
+
+@frozen(eq=False)
+class Function:
+    """`result`, computed behind the declarations of `body`, from `params`."""
+
+    name: str
+    params: tuple[Var, ...]
+    body: tuple[Declare, ...]
+    result: Expr
+
+
+def defined(name: str, dtype: DType, formula: Callable[..., Expr]) -> Function:
+    """A function whose parameters, of a dtype, are called as those of the formula."""
+    params = tuple(Var(param, dtype) for param in inspect.signature(formula).parameters)
+    result = formula(*params)
+    order, uses = _order(result)
+    body: list[Declare] = []
+    made: dict[int, tuple[Expr, int]] = {}
+    for node in order:
+        inner = [made[id(o)] for o in operands(node)]
+        value = with_operands(node, tuple(e for e, _ in inner))
+        depth = 1 + max((d for _, d in inner), default=-1)
+        leaf = isinstance(node, (Var, Const))
+        if node is not result and not leaf and (uses[id(node)] > 1 or depth > DEEPEST):
+            register = Var("t", value.dtype)
+            body.append(Declare(register, value))
+            value, depth = register, 0
+        made[id(node)] = value, 0 if leaf else depth
+    return Function(name, params, tuple(body), made[id(result)][0])
+
+
+def _order(result: Expr) -> tuple[list[Expr], Counter[int]]:
+    """Every node once, operands before users, and how often each is used."""
+    order: list[Expr] = []
+    uses: Counter[int] = Counter()
+    seen: set[int] = set()
+    stack: list[tuple[Expr, bool]] = [(result, False)]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            uses.update(map(id, operands(node)))
+            stack.extend((o, False) for o in reversed(operands(node)))
+    return order, uses

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Multiply-adds that are rounded once, in place of products whose sums are rounded too.
+
+x * y + z  ->  fma(x, y, z)          x * y - z  ->  fma(x, y, -z)          z - x * y  ->  fma(-x, y, z)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from aotc.tir.expr import Binary, Call, Const, Expr, Unary, operands, with_operands
+from aotc.tir.stmt import Kernel, map_exprs, remembered_kernel
+
+#: Types whose products and sums processors round once; narrower floats are rounded after each operation.
+FUSED: Final = frozenset({"float32", "float64"})
+
+
+def fused(expr: Expr) -> Expr:
+    """The expression with multiply-adds; of two products, the second one is that of the multiply-add."""
+    expr = with_operands(expr, tuple(map(fused, operands(expr))))
+    match expr:
+        case Call():
+            return replace(expr, fused=expr.args[0].dtype.is_float)
+        case Binary(op="add" | "sub") if expr.dtype in FUSED:
+            match expr.op, expr.a, expr.b:
+                case "add", a, Binary(op="mul", a=x, b=y):
+                    return Call("fma", (x, y, a))
+                case "sub", a, Binary(op="mul", a=x, b=y):
+                    return Call("fma", (_negative(x), y, a))
+                case "add", Binary(op="mul", a=x, b=y), b:
+                    return Call("fma", (x, y, b))
+                case "sub", Binary(op="mul", a=x, b=y), b:
+                    return Call("fma", (x, y, _negative(b)))
+    return expr
+
+
+def fused_kernel(kernel: Kernel) -> Kernel:
+    """A kernel with multiply-adds."""
+    if kernel.source is not None:
+        return kernel
+    made = lambda: replace(kernel, body=map_exprs(kernel.body, fused))  # noqa: E731
+    return remembered_kernel("fuse", ("fuse", kernel), kernel.span, made)
+
+
+def _negative(expr: Expr) -> Expr:
+    return Const(-expr.value, expr.dtype, expr.lanes) if isinstance(expr, Const) else Unary("neg", expr)

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of elementary functions by the names of `aotc.tir.INSTRUCTIONS`, and how exact they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, TypeAlias
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Expr
+from aotc.tir.functions import rounding, single
+from aotc.tir.functions.define import Function, defined
+from aotc.tir.functions.fuse import fused as fuse
+from aotc.tir.stmt import Declare
+
+_Formula: TypeAlias = Callable[..., Expr]
+_SINGLE: Final[Mapping[str, _Formula]] = {
+    "exp": single.exp, "log": single.log, "tanh": single.tanh, "erf": single.erf, "sin": single.sin,
+    "cos": single.cos, "tan": single.tan, "pow": single.power,
+}  # fmt: skip
+#: Functions with one right result, which libraries have for one number.
+ROUNDING: Final[Mapping[str, _Formula]] = {
+    "floor": rounding.floor, "ceil": rounding.ceil, "trunc": rounding.trunc,
+    "round_even": rounding.round_even, "round_away": rounding.round_away,
+}  # fmt: skip
+_FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
+    **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
+    **{(name, "float64"): formula for name, formula in ROUNDING.items()},
+    **{("rsqrt", name): single.rsqrt for name in ("float32", "float64")},
+}
+
+_BOUNDS: Final = {1.0: "log sin cos tan power", 1.5: "exp tanh rsqrt", 2.5: "erf sigmoid"}
+#: The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
+#:
+#: A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal.  Tests
+#: compare every float with the C library's functions in double.  sigmoid uses exp.
+ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
+
+
+@cache
+def definition(name: str, dtype: DType, fused: bool = False) -> Function | None:
+    """The program of a function of values of a dtype, narrow floats as float32; None if it has none.
+
+    fused    its multiply-adds are rounded once
+    """
+    carrier = DType("float32") if dtype.is_narrow_float else dtype
+    formula = _FORMULAS.get((name, carrier))
+    if formula is None:
+        return None
+    made = defined(name, carrier, formula)
+    if not fused:
+        return made
+    body = tuple(Declare(stmt.var, fuse(stmt.value)) for stmt in made.body)
+    return Function(name, made.params, body, fuse(made.result))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loops whose iterations run in the lanes of vectors.  A kernel in, one with vector loops out:
+
+    for i in 0..100: y[i] = max(x[i], 0)    ->    for i in 0..96 by 16: y[i:16] = max(x[i:16], 0)
+                                                  y[84:16] = max(x[84:16], 0)
+
+What has no vector form stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from aotc.ir import frozen
+from aotc.tir import INDEX, Block, Buffer, Const, Declare, Expr, For, Kernel, Target, Var, linear, maximum, minimum
+from aotc.tir.expr import Binary, Call, Cast, Load
+from aotc.tir.loops.dependence import inside as ranges_in
+from aotc.tir.loops.dependence import read, written
+from aotc.tir.loops.nest import refreshed, substituted
+from aotc.tir.loops.vectorize import vectorized
+from aotc.tir.simplify import Ranges, bounds, simplify
+from aotc.tir.stmt import Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
+
+#: The shortest vectors.
+LEAST: Final = 4
+
+
+def with_vectors(kernel: Kernel, target: Target) -> Kernel:
+    """The kernel with vectors in its independent loops, on targets that have any."""
+    if kernel.source is not None or target.is_scalar:
+        return kernel
+    source = ("lanes", kernel, target.vector_bytes)
+    shared = frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
+    loops = _Lanes(target.vector_bytes, shared)
+    made = lambda: replace(kernel, body=loops.statement(kernel.body, {}))  # noqa: E731
+    return remembered_kernel("lanes", source, kernel.span, made)
+
+
+@frozen
+class _Lanes:
+    """Makes the loops, of vectors of `width` bytes; `shared` are pairs of buffers that may be the same memory."""
+
+    width: int
+    shared: frozenset[tuple[Buffer, Buffer]]
+
+    def statement(self, stmt: Stmt, ranges: Ranges) -> Stmt:
+        """Innermost loops first: where these stay scalar, those around them are tried."""
+        if isinstance(stmt, For):
+            ranges = ranges_in([stmt], dict(ranges))
+        made = rebuilt(stmt, lambda s: self.statement(s, ranges))
+        if not isinstance(stmt, For) or stmt.kind != "independent" or stmt.step != 1 or made_of_vectors(made):
+            return made
+        if self._reads_behind(stmt):
+            return made
+        lanes, most = self.width // _widest(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
+        while (
+            lanes >= LEAST and not isinstance(stmt.end, Const) and most < 2 * lanes
+        ):  # loops that may be empty are hard to prove
+            lanes //= 2
+        return self._vectors(stmt, lanes, _is_inside(stmt.body, ranges)) or made
+
+    def _vectors(self, loop: For, lanes: int, inside: bool) -> Stmt | None:
+        """A loop over vectors, and a remainder loop where one is needed; None where no vector fits."""
+        if lanes < LEAST:
+            return None
+        count = simplify(maximum(loop.end - loop.begin, 0) // lanes * lanes, {})
+        if isinstance(count, Const) and count.value == 0:
+            return self._vectors(loop, lanes // 2, inside)
+        var, once = Var(loop.var.name), isinstance(count, Const) and count.value == lanes
+        vectors = _vector_body(loop, loop.begin if once else var, lanes, inside)
+        if vectors is None or not _pays(loop, vectors):
+            return None
+        whole = simplify(loop.begin + count, {})
+        most = vectors if once else forall(var, whole, vectors, begin=loop.begin, step=lanes)
+        if not isinstance(whole, Const):
+            rest = Var("rest", INDEX)
+            most = vectors if once else forall(var, _less(loop.end, lanes - 1), vectors, begin=loop.begin, step=lanes)
+            return Block((Declare(rest, whole), most, replace(loop, begin=rest)))
+        if whole == loop.end:
+            return most
+        last = _vector_body(loop, loop.end - lanes, lanes, inside) if self._repeats(loop) else None
+        if last is not None:  # some elements are computed twice
+            return Block((most, last))
+        remainder = replace(loop, begin=whole, body=refreshed(loop.body))
+        return Block((most, self._vectors(remainder, lanes // 2, inside) or remainder))
+
+    def _repeats(self, loop: For) -> bool:
+        """Whether an iteration may run twice: nothing that is written is read."""
+        reads, writes = read(loop.body), written(loop.body)
+        return not writes & reads and not any((w, r) in self.shared for w in writes for r in reads)
+
+    def _reads_behind(self, loop: For) -> bool:
+        """Whether what one statement writes may lie where another one, or a later round of it, reads something else."""
+        stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store)]
+        pairs = [(s, load) for s in stores for load in _loads(loop.body) if (s.buffer, load.buffer) in self.shared]
+        alone = len(stores) == 1 and not any(isinstance(s, For) for s in walk_stmts(loop.body))
+        return not alone and any(linear(s.index, {}) != linear(load.index, {}) for s, load in pairs)
+
+
+def _less(end: Expr, by: int) -> Expr:
+    """The end of a loop so much sooner; of the least of several, each."""
+    if isinstance(end, Binary) and end.op == "min":
+        return minimum(_less(end.a, by), _less(end.b, by))
+    return simplify(end - by, {})
+
+
+def made_of_vectors(stmt: Stmt) -> bool:
+    return any(n.lanes > 1 for n in nodes(stmt))
+
+
+def _loads(stmt: Stmt) -> Sequence[Load]:
+    return [n for n in nodes(stmt) if isinstance(n, Load)]
+
+
+def _widest(loop: For) -> int:
+    """Bytes of the widest numbers that a loop computes, indices aside."""
+    buffers = [b.dtype for b in read(loop.body) | written(loop.body)]
+    converted = [n.dtype for n in nodes(loop.body) if isinstance(n, Cast) and n.dtype != INDEX]
+    return max(4 if d.is_narrow_float else d.itemsize for d in (*buffers, *converted))
+
+
+def _pays(loop: For, vectors: Stmt) -> bool:
+    """Whether elements that are collected one by one are fewer than the operations that they are collected for."""
+    collected = sum(load.stride != 1 for load in _loads(vectors))
+    work = sum(isinstance(n, (Binary, Call, Cast)) and n.lanes > 1 for n in nodes(vectors))
+    return collected == 0 or work >= collected
+
+
+def _is_inside(stmt: Stmt, ranges: Ranges) -> bool:
+    """Whether all places that a loop reads are in their buffers, whatever its conditions are."""
+    known = ranges_in((s for s in walk_stmts(stmt) if isinstance(s, For)), dict(ranges))
+    reached = ((load, bounds(load.index, known)) for load in _loads(stmt))
+    return all(low >= 0 and high < load.buffer.size for load, (low, high) in reached)
+
+
+def _vector_body(loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
+    """The body for `lanes` iterations from `first` on."""
+    lane = Var("lane")
+    return vectorized(substituted(refreshed(loop.body), {loop.var: first + lane}), lane, lanes, {}, inside=inside)

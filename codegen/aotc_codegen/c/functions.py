@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementary functions that are tensor programs, as C: of one number, and of the lanes of vectors.
+
+value(scope, call("exp", Load(x, i, 8)))      # "aotc_exp_f32x8(...)"
+define(scope)                                 # puts its definition among those of the helpers
+"""
+
+from __future__ import annotations
+
+from aotc.tir import Block, Declare, Var
+from aotc.tir.functions.define import Function
+from aotc.tir.functions.table import definition
+from aotc.tir.loops.vectorize import vectorized
+from aotc_codegen.c.expressions import assigned, register_type, value
+from aotc_codegen.c.indices import Indices
+from aotc_codegen.c.names import Names
+from aotc_codegen.c.scope import Scope
+
+
+def define(scope: Scope) -> None:
+    """Add the definitions of the functions that the expressions printed so far call."""
+    for (name, dtype, lanes, fused), called in scope.functions.items():
+        if called not in scope.helpers.definitions:
+            function = definition(name, dtype, fused)
+            assert function is not None
+            scope.helpers.definitions[called] = _text(scope, called, _of_lanes(function, lanes))
+
+
+def _of_lanes(function: Function, lanes: int) -> Function:
+    if lanes == 1:
+        return function
+    params = tuple(Var(p.name, p.dtype, lanes) for p in function.params)
+    result = Declare(Var("result", function.result.dtype), function.result)
+    whole = Block((*function.body, result))
+    vectors = vectorized(whole, Var("lane"), lanes, dict(zip(function.params, params, strict=True)))
+    assert isinstance(vectors, Block), f"{function.name} has no vector form"
+    *body, last = (stmt for stmt in vectors.stmts if isinstance(stmt, Declare))
+    return Function(function.name, params, tuple(body), last.value)
+
+
+def _text(outer: Scope, called: str, function: Function) -> str:
+    scope = Scope(outer.helpers, Indices(), Names(outer.dialect.reserved))
+    parameters = ", ".join(f"{register_type(scope, p)} {scope.name(p)}" for p in function.params)
+    lines = []
+    for stmt in function.body:
+        made = assigned(scope, stmt.var, stmt.value)
+        lines.append(f"  const {register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};\n")
+    result = value(scope, function.result)
+    head = f"{outer.dialect.inline} {register_type(scope, function.params[0])} {called}({parameters})"
+    outer.vectors.update(scope.vectors)
+    return f"{head} {{\n{''.join(lines)}  return {result};\n}}\n"

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vector expressions as text, in the words of compilers whose operators work on vectors.
+
+    Vectors(scope, texts).piece(Load(x, i, 8) * Const(2.0, f32, 8))
+
+Lanes of bool are masks, integers with all bits set or none: as wide as what was compared, converted where they meet
+values of another width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from aotc.ir import AotcError, DType, frozen
+from aotc.tir import INSTRUCTIONS, Text
+from aotc.tir import expr as tir
+from aotc.tir.functions.table import definition
+from aotc_codegen.c.ctypes import carrier
+from aotc_codegen.c.scope import ANY, LEVELS, OR, SHIFT, TERNARY, UNARY, Piece, Scope
+
+_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "add": "+", "sub": "-", "mul": "*"}
+_LOGICAL: Final = {"and": "&", "or": "|", "xor": "^", "ne": "^", "eq": "^ ~"}
+#: Lanes of bool in memory.
+_BYTE: Final = 8
+
+
+class Value(Protocol):
+    """The text of an expression that binds at least as tightly as `needed`."""
+
+    def __call__(self, scope: Scope, expr: tir.Expr, needed: int = ANY) -> str: ...
+
+
+@frozen
+class Texts:
+    """How all expressions are printed: their values, addresses and places in memory, instructions of a text."""
+
+    value: Value
+    address: Callable[[Scope, tir.Buffer, tir.Expr], str]
+    place: Callable[[Scope, tir.Buffer, tir.Expr, int, str], str]
+    spelled: Callable[[Scope, tir.Call, Text], Piece]
+
+
+@frozen
+class Vectors:
+    """Prints vectors; `texts` prints what is inside of them."""
+
+    scope: Scope
+    texts: Texts
+
+    def value(self, expr: tir.Expr, needed: int = ANY) -> str:
+        return self.texts.value(self.scope, expr, needed)
+
+    def helper(self, what: str, dtype: DType, lanes: int, *values: str) -> Piece:
+        """A call of a helper function, for vectors or for masks that are vectors of its kind."""
+        bits = carrier(dtype).bits
+        for kind in (dtype, DType(f"int{bits}")):
+            self.scope.vector(kind, lanes)
+        return Piece(f"{self.scope.helpers.use(what, carrier(dtype), lanes)}({', '.join(values)})")
+
+    def converted(self, text: str, dtype: DType, lanes: int) -> str:
+        """A vector with its elements converted."""
+        convert = self.scope.dialect.spelled_vectors("a conversion").convert
+        return convert.format(value=text, type=self.scope.vector(dtype, lanes))
+
+    def piece(self, expr: tir.Expr) -> Piece:
+        """The text of an expression of several lanes."""
+        if expr.dtype.is_bool:
+            return Piece(self.mask(expr, self.mask_bits(expr)), UNARY)
+        match expr:
+            case tir.Var():
+                self.scope.vector(expr.dtype, expr.lanes)
+                return Piece(self.scope.name(expr))
+            case tir.Const() | tir.Broadcast():
+                return self.repeated(expr)
+            case tir.Load():
+                return self.load(expr)
+            case tir.Bitcast():
+                return Piece(f"({self.scope.vector(expr.dtype, expr.lanes)}){self.value(expr.a, UNARY)}", UNARY)
+            case tir.Cast():
+                return self.cast(expr)
+            case tir.Unary() | tir.Binary():
+                return self.arithmetic(expr)
+            case tir.Select():
+                return self.select(expr)
+            case tir.Call():
+                return self.call(expr)
+            case _:
+                raise _unprintable(expr)
+
+    def repeated(self, expr: tir.Const | tir.Broadcast) -> Piece:
+        """A number in all lanes."""
+        vector = self.scope.vector(expr.dtype, expr.lanes)
+        if isinstance(expr, tir.Broadcast):
+            return self.helper("splat", expr.dtype, expr.lanes, self.value(expr.a))
+        if expr.value == 0 and math.copysign(1, expr.value) > 0:
+            return Piece(self.scope.dialect.spelled_vectors(vector).zero.format(type=vector))
+        return self.helper("splat", expr.dtype, expr.lanes, self.scope.dialect.literal(expr.value, expr.dtype))
+
+    def load(self, expr: tir.Load) -> Piece:
+        """Neighbours are read at once, others one by one."""
+        scope, dtype, lanes = self.scope, expr.dtype, expr.lanes
+        if expr.stride == 1 and dtype.is_narrow_float:
+            scope.vector(dtype, lanes)
+            address = self.texts.address(scope, expr.buffer, expr.index)
+            return Piece(f"{scope.helpers.use('load', dtype, lanes)}({address})")
+        if expr.stride == 1:
+            return Piece(self.texts.place(scope, expr.buffer, expr.index, lanes, "const "), UNARY)
+        elements = (tir.Load(expr.buffer, expr.index + k * expr.stride) for k in range(lanes))
+        return Piece(f"({scope.vector(dtype, lanes)}){{{', '.join(map(self.value, elements))}}}", UNARY)
+
+    def cast(self, expr: tir.Cast) -> Piece:
+        dtype, source, lanes = carrier(expr.dtype), carrier(expr.a.dtype), expr.lanes
+        narrow = expr.dtype.is_narrow_float
+        if source == dtype:
+            return Piece(self.value(expr.a, UNARY), UNARY, narrow)
+        if source.is_bool:
+            mask = f"-{self.mask(expr.a, dtype.bits)}"
+            return Piece(self.converted(mask, dtype, lanes), exact=narrow)
+        text = self.value(expr.a)
+        if source.is_float and not dtype.is_float:
+            self.scope.vector(DType("int32"), lanes)
+            text = self.helper("to_i32", source, lanes, text).text
+        if dtype == "int32" and source.is_float:
+            return Piece(text)
+        return Piece(self.converted(text, dtype, lanes), exact=narrow)
+
+    # --- operations
+
+    def arithmetic(self, expr: tir.Binary | tir.Unary) -> Piece:
+        """Operators of the language; integers wrap around in unsigned lanes."""
+        dtype, op = expr.dtype, expr.op
+        if isinstance(expr, tir.Binary) and op in ("min", "max"):
+            return self.extreme(expr)
+        operands = [self.value(o, UNARY) for o in tir.operands(expr)]
+        if dtype.is_float and isinstance(expr, tir.Binary):
+            level, symbol = LEVELS[op]
+            text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
+            return Piece(text, level, dtype.is_narrow_float)
+        if isinstance(expr, tir.Binary) and op not in _SYMBOLS:
+            raise _unprintable(expr)
+        back = unsigned = ""
+        if dtype.is_integer and dtype.is_signed and op != "shr":
+            back = f"({self.scope.vector(dtype, expr.lanes)})"
+            unsigned = f"({self.scope.vector(DType(f'u{dtype}'), expr.lanes)})"
+        operands = [unsigned + o for o in operands]
+        if len(operands) == 1:
+            symbol = "-" if op == "neg" else "~"
+            return Piece(f"{symbol}{operands[0]}" if not back else f"{back}({symbol}{operands[0]})", UNARY)
+        return Piece(f"{back}({operands[0]} {_SYMBOLS[op]} {operands[1]})", UNARY)
+
+    def extreme(self, expr: tir.Binary) -> Piece:
+        dtype = carrier(expr.dtype)
+        what, a, b = extreme(expr) if dtype.is_float else (f"{expr.op}c", expr.a, expr.b)
+        return self.helper(what, dtype, expr.lanes, self.value(a), self.value(b))
+
+    def select(self, expr: tir.Select) -> Piece:
+        dtype = carrier(expr.dtype)
+        if expr.cond.lanes == 1:
+            chosen = f"{self.value(expr.a, OR)} : {self.value(expr.b, TERNARY)}"
+            return Piece(f"{self.value(expr.cond, OR)} ? {chosen}", TERNARY)
+        mask = self.mask(expr.cond, dtype.bits)
+        return self.helper("blend", dtype, expr.lanes, mask, self.value(expr.a), self.value(expr.b))
+
+    def call(self, expr: tir.Call) -> Piece:
+        """An instruction by its own text, a function that is a tensor program, or a helper."""
+        dtype, lanes = carrier(expr.dtype), expr.lanes
+        if text := INSTRUCTIONS[expr.name].text(self.scope.dialect.name, lanes):
+            return self.texts.spelled(self.scope, expr, text)
+        if expr.name == "abs" and not dtype.is_float:
+            (a,) = expr.args
+            return self.extreme(tir.Binary("max", a, tir.Unary("neg", a))) if dtype.is_signed else self.piece(a)
+        values = [self.value(a) for a in expr.args]
+        if definition(expr.name, dtype) is not None:
+            return Piece(f"{self.scope.function(expr)}({', '.join(values)})", exact=expr.dtype.is_narrow_float)
+        piece = self.helper(expr.name, dtype, lanes, *values)
+        return piece._replace(exact=expr.dtype.is_narrow_float)
+
+    # --- masks
+
+    def mask_bits(self, expr: tir.Expr) -> int:
+        """The width of the lanes of the mask that bools are by themselves."""
+        match expr:
+            case tir.Var():
+                return self.scope.masks[expr]
+            case tir.Cast(a=a) | tir.Call(args=(a, *_)):
+                return carrier(a.dtype).bits
+            case tir.Binary(a=a) if not a.dtype.is_bool:
+                return carrier(a.dtype).bits
+            case tir.Binary() | tir.Unary():
+                return max(map(self.mask_bits, tir.operands(expr)))
+            case tir.Select():
+                return max(self.mask_bits(expr.a), self.mask_bits(expr.b))
+            case _:
+                return _BYTE
+
+    def mask(self, expr: tir.Expr, bits: int) -> str:
+        """Bools as a mask of lanes of some bits."""
+        dtype, lanes = DType(f"int{bits}"), expr.lanes
+        self.scope.vector(dtype, lanes)
+        match expr:
+            case tir.Const():
+                return self.helper("splat", dtype, lanes, str(-int(expr.value))).text
+            case tir.Broadcast():
+                return self.helper("splat", dtype, lanes, f"-({self.value(expr.a)})").text
+            case tir.Binary(op=op) if expr.a.dtype.is_bool:
+                return f"({self.mask(expr.a, bits)} {_LOGICAL[op]}{self.mask(expr.b, bits)})"
+            case tir.Unary():
+                return f"(~{self.mask(expr.a, bits)})"
+            case tir.Select() if expr.cond.lanes == 1:
+                return f"({self.value(expr.cond, OR)} ? {self.mask(expr.a, bits)} : {self.mask(expr.b, bits)})"
+            case tir.Select():
+                masks = (self.mask(part, bits) for part in (expr.cond, expr.a, expr.b))
+                return self.helper("blend", dtype, lanes, *masks).text
+        own = self.mask_bits(expr)
+        text = self.tested(expr)
+        return text if own == bits else self.converted(text, dtype, lanes)
+
+    def tested(self, expr: tir.Expr) -> str:
+        """What is compared, as a mask of its own width."""
+        mask = f"({self.scope.vector(DType(f'int{self.mask_bits(expr)}'), expr.lanes)})"
+        match expr:
+            case tir.Var():
+                return self.scope.name(expr)
+            case tir.Load():
+                elements = tir.Load(self.scope.bytes_of(expr.buffer), expr.index, expr.lanes, expr.stride)
+                return f"{mask}({self.value(elements, SHIFT)} != 0)"
+            case tir.Binary():
+                return f"{mask}({self.value(expr.a, SHIFT)} {LEVELS[expr.op][1]} {self.value(expr.b, SHIFT)})"
+            case tir.Cast():
+                return f"{mask}({self.value(expr.a, SHIFT)} != 0)"
+            case tir.Call(name="isnan", args=(a,)):
+                return f"{mask}({self.value(a, SHIFT)} != {self.value(a, SHIFT)})"
+            case _:
+                raise _unprintable(expr)
+
+
+def _unprintable(expr: tir.Expr) -> AotcError:
+    return AotcError("c-vector", f"{type(expr).__name__} on vectors of {expr.lanes} x {expr.dtype} cannot be printed")
+
+
+def extreme(expr: tir.Binary) -> tuple[str, tir.Expr, tir.Expr]:
+    """The helper for a minimum or maximum of floats, and its operands."""
+    number = isinstance(expr.b, tir.Const) and expr.b.value == expr.b.value
+    return f"{expr.op}c" if number else expr.op, expr.a, expr.b

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Independent loops get vectors, and give the same bits: from the interpreter, and from C with several compilers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr, binary, call, cast, maximum, select
+from aotc.tir.interp import run_kernel
+from aotc.tir.loops.lanes import with_vectors
+from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, forall, nodes, walk_stmts
+from aotc.tir.target import AARCH64, X86_64, X86_64_V3, X86_64_V4, C
+from aotc.tir.verify import verify
+from tests.codegen.batch import STRICT, build, run_batch, source_of
+from tests.share import share
+from tests.targets.machines import machine, native_targets
+from tests.tir.loopgen import made
+
+HALF, SINGLE = DType("float16"), DType("float32")
+WIDTHS = (X86_64, X86_64_V4)
+FLAGS = [()] + [machine(t).target.cflags for t in native_targets() if t.endswith(("v3", "v4"))]
+Array = np.ndarray[Any, Any]
+
+
+def same_bits(actual: Array, expected: Array, message: str = "") -> None:
+    """Equal numbers, zeros of equal signs, NaN where NaN is."""
+    np.testing.assert_array_equal(actual, expected, err_msg=message)
+    if actual.dtype.kind == "f":
+        zero = actual == 0
+        np.testing.assert_array_equal(np.signbit(actual[zero]), np.signbit(expected[zero]), err_msg=message)
+
+
+def pooled(extent: int, begin: int = 0, *, open_end: bool = False) -> Kernel:
+    """y[i] = max(-1, x[i], x[i + 1] * x[i] + x[i]) from `begin` on, each operation rounded."""
+    x, y, i, r = Buffer("x", HALF, extent + 1), Buffer("y", HALF, extent), Var("i"), Var("r", HALF)
+    n = Var("n", INDEX)
+    here = Load(x, i)
+    body = Block((Declare(r, maximum(here, -1.0)), Assign(r, maximum(r, Load(x, i + 1) * here + here)), Store(y, i, r)))
+    clear = For(j := Var("j"), extent, Store(y, j, cast(as_expr(0.0), "float16")))
+    loop = For(i, n if open_end else extent, body, begin=begin, kind="independent")
+    return Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((clear, Declare(n, as_expr(extent)), loop)))
+
+
+def in_place(extent: int) -> Kernel:
+    """y[i] = x[i] * 2, where y may be x."""
+    x, y, i = Buffer("x", HALF, extent), Buffer("y", HALF, extent), Var("i")
+    body = forall(i, extent, Store(y, i, Load(x, i) * 2.0))
+    return Kernel(name="k", inputs=(x,), outputs=(y,), body=body, inplace=((0, 0),))
+
+
+def converted(to: DType, size: int) -> Kernel:
+    """Numbers of the other type of the two as `to`."""
+    x, y, i = Buffer("x", SINGLE if to == HALF else HALF, size), Buffer("y", to, size), Var("i")
+    return Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, size, Store(y, i, cast(Load(x, i), to))))
+
+
+def steps(kernel: Kernel) -> list[int]:
+    return [s.step for s in walk_stmts(kernel.body) if isinstance(s, For)]
+
+
+def vectors_in(kernel: Kernel) -> bool:
+    return any(n.lanes > 1 for n in nodes(kernel.body))
+
+
+def test_a_loop_is_cut_into_vectors_and_a_remainder() -> None:
+    def cut(kernel: Kernel) -> list[int]:
+        return steps(with_vectors(kernel, X86_64_V4))
+
+    assert cut(pooled(64))[1:] == [16]
+    assert cut(pooled(45))[1:] == [16]  # and a vector that overlaps with the one before
+    assert cut(pooled(3))[1:] == [1]
+    assert cut(pooled(45, open_end=True))[1:] == [16, 1]
+    assert cut(in_place(45)) == [16, 1]  # vectors of 8 and of 4 are alone
+    assert cut(in_place(7)) == [1]
+
+
+def test_vectors_are_as_long_as_the_widest_numbers_allow() -> None:
+    def lanes(*types: str) -> int:
+        buffers = [Buffer(t, DType(t), 64) for t in types]
+        i = Var("i")
+        body = Block(Store(b, i, cast(Load(buffers[0], i), b.dtype)) for b in buffers[1:])
+        kernel = Kernel(name="k", inputs=tuple(buffers[:1]), outputs=tuple(buffers[1:]), body=forall(i, 64, body))
+        return steps(with_vectors(kernel, X86_64_V3))[0]
+
+    assert lanes("float32", "int32") == lanes("int8", "float32") == 8
+    assert (lanes("int8", "uint8"), lanes("float32", "float64")) == (32, 4)
+
+
+def test_scalar_targets_and_serial_loops_stay() -> None:
+    kernel = pooled(64)
+    assert with_vectors(kernel, C) is kernel
+    x, y, i = Buffer("x", SINGLE, 64), Buffer("y", SINGLE, 64), Var("i")
+    serial = Kernel(name="k", inputs=(x,), outputs=(y,), body=For(i, 64, Store(y, i, Load(x, i))))
+    assert not vectors_in(with_vectors(serial, X86_64_V4))
+
+
+@pytest.mark.parametrize("case", ["gathered", "stored apart", "another element in place"])
+def test_what_has_no_vector_form_stays(case: str) -> None:
+    x, y, z, i = Buffer("x", SINGLE, 64), Buffer("y", SINGLE, 128), Buffer("z", DType("int64"), 64), Var("i")
+    bodies: dict[str, Stmt] = {
+        "gathered": Store(y, i, call("exp", Load(x, binary("floormod", Load(z, i), 64)))),
+        "stored apart": Store(y, i * 2, call("exp", Load(x, i))),
+        "another element in place": Block((Store(y, i, Load(x, i) + 1.0), Store(y, i + 64, Load(x, i + 1)))),
+    }
+    kernel = Kernel(name="k", inputs=(x, z), outputs=(y,), body=forall(i, 63, bodies[case]), inplace=((0, 0),))
+    assert not vectors_in(with_vectors(kernel, X86_64_V4))
+
+
+def test_places_that_conditions_keep_inside_are_not_read() -> None:
+    x, y, n, i = Buffer("x", SINGLE, 20), Buffer("y", SINGLE, 32), Buffer("n", DType("int32"), 32), Var("i")
+    value: Expr = select(Load(n, i) > 0, Load(x, i), 0.0)
+    kernel = Kernel(name="k", inputs=(x, n), outputs=(y,), body=forall(i, 32, Store(y, i, value)))
+    assert not vectors_in(with_vectors(kernel, X86_64_V4))
+
+
+def test_outer_loops_take_what_inner_ones_cannot() -> None:
+    """A sum for each channel: neighbours are channels, what is summed lies rows apart."""
+    x, y, c, k, acc = Buffer("x", SINGLE, 640), Buffer("y", SINGLE, 64), Var("c"), Var("k"), Var("acc", SINGLE)
+    sums = For(k, 10, Assign(acc, acc + Load(x, k * 64 + c)), kind="reduction")
+    body = forall(c, 64, Block((Declare(acc, as_expr(0.0)), sums, Store(y, c, acc))))
+    kernel = with_vectors(Kernel(name="k", inputs=(x,), outputs=(y,), body=body), X86_64_V3)
+    verify(kernel)
+    assert steps(kernel) == [8, 1]
+    data = np.arange(640, dtype=np.float32)
+    np.testing.assert_array_equal(run_kernel(kernel, [data])[0], data.reshape(10, 64).sum(0))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("flags", FLAGS, ids=str)
+def test_halves_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    exact = every[np.isfinite(every)].astype(np.float32)
+    between = np.sort(np.repeat(exact, 2))
+    halfway = (between[:-1] + between[1:]) / 2  # ties
+    singles = np.concatenate([halfway, np.nextafter(halfway, np.inf, dtype=np.float32), rng.standard_normal(999)])
+    singles = np.append(singles, [np.inf, -np.inf, np.nan, 65519.9, 65520, 1e-45, -0.0]).astype(np.float32)
+    jobs = [
+        (converted(SINGLE, every.size), [every]),
+        (converted(HALF, singles.size), [singles]),
+        (pooled(45), [rng.standard_normal(46).astype(np.float16)]),
+        (pooled(45, 3, open_end=True), [rng.standard_normal(46).astype(np.float16)]),
+        (in_place(45), [rng.standard_normal(45).astype(np.float16)]),
+        (pooled(6), [rng.standard_normal(7).astype(np.float16)]),
+    ]
+    compare(jobs, tmp_path, *flags)
+
+
+def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, *flags: str) -> None:
+    """Scalar loops interpreted, vector loops interpreted, vector loops compiled: the same bits."""
+    for target in WIDTHS:
+        wide = [(with_vectors(kernel, target), inputs) for kernel, inputs in jobs]
+        (folder / target.name).mkdir()
+        for (kernel, inputs), (plain, _), found in zip(
+            wide, jobs, run_batch(wide, folder / target.name, *flags), strict=True
+        ):
+            verify(kernel)
+            results = zip(run_kernel(plain, inputs), run_kernel(kernel, inputs), found, strict=True)
+            for expected, seen, c in results:
+                same_bits(seen, expected, f"{kernel.name}: interpreted")
+                same_bits(c, expected, f"{kernel.name}: compiled")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("first", share(range(0, 600, 60), 1))
+@pytest.mark.parametrize("flags", [("-O0",), ("-O3", *FLAGS[-1])], ids=str)
+def test_loops_from_seeds_have_the_same_bits(flags: tuple[str, ...], first: int, tmp_path: Path) -> None:
+    compare([made(seed) for seed in range(first, first + 60)], tmp_path, *flags)
+
+
+def test_most_loops_from_seeds_get_vectors() -> None:
+    found = [vectors_in(with_vectors(made(seed)[0], X86_64_V4)) for seed in range(100)]
+    assert sum(found) > 40
+
+
+@pytest.mark.parametrize("cc", ["gcc", "clang"])
+def test_compilers_do_not_warn(cc: str, tmp_path: Path) -> None:
+    if shutil.which(cc) is None:
+        pytest.skip(f"{cc} is not installed")
+    kernels = [with_vectors(made(seed)[0], AARCH64) for seed in range(12)]
+    assert build(source_of(kernels), tmp_path, *STRICT, cc=cc).exists()

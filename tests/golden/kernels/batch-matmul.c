@@ -13,10 +13,38 @@ extern "C" {
 
 typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
 static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   const aotc_float32x4 v = {x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x4 y = a;
+  for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
@@ -57,8 +85,8 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
 void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT batch_matmul, float *AOTC_RESTRICT rows) {
   float tile[64] AOTC_ALIGNED(64);
   float turned[64] AOTC_ALIGNED(64);
-  for (ptrdiff_t i = 0; i < 132; ++i) {
-    rows[i] = 0.0f;
+  for (ptrdiff_t i = 0; i < 132; i += 4) {
+    *(aotc_float32x4u *)(rows + i) = (aotc_float32x4){0};
   }
   for (ptrdiff_t i0 = 0; i0 < 2; ++i0) {
     for (ptrdiff_t s = 0; s < 16; ++s) {
@@ -86,29 +114,29 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
       aotc_float32x4 x = *(const aotc_float32x4u *)(rows + k0 * 8);
       aotc_float32x4 x_1 = *(const aotc_float32x4u *)(rows + (k0 * 8 + 4));
       aotc_float32x4 y = aotc_splat_f32x4(p1[i0 * 192 + k0]);
-      acc0_0 = acc0_0 + x * y;
-      acc1_0 = acc1_0 + x_1 * y;
+      acc0_0 = aotc_fma_f32x4(x, y, acc0_0);
+      acc1_0 = aotc_fma_f32x4(x_1, y, acc1_0);
       aotc_float32x4 y_1 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 16]);
-      acc0_1 = acc0_1 + x * y_1;
-      acc1_1 = acc1_1 + x_1 * y_1;
+      acc0_1 = aotc_fma_f32x4(x, y_1, acc0_1);
+      acc1_1 = aotc_fma_f32x4(x_1, y_1, acc1_1);
       aotc_float32x4 y_2 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 32]);
-      acc0_2 = acc0_2 + x * y_2;
-      acc1_2 = acc1_2 + x_1 * y_2;
+      acc0_2 = aotc_fma_f32x4(x, y_2, acc0_2);
+      acc1_2 = aotc_fma_f32x4(x_1, y_2, acc1_2);
       aotc_float32x4 y_3 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 48]);
-      acc0_3 = acc0_3 + x * y_3;
-      acc1_3 = acc1_3 + x_1 * y_3;
+      acc0_3 = aotc_fma_f32x4(x, y_3, acc0_3);
+      acc1_3 = aotc_fma_f32x4(x_1, y_3, acc1_3);
       aotc_float32x4 y_4 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 64]);
-      acc0_4 = acc0_4 + x * y_4;
-      acc1_4 = acc1_4 + x_1 * y_4;
+      acc0_4 = aotc_fma_f32x4(x, y_4, acc0_4);
+      acc1_4 = aotc_fma_f32x4(x_1, y_4, acc1_4);
       aotc_float32x4 y_5 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 80]);
-      acc0_5 = acc0_5 + x * y_5;
-      acc1_5 = acc1_5 + x_1 * y_5;
+      acc0_5 = aotc_fma_f32x4(x, y_5, acc0_5);
+      acc1_5 = aotc_fma_f32x4(x_1, y_5, acc1_5);
       aotc_float32x4 y_6 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 96]);
-      acc0_6 = acc0_6 + x * y_6;
-      acc1_6 = acc1_6 + x_1 * y_6;
+      acc0_6 = aotc_fma_f32x4(x, y_6, acc0_6);
+      acc1_6 = aotc_fma_f32x4(x_1, y_6, acc1_6);
       aotc_float32x4 y_7 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 112]);
-      acc0_7 = acc0_7 + x * y_7;
-      acc1_7 = acc1_7 + x_1 * y_7;
+      acc0_7 = aotc_fma_f32x4(x, y_7, acc0_7);
+      acc1_7 = aotc_fma_f32x4(x_1, y_7, acc1_7);
     }
     *(aotc_float32x4u *)(tile + 0) = acc0_0;
     *(aotc_float32x4u *)(tile + 4) = acc1_0;
@@ -131,9 +159,9 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
     aotc_transpose_f32x4(turned + 32, 8, tile + 4, 8);
     aotc_transpose_f32x4(turned + 36, 8, tile + 36, 8);
     for (ptrdiff_t i1 = 0; i1 < 8; ++i1) {
-      for (ptrdiff_t i2 = 0; i2 < 8; ++i2) {
-        float batch_matmul_1 = turned[i1 * 8 + i2];
-        batch_matmul[i0 * 96 + i1 * 12 + i2] = batch_matmul_1;
+      for (ptrdiff_t i2 = 0; i2 < 8; i2 += 4) {
+        aotc_float32x4 batch_matmul_1 = *(const aotc_float32x4u *)(turned + (i1 * 8 + i2));
+        *(aotc_float32x4u *)(batch_matmul + (i0 * 96 + i1 * 12 + i2)) = batch_matmul_1;
       }
     }
     aotc_float32x4 acc0_0_1 = (aotc_float32x4){0};
@@ -148,17 +176,17 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
       aotc_float32x4 x_2 = *(const aotc_float32x4u *)(rows + k0 * 8);
       aotc_float32x4 x_3 = *(const aotc_float32x4u *)(rows + (k0 * 8 + 4));
       aotc_float32x4 y_8 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 128]);
-      acc0_0_1 = acc0_0_1 + x_2 * y_8;
-      acc1_0_1 = acc1_0_1 + x_3 * y_8;
+      acc0_0_1 = aotc_fma_f32x4(x_2, y_8, acc0_0_1);
+      acc1_0_1 = aotc_fma_f32x4(x_3, y_8, acc1_0_1);
       aotc_float32x4 y_9 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 144]);
-      acc0_1_1 = acc0_1_1 + x_2 * y_9;
-      acc1_1_1 = acc1_1_1 + x_3 * y_9;
+      acc0_1_1 = aotc_fma_f32x4(x_2, y_9, acc0_1_1);
+      acc1_1_1 = aotc_fma_f32x4(x_3, y_9, acc1_1_1);
       aotc_float32x4 y_10 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 160]);
-      acc0_2_1 = acc0_2_1 + x_2 * y_10;
-      acc1_2_1 = acc1_2_1 + x_3 * y_10;
+      acc0_2_1 = aotc_fma_f32x4(x_2, y_10, acc0_2_1);
+      acc1_2_1 = aotc_fma_f32x4(x_3, y_10, acc1_2_1);
       aotc_float32x4 y_11 = aotc_splat_f32x4(p1[i0 * 192 + k0 + 176]);
-      acc0_3_1 = acc0_3_1 + x_2 * y_11;
-      acc1_3_1 = acc1_3_1 + x_3 * y_11;
+      acc0_3_1 = aotc_fma_f32x4(x_2, y_11, acc0_3_1);
+      acc1_3_1 = aotc_fma_f32x4(x_3, y_11, acc1_3_1);
     }
     *(aotc_float32x4u *)(tile + 0) = acc0_0_1;
     *(aotc_float32x4u *)(tile + 4) = acc1_0_1;
@@ -171,10 +199,8 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
     aotc_transpose_f32x4(turned + 0, 8, tile + 0, 8);
     aotc_transpose_f32x4(turned + 32, 8, tile + 4, 8);
     for (ptrdiff_t i1_1 = 0; i1_1 < 8; ++i1_1) {
-      for (ptrdiff_t i2_1 = 0; i2_1 < 4; ++i2_1) {
-        float batch_matmul_2 = turned[i1_1 * 8 + i2_1];
-        batch_matmul[i0 * 96 + i1_1 * 12 + i2_1 + 8] = batch_matmul_2;
-      }
+      aotc_float32x4 batch_matmul_2 = *(const aotc_float32x4u *)(turned + i1_1 * 8);
+      *(aotc_float32x4u *)(batch_matmul + (i0 * 96 + i1_1 * 12 + 8)) = batch_matmul_2;
     }
   }
 }

@@ -5,9 +5,23 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
 
-static inline float aotc_maxc_f32(float a, float b) {
-  return b > a ? b : a;
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
 }
 
 void net_concatenate(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT relu);
@@ -17,11 +31,11 @@ void net_concatenate(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p
 #endif
 
 void net_concatenate(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT relu) {
-  for (ptrdiff_t i1 = 0; i1 < 576; ++i1) {
-    relu[i1] = aotc_maxc_f32(p0[i1], 0.0f);
+  for (ptrdiff_t i1 = 0; i1 < 576; i1 += 8) {
+    *(aotc_float32x8u *)(relu + i1) = aotc_maxc_f32x8(*(const aotc_float32x8u *)(p0 + i1), (aotc_float32x8){0});
   }
-  for (ptrdiff_t i1_1 = 576; i1_1 < 1152; ++i1_1) {
-    relu[i1_1] = aotc_maxc_f32(p1[i1_1 - 576], 0.0f);
+  for (ptrdiff_t i1_1 = 576; i1_1 < 1152; i1_1 += 8) {
+    *(aotc_float32x8u *)(relu + i1_1) = aotc_maxc_f32x8(*(const aotc_float32x8u *)(p1 + (i1_1 - 576)), (aotc_float32x8){0});
   }
 }
 

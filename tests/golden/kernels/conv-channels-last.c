@@ -30,6 +30,32 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   return v;
 }
 
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
 static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
   return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
 }
@@ -59,44 +85,44 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_float32x8 acc1_3 = (aotc_float32x8){0};
       aotc_float32x8 acc0_4 = (aotc_float32x8){0};
       aotc_float32x8 acc1_4 = (aotc_float32x8){0};
-      for (ptrdiff_t k0 = aotc_index_max_i64(0, i1 * -1 + 1); k0 < aotc_index_min_i64(3, i1 * -1 + 15); ++k0) {
+      for (ptrdiff_t k0 = aotc_index_max_i64(i1 * -1 + 1, 0); k0 < aotc_index_min_i64(i1 * -1 + 15, 3); ++k0) {
         for (ptrdiff_t k2 = 0; k2 < 16; ++k2) {
           aotc_float32x8 x = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16));
           aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16 + 8));
           aotc_float32x8 y = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 224]);
-          acc0_1 = acc0_1 + x * y;
-          acc1_1 = acc1_1 + x_1 * y;
+          acc0_1 = aotc_fma_f32x8(x, y, acc0_1);
+          acc1_1 = aotc_fma_f32x8(x_1, y, acc1_1);
           aotc_float32x8 y_1 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 208]);
-          acc0_2 = acc0_2 + x * y_1;
-          acc1_2 = acc1_2 + x_1 * y_1;
+          acc0_2 = aotc_fma_f32x8(x, y_1, acc0_2);
+          acc1_2 = aotc_fma_f32x8(x_1, y_1, acc1_2);
           aotc_float32x8 y_2 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 192]);
-          acc0_3 = acc0_3 + x * y_2;
-          acc1_3 = acc1_3 + x_1 * y_2;
+          acc0_3 = aotc_fma_f32x8(x, y_2, acc0_3);
+          acc1_3 = aotc_fma_f32x8(x_1, y_2, acc1_3);
           aotc_float32x8 y_3 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 176]);
-          acc0_4 = acc0_4 + x * y_3;
-          acc1_4 = acc1_4 + x_1 * y_3;
+          acc0_4 = aotc_fma_f32x8(x, y_3, acc0_4);
+          acc1_4 = aotc_fma_f32x8(x_1, y_3, acc1_4);
         }
       }
       for (ptrdiff_t k1 = 1; k1 < 3; ++k1) {
-        for (ptrdiff_t k0 = aotc_index_max_i64(0, i1 * -1 + 1); k0 < aotc_index_min_i64(3, i1 * -1 + 15); ++k0) {
+        for (ptrdiff_t k0 = aotc_index_max_i64(i1 * -1 + 1, 0); k0 < aotc_index_min_i64(i1 * -1 + 15, 3); ++k0) {
           for (ptrdiff_t k2 = 0; k2 < 16; ++k2) {
             aotc_float32x8 x_2 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k1 * 256 + k2 * 16));
             aotc_float32x8 x_3 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k1 * 256 + k2 * 16 + 8));
             aotc_float32x8 y_4 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 240]);
-            acc0_0 = acc0_0 + x_2 * y_4;
-            acc1_0 = acc1_0 + x_3 * y_4;
+            acc0_0 = aotc_fma_f32x8(x_2, y_4, acc0_0);
+            acc1_0 = aotc_fma_f32x8(x_3, y_4, acc1_0);
             aotc_float32x8 y_5 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 224]);
-            acc0_1 = acc0_1 + x_2 * y_5;
-            acc1_1 = acc1_1 + x_3 * y_5;
+            acc0_1 = aotc_fma_f32x8(x_2, y_5, acc0_1);
+            acc1_1 = aotc_fma_f32x8(x_3, y_5, acc1_1);
             aotc_float32x8 y_6 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 208]);
-            acc0_2 = acc0_2 + x_2 * y_6;
-            acc1_2 = acc1_2 + x_3 * y_6;
+            acc0_2 = aotc_fma_f32x8(x_2, y_6, acc0_2);
+            acc1_2 = aotc_fma_f32x8(x_3, y_6, acc1_2);
             aotc_float32x8 y_7 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 192]);
-            acc0_3 = acc0_3 + x_2 * y_7;
-            acc1_3 = acc1_3 + x_3 * y_7;
+            acc0_3 = aotc_fma_f32x8(x_2, y_7, acc0_3);
+            acc1_3 = aotc_fma_f32x8(x_3, y_7, acc1_3);
             aotc_float32x8 y_8 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 176]);
-            acc0_4 = acc0_4 + x_2 * y_8;
-            acc1_4 = acc1_4 + x_3 * y_8;
+            acc0_4 = aotc_fma_f32x8(x_2, y_8, acc0_4);
+            acc1_4 = aotc_fma_f32x8(x_3, y_8, acc1_4);
           }
         }
       }
@@ -121,25 +147,25 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_float32x8 acc0_4_1 = (aotc_float32x8){0};
       aotc_float32x8 acc1_4_1 = (aotc_float32x8){0};
       for (ptrdiff_t k1 = 0; k1 < 3; ++k1) {
-        for (ptrdiff_t k0 = aotc_index_max_i64(0, i1 * -1 + 1); k0 < aotc_index_min_i64(3, i1 * -1 + 15); ++k0) {
+        for (ptrdiff_t k0 = aotc_index_max_i64(i1 * -1 + 1, 0); k0 < aotc_index_min_i64(i1 * -1 + 15, 3); ++k0) {
           for (ptrdiff_t k2 = 0; k2 < 16; ++k2) {
             aotc_float32x8 x_4 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k1 * 256 + k2 * 16));
             aotc_float32x8 x_5 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k1 * 256 + k2 * 16 + 8));
             aotc_float32x8 y_9 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 160]);
-            acc0_0_1 = acc0_0_1 + x_4 * y_9;
-            acc1_0_1 = acc1_0_1 + x_5 * y_9;
+            acc0_0_1 = aotc_fma_f32x8(x_4, y_9, acc0_0_1);
+            acc1_0_1 = aotc_fma_f32x8(x_5, y_9, acc1_0_1);
             aotc_float32x8 y_10 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 144]);
-            acc0_1_1 = acc0_1_1 + x_4 * y_10;
-            acc1_1_1 = acc1_1_1 + x_5 * y_10;
+            acc0_1_1 = aotc_fma_f32x8(x_4, y_10, acc0_1_1);
+            acc1_1_1 = aotc_fma_f32x8(x_5, y_10, acc1_1_1);
             aotc_float32x8 y_11 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 128]);
-            acc0_2_1 = acc0_2_1 + x_4 * y_11;
-            acc1_2_1 = acc1_2_1 + x_5 * y_11;
+            acc0_2_1 = aotc_fma_f32x8(x_4, y_11, acc0_2_1);
+            acc1_2_1 = aotc_fma_f32x8(x_5, y_11, acc1_2_1);
             aotc_float32x8 y_12 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 112]);
-            acc0_3_1 = acc0_3_1 + x_4 * y_12;
-            acc1_3_1 = acc1_3_1 + x_5 * y_12;
+            acc0_3_1 = aotc_fma_f32x8(x_4, y_12, acc0_3_1);
+            acc1_3_1 = aotc_fma_f32x8(x_5, y_12, acc1_3_1);
             aotc_float32x8 y_13 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k1 * 16 + k2 - 96]);
-            acc0_4_1 = acc0_4_1 + x_4 * y_13;
-            acc1_4_1 = acc1_4_1 + x_5 * y_13;
+            acc0_4_1 = aotc_fma_f32x8(x_4, y_13, acc0_4_1);
+            acc1_4_1 = aotc_fma_f32x8(x_5, y_13, acc1_4_1);
           }
         }
       }
@@ -161,47 +187,47 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_float32x8 acc1_2_2 = (aotc_float32x8){0};
       aotc_float32x8 acc0_3_2 = (aotc_float32x8){0};
       aotc_float32x8 acc1_3_2 = (aotc_float32x8){0};
-      for (ptrdiff_t k0 = aotc_index_max_i64(0, i1 * -1 + 1); k0 < aotc_index_min_i64(3, i1 * -1 + 15); ++k0) {
+      for (ptrdiff_t k0 = aotc_index_max_i64(i1 * -1 + 1, 0); k0 < aotc_index_min_i64(i1 * -1 + 15, 3); ++k0) {
         for (ptrdiff_t k2 = 0; k2 < 16; ++k2) {
           aotc_float32x8 x_6 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16));
           aotc_float32x8 x_7 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16 + 8));
           aotc_float32x8 y_14 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 80]);
-          acc0_0_2 = acc0_0_2 + x_6 * y_14;
-          acc1_0_2 = acc1_0_2 + x_7 * y_14;
+          acc0_0_2 = aotc_fma_f32x8(x_6, y_14, acc0_0_2);
+          acc1_0_2 = aotc_fma_f32x8(x_7, y_14, acc1_0_2);
           aotc_float32x8 y_15 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 64]);
-          acc0_1_2 = acc0_1_2 + x_6 * y_15;
-          acc1_1_2 = acc1_1_2 + x_7 * y_15;
+          acc0_1_2 = aotc_fma_f32x8(x_6, y_15, acc0_1_2);
+          acc1_1_2 = aotc_fma_f32x8(x_7, y_15, acc1_1_2);
           aotc_float32x8 y_16 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 48]);
-          acc0_2_2 = acc0_2_2 + x_6 * y_16;
-          acc1_2_2 = acc1_2_2 + x_7 * y_16;
+          acc0_2_2 = aotc_fma_f32x8(x_6, y_16, acc0_2_2);
+          acc1_2_2 = aotc_fma_f32x8(x_7, y_16, acc1_2_2);
           aotc_float32x8 y_17 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 32]);
-          acc0_3_2 = acc0_3_2 + x_6 * y_17;
-          acc1_3_2 = acc1_3_2 + x_7 * y_17;
+          acc0_3_2 = aotc_fma_f32x8(x_6, y_17, acc0_3_2);
+          acc1_3_2 = aotc_fma_f32x8(x_7, y_17, acc1_3_2);
           aotc_float32x8 x_8 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16 + 256));
           aotc_float32x8 x_9 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16 + 264));
           aotc_float32x8 y_18 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 64]);
-          acc0_0_2 = acc0_0_2 + x_8 * y_18;
-          acc1_0_2 = acc1_0_2 + x_9 * y_18;
+          acc0_0_2 = aotc_fma_f32x8(x_8, y_18, acc0_0_2);
+          acc1_0_2 = aotc_fma_f32x8(x_9, y_18, acc1_0_2);
           aotc_float32x8 y_19 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 48]);
-          acc0_1_2 = acc0_1_2 + x_8 * y_19;
-          acc1_1_2 = acc1_1_2 + x_9 * y_19;
+          acc0_1_2 = aotc_fma_f32x8(x_8, y_19, acc0_1_2);
+          acc1_1_2 = aotc_fma_f32x8(x_9, y_19, acc1_1_2);
           aotc_float32x8 y_20 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 32]);
-          acc0_2_2 = acc0_2_2 + x_8 * y_20;
-          acc1_2_2 = acc1_2_2 + x_9 * y_20;
+          acc0_2_2 = aotc_fma_f32x8(x_8, y_20, acc0_2_2);
+          acc1_2_2 = aotc_fma_f32x8(x_9, y_20, acc1_2_2);
           aotc_float32x8 y_21 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 16]);
-          acc0_3_2 = acc0_3_2 + x_8 * y_21;
-          acc1_3_2 = acc1_3_2 + x_9 * y_21;
+          acc0_3_2 = aotc_fma_f32x8(x_8, y_21, acc0_3_2);
+          acc1_3_2 = aotc_fma_f32x8(x_9, y_21, acc1_3_2);
           aotc_float32x8 x_10 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16 + 512));
           aotc_float32x8 x_11 = *(const aotc_float32x8u *)(p1 + (i3 * 2304 + k0 * 768 + k2 * 16 + 520));
           aotc_float32x8 y_22 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 48]);
-          acc0_0_2 = acc0_0_2 + x_10 * y_22;
-          acc1_0_2 = acc1_0_2 + x_11 * y_22;
+          acc0_0_2 = aotc_fma_f32x8(x_10, y_22, acc0_0_2);
+          acc1_0_2 = aotc_fma_f32x8(x_11, y_22, acc1_0_2);
           aotc_float32x8 y_23 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 32]);
-          acc0_1_2 = acc0_1_2 + x_10 * y_23;
-          acc1_1_2 = acc1_1_2 + x_11 * y_23;
+          acc0_1_2 = aotc_fma_f32x8(x_10, y_23, acc0_1_2);
+          acc1_1_2 = aotc_fma_f32x8(x_11, y_23, acc1_1_2);
           aotc_float32x8 y_24 = aotc_splat_f32x8(p0[i1 * 224 + k0 * 224 + k2 - 16]);
-          acc0_2_2 = acc0_2_2 + x_10 * y_24;
-          acc1_2_2 = acc1_2_2 + x_11 * y_24;
+          acc0_2_2 = aotc_fma_f32x8(x_10, y_24, acc0_2_2);
+          acc1_2_2 = aotc_fma_f32x8(x_11, y_24, acc1_2_2);
         }
       }
       *(aotc_float32x8u *)(relu + (i1 * 448 + i3 * 16 + 320)) = aotc_maxc_f32x8(acc0_0_2 + *(const aotc_float32x8u *)(p2 + i3 * 16), (aotc_float32x8){0});

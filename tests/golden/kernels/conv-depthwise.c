@@ -16,6 +16,32 @@ typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__,
 typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
 static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
   return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
 }
@@ -47,54 +73,54 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_float32x8 acc0_12 = (aotc_float32x8){0};
     aotc_float32x8 acc0_13 = (aotc_float32x8){0};
     aotc_float32x8 x = *(const aotc_float32x8u *)(p1 + i3 * 8);
-    acc0_8 = acc0_8 + x * *(const aotc_float32x8u *)(p0 + (i3 * 8 + 240));
-    acc0_9 = acc0_9 + x * *(const aotc_float32x8u *)(p0 + (i3 * 8 + 272));
-    acc0_10 = acc0_10 + x * *(const aotc_float32x8u *)(p0 + (i3 * 8 + 304));
-    acc0_11 = acc0_11 + x * *(const aotc_float32x8u *)(p0 + (i3 * 8 + 336));
-    acc0_12 = acc0_12 + x * *(const aotc_float32x8u *)(p0 + (i3 * 8 + 368));
-    acc0_13 = acc0_13 + x * *(const aotc_float32x8u *)(p0 + (i3 * 8 + 400));
+    acc0_8 = aotc_fma_f32x8(x, *(const aotc_float32x8u *)(p0 + (i3 * 8 + 240)), acc0_8);
+    acc0_9 = aotc_fma_f32x8(x, *(const aotc_float32x8u *)(p0 + (i3 * 8 + 272)), acc0_9);
+    acc0_10 = aotc_fma_f32x8(x, *(const aotc_float32x8u *)(p0 + (i3 * 8 + 304)), acc0_10);
+    acc0_11 = aotc_fma_f32x8(x, *(const aotc_float32x8u *)(p0 + (i3 * 8 + 336)), acc0_11);
+    acc0_12 = aotc_fma_f32x8(x, *(const aotc_float32x8u *)(p0 + (i3 * 8 + 368)), acc0_12);
+    acc0_13 = aotc_fma_f32x8(x, *(const aotc_float32x8u *)(p0 + (i3 * 8 + 400)), acc0_13);
     for (ptrdiff_t k1 = 1; k1 < 3; ++k1) {
       aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p1 + (k1 * 16 + i3 * 8));
-      acc0_7 = acc0_7 + x_1 * *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 208));
-      acc0_8 = acc0_8 + x_1 * *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 240));
-      acc0_9 = acc0_9 + x_1 * *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 272));
-      acc0_10 = acc0_10 + x_1 * *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 304));
-      acc0_11 = acc0_11 + x_1 * *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 336));
-      acc0_12 = acc0_12 + x_1 * *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 368));
-      acc0_13 = acc0_13 + x_1 * *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 400));
+      acc0_7 = aotc_fma_f32x8(x_1, *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 208)), acc0_7);
+      acc0_8 = aotc_fma_f32x8(x_1, *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 240)), acc0_8);
+      acc0_9 = aotc_fma_f32x8(x_1, *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 272)), acc0_9);
+      acc0_10 = aotc_fma_f32x8(x_1, *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 304)), acc0_10);
+      acc0_11 = aotc_fma_f32x8(x_1, *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 336)), acc0_11);
+      acc0_12 = aotc_fma_f32x8(x_1, *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 368)), acc0_12);
+      acc0_13 = aotc_fma_f32x8(x_1, *(const aotc_float32x8u *)(p0 + (k1 * 16 + i3 * 8 + 400)), acc0_13);
     }
     for (ptrdiff_t k0 = 1; k0 < 3; ++k0) {
       aotc_float32x8 x_2 = *(const aotc_float32x8u *)(p1 + (k0 * 48 + i3 * 8));
-      acc0_1 = acc0_1 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 208));
-      acc0_2 = acc0_2 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 176));
-      acc0_3 = acc0_3 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 144));
-      acc0_4 = acc0_4 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 112));
-      acc0_5 = acc0_5 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 80));
-      acc0_6 = acc0_6 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 48));
-      acc0_8 = acc0_8 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 240));
-      acc0_9 = acc0_9 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 272));
-      acc0_10 = acc0_10 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 304));
-      acc0_11 = acc0_11 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 336));
-      acc0_12 = acc0_12 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 368));
-      acc0_13 = acc0_13 + x_2 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 400));
+      acc0_1 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 208)), acc0_1);
+      acc0_2 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 176)), acc0_2);
+      acc0_3 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 144)), acc0_3);
+      acc0_4 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 112)), acc0_4);
+      acc0_5 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 80)), acc0_5);
+      acc0_6 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 - 48)), acc0_6);
+      acc0_8 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 240)), acc0_8);
+      acc0_9 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 272)), acc0_9);
+      acc0_10 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 304)), acc0_10);
+      acc0_11 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 336)), acc0_11);
+      acc0_12 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 368)), acc0_12);
+      acc0_13 = aotc_fma_f32x8(x_2, *(const aotc_float32x8u *)(p0 + (k0 * 224 + i3 * 8 + 400)), acc0_13);
     }
     for (ptrdiff_t k0 = 1; k0 < 3; ++k0) {
       for (ptrdiff_t k1 = 1; k1 < 3; ++k1) {
         aotc_float32x8 x_3 = *(const aotc_float32x8u *)(p1 + (k0 * 48 + k1 * 16 + i3 * 8));
-        acc0_0 = acc0_0 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 240));
-        acc0_1 = acc0_1 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 208));
-        acc0_2 = acc0_2 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 176));
-        acc0_3 = acc0_3 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 144));
-        acc0_4 = acc0_4 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 112));
-        acc0_5 = acc0_5 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 80));
-        acc0_6 = acc0_6 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 48));
-        acc0_7 = acc0_7 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 208));
-        acc0_8 = acc0_8 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 240));
-        acc0_9 = acc0_9 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 272));
-        acc0_10 = acc0_10 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 304));
-        acc0_11 = acc0_11 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 336));
-        acc0_12 = acc0_12 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 368));
-        acc0_13 = acc0_13 + x_3 * *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 400));
+        acc0_0 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 240)), acc0_0);
+        acc0_1 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 208)), acc0_1);
+        acc0_2 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 176)), acc0_2);
+        acc0_3 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 144)), acc0_3);
+        acc0_4 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 112)), acc0_4);
+        acc0_5 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 80)), acc0_5);
+        acc0_6 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 - 48)), acc0_6);
+        acc0_7 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 208)), acc0_7);
+        acc0_8 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 240)), acc0_8);
+        acc0_9 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 272)), acc0_9);
+        acc0_10 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 304)), acc0_10);
+        acc0_11 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 336)), acc0_11);
+        acc0_12 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 368)), acc0_12);
+        acc0_13 = aotc_fma_f32x8(x_3, *(const aotc_float32x8u *)(p0 + (k0 * 224 + k1 * 16 + i3 * 8 + 400)), acc0_13);
       }
     }
     *(aotc_float32x8u *)(relu + i3 * 8) = aotc_maxc_f32x8(acc0_0 + *(const aotc_float32x8u *)(p2 + i3 * 8), (aotc_float32x8){0});
@@ -130,36 +156,36 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_float32x8 acc0_13_1 = (aotc_float32x8){0};
       for (ptrdiff_t k0 = 0; k0 < 3; ++k0) {
         aotc_float32x8 x_4 = *(const aotc_float32x8u *)(p1 + (k0 * 48 + i3_1 * 8));
-        acc0_1_1 = acc0_1_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 688));
-        acc0_2_1 = acc0_2_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 720));
-        acc0_3_1 = acc0_3_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 752));
-        acc0_4_1 = acc0_4_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 784));
-        acc0_5_1 = acc0_5_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 816));
-        acc0_6_1 = acc0_6_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 848));
-        acc0_8_1 = acc0_8_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1136));
-        acc0_9_1 = acc0_9_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1168));
-        acc0_10_1 = acc0_10_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1200));
-        acc0_11_1 = acc0_11_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1232));
-        acc0_12_1 = acc0_12_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1264));
-        acc0_13_1 = acc0_13_1 + x_4 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1296));
+        acc0_1_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 688)), acc0_1_1);
+        acc0_2_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 720)), acc0_2_1);
+        acc0_3_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 752)), acc0_3_1);
+        acc0_4_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 784)), acc0_4_1);
+        acc0_5_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 816)), acc0_5_1);
+        acc0_6_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 848)), acc0_6_1);
+        acc0_8_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1136)), acc0_8_1);
+        acc0_9_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1168)), acc0_9_1);
+        acc0_10_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1200)), acc0_10_1);
+        acc0_11_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1232)), acc0_11_1);
+        acc0_12_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1264)), acc0_12_1);
+        acc0_13_1 = aotc_fma_f32x8(x_4, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + i3_1 * 8 + 1296)), acc0_13_1);
       }
       for (ptrdiff_t k0 = 0; k0 < 3; ++k0) {
         for (ptrdiff_t k1 = 1; k1 < 3; ++k1) {
           aotc_float32x8 x_5 = *(const aotc_float32x8u *)(p1 + (k0 * 48 + k1 * 16 + i3_1 * 8));
-          acc0_0_1 = acc0_0_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 656));
-          acc0_1_1 = acc0_1_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 688));
-          acc0_2_1 = acc0_2_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 720));
-          acc0_3_1 = acc0_3_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 752));
-          acc0_4_1 = acc0_4_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 784));
-          acc0_5_1 = acc0_5_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 816));
-          acc0_6_1 = acc0_6_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 848));
-          acc0_7_1 = acc0_7_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1104));
-          acc0_8_1 = acc0_8_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1136));
-          acc0_9_1 = acc0_9_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1168));
-          acc0_10_1 = acc0_10_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1200));
-          acc0_11_1 = acc0_11_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1232));
-          acc0_12_1 = acc0_12_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1264));
-          acc0_13_1 = acc0_13_1 + x_5 * *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1296));
+          acc0_0_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 656)), acc0_0_1);
+          acc0_1_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 688)), acc0_1_1);
+          acc0_2_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 720)), acc0_2_1);
+          acc0_3_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 752)), acc0_3_1);
+          acc0_4_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 784)), acc0_4_1);
+          acc0_5_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 816)), acc0_5_1);
+          acc0_6_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 848)), acc0_6_1);
+          acc0_7_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1104)), acc0_7_1);
+          acc0_8_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1136)), acc0_8_1);
+          acc0_9_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1168)), acc0_9_1);
+          acc0_10_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1200)), acc0_10_1);
+          acc0_11_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1232)), acc0_11_1);
+          acc0_12_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1264)), acc0_12_1);
+          acc0_13_1 = aotc_fma_f32x8(x_5, *(const aotc_float32x8u *)(p0 + (i1 * 896 + k0 * 224 + k1 * 16 + i3_1 * 8 + 1296)), acc0_13_1);
         }
       }
       *(aotc_float32x8u *)(relu + (i1 * 224 + i3_1 * 8 + 224)) = aotc_maxc_f32x8(acc0_0_1 + *(const aotc_float32x8u *)(p2 + i3_1 * 8), (aotc_float32x8){0});
@@ -187,74 +213,74 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_float32x8 acc0_5_2 = (aotc_float32x8){0};
     aotc_float32x8 acc0_6_2 = (aotc_float32x8){0};
     aotc_float32x8 x_6 = *(const aotc_float32x8u *)(p1 + i3_2 * 8);
-    acc0_1_2 = acc0_1_2 + x_6 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2480));
-    acc0_2_2 = acc0_2_2 + x_6 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2512));
-    acc0_3_2 = acc0_3_2 + x_6 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2544));
-    acc0_4_2 = acc0_4_2 + x_6 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2576));
-    acc0_5_2 = acc0_5_2 + x_6 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2608));
-    acc0_6_2 = acc0_6_2 + x_6 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2640));
+    acc0_1_2 = aotc_fma_f32x8(x_6, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2480)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_6, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2512)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_6, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2544)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_6, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2576)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_6, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2608)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_6, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2640)), acc0_6_2);
     aotc_float32x8 x_7 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 16));
-    acc0_0_2 = acc0_0_2 + x_7 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2464));
-    acc0_1_2 = acc0_1_2 + x_7 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2496));
-    acc0_2_2 = acc0_2_2 + x_7 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2528));
-    acc0_3_2 = acc0_3_2 + x_7 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2560));
-    acc0_4_2 = acc0_4_2 + x_7 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2592));
-    acc0_5_2 = acc0_5_2 + x_7 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2624));
-    acc0_6_2 = acc0_6_2 + x_7 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2656));
+    acc0_0_2 = aotc_fma_f32x8(x_7, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2464)), acc0_0_2);
+    acc0_1_2 = aotc_fma_f32x8(x_7, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2496)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_7, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2528)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_7, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2560)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_7, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2592)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_7, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2624)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_7, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2656)), acc0_6_2);
     aotc_float32x8 x_8 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 32));
-    acc0_0_2 = acc0_0_2 + x_8 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2480));
-    acc0_1_2 = acc0_1_2 + x_8 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2512));
-    acc0_2_2 = acc0_2_2 + x_8 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2544));
-    acc0_3_2 = acc0_3_2 + x_8 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2576));
-    acc0_4_2 = acc0_4_2 + x_8 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2608));
-    acc0_5_2 = acc0_5_2 + x_8 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2640));
-    acc0_6_2 = acc0_6_2 + x_8 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2672));
+    acc0_0_2 = aotc_fma_f32x8(x_8, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2480)), acc0_0_2);
+    acc0_1_2 = aotc_fma_f32x8(x_8, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2512)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_8, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2544)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_8, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2576)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_8, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2608)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_8, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2640)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_8, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2672)), acc0_6_2);
     aotc_float32x8 x_9 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 48));
-    acc0_1_2 = acc0_1_2 + x_9 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2704));
-    acc0_2_2 = acc0_2_2 + x_9 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2736));
-    acc0_3_2 = acc0_3_2 + x_9 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2768));
-    acc0_4_2 = acc0_4_2 + x_9 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2800));
-    acc0_5_2 = acc0_5_2 + x_9 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2832));
-    acc0_6_2 = acc0_6_2 + x_9 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2864));
+    acc0_1_2 = aotc_fma_f32x8(x_9, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2704)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_9, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2736)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_9, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2768)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_9, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2800)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_9, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2832)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_9, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2864)), acc0_6_2);
     aotc_float32x8 x_10 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 64));
-    acc0_0_2 = acc0_0_2 + x_10 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2688));
-    acc0_1_2 = acc0_1_2 + x_10 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2720));
-    acc0_2_2 = acc0_2_2 + x_10 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2752));
-    acc0_3_2 = acc0_3_2 + x_10 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2784));
-    acc0_4_2 = acc0_4_2 + x_10 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2816));
-    acc0_5_2 = acc0_5_2 + x_10 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2848));
-    acc0_6_2 = acc0_6_2 + x_10 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2880));
+    acc0_0_2 = aotc_fma_f32x8(x_10, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2688)), acc0_0_2);
+    acc0_1_2 = aotc_fma_f32x8(x_10, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2720)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_10, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2752)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_10, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2784)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_10, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2816)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_10, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2848)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_10, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2880)), acc0_6_2);
     aotc_float32x8 x_11 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 80));
-    acc0_0_2 = acc0_0_2 + x_11 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2704));
-    acc0_1_2 = acc0_1_2 + x_11 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2736));
-    acc0_2_2 = acc0_2_2 + x_11 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2768));
-    acc0_3_2 = acc0_3_2 + x_11 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2800));
-    acc0_4_2 = acc0_4_2 + x_11 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2832));
-    acc0_5_2 = acc0_5_2 + x_11 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2864));
-    acc0_6_2 = acc0_6_2 + x_11 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2896));
+    acc0_0_2 = aotc_fma_f32x8(x_11, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2704)), acc0_0_2);
+    acc0_1_2 = aotc_fma_f32x8(x_11, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2736)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_11, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2768)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_11, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2800)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_11, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2832)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_11, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2864)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_11, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2896)), acc0_6_2);
     aotc_float32x8 x_12 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 96));
-    acc0_1_2 = acc0_1_2 + x_12 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2928));
-    acc0_2_2 = acc0_2_2 + x_12 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2960));
-    acc0_3_2 = acc0_3_2 + x_12 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2992));
-    acc0_4_2 = acc0_4_2 + x_12 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3024));
-    acc0_5_2 = acc0_5_2 + x_12 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3056));
-    acc0_6_2 = acc0_6_2 + x_12 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3088));
+    acc0_1_2 = aotc_fma_f32x8(x_12, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2928)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_12, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2960)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_12, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2992)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_12, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3024)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_12, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3056)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_12, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3088)), acc0_6_2);
     aotc_float32x8 x_13 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 112));
-    acc0_0_2 = acc0_0_2 + x_13 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2912));
-    acc0_1_2 = acc0_1_2 + x_13 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2944));
-    acc0_2_2 = acc0_2_2 + x_13 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2976));
-    acc0_3_2 = acc0_3_2 + x_13 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3008));
-    acc0_4_2 = acc0_4_2 + x_13 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3040));
-    acc0_5_2 = acc0_5_2 + x_13 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3072));
-    acc0_6_2 = acc0_6_2 + x_13 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3104));
+    acc0_0_2 = aotc_fma_f32x8(x_13, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2912)), acc0_0_2);
+    acc0_1_2 = aotc_fma_f32x8(x_13, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2944)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_13, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2976)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_13, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3008)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_13, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3040)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_13, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3072)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_13, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3104)), acc0_6_2);
     aotc_float32x8 x_14 = *(const aotc_float32x8u *)(p1 + (i3_2 * 8 + 128));
-    acc0_0_2 = acc0_0_2 + x_14 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2928));
-    acc0_1_2 = acc0_1_2 + x_14 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2960));
-    acc0_2_2 = acc0_2_2 + x_14 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2992));
-    acc0_3_2 = acc0_3_2 + x_14 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3024));
-    acc0_4_2 = acc0_4_2 + x_14 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3056));
-    acc0_5_2 = acc0_5_2 + x_14 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3088));
-    acc0_6_2 = acc0_6_2 + x_14 * *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3120));
+    acc0_0_2 = aotc_fma_f32x8(x_14, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2928)), acc0_0_2);
+    acc0_1_2 = aotc_fma_f32x8(x_14, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2960)), acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x8(x_14, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 2992)), acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x8(x_14, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3024)), acc0_3_2);
+    acc0_4_2 = aotc_fma_f32x8(x_14, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3056)), acc0_4_2);
+    acc0_5_2 = aotc_fma_f32x8(x_14, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3088)), acc0_5_2);
+    acc0_6_2 = aotc_fma_f32x8(x_14, *(const aotc_float32x8u *)(p0 + (i3_2 * 8 + 3120)), acc0_6_2);
     *(aotc_float32x8u *)(relu + (i3_2 * 8 + 672)) = aotc_maxc_f32x8(acc0_0_2 + *(const aotc_float32x8u *)(p2 + i3_2 * 8), (aotc_float32x8){0});
     *(aotc_float32x8u *)(relu + (i3_2 * 8 + 688)) = aotc_maxc_f32x8(acc0_1_2 + *(const aotc_float32x8u *)(p2 + i3_2 * 8), (aotc_float32x8){0});
     *(aotc_float32x8u *)(relu + (i3_2 * 8 + 704)) = aotc_maxc_f32x8(acc0_2_2 + *(const aotc_float32x8u *)(p2 + i3_2 * 8), (aotc_float32x8){0});

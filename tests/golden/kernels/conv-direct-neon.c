@@ -14,6 +14,8 @@ extern "C" {
 
 typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -26,6 +28,32 @@ static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
 static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   const aotc_float32x4 v = {x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x4 y = a;
+  for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
@@ -57,8 +85,12 @@ __attribute__((__unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_
 }
 #endif
 
-static inline float aotc_maxc_f32(float a, float b) {
-  return b > a ? b : a;
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);
@@ -103,141 +135,141 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_float32x4 acc0_13 = (aotc_float32x4){0};
       aotc_float32x4 acc1_13 = (aotc_float32x4){0};
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 15); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 15, 3); ++k1) {
           aotc_float32x4 x = *(const aotc_float32x4u *)(p1 + (i1 * 1152 + k0 * 72 + k1 * 24));
           aotc_float32x4 x_1 = *(const aotc_float32x4u *)(p1 + (i1 * 1152 + k0 * 72 + k1 * 24 + 4));
           aotc_float32x4 y = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 14]);
-          acc0_1 = acc0_1 + x * y;
-          acc1_1 = acc1_1 + x_1 * y;
+          acc0_1 = aotc_fma_f32x4(x, y, acc0_1);
+          acc1_1 = aotc_fma_f32x4(x_1, y, acc1_1);
           aotc_float32x4 y_1 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 13]);
-          acc0_2 = acc0_2 + x * y_1;
-          acc1_2 = acc1_2 + x_1 * y_1;
+          acc0_2 = aotc_fma_f32x4(x, y_1, acc0_2);
+          acc1_2 = aotc_fma_f32x4(x_1, y_1, acc1_2);
           aotc_float32x4 y_2 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 12]);
-          acc0_3 = acc0_3 + x * y_2;
-          acc1_3 = acc1_3 + x_1 * y_2;
+          acc0_3 = aotc_fma_f32x4(x, y_2, acc0_3);
+          acc1_3 = aotc_fma_f32x4(x_1, y_2, acc1_3);
           aotc_float32x4 y_3 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 11]);
-          acc0_4 = acc0_4 + x * y_3;
-          acc1_4 = acc1_4 + x_1 * y_3;
+          acc0_4 = aotc_fma_f32x4(x, y_3, acc0_4);
+          acc1_4 = aotc_fma_f32x4(x_1, y_3, acc1_4);
           aotc_float32x4 y_4 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 10]);
-          acc0_5 = acc0_5 + x * y_4;
-          acc1_5 = acc1_5 + x_1 * y_4;
+          acc0_5 = aotc_fma_f32x4(x, y_4, acc0_5);
+          acc1_5 = aotc_fma_f32x4(x_1, y_4, acc1_5);
           aotc_float32x4 y_5 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 9]);
-          acc0_6 = acc0_6 + x * y_5;
-          acc1_6 = acc1_6 + x_1 * y_5;
+          acc0_6 = aotc_fma_f32x4(x, y_5, acc0_6);
+          acc1_6 = aotc_fma_f32x4(x_1, y_5, acc1_6);
           aotc_float32x4 y_6 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 8]);
-          acc0_7 = acc0_7 + x * y_6;
-          acc1_7 = acc1_7 + x_1 * y_6;
+          acc0_7 = aotc_fma_f32x4(x, y_6, acc0_7);
+          acc1_7 = aotc_fma_f32x4(x_1, y_6, acc1_7);
           aotc_float32x4 y_7 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 7]);
-          acc0_8 = acc0_8 + x * y_7;
-          acc1_8 = acc1_8 + x_1 * y_7;
+          acc0_8 = aotc_fma_f32x4(x, y_7, acc0_8);
+          acc1_8 = aotc_fma_f32x4(x_1, y_7, acc1_8);
           aotc_float32x4 y_8 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 6]);
-          acc0_9 = acc0_9 + x * y_8;
-          acc1_9 = acc1_9 + x_1 * y_8;
+          acc0_9 = aotc_fma_f32x4(x, y_8, acc0_9);
+          acc1_9 = aotc_fma_f32x4(x_1, y_8, acc1_9);
           aotc_float32x4 y_9 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 5]);
-          acc0_10 = acc0_10 + x * y_9;
-          acc1_10 = acc1_10 + x_1 * y_9;
+          acc0_10 = aotc_fma_f32x4(x, y_9, acc0_10);
+          acc1_10 = aotc_fma_f32x4(x_1, y_9, acc1_10);
           aotc_float32x4 y_10 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 4]);
-          acc0_11 = acc0_11 + x * y_10;
-          acc1_11 = acc1_11 + x_1 * y_10;
+          acc0_11 = aotc_fma_f32x4(x, y_10, acc0_11);
+          acc1_11 = aotc_fma_f32x4(x_1, y_10, acc1_11);
           aotc_float32x4 y_11 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 3]);
-          acc0_12 = acc0_12 + x * y_11;
-          acc1_12 = acc1_12 + x_1 * y_11;
+          acc0_12 = aotc_fma_f32x4(x, y_11, acc0_12);
+          acc1_12 = aotc_fma_f32x4(x_1, y_11, acc1_12);
           aotc_float32x4 y_12 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 2]);
-          acc0_13 = acc0_13 + x * y_12;
-          acc1_13 = acc1_13 + x_1 * y_12;
+          acc0_13 = aotc_fma_f32x4(x, y_12, acc0_13);
+          acc1_13 = aotc_fma_f32x4(x_1, y_12, acc1_13);
         }
       }
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 15); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 15, 3); ++k1) {
           aotc_float32x4 x_2 = *(const aotc_float32x4u *)(p1 + (i1 * 1152 + k0 * 72 + k1 * 24 + 8));
           aotc_float32x4 x_3 = *(const aotc_float32x4u *)(p1 + (i1 * 1152 + k0 * 72 + k1 * 24 + 12));
           aotc_float32x4 y_13 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 14]);
-          acc0_0 = acc0_0 + x_2 * y_13;
-          acc1_0 = acc1_0 + x_3 * y_13;
+          acc0_0 = aotc_fma_f32x4(x_2, y_13, acc0_0);
+          acc1_0 = aotc_fma_f32x4(x_3, y_13, acc1_0);
           aotc_float32x4 y_14 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 13]);
-          acc0_1 = acc0_1 + x_2 * y_14;
-          acc1_1 = acc1_1 + x_3 * y_14;
+          acc0_1 = aotc_fma_f32x4(x_2, y_14, acc0_1);
+          acc1_1 = aotc_fma_f32x4(x_3, y_14, acc1_1);
           aotc_float32x4 y_15 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 12]);
-          acc0_2 = acc0_2 + x_2 * y_15;
-          acc1_2 = acc1_2 + x_3 * y_15;
+          acc0_2 = aotc_fma_f32x4(x_2, y_15, acc0_2);
+          acc1_2 = aotc_fma_f32x4(x_3, y_15, acc1_2);
           aotc_float32x4 y_16 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 11]);
-          acc0_3 = acc0_3 + x_2 * y_16;
-          acc1_3 = acc1_3 + x_3 * y_16;
+          acc0_3 = aotc_fma_f32x4(x_2, y_16, acc0_3);
+          acc1_3 = aotc_fma_f32x4(x_3, y_16, acc1_3);
           aotc_float32x4 y_17 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 10]);
-          acc0_4 = acc0_4 + x_2 * y_17;
-          acc1_4 = acc1_4 + x_3 * y_17;
+          acc0_4 = aotc_fma_f32x4(x_2, y_17, acc0_4);
+          acc1_4 = aotc_fma_f32x4(x_3, y_17, acc1_4);
           aotc_float32x4 y_18 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 9]);
-          acc0_5 = acc0_5 + x_2 * y_18;
-          acc1_5 = acc1_5 + x_3 * y_18;
+          acc0_5 = aotc_fma_f32x4(x_2, y_18, acc0_5);
+          acc1_5 = aotc_fma_f32x4(x_3, y_18, acc1_5);
           aotc_float32x4 y_19 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 8]);
-          acc0_6 = acc0_6 + x_2 * y_19;
-          acc1_6 = acc1_6 + x_3 * y_19;
+          acc0_6 = aotc_fma_f32x4(x_2, y_19, acc0_6);
+          acc1_6 = aotc_fma_f32x4(x_3, y_19, acc1_6);
           aotc_float32x4 y_20 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 7]);
-          acc0_7 = acc0_7 + x_2 * y_20;
-          acc1_7 = acc1_7 + x_3 * y_20;
+          acc0_7 = aotc_fma_f32x4(x_2, y_20, acc0_7);
+          acc1_7 = aotc_fma_f32x4(x_3, y_20, acc1_7);
           aotc_float32x4 y_21 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 6]);
-          acc0_8 = acc0_8 + x_2 * y_21;
-          acc1_8 = acc1_8 + x_3 * y_21;
+          acc0_8 = aotc_fma_f32x4(x_2, y_21, acc0_8);
+          acc1_8 = aotc_fma_f32x4(x_3, y_21, acc1_8);
           aotc_float32x4 y_22 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 5]);
-          acc0_9 = acc0_9 + x_2 * y_22;
-          acc1_9 = acc1_9 + x_3 * y_22;
+          acc0_9 = aotc_fma_f32x4(x_2, y_22, acc0_9);
+          acc1_9 = aotc_fma_f32x4(x_3, y_22, acc1_9);
           aotc_float32x4 y_23 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 4]);
-          acc0_10 = acc0_10 + x_2 * y_23;
-          acc1_10 = acc1_10 + x_3 * y_23;
+          acc0_10 = aotc_fma_f32x4(x_2, y_23, acc0_10);
+          acc1_10 = aotc_fma_f32x4(x_3, y_23, acc1_10);
           aotc_float32x4 y_24 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 3]);
-          acc0_11 = acc0_11 + x_2 * y_24;
-          acc1_11 = acc1_11 + x_3 * y_24;
+          acc0_11 = aotc_fma_f32x4(x_2, y_24, acc0_11);
+          acc1_11 = aotc_fma_f32x4(x_3, y_24, acc1_11);
           aotc_float32x4 y_25 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 2]);
-          acc0_12 = acc0_12 + x_2 * y_25;
-          acc1_12 = acc1_12 + x_3 * y_25;
+          acc0_12 = aotc_fma_f32x4(x_2, y_25, acc0_12);
+          acc1_12 = aotc_fma_f32x4(x_3, y_25, acc1_12);
           aotc_float32x4 y_26 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 1]);
-          acc0_13 = acc0_13 + x_2 * y_26;
-          acc1_13 = acc1_13 + x_3 * y_26;
+          acc0_13 = aotc_fma_f32x4(x_2, y_26, acc0_13);
+          acc1_13 = aotc_fma_f32x4(x_3, y_26, acc1_13);
         }
       }
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 15); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 15, 3); ++k1) {
           aotc_float32x4 x_4 = *(const aotc_float32x4u *)(p1 + (i1 * 1152 + k0 * 72 + k1 * 24 + 16));
           aotc_float32x4 x_5 = *(const aotc_float32x4u *)(p1 + (i1 * 1152 + k0 * 72 + k1 * 24 + 20));
           aotc_float32x4 y_27 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 13]);
-          acc0_0 = acc0_0 + x_4 * y_27;
-          acc1_0 = acc1_0 + x_5 * y_27;
+          acc0_0 = aotc_fma_f32x4(x_4, y_27, acc0_0);
+          acc1_0 = aotc_fma_f32x4(x_5, y_27, acc1_0);
           aotc_float32x4 y_28 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 12]);
-          acc0_1 = acc0_1 + x_4 * y_28;
-          acc1_1 = acc1_1 + x_5 * y_28;
+          acc0_1 = aotc_fma_f32x4(x_4, y_28, acc0_1);
+          acc1_1 = aotc_fma_f32x4(x_5, y_28, acc1_1);
           aotc_float32x4 y_29 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 11]);
-          acc0_2 = acc0_2 + x_4 * y_29;
-          acc1_2 = acc1_2 + x_5 * y_29;
+          acc0_2 = aotc_fma_f32x4(x_4, y_29, acc0_2);
+          acc1_2 = aotc_fma_f32x4(x_5, y_29, acc1_2);
           aotc_float32x4 y_30 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 10]);
-          acc0_3 = acc0_3 + x_4 * y_30;
-          acc1_3 = acc1_3 + x_5 * y_30;
+          acc0_3 = aotc_fma_f32x4(x_4, y_30, acc0_3);
+          acc1_3 = aotc_fma_f32x4(x_5, y_30, acc1_3);
           aotc_float32x4 y_31 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 9]);
-          acc0_4 = acc0_4 + x_4 * y_31;
-          acc1_4 = acc1_4 + x_5 * y_31;
+          acc0_4 = aotc_fma_f32x4(x_4, y_31, acc0_4);
+          acc1_4 = aotc_fma_f32x4(x_5, y_31, acc1_4);
           aotc_float32x4 y_32 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 8]);
-          acc0_5 = acc0_5 + x_4 * y_32;
-          acc1_5 = acc1_5 + x_5 * y_32;
+          acc0_5 = aotc_fma_f32x4(x_4, y_32, acc0_5);
+          acc1_5 = aotc_fma_f32x4(x_5, y_32, acc1_5);
           aotc_float32x4 y_33 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 7]);
-          acc0_6 = acc0_6 + x_4 * y_33;
-          acc1_6 = acc1_6 + x_5 * y_33;
+          acc0_6 = aotc_fma_f32x4(x_4, y_33, acc0_6);
+          acc1_6 = aotc_fma_f32x4(x_5, y_33, acc1_6);
           aotc_float32x4 y_34 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 6]);
-          acc0_7 = acc0_7 + x_4 * y_34;
-          acc1_7 = acc1_7 + x_5 * y_34;
+          acc0_7 = aotc_fma_f32x4(x_4, y_34, acc0_7);
+          acc1_7 = aotc_fma_f32x4(x_5, y_34, acc1_7);
           aotc_float32x4 y_35 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 5]);
-          acc0_8 = acc0_8 + x_4 * y_35;
-          acc1_8 = acc1_8 + x_5 * y_35;
+          acc0_8 = aotc_fma_f32x4(x_4, y_35, acc0_8);
+          acc1_8 = aotc_fma_f32x4(x_5, y_35, acc1_8);
           aotc_float32x4 y_36 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 4]);
-          acc0_9 = acc0_9 + x_4 * y_36;
-          acc1_9 = acc1_9 + x_5 * y_36;
+          acc0_9 = aotc_fma_f32x4(x_4, y_36, acc0_9);
+          acc1_9 = aotc_fma_f32x4(x_5, y_36, acc1_9);
           aotc_float32x4 y_37 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 3]);
-          acc0_10 = acc0_10 + x_4 * y_37;
-          acc1_10 = acc1_10 + x_5 * y_37;
+          acc0_10 = aotc_fma_f32x4(x_4, y_37, acc0_10);
+          acc1_10 = aotc_fma_f32x4(x_5, y_37, acc1_10);
           aotc_float32x4 y_38 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 2]);
-          acc0_11 = acc0_11 + x_4 * y_38;
-          acc1_11 = acc1_11 + x_5 * y_38;
+          acc0_11 = aotc_fma_f32x4(x_4, y_38, acc0_11);
+          acc1_11 = aotc_fma_f32x4(x_5, y_38, acc1_11);
           aotc_float32x4 y_39 = aotc_splat_f32x4(p0[k0 * 196 + i2 * 14 + k1 * 14 - 1]);
-          acc0_12 = acc0_12 + x_4 * y_39;
-          acc1_12 = acc1_12 + x_5 * y_39;
+          acc0_12 = aotc_fma_f32x4(x_4, y_39, acc0_12);
+          acc1_12 = aotc_fma_f32x4(x_5, y_39, acc1_12);
         }
       }
       *(aotc_float32x4u *)(tile + 0) = acc0_0;
@@ -281,10 +313,12 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_transpose_f32x4(turned + 72, 16, tile + 68, 8);
       aotc_transpose_f32x4(turned + 76, 16, tile + 100, 8);
       for (ptrdiff_t i1_1 = 0; i1_1 < 8; ++i1_1) {
-        for (ptrdiff_t i3 = 0; i3 < 14; ++i3) {
-          float conv2d = turned[i1_1 * 16 + i3];
-          relu[i1 * 1568 + i1_1 * 196 + i2 * 14 + i3] = aotc_maxc_f32(conv2d + p2[i1 * 8 + i1_1], 0.0f);
+        for (ptrdiff_t i3 = 0; i3 < 12; i3 += 4) {
+          aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + (i1_1 * 16 + i3));
+          *(aotc_float32x4u *)(relu + (i1 * 1568 + i1_1 * 196 + i2 * 14 + i3)) = aotc_maxc_f32x4(conv2d + aotc_splat_f32x4(p2[i1 * 8 + i1_1]), (aotc_float32x4){0});
         }
+        aotc_float32x4 conv2d_1 = *(const aotc_float32x4u *)(turned + (i1_1 * 16 + 10));
+        *(aotc_float32x4u *)(relu + (i1 * 1568 + i1_1 * 196 + i2 * 14 + 10)) = aotc_maxc_f32x4(conv2d_1 + aotc_splat_f32x4(p2[i1 * 8 + i1_1]), (aotc_float32x4){0});
       }
     }
   }

@@ -12,8 +12,14 @@ extern "C" {
 #pragma GCC optimize("no-predictive-commoning")
 #endif
 
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 typedef float aotc_float32x16 __attribute__((__vector_size__(64), __may_alias__));
 typedef float aotc_float32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef int32_t aotc_int32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -26,6 +32,32 @@ static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
 static inline aotc_float32x16 aotc_splat_f32x16(float x) {
   const aotc_float32x16 v = {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16 b, aotc_float32x16 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x16 y = a;
+  for (int i = 0; i < 16; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
@@ -137,8 +169,17 @@ __attribute__((__unused__)) static void aotc_transpose_f32x16(float *to, ptrdiff
 }
 #endif
 
-static inline float aotc_maxc_f32(float a, float b) {
-  return b > a ? b : a;
+static inline aotc_float32x8 aotc_splat_f32x8(float x) {
+  const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);
@@ -183,146 +224,146 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_float32x16 acc0_27 = (aotc_float32x16){0};
     for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
       aotc_float32x16 x = *(const aotc_float32x16u *)(p1 + (k0 * 288 + i1 * 16));
-      acc0_15 = acc0_15 + x * aotc_splat_f32x16(p0[k0 * 196]);
-      acc0_16 = acc0_16 + x * aotc_splat_f32x16(p0[k0 * 196 + 1]);
-      acc0_17 = acc0_17 + x * aotc_splat_f32x16(p0[k0 * 196 + 2]);
-      acc0_18 = acc0_18 + x * aotc_splat_f32x16(p0[k0 * 196 + 3]);
-      acc0_19 = acc0_19 + x * aotc_splat_f32x16(p0[k0 * 196 + 4]);
-      acc0_20 = acc0_20 + x * aotc_splat_f32x16(p0[k0 * 196 + 5]);
-      acc0_21 = acc0_21 + x * aotc_splat_f32x16(p0[k0 * 196 + 6]);
-      acc0_22 = acc0_22 + x * aotc_splat_f32x16(p0[k0 * 196 + 7]);
-      acc0_23 = acc0_23 + x * aotc_splat_f32x16(p0[k0 * 196 + 8]);
-      acc0_24 = acc0_24 + x * aotc_splat_f32x16(p0[k0 * 196 + 9]);
-      acc0_25 = acc0_25 + x * aotc_splat_f32x16(p0[k0 * 196 + 10]);
-      acc0_26 = acc0_26 + x * aotc_splat_f32x16(p0[k0 * 196 + 11]);
-      acc0_27 = acc0_27 + x * aotc_splat_f32x16(p0[k0 * 196 + 12]);
+      acc0_15 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196]), acc0_15);
+      acc0_16 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 1]), acc0_16);
+      acc0_17 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 2]), acc0_17);
+      acc0_18 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 3]), acc0_18);
+      acc0_19 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 4]), acc0_19);
+      acc0_20 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 5]), acc0_20);
+      acc0_21 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 6]), acc0_21);
+      acc0_22 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 7]), acc0_22);
+      acc0_23 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 8]), acc0_23);
+      acc0_24 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 9]), acc0_24);
+      acc0_25 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 10]), acc0_25);
+      acc0_26 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 11]), acc0_26);
+      acc0_27 = aotc_fma_f32x16(x, aotc_splat_f32x16(p0[k0 * 196 + 12]), acc0_27);
     }
     for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
       aotc_float32x16 x_1 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + i1 * 16 + 32));
-      acc0_14 = acc0_14 + x_1 * aotc_splat_f32x16(p0[k0 * 196]);
-      acc0_15 = acc0_15 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 1]);
-      acc0_16 = acc0_16 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 2]);
-      acc0_17 = acc0_17 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 3]);
-      acc0_18 = acc0_18 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 4]);
-      acc0_19 = acc0_19 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 5]);
-      acc0_20 = acc0_20 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 6]);
-      acc0_21 = acc0_21 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 7]);
-      acc0_22 = acc0_22 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 8]);
-      acc0_23 = acc0_23 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 9]);
-      acc0_24 = acc0_24 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 10]);
-      acc0_25 = acc0_25 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 11]);
-      acc0_26 = acc0_26 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 12]);
-      acc0_27 = acc0_27 + x_1 * aotc_splat_f32x16(p0[k0 * 196 + 13]);
+      acc0_14 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196]), acc0_14);
+      acc0_15 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 1]), acc0_15);
+      acc0_16 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 2]), acc0_16);
+      acc0_17 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 3]), acc0_17);
+      acc0_18 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 4]), acc0_18);
+      acc0_19 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 5]), acc0_19);
+      acc0_20 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 6]), acc0_20);
+      acc0_21 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 7]), acc0_21);
+      acc0_22 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 8]), acc0_22);
+      acc0_23 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 9]), acc0_23);
+      acc0_24 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 10]), acc0_24);
+      acc0_25 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 11]), acc0_25);
+      acc0_26 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 12]), acc0_26);
+      acc0_27 = aotc_fma_f32x16(x_1, aotc_splat_f32x16(p0[k0 * 196 + 13]), acc0_27);
     }
     for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
       aotc_float32x16 x_2 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + i1 * 16 + 64));
-      acc0_14 = acc0_14 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 1]);
-      acc0_15 = acc0_15 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 2]);
-      acc0_16 = acc0_16 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 3]);
-      acc0_17 = acc0_17 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 4]);
-      acc0_18 = acc0_18 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 5]);
-      acc0_19 = acc0_19 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 6]);
-      acc0_20 = acc0_20 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 7]);
-      acc0_21 = acc0_21 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 8]);
-      acc0_22 = acc0_22 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 9]);
-      acc0_23 = acc0_23 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 10]);
-      acc0_24 = acc0_24 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 11]);
-      acc0_25 = acc0_25 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 12]);
-      acc0_26 = acc0_26 + x_2 * aotc_splat_f32x16(p0[k0 * 196 + 13]);
+      acc0_14 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 1]), acc0_14);
+      acc0_15 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 2]), acc0_15);
+      acc0_16 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 3]), acc0_16);
+      acc0_17 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 4]), acc0_17);
+      acc0_18 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 5]), acc0_18);
+      acc0_19 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 6]), acc0_19);
+      acc0_20 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 7]), acc0_20);
+      acc0_21 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 8]), acc0_21);
+      acc0_22 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 9]), acc0_22);
+      acc0_23 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 10]), acc0_23);
+      acc0_24 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 11]), acc0_24);
+      acc0_25 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 12]), acc0_25);
+      acc0_26 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p0[k0 * 196 + 13]), acc0_26);
     }
     for (ptrdiff_t k1 = 1; k1 < 3; ++k1) {
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
         aotc_float32x16 x_3 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1 * 16));
-        acc0_1 = acc0_1 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 14]);
-        acc0_2 = acc0_2 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 13]);
-        acc0_3 = acc0_3 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 12]);
-        acc0_4 = acc0_4 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 11]);
-        acc0_5 = acc0_5 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 10]);
-        acc0_6 = acc0_6 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 9]);
-        acc0_7 = acc0_7 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 8]);
-        acc0_8 = acc0_8 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 7]);
-        acc0_9 = acc0_9 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 6]);
-        acc0_10 = acc0_10 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 5]);
-        acc0_11 = acc0_11 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 4]);
-        acc0_12 = acc0_12 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 3]);
-        acc0_13 = acc0_13 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 2]);
-        acc0_15 = acc0_15 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14]);
-        acc0_16 = acc0_16 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 1]);
-        acc0_17 = acc0_17 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 2]);
-        acc0_18 = acc0_18 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 3]);
-        acc0_19 = acc0_19 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 4]);
-        acc0_20 = acc0_20 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 5]);
-        acc0_21 = acc0_21 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 6]);
-        acc0_22 = acc0_22 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 7]);
-        acc0_23 = acc0_23 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 8]);
-        acc0_24 = acc0_24 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 9]);
-        acc0_25 = acc0_25 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 10]);
-        acc0_26 = acc0_26 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 11]);
-        acc0_27 = acc0_27 + x_3 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 12]);
+        acc0_1 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 14]), acc0_1);
+        acc0_2 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 13]), acc0_2);
+        acc0_3 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 12]), acc0_3);
+        acc0_4 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 11]), acc0_4);
+        acc0_5 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 10]), acc0_5);
+        acc0_6 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 9]), acc0_6);
+        acc0_7 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 8]), acc0_7);
+        acc0_8 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 7]), acc0_8);
+        acc0_9 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 6]), acc0_9);
+        acc0_10 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 5]), acc0_10);
+        acc0_11 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 4]), acc0_11);
+        acc0_12 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 3]), acc0_12);
+        acc0_13 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 2]), acc0_13);
+        acc0_15 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14]), acc0_15);
+        acc0_16 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 1]), acc0_16);
+        acc0_17 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 2]), acc0_17);
+        acc0_18 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 3]), acc0_18);
+        acc0_19 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 4]), acc0_19);
+        acc0_20 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 5]), acc0_20);
+        acc0_21 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 6]), acc0_21);
+        acc0_22 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 7]), acc0_22);
+        acc0_23 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 8]), acc0_23);
+        acc0_24 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 9]), acc0_24);
+        acc0_25 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 10]), acc0_25);
+        acc0_26 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 11]), acc0_26);
+        acc0_27 = aotc_fma_f32x16(x_3, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 12]), acc0_27);
       }
     }
     for (ptrdiff_t k1 = 1; k1 < 3; ++k1) {
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
         aotc_float32x16 x_4 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1 * 16 + 32));
-        acc0_0 = acc0_0 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 14]);
-        acc0_1 = acc0_1 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 13]);
-        acc0_2 = acc0_2 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 12]);
-        acc0_3 = acc0_3 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 11]);
-        acc0_4 = acc0_4 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 10]);
-        acc0_5 = acc0_5 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 9]);
-        acc0_6 = acc0_6 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 8]);
-        acc0_7 = acc0_7 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 7]);
-        acc0_8 = acc0_8 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 6]);
-        acc0_9 = acc0_9 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 5]);
-        acc0_10 = acc0_10 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 4]);
-        acc0_11 = acc0_11 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 3]);
-        acc0_12 = acc0_12 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 2]);
-        acc0_13 = acc0_13 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 1]);
-        acc0_14 = acc0_14 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14]);
-        acc0_15 = acc0_15 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 1]);
-        acc0_16 = acc0_16 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 2]);
-        acc0_17 = acc0_17 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 3]);
-        acc0_18 = acc0_18 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 4]);
-        acc0_19 = acc0_19 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 5]);
-        acc0_20 = acc0_20 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 6]);
-        acc0_21 = acc0_21 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 7]);
-        acc0_22 = acc0_22 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 8]);
-        acc0_23 = acc0_23 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 9]);
-        acc0_24 = acc0_24 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 10]);
-        acc0_25 = acc0_25 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 11]);
-        acc0_26 = acc0_26 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 12]);
-        acc0_27 = acc0_27 + x_4 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 13]);
+        acc0_0 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 14]), acc0_0);
+        acc0_1 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 13]), acc0_1);
+        acc0_2 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 12]), acc0_2);
+        acc0_3 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 11]), acc0_3);
+        acc0_4 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 10]), acc0_4);
+        acc0_5 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 9]), acc0_5);
+        acc0_6 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 8]), acc0_6);
+        acc0_7 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 7]), acc0_7);
+        acc0_8 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 6]), acc0_8);
+        acc0_9 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 5]), acc0_9);
+        acc0_10 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 4]), acc0_10);
+        acc0_11 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 3]), acc0_11);
+        acc0_12 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 2]), acc0_12);
+        acc0_13 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 1]), acc0_13);
+        acc0_14 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14]), acc0_14);
+        acc0_15 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 1]), acc0_15);
+        acc0_16 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 2]), acc0_16);
+        acc0_17 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 3]), acc0_17);
+        acc0_18 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 4]), acc0_18);
+        acc0_19 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 5]), acc0_19);
+        acc0_20 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 6]), acc0_20);
+        acc0_21 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 7]), acc0_21);
+        acc0_22 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 8]), acc0_22);
+        acc0_23 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 9]), acc0_23);
+        acc0_24 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 10]), acc0_24);
+        acc0_25 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 11]), acc0_25);
+        acc0_26 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 12]), acc0_26);
+        acc0_27 = aotc_fma_f32x16(x_4, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 13]), acc0_27);
       }
     }
     for (ptrdiff_t k1 = 1; k1 < 3; ++k1) {
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
         aotc_float32x16 x_5 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1 * 16 + 64));
-        acc0_0 = acc0_0 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 13]);
-        acc0_1 = acc0_1 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 12]);
-        acc0_2 = acc0_2 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 11]);
-        acc0_3 = acc0_3 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 10]);
-        acc0_4 = acc0_4 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 9]);
-        acc0_5 = acc0_5 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 8]);
-        acc0_6 = acc0_6 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 7]);
-        acc0_7 = acc0_7 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 6]);
-        acc0_8 = acc0_8 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 5]);
-        acc0_9 = acc0_9 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 4]);
-        acc0_10 = acc0_10 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 3]);
-        acc0_11 = acc0_11 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 2]);
-        acc0_12 = acc0_12 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 1]);
-        acc0_14 = acc0_14 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 1]);
-        acc0_15 = acc0_15 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 2]);
-        acc0_16 = acc0_16 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 3]);
-        acc0_17 = acc0_17 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 4]);
-        acc0_18 = acc0_18 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 5]);
-        acc0_19 = acc0_19 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 6]);
-        acc0_20 = acc0_20 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 7]);
-        acc0_21 = acc0_21 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 8]);
-        acc0_22 = acc0_22 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 9]);
-        acc0_23 = acc0_23 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 10]);
-        acc0_24 = acc0_24 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 11]);
-        acc0_25 = acc0_25 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 12]);
-        acc0_26 = acc0_26 + x_5 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 13]);
+        acc0_0 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 13]), acc0_0);
+        acc0_1 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 12]), acc0_1);
+        acc0_2 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 11]), acc0_2);
+        acc0_3 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 10]), acc0_3);
+        acc0_4 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 9]), acc0_4);
+        acc0_5 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 8]), acc0_5);
+        acc0_6 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 7]), acc0_6);
+        acc0_7 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 6]), acc0_7);
+        acc0_8 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 5]), acc0_8);
+        acc0_9 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 4]), acc0_9);
+        acc0_10 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 3]), acc0_10);
+        acc0_11 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 2]), acc0_11);
+        acc0_12 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 - 1]), acc0_12);
+        acc0_14 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 1]), acc0_14);
+        acc0_15 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 2]), acc0_15);
+        acc0_16 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 3]), acc0_16);
+        acc0_17 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 4]), acc0_17);
+        acc0_18 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 5]), acc0_18);
+        acc0_19 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 6]), acc0_19);
+        acc0_20 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 7]), acc0_20);
+        acc0_21 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 8]), acc0_21);
+        acc0_22 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 9]), acc0_22);
+        acc0_23 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 10]), acc0_23);
+        acc0_24 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 11]), acc0_24);
+        acc0_25 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 12]), acc0_25);
+        acc0_26 = aotc_fma_f32x16(x_5, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 13]), acc0_26);
       }
     }
     *(aotc_float32x16u *)(tile + 0) = acc0_0;
@@ -361,10 +402,10 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_transpose_f32x16(turned + 16, 32, tile + 256, 16);
     for (ptrdiff_t i1_1 = aotc_index_max_i64(lo - i1 * 16, 0); i1_1 < aotc_index_min_i64(hi - i1 * 16, 16); ++i1_1) {
       for (ptrdiff_t i2 = 0; i2 < 2; ++i2) {
-        for (ptrdiff_t i3 = 0; i3 < 14; ++i3) {
-          float conv2d = turned[i1_1 * 32 + i2 * 14 + i3];
-          relu[i1 * 3136 + i1_1 * 196 + i2 * 14 + i3] = aotc_maxc_f32(conv2d + p2[i1 * 16 + i1_1], 0.0f);
-        }
+        aotc_float32x8 conv2d = *(const aotc_float32x8u *)(turned + (i1_1 * 32 + i2 * 14));
+        *(aotc_float32x8u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14)) = aotc_maxc_f32x8(conv2d + aotc_splat_f32x8(p2[i1 * 16 + i1_1]), (aotc_float32x8){0});
+        aotc_float32x8 conv2d_1 = *(const aotc_float32x8u *)(turned + (i1_1 * 32 + i2 * 14 + 6));
+        *(aotc_float32x8u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + 6)) = aotc_maxc_f32x8(conv2d_1 + aotc_splat_f32x8(p2[i1 * 16 + i1_1]), (aotc_float32x8){0});
       }
     }
   }
@@ -403,96 +444,96 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       for (ptrdiff_t k1 = 0; k1 < 3; ++k1) {
         for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
           aotc_float32x16 x_6 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1_2 * 16));
-          acc0_1_1 = acc0_1_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 14]);
-          acc0_2_1 = acc0_2_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 15]);
-          acc0_3_1 = acc0_3_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 16]);
-          acc0_4_1 = acc0_4_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 17]);
-          acc0_5_1 = acc0_5_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 18]);
-          acc0_6_1 = acc0_6_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 19]);
-          acc0_7_1 = acc0_7_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 20]);
-          acc0_8_1 = acc0_8_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 21]);
-          acc0_9_1 = acc0_9_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 22]);
-          acc0_10_1 = acc0_10_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 23]);
-          acc0_11_1 = acc0_11_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 24]);
-          acc0_12_1 = acc0_12_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 25]);
-          acc0_13_1 = acc0_13_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 26]);
-          acc0_15_1 = acc0_15_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 28]);
-          acc0_16_1 = acc0_16_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 29]);
-          acc0_17_1 = acc0_17_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 30]);
-          acc0_18_1 = acc0_18_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 31]);
-          acc0_19_1 = acc0_19_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 32]);
-          acc0_20_1 = acc0_20_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 33]);
-          acc0_21_1 = acc0_21_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 34]);
-          acc0_22_1 = acc0_22_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 35]);
-          acc0_23_1 = acc0_23_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 36]);
-          acc0_24_1 = acc0_24_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 37]);
-          acc0_25_1 = acc0_25_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 38]);
-          acc0_26_1 = acc0_26_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 39]);
-          acc0_27_1 = acc0_27_1 + x_6 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 40]);
+          acc0_1_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 14]), acc0_1_1);
+          acc0_2_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 15]), acc0_2_1);
+          acc0_3_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 16]), acc0_3_1);
+          acc0_4_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 17]), acc0_4_1);
+          acc0_5_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 18]), acc0_5_1);
+          acc0_6_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 19]), acc0_6_1);
+          acc0_7_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 20]), acc0_7_1);
+          acc0_8_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 21]), acc0_8_1);
+          acc0_9_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 22]), acc0_9_1);
+          acc0_10_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 23]), acc0_10_1);
+          acc0_11_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 24]), acc0_11_1);
+          acc0_12_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 25]), acc0_12_1);
+          acc0_13_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 26]), acc0_13_1);
+          acc0_15_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 28]), acc0_15_1);
+          acc0_16_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 29]), acc0_16_1);
+          acc0_17_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 30]), acc0_17_1);
+          acc0_18_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 31]), acc0_18_1);
+          acc0_19_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 32]), acc0_19_1);
+          acc0_20_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 33]), acc0_20_1);
+          acc0_21_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 34]), acc0_21_1);
+          acc0_22_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 35]), acc0_22_1);
+          acc0_23_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 36]), acc0_23_1);
+          acc0_24_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 37]), acc0_24_1);
+          acc0_25_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 38]), acc0_25_1);
+          acc0_26_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 39]), acc0_26_1);
+          acc0_27_1 = aotc_fma_f32x16(x_6, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 40]), acc0_27_1);
         }
       }
       for (ptrdiff_t k1 = 0; k1 < 3; ++k1) {
         for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
           aotc_float32x16 x_7 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1_2 * 16 + 32));
-          acc0_0_1 = acc0_0_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 14]);
-          acc0_1_1 = acc0_1_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 15]);
-          acc0_2_1 = acc0_2_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 16]);
-          acc0_3_1 = acc0_3_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 17]);
-          acc0_4_1 = acc0_4_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 18]);
-          acc0_5_1 = acc0_5_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 19]);
-          acc0_6_1 = acc0_6_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 20]);
-          acc0_7_1 = acc0_7_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 21]);
-          acc0_8_1 = acc0_8_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 22]);
-          acc0_9_1 = acc0_9_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 23]);
-          acc0_10_1 = acc0_10_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 24]);
-          acc0_11_1 = acc0_11_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 25]);
-          acc0_12_1 = acc0_12_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 26]);
-          acc0_13_1 = acc0_13_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 27]);
-          acc0_14_1 = acc0_14_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 28]);
-          acc0_15_1 = acc0_15_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 29]);
-          acc0_16_1 = acc0_16_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 30]);
-          acc0_17_1 = acc0_17_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 31]);
-          acc0_18_1 = acc0_18_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 32]);
-          acc0_19_1 = acc0_19_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 33]);
-          acc0_20_1 = acc0_20_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 34]);
-          acc0_21_1 = acc0_21_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 35]);
-          acc0_22_1 = acc0_22_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 36]);
-          acc0_23_1 = acc0_23_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 37]);
-          acc0_24_1 = acc0_24_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 38]);
-          acc0_25_1 = acc0_25_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 39]);
-          acc0_26_1 = acc0_26_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 40]);
-          acc0_27_1 = acc0_27_1 + x_7 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 41]);
+          acc0_0_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 14]), acc0_0_1);
+          acc0_1_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 15]), acc0_1_1);
+          acc0_2_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 16]), acc0_2_1);
+          acc0_3_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 17]), acc0_3_1);
+          acc0_4_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 18]), acc0_4_1);
+          acc0_5_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 19]), acc0_5_1);
+          acc0_6_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 20]), acc0_6_1);
+          acc0_7_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 21]), acc0_7_1);
+          acc0_8_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 22]), acc0_8_1);
+          acc0_9_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 23]), acc0_9_1);
+          acc0_10_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 24]), acc0_10_1);
+          acc0_11_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 25]), acc0_11_1);
+          acc0_12_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 26]), acc0_12_1);
+          acc0_13_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 27]), acc0_13_1);
+          acc0_14_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 28]), acc0_14_1);
+          acc0_15_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 29]), acc0_15_1);
+          acc0_16_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 30]), acc0_16_1);
+          acc0_17_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 31]), acc0_17_1);
+          acc0_18_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 32]), acc0_18_1);
+          acc0_19_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 33]), acc0_19_1);
+          acc0_20_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 34]), acc0_20_1);
+          acc0_21_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 35]), acc0_21_1);
+          acc0_22_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 36]), acc0_22_1);
+          acc0_23_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 37]), acc0_23_1);
+          acc0_24_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 38]), acc0_24_1);
+          acc0_25_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 39]), acc0_25_1);
+          acc0_26_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 40]), acc0_26_1);
+          acc0_27_1 = aotc_fma_f32x16(x_7, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 41]), acc0_27_1);
         }
       }
       for (ptrdiff_t k1 = 0; k1 < 3; ++k1) {
         for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
           aotc_float32x16 x_8 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1_2 * 16 + 64));
-          acc0_0_1 = acc0_0_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 15]);
-          acc0_1_1 = acc0_1_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 16]);
-          acc0_2_1 = acc0_2_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 17]);
-          acc0_3_1 = acc0_3_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 18]);
-          acc0_4_1 = acc0_4_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 19]);
-          acc0_5_1 = acc0_5_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 20]);
-          acc0_6_1 = acc0_6_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 21]);
-          acc0_7_1 = acc0_7_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 22]);
-          acc0_8_1 = acc0_8_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 23]);
-          acc0_9_1 = acc0_9_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 24]);
-          acc0_10_1 = acc0_10_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 25]);
-          acc0_11_1 = acc0_11_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 26]);
-          acc0_12_1 = acc0_12_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 27]);
-          acc0_14_1 = acc0_14_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 29]);
-          acc0_15_1 = acc0_15_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 30]);
-          acc0_16_1 = acc0_16_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 31]);
-          acc0_17_1 = acc0_17_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 32]);
-          acc0_18_1 = acc0_18_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 33]);
-          acc0_19_1 = acc0_19_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 34]);
-          acc0_20_1 = acc0_20_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 35]);
-          acc0_21_1 = acc0_21_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 36]);
-          acc0_22_1 = acc0_22_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 37]);
-          acc0_23_1 = acc0_23_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 38]);
-          acc0_24_1 = acc0_24_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 39]);
-          acc0_25_1 = acc0_25_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 40]);
-          acc0_26_1 = acc0_26_1 + x_8 * aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 41]);
+          acc0_0_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 15]), acc0_0_1);
+          acc0_1_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 16]), acc0_1_1);
+          acc0_2_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 17]), acc0_2_1);
+          acc0_3_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 18]), acc0_3_1);
+          acc0_4_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 19]), acc0_4_1);
+          acc0_5_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 20]), acc0_5_1);
+          acc0_6_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 21]), acc0_6_1);
+          acc0_7_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 22]), acc0_7_1);
+          acc0_8_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 23]), acc0_8_1);
+          acc0_9_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 24]), acc0_9_1);
+          acc0_10_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 25]), acc0_10_1);
+          acc0_11_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 26]), acc0_11_1);
+          acc0_12_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 27]), acc0_12_1);
+          acc0_14_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 29]), acc0_14_1);
+          acc0_15_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 30]), acc0_15_1);
+          acc0_16_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 31]), acc0_16_1);
+          acc0_17_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 32]), acc0_17_1);
+          acc0_18_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 33]), acc0_18_1);
+          acc0_19_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 34]), acc0_19_1);
+          acc0_20_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 35]), acc0_20_1);
+          acc0_21_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 36]), acc0_21_1);
+          acc0_22_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 37]), acc0_22_1);
+          acc0_23_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 38]), acc0_23_1);
+          acc0_24_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 39]), acc0_24_1);
+          acc0_25_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 40]), acc0_25_1);
+          acc0_26_1 = aotc_fma_f32x16(x_8, aotc_splat_f32x16(p0[k0 * 196 + i2_1 * 28 + k1 * 14 + 41]), acc0_26_1);
         }
       }
       *(aotc_float32x16u *)(tile + 0) = acc0_0_1;
@@ -531,10 +572,10 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_transpose_f32x16(turned + 16, 32, tile + 256, 16);
       for (ptrdiff_t i1_3 = aotc_index_max_i64(lo_1 - i2_1 * 32 - i1_2 * 16, 0); i1_3 < aotc_index_min_i64(hi_1 - i2_1 * 32 - i1_2 * 16, 16); ++i1_3) {
         for (ptrdiff_t i2_2 = 0; i2_2 < 2; ++i2_2) {
-          for (ptrdiff_t i3_1 = 0; i3_1 < 14; ++i3_1) {
-            float conv2d_1 = turned[i1_3 * 32 + i2_2 * 14 + i3_1];
-            relu[i1_2 * 3136 + i1_3 * 196 + i2_1 * 28 + i2_2 * 14 + i3_1 + 28] = aotc_maxc_f32(conv2d_1 + p2[i1_2 * 16 + i1_3], 0.0f);
-          }
+          aotc_float32x8 conv2d_2 = *(const aotc_float32x8u *)(turned + (i1_3 * 32 + i2_2 * 14));
+          *(aotc_float32x8u *)(relu + (i1_2 * 3136 + i1_3 * 196 + i2_1 * 28 + i2_2 * 14 + 28)) = aotc_maxc_f32x8(conv2d_2 + aotc_splat_f32x8(p2[i1_2 * 16 + i1_3]), (aotc_float32x8){0});
+          aotc_float32x8 conv2d_3 = *(const aotc_float32x8u *)(turned + (i1_3 * 32 + i2_2 * 14 + 6));
+          *(aotc_float32x8u *)(relu + (i1_2 * 3136 + i1_3 * 196 + i2_1 * 28 + i2_2 * 14 + 34)) = aotc_maxc_f32x8(conv2d_3 + aotc_splat_f32x8(p2[i1_2 * 16 + i1_3]), (aotc_float32x8){0});
         }
       }
     }
@@ -573,146 +614,146 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     for (ptrdiff_t k1 = 0; k1 < 2; ++k1) {
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
         aotc_float32x16 x_9 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1_4 * 16));
-        acc0_1_2 = acc0_1_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 154]);
-        acc0_2_2 = acc0_2_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 155]);
-        acc0_3_2 = acc0_3_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 156]);
-        acc0_4_2 = acc0_4_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 157]);
-        acc0_5_2 = acc0_5_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 158]);
-        acc0_6_2 = acc0_6_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 159]);
-        acc0_7_2 = acc0_7_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 160]);
-        acc0_8_2 = acc0_8_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 161]);
-        acc0_9_2 = acc0_9_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 162]);
-        acc0_10_2 = acc0_10_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 163]);
-        acc0_11_2 = acc0_11_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 164]);
-        acc0_12_2 = acc0_12_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 165]);
-        acc0_13_2 = acc0_13_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 166]);
-        acc0_15_2 = acc0_15_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 168]);
-        acc0_16_2 = acc0_16_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 169]);
-        acc0_17_2 = acc0_17_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 170]);
-        acc0_18_2 = acc0_18_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 171]);
-        acc0_19_2 = acc0_19_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 172]);
-        acc0_20_2 = acc0_20_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 173]);
-        acc0_21_2 = acc0_21_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 174]);
-        acc0_22_2 = acc0_22_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 175]);
-        acc0_23_2 = acc0_23_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 176]);
-        acc0_24_2 = acc0_24_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 177]);
-        acc0_25_2 = acc0_25_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 178]);
-        acc0_26_2 = acc0_26_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 179]);
-        acc0_27_2 = acc0_27_2 + x_9 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 180]);
+        acc0_1_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 154]), acc0_1_2);
+        acc0_2_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 155]), acc0_2_2);
+        acc0_3_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 156]), acc0_3_2);
+        acc0_4_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 157]), acc0_4_2);
+        acc0_5_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 158]), acc0_5_2);
+        acc0_6_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 159]), acc0_6_2);
+        acc0_7_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 160]), acc0_7_2);
+        acc0_8_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 161]), acc0_8_2);
+        acc0_9_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 162]), acc0_9_2);
+        acc0_10_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 163]), acc0_10_2);
+        acc0_11_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 164]), acc0_11_2);
+        acc0_12_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 165]), acc0_12_2);
+        acc0_13_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 166]), acc0_13_2);
+        acc0_15_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 168]), acc0_15_2);
+        acc0_16_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 169]), acc0_16_2);
+        acc0_17_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 170]), acc0_17_2);
+        acc0_18_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 171]), acc0_18_2);
+        acc0_19_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 172]), acc0_19_2);
+        acc0_20_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 173]), acc0_20_2);
+        acc0_21_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 174]), acc0_21_2);
+        acc0_22_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 175]), acc0_22_2);
+        acc0_23_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 176]), acc0_23_2);
+        acc0_24_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 177]), acc0_24_2);
+        acc0_25_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 178]), acc0_25_2);
+        acc0_26_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 179]), acc0_26_2);
+        acc0_27_2 = aotc_fma_f32x16(x_9, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 180]), acc0_27_2);
       }
     }
     for (ptrdiff_t k1 = 0; k1 < 2; ++k1) {
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
         aotc_float32x16 x_10 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1_4 * 16 + 32));
-        acc0_0_2 = acc0_0_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 154]);
-        acc0_1_2 = acc0_1_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 155]);
-        acc0_2_2 = acc0_2_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 156]);
-        acc0_3_2 = acc0_3_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 157]);
-        acc0_4_2 = acc0_4_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 158]);
-        acc0_5_2 = acc0_5_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 159]);
-        acc0_6_2 = acc0_6_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 160]);
-        acc0_7_2 = acc0_7_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 161]);
-        acc0_8_2 = acc0_8_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 162]);
-        acc0_9_2 = acc0_9_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 163]);
-        acc0_10_2 = acc0_10_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 164]);
-        acc0_11_2 = acc0_11_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 165]);
-        acc0_12_2 = acc0_12_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 166]);
-        acc0_13_2 = acc0_13_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 167]);
-        acc0_14_2 = acc0_14_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 168]);
-        acc0_15_2 = acc0_15_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 169]);
-        acc0_16_2 = acc0_16_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 170]);
-        acc0_17_2 = acc0_17_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 171]);
-        acc0_18_2 = acc0_18_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 172]);
-        acc0_19_2 = acc0_19_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 173]);
-        acc0_20_2 = acc0_20_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 174]);
-        acc0_21_2 = acc0_21_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 175]);
-        acc0_22_2 = acc0_22_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 176]);
-        acc0_23_2 = acc0_23_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 177]);
-        acc0_24_2 = acc0_24_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 178]);
-        acc0_25_2 = acc0_25_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 179]);
-        acc0_26_2 = acc0_26_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 180]);
-        acc0_27_2 = acc0_27_2 + x_10 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 181]);
+        acc0_0_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 154]), acc0_0_2);
+        acc0_1_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 155]), acc0_1_2);
+        acc0_2_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 156]), acc0_2_2);
+        acc0_3_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 157]), acc0_3_2);
+        acc0_4_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 158]), acc0_4_2);
+        acc0_5_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 159]), acc0_5_2);
+        acc0_6_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 160]), acc0_6_2);
+        acc0_7_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 161]), acc0_7_2);
+        acc0_8_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 162]), acc0_8_2);
+        acc0_9_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 163]), acc0_9_2);
+        acc0_10_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 164]), acc0_10_2);
+        acc0_11_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 165]), acc0_11_2);
+        acc0_12_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 166]), acc0_12_2);
+        acc0_13_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 167]), acc0_13_2);
+        acc0_14_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 168]), acc0_14_2);
+        acc0_15_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 169]), acc0_15_2);
+        acc0_16_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 170]), acc0_16_2);
+        acc0_17_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 171]), acc0_17_2);
+        acc0_18_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 172]), acc0_18_2);
+        acc0_19_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 173]), acc0_19_2);
+        acc0_20_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 174]), acc0_20_2);
+        acc0_21_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 175]), acc0_21_2);
+        acc0_22_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 176]), acc0_22_2);
+        acc0_23_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 177]), acc0_23_2);
+        acc0_24_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 178]), acc0_24_2);
+        acc0_25_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 179]), acc0_25_2);
+        acc0_26_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 180]), acc0_26_2);
+        acc0_27_2 = aotc_fma_f32x16(x_10, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 181]), acc0_27_2);
       }
     }
     for (ptrdiff_t k1 = 0; k1 < 2; ++k1) {
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
         aotc_float32x16 x_11 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + k1 * 96 + i1_4 * 16 + 64));
-        acc0_0_2 = acc0_0_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 155]);
-        acc0_1_2 = acc0_1_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 156]);
-        acc0_2_2 = acc0_2_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 157]);
-        acc0_3_2 = acc0_3_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 158]);
-        acc0_4_2 = acc0_4_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 159]);
-        acc0_5_2 = acc0_5_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 160]);
-        acc0_6_2 = acc0_6_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 161]);
-        acc0_7_2 = acc0_7_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 162]);
-        acc0_8_2 = acc0_8_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 163]);
-        acc0_9_2 = acc0_9_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 164]);
-        acc0_10_2 = acc0_10_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 165]);
-        acc0_11_2 = acc0_11_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 166]);
-        acc0_12_2 = acc0_12_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 167]);
-        acc0_14_2 = acc0_14_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 169]);
-        acc0_15_2 = acc0_15_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 170]);
-        acc0_16_2 = acc0_16_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 171]);
-        acc0_17_2 = acc0_17_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 172]);
-        acc0_18_2 = acc0_18_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 173]);
-        acc0_19_2 = acc0_19_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 174]);
-        acc0_20_2 = acc0_20_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 175]);
-        acc0_21_2 = acc0_21_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 176]);
-        acc0_22_2 = acc0_22_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 177]);
-        acc0_23_2 = acc0_23_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 178]);
-        acc0_24_2 = acc0_24_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 179]);
-        acc0_25_2 = acc0_25_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 180]);
-        acc0_26_2 = acc0_26_2 + x_11 * aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 181]);
+        acc0_0_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 155]), acc0_0_2);
+        acc0_1_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 156]), acc0_1_2);
+        acc0_2_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 157]), acc0_2_2);
+        acc0_3_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 158]), acc0_3_2);
+        acc0_4_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 159]), acc0_4_2);
+        acc0_5_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 160]), acc0_5_2);
+        acc0_6_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 161]), acc0_6_2);
+        acc0_7_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 162]), acc0_7_2);
+        acc0_8_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 163]), acc0_8_2);
+        acc0_9_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 164]), acc0_9_2);
+        acc0_10_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 165]), acc0_10_2);
+        acc0_11_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 166]), acc0_11_2);
+        acc0_12_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 167]), acc0_12_2);
+        acc0_14_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 169]), acc0_14_2);
+        acc0_15_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 170]), acc0_15_2);
+        acc0_16_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 171]), acc0_16_2);
+        acc0_17_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 172]), acc0_17_2);
+        acc0_18_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 173]), acc0_18_2);
+        acc0_19_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 174]), acc0_19_2);
+        acc0_20_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 175]), acc0_20_2);
+        acc0_21_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 176]), acc0_21_2);
+        acc0_22_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 177]), acc0_22_2);
+        acc0_23_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 178]), acc0_23_2);
+        acc0_24_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 179]), acc0_24_2);
+        acc0_25_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 180]), acc0_25_2);
+        acc0_26_2 = aotc_fma_f32x16(x_11, aotc_splat_f32x16(p0[k0 * 196 + k1 * 14 + 181]), acc0_26_2);
       }
     }
     for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
       aotc_float32x16 x_12 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + i1_4 * 16 + 192));
-      acc0_1_2 = acc0_1_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 182]);
-      acc0_2_2 = acc0_2_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 183]);
-      acc0_3_2 = acc0_3_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 184]);
-      acc0_4_2 = acc0_4_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 185]);
-      acc0_5_2 = acc0_5_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 186]);
-      acc0_6_2 = acc0_6_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 187]);
-      acc0_7_2 = acc0_7_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 188]);
-      acc0_8_2 = acc0_8_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 189]);
-      acc0_9_2 = acc0_9_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 190]);
-      acc0_10_2 = acc0_10_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 191]);
-      acc0_11_2 = acc0_11_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 192]);
-      acc0_12_2 = acc0_12_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 193]);
-      acc0_13_2 = acc0_13_2 + x_12 * aotc_splat_f32x16(p0[k0 * 196 + 194]);
+      acc0_1_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 182]), acc0_1_2);
+      acc0_2_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 183]), acc0_2_2);
+      acc0_3_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 184]), acc0_3_2);
+      acc0_4_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 185]), acc0_4_2);
+      acc0_5_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 186]), acc0_5_2);
+      acc0_6_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 187]), acc0_6_2);
+      acc0_7_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 188]), acc0_7_2);
+      acc0_8_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 189]), acc0_8_2);
+      acc0_9_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 190]), acc0_9_2);
+      acc0_10_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 191]), acc0_10_2);
+      acc0_11_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 192]), acc0_11_2);
+      acc0_12_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 193]), acc0_12_2);
+      acc0_13_2 = aotc_fma_f32x16(x_12, aotc_splat_f32x16(p0[k0 * 196 + 194]), acc0_13_2);
     }
     for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
       aotc_float32x16 x_13 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + i1_4 * 16 + 224));
-      acc0_0_2 = acc0_0_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 182]);
-      acc0_1_2 = acc0_1_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 183]);
-      acc0_2_2 = acc0_2_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 184]);
-      acc0_3_2 = acc0_3_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 185]);
-      acc0_4_2 = acc0_4_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 186]);
-      acc0_5_2 = acc0_5_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 187]);
-      acc0_6_2 = acc0_6_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 188]);
-      acc0_7_2 = acc0_7_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 189]);
-      acc0_8_2 = acc0_8_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 190]);
-      acc0_9_2 = acc0_9_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 191]);
-      acc0_10_2 = acc0_10_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 192]);
-      acc0_11_2 = acc0_11_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 193]);
-      acc0_12_2 = acc0_12_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 194]);
-      acc0_13_2 = acc0_13_2 + x_13 * aotc_splat_f32x16(p0[k0 * 196 + 195]);
+      acc0_0_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 182]), acc0_0_2);
+      acc0_1_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 183]), acc0_1_2);
+      acc0_2_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 184]), acc0_2_2);
+      acc0_3_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 185]), acc0_3_2);
+      acc0_4_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 186]), acc0_4_2);
+      acc0_5_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 187]), acc0_5_2);
+      acc0_6_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 188]), acc0_6_2);
+      acc0_7_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 189]), acc0_7_2);
+      acc0_8_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 190]), acc0_8_2);
+      acc0_9_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 191]), acc0_9_2);
+      acc0_10_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 192]), acc0_10_2);
+      acc0_11_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 193]), acc0_11_2);
+      acc0_12_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 194]), acc0_12_2);
+      acc0_13_2 = aotc_fma_f32x16(x_13, aotc_splat_f32x16(p0[k0 * 196 + 195]), acc0_13_2);
     }
     for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
       aotc_float32x16 x_14 = *(const aotc_float32x16u *)(p1 + (k0 * 288 + i1_4 * 16 + 256));
-      acc0_0_2 = acc0_0_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 183]);
-      acc0_1_2 = acc0_1_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 184]);
-      acc0_2_2 = acc0_2_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 185]);
-      acc0_3_2 = acc0_3_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 186]);
-      acc0_4_2 = acc0_4_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 187]);
-      acc0_5_2 = acc0_5_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 188]);
-      acc0_6_2 = acc0_6_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 189]);
-      acc0_7_2 = acc0_7_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 190]);
-      acc0_8_2 = acc0_8_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 191]);
-      acc0_9_2 = acc0_9_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 192]);
-      acc0_10_2 = acc0_10_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 193]);
-      acc0_11_2 = acc0_11_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 194]);
-      acc0_12_2 = acc0_12_2 + x_14 * aotc_splat_f32x16(p0[k0 * 196 + 195]);
+      acc0_0_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 183]), acc0_0_2);
+      acc0_1_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 184]), acc0_1_2);
+      acc0_2_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 185]), acc0_2_2);
+      acc0_3_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 186]), acc0_3_2);
+      acc0_4_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 187]), acc0_4_2);
+      acc0_5_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 188]), acc0_5_2);
+      acc0_6_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 189]), acc0_6_2);
+      acc0_7_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 190]), acc0_7_2);
+      acc0_8_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 191]), acc0_8_2);
+      acc0_9_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 192]), acc0_9_2);
+      acc0_10_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 193]), acc0_10_2);
+      acc0_11_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 194]), acc0_11_2);
+      acc0_12_2 = aotc_fma_f32x16(x_14, aotc_splat_f32x16(p0[k0 * 196 + 195]), acc0_12_2);
     }
     *(aotc_float32x16u *)(tile + 0) = acc0_0_2;
     *(aotc_float32x16u *)(tile + 16) = acc0_1_2;
@@ -750,10 +791,10 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_transpose_f32x16(turned + 16, 32, tile + 256, 16);
     for (ptrdiff_t i1_5 = aotc_index_max_i64(lo_2 - i1_4 * 16, 0); i1_5 < aotc_index_min_i64(hi_2 - i1_4 * 16, 16); ++i1_5) {
       for (ptrdiff_t i2_3 = 0; i2_3 < 2; ++i2_3) {
-        for (ptrdiff_t i3_2 = 0; i3_2 < 14; ++i3_2) {
-          float conv2d_2 = turned[i1_5 * 32 + i2_3 * 14 + i3_2];
-          relu[i1_4 * 3136 + i1_5 * 196 + i2_3 * 14 + i3_2 + 168] = aotc_maxc_f32(conv2d_2 + p2[i1_4 * 16 + i1_5], 0.0f);
-        }
+        aotc_float32x8 conv2d_4 = *(const aotc_float32x8u *)(turned + (i1_5 * 32 + i2_3 * 14));
+        *(aotc_float32x8u *)(relu + (i1_4 * 3136 + i1_5 * 196 + i2_3 * 14 + 168)) = aotc_maxc_f32x8(conv2d_4 + aotc_splat_f32x8(p2[i1_4 * 16 + i1_5]), (aotc_float32x8){0});
+        aotc_float32x8 conv2d_5 = *(const aotc_float32x8u *)(turned + (i1_5 * 32 + i2_3 * 14 + 6));
+        *(aotc_float32x8u *)(relu + (i1_4 * 3136 + i1_5 * 196 + i2_3 * 14 + 174)) = aotc_maxc_f32x8(conv2d_5 + aotc_splat_f32x8(p2[i1_4 * 16 + i1_5]), (aotc_float32x8){0});
       }
     }
   }

@@ -12,8 +12,14 @@ extern "C" {
 #pragma GCC optimize("no-predictive-commoning")
 #endif
 
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -26,6 +32,32 @@ static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
@@ -81,8 +113,17 @@ __attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_
 }
 #endif
 
-static inline float aotc_maxc_f32(float a, float b) {
-  return b > a ? b : a;
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);
@@ -110,49 +151,49 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_float32x8 acc0_5 = (aotc_float32x8){0};
     aotc_float32x8 acc1_5 = (aotc_float32x8){0};
     for (ptrdiff_t k0 = 0; k0 < 3; ++k0) {
-      for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -2 + 1); k1 < 3; ++k1) {
+      for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -2 + 1, 0); k1 < 3; ++k1) {
         aotc_float32x8 x = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48));
         aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + 8));
         aotc_float32x8 y = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 31]);
-        acc0_1 = acc0_1 + x * y;
-        acc1_1 = acc1_1 + x_1 * y;
+        acc0_1 = aotc_fma_f32x8(x, y, acc0_1);
+        acc1_1 = aotc_fma_f32x8(x_1, y, acc1_1);
         aotc_float32x8 y_1 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 29]);
-        acc0_2 = acc0_2 + x * y_1;
-        acc1_2 = acc1_2 + x_1 * y_1;
+        acc0_2 = aotc_fma_f32x8(x, y_1, acc0_2);
+        acc1_2 = aotc_fma_f32x8(x_1, y_1, acc1_2);
         aotc_float32x8 y_2 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 27]);
-        acc0_3 = acc0_3 + x * y_2;
-        acc1_3 = acc1_3 + x_1 * y_2;
+        acc0_3 = aotc_fma_f32x8(x, y_2, acc0_3);
+        acc1_3 = aotc_fma_f32x8(x_1, y_2, acc1_3);
         aotc_float32x8 y_3 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 25]);
-        acc0_4 = acc0_4 + x * y_3;
-        acc1_4 = acc1_4 + x_1 * y_3;
+        acc0_4 = aotc_fma_f32x8(x, y_3, acc0_4);
+        acc1_4 = aotc_fma_f32x8(x_1, y_3, acc1_4);
         aotc_float32x8 y_4 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 23]);
-        acc0_5 = acc0_5 + x * y_4;
-        acc1_5 = acc1_5 + x_1 * y_4;
+        acc0_5 = aotc_fma_f32x8(x, y_4, acc0_5);
+        acc1_5 = aotc_fma_f32x8(x_1, y_4, acc1_5);
       }
     }
     for (ptrdiff_t k2 = 1; k2 < 3; ++k2) {
       for (ptrdiff_t k0 = 0; k0 < 3; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -2 + 1); k1 < 3; ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -2 + 1, 0); k1 < 3; ++k1) {
           aotc_float32x8 x_2 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + k2 * 16));
           aotc_float32x8 x_3 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + k2 * 16 + 8));
           aotc_float32x8 y_5 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 33]);
-          acc0_0 = acc0_0 + x_2 * y_5;
-          acc1_0 = acc1_0 + x_3 * y_5;
+          acc0_0 = aotc_fma_f32x8(x_2, y_5, acc0_0);
+          acc1_0 = aotc_fma_f32x8(x_3, y_5, acc1_0);
           aotc_float32x8 y_6 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 31]);
-          acc0_1 = acc0_1 + x_2 * y_6;
-          acc1_1 = acc1_1 + x_3 * y_6;
+          acc0_1 = aotc_fma_f32x8(x_2, y_6, acc0_1);
+          acc1_1 = aotc_fma_f32x8(x_3, y_6, acc1_1);
           aotc_float32x8 y_7 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 29]);
-          acc0_2 = acc0_2 + x_2 * y_7;
-          acc1_2 = acc1_2 + x_3 * y_7;
+          acc0_2 = aotc_fma_f32x8(x_2, y_7, acc0_2);
+          acc1_2 = aotc_fma_f32x8(x_3, y_7, acc1_2);
           aotc_float32x8 y_8 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 27]);
-          acc0_3 = acc0_3 + x_2 * y_8;
-          acc1_3 = acc1_3 + x_3 * y_8;
+          acc0_3 = aotc_fma_f32x8(x_2, y_8, acc0_3);
+          acc1_3 = aotc_fma_f32x8(x_3, y_8, acc1_3);
           aotc_float32x8 y_9 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 25]);
-          acc0_4 = acc0_4 + x_2 * y_9;
-          acc1_4 = acc1_4 + x_3 * y_9;
+          acc0_4 = aotc_fma_f32x8(x_2, y_9, acc0_4);
+          acc1_4 = aotc_fma_f32x8(x_3, y_9, acc1_4);
           aotc_float32x8 y_10 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 23]);
-          acc0_5 = acc0_5 + x_2 * y_10;
-          acc1_5 = acc1_5 + x_3 * y_10;
+          acc0_5 = aotc_fma_f32x8(x_2, y_10, acc0_5);
+          acc1_5 = aotc_fma_f32x8(x_3, y_10, acc1_5);
         }
       }
     }
@@ -175,10 +216,10 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_transpose_f32x8(turned + 0, 8, tile + 0, 16);
     aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
     for (ptrdiff_t i1 = 0; i1 < 16; ++i1) {
-      for (ptrdiff_t i3 = 0; i3 < 6; ++i3) {
-        float conv2d = turned[i1 * 8 + i3];
-        relu[i1 * 256 + i2 * 16 + i3] = aotc_maxc_f32(conv2d + p2[i1], 0.0f);
-      }
+      aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + i1 * 8);
+      *(aotc_float32x4u *)(relu + (i1 * 256 + i2 * 16)) = aotc_maxc_f32x4(conv2d + aotc_splat_f32x4(p2[i1]), (aotc_float32x4){0});
+      aotc_float32x4 conv2d_1 = *(const aotc_float32x4u *)(turned + (i1 * 8 + 2));
+      *(aotc_float32x4u *)(relu + (i1 * 256 + i2 * 16 + 2)) = aotc_maxc_f32x4(conv2d_1 + aotc_splat_f32x4(p2[i1]), (aotc_float32x4){0});
     }
     aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
     aotc_float32x8 acc1_0_1 = (aotc_float32x8){0};
@@ -194,27 +235,27 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_float32x8 acc1_5_1 = (aotc_float32x8){0};
     for (ptrdiff_t k2 = 0; k2 < 3; ++k2) {
       for (ptrdiff_t k0 = 0; k0 < 3; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -2 + 1); k1 < 3; ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -2 + 1, 0); k1 < 3; ++k1) {
           aotc_float32x8 x_4 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + k2 * 16));
           aotc_float32x8 x_5 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + k2 * 16 + 8));
           aotc_float32x8 y_11 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 21]);
-          acc0_0_1 = acc0_0_1 + x_4 * y_11;
-          acc1_0_1 = acc1_0_1 + x_5 * y_11;
+          acc0_0_1 = aotc_fma_f32x8(x_4, y_11, acc0_0_1);
+          acc1_0_1 = aotc_fma_f32x8(x_5, y_11, acc1_0_1);
           aotc_float32x8 y_12 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 19]);
-          acc0_1_1 = acc0_1_1 + x_4 * y_12;
-          acc1_1_1 = acc1_1_1 + x_5 * y_12;
+          acc0_1_1 = aotc_fma_f32x8(x_4, y_12, acc0_1_1);
+          acc1_1_1 = aotc_fma_f32x8(x_5, y_12, acc1_1_1);
           aotc_float32x8 y_13 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 17]);
-          acc0_2_1 = acc0_2_1 + x_4 * y_13;
-          acc1_2_1 = acc1_2_1 + x_5 * y_13;
+          acc0_2_1 = aotc_fma_f32x8(x_4, y_13, acc0_2_1);
+          acc1_2_1 = aotc_fma_f32x8(x_5, y_13, acc1_2_1);
           aotc_float32x8 y_14 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 15]);
-          acc0_3_1 = acc0_3_1 + x_4 * y_14;
-          acc1_3_1 = acc1_3_1 + x_5 * y_14;
+          acc0_3_1 = aotc_fma_f32x8(x_4, y_14, acc0_3_1);
+          acc1_3_1 = aotc_fma_f32x8(x_5, y_14, acc1_3_1);
           aotc_float32x8 y_15 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 13]);
-          acc0_4_1 = acc0_4_1 + x_4 * y_15;
-          acc1_4_1 = acc1_4_1 + x_5 * y_15;
+          acc0_4_1 = aotc_fma_f32x8(x_4, y_15, acc0_4_1);
+          acc1_4_1 = aotc_fma_f32x8(x_5, y_15, acc1_4_1);
           aotc_float32x8 y_16 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 + k2 - 11]);
-          acc0_5_1 = acc0_5_1 + x_4 * y_16;
-          acc1_5_1 = acc1_5_1 + x_5 * y_16;
+          acc0_5_1 = aotc_fma_f32x8(x_4, y_16, acc0_5_1);
+          acc1_5_1 = aotc_fma_f32x8(x_5, y_16, acc1_5_1);
         }
       }
     }
@@ -237,10 +278,10 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_transpose_f32x8(turned + 0, 8, tile + 0, 16);
     aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
     for (ptrdiff_t i1_1 = 0; i1_1 < 16; ++i1_1) {
-      for (ptrdiff_t i3_1 = 0; i3_1 < 6; ++i3_1) {
-        float conv2d_1 = turned[i1_1 * 8 + i3_1];
-        relu[i1_1 * 256 + i2 * 16 + i3_1 + 6] = aotc_maxc_f32(conv2d_1 + p2[i1_1], 0.0f);
-      }
+      aotc_float32x4 conv2d_2 = *(const aotc_float32x4u *)(turned + i1_1 * 8);
+      *(aotc_float32x4u *)(relu + (i1_1 * 256 + i2 * 16 + 6)) = aotc_maxc_f32x4(conv2d_2 + aotc_splat_f32x4(p2[i1_1]), (aotc_float32x4){0});
+      aotc_float32x4 conv2d_3 = *(const aotc_float32x4u *)(turned + (i1_1 * 8 + 2));
+      *(aotc_float32x4u *)(relu + (i1_1 * 256 + i2 * 16 + 8)) = aotc_maxc_f32x4(conv2d_3 + aotc_splat_f32x4(p2[i1_1]), (aotc_float32x4){0});
     }
     aotc_float32x8 acc0_0_2 = (aotc_float32x8){0};
     aotc_float32x8 acc1_0_2 = (aotc_float32x8){0};
@@ -251,49 +292,49 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_float32x8 acc0_3_2 = (aotc_float32x8){0};
     aotc_float32x8 acc1_3_2 = (aotc_float32x8){0};
     for (ptrdiff_t k0 = 0; k0 < 3; ++k0) {
-      for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -2 + 1); k1 < 3; ++k1) {
+      for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -2 + 1, 0); k1 < 3; ++k1) {
         aotc_float32x8 x_6 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48));
         aotc_float32x8 x_7 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + 8));
         aotc_float32x8 y_17 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 9]);
-        acc0_0_2 = acc0_0_2 + x_6 * y_17;
-        acc1_0_2 = acc1_0_2 + x_7 * y_17;
+        acc0_0_2 = aotc_fma_f32x8(x_6, y_17, acc0_0_2);
+        acc1_0_2 = aotc_fma_f32x8(x_7, y_17, acc1_0_2);
         aotc_float32x8 y_18 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 7]);
-        acc0_1_2 = acc0_1_2 + x_6 * y_18;
-        acc1_1_2 = acc1_1_2 + x_7 * y_18;
+        acc0_1_2 = aotc_fma_f32x8(x_6, y_18, acc0_1_2);
+        acc1_1_2 = aotc_fma_f32x8(x_7, y_18, acc1_1_2);
         aotc_float32x8 y_19 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 5]);
-        acc0_2_2 = acc0_2_2 + x_6 * y_19;
-        acc1_2_2 = acc1_2_2 + x_7 * y_19;
+        acc0_2_2 = aotc_fma_f32x8(x_6, y_19, acc0_2_2);
+        acc1_2_2 = aotc_fma_f32x8(x_7, y_19, acc1_2_2);
         aotc_float32x8 y_20 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 3]);
-        acc0_3_2 = acc0_3_2 + x_6 * y_20;
-        acc1_3_2 = acc1_3_2 + x_7 * y_20;
+        acc0_3_2 = aotc_fma_f32x8(x_6, y_20, acc0_3_2);
+        acc1_3_2 = aotc_fma_f32x8(x_7, y_20, acc1_3_2);
         aotc_float32x8 x_8 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + 16));
         aotc_float32x8 x_9 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + 24));
         aotc_float32x8 y_21 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 8]);
-        acc0_0_2 = acc0_0_2 + x_8 * y_21;
-        acc1_0_2 = acc1_0_2 + x_9 * y_21;
+        acc0_0_2 = aotc_fma_f32x8(x_8, y_21, acc0_0_2);
+        acc1_0_2 = aotc_fma_f32x8(x_9, y_21, acc1_0_2);
         aotc_float32x8 y_22 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 6]);
-        acc0_1_2 = acc0_1_2 + x_8 * y_22;
-        acc1_1_2 = acc1_1_2 + x_9 * y_22;
+        acc0_1_2 = aotc_fma_f32x8(x_8, y_22, acc0_1_2);
+        acc1_1_2 = aotc_fma_f32x8(x_9, y_22, acc1_1_2);
         aotc_float32x8 y_23 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 4]);
-        acc0_2_2 = acc0_2_2 + x_8 * y_23;
-        acc1_2_2 = acc1_2_2 + x_9 * y_23;
+        acc0_2_2 = aotc_fma_f32x8(x_8, y_23, acc0_2_2);
+        acc1_2_2 = aotc_fma_f32x8(x_9, y_23, acc1_2_2);
         aotc_float32x8 y_24 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 2]);
-        acc0_3_2 = acc0_3_2 + x_8 * y_24;
-        acc1_3_2 = acc1_3_2 + x_9 * y_24;
+        acc0_3_2 = aotc_fma_f32x8(x_8, y_24, acc0_3_2);
+        acc1_3_2 = aotc_fma_f32x8(x_9, y_24, acc1_3_2);
         aotc_float32x8 x_10 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + 32));
         aotc_float32x8 x_11 = *(const aotc_float32x8u *)(p1 + (k0 * 144 + k1 * 48 + 40));
         aotc_float32x8 y_25 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 7]);
-        acc0_0_2 = acc0_0_2 + x_10 * y_25;
-        acc1_0_2 = acc1_0_2 + x_11 * y_25;
+        acc0_0_2 = aotc_fma_f32x8(x_10, y_25, acc0_0_2);
+        acc1_0_2 = aotc_fma_f32x8(x_11, y_25, acc1_0_2);
         aotc_float32x8 y_26 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 5]);
-        acc0_1_2 = acc0_1_2 + x_10 * y_26;
-        acc1_1_2 = acc1_1_2 + x_11 * y_26;
+        acc0_1_2 = aotc_fma_f32x8(x_10, y_26, acc0_1_2);
+        acc1_1_2 = aotc_fma_f32x8(x_11, y_26, acc1_1_2);
         aotc_float32x8 y_27 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 3]);
-        acc0_2_2 = acc0_2_2 + x_10 * y_27;
-        acc1_2_2 = acc1_2_2 + x_11 * y_27;
+        acc0_2_2 = aotc_fma_f32x8(x_10, y_27, acc0_2_2);
+        acc1_2_2 = aotc_fma_f32x8(x_11, y_27, acc1_2_2);
         aotc_float32x8 y_28 = aotc_splat_f32x8(p0[k0 * 1024 + i2 * 64 + k1 * 32 - 1]);
-        acc0_3_2 = acc0_3_2 + x_10 * y_28;
-        acc1_3_2 = acc1_3_2 + x_11 * y_28;
+        acc0_3_2 = aotc_fma_f32x8(x_10, y_28, acc0_3_2);
+        acc1_3_2 = aotc_fma_f32x8(x_11, y_28, acc1_3_2);
       }
     }
     *(aotc_float32x8u *)(tile + 0) = acc0_0_2;
@@ -315,10 +356,8 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_transpose_f32x8(turned + 0, 8, tile + 0, 16);
     aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
     for (ptrdiff_t i1_2 = 0; i1_2 < 16; ++i1_2) {
-      for (ptrdiff_t i3_2 = 0; i3_2 < 4; ++i3_2) {
-        float conv2d_2 = turned[i1_2 * 8 + i3_2];
-        relu[i1_2 * 256 + i2 * 16 + i3_2 + 12] = aotc_maxc_f32(conv2d_2 + p2[i1_2], 0.0f);
-      }
+      aotc_float32x4 conv2d_4 = *(const aotc_float32x4u *)(turned + i1_2 * 8);
+      *(aotc_float32x4u *)(relu + (i1_2 * 256 + i2 * 16 + 12)) = aotc_maxc_f32x4(conv2d_4 + aotc_splat_f32x4(p2[i1_2]), (aotc_float32x4){0});
     }
   }
 }

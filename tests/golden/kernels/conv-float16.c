@@ -18,6 +18,8 @@ typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__))
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -28,14 +30,14 @@ static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
 }
 
 static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
+  uint32_t y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
 
 #if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
@@ -81,6 +83,32 @@ static inline aotc_float32x8 aotc_load_f16x8(const uint16_t *from) {
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
@@ -135,14 +163,6 @@ __attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_
   }
 }
 #endif
-
-static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
-  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
-}
-
-static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
-}
 
 static inline aotc_float32x4 aotc_load_f16x4(const uint16_t *from) {
 #if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
@@ -214,6 +234,14 @@ static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 v) {
   return aotc_load_f16x4(bits);
 }
 
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+}
+
 void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT p1, uint16_t *relu, float *padded, const aotc_team *team);
 
 #ifdef __cplusplus
@@ -225,17 +253,19 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
   float turned[128] AOTC_ALIGNED(64);
   ptrdiff_t lo = (ptrdiff_t)team->part * 64 / team->parts;
   ptrdiff_t hi = ((ptrdiff_t)team->part + 1) * 64 / team->parts;
-  for (ptrdiff_t i = aotc_index_max_i64(lo * 64, 0); i < aotc_index_min_i64(hi * 64, 4096); ++i) {
-    padded[i] = 0.0f;
+  ptrdiff_t rest = aotc_index_max_i64(lo * 64, 0) + aotc_index_max_i64(aotc_index_min_i64(hi * 64, 4096) - aotc_index_max_i64(lo * 64, 0), 0) / 8 * 8;
+  for (ptrdiff_t i = aotc_index_max_i64(lo * 64, 0); i < aotc_index_min_i64(hi * 64 - 7, 4089); i += 8) {
+    *(aotc_float32x8u *)(padded + i) = (aotc_float32x8){0};
+  }
+  for (ptrdiff_t i_1 = rest; i_1 < aotc_index_min_i64(hi * 64, 4096); ++i_1) {
+    padded[i_1] = 0.0f;
   }
   AOTC_TEAM_SYNC(team);
   ptrdiff_t lo_1 = (ptrdiff_t)team->part * 16 / team->parts;
   ptrdiff_t hi_1 = ((ptrdiff_t)team->part + 1) * 16 / team->parts;
   for (ptrdiff_t s = aotc_index_max_i64(lo_1, 0); s < aotc_index_min_i64(hi_1, 16); ++s) {
     for (ptrdiff_t s_1 = 1; s_1 < 15; ++s_1) {
-      for (ptrdiff_t s_2 = 1; s_2 < 9; s_2 += 8) {
-        *(aotc_float32x8u *)(padded + (s * 256 + s_1 * 16 + s_2)) = aotc_load_f16x8(p0 + (s * 196 + s_1 * 14 + s_2 - 15));
-      }
+      *(aotc_float32x8u *)(padded + (s * 256 + s_1 * 16 + 1)) = aotc_load_f16x8(p0 + (s * 196 + s_1 * 14 - 14));
       *(aotc_float32x8u *)(padded + (s * 256 + s_1 * 16 + 7)) = aotc_load_f16x8(p0 + (s * 196 + s_1 * 14 - 8));
     }
   }
@@ -261,20 +291,20 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
               aotc_float32x8 x = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16));
               aotc_float32x8 x_1 = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16 + 8));
               aotc_float32x8 y = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + i3 * 5 + k2]);
-              acc0_0 = acc0_0 + x * y;
-              acc1_0 = acc1_0 + x_1 * y;
+              acc0_0 = aotc_fma_f32x8(x, y, acc0_0);
+              acc1_0 = aotc_fma_f32x8(x_1, y, acc1_0);
               aotc_float32x8 y_1 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + i3 * 5 + k2 + 1]);
-              acc0_1 = acc0_1 + x * y_1;
-              acc1_1 = acc1_1 + x_1 * y_1;
+              acc0_1 = aotc_fma_f32x8(x, y_1, acc0_1);
+              acc1_1 = aotc_fma_f32x8(x_1, y_1, acc1_1);
               aotc_float32x8 y_2 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + i3 * 5 + k2 + 2]);
-              acc0_2 = acc0_2 + x * y_2;
-              acc1_2 = acc1_2 + x_1 * y_2;
+              acc0_2 = aotc_fma_f32x8(x, y_2, acc0_2);
+              acc1_2 = aotc_fma_f32x8(x_1, y_2, acc1_2);
               aotc_float32x8 y_3 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + i3 * 5 + k2 + 3]);
-              acc0_3 = acc0_3 + x * y_3;
-              acc1_3 = acc1_3 + x_1 * y_3;
+              acc0_3 = aotc_fma_f32x8(x, y_3, acc0_3);
+              acc1_3 = aotc_fma_f32x8(x_1, y_3, acc1_3);
               aotc_float32x8 y_4 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + i3 * 5 + k2 + 4]);
-              acc0_4 = acc0_4 + x * y_4;
-              acc1_4 = acc1_4 + x_1 * y_4;
+              acc0_4 = aotc_fma_f32x8(x, y_4, acc0_4);
+              acc1_4 = aotc_fma_f32x8(x_1, y_4, acc1_4);
             }
           }
         }
@@ -297,10 +327,8 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
         aotc_transpose_f32x8(turned + 0, 8, tile + 0, 16);
         aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
         for (ptrdiff_t i1_1 = 0; i1_1 < 16; ++i1_1) {
-          for (ptrdiff_t i3_1 = 0; i3_1 < 4; i3_1 += 4) {
-            aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + (i1_1 * 8 + i3_1));
-            aotc_store_f16x4(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5 + i3_1), aotc_maxc_f32x4(aotc_round_f16x4(conv2d), (aotc_float32x4){0}));
-          }
+          aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + i1_1 * 8);
+          aotc_store_f16x4(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5), aotc_maxc_f32x4(aotc_round_f16x4(conv2d), (aotc_float32x4){0}));
           aotc_float32x4 conv2d_1 = *(const aotc_float32x4u *)(turned + (i1_1 * 8 + 1));
           aotc_store_f16x4(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5 + 1), aotc_maxc_f32x4(aotc_round_f16x4(conv2d_1), (aotc_float32x4){0}));
         }
@@ -319,17 +347,17 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
             aotc_float32x8 x_2 = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16));
             aotc_float32x8 x_3 = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16 + 8));
             aotc_float32x8 y_5 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + k2 + 10]);
-            acc0_0_1 = acc0_0_1 + x_2 * y_5;
-            acc1_0_1 = acc1_0_1 + x_3 * y_5;
+            acc0_0_1 = aotc_fma_f32x8(x_2, y_5, acc0_0_1);
+            acc1_0_1 = aotc_fma_f32x8(x_3, y_5, acc1_0_1);
             aotc_float32x8 y_6 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + k2 + 11]);
-            acc0_1_1 = acc0_1_1 + x_2 * y_6;
-            acc1_1_1 = acc1_1_1 + x_3 * y_6;
+            acc0_1_1 = aotc_fma_f32x8(x_2, y_6, acc0_1_1);
+            acc1_1_1 = aotc_fma_f32x8(x_3, y_6, acc1_1_1);
             aotc_float32x8 y_7 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + k2 + 12]);
-            acc0_2_1 = acc0_2_1 + x_2 * y_7;
-            acc1_2_1 = acc1_2_1 + x_3 * y_7;
+            acc0_2_1 = aotc_fma_f32x8(x_2, y_7, acc0_2_1);
+            acc1_2_1 = aotc_fma_f32x8(x_3, y_7, acc1_2_1);
             aotc_float32x8 y_8 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + k2 + 13]);
-            acc0_3_1 = acc0_3_1 + x_2 * y_8;
-            acc1_3_1 = acc1_3_1 + x_3 * y_8;
+            acc0_3_1 = aotc_fma_f32x8(x_2, y_8, acc0_3_1);
+            acc1_3_1 = aotc_fma_f32x8(x_3, y_8, acc1_3_1);
           }
         }
       }
@@ -352,10 +380,8 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
       aotc_transpose_f32x8(turned + 0, 8, tile + 0, 16);
       aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
       for (ptrdiff_t i1_2 = 0; i1_2 < 16; ++i1_2) {
-        for (ptrdiff_t i3_2 = 0; i3_2 < 4; i3_2 += 4) {
-          aotc_float32x4 conv2d_2 = *(const aotc_float32x4u *)(turned + (i1_2 * 8 + i3_2));
-          aotc_store_f16x4(relu + (i1 * 3136 + i1_2 * 196 + i2 * 14 + i3_2 + 10), aotc_maxc_f32x4(aotc_round_f16x4(conv2d_2), (aotc_float32x4){0}));
-        }
+        aotc_float32x4 conv2d_2 = *(const aotc_float32x4u *)(turned + i1_2 * 8);
+        aotc_store_f16x4(relu + (i1 * 3136 + i1_2 * 196 + i2 * 14 + 10), aotc_maxc_f32x4(aotc_round_f16x4(conv2d_2), (aotc_float32x4){0}));
       }
     }
   }

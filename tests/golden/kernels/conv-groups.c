@@ -14,6 +14,8 @@ extern "C" {
 
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -26,6 +28,32 @@ static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
@@ -81,8 +109,12 @@ __attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_
 }
 #endif
 
-static inline float aotc_maxc_f32(float a, float b) {
-  return b > a ? b : a;
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);
@@ -113,58 +145,58 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_float32x8 acc0_12 = (aotc_float32x8){0};
       aotc_float32x8 acc0_13 = (aotc_float32x8){0};
       for (ptrdiff_t k0 = 0; k0 < 4; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 15); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 15, 3); ++k1) {
           aotc_float32x8 x = *(const aotc_float32x8u *)(p1 + (i1 * 288 + k0 * 72 + k1 * 24));
-          acc0_1 = acc0_1 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 14]);
-          acc0_2 = acc0_2 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 13]);
-          acc0_3 = acc0_3 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 12]);
-          acc0_4 = acc0_4 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 11]);
-          acc0_5 = acc0_5 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 10]);
-          acc0_6 = acc0_6 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 9]);
-          acc0_7 = acc0_7 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 8]);
-          acc0_8 = acc0_8 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 7]);
-          acc0_9 = acc0_9 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 6]);
-          acc0_10 = acc0_10 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 5]);
-          acc0_11 = acc0_11 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 4]);
-          acc0_12 = acc0_12 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 3]);
-          acc0_13 = acc0_13 + x * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 2]);
+          acc0_1 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 14]), acc0_1);
+          acc0_2 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 13]), acc0_2);
+          acc0_3 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 12]), acc0_3);
+          acc0_4 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 11]), acc0_4);
+          acc0_5 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 10]), acc0_5);
+          acc0_6 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 9]), acc0_6);
+          acc0_7 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 8]), acc0_7);
+          acc0_8 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 7]), acc0_8);
+          acc0_9 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 6]), acc0_9);
+          acc0_10 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 5]), acc0_10);
+          acc0_11 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 4]), acc0_11);
+          acc0_12 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 3]), acc0_12);
+          acc0_13 = aotc_fma_f32x8(x, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 2]), acc0_13);
         }
       }
       for (ptrdiff_t k0 = 0; k0 < 4; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 15); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 15, 3); ++k1) {
           aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p1 + (i1 * 288 + k0 * 72 + k1 * 24 + 8));
-          acc0_0 = acc0_0 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 14]);
-          acc0_1 = acc0_1 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 13]);
-          acc0_2 = acc0_2 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 12]);
-          acc0_3 = acc0_3 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 11]);
-          acc0_4 = acc0_4 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 10]);
-          acc0_5 = acc0_5 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 9]);
-          acc0_6 = acc0_6 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 8]);
-          acc0_7 = acc0_7 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 7]);
-          acc0_8 = acc0_8 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 6]);
-          acc0_9 = acc0_9 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 5]);
-          acc0_10 = acc0_10 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 4]);
-          acc0_11 = acc0_11 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 3]);
-          acc0_12 = acc0_12 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 2]);
-          acc0_13 = acc0_13 + x_1 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 1]);
+          acc0_0 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 14]), acc0_0);
+          acc0_1 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 13]), acc0_1);
+          acc0_2 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 12]), acc0_2);
+          acc0_3 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 11]), acc0_3);
+          acc0_4 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 10]), acc0_4);
+          acc0_5 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 9]), acc0_5);
+          acc0_6 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 8]), acc0_6);
+          acc0_7 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 7]), acc0_7);
+          acc0_8 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 6]), acc0_8);
+          acc0_9 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 5]), acc0_9);
+          acc0_10 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 4]), acc0_10);
+          acc0_11 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 3]), acc0_11);
+          acc0_12 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 2]), acc0_12);
+          acc0_13 = aotc_fma_f32x8(x_1, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 1]), acc0_13);
         }
       }
       for (ptrdiff_t k0 = 0; k0 < 4; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 15); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 15, 3); ++k1) {
           aotc_float32x8 x_2 = *(const aotc_float32x8u *)(p1 + (i1 * 288 + k0 * 72 + k1 * 24 + 16));
-          acc0_0 = acc0_0 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 13]);
-          acc0_1 = acc0_1 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 12]);
-          acc0_2 = acc0_2 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 11]);
-          acc0_3 = acc0_3 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 10]);
-          acc0_4 = acc0_4 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 9]);
-          acc0_5 = acc0_5 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 8]);
-          acc0_6 = acc0_6 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 7]);
-          acc0_7 = acc0_7 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 6]);
-          acc0_8 = acc0_8 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 5]);
-          acc0_9 = acc0_9 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 4]);
-          acc0_10 = acc0_10 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 3]);
-          acc0_11 = acc0_11 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 2]);
-          acc0_12 = acc0_12 + x_2 * aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 1]);
+          acc0_0 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 13]), acc0_0);
+          acc0_1 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 12]), acc0_1);
+          acc0_2 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 11]), acc0_2);
+          acc0_3 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 10]), acc0_3);
+          acc0_4 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 9]), acc0_4);
+          acc0_5 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 8]), acc0_5);
+          acc0_6 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 7]), acc0_6);
+          acc0_7 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 6]), acc0_7);
+          acc0_8 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 5]), acc0_8);
+          acc0_9 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 4]), acc0_9);
+          acc0_10 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 3]), acc0_10);
+          acc0_11 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 2]), acc0_11);
+          acc0_12 = aotc_fma_f32x8(x_2, aotc_splat_f32x8(p0[k0 * 196 + i1 * 784 + i2 * 14 + k1 * 14 - 1]), acc0_12);
         }
       }
       *(aotc_float32x8u *)(tile + 0) = acc0_0;
@@ -186,10 +218,10 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       aotc_transpose_f32x8(turned + 0, 16, tile + 0, 8);
       aotc_transpose_f32x8(turned + 8, 16, tile + 64, 8);
       for (ptrdiff_t i1_1 = 0; i1_1 < 8; ++i1_1) {
-        for (ptrdiff_t i3 = 0; i3 < 14; ++i3) {
-          float conv2d = turned[i1_1 * 16 + i3];
-          relu[i1 * 1568 + i1_1 * 196 + i2 * 14 + i3] = aotc_maxc_f32(conv2d + p2[i1 * 8 + i1_1], 0.0f);
-        }
+        aotc_float32x8 conv2d = *(const aotc_float32x8u *)(turned + i1_1 * 16);
+        *(aotc_float32x8u *)(relu + (i1 * 1568 + i1_1 * 196 + i2 * 14)) = aotc_maxc_f32x8(conv2d + aotc_splat_f32x8(p2[i1 * 8 + i1_1]), (aotc_float32x8){0});
+        aotc_float32x8 conv2d_1 = *(const aotc_float32x8u *)(turned + (i1_1 * 16 + 6));
+        *(aotc_float32x8u *)(relu + (i1 * 1568 + i1_1 * 196 + i2 * 14 + 6)) = aotc_maxc_f32x8(conv2d_1 + aotc_splat_f32x8(p2[i1 * 8 + i1_1]), (aotc_float32x8){0});
       }
     }
   }

@@ -12,8 +12,12 @@ extern "C" {
 #pragma GCC optimize("no-predictive-commoning")
 #endif
 
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef float aotc_float32x16 __attribute__((__vector_size__(64), __may_alias__));
 typedef float aotc_float32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x16 __attribute__((__vector_size__(64), __may_alias__));
 typedef int32_t aotc_int32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
 
@@ -30,6 +34,32 @@ static inline aotc_float32x16 aotc_splat_f32x16(float x) {
   return v;
 }
 
+static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16 b, aotc_float32x16 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x16 y = a;
+  for (int i = 0; i < 16; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
 static inline aotc_float32x16 aotc_blend_f32x16(aotc_int32x16 m, aotc_float32x16 a, aotc_float32x16 b) {
   return (aotc_float32x16)(((aotc_int32x16)a & m) | ((aotc_int32x16)b & ~m));
 }
@@ -38,8 +68,17 @@ static inline aotc_float32x16 aotc_maxc_f32x16(aotc_float32x16 a, aotc_float32x1
   return aotc_blend_f32x16((aotc_int32x16)(b > a), b, a);
 }
 
-static inline float aotc_maxc_f32(float a, float b) {
-  return b > a ? b : a;
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);
@@ -74,29 +113,29 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
         aotc_float32x16 x = *(const aotc_float32x16u *)(p0 + (k0 * 196 + i3 * 32));
         aotc_float32x16 x_1 = *(const aotc_float32x16u *)(p0 + (k0 * 196 + i3 * 32 + 16));
         aotc_float32x16 y = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8]);
-        acc0_0 = acc0_0 + x * y;
-        acc1_0 = acc1_0 + x_1 * y;
+        acc0_0 = aotc_fma_f32x16(x, y, acc0_0);
+        acc1_0 = aotc_fma_f32x16(x_1, y, acc1_0);
         aotc_float32x16 y_1 = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8 + 1]);
-        acc0_1 = acc0_1 + x * y_1;
-        acc1_1 = acc1_1 + x_1 * y_1;
+        acc0_1 = aotc_fma_f32x16(x, y_1, acc0_1);
+        acc1_1 = aotc_fma_f32x16(x_1, y_1, acc1_1);
         aotc_float32x16 y_2 = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8 + 2]);
-        acc0_2 = acc0_2 + x * y_2;
-        acc1_2 = acc1_2 + x_1 * y_2;
+        acc0_2 = aotc_fma_f32x16(x, y_2, acc0_2);
+        acc1_2 = aotc_fma_f32x16(x_1, y_2, acc1_2);
         aotc_float32x16 y_3 = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8 + 3]);
-        acc0_3 = acc0_3 + x * y_3;
-        acc1_3 = acc1_3 + x_1 * y_3;
+        acc0_3 = aotc_fma_f32x16(x, y_3, acc0_3);
+        acc1_3 = aotc_fma_f32x16(x_1, y_3, acc1_3);
         aotc_float32x16 y_4 = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8 + 4]);
-        acc0_4 = acc0_4 + x * y_4;
-        acc1_4 = acc1_4 + x_1 * y_4;
+        acc0_4 = aotc_fma_f32x16(x, y_4, acc0_4);
+        acc1_4 = aotc_fma_f32x16(x_1, y_4, acc1_4);
         aotc_float32x16 y_5 = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8 + 5]);
-        acc0_5 = acc0_5 + x * y_5;
-        acc1_5 = acc1_5 + x_1 * y_5;
+        acc0_5 = aotc_fma_f32x16(x, y_5, acc0_5);
+        acc1_5 = aotc_fma_f32x16(x_1, y_5, acc1_5);
         aotc_float32x16 y_6 = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8 + 6]);
-        acc0_6 = acc0_6 + x * y_6;
-        acc1_6 = acc1_6 + x_1 * y_6;
+        acc0_6 = aotc_fma_f32x16(x, y_6, acc0_6);
+        acc1_6 = aotc_fma_f32x16(x_1, y_6, acc1_6);
         aotc_float32x16 y_7 = aotc_splat_f32x16(p1[k0 * 32 + i1 * 8 + 7]);
-        acc0_7 = acc0_7 + x * y_7;
-        acc1_7 = acc1_7 + x_1 * y_7;
+        acc0_7 = aotc_fma_f32x16(x, y_7, acc0_7);
+        acc1_7 = aotc_fma_f32x16(x_1, y_7, acc1_7);
       }
       *(aotc_float32x16u *)(relu + (i1 * 1568 + i3 * 32)) = aotc_maxc_f32x16(acc0_0 + aotc_splat_f32x16(p2[i1 * 8]), (aotc_float32x16){0});
       *(aotc_float32x16u *)(relu + (i1 * 1568 + i3 * 32 + 16)) = aotc_maxc_f32x16(acc1_0 + aotc_splat_f32x16(p2[i1 * 8]), (aotc_float32x16){0});
@@ -129,14 +168,14 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     aotc_float32x16 acc0_7_1 = (aotc_float32x16){0};
     for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
       aotc_float32x16 x_2 = *(const aotc_float32x16u *)(p0 + (k0 * 196 + 180));
-      acc0_0_1 = acc0_0_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8]);
-      acc0_1_1 = acc0_1_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 1]);
-      acc0_2_1 = acc0_2_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 2]);
-      acc0_3_1 = acc0_3_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 3]);
-      acc0_4_1 = acc0_4_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 4]);
-      acc0_5_1 = acc0_5_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 5]);
-      acc0_6_1 = acc0_6_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 6]);
-      acc0_7_1 = acc0_7_1 + x_2 * aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 7]);
+      acc0_0_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8]), acc0_0_1);
+      acc0_1_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 1]), acc0_1_1);
+      acc0_2_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 2]), acc0_2_1);
+      acc0_3_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 3]), acc0_3_1);
+      acc0_4_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 4]), acc0_4_1);
+      acc0_5_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 5]), acc0_5_1);
+      acc0_6_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 6]), acc0_6_1);
+      acc0_7_1 = aotc_fma_f32x16(x_2, aotc_splat_f32x16(p1[k0 * 32 + i1_1 * 8 + 7]), acc0_7_1);
     }
     *(aotc_float32x16u *)(tile + 0) = acc0_0_1;
     *(aotc_float32x16u *)(tile + 32) = acc0_1_1;
@@ -147,10 +186,8 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     *(aotc_float32x16u *)(tile + 192) = acc0_6_1;
     *(aotc_float32x16u *)(tile + 224) = acc0_7_1;
     for (ptrdiff_t i1_2 = 0; i1_2 < 8; ++i1_2) {
-      for (ptrdiff_t i3_1 = 0; i3_1 < 4; ++i3_1) {
-        float conv2d = tile[i1_2 * 32 + i3_1 + 12];
-        relu[i1_1 * 1568 + i1_2 * 196 + i3_1 + 192] = aotc_maxc_f32(conv2d + p2[i1_1 * 8 + i1_2], 0.0f);
-      }
+      aotc_float32x4 conv2d = *(const aotc_float32x4u *)(tile + (i1_2 * 32 + 12));
+      *(aotc_float32x4u *)(relu + (i1_1 * 1568 + i1_2 * 196 + 192)) = aotc_maxc_f32x4(conv2d + aotc_splat_f32x4(p2[i1_1 * 8 + i1_2]), (aotc_float32x4){0});
     }
   }
 }

@@ -45,7 +45,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       float acc2_3 = 0.0f;
       float acc3_3 = 0.0f;
       for (ptrdiff_t k0 = 0; k0 < 4; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
           float x = p1[i1 * 144 + k0 * 36 + k1 * 12];
           float x_1 = p1[i1 * 144 + k0 * 36 + k1 * 12 + 1];
           float x_2 = p1[i1 * 144 + k0 * 36 + k1 * 12 + 2];
@@ -69,7 +69,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       }
       for (ptrdiff_t k2 = 1; k2 < 3; ++k2) {
         for (ptrdiff_t k0 = 0; k0 < 4; ++k0) {
-          for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+          for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
             float x_4 = p1[i1 * 144 + k0 * 36 + k1 * 12 + k2 * 4];
             float x_5 = p1[i1 * 144 + k0 * 36 + k1 * 12 + k2 * 4 + 1];
             float x_6 = p1[i1 * 144 + k0 * 36 + k1 * 12 + k2 * 4 + 2];
@@ -137,7 +137,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       float acc3_3_1 = 0.0f;
       for (ptrdiff_t k2 = 0; k2 < 2; ++k2) {
         for (ptrdiff_t k0 = 0; k0 < 4; ++k0) {
-          for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+          for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
             float x_8 = p1[i1 * 144 + k0 * 36 + k1 * 12 + k2 * 4];
             float x_9 = p1[i1 * 144 + k0 * 36 + k1 * 12 + k2 * 4 + 1];
             float x_10 = p1[i1 * 144 + k0 * 36 + k1 * 12 + k2 * 4 + 2];
@@ -166,7 +166,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
         }
       }
       for (ptrdiff_t k0 = 0; k0 < 4; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
           float x_12 = p1[i1 * 144 + k0 * 36 + k1 * 12 + 8];
           float x_13 = p1[i1 * 144 + k0 * 36 + k1 * 12 + 9];
           float x_14 = p1[i1 * 144 + k0 * 36 + k1 * 12 + 10];

@@ -30,6 +30,32 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   return v;
 }
 
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
 static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
   return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
 }
@@ -61,17 +87,17 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
         aotc_float32x8 x = *(const aotc_float32x8u *)(p0 + (k0 * 784 + i3 * 16));
         aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p0 + (k0 * 784 + i3 * 16 + 8));
         aotc_float32x8 y = aotc_splat_f32x8(p1[i1 / 4 * 1024 + k0 * 16 + i1 % 4 * 4]);
-        acc0_0 = acc0_0 + x * y;
-        acc1_0 = acc1_0 + x_1 * y;
+        acc0_0 = aotc_fma_f32x8(x, y, acc0_0);
+        acc1_0 = aotc_fma_f32x8(x_1, y, acc1_0);
         aotc_float32x8 y_1 = aotc_splat_f32x8(p1[i1 / 4 * 1024 + k0 * 16 + i1 % 4 * 4 + 1]);
-        acc0_1 = acc0_1 + x * y_1;
-        acc1_1 = acc1_1 + x_1 * y_1;
+        acc0_1 = aotc_fma_f32x8(x, y_1, acc0_1);
+        acc1_1 = aotc_fma_f32x8(x_1, y_1, acc1_1);
         aotc_float32x8 y_2 = aotc_splat_f32x8(p1[i1 / 4 * 1024 + k0 * 16 + i1 % 4 * 4 + 2]);
-        acc0_2 = acc0_2 + x * y_2;
-        acc1_2 = acc1_2 + x_1 * y_2;
+        acc0_2 = aotc_fma_f32x8(x, y_2, acc0_2);
+        acc1_2 = aotc_fma_f32x8(x_1, y_2, acc1_2);
         aotc_float32x8 y_3 = aotc_splat_f32x8(p1[i1 / 4 * 1024 + k0 * 16 + i1 % 4 * 4 + 3]);
-        acc0_3 = acc0_3 + x * y_3;
-        acc1_3 = acc1_3 + x_1 * y_3;
+        acc0_3 = aotc_fma_f32x8(x, y_3, acc0_3);
+        acc1_3 = aotc_fma_f32x8(x_1, y_3, acc1_3);
       }
       *(aotc_float32x8u *)(relu + (i1 * 3136 + i3 * 16)) = aotc_maxc_f32x8(acc0_0 + aotc_splat_f32x8(p2[i1 * 4]), (aotc_float32x8){0});
       *(aotc_float32x8u *)(relu + (i1 * 3136 + i3 * 16 + 8)) = aotc_maxc_f32x8(acc1_0 + aotc_splat_f32x8(p2[i1 * 4]), (aotc_float32x8){0});

@@ -12,8 +12,12 @@ extern "C" {
 #pragma GCC optimize("no-predictive-commoning")
 #endif
 
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -26,6 +30,32 @@ static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)
@@ -104,32 +134,32 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, fl
       aotc_float32x8 acc0_3 = (aotc_float32x8){0};
       aotc_float32x8 acc1_3 = (aotc_float32x8){0};
       for (ptrdiff_t k0 = 0; k0 < 8; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(2, i2 * -1 + 8); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 8, 2); ++k1) {
           aotc_float32x8 x = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32));
           aotc_float32x8 x_1 = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32 + 8));
           aotc_float32x8 y = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 7]);
-          acc0_1 = acc0_1 + x * y;
-          acc1_1 = acc1_1 + x_1 * y;
+          acc0_1 = aotc_fma_f32x8(x, y, acc0_1);
+          acc1_1 = aotc_fma_f32x8(x_1, y, acc1_1);
           aotc_float32x8 y_1 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 6]);
-          acc0_2 = acc0_2 + x * y_1;
-          acc1_2 = acc1_2 + x_1 * y_1;
+          acc0_2 = aotc_fma_f32x8(x, y_1, acc0_2);
+          acc1_2 = aotc_fma_f32x8(x_1, y_1, acc1_2);
           aotc_float32x8 y_2 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 5]);
-          acc0_3 = acc0_3 + x * y_2;
-          acc1_3 = acc1_3 + x_1 * y_2;
+          acc0_3 = aotc_fma_f32x8(x, y_2, acc0_3);
+          acc1_3 = aotc_fma_f32x8(x_1, y_2, acc1_3);
           aotc_float32x8 x_2 = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32 + 16));
           aotc_float32x8 x_3 = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32 + 24));
           aotc_float32x8 y_3 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 7]);
-          acc0_0 = acc0_0 + x_2 * y_3;
-          acc1_0 = acc1_0 + x_3 * y_3;
+          acc0_0 = aotc_fma_f32x8(x_2, y_3, acc0_0);
+          acc1_0 = aotc_fma_f32x8(x_3, y_3, acc1_0);
           aotc_float32x8 y_4 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 6]);
-          acc0_1 = acc0_1 + x_2 * y_4;
-          acc1_1 = acc1_1 + x_3 * y_4;
+          acc0_1 = aotc_fma_f32x8(x_2, y_4, acc0_1);
+          acc1_1 = aotc_fma_f32x8(x_3, y_4, acc1_1);
           aotc_float32x8 y_5 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 5]);
-          acc0_2 = acc0_2 + x_2 * y_5;
-          acc1_2 = acc1_2 + x_3 * y_5;
+          acc0_2 = aotc_fma_f32x8(x_2, y_5, acc0_2);
+          acc1_2 = aotc_fma_f32x8(x_3, y_5, acc1_2);
           aotc_float32x8 y_6 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 4]);
-          acc0_3 = acc0_3 + x_2 * y_6;
-          acc1_3 = acc1_3 + x_3 * y_6;
+          acc0_3 = aotc_fma_f32x8(x_2, y_6, acc0_3);
+          acc1_3 = aotc_fma_f32x8(x_3, y_6, acc1_3);
         }
       }
       *(aotc_float32x8u *)(tile + 0) = acc0_0;
@@ -151,10 +181,8 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, fl
       aotc_transpose_f32x8(turned + 0, 8, tile + 0, 16);
       aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
       for (ptrdiff_t i1_1 = 0; i1_1 < 16; ++i1_1) {
-        for (ptrdiff_t i3 = 0; i3 < 4; ++i3) {
-          float conv2d_1 = turned[i1_1 * 8 + i3];
-          conv2d[i1 * 1024 + i1_1 * 64 + i2 * 8 + i3] = conv2d_1;
-        }
+        aotc_float32x4 conv2d_1 = *(const aotc_float32x4u *)(turned + i1_1 * 8);
+        *(aotc_float32x4u *)(conv2d + (i1 * 1024 + i1_1 * 64 + i2 * 8)) = conv2d_1;
       }
       aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
       aotc_float32x8 acc1_0_1 = (aotc_float32x8){0};
@@ -165,32 +193,32 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, fl
       aotc_float32x8 acc0_3_1 = (aotc_float32x8){0};
       aotc_float32x8 acc1_3_1 = (aotc_float32x8){0};
       for (ptrdiff_t k0 = 0; k0 < 8; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(2, i2 * -1 + 8); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 8, 2); ++k1) {
           aotc_float32x8 x_4 = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32));
           aotc_float32x8 x_5 = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32 + 8));
           aotc_float32x8 y_7 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 4]);
-          acc0_0_1 = acc0_0_1 + x_4 * y_7;
-          acc1_0_1 = acc1_0_1 + x_5 * y_7;
+          acc0_0_1 = aotc_fma_f32x8(x_4, y_7, acc0_0_1);
+          acc1_0_1 = aotc_fma_f32x8(x_5, y_7, acc1_0_1);
           aotc_float32x8 y_8 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 3]);
-          acc0_1_1 = acc0_1_1 + x_4 * y_8;
-          acc1_1_1 = acc1_1_1 + x_5 * y_8;
+          acc0_1_1 = aotc_fma_f32x8(x_4, y_8, acc0_1_1);
+          acc1_1_1 = aotc_fma_f32x8(x_5, y_8, acc1_1_1);
           aotc_float32x8 y_9 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 2]);
-          acc0_2_1 = acc0_2_1 + x_4 * y_9;
-          acc1_2_1 = acc1_2_1 + x_5 * y_9;
+          acc0_2_1 = aotc_fma_f32x8(x_4, y_9, acc0_2_1);
+          acc1_2_1 = aotc_fma_f32x8(x_5, y_9, acc1_2_1);
           aotc_float32x8 y_10 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 1]);
-          acc0_3_1 = acc0_3_1 + x_4 * y_10;
-          acc1_3_1 = acc1_3_1 + x_5 * y_10;
+          acc0_3_1 = aotc_fma_f32x8(x_4, y_10, acc0_3_1);
+          acc1_3_1 = aotc_fma_f32x8(x_5, y_10, acc1_3_1);
           aotc_float32x8 x_6 = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32 + 16));
           aotc_float32x8 x_7 = *(const aotc_float32x8u *)(p1 + (i1 * 512 + k0 * 64 + k1 * 32 + 24));
           aotc_float32x8 y_11 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 3]);
-          acc0_0_1 = acc0_0_1 + x_6 * y_11;
-          acc1_0_1 = acc1_0_1 + x_7 * y_11;
+          acc0_0_1 = aotc_fma_f32x8(x_6, y_11, acc0_0_1);
+          acc1_0_1 = aotc_fma_f32x8(x_7, y_11, acc1_0_1);
           aotc_float32x8 y_12 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 2]);
-          acc0_1_1 = acc0_1_1 + x_6 * y_12;
-          acc1_1_1 = acc1_1_1 + x_7 * y_12;
+          acc0_1_1 = aotc_fma_f32x8(x_6, y_12, acc0_1_1);
+          acc1_1_1 = aotc_fma_f32x8(x_7, y_12, acc1_1_1);
           aotc_float32x8 y_13 = aotc_splat_f32x8(p0[k0 * 49 + i2 * 7 + k1 * 7 - 1]);
-          acc0_2_1 = acc0_2_1 + x_6 * y_13;
-          acc1_2_1 = acc1_2_1 + x_7 * y_13;
+          acc0_2_1 = aotc_fma_f32x8(x_6, y_13, acc0_2_1);
+          acc1_2_1 = aotc_fma_f32x8(x_7, y_13, acc1_2_1);
         }
       }
       *(aotc_float32x8u *)(tile + 0) = acc0_0_1;
@@ -212,10 +240,8 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, fl
       aotc_transpose_f32x8(turned + 0, 8, tile + 0, 16);
       aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
       for (ptrdiff_t i1_2 = 0; i1_2 < 16; ++i1_2) {
-        for (ptrdiff_t i3_1 = 0; i3_1 < 4; ++i3_1) {
-          float conv2d_2 = turned[i1_2 * 8 + i3_1];
-          conv2d[i1 * 1024 + i1_2 * 64 + i2 * 8 + i3_1 + 4] = conv2d_2;
-        }
+        aotc_float32x4 conv2d_2 = *(const aotc_float32x4u *)(turned + i1_2 * 8);
+        *(aotc_float32x4u *)(conv2d + (i1 * 1024 + i1_2 * 64 + i2 * 8 + 4)) = conv2d_2;
       }
     }
   }

@@ -14,6 +14,8 @@ extern "C" {
 
 typedef float aotc_float32x16 __attribute__((__vector_size__(64), __may_alias__));
 typedef float aotc_float32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef int32_t aotc_int32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -26,6 +28,32 @@ static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
 static inline aotc_float32x16 aotc_splat_f32x16(float x) {
   const aotc_float32x16 v = {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16 b, aotc_float32x16 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x16 y = a;
+  for (int i = 0; i < 16; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT dense, const aotc_team *team);
@@ -67,37 +95,37 @@ void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RES
       aotc_float32x16 x_1 = *(const aotc_float32x16u *)(p1 + (k0 * 48 + 16));
       aotc_float32x16 x_2 = *(const aotc_float32x16u *)(p1 + (k0 * 48 + 32));
       aotc_float32x16 y = aotc_splat_f32x16(p0[i0 * 512 + k0]);
-      acc0_0 = acc0_0 + x * y;
-      acc1_0 = acc1_0 + x_1 * y;
-      acc2_0 = acc2_0 + x_2 * y;
+      acc0_0 = aotc_fma_f32x16(x, y, acc0_0);
+      acc1_0 = aotc_fma_f32x16(x_1, y, acc1_0);
+      acc2_0 = aotc_fma_f32x16(x_2, y, acc2_0);
       aotc_float32x16 y_1 = aotc_splat_f32x16(p0[i0 * 512 + k0 + 64]);
-      acc0_1 = acc0_1 + x * y_1;
-      acc1_1 = acc1_1 + x_1 * y_1;
-      acc2_1 = acc2_1 + x_2 * y_1;
+      acc0_1 = aotc_fma_f32x16(x, y_1, acc0_1);
+      acc1_1 = aotc_fma_f32x16(x_1, y_1, acc1_1);
+      acc2_1 = aotc_fma_f32x16(x_2, y_1, acc2_1);
       aotc_float32x16 y_2 = aotc_splat_f32x16(p0[i0 * 512 + k0 + 128]);
-      acc0_2 = acc0_2 + x * y_2;
-      acc1_2 = acc1_2 + x_1 * y_2;
-      acc2_2 = acc2_2 + x_2 * y_2;
+      acc0_2 = aotc_fma_f32x16(x, y_2, acc0_2);
+      acc1_2 = aotc_fma_f32x16(x_1, y_2, acc1_2);
+      acc2_2 = aotc_fma_f32x16(x_2, y_2, acc2_2);
       aotc_float32x16 y_3 = aotc_splat_f32x16(p0[i0 * 512 + k0 + 192]);
-      acc0_3 = acc0_3 + x * y_3;
-      acc1_3 = acc1_3 + x_1 * y_3;
-      acc2_3 = acc2_3 + x_2 * y_3;
+      acc0_3 = aotc_fma_f32x16(x, y_3, acc0_3);
+      acc1_3 = aotc_fma_f32x16(x_1, y_3, acc1_3);
+      acc2_3 = aotc_fma_f32x16(x_2, y_3, acc2_3);
       aotc_float32x16 y_4 = aotc_splat_f32x16(p0[i0 * 512 + k0 + 256]);
-      acc0_4 = acc0_4 + x * y_4;
-      acc1_4 = acc1_4 + x_1 * y_4;
-      acc2_4 = acc2_4 + x_2 * y_4;
+      acc0_4 = aotc_fma_f32x16(x, y_4, acc0_4);
+      acc1_4 = aotc_fma_f32x16(x_1, y_4, acc1_4);
+      acc2_4 = aotc_fma_f32x16(x_2, y_4, acc2_4);
       aotc_float32x16 y_5 = aotc_splat_f32x16(p0[i0 * 512 + k0 + 320]);
-      acc0_5 = acc0_5 + x * y_5;
-      acc1_5 = acc1_5 + x_1 * y_5;
-      acc2_5 = acc2_5 + x_2 * y_5;
+      acc0_5 = aotc_fma_f32x16(x, y_5, acc0_5);
+      acc1_5 = aotc_fma_f32x16(x_1, y_5, acc1_5);
+      acc2_5 = aotc_fma_f32x16(x_2, y_5, acc2_5);
       aotc_float32x16 y_6 = aotc_splat_f32x16(p0[i0 * 512 + k0 + 384]);
-      acc0_6 = acc0_6 + x * y_6;
-      acc1_6 = acc1_6 + x_1 * y_6;
-      acc2_6 = acc2_6 + x_2 * y_6;
+      acc0_6 = aotc_fma_f32x16(x, y_6, acc0_6);
+      acc1_6 = aotc_fma_f32x16(x_1, y_6, acc1_6);
+      acc2_6 = aotc_fma_f32x16(x_2, y_6, acc2_6);
       aotc_float32x16 y_7 = aotc_splat_f32x16(p0[i0 * 512 + k0 + 448]);
-      acc0_7 = acc0_7 + x * y_7;
-      acc1_7 = acc1_7 + x_1 * y_7;
-      acc2_7 = acc2_7 + x_2 * y_7;
+      acc0_7 = aotc_fma_f32x16(x, y_7, acc0_7);
+      acc1_7 = aotc_fma_f32x16(x_1, y_7, acc1_7);
+      acc2_7 = aotc_fma_f32x16(x_2, y_7, acc2_7);
     }
     *(aotc_float32x16u *)(dense + i0 * 384) = acc0_0;
     *(aotc_float32x16u *)(dense + (i0 * 384 + 16)) = acc1_0;

@@ -13,49 +13,76 @@ extern "C" {
 
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef uint32_t aotc_uint32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
   return v;
 }
 
-static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
-static inline float aotc_exp_normal_f32(float y) {
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  return p * aotc_from_bits((aotc_bits(t) - 0x4b400000u + 127u) << 23);
+static inline aotc_float32x8 aotc_abs_f32x8(aotc_float32x8 a) {
+  return (aotc_float32x8)((aotc_int32x8)a & INT32_MAX);
 }
 
-static inline float aotc_tanh_f32(float x) {
-  const float a = fabsf(x);
-  const float s = x * x;
-  const float c = 10.0f < a ? 10.0f : a;
-  const float big = 1.0f - 2.0f / (aotc_exp_normal_f32(c + c) + 1.0f);
-  float p = -5.5286246e-3f;
-  p = p * s + 2.0483306e-2f;
-  p = p * s - 5.3692963e-2f;
-  p = p * s + 1.333090e-1f;
-  p = p * s - 3.3333263e-1f;
-  p = (p * s) * x + x;
-  return copysignf(a < 0.65f ? p : big, x);
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
+  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x8 aotc_copysign_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & INT32_MAX) | ((aotc_int32x8)b & INT32_MIN));
+}
+
+static inline aotc_float32x8 aotc_fused_tanh_f32x8(aotc_float32x8 x) {
+  const aotc_float32x8 t = aotc_abs_f32x8(x);
+  const aotc_float32x8 t_1 = x * x;
+  const aotc_float32x8 t_2 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(-0.0055286246f), t_1, aotc_splat_f32x8(0.020483306f)), t_1, aotc_splat_f32x8(-0.053692963f));
+  const aotc_float32x8 t_3 = aotc_fma_f32x8(aotc_fma_f32x8(t_2, t_1, aotc_splat_f32x8(0.133309f)), t_1, aotc_splat_f32x8(-0.33333263f));
+  const aotc_float32x8 t_4 = aotc_blend_f32x8((aotc_int32x8)(aotc_splat_f32x8(10.0f) < t), aotc_splat_f32x8(10.0f), t);
+  const aotc_float32x8 t_5 = t_4 + t_4;
+  const aotc_float32x8 t_6 = aotc_fma_f32x8(t_5, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
+  const aotc_float32x8 t_7 = t_6 - aotc_splat_f32x8(1.2582912e+07f);
+  const aotc_float32x8 t_8 = aotc_fma_f32x8(t_7, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_7, aotc_splat_f32x8(0.6933594f), t_5));
+  const aotc_float32x8 t_9 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_8, aotc_splat_f32x8(0.00836889f)), t_8, aotc_splat_f32x8(0.041666206f));
+  const aotc_float32x8 t_10 = aotc_fma_f32x8(aotc_fma_f32x8(t_9, t_8, aotc_splat_f32x8(0.16666518f)), t_8, aotc_splat_f32x8(0.5f));
+  const aotc_float32x8 t_11 = aotc_fma_f32x8(t_10 * t_8, t_8, t_8) + aotc_splat_f32x8(1.0f);
+  const aotc_uint32x8 t_12 = ((((aotc_uint32x8)t_6 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(127u)) << aotc_splat_u32x8(23u));
+  const aotc_float32x8 t_13 = aotc_splat_f32x8(2.0f) / aotc_fma_f32x8(t_11, (aotc_float32x8)t_12, aotc_splat_f32x8(1.0f));
+  const aotc_float32x8 t_14 = aotc_blend_f32x8((aotc_int32x8)(t < aotc_splat_f32x8(0.65f)), aotc_fma_f32x8(t_3 * t_1, x, x), aotc_splat_f32x8(1.0f) - t_13);
+  return aotc_copysign_f32x8(t_14, x);
 }
 
 void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT tanh_1);
@@ -65,7 +92,6 @@ void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RES
 #endif
 
 void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT tanh_1) {
-  float tile[32] AOTC_ALIGNED(64);
   aotc_float32x8 acc0_0 = (aotc_float32x8){0};
   aotc_float32x8 acc0_0b = (aotc_float32x8){0};
   aotc_float32x8 acc1_0 = (aotc_float32x8){0};
@@ -76,89 +102,81 @@ void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RES
   aotc_float32x8 acc3_0b = (aotc_float32x8){0};
   for (ptrdiff_t k0 = 0; k0 < 8; ++k0) {
     aotc_float32x8 y = aotc_splat_f32x8(p0[k0 * 8]);
-    acc0_0 = acc0_0 + *(const aotc_float32x8u *)(p1 + k0 * 256) * y;
-    acc1_0 = acc1_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 8)) * y;
-    acc2_0 = acc2_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 16)) * y;
-    acc3_0 = acc3_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 24)) * y;
+    acc0_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + k0 * 256), y, acc0_0);
+    acc1_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 8)), y, acc1_0);
+    acc2_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 16)), y, acc2_0);
+    acc3_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 24)), y, acc3_0);
     aotc_float32x8 y_1 = aotc_splat_f32x8(p0[k0 * 8 + 1]);
-    acc0_0b = acc0_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 32)) * y_1;
-    acc1_0b = acc1_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 40)) * y_1;
-    acc2_0b = acc2_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 48)) * y_1;
-    acc3_0b = acc3_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 56)) * y_1;
+    acc0_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 32)), y_1, acc0_0b);
+    acc1_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 40)), y_1, acc1_0b);
+    acc2_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 48)), y_1, acc2_0b);
+    acc3_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 56)), y_1, acc3_0b);
     aotc_float32x8 y_2 = aotc_splat_f32x8(p0[k0 * 8 + 2]);
-    acc0_0 = acc0_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 64)) * y_2;
-    acc1_0 = acc1_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 72)) * y_2;
-    acc2_0 = acc2_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 80)) * y_2;
-    acc3_0 = acc3_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 88)) * y_2;
+    acc0_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 64)), y_2, acc0_0);
+    acc1_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 72)), y_2, acc1_0);
+    acc2_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 80)), y_2, acc2_0);
+    acc3_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 88)), y_2, acc3_0);
     aotc_float32x8 y_3 = aotc_splat_f32x8(p0[k0 * 8 + 3]);
-    acc0_0b = acc0_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 96)) * y_3;
-    acc1_0b = acc1_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 104)) * y_3;
-    acc2_0b = acc2_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 112)) * y_3;
-    acc3_0b = acc3_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 120)) * y_3;
+    acc0_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 96)), y_3, acc0_0b);
+    acc1_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 104)), y_3, acc1_0b);
+    acc2_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 112)), y_3, acc2_0b);
+    acc3_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 120)), y_3, acc3_0b);
     aotc_float32x8 y_4 = aotc_splat_f32x8(p0[k0 * 8 + 4]);
-    acc0_0 = acc0_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 128)) * y_4;
-    acc1_0 = acc1_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 136)) * y_4;
-    acc2_0 = acc2_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 144)) * y_4;
-    acc3_0 = acc3_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 152)) * y_4;
+    acc0_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 128)), y_4, acc0_0);
+    acc1_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 136)), y_4, acc1_0);
+    acc2_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 144)), y_4, acc2_0);
+    acc3_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 152)), y_4, acc3_0);
     aotc_float32x8 y_5 = aotc_splat_f32x8(p0[k0 * 8 + 5]);
-    acc0_0b = acc0_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 160)) * y_5;
-    acc1_0b = acc1_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 168)) * y_5;
-    acc2_0b = acc2_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 176)) * y_5;
-    acc3_0b = acc3_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 184)) * y_5;
+    acc0_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 160)), y_5, acc0_0b);
+    acc1_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 168)), y_5, acc1_0b);
+    acc2_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 176)), y_5, acc2_0b);
+    acc3_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 184)), y_5, acc3_0b);
     aotc_float32x8 y_6 = aotc_splat_f32x8(p0[k0 * 8 + 6]);
-    acc0_0 = acc0_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 192)) * y_6;
-    acc1_0 = acc1_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 200)) * y_6;
-    acc2_0 = acc2_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 208)) * y_6;
-    acc3_0 = acc3_0 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 216)) * y_6;
+    acc0_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 192)), y_6, acc0_0);
+    acc1_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 200)), y_6, acc1_0);
+    acc2_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 208)), y_6, acc2_0);
+    acc3_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 216)), y_6, acc3_0);
     aotc_float32x8 y_7 = aotc_splat_f32x8(p0[k0 * 8 + 7]);
-    acc0_0b = acc0_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 224)) * y_7;
-    acc1_0b = acc1_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 232)) * y_7;
-    acc2_0b = acc2_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 240)) * y_7;
-    acc3_0b = acc3_0b + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 248)) * y_7;
+    acc0_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 224)), y_7, acc0_0b);
+    acc1_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 232)), y_7, acc1_0b);
+    acc2_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 240)), y_7, acc2_0b);
+    acc3_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 248)), y_7, acc3_0b);
   }
-  *(aotc_float32x8u *)(tile + 0) = acc0_0 + acc0_0b;
-  *(aotc_float32x8u *)(tile + 8) = acc1_0 + acc1_0b;
-  *(aotc_float32x8u *)(tile + 16) = acc2_0 + acc2_0b;
-  *(aotc_float32x8u *)(tile + 24) = acc3_0 + acc3_0b;
-  for (ptrdiff_t i1 = 0; i1 < 32; ++i1) {
-    float dense = tile[i1];
-    tanh_1[i1] = aotc_tanh_f32(dense);
-  }
+  *(aotc_float32x8u *)(tanh_1 + 0) = aotc_fused_tanh_f32x8(acc0_0 + acc0_0b);
+  *(aotc_float32x8u *)(tanh_1 + 8) = aotc_fused_tanh_f32x8(acc1_0 + acc1_0b);
+  *(aotc_float32x8u *)(tanh_1 + 16) = aotc_fused_tanh_f32x8(acc2_0 + acc2_0b);
+  *(aotc_float32x8u *)(tanh_1 + 24) = aotc_fused_tanh_f32x8(acc3_0 + acc3_0b);
   aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
   aotc_float32x8 acc0_0b_1 = (aotc_float32x8){0};
   aotc_float32x8 acc1_0_1 = (aotc_float32x8){0};
   aotc_float32x8 acc1_0b_1 = (aotc_float32x8){0};
   for (ptrdiff_t k0 = 0; k0 < 8; ++k0) {
     aotc_float32x8 y_8 = aotc_splat_f32x8(p0[k0 * 8]);
-    acc0_0_1 = acc0_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2048)) * y_8;
-    acc1_0_1 = acc1_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2056)) * y_8;
+    acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2048)), y_8, acc0_0_1);
+    acc1_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2056)), y_8, acc1_0_1);
     aotc_float32x8 y_9 = aotc_splat_f32x8(p0[k0 * 8 + 1]);
-    acc0_0b_1 = acc0_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2080)) * y_9;
-    acc1_0b_1 = acc1_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2088)) * y_9;
+    acc0_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2080)), y_9, acc0_0b_1);
+    acc1_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2088)), y_9, acc1_0b_1);
     aotc_float32x8 y_10 = aotc_splat_f32x8(p0[k0 * 8 + 2]);
-    acc0_0_1 = acc0_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2112)) * y_10;
-    acc1_0_1 = acc1_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2120)) * y_10;
+    acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2112)), y_10, acc0_0_1);
+    acc1_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2120)), y_10, acc1_0_1);
     aotc_float32x8 y_11 = aotc_splat_f32x8(p0[k0 * 8 + 3]);
-    acc0_0b_1 = acc0_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2144)) * y_11;
-    acc1_0b_1 = acc1_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2152)) * y_11;
+    acc0_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2144)), y_11, acc0_0b_1);
+    acc1_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2152)), y_11, acc1_0b_1);
     aotc_float32x8 y_12 = aotc_splat_f32x8(p0[k0 * 8 + 4]);
-    acc0_0_1 = acc0_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2176)) * y_12;
-    acc1_0_1 = acc1_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2184)) * y_12;
+    acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2176)), y_12, acc0_0_1);
+    acc1_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2184)), y_12, acc1_0_1);
     aotc_float32x8 y_13 = aotc_splat_f32x8(p0[k0 * 8 + 5]);
-    acc0_0b_1 = acc0_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2208)) * y_13;
-    acc1_0b_1 = acc1_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2216)) * y_13;
+    acc0_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2208)), y_13, acc0_0b_1);
+    acc1_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2216)), y_13, acc1_0b_1);
     aotc_float32x8 y_14 = aotc_splat_f32x8(p0[k0 * 8 + 6]);
-    acc0_0_1 = acc0_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2240)) * y_14;
-    acc1_0_1 = acc1_0_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2248)) * y_14;
+    acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2240)), y_14, acc0_0_1);
+    acc1_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2248)), y_14, acc1_0_1);
     aotc_float32x8 y_15 = aotc_splat_f32x8(p0[k0 * 8 + 7]);
-    acc0_0b_1 = acc0_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2272)) * y_15;
-    acc1_0b_1 = acc1_0b_1 + *(const aotc_float32x8u *)(p1 + (k0 * 256 + 2280)) * y_15;
+    acc0_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2272)), y_15, acc0_0b_1);
+    acc1_0b_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 256 + 2280)), y_15, acc1_0b_1);
   }
-  *(aotc_float32x8u *)(tile + 0) = acc0_0_1 + acc0_0b_1;
-  *(aotc_float32x8u *)(tile + 8) = acc1_0_1 + acc1_0b_1;
-  for (ptrdiff_t i1_1 = 0; i1_1 < 16; ++i1_1) {
-    float dense_1 = tile[i1_1];
-    tanh_1[i1_1 + 32] = aotc_tanh_f32(dense_1);
-  }
+  *(aotc_float32x8u *)(tanh_1 + 32) = aotc_fused_tanh_f32x8(acc0_0_1 + acc0_0b_1);
+  *(aotc_float32x8u *)(tanh_1 + 40) = aotc_fused_tanh_f32x8(acc1_0_1 + acc1_0b_1);
 }
 

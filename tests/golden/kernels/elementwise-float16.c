@@ -13,16 +13,20 @@ extern "C" {
 
 typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef uint32_t aotc_uint32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
 static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
+  uint32_t y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
 
 #if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
@@ -69,39 +73,17 @@ static inline aotc_float32x4 aotc_load_f16x4(const uint16_t *from) {
 #endif
 }
 
-static inline float aotc_minc_f32(float a, float b) {
-  return b < a ? b : a;
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
 }
 
-static inline float aotc_exp_f32(float x) {
-  const int32_t bits = (int32_t)aotc_bits(x);
-  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
-  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
-  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-  return x == x ? p : x;
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
 }
 
-static inline float aotc_round_f16(float value) {
-  const uint32_t u = aotc_bits(value);
-  const uint32_t a = u & 0x7fffffffu;
-  const uint32_t small = aotc_bits((aotc_from_bits(a) + 0.5f) - 0.5f);
-  const uint32_t normal = (a + 0xfffu + ((a >> 13) & 1u)) & 0xffffe000u;
-  uint32_t rounded = a < 0x38800000u ? small : normal;
-  rounded = rounded > 0x477fe000u ? 0x7f800000u : rounded;
-  rounded = a > 0x7f800000u ? 0x7fc00000u : rounded;
-  return aotc_from_bits(rounded | (u & 0x80000000u));
+static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  return aotc_blend_f32x4((aotc_int32x4)(b < a), b, a);
 }
 
 #if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
@@ -148,6 +130,74 @@ static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 v) {
   return aotc_load_f16x4(bits);
 }
 
+static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
+  const aotc_int32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_int32x4 aotc_blend_i32x4(aotc_int32x4 m, aotc_int32x4 a, aotc_int32x4 b) {
+  return (aotc_int32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_int32x4 aotc_minc_i32x4(aotc_int32x4 a, aotc_int32x4 b) {
+  return aotc_blend_i32x4((aotc_int32x4)(b < a), b, a);
+}
+
+static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
+  const aotc_uint32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
+  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_uint32x4 aotc_minc_u32x4(aotc_uint32x4 a, aotc_uint32x4 b) {
+  return aotc_blend_u32x4((aotc_int32x4)(b < a), b, a);
+}
+
+static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x4 y = a;
+  for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
+static inline aotc_float32x4 aotc_fused_exp_f32x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = aotc_minc_u32x4((aotc_uint32x4)aotc_minc_i32x4((aotc_int32x4)x, aotc_splat_i32x4(1118961664)), aotc_splat_u32x4(3268411392u));
+  const aotc_float32x4 t_1 = (aotc_float32x4)t;
+  const aotc_float32x4 t_2 = aotc_fma_f32x4(t_1, aotc_splat_f32x4(1.442695f), aotc_splat_f32x4(1.2582912e+07f));
+  const aotc_float32x4 t_3 = t_2 - aotc_splat_f32x4(1.2582912e+07f);
+  const aotc_float32x4 t_4 = aotc_fma_f32x4(t_3, aotc_splat_f32x4(0.00021219444f), aotc_fma_f32x4(-t_3, aotc_splat_f32x4(0.6933594f), t_1));
+  const aotc_float32x4 t_5 = aotc_fma_f32x4(aotc_fma_f32x4(aotc_splat_f32x4(0.0013950489f), t_4, aotc_splat_f32x4(0.00836889f)), t_4, aotc_splat_f32x4(0.041666206f));
+  const aotc_float32x4 t_6 = aotc_fma_f32x4(aotc_fma_f32x4(t_5, t_4, aotc_splat_f32x4(0.16666518f)), t_4, aotc_splat_f32x4(0.5f));
+  const aotc_float32x4 t_7 = aotc_fma_f32x4(t_6 * t_4, t_4, t_4) + aotc_splat_f32x4(1.0f);
+  const aotc_uint32x4 t_8 = (((aotc_uint32x4)t_2 - aotc_splat_u32x4(1262485504u)) + aotc_splat_u32x4(256u));
+  const aotc_uint32x4 t_9 = (t_8 >> aotc_splat_u32x4(1u));
+  const aotc_float32x4 t_10 = t_7 * (aotc_float32x4)((t_9 - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  const aotc_float32x4 t_11 = (aotc_float32x4)(((t_8 - t_9) - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  return aotc_blend_f32x4((aotc_int32x4)(x == x), t_10 * t_11, x);
+}
+
 void net_multiply(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT multiply);
 
 #ifdef __cplusplus
@@ -155,16 +205,8 @@ void net_multiply(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT mult
 #endif
 
 void net_multiply(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT multiply) {
-  float multiply_single[160] AOTC_ALIGNED(64);
-  float p0_single[160] AOTC_ALIGNED(64);
-  for (ptrdiff_t t = 0; t < 160; t += 4) {
-    *(aotc_float32x4u *)(p0_single + t) = aotc_load_f16x4(p0 + t);
-  }
-  for (ptrdiff_t i0 = 0; i0 < 160; ++i0) {
-    multiply_single[i0] = p0_single[i0] * (float)aotc_round_f16((aotc_exp_f32(aotc_minc_f32(p0_single[i0], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(p0_single[i0], 87.72284f)))));
-  }
-  for (ptrdiff_t t_1 = 0; t_1 < 160; t_1 += 4) {
-    aotc_store_f16x4(multiply + t_1, *(const aotc_float32x4u *)(multiply_single + t_1));
+  for (ptrdiff_t i0 = 0; i0 < 160; i0 += 4) {
+    aotc_store_f16x4(multiply + i0, aotc_load_f16x4(p0 + i0) * aotc_round_f16x4((aotc_fused_exp_f32x4(aotc_minc_f32x4(aotc_load_f16x4(p0 + i0), aotc_splat_f32x4(87.72284f))) / (aotc_splat_f32x4(1.0f) + aotc_fused_exp_f32x4(aotc_minc_f32x4(aotc_load_f16x4(p0 + i0), aotc_splat_f32x4(87.72284f)))))));
   }
 }
 

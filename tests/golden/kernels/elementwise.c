@@ -5,73 +5,124 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
 
-static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
-}
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef uint32_t aotc_uint32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
-static inline float aotc_exp_f32(float x) {
-  const int32_t bits = (int32_t)aotc_bits(x);
-  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
-  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
-  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-  return x == x ? p : x;
+static inline aotc_float32x8 aotc_splat_f32x8(float x) {
+  const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
 }
 
-static inline float aotc_exp_normal_f32(float y) {
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  return p * aotc_from_bits((aotc_bits(t) - 0x4b400000u + 127u) << 23);
+static inline aotc_int32x8 aotc_splat_i32x8(int32_t x) {
+  const aotc_int32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
 }
 
-AOTC_INLINE float aotc_erf_f32(float x) {
-  const float a = fabsf(x);
-  const float c = a > 4.0f ? 4.0f : a;
-  const float s = c * c;
-  float p = 7.889119e-5f;
-  float q = 2.168685e-5f;
-  p = p * s - 8.020841e-4f;
-  p = p * s + 5.1895352e-3f;
-  p = p * s - 2.6854444e-2f;
-  p = p * s + 1.12836003e-1f;
-  p = p * s - 3.7612626e-1f;
-  p = p * s + 1.1283791f;
-  q = q * c - 4.4133636e-4f;
-  q = q * c + 4.204562e-3f;
-  q = q * c - 2.5208257e-2f;
-  q = q * c + 1.08418576e-1f;
-  q = q * c + 6.332199e-1f;
-  q = q * c + 1.1295785f;
-  q = q * c - 1.8804023e-4f;
-  q = 1.0f - aotc_exp_normal_f32(-q);
-  return c < 1.0f ? p * x : copysignf(q, x);
+static inline aotc_int32x8 aotc_blend_i32x8(aotc_int32x8 m, aotc_int32x8 a, aotc_int32x8 b) {
+  return (aotc_int32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_int32x8 aotc_minc_i32x8(aotc_int32x8 a, aotc_int32x8 b) {
+  return aotc_blend_i32x8((aotc_int32x8)(b < a), b, a);
+}
+
+static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
+  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x8 aotc_blend_u32x8(aotc_int32x8 m, aotc_uint32x8 a, aotc_uint32x8 b) {
+  return (aotc_uint32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_uint32x8 aotc_minc_u32x8(aotc_uint32x8 a, aotc_uint32x8 b) {
+  return aotc_blend_u32x8((aotc_int32x8)(b < a), b, a);
+}
+
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_float32x8 aotc_fused_exp_f32x8(aotc_float32x8 x) {
+  const aotc_uint32x8 t = aotc_minc_u32x8((aotc_uint32x8)aotc_minc_i32x8((aotc_int32x8)x, aotc_splat_i32x8(1118961664)), aotc_splat_u32x8(3268411392u));
+  const aotc_float32x8 t_1 = (aotc_float32x8)t;
+  const aotc_float32x8 t_2 = aotc_fma_f32x8(t_1, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
+  const aotc_float32x8 t_3 = t_2 - aotc_splat_f32x8(1.2582912e+07f);
+  const aotc_float32x8 t_4 = aotc_fma_f32x8(t_3, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_3, aotc_splat_f32x8(0.6933594f), t_1));
+  const aotc_float32x8 t_5 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_4, aotc_splat_f32x8(0.00836889f)), t_4, aotc_splat_f32x8(0.041666206f));
+  const aotc_float32x8 t_6 = aotc_fma_f32x8(aotc_fma_f32x8(t_5, t_4, aotc_splat_f32x8(0.16666518f)), t_4, aotc_splat_f32x8(0.5f));
+  const aotc_float32x8 t_7 = aotc_fma_f32x8(t_6 * t_4, t_4, t_4) + aotc_splat_f32x8(1.0f);
+  const aotc_uint32x8 t_8 = (((aotc_uint32x8)t_2 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(256u));
+  const aotc_uint32x8 t_9 = (t_8 >> aotc_splat_u32x8(1u));
+  const aotc_float32x8 t_10 = t_7 * (aotc_float32x8)((t_9 - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  const aotc_float32x8 t_11 = (aotc_float32x8)(((t_8 - t_9) - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  return aotc_blend_f32x8((aotc_int32x8)(x == x), t_10 * t_11, x);
+}
+
+static inline aotc_float32x8 aotc_abs_f32x8(aotc_float32x8 a) {
+  return (aotc_float32x8)((aotc_int32x8)a & INT32_MAX);
+}
+
+static inline aotc_float32x8 aotc_copysign_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & INT32_MAX) | ((aotc_int32x8)b & INT32_MIN));
+}
+
+static inline aotc_float32x8 aotc_fused_erf_f32x8(aotc_float32x8 x) {
+  const aotc_float32x8 t = aotc_abs_f32x8(x);
+  const aotc_float32x8 t_1 = aotc_blend_f32x8((aotc_int32x8)(t > aotc_splat_f32x8(4.0f)), aotc_splat_f32x8(4.0f), t);
+  const aotc_float32x8 t_2 = t_1 * t_1;
+  const aotc_float32x8 t_3 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(7.889119e-05f), t_2, aotc_splat_f32x8(-0.0008020841f)), t_2, aotc_splat_f32x8(0.005189535f));
+  const aotc_float32x8 t_4 = aotc_fma_f32x8(aotc_fma_f32x8(t_3, t_2, aotc_splat_f32x8(-0.026854444f)), t_2, aotc_splat_f32x8(0.112836f));
+  const aotc_float32x8 t_5 = aotc_fma_f32x8(aotc_fma_f32x8(t_4, t_2, aotc_splat_f32x8(-0.37612626f)), t_2, aotc_splat_f32x8(1.1283791f));
+  const aotc_float32x8 t_6 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(2.168685e-05f), t_1, aotc_splat_f32x8(-0.00044133636f)), t_1, aotc_splat_f32x8(0.004204562f));
+  const aotc_float32x8 t_7 = aotc_fma_f32x8(aotc_fma_f32x8(t_6, t_1, aotc_splat_f32x8(-0.025208257f)), t_1, aotc_splat_f32x8(0.10841858f));
+  const aotc_float32x8 t_8 = aotc_fma_f32x8(aotc_fma_f32x8(t_7, t_1, aotc_splat_f32x8(0.6332199f)), t_1, aotc_splat_f32x8(1.1295785f));
+  const aotc_float32x8 t_9 = -aotc_fma_f32x8(t_8, t_1, aotc_splat_f32x8(-0.00018804023f));
+  const aotc_float32x8 t_10 = aotc_fma_f32x8(t_9, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
+  const aotc_float32x8 t_11 = t_10 - aotc_splat_f32x8(1.2582912e+07f);
+  const aotc_float32x8 t_12 = aotc_fma_f32x8(t_11, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_11, aotc_splat_f32x8(0.6933594f), t_9));
+  const aotc_float32x8 t_13 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_12, aotc_splat_f32x8(0.00836889f)), t_12, aotc_splat_f32x8(0.041666206f));
+  const aotc_float32x8 t_14 = aotc_fma_f32x8(aotc_fma_f32x8(t_13, t_12, aotc_splat_f32x8(0.16666518f)), t_12, aotc_splat_f32x8(0.5f));
+  const aotc_float32x8 t_15 = aotc_fma_f32x8(t_14 * t_12, t_12, t_12) + aotc_splat_f32x8(1.0f);
+  const aotc_uint32x8 t_16 = ((((aotc_uint32x8)t_10 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(127u)) << aotc_splat_u32x8(23u));
+  const aotc_float32x8 t_17 = aotc_copysign_f32x8(aotc_fma_f32x8(-t_15, (aotc_float32x8)t_16, aotc_splat_f32x8(1.0f)), x);
+  return aotc_blend_f32x8((aotc_int32x8)(t_1 < aotc_splat_f32x8(1.0f)), t_5 * x, t_17);
 }
 
 void net_add(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT multiply);
@@ -81,8 +132,8 @@ void net_add(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float
 #endif
 
 void net_add(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT multiply) {
-  for (ptrdiff_t i0 = 0; i0 < 160; ++i0) {
-    multiply[i0] = aotc_exp_f32(p0[i0]) * (aotc_erf_f32(p1[i0]) + 1.0f);
+  for (ptrdiff_t i0 = 0; i0 < 160; i0 += 8) {
+    *(aotc_float32x8u *)(multiply + i0) = aotc_fused_exp_f32x8(*(const aotc_float32x8u *)(p0 + i0)) * (aotc_fused_erf_f32x8(*(const aotc_float32x8u *)(p1 + i0)) + aotc_splat_f32x8(1.0f));
   }
 }
 

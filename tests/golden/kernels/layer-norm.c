@@ -5,7 +5,84 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
 
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef float aotc_float32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef float aotc_float32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef int32_t aotc_int32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+
+static inline aotc_float32x16 aotc_splat_f32x16(float x) {
+  const aotc_float32x16 v = {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16 b, aotc_float32x16 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 64 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 64 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x16 y = a;
+  for (int i = 0; i < 16; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
+static inline aotc_float32x8 aotc_splat_f32x8(float x) {
+  const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
 
 void net_layer_norm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT norm);
 
@@ -19,55 +96,36 @@ void net_layer_norm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
   float sum_part[16] AOTC_ALIGNED(64) = {0};
   float squares_part[16] AOTC_ALIGNED(64) = {0};
   for (ptrdiff_t i0 = 0; i0 < 4; ++i0) {
-    for (ptrdiff_t l = 0; l < 16; ++l) {
-      sum_part[l] = 0.0f;
-    }
+    *(aotc_float32x16u *)(sum_part + 0) = (aotc_float32x16){0};
     for (ptrdiff_t k0 = 0; k0 < 32; k0 += 16) {
-      for (ptrdiff_t l_1 = 0; l_1 < 16; ++l_1) {
-        sum_part[l_1] = sum_part[l_1] + p0[i0 * 40 + k0 + l_1];
-      }
+      *(aotc_float32x16u *)(sum_part + 0) = *(const aotc_float32x16u *)(sum_part + 0) + *(const aotc_float32x16u *)(p0 + (i0 * 40 + k0));
     }
-    for (ptrdiff_t l_2 = 0; l_2 < 8; ++l_2) {
-      sum_part[l_2] = sum_part[l_2] + p0[i0 * 40 + l_2 + 32];
-    }
-    for (ptrdiff_t l_3 = 0; l_3 < 8; ++l_3) {
-      sum_part[l_3] = sum_part[l_3] + sum_part[l_3 + 8];
-    }
-    for (ptrdiff_t l_4 = 0; l_4 < 4; ++l_4) {
-      sum_part[l_4] = sum_part[l_4] + sum_part[l_4 + 4];
-    }
-    for (ptrdiff_t l_5 = 0; l_5 < 2; ++l_5) {
-      sum_part[l_5] = sum_part[l_5] + sum_part[l_5 + 2];
+    *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(p0 + (i0 * 40 + 32));
+    *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(sum_part + 8);
+    *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
+    for (ptrdiff_t l = 0; l < 2; ++l) {
+      sum_part[l] = sum_part[l] + sum_part[l + 2];
     }
     sum_part[0] = sum_part[0] + sum_part[1];
     float sum = sum_part[0];
     mean[0] = sum / 40.0f;
-    for (ptrdiff_t l_6 = 0; l_6 < 16; ++l_6) {
-      squares_part[l_6] = 0.0f;
-    }
+    *(aotc_float32x16u *)(squares_part + 0) = (aotc_float32x16){0};
     for (ptrdiff_t k0_1 = 0; k0_1 < 32; k0_1 += 16) {
-      for (ptrdiff_t l_7 = 0; l_7 < 16; ++l_7) {
-        squares_part[l_7] = squares_part[l_7] + (p0[i0 * 40 + k0_1 + l_7] - mean[0]) * (p0[i0 * 40 + k0_1 + l_7] - mean[0]);
-      }
+      *(aotc_float32x16u *)(squares_part + 0) = aotc_fma_f32x16(*(const aotc_float32x16u *)(p0 + (i0 * 40 + k0_1)) - aotc_splat_f32x16(mean[0]), *(const aotc_float32x16u *)(p0 + (i0 * 40 + k0_1)) - aotc_splat_f32x16(mean[0]), *(const aotc_float32x16u *)(squares_part + 0));
     }
-    for (ptrdiff_t l_8 = 0; l_8 < 8; ++l_8) {
-      squares_part[l_8] = squares_part[l_8] + (p0[i0 * 40 + l_8 + 32] - mean[0]) * (p0[i0 * 40 + l_8 + 32] - mean[0]);
-    }
-    for (ptrdiff_t l_9 = 0; l_9 < 8; ++l_9) {
-      squares_part[l_9] = squares_part[l_9] + squares_part[l_9 + 8];
-    }
-    for (ptrdiff_t l_10 = 0; l_10 < 4; ++l_10) {
-      squares_part[l_10] = squares_part[l_10] + squares_part[l_10 + 4];
-    }
-    for (ptrdiff_t l_11 = 0; l_11 < 2; ++l_11) {
-      squares_part[l_11] = squares_part[l_11] + squares_part[l_11 + 2];
+    *(aotc_float32x8u *)(squares_part + 0) = aotc_fma_f32x8(*(const aotc_float32x8u *)(p0 + (i0 * 40 + 32)) - aotc_splat_f32x8(mean[0]), *(const aotc_float32x8u *)(p0 + (i0 * 40 + 32)) - aotc_splat_f32x8(mean[0]), *(const aotc_float32x8u *)(squares_part + 0));
+    *(aotc_float32x8u *)(squares_part + 0) = *(const aotc_float32x8u *)(squares_part + 0) + *(const aotc_float32x8u *)(squares_part + 8);
+    *(aotc_float32x4u *)(squares_part + 0) = *(const aotc_float32x4u *)(squares_part + 0) + *(const aotc_float32x4u *)(squares_part + 4);
+    for (ptrdiff_t l_1 = 0; l_1 < 2; ++l_1) {
+      squares_part[l_1] = squares_part[l_1] + squares_part[l_1 + 2];
     }
     squares_part[0] = squares_part[0] + squares_part[1];
     float squares = squares_part[0];
     scale[0] = 1.0f / sqrtf(squares / 40.0f + 1e-05f);
-    for (ptrdiff_t i1 = 0; i1 < 40; ++i1) {
-      norm[i0 * 40 + i1] = (p0[i0 * 40 + i1] - mean[0]) * scale[0] * p1[i1] + p2[i1];
+    for (ptrdiff_t i1 = 0; i1 < 32; i1 += 16) {
+      *(aotc_float32x16u *)(norm + (i0 * 40 + i1)) = aotc_fma_f32x16((*(const aotc_float32x16u *)(p0 + (i0 * 40 + i1)) - aotc_splat_f32x16(mean[0])) * aotc_splat_f32x16(scale[0]), *(const aotc_float32x16u *)(p1 + i1), *(const aotc_float32x16u *)(p2 + i1));
     }
+    *(aotc_float32x8u *)(norm + (i0 * 40 + 32)) = aotc_fma_f32x8((*(const aotc_float32x8u *)(p0 + (i0 * 40 + 32)) - aotc_splat_f32x8(mean[0])) * aotc_splat_f32x8(scale[0]), *(const aotc_float32x8u *)(p1 + 32), *(const aotc_float32x8u *)(p2 + 32));
   }
 }
 

@@ -13,73 +13,117 @@ extern "C" {
 
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef uint32_t aotc_uint32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
   return v;
 }
 
-static inline float aotc_minc_f32(float a, float b) {
-  return b < a ? b : a;
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
-static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
 }
 
-static inline float aotc_exp_f32(float x) {
-  const int32_t bits = (int32_t)aotc_bits(x);
-  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
-  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
-  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-  return x == x ? p : x;
+static inline aotc_float32x8 aotc_minc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  return aotc_blend_f32x8((aotc_int32x8)(b < a), b, a);
 }
 
-static inline float aotc_exp_normal_f32(float y) {
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  return p * aotc_from_bits((aotc_bits(t) - 0x4b400000u + 127u) << 23);
+static inline aotc_int32x8 aotc_splat_i32x8(int32_t x) {
+  const aotc_int32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
 }
 
-static inline float aotc_tanh_f32(float x) {
-  const float a = fabsf(x);
-  const float s = x * x;
-  const float c = 10.0f < a ? 10.0f : a;
-  const float big = 1.0f - 2.0f / (aotc_exp_normal_f32(c + c) + 1.0f);
-  float p = -5.5286246e-3f;
-  p = p * s + 2.0483306e-2f;
-  p = p * s - 5.3692963e-2f;
-  p = p * s + 1.333090e-1f;
-  p = p * s - 3.3333263e-1f;
-  p = (p * s) * x + x;
-  return copysignf(a < 0.65f ? p : big, x);
+static inline aotc_int32x8 aotc_blend_i32x8(aotc_int32x8 m, aotc_int32x8 a, aotc_int32x8 b) {
+  return (aotc_int32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_int32x8 aotc_minc_i32x8(aotc_int32x8 a, aotc_int32x8 b) {
+  return aotc_blend_i32x8((aotc_int32x8)(b < a), b, a);
+}
+
+static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
+  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x8 aotc_blend_u32x8(aotc_int32x8 m, aotc_uint32x8 a, aotc_uint32x8 b) {
+  return (aotc_uint32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_uint32x8 aotc_minc_u32x8(aotc_uint32x8 a, aotc_uint32x8 b) {
+  return aotc_blend_u32x8((aotc_int32x8)(b < a), b, a);
+}
+
+static inline aotc_float32x8 aotc_fused_exp_f32x8(aotc_float32x8 x) {
+  const aotc_uint32x8 t = aotc_minc_u32x8((aotc_uint32x8)aotc_minc_i32x8((aotc_int32x8)x, aotc_splat_i32x8(1118961664)), aotc_splat_u32x8(3268411392u));
+  const aotc_float32x8 t_1 = (aotc_float32x8)t;
+  const aotc_float32x8 t_2 = aotc_fma_f32x8(t_1, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
+  const aotc_float32x8 t_3 = t_2 - aotc_splat_f32x8(1.2582912e+07f);
+  const aotc_float32x8 t_4 = aotc_fma_f32x8(t_3, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_3, aotc_splat_f32x8(0.6933594f), t_1));
+  const aotc_float32x8 t_5 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_4, aotc_splat_f32x8(0.00836889f)), t_4, aotc_splat_f32x8(0.041666206f));
+  const aotc_float32x8 t_6 = aotc_fma_f32x8(aotc_fma_f32x8(t_5, t_4, aotc_splat_f32x8(0.16666518f)), t_4, aotc_splat_f32x8(0.5f));
+  const aotc_float32x8 t_7 = aotc_fma_f32x8(t_6 * t_4, t_4, t_4) + aotc_splat_f32x8(1.0f);
+  const aotc_uint32x8 t_8 = (((aotc_uint32x8)t_2 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(256u));
+  const aotc_uint32x8 t_9 = (t_8 >> aotc_splat_u32x8(1u));
+  const aotc_float32x8 t_10 = t_7 * (aotc_float32x8)((t_9 - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  const aotc_float32x8 t_11 = (aotc_float32x8)(((t_8 - t_9) - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  return aotc_blend_f32x8((aotc_int32x8)(x == x), t_10 * t_11, x);
+}
+
+static inline aotc_float32x8 aotc_abs_f32x8(aotc_float32x8 a) {
+  return (aotc_float32x8)((aotc_int32x8)a & INT32_MAX);
+}
+
+static inline aotc_float32x8 aotc_copysign_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & INT32_MAX) | ((aotc_int32x8)b & INT32_MIN));
+}
+
+static inline aotc_float32x8 aotc_fused_tanh_f32x8(aotc_float32x8 x) {
+  const aotc_float32x8 t = aotc_abs_f32x8(x);
+  const aotc_float32x8 t_1 = x * x;
+  const aotc_float32x8 t_2 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(-0.0055286246f), t_1, aotc_splat_f32x8(0.020483306f)), t_1, aotc_splat_f32x8(-0.053692963f));
+  const aotc_float32x8 t_3 = aotc_fma_f32x8(aotc_fma_f32x8(t_2, t_1, aotc_splat_f32x8(0.133309f)), t_1, aotc_splat_f32x8(-0.33333263f));
+  const aotc_float32x8 t_4 = aotc_blend_f32x8((aotc_int32x8)(aotc_splat_f32x8(10.0f) < t), aotc_splat_f32x8(10.0f), t);
+  const aotc_float32x8 t_5 = t_4 + t_4;
+  const aotc_float32x8 t_6 = aotc_fma_f32x8(t_5, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
+  const aotc_float32x8 t_7 = t_6 - aotc_splat_f32x8(1.2582912e+07f);
+  const aotc_float32x8 t_8 = aotc_fma_f32x8(t_7, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_7, aotc_splat_f32x8(0.6933594f), t_5));
+  const aotc_float32x8 t_9 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_8, aotc_splat_f32x8(0.00836889f)), t_8, aotc_splat_f32x8(0.041666206f));
+  const aotc_float32x8 t_10 = aotc_fma_f32x8(aotc_fma_f32x8(t_9, t_8, aotc_splat_f32x8(0.16666518f)), t_8, aotc_splat_f32x8(0.5f));
+  const aotc_float32x8 t_11 = aotc_fma_f32x8(t_10 * t_8, t_8, t_8) + aotc_splat_f32x8(1.0f);
+  const aotc_uint32x8 t_12 = ((((aotc_uint32x8)t_6 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(127u)) << aotc_splat_u32x8(23u));
+  const aotc_float32x8 t_13 = aotc_splat_f32x8(2.0f) / aotc_fma_f32x8(t_11, (aotc_float32x8)t_12, aotc_splat_f32x8(1.0f));
+  const aotc_float32x8 t_14 = aotc_blend_f32x8((aotc_int32x8)(t < aotc_splat_f32x8(0.65f)), aotc_fma_f32x8(t_3 * t_1, x, x), aotc_splat_f32x8(1.0f) - t_13);
+  return aotc_copysign_f32x8(t_14, x);
 }
 
 void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, const float *AOTC_RESTRICT p3, const float *AOTC_RESTRICT p4, const float *AOTC_RESTRICT p5, float *AOTC_RESTRICT layer0, float *AOTC_RESTRICT layer1, float *AOTC_RESTRICT layer2);
@@ -92,11 +136,11 @@ void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, cons
   float layer_tmp0[64] AOTC_ALIGNED(64);
   float layer_tmp1[512] AOTC_ALIGNED(64);
   float layer_tmp2[16] AOTC_ALIGNED(64) = {0};
-  for (ptrdiff_t i = 0; i < 16; ++i) {
-    layer1[i] = p4[i];
+  for (ptrdiff_t i = 0; i < 16; i += 8) {
+    *(aotc_float32x8u *)(layer1 + i) = *(const aotc_float32x8u *)(p4 + i);
   }
-  for (ptrdiff_t i_1 = 0; i_1 < 16; ++i_1) {
-    layer2[i_1] = p5[i_1];
+  for (ptrdiff_t i_1 = 0; i_1 < 16; i_1 += 8) {
+    *(aotc_float32x8u *)(layer2 + i_1) = *(const aotc_float32x8u *)(p5 + i_1);
   }
   for (ptrdiff_t j = 0; j < 2; ++j) {
     for (ptrdiff_t i_2 = 0; i_2 < 2; ++i_2) {
@@ -114,15 +158,15 @@ void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, cons
         aotc_float32x8 w_2 = *(const aotc_float32x8u *)(p1 + (j * 256 + k * 32 + 16));
         aotc_float32x8 w_3 = *(const aotc_float32x8u *)(p1 + (j * 256 + k * 32 + 24));
         aotc_float32x8 y = aotc_splat_f32x8(p0[i_2 * 16 + k]);
-        acc0_0 = acc0_0 + w * y;
-        acc0_1 = acc0_1 + w_1 * y;
-        acc0_2 = acc0_2 + w_2 * y;
-        acc0_3 = acc0_3 + w_3 * y;
+        acc0_0 = aotc_fma_f32x8(w, y, acc0_0);
+        acc0_1 = aotc_fma_f32x8(w_1, y, acc0_1);
+        acc0_2 = aotc_fma_f32x8(w_2, y, acc0_2);
+        acc0_3 = aotc_fma_f32x8(w_3, y, acc0_3);
         aotc_float32x8 y_1 = aotc_splat_f32x8(p0[i_2 * 16 + k + 8]);
-        acc1_0 = acc1_0 + w * y_1;
-        acc1_1 = acc1_1 + w_1 * y_1;
-        acc1_2 = acc1_2 + w_2 * y_1;
-        acc1_3 = acc1_3 + w_3 * y_1;
+        acc1_0 = aotc_fma_f32x8(w, y_1, acc1_0);
+        acc1_1 = aotc_fma_f32x8(w_1, y_1, acc1_1);
+        acc1_2 = aotc_fma_f32x8(w_2, y_1, acc1_2);
+        acc1_3 = aotc_fma_f32x8(w_3, y_1, acc1_3);
       }
       *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8)) = acc0_0 + *(const aotc_float32x8u *)(p3 + j * 8);
       *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 16)) = acc0_1 + *(const aotc_float32x8u *)(p3 + (j * 8 + 16));
@@ -135,8 +179,8 @@ void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, cons
     }
   }
   for (ptrdiff_t s = 0; s < 4; ++s) {
-    for (ptrdiff_t i_3 = 0; i_3 < 16; ++i_3) {
-      layer_tmp2[i_3] = layer1[i_3];
+    for (ptrdiff_t i_3 = 0; i_3 < 16; i_3 += 8) {
+      *(aotc_float32x8u *)(layer_tmp2 + i_3) = *(const aotc_float32x8u *)(layer1 + i_3);
     }
     for (ptrdiff_t j_1 = 0; j_1 < 2; ++j_1) {
       aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
@@ -150,25 +194,25 @@ void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, cons
       for (ptrdiff_t k_1 = 0; k_1 < 8; ++k_1) {
         aotc_float32x8 y_2 = aotc_splat_f32x8(layer_tmp2[k_1]);
         aotc_float32x8 w_4 = *(const aotc_float32x8u *)(p1 + (j_1 * 256 + k_1 * 32 + s * 8));
-        acc0_0_1 = acc0_0_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32)) * y_2;
+        acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32)), y_2, acc0_0_1);
         aotc_float32x8 y_3 = aotc_splat_f32x8(p0[k_1 + 32]);
-        acc0_1_1 = acc0_1_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 8)) * y_2;
-        next0_0 = next0_0 + w_4 * y_3;
-        acc0_2_1 = acc0_2_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 16)) * y_2;
+        acc0_1_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 8)), y_2, acc0_1_1);
+        next0_0 = aotc_fma_f32x8(w_4, y_3, next0_0);
+        acc0_2_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 16)), y_2, acc0_2_1);
         aotc_float32x8 y_4 = aotc_splat_f32x8(p0[k_1 + 32]);
-        acc0_3_1 = acc0_3_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 24)) * y_2;
-        next1_0 = next1_0 + w_4 * y_4;
+        acc0_3_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 24)), y_2, acc0_3_1);
+        next1_0 = aotc_fma_f32x8(w_4, y_4, next1_0);
         aotc_float32x8 y_5 = aotc_splat_f32x8(p0[k_1 + 32]);
-        next2_0 = next2_0 + w_4 * y_5;
+        next2_0 = aotc_fma_f32x8(w_4, y_5, next2_0);
         aotc_float32x8 y_6 = aotc_splat_f32x8(p0[k_1 + 32]);
-        next3_0 = next3_0 + w_4 * y_6;
+        next3_0 = aotc_fma_f32x8(w_4, y_6, next3_0);
       }
       for (ptrdiff_t k_2 = 8; k_2 < 16; ++k_2) {
         aotc_float32x8 y_7 = aotc_splat_f32x8(layer_tmp2[k_2]);
-        acc0_0_1 = acc0_0_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32)) * y_7;
-        acc0_1_1 = acc0_1_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 8)) * y_7;
-        acc0_2_1 = acc0_2_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 16)) * y_7;
-        acc0_3_1 = acc0_3_1 + *(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 24)) * y_7;
+        acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32)), y_7, acc0_0_1);
+        acc0_1_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 8)), y_7, acc0_1_1);
+        acc0_2_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 16)), y_7, acc0_2_1);
+        acc0_3_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 24)), y_7, acc0_3_1);
       }
       *(aotc_float32x8u *)(layer_tmp0 + j_1 * 8) = acc0_0_1;
       *(aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)) = acc0_1_1;
@@ -178,17 +222,15 @@ void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, cons
       *(aotc_float32x8u *)(layer_tmp1 + (s * 16 + j_1 * 8 + 320)) = next1_0 + *(const aotc_float32x8u *)(p3 + (s * 16 + j_1 * 8));
       *(aotc_float32x8u *)(layer_tmp1 + (s * 16 + j_1 * 8 + 384)) = next2_0 + *(const aotc_float32x8u *)(p3 + (s * 16 + j_1 * 8));
       *(aotc_float32x8u *)(layer_tmp1 + (s * 16 + j_1 * 8 + 448)) = next3_0 + *(const aotc_float32x8u *)(p3 + (s * 16 + j_1 * 8));
-      for (ptrdiff_t i_4 = 0; i_4 < 8; ++i_4) {
-        float state = aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 48] + layer_tmp0[j_1 * 8 + i_4 + 48], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 48] + layer_tmp0[j_1 * 8 + i_4 + 48], 87.72284f))) * aotc_tanh_f32(aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 16] + layer_tmp0[j_1 * 8 + i_4 + 16], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 16] + layer_tmp0[j_1 * 8 + i_4 + 16], 87.72284f))) * layer2[j_1 * 8 + i_4] + aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4] + layer_tmp0[j_1 * 8 + i_4], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4] + layer_tmp0[j_1 * 8 + i_4], 87.72284f))) * aotc_tanh_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 32] + layer_tmp0[j_1 * 8 + i_4 + 32]));
-        float state_1 = aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 16] + layer_tmp0[j_1 * 8 + i_4 + 16], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 16] + layer_tmp0[j_1 * 8 + i_4 + 16], 87.72284f))) * layer2[j_1 * 8 + i_4] + aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4] + layer_tmp0[j_1 * 8 + i_4], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4] + layer_tmp0[j_1 * 8 + i_4], 87.72284f))) * aotc_tanh_f32(layer_tmp1[s * 64 + j_1 * 8 + i_4 + 32] + layer_tmp0[j_1 * 8 + i_4 + 32]);
-        layer0[s * 16 + j_1 * 8 + i_4] = state;
-        layer1[j_1 * 8 + i_4] = state;
-        layer2[j_1 * 8 + i_4] = state_1;
-      }
+      aotc_float32x8 state = aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 48)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 48)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 48)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 48)), aotc_splat_f32x8(87.72284f)))) * aotc_fused_tanh_f32x8(aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 32)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_1 * 8)));
+      aotc_float32x8 state_1 = aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 32)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_1 * 8));
+      *(aotc_float32x8u *)(layer0 + (s * 16 + j_1 * 8)) = state;
+      *(aotc_float32x8u *)(layer1 + j_1 * 8) = state;
+      *(aotc_float32x8u *)(layer2 + j_1 * 8) = state_1;
     }
   }
-  for (ptrdiff_t i_5 = 0; i_5 < 16; ++i_5) {
-    layer_tmp2[i_5] = layer1[i_5];
+  for (ptrdiff_t i_4 = 0; i_4 < 16; i_4 += 8) {
+    *(aotc_float32x8u *)(layer_tmp2 + i_4) = *(const aotc_float32x8u *)(layer1 + i_4);
   }
   for (ptrdiff_t j_2 = 0; j_2 < 2; ++j_2) {
     aotc_float32x8 acc0_0_2 = (aotc_float32x8){0};
@@ -197,22 +239,20 @@ void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, cons
     aotc_float32x8 acc0_3_2 = (aotc_float32x8){0};
     for (ptrdiff_t k_3 = 0; k_3 < 16; ++k_3) {
       aotc_float32x8 y_8 = aotc_splat_f32x8(layer_tmp2[k_3]);
-      acc0_0_2 = acc0_0_2 + *(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32)) * y_8;
-      acc0_1_2 = acc0_1_2 + *(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 8)) * y_8;
-      acc0_2_2 = acc0_2_2 + *(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 16)) * y_8;
-      acc0_3_2 = acc0_3_2 + *(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 24)) * y_8;
+      acc0_0_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32)), y_8, acc0_0_2);
+      acc0_1_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 8)), y_8, acc0_1_2);
+      acc0_2_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 16)), y_8, acc0_2_2);
+      acc0_3_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 24)), y_8, acc0_3_2);
     }
     *(aotc_float32x8u *)(layer_tmp0 + j_2 * 8) = acc0_0_2;
     *(aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)) = acc0_1_2;
     *(aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 32)) = acc0_2_2;
     *(aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 48)) = acc0_3_2;
-    for (ptrdiff_t i_6 = 0; i_6 < 8; ++i_6) {
-      float state_2 = aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 304] + layer_tmp0[j_2 * 8 + i_6 + 48], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 304] + layer_tmp0[j_2 * 8 + i_6 + 48], 87.72284f))) * aotc_tanh_f32(aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 272] + layer_tmp0[j_2 * 8 + i_6 + 16], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 272] + layer_tmp0[j_2 * 8 + i_6 + 16], 87.72284f))) * layer2[j_2 * 8 + i_6] + aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 256] + layer_tmp0[j_2 * 8 + i_6], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 256] + layer_tmp0[j_2 * 8 + i_6], 87.72284f))) * aotc_tanh_f32(layer_tmp1[j_2 * 8 + i_6 + 288] + layer_tmp0[j_2 * 8 + i_6 + 32]));
-      float state_3 = aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 272] + layer_tmp0[j_2 * 8 + i_6 + 16], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 272] + layer_tmp0[j_2 * 8 + i_6 + 16], 87.72284f))) * layer2[j_2 * 8 + i_6] + aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 256] + layer_tmp0[j_2 * 8 + i_6], 87.72284f)) / (1.0f + aotc_exp_f32(aotc_minc_f32(layer_tmp1[j_2 * 8 + i_6 + 256] + layer_tmp0[j_2 * 8 + i_6], 87.72284f))) * aotc_tanh_f32(layer_tmp1[j_2 * 8 + i_6 + 288] + layer_tmp0[j_2 * 8 + i_6 + 32]);
-      layer0[j_2 * 8 + i_6 + 64] = state_2;
-      layer1[j_2 * 8 + i_6] = state_2;
-      layer2[j_2 * 8 + i_6] = state_3;
-    }
+    aotc_float32x8 state_2 = aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 304)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 48)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 304)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 48)), aotc_splat_f32x8(87.72284f)))) * aotc_fused_tanh_f32x8(aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 288)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_2 * 8)));
+    aotc_float32x8 state_3 = aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 288)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_2 * 8));
+    *(aotc_float32x8u *)(layer0 + (j_2 * 8 + 64)) = state_2;
+    *(aotc_float32x8u *)(layer1 + j_2 * 8) = state_2;
+    *(aotc_float32x8u *)(layer2 + j_2 * 8) = state_3;
   }
 }
 

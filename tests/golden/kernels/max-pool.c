@@ -5,10 +5,34 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
+
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  const aotc_float32x4 m = aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+  return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
+}
 
 static inline float aotc_max_f32(float a, float b) {
-  const float m = a > b ? a : b;
-  return a != a ? a : m;
+  const float m = b > a ? b : a;
+  return b != b ? b : m;
 }
 
 void net_max_pool2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT prelu);
@@ -20,15 +44,21 @@ void net_max_pool2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
 void net_max_pool2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT prelu) {
   for (ptrdiff_t i1 = 0; i1 < 4; ++i1) {
     for (ptrdiff_t i2 = 0; i2 < 6; ++i2) {
-      for (ptrdiff_t i3 = 0; i3 < 6; ++i3) {
-        float max_pool = -INFINITY;
-        max_pool = aotc_max_f32(max_pool, p0[i1 * 144 + i2 * 24 + i3 * 2]);
-        max_pool = aotc_max_f32(max_pool, p0[i1 * 144 + i2 * 24 + i3 * 2 + 1]);
-        max_pool = aotc_max_f32(max_pool, p0[i1 * 144 + i2 * 24 + i3 * 2 + 12]);
-        max_pool = aotc_max_f32(max_pool, p0[i1 * 144 + i2 * 24 + i3 * 2 + 13]);
-        float add = max_pool + p1[i1 * 36 + i2 * 6 + i3];
-        float p2_e = p2[i1];
-        prelu[i1 * 36 + i2 * 6 + i3] = add > 0.0f ? add : add * p2_e;
+      aotc_float32x4 max_pool = aotc_splat_f32x4(-INFINITY);
+      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24], p0[i1 * 144 + i2 * 24 + 2], p0[i1 * 144 + i2 * 24 + 4], p0[i1 * 144 + i2 * 24 + 6]});
+      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24 + 1], p0[i1 * 144 + i2 * 24 + 1 + 2], p0[i1 * 144 + i2 * 24 + 1 + 4], p0[i1 * 144 + i2 * 24 + 1 + 6]});
+      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24 + 12], p0[i1 * 144 + i2 * 24 + 12 + 2], p0[i1 * 144 + i2 * 24 + 12 + 4], p0[i1 * 144 + i2 * 24 + 12 + 6]});
+      max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24 + 13], p0[i1 * 144 + i2 * 24 + 13 + 2], p0[i1 * 144 + i2 * 24 + 13 + 4], p0[i1 * 144 + i2 * 24 + 13 + 6]});
+      aotc_float32x4 add = max_pool + *(const aotc_float32x4u *)(p1 + (i1 * 36 + i2 * 6));
+      *(aotc_float32x4u *)(prelu + (i1 * 36 + i2 * 6)) = aotc_blend_f32x4((aotc_int32x4)(add > (aotc_float32x4){0}), add, add * aotc_splat_f32x4(p2[i1]));
+      for (ptrdiff_t i3 = 4; i3 < 6; ++i3) {
+        float max_pool_1 = -INFINITY;
+        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2]);
+        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2 + 1]);
+        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2 + 12]);
+        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2 + 13]);
+        float add_1 = max_pool_1 + p1[i1 * 36 + i2 * 6 + i3];
+        prelu[i1 * 36 + i2 * 6 + i3] = add_1 > 0.0f ? add_1 : add_1 * p2[i1];
       }
     }
   }

@@ -5,10 +5,42 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
 
-static inline float aotc_max_f32(float a, float b) {
-  const float m = a > b ? a : b;
-  return a != a ? a : m;
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef float aotc_float32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef float aotc_float32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef int32_t aotc_int32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+
+static inline aotc_float32x16 aotc_splat_f32x16(float x) {
+  const aotc_float32x16 v = {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x16 aotc_blend_f32x16(aotc_int32x16 m, aotc_float32x16 a, aotc_float32x16 b) {
+  return (aotc_float32x16)(((aotc_int32x16)a & m) | ((aotc_int32x16)b & ~m));
+}
+
+static inline aotc_float32x16 aotc_max_f32x16(aotc_float32x16 a, aotc_float32x16 b) {
+  const aotc_float32x16 m = aotc_blend_f32x16((aotc_int32x16)(b > a), b, a);
+  return aotc_blend_f32x16((aotc_int32x16)(b != b), b, m);
+}
+
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_float32x8 aotc_max_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  const aotc_float32x8 m = aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
+  return aotc_blend_f32x8((aotc_int32x8)(b != b), b, m);
 }
 
 void net_max(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max);
@@ -20,17 +52,14 @@ void net_max(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max);
 void net_max(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max) {
   float max_row[24] AOTC_ALIGNED(64);
   for (ptrdiff_t i0 = 0; i0 < 4; ++i0) {
-    for (ptrdiff_t l = 0; l < 24; ++l) {
-      max_row[l] = -INFINITY;
-    }
+    *(aotc_float32x16u *)(max_row + 0) = aotc_splat_f32x16(-INFINITY);
+    *(aotc_float32x16u *)(max_row + 8) = aotc_splat_f32x16(-INFINITY);
     for (ptrdiff_t k0 = 0; k0 < 40; ++k0) {
-      for (ptrdiff_t l_1 = 0; l_1 < 24; ++l_1) {
-        max_row[l_1] = aotc_max_f32(max_row[l_1], p0[i0 * 960 + k0 * 24 + l_1]);
-      }
+      *(aotc_float32x16u *)(max_row + 0) = aotc_max_f32x16(*(const aotc_float32x16u *)(max_row + 0), *(const aotc_float32x16u *)(p0 + (i0 * 960 + k0 * 24)));
+      *(aotc_float32x8u *)(max_row + 16) = aotc_max_f32x8(*(const aotc_float32x8u *)(max_row + 16), *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0 * 24 + 16)));
     }
-    for (ptrdiff_t l_2 = 0; l_2 < 24; ++l_2) {
-      max[i0 * 24 + l_2] = max_row[l_2];
-    }
+    *(aotc_float32x16u *)(max + i0 * 24) = *(const aotc_float32x16u *)(max_row + 0);
+    *(aotc_float32x16u *)(max + (i0 * 24 + 8)) = *(const aotc_float32x16u *)(max_row + 8);
   }
 }
 

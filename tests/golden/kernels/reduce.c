@@ -5,6 +5,16 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
+
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 
 void net_mean(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT mean);
@@ -16,25 +26,21 @@ void net_mean(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT mean);
 void net_mean(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT mean) {
   float sum_part[32] AOTC_ALIGNED(64);
   for (ptrdiff_t i0 = 0; i0 < 4; ++i0) {
-    for (ptrdiff_t l = 0; l < 32; ++l) {
-      sum_part[l] = 0.0f;
+    for (ptrdiff_t l = 0; l < 32; l += 8) {
+      *(aotc_float32x8u *)(sum_part + l) = (aotc_float32x8){0};
     }
     for (ptrdiff_t k0 = 0; k0 < 960; k0 += 32) {
-      for (ptrdiff_t l_1 = 0; l_1 < 32; ++l_1) {
-        sum_part[l_1] = sum_part[l_1] + p0[i0 * 960 + k0 + l_1];
+      for (ptrdiff_t l_1 = 0; l_1 < 32; l_1 += 8) {
+        *(aotc_float32x8u *)(sum_part + l_1) = *(const aotc_float32x8u *)(sum_part + l_1) + *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0 + l_1));
       }
     }
-    for (ptrdiff_t l_2 = 0; l_2 < 16; ++l_2) {
-      sum_part[l_2] = sum_part[l_2] + sum_part[l_2 + 16];
+    for (ptrdiff_t l_2 = 0; l_2 < 16; l_2 += 8) {
+      *(aotc_float32x8u *)(sum_part + l_2) = *(const aotc_float32x8u *)(sum_part + l_2) + *(const aotc_float32x8u *)(sum_part + (l_2 + 16));
     }
-    for (ptrdiff_t l_3 = 0; l_3 < 8; ++l_3) {
-      sum_part[l_3] = sum_part[l_3] + sum_part[l_3 + 8];
-    }
-    for (ptrdiff_t l_4 = 0; l_4 < 4; ++l_4) {
-      sum_part[l_4] = sum_part[l_4] + sum_part[l_4 + 4];
-    }
-    for (ptrdiff_t l_5 = 0; l_5 < 2; ++l_5) {
-      sum_part[l_5] = sum_part[l_5] + sum_part[l_5 + 2];
+    *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(sum_part + 8);
+    *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
+    for (ptrdiff_t l_3 = 0; l_3 < 2; ++l_3) {
+      sum_part[l_3] = sum_part[l_3] + sum_part[l_3 + 2];
     }
     sum_part[0] = sum_part[0] + sum_part[1];
     float sum = sum_part[0];

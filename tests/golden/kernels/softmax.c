@@ -5,41 +5,117 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
+
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef uint32_t aotc_uint32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+
+static inline aotc_float32x8 aotc_splat_f32x8(float x) {
+  const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_float32x8 aotc_max_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+  const aotc_float32x8 m = aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
+  return aotc_blend_f32x8((aotc_int32x8)(b != b), b, m);
+}
+
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  const aotc_float32x4 m = aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+  return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
+}
 
 static inline float aotc_max_f32(float a, float b) {
-  const float m = a > b ? a : b;
-  return a != a ? a : m;
+  const float m = b > a ? b : a;
+  return b != b ? b : m;
 }
 
-static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline aotc_int32x8 aotc_splat_i32x8(int32_t x) {
+  const aotc_int32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
 }
 
-static inline float aotc_exp_f32(float x) {
-  const int32_t bits = (int32_t)aotc_bits(x);
-  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
-  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
-  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-  return x == x ? p : x;
+static inline aotc_int32x8 aotc_blend_i32x8(aotc_int32x8 m, aotc_int32x8 a, aotc_int32x8 b) {
+  return (aotc_int32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_int32x8 aotc_minc_i32x8(aotc_int32x8 a, aotc_int32x8 b) {
+  return aotc_blend_i32x8((aotc_int32x8)(b < a), b, a);
+}
+
+static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
+  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x8 aotc_blend_u32x8(aotc_int32x8 m, aotc_uint32x8 a, aotc_uint32x8 b) {
+  return (aotc_uint32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_uint32x8 aotc_minc_u32x8(aotc_uint32x8 a, aotc_uint32x8 b) {
+  return aotc_blend_u32x8((aotc_int32x8)(b < a), b, a);
+}
+
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
+static inline aotc_float32x8 aotc_fused_exp_f32x8(aotc_float32x8 x) {
+  const aotc_uint32x8 t = aotc_minc_u32x8((aotc_uint32x8)aotc_minc_i32x8((aotc_int32x8)x, aotc_splat_i32x8(1118961664)), aotc_splat_u32x8(3268411392u));
+  const aotc_float32x8 t_1 = (aotc_float32x8)t;
+  const aotc_float32x8 t_2 = aotc_fma_f32x8(t_1, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
+  const aotc_float32x8 t_3 = t_2 - aotc_splat_f32x8(1.2582912e+07f);
+  const aotc_float32x8 t_4 = aotc_fma_f32x8(t_3, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_3, aotc_splat_f32x8(0.6933594f), t_1));
+  const aotc_float32x8 t_5 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_4, aotc_splat_f32x8(0.00836889f)), t_4, aotc_splat_f32x8(0.041666206f));
+  const aotc_float32x8 t_6 = aotc_fma_f32x8(aotc_fma_f32x8(t_5, t_4, aotc_splat_f32x8(0.16666518f)), t_4, aotc_splat_f32x8(0.5f));
+  const aotc_float32x8 t_7 = aotc_fma_f32x8(t_6 * t_4, t_4, t_4) + aotc_splat_f32x8(1.0f);
+  const aotc_uint32x8 t_8 = (((aotc_uint32x8)t_2 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(256u));
+  const aotc_uint32x8 t_9 = (t_8 >> aotc_splat_u32x8(1u));
+  const aotc_float32x8 t_10 = t_7 * (aotc_float32x8)((t_9 - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  const aotc_float32x8 t_11 = (aotc_float32x8)(((t_8 - t_9) - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  return aotc_blend_f32x8((aotc_int32x8)(x == x), t_10 * t_11, x);
 }
 
 void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);
@@ -55,45 +131,33 @@ void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax) {
   float max_part[8] AOTC_ALIGNED(64) = {0};
   float sum_part[8] AOTC_ALIGNED(64) = {0};
   for (ptrdiff_t i0 = 0; i0 < 4; ++i0) {
-    for (ptrdiff_t l = 0; l < 8; ++l) {
-      max_part[l] = -INFINITY;
-    }
+    *(aotc_float32x8u *)(max_part + 0) = aotc_splat_f32x8(-INFINITY);
     for (ptrdiff_t k0 = 0; k0 < 40; k0 += 8) {
-      for (ptrdiff_t l_1 = 0; l_1 < 8; ++l_1) {
-        max_part[l_1] = aotc_max_f32(max_part[l_1], p0[i0 * 40 + k0 + l_1]);
-      }
+      *(aotc_float32x8u *)(max_part + 0) = aotc_max_f32x8(*(const aotc_float32x8u *)(max_part + 0), *(const aotc_float32x8u *)(p0 + (i0 * 40 + k0)));
     }
-    for (ptrdiff_t l_2 = 0; l_2 < 4; ++l_2) {
-      max_part[l_2] = aotc_max_f32(max_part[l_2], max_part[l_2 + 4]);
-    }
-    for (ptrdiff_t l_3 = 0; l_3 < 2; ++l_3) {
-      max_part[l_3] = aotc_max_f32(max_part[l_3], max_part[l_3 + 2]);
+    *(aotc_float32x4u *)(max_part + 0) = aotc_max_f32x4(*(const aotc_float32x4u *)(max_part + 0), *(const aotc_float32x4u *)(max_part + 4));
+    for (ptrdiff_t l = 0; l < 2; ++l) {
+      max_part[l] = aotc_max_f32(max_part[l], max_part[l + 2]);
     }
     max_part[0] = aotc_max_f32(max_part[0], max_part[1]);
     float max_1 = max_part[0];
     max[0] = max_1;
-    for (ptrdiff_t i1 = 0; i1 < 40; ++i1) {
-      exp_1[i1] = aotc_exp_f32(p0[i0 * 40 + i1] - max[0]);
+    for (ptrdiff_t i1 = 0; i1 < 40; i1 += 8) {
+      *(aotc_float32x8u *)(exp_1 + i1) = aotc_fused_exp_f32x8(*(const aotc_float32x8u *)(p0 + (i0 * 40 + i1)) - aotc_splat_f32x8(max[0]));
     }
-    for (ptrdiff_t l_4 = 0; l_4 < 8; ++l_4) {
-      sum_part[l_4] = 0.0f;
-    }
+    *(aotc_float32x8u *)(sum_part + 0) = (aotc_float32x8){0};
     for (ptrdiff_t k0_1 = 0; k0_1 < 40; k0_1 += 8) {
-      for (ptrdiff_t l_5 = 0; l_5 < 8; ++l_5) {
-        sum_part[l_5] = sum_part[l_5] + exp_1[k0_1 + l_5];
-      }
+      *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(exp_1 + k0_1);
     }
-    for (ptrdiff_t l_6 = 0; l_6 < 4; ++l_6) {
-      sum_part[l_6] = sum_part[l_6] + sum_part[l_6 + 4];
-    }
-    for (ptrdiff_t l_7 = 0; l_7 < 2; ++l_7) {
-      sum_part[l_7] = sum_part[l_7] + sum_part[l_7 + 2];
+    *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
+    for (ptrdiff_t l_1 = 0; l_1 < 2; ++l_1) {
+      sum_part[l_1] = sum_part[l_1] + sum_part[l_1 + 2];
     }
     sum_part[0] = sum_part[0] + sum_part[1];
     float sum = sum_part[0];
     scale[0] = 1.0f / sum;
-    for (ptrdiff_t i1_1 = 0; i1_1 < 40; ++i1_1) {
-      softmax[i0 * 40 + i1_1] = exp_1[i1_1] * scale[0];
+    for (ptrdiff_t i1_1 = 0; i1_1 < 40; i1_1 += 8) {
+      *(aotc_float32x8u *)(softmax + (i0 * 40 + i1_1)) = *(const aotc_float32x8u *)(exp_1 + i1_1) * aotc_splat_f32x8(scale[0]);
     }
   }
 }

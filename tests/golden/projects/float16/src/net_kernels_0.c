@@ -17,14 +17,14 @@ typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__))
 typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
 static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
+  uint32_t y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
 
 #if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
@@ -74,6 +74,32 @@ static inline aotc_float32x4 aotc_load_f16x4(const uint16_t *from) {
 static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   const aotc_float32x4 v = {x, x, x, x};
   return v;
+}
+
+static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x4 y = a;
+  for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
 #if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
@@ -149,50 +175,50 @@ void net_contrib_dense_pack(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AO
   aotc_float32x4 acc3_0b = (aotc_float32x4){0};
   for (ptrdiff_t k0 = 0; k0 < 2; ++k0) {
     aotc_float32x4 y = aotc_splat_f32x4(padded[k0 * 8]);
-    acc0_0 = acc0_0 + aotc_load_f16x4(p1 + k0 * 128) * y;
-    acc1_0 = acc1_0 + aotc_load_f16x4(p1 + (k0 * 128 + 4)) * y;
-    acc2_0 = acc2_0 + aotc_load_f16x4(p1 + (k0 * 128 + 8)) * y;
-    acc3_0 = acc3_0 + aotc_load_f16x4(p1 + (k0 * 128 + 12)) * y;
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + k0 * 128), y, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 4)), y, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 8)), y, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 12)), y, acc3_0);
     aotc_float32x4 y_1 = aotc_splat_f32x4(padded[k0 * 8 + 1]);
-    acc0_0b = acc0_0b + aotc_load_f16x4(p1 + (k0 * 128 + 16)) * y_1;
-    acc1_0b = acc1_0b + aotc_load_f16x4(p1 + (k0 * 128 + 20)) * y_1;
-    acc2_0b = acc2_0b + aotc_load_f16x4(p1 + (k0 * 128 + 24)) * y_1;
-    acc3_0b = acc3_0b + aotc_load_f16x4(p1 + (k0 * 128 + 28)) * y_1;
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 16)), y_1, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 20)), y_1, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 24)), y_1, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 28)), y_1, acc3_0b);
     aotc_float32x4 y_2 = aotc_splat_f32x4(padded[k0 * 8 + 2]);
-    acc0_0 = acc0_0 + aotc_load_f16x4(p1 + (k0 * 128 + 32)) * y_2;
-    acc1_0 = acc1_0 + aotc_load_f16x4(p1 + (k0 * 128 + 36)) * y_2;
-    acc2_0 = acc2_0 + aotc_load_f16x4(p1 + (k0 * 128 + 40)) * y_2;
-    acc3_0 = acc3_0 + aotc_load_f16x4(p1 + (k0 * 128 + 44)) * y_2;
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 32)), y_2, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 36)), y_2, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 40)), y_2, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 44)), y_2, acc3_0);
     aotc_float32x4 y_3 = aotc_splat_f32x4(padded[k0 * 8 + 3]);
-    acc0_0b = acc0_0b + aotc_load_f16x4(p1 + (k0 * 128 + 48)) * y_3;
-    acc1_0b = acc1_0b + aotc_load_f16x4(p1 + (k0 * 128 + 52)) * y_3;
-    acc2_0b = acc2_0b + aotc_load_f16x4(p1 + (k0 * 128 + 56)) * y_3;
-    acc3_0b = acc3_0b + aotc_load_f16x4(p1 + (k0 * 128 + 60)) * y_3;
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 48)), y_3, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 52)), y_3, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 56)), y_3, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 60)), y_3, acc3_0b);
     aotc_float32x4 y_4 = aotc_splat_f32x4(padded[k0 * 8 + 4]);
-    acc0_0 = acc0_0 + aotc_load_f16x4(p1 + (k0 * 128 + 64)) * y_4;
-    acc1_0 = acc1_0 + aotc_load_f16x4(p1 + (k0 * 128 + 68)) * y_4;
-    acc2_0 = acc2_0 + aotc_load_f16x4(p1 + (k0 * 128 + 72)) * y_4;
-    acc3_0 = acc3_0 + aotc_load_f16x4(p1 + (k0 * 128 + 76)) * y_4;
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 64)), y_4, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 68)), y_4, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 72)), y_4, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 76)), y_4, acc3_0);
     aotc_float32x4 y_5 = aotc_splat_f32x4(padded[k0 * 8 + 5]);
-    acc0_0b = acc0_0b + aotc_load_f16x4(p1 + (k0 * 128 + 80)) * y_5;
-    acc1_0b = acc1_0b + aotc_load_f16x4(p1 + (k0 * 128 + 84)) * y_5;
-    acc2_0b = acc2_0b + aotc_load_f16x4(p1 + (k0 * 128 + 88)) * y_5;
-    acc3_0b = acc3_0b + aotc_load_f16x4(p1 + (k0 * 128 + 92)) * y_5;
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 80)), y_5, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 84)), y_5, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 88)), y_5, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 92)), y_5, acc3_0b);
     aotc_float32x4 y_6 = aotc_splat_f32x4(padded[k0 * 8 + 6]);
-    acc0_0 = acc0_0 + aotc_load_f16x4(p1 + (k0 * 128 + 96)) * y_6;
-    acc1_0 = acc1_0 + aotc_load_f16x4(p1 + (k0 * 128 + 100)) * y_6;
-    acc2_0 = acc2_0 + aotc_load_f16x4(p1 + (k0 * 128 + 104)) * y_6;
-    acc3_0 = acc3_0 + aotc_load_f16x4(p1 + (k0 * 128 + 108)) * y_6;
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 96)), y_6, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 100)), y_6, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 104)), y_6, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 108)), y_6, acc3_0);
     aotc_float32x4 y_7 = aotc_splat_f32x4(padded[k0 * 8 + 7]);
-    acc0_0b = acc0_0b + aotc_load_f16x4(p1 + (k0 * 128 + 112)) * y_7;
-    acc1_0b = acc1_0b + aotc_load_f16x4(p1 + (k0 * 128 + 116)) * y_7;
-    acc2_0b = acc2_0b + aotc_load_f16x4(p1 + (k0 * 128 + 120)) * y_7;
-    acc3_0b = acc3_0b + aotc_load_f16x4(p1 + (k0 * 128 + 124)) * y_7;
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 112)), y_7, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 116)), y_7, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 120)), y_7, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 124)), y_7, acc3_0b);
   }
-  aotc_store_f16x4(add + 0, aotc_round_f16x4(acc0_0 + acc0_0b) + aotc_load_f16x4(p2 + 0));
-  aotc_store_f16x4(add + 4, aotc_round_f16x4(acc1_0 + acc1_0b) + aotc_load_f16x4(p2 + 4));
-  aotc_store_f16x4(add + 8, aotc_round_f16x4(acc2_0 + acc2_0b) + aotc_load_f16x4(p2 + 8));
-  aotc_store_f16x4(add + 12, aotc_round_f16x4(acc3_0 + acc3_0b) + aotc_load_f16x4(p2 + 12));
+  aotc_store_f16x4(add + 0, aotc_round_f16x4((acc0_0 + acc0_0b)) + aotc_load_f16x4(p2 + 0));
+  aotc_store_f16x4(add + 4, aotc_round_f16x4((acc1_0 + acc1_0b)) + aotc_load_f16x4(p2 + 4));
+  aotc_store_f16x4(add + 8, aotc_round_f16x4((acc2_0 + acc2_0b)) + aotc_load_f16x4(p2 + 8));
+  aotc_store_f16x4(add + 12, aotc_round_f16x4((acc3_0 + acc3_0b)) + aotc_load_f16x4(p2 + 12));
 }
 
 void net_relu(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT relu) {

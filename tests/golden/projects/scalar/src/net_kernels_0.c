@@ -19,8 +19,8 @@ static inline float aotc_maxc_f32(float a, float b) {
 }
 
 static inline float aotc_max_f32(float a, float b) {
-  const float m = a > b ? a : b;
-  return a != a ? a : m;
+  const float m = b > a ? b : a;
+  return b != b ? b : m;
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu);
@@ -51,7 +51,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     float acc2_3 = 0.0f;
     float acc3_3 = 0.0f;
     for (ptrdiff_t k0 = 0; k0 < 2; ++k0) {
-      for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+      for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
         float x = p1[k0 * 36 + k1 * 12];
         float x_1 = p1[k0 * 36 + k1 * 12 + 1];
         float x_2 = p1[k0 * 36 + k1 * 12 + 2];
@@ -75,7 +75,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     }
     for (ptrdiff_t k2 = 1; k2 < 3; ++k2) {
       for (ptrdiff_t k0 = 0; k0 < 2; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
           float x_4 = p1[k0 * 36 + k1 * 12 + k2 * 4];
           float x_5 = p1[k0 * 36 + k1 * 12 + k2 * 4 + 1];
           float x_6 = p1[k0 * 36 + k1 * 12 + k2 * 4 + 2];
@@ -143,7 +143,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
     float acc3_3_1 = 0.0f;
     for (ptrdiff_t k2 = 0; k2 < 2; ++k2) {
       for (ptrdiff_t k0 = 0; k0 < 2; ++k0) {
-        for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+        for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
           float x_8 = p1[k0 * 36 + k1 * 12 + k2 * 4];
           float x_9 = p1[k0 * 36 + k1 * 12 + k2 * 4 + 1];
           float x_10 = p1[k0 * 36 + k1 * 12 + k2 * 4 + 2];
@@ -172,7 +172,7 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       }
     }
     for (ptrdiff_t k0 = 0; k0 < 2; ++k0) {
-      for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+      for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
         float x_12 = p1[k0 * 36 + k1 * 12 + 8];
         float x_13 = p1[k0 * 36 + k1 * 12 + 9];
         float x_14 = p1[k0 * 36 + k1 * 12 + 10];

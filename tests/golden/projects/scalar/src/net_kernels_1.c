@@ -7,39 +7,43 @@ extern "C" {
 
 
 static inline float aotc_max_f32(float a, float b) {
-  const float m = a > b ? a : b;
-  return a != a ? a : m;
+  const float m = b > a ? b : a;
+  return b != b ? b : m;
+}
+
+static inline uint32_t aotc_min_u32(uint32_t a, uint32_t b) {
+  return a < b ? a : b;
+}
+
+static inline int32_t aotc_min_i32(int32_t a, int32_t b) {
+  return a < b ? a : b;
 }
 
 static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
+  uint32_t y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
 
 static inline float aotc_exp_f32(float x) {
-  const int32_t bits = (int32_t)aotc_bits(x);
-  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
-  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
-  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-  return x == x ? p : x;
+  const uint32_t t = aotc_min_u32((uint32_t)aotc_min_i32((int32_t)aotc_bits(x), 1118961664), 3268411392u);
+  const float t_1 = aotc_from_bits(t);
+  const float t_2 = t_1 * 1.442695f + 1.2582912e+07f;
+  const float t_3 = t_2 - 1.2582912e+07f;
+  const float t_4 = t_1 - t_3 * 0.6933594f + t_3 * 0.00021219444f;
+  const float t_5 = (0.0013950489f * t_4 + 0.00836889f) * t_4 + 0.041666206f;
+  const float t_6 = (t_5 * t_4 + 0.16666518f) * t_4 + 0.5f;
+  const float t_7 = t_6 * t_4 * t_4 + t_4 + 1.0f;
+  const uint32_t t_8 = (uint32_t)((uint32_t)(uint32_t)((uint32_t)aotc_bits(t_2) - (uint32_t)1262485504u) + (uint32_t)256u);
+  const uint32_t t_9 = t_8 >> 1;
+  const float t_10 = t_7 * aotc_from_bits(((uint32_t)((uint32_t)t_9 - (uint32_t)1u) << 23));
+  const float t_11 = aotc_from_bits(((uint32_t)((uint32_t)(uint32_t)((uint32_t)t_8 - (uint32_t)t_9) - (uint32_t)1u) << 23));
+  return x == x ? t_10 * t_11 : x;
 }
 
 void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);

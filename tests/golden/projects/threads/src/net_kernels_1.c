@@ -12,12 +12,29 @@ extern "C" {
 #pragma GCC optimize("no-predictive-commoning")
 #endif
 
+typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef uint32_t aotc_uint32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
-static inline float aotc_max_f32(float a, float b) {
-  const float m = a > b ? a : b;
-  return a != a ? a : m;
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  const aotc_float32x4 m = aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+  return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
 }
 
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
@@ -25,35 +42,103 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
   return v;
 }
 
-static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
+static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x8 y = a;
+  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
 }
 
-static inline float aotc_exp_f32(float x) {
-  const int32_t bits = (int32_t)aotc_bits(x);
-  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
-  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
-  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-  return x == x ? p : x;
+static inline float aotc_max_f32(float a, float b) {
+  const float m = b > a ? b : a;
+  return b != b ? b : m;
+}
+
+static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
+  const aotc_int32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_int32x4 aotc_blend_i32x4(aotc_int32x4 m, aotc_int32x4 a, aotc_int32x4 b) {
+  return (aotc_int32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_int32x4 aotc_minc_i32x4(aotc_int32x4 a, aotc_int32x4 b) {
+  return aotc_blend_i32x4((aotc_int32x4)(b < a), b, a);
+}
+
+static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
+  const aotc_uint32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
+  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_uint32x4 aotc_minc_u32x4(aotc_uint32x4 a, aotc_uint32x4 b) {
+  return aotc_blend_u32x4((aotc_int32x4)(b < a), b, a);
+}
+
+static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
+#if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return __builtin_ia32_vfmaddps(a, b, c);
+#elif defined(__FMA__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
+  return __builtin_ia32_vfmaddpd(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#elif defined(__FMA__) && 16 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
+  return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
+#elif defined(__AVX512F__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return __builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__aarch64__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
+  return __builtin_aarch64_fmav2df(a, b, c);
+#else
+  aotc_float32x4 y = a;
+  for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  return y;
+#endif
+}
+
+static inline aotc_float32x4 aotc_fused_exp_f32x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = aotc_minc_u32x4((aotc_uint32x4)aotc_minc_i32x4((aotc_int32x4)x, aotc_splat_i32x4(1118961664)), aotc_splat_u32x4(3268411392u));
+  const aotc_float32x4 t_1 = (aotc_float32x4)t;
+  const aotc_float32x4 t_2 = aotc_fma_f32x4(t_1, aotc_splat_f32x4(1.442695f), aotc_splat_f32x4(1.2582912e+07f));
+  const aotc_float32x4 t_3 = t_2 - aotc_splat_f32x4(1.2582912e+07f);
+  const aotc_float32x4 t_4 = aotc_fma_f32x4(t_3, aotc_splat_f32x4(0.00021219444f), aotc_fma_f32x4(-t_3, aotc_splat_f32x4(0.6933594f), t_1));
+  const aotc_float32x4 t_5 = aotc_fma_f32x4(aotc_fma_f32x4(aotc_splat_f32x4(0.0013950489f), t_4, aotc_splat_f32x4(0.00836889f)), t_4, aotc_splat_f32x4(0.041666206f));
+  const aotc_float32x4 t_6 = aotc_fma_f32x4(aotc_fma_f32x4(t_5, t_4, aotc_splat_f32x4(0.16666518f)), t_4, aotc_splat_f32x4(0.5f));
+  const aotc_float32x4 t_7 = aotc_fma_f32x4(t_6 * t_4, t_4, t_4) + aotc_splat_f32x4(1.0f);
+  const aotc_uint32x4 t_8 = (((aotc_uint32x4)t_2 - aotc_splat_u32x4(1262485504u)) + aotc_splat_u32x4(256u));
+  const aotc_uint32x4 t_9 = (t_8 >> aotc_splat_u32x4(1u));
+  const aotc_float32x4 t_10 = t_7 * (aotc_float32x4)((t_9 - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  const aotc_float32x4 t_11 = (aotc_float32x4)(((t_8 - t_9) - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  return aotc_blend_f32x4((aotc_int32x4)(x == x), t_10 * t_11, x);
 }
 
 void net_max_pool2d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool);
@@ -66,14 +151,18 @@ void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);
 
 void net_max_pool2d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool) {
   for (ptrdiff_t i1 = 0; i1 < 224; ++i1) {
-    for (ptrdiff_t i3 = 0; i3 < 7; ++i3) {
-      float max_pool_1 = -INFINITY;
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 28 + i3 * 2]);
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 28 + i3 * 2 + 1]);
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 28 + i3 * 2 + 14]);
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 28 + i3 * 2 + 15]);
-      max_pool[i1 * 7 + i3] = max_pool_1;
-    }
+    aotc_float32x4 max_pool_1 = aotc_splat_f32x4(-INFINITY);
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28], p0[i1 * 28 + 2], p0[i1 * 28 + 4], p0[i1 * 28 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28 + 1], p0[i1 * 28 + 1 + 2], p0[i1 * 28 + 1 + 4], p0[i1 * 28 + 1 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28 + 14], p0[i1 * 28 + 14 + 2], p0[i1 * 28 + 14 + 4], p0[i1 * 28 + 14 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 28 + 15], p0[i1 * 28 + 15 + 2], p0[i1 * 28 + 15 + 4], p0[i1 * 28 + 15 + 6]});
+    *(aotc_float32x4u *)(max_pool + i1 * 7) = max_pool_1;
+    aotc_float32x4 max_pool_2 = aotc_splat_f32x4(-INFINITY);
+    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 6], p0[i1 * 28 + 6 + 2], p0[i1 * 28 + 6 + 4], p0[i1 * 28 + 6 + 6]});
+    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 7], p0[i1 * 28 + 7 + 2], p0[i1 * 28 + 7 + 4], p0[i1 * 28 + 7 + 6]});
+    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 20], p0[i1 * 28 + 20 + 2], p0[i1 * 28 + 20 + 4], p0[i1 * 28 + 20 + 6]});
+    max_pool_2 = aotc_max_f32x4(max_pool_2, (aotc_float32x4){p0[i1 * 28 + 21], p0[i1 * 28 + 21 + 2], p0[i1 * 28 + 21 + 4], p0[i1 * 28 + 21 + 6]});
+    *(aotc_float32x4u *)(max_pool + (i1 * 7 + 3)) = max_pool_2;
   }
 }
 
@@ -84,20 +173,20 @@ void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RES
   aotc_float32x8 acc0_0c = (aotc_float32x8){0};
   aotc_float32x8 acc0_0d = (aotc_float32x8){0};
   for (ptrdiff_t k0 = 0; k0 < 196; ++k0) {
-    acc0_0 = acc0_0 + *(const aotc_float32x8u *)(p1 + k0 * 64) * aotc_splat_f32x8(p0[k0 * 8]);
-    acc0_0b = acc0_0b + *(const aotc_float32x8u *)(p1 + (k0 * 64 + 8)) * aotc_splat_f32x8(p0[k0 * 8 + 1]);
-    acc0_0c = acc0_0c + *(const aotc_float32x8u *)(p1 + (k0 * 64 + 16)) * aotc_splat_f32x8(p0[k0 * 8 + 2]);
-    acc0_0d = acc0_0d + *(const aotc_float32x8u *)(p1 + (k0 * 64 + 24)) * aotc_splat_f32x8(p0[k0 * 8 + 3]);
-    acc0_0 = acc0_0 + *(const aotc_float32x8u *)(p1 + (k0 * 64 + 32)) * aotc_splat_f32x8(p0[k0 * 8 + 4]);
-    acc0_0b = acc0_0b + *(const aotc_float32x8u *)(p1 + (k0 * 64 + 40)) * aotc_splat_f32x8(p0[k0 * 8 + 5]);
-    acc0_0c = acc0_0c + *(const aotc_float32x8u *)(p1 + (k0 * 64 + 48)) * aotc_splat_f32x8(p0[k0 * 8 + 6]);
-    acc0_0d = acc0_0d + *(const aotc_float32x8u *)(p1 + (k0 * 64 + 56)) * aotc_splat_f32x8(p0[k0 * 8 + 7]);
+    acc0_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + k0 * 64), aotc_splat_f32x8(p0[k0 * 8]), acc0_0);
+    acc0_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 64 + 8)), aotc_splat_f32x8(p0[k0 * 8 + 1]), acc0_0b);
+    acc0_0c = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 64 + 16)), aotc_splat_f32x8(p0[k0 * 8 + 2]), acc0_0c);
+    acc0_0d = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 64 + 24)), aotc_splat_f32x8(p0[k0 * 8 + 3]), acc0_0d);
+    acc0_0 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 64 + 32)), aotc_splat_f32x8(p0[k0 * 8 + 4]), acc0_0);
+    acc0_0b = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 64 + 40)), aotc_splat_f32x8(p0[k0 * 8 + 5]), acc0_0b);
+    acc0_0c = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 64 + 48)), aotc_splat_f32x8(p0[k0 * 8 + 6]), acc0_0c);
+    acc0_0d = aotc_fma_f32x8(*(const aotc_float32x8u *)(p1 + (k0 * 64 + 56)), aotc_splat_f32x8(p0[k0 * 8 + 7]), acc0_0d);
   }
   *(aotc_float32x8u *)(tile + 0) = acc0_0 + acc0_0b + acc0_0c + acc0_0d;
-  for (ptrdiff_t i1 = 0; i1 < 5; ++i1) {
-    float dense_1 = tile[i1];
-    dense[i1] = dense_1;
-  }
+  aotc_float32x4 dense_1 = *(const aotc_float32x4u *)(tile + 0);
+  *(aotc_float32x4u *)(dense + 0) = dense_1;
+  aotc_float32x4 dense_2 = *(const aotc_float32x4u *)(tile + 1);
+  *(aotc_float32x4u *)(dense + 1) = dense_2;
 }
 
 void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax) {
@@ -109,16 +198,14 @@ void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax) {
     max_1 = aotc_max_f32(max_1, p0[k0]);
   }
   max[0] = max_1;
-  for (ptrdiff_t i1 = 0; i1 < 5; ++i1) {
-    exp_1[i1] = aotc_exp_f32(p0[i1] - max[0]);
-  }
+  *(aotc_float32x4u *)(exp_1 + 0) = aotc_fused_exp_f32x4(*(const aotc_float32x4u *)(p0 + 0) - aotc_splat_f32x4(max[0]));
+  *(aotc_float32x4u *)(exp_1 + 1) = aotc_fused_exp_f32x4(*(const aotc_float32x4u *)(p0 + 1) - aotc_splat_f32x4(max[0]));
   float sum = 0.0f;
   for (ptrdiff_t k0_1 = 0; k0_1 < 5; ++k0_1) {
     sum = sum + exp_1[k0_1];
   }
   scale[0] = 1.0f / sum;
-  for (ptrdiff_t i1_1 = 0; i1_1 < 5; ++i1_1) {
-    softmax[i1_1] = exp_1[i1_1] * scale[0];
-  }
+  *(aotc_float32x4u *)(softmax + 0) = *(const aotc_float32x4u *)(exp_1 + 0) * aotc_splat_f32x4(scale[0]);
+  *(aotc_float32x4u *)(softmax + 1) = *(const aotc_float32x4u *)(exp_1 + 1) * aotc_splat_f32x4(scale[0]);
 }
 

@@ -3,6 +3,7 @@
 #ifndef NET_KERNEL_H
 #define NET_KERNEL_H
 
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,17 +16,25 @@
 #endif
 #if defined(__GNUC__)
 #define AOTC_ALIGNED(n) __attribute__((aligned(n)))
-#define AOTC_INLINE __attribute__((__always_inline__)) static inline
 #else
 #define AOTC_ALIGNED(n)
-#define AOTC_INLINE static inline
 #endif
-/* For files whose functions read memory under conditions: gcc 12.2 mixes up elements that it loads under a mask (see
-   gcc's bug 114375), and masks come from this pass alone. */
-#if defined(__GNUC__) && !defined(__clang__) && !defined(AOTC_GUARD_ACCESSES)
-#define AOTC_GUARD_ACCESSES _Pragma("GCC optimize(\"no-tree-loop-if-convert\")")
-#elif !defined(AOTC_GUARD_ACCESSES)
-#define AOTC_GUARD_ACCESSES
+#if defined(__has_builtin)
+#define AOTC_HAS(name) __has_builtin(name)
+#else
+#define AOTC_HAS(name) 1
+#endif
+/* Vectors and multiply-adds are those of the program: compilers add none, whatever the flags are. */
+#if defined(__FAST_MATH__)
+#error "kernels are compiled without -ffast-math: results would differ, NaN and infinities be lost"
+#endif
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
+#error "kernels need floating point that rounds each operation to its type (on x86: -mfpmath=sse)"
+#endif
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#elif defined(__GNUC__)
+#pragma GCC optimize("no-tree-vectorize", "no-tree-slp-vectorize", "fp-contract=off")
 #endif
 
 #endif

@@ -13,6 +13,8 @@ extern "C" {
 
 typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -56,50 +58,21 @@ __attribute__((__unused__)) static void aotc_transpose_f32x4(float *to, ptrdiff_
 }
 #endif
 
-static inline float aotc_maxc_f32(float a, float b) {
-  return b > a ? b : a;
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
 }
 
-static inline float aotc_max_f32(float a, float b) {
-  const float m = a > b ? a : b;
-  return a != a ? a : m;
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
 }
 
-static inline uint32_t aotc_bits(float x) {
-  uint32_t u;
-  memcpy(&u, &x, sizeof u);
-  return u;
-}
-static inline float aotc_from_bits(uint32_t u) {
-  float x;
-  memcpy(&x, &u, sizeof x);
-  return x;
-}
-
-static inline float aotc_exp_f32(float x) {
-  const int32_t bits = (int32_t)aotc_bits(x);
-  const uint32_t high = (uint32_t)(bits < 0x42b20000 ? bits : 0x42b20000);
-  const float y = aotc_from_bits(high < 0xc2d00000u ? high : 0xc2d00000u);
-  const float t = y * 1.44269504f + 12582912.0f;
-  const float n = t - 12582912.0f;
-  const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.3950489e-3f;
-  p = p * r + 8.36889e-3f;
-  p = p * r + 4.1666206e-2f;
-  p = p * r + 1.6666518e-1f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r;
-  p = p + 1.0f;
-  const uint32_t k = aotc_bits(t) - 0x4b400000u + 256u;
-  const uint32_t half = k >> 1;
-  p = (p * aotc_from_bits((half - 1u) << 23)) * aotc_from_bits((k - half - 1u) << 23);
-  return x == x ? p : x;
+static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+  const aotc_float32x4 m = aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+  return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
 }
 
 void net_conv2d_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu);
 void net_max_pool2d_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool);
-void net_contrib_dense_pack_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT dense);
-void net_softmax_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);
 
 #ifdef __cplusplus
 }
@@ -118,7 +91,7 @@ void net_conv2d_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1,
     aotc_float32x4 acc0_6 = (aotc_float32x4){0};
     aotc_float32x4 acc0_7 = (aotc_float32x4){0};
     for (ptrdiff_t k0 = 0; k0 < 2; ++k0) {
-      for (ptrdiff_t k1 = aotc_index_max_i64(0, i2 * -1 + 1); k1 < aotc_index_min_i64(3, i2 * -1 + 9); ++k1) {
+      for (ptrdiff_t k1 = aotc_index_max_i64(i2 * -1 + 1, 0); k1 < aotc_index_min_i64(i2 * -1 + 9, 3); ++k1) {
         aotc_float32x4 x = *(const aotc_float32x4u *)(p1 + (k0 * 72 + k1 * 24));
         acc0_1 = acc0_1 + x * aotc_splat_f32x4(p0[k0 * 64 + i2 * 8 + k1 * 8 - 8]);
         acc0_2 = acc0_2 + x * aotc_splat_f32x4(p0[k0 * 64 + i2 * 8 + k1 * 8 - 7]);
@@ -157,9 +130,9 @@ void net_conv2d_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1,
     aotc_transpose_f32x4(turned + 0, 8, tile + 0, 4);
     aotc_transpose_f32x4(turned + 4, 8, tile + 16, 4);
     for (ptrdiff_t i1 = 0; i1 < 4; ++i1) {
-      for (ptrdiff_t i3 = 0; i3 < 8; ++i3) {
-        float conv2d = turned[i1 * 8 + i3];
-        relu[i1 * 64 + i2 * 8 + i3] = aotc_maxc_f32(conv2d + p2[i1], 0.0f);
+      for (ptrdiff_t i3 = 0; i3 < 8; i3 += 4) {
+        aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + (i1 * 8 + i3));
+        *(aotc_float32x4u *)(relu + (i1 * 64 + i2 * 8 + i3)) = aotc_maxc_f32x4(conv2d + aotc_splat_f32x4(p2[i1]), (aotc_float32x4){0});
       }
     }
   }
@@ -167,80 +140,12 @@ void net_conv2d_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1,
 
 void net_max_pool2d_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool) {
   for (ptrdiff_t i1 = 0; i1 < 16; ++i1) {
-    for (ptrdiff_t i3 = 0; i3 < 4; ++i3) {
-      float max_pool_1 = -INFINITY;
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 16 + i3 * 2]);
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 16 + i3 * 2 + 1]);
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 16 + i3 * 2 + 8]);
-      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 16 + i3 * 2 + 9]);
-      max_pool[i1 * 4 + i3] = max_pool_1;
-    }
-  }
-}
-
-void net_contrib_dense_pack_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT dense) {
-  float tile[8] AOTC_ALIGNED(64) = {0};
-  aotc_float32x4 acc0_0 = (aotc_float32x4){0};
-  aotc_float32x4 acc0_0b = (aotc_float32x4){0};
-  aotc_float32x4 acc0_0c = (aotc_float32x4){0};
-  aotc_float32x4 acc0_0d = (aotc_float32x4){0};
-  aotc_float32x4 acc1_0 = (aotc_float32x4){0};
-  aotc_float32x4 acc1_0b = (aotc_float32x4){0};
-  aotc_float32x4 acc1_0c = (aotc_float32x4){0};
-  aotc_float32x4 acc1_0d = (aotc_float32x4){0};
-  for (ptrdiff_t k0 = 0; k0 < 8; ++k0) {
-    aotc_float32x4 y = aotc_splat_f32x4(p0[k0 * 8]);
-    acc0_0 = acc0_0 + *(const aotc_float32x4u *)(p1 + k0 * 64) * y;
-    acc1_0 = acc1_0 + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 4)) * y;
-    aotc_float32x4 y_1 = aotc_splat_f32x4(p0[k0 * 8 + 1]);
-    acc0_0b = acc0_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 8)) * y_1;
-    acc1_0b = acc1_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 12)) * y_1;
-    aotc_float32x4 y_2 = aotc_splat_f32x4(p0[k0 * 8 + 2]);
-    acc0_0c = acc0_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 16)) * y_2;
-    acc1_0c = acc1_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 20)) * y_2;
-    aotc_float32x4 y_3 = aotc_splat_f32x4(p0[k0 * 8 + 3]);
-    acc0_0d = acc0_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 24)) * y_3;
-    acc1_0d = acc1_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 28)) * y_3;
-    aotc_float32x4 y_4 = aotc_splat_f32x4(p0[k0 * 8 + 4]);
-    acc0_0 = acc0_0 + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 32)) * y_4;
-    acc1_0 = acc1_0 + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 36)) * y_4;
-    aotc_float32x4 y_5 = aotc_splat_f32x4(p0[k0 * 8 + 5]);
-    acc0_0b = acc0_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 40)) * y_5;
-    acc1_0b = acc1_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 44)) * y_5;
-    aotc_float32x4 y_6 = aotc_splat_f32x4(p0[k0 * 8 + 6]);
-    acc0_0c = acc0_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 48)) * y_6;
-    acc1_0c = acc1_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 52)) * y_6;
-    aotc_float32x4 y_7 = aotc_splat_f32x4(p0[k0 * 8 + 7]);
-    acc0_0d = acc0_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 56)) * y_7;
-    acc1_0d = acc1_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 60)) * y_7;
-  }
-  *(aotc_float32x4u *)(tile + 0) = acc0_0 + acc0_0b + acc0_0c + acc0_0d;
-  *(aotc_float32x4u *)(tile + 4) = acc1_0 + acc1_0b + acc1_0c + acc1_0d;
-  for (ptrdiff_t i1 = 0; i1 < 5; ++i1) {
-    float dense_1 = tile[i1];
-    dense[i1] = dense_1;
-  }
-}
-
-void net_softmax_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax) {
-  float max[1] AOTC_ALIGNED(64) = {0};
-  float exp_1[5] AOTC_ALIGNED(64) = {0};
-  float scale[1] AOTC_ALIGNED(64) = {0};
-  float max_1 = -INFINITY;
-  for (ptrdiff_t k0 = 0; k0 < 5; ++k0) {
-    max_1 = aotc_max_f32(max_1, p0[k0]);
-  }
-  max[0] = max_1;
-  for (ptrdiff_t i1 = 0; i1 < 5; ++i1) {
-    exp_1[i1] = aotc_exp_f32(p0[i1] - max[0]);
-  }
-  float sum = 0.0f;
-  for (ptrdiff_t k0_1 = 0; k0_1 < 5; ++k0_1) {
-    sum = sum + exp_1[k0_1];
-  }
-  scale[0] = 1.0f / sum;
-  for (ptrdiff_t i1_1 = 0; i1_1 < 5; ++i1_1) {
-    softmax[i1_1] = exp_1[i1_1] * scale[0];
+    aotc_float32x4 max_pool_1 = aotc_splat_f32x4(-INFINITY);
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16], p0[i1 * 16 + 2], p0[i1 * 16 + 4], p0[i1 * 16 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16 + 1], p0[i1 * 16 + 1 + 2], p0[i1 * 16 + 1 + 4], p0[i1 * 16 + 1 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16 + 8], p0[i1 * 16 + 8 + 2], p0[i1 * 16 + 8 + 4], p0[i1 * 16 + 8 + 6]});
+    max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16 + 9], p0[i1 * 16 + 9 + 2], p0[i1 * 16 + 9 + 4], p0[i1 * 16 + 9 + 6]});
+    *(aotc_float32x4u *)(max_pool + i1 * 4) = max_pool_1;
   }
 }
 

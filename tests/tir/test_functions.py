@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elementary functions as tensor programs: interpreter and compiled C have the same bits, in vectors and without."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Buffer, Load, Var, binary, call, cast
+from aotc.tir.functions.fuse import fused
+from aotc.tir.functions.table import definition
+from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.interp import run_kernel
+from aotc.tir.passes import kernel_passes
+from aotc.tir.stmt import Kernel, Store, forall, nodes
+from aotc.tir.target import TARGETS
+from aotc.tir.text import to_text
+from aotc.tir.verify import verify
+from tests.codegen.batch import run_batch
+from tests.tir.test_lanes import same_bits
+
+SINGLE, DOUBLE = DType("float32"), DType("float64")
+_NAMES = "exp log tanh erf sin cos tan sqrt rsqrt abs floor ceil trunc round_even round_away"
+ONE = _NAMES.split()
+TWO = ["pow", "copysign"]
+SPECIAL = [
+    0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, -3e38, 88.7, -104, 1e10, 0.5, 1.5, 2.5, -0.5, 1, -1, 2, -2,
+    8388609, -8388609, 4194304.5, 1.17549435e-38, 0.49999997, 2147483648, -2147483904,
+]  # fmt: skip
+SIZE = 603
+
+
+def numbers() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    drawn = rng.standard_normal(SIZE - len(SPECIAL)) * np.exp(rng.uniform(-20, 20, SIZE - len(SPECIAL)))
+    x = np.concatenate([drawn, SPECIAL]).astype(np.float32)
+    return x, rng.permutation(x)
+
+
+def of(name: str) -> Kernel:
+    """y[i] = name(x[i]), or of x[i] and z[i]."""
+    x, z, y = (Buffer(n, SINGLE, SIZE) for n in "xzy")
+    i = Var("i")
+    made = call(name, *[Load(b, i) for b in (x, z)][: len(INSTRUCTIONS[name].takes)])
+    return Kernel(name=name, inputs=(x, z), outputs=(y,), body=forall(i, SIZE, Store(y, i, made)))
+
+
+@pytest.mark.parametrize("target", ["c", "x86-64", "x86-64-v3"])
+def test_compiled_functions_have_the_bits_of_the_interpreter(target: str, tmp_path: Path) -> None:
+    made = []
+    for kernel in map(of, (*ONE, *TWO)):
+        for item in kernel_passes(TARGETS[target]):
+            kernel = item.kernel(kernel)
+        verify(kernel)
+        assert target == "c" or any(n.lanes > 1 for n in nodes(kernel.body))
+        made.append((kernel, list(numbers())))
+    for (kernel, inputs), (c,) in zip(made, run_batch(made, tmp_path), strict=True):
+        same_bits(c, run_kernel(kernel, inputs)[0], kernel.name)
+
+
+def test_a_multiply_add_is_rounded_once() -> None:
+    rng = np.random.default_rng(0)
+    meaning = INSTRUCTIONS["fma"].meaning
+    for kind in (np.float32, np.float64):
+        a, b = (rng.standard_normal(2000).astype(kind) for _ in "ab")
+        c = (-a * b * (1 + rng.integers(-3, 4, 2000) * np.finfo(kind).eps)).astype(kind)  # most digits cancel
+        c[::3] = rng.standard_normal(len(c[::3])) * 1e-9
+        found = meaning(a, b, c)
+        exact = [Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z)) for x, y, z in zip(a, b, c, strict=True)]
+        errors = [abs(Fraction(float(f)) - e) for f, e in zip(found, exact, strict=True)]
+        for direction in (-np.inf, np.inf):
+            others = np.nextafter(found, kind(direction))
+            assert all(abs(Fraction(float(o)) - e) >= r for o, e, r in zip(others, exact, errors, strict=True))
+
+
+def test_products_and_sums_are_fused_where_a_target_does() -> None:
+    a, b, c = (Var(name, SINGLE) for name in "abc")
+    texts = {
+        a * b + c: "fma(a, b, c)",
+        c + a * b: "fma(a, b, c)",
+        a * b - c: "fma(a, b, neg(c))",
+        c - a * b: "fma(neg(a), b, c)",
+        call("exp", a * b): "fused_exp(a * b)",
+    }
+    y = Buffer("y", SINGLE, 1)
+    for expr, text in texts.items():
+        kernel = Kernel(name="k", inputs=(), outputs=(y,), body=Store(y, 0 * Var("i"), fused(expr)))
+        assert to_text(kernel).splitlines()[2].strip() == f"y[0] = {text}"
+    halves = Var("h", DType("float16")) * 2.0 + 1.0
+    assert fused(halves) == halves  # rounded after each operation
+
+
+def test_functions_say_what_they_are_made_of() -> None:
+    plain, with_fma = definition("exp", SINGLE), definition("exp", SINGLE, fused=True)
+    assert plain is not None and with_fma is not None
+
+    def count(function: Any, name: str) -> int:
+        exprs = [*(s.value for s in function.body), function.result]
+        stmts = forall(Var("i"), 1, Store(Buffer("y", SINGLE, 1), 0 * Var("i"), exprs[-1]))
+        found = [n for e in exprs[:-1] for n in nodes(Store(Buffer("t", e.dtype, 1), 0 * Var("i"), e))]
+        return sum(getattr(n, "name", "") == name for n in (*found, *nodes(stmts)))
+
+    assert count(plain, "fma") == 0 and count(with_fma, "fma") > 5
+    assert definition("exp", DOUBLE) is None  # the library's
+
+
+def test_conversions_and_extremes_mean_one_thing() -> None:
+    x = np.array([3e9, -3e9, np.nan, np.inf, -1.5, 2.9, 300.0], np.float32)
+    least = {"int32": [-(2**31)] * 4, "int64": [3000000000, -3000000000, -(2**63), -(2**63)], "int8": [0] * 4}
+    for name, wide in least.items():
+        xs, y, i = Buffer("x", SINGLE, x.size), Buffer("y", DType(name), x.size), Var("i")
+        kernel = Kernel(
+            name="k", inputs=(xs,), outputs=(y,), body=forall(i, x.size, Store(y, i, cast(Load(xs, i), name)))
+        )
+        (found,) = run_kernel(kernel, [x])
+        assert found[:4].tolist() == wide
+        assert found[4:6].tolist() == [-1, 2]
+    a, b = np.array([0.0, -0.0, 1.0], np.float32), np.array([-0.0, 0.0, np.nan], np.float32)
+    for op in ("min", "max"):
+        p, q, y, i = (*(Buffer(n, SINGLE, 3) for n in "pqy"), Var("i"))
+        body = forall(i, 3, Store(y, i, binary(op, Load(p, i), Load(q, i))))
+        (found,) = run_kernel(Kernel(name="k", inputs=(p, q), outputs=(y,), body=body), [a, b])
+        assert np.signbit(found[:2]).tolist() == [False, True] and np.isnan(found[2])

@@ -39,8 +39,11 @@ def fused_kernel(kernel: Kernel) -> Kernel:
     """A kernel with multiply-adds."""
     if kernel.source is not None:
         return kernel
-    made = lambda: replace(kernel, body=map_exprs(kernel.body, fused))  # noqa: E731
-    return remembered_kernel("fuse", ("fuse", kernel), kernel.span, made)
+
+    def make() -> Kernel:
+        return replace(kernel, body=map_exprs(kernel.body, fused))
+
+    return remembered_kernel("fuse", ("fuse", kernel), kernel.span, make)
 
 
 def _negative(expr: Expr) -> Expr:

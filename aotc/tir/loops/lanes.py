@@ -34,8 +34,11 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
     source = ("lanes", kernel, target.vector_bytes)
     shared = frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
     loops = _Lanes(target.vector_bytes, shared)
-    made = lambda: replace(kernel, body=loops.statement(kernel.body, {}))  # noqa: E731
-    return remembered_kernel("lanes", source, kernel.span, made)
+
+    def make() -> Kernel:
+        return replace(kernel, body=loops.statement(kernel.body, {}))
+
+    return remembered_kernel("lanes", source, kernel.span, make)
 
 
 @frozen
@@ -55,10 +58,8 @@ class _Lanes:
         if self._reads_behind(stmt):
             return made
         lanes, most = self.width // _widest(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
-        while (
-            lanes >= LEAST and not isinstance(stmt.end, Const) and most < 2 * lanes
-        ):  # loops that may be empty are hard to prove
-            lanes //= 2
+        while lanes >= LEAST and most < 2 * lanes and not isinstance(stmt.end, Const):
+            lanes //= 2  # it would be hard to prove what a loop does that may be empty
         return self._vectors(stmt, lanes, _is_inside(stmt.body, ranges)) or made
 
     def _vectors(self, loop: For, lanes: int, inside: bool) -> Stmt | None:

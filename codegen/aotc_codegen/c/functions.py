@@ -47,5 +47,6 @@ def _text(outer: Scope, called: str, function: Function) -> str:
         lines.append(f"  const {register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};\n")
     result = value(scope, function.result)
     head = f"{outer.dialect.inline} {register_type(scope, function.params[0])} {called}({parameters})"
+    define(scope)  # what it calls itself stands before it
     outer.vectors.update(scope.vectors)
     return f"{head} {{\n{''.join(lines)}  return {result};\n}}\n"

@@ -33,7 +33,9 @@
 #endif
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
+#pragma clang diagnostic ignored "-Wpsabi"
 #elif defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wpsabi"
 #pragma GCC optimize("no-tree-vectorize", "no-tree-slp-vectorize", "fp-contract=off")
 #endif
 

@@ -132,7 +132,7 @@ _SCALARS: Final[Mapping[str, Row]] = {
     ),
 }
 
-#: How compilers name instructions: compiler or feature, bytes of a vector and bits of a lane (0 for any), text.
+#: How compilers name instructions: compiler or features, bytes of a vector and bits of a lane (0 for any), text.
 _SQUARE_ROOTS: Final = (
     ("__clang__", 0, 0, "__builtin_elementwise_sqrt(a)"),
     ("__SSE2__", 16, 32, "__builtin_ia32_sqrtps(a)"), ("__SSE2__", 16, 64, "__builtin_ia32_sqrtpd(a)"),
@@ -145,6 +145,9 @@ _MULTIPLY_ADDS: Final = (
     ("__FMA__", 16, 32, "__builtin_ia32_vfmaddps(a, b, c)"), ("__FMA__", 16, 64, "__builtin_ia32_vfmaddpd(a, b, c)"),
     ("__FMA__", 32, 32, "__builtin_ia32_vfmaddps256(a, b, c)"),
     ("__FMA__", 32, 64, "__builtin_ia32_vfmaddpd256(a, b, c)"),
+    # the mask of all lanes is an unsigned number in clang, a signed one in gcc
+    ("__AVX512F__ __clang__", 64, 32, "__builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4)"),
+    ("__AVX512F__ __clang__", 64, 64, "__builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4)"),
     ("__AVX512F__", 64, 32, "__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)"),
     ("__AVX512F__", 64, 64, "__builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4)"),
     ("__aarch64__", 16, 32, "__builtin_aarch64_fmav4sf(a, b, c)"),
@@ -158,7 +161,8 @@ def _each(instructions: Iterable[tuple[str, int, int, str]], called: str, params
     for feature, size, lane, text in instructions:
         fits = f" && $bytes == {size} && $bits == {lane}" if size else ""
         builtin = text.partition("(")[0]
-        rows.append(f"#{'el' if rows else ''}if defined({feature}){fits} && AOTC_HAS({builtin})\n  return {text};\n")
+        has = " && ".join(f"defined({name})" for name in feature.split())
+        rows.append(f"#{'el' if rows else ''}if {has}{fits} && AOTC_HAS({builtin})\n  return {text};\n")
     names = params.split()
     elements = ", ".join(f"{name}[i]" for name in names)
     rest = f"  $vector y = a;\n  for (int i = 0; i < $lanes; ++i) y[i] = {called}({elements});\n  return y;\n"

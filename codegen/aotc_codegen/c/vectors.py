@@ -158,8 +158,10 @@ class Vectors:
     def select(self, expr: tir.Select) -> Piece:
         dtype = carrier(expr.dtype)
         if expr.cond.lanes == 1:
-            chosen = f"{self.value(expr.a, OR)} : {self.value(expr.b, TERNARY)}"
-            return Piece(f"{self.value(expr.cond, OR)} ? {chosen}", TERNARY)
+            # gcc wants one type behind ? and :, and vectors in memory have one of their own
+            vector = self.scope.vector(dtype, expr.lanes)
+            a, b = (f"({vector}){self.value(e, UNARY)}" for e in (expr.a, expr.b))
+            return Piece(f"{self.value(expr.cond, OR)} ? {a} : {b}", TERNARY)
         mask = self.mask(expr.cond, dtype.bits)
         return self.helper("blend", dtype, expr.lanes, mask, self.value(expr.a), self.value(expr.b))
 

@@ -24,8 +24,13 @@ static const struct {
   double (*unary)(double);
   double (*binary)(double, double);
 } FUNCTIONS[] = {
-    {"exp", exp, NULL}, {"log", log, NULL}, {"tanh", tanh, NULL},   {"erf", erf, NULL},  {"sigmoid", sigmoid, NULL},
-    {"sin", sin, NULL}, {"cos", cos, NULL}, {"tan", tan, NULL},     {"rsqrt", rsqrt, NULL}, {"power", NULL, pow}};
+    {"exp", exp, NULL},     {"log", log, NULL},     {"tanh", tanh, NULL},   {"erf", erf, NULL},
+    {"sigmoid", sigmoid, NULL}, {"sin", sin, NULL}, {"cos", cos, NULL},     {"tan", tan, NULL},
+    {"rsqrt", rsqrt, NULL}, {"power", NULL, pow},   {"exp2", exp2, NULL},   {"expm1", expm1, NULL},
+    {"log2", log2, NULL},   {"log10", log10, NULL}, {"log1p", log1p, NULL}, {"cbrt", cbrt, NULL},
+    {"asin", asin, NULL},   {"acos", acos, NULL},   {"atan", atan, NULL},   {"sinh", sinh, NULL},
+    {"cosh", cosh, NULL},   {"asinh", asinh, NULL}, {"acosh", acosh, NULL}, {"atanh", atanh, NULL},
+    {"atan2", NULL, atan2}};
 
 static float x[CHUNK], second[CHUNK], y[MACHINES][CHUNK];
 

@@ -25,9 +25,12 @@ from tests.codegen.batch import run_batch
 from tests.tir.test_lanes import same_bits
 
 SINGLE, DOUBLE = DType("float32"), DType("float64")
-_NAMES = "exp log tanh erf sin cos tan sqrt rsqrt abs floor ceil trunc round_even round_away"
+_NAMES = """
+exp log tanh erf sin cos tan sqrt rsqrt abs floor ceil trunc round_even round_away exp2 expm1 log2 log10 log1p cbrt asin
+acos atan sinh cosh asinh acosh atanh
+"""
 ONE = _NAMES.split()
-TWO = ["pow", "copysign"]
+TWO = ["pow", "copysign", "atan2"]
 SPECIAL = [
     0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, -3e38, 88.7, -104, 1e10, 0.5, 1.5, 2.5, -0.5, 1, -1, 2, -2,
     8388609, -8388609, 4194304.5, 1.17549435e-38, 0.49999997, 2147483648, -2147483904,

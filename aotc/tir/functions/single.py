@@ -9,33 +9,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.ir.dtype import DType
-from aotc.tir.expr import Const, Expr, as_expr, bitcast, call, cast, minimum, select
+from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, minimum, select
+from aotc.tir.functions.digits import INFINITY, LARGEST, NAN, SIGN, bits, horner, number
 
-SINGLE: Final = DType("float32")
-INFINITY: Final = Const(float("inf"), SINGLE)
-NAN: Final = Const(float("nan"), SINGLE)
-LARGEST: Final = 3.40282347e38
-SIGN: Final = 0x80000000
 #: The low bits of a sum with 1.5 * 2^23 are the other number as an integer: no conversion, so no trap for NaN.
 SHIFTER: Final = 12582912.0
-
-
-def _bits(x: Expr) -> Expr:
-    return bitcast(x, "uint32")
-
-
-def _number(u: Expr) -> Expr:
-    return bitcast(u, "float32")
-
-
-def _horner(x: Expr, coefficients: str) -> Expr:
-    """A polynomial, the coefficient of the highest power first."""
-    first, *others = (float(c) for c in coefficients.split())
-    value: Expr = as_expr(first, x)
-    for c in others:
-        value = value * x + c
-    return value
 
 
 def _power_of_e(y: Expr) -> tuple[Expr, Expr]:
@@ -43,48 +21,55 @@ def _power_of_e(y: Expr) -> tuple[Expr, Expr]:
     t = y * 1.44269504 + SHIFTER
     n = t - SHIFTER
     r = (y - n * 0.693359375) + n * 2.12194440e-4
-    p = _horner(r, "1.3950489e-3 8.36889e-3 4.1666206e-2 1.6666518e-1 0.5")
+    p = horner(r, "1.3950489e-3 8.36889e-3 4.1666206e-2 1.6666518e-1 0.5")
     return ((p * r) * r + r) + 1.0, t
+
+
+def scaled(p: Expr, t: Expr) -> Expr:
+    """p * 2^n, n in the low bits of t: in two halves, because n reaches beyond the exponents of normal numbers."""
+    k = bits(t) - 0x4B400000 + 256
+    half = k >> 1
+    return (p * number((half - 1) << 23)) * number((k - half - 1) << 23)
 
 
 def exp(x: Expr) -> Expr:
     # the limits 89 and -104 are minima of integers: floats of one sign are ordered as these are
     high = bitcast(minimum(bitcast(x, "int32"), 0x42B20000), "uint32")
-    y = _number(minimum(high, 0xC2D00000))
+    y = number(minimum(high, 0xC2D00000))
     p, t = _power_of_e(y)
-    # the scale 2^n is applied in two halves, because n reaches beyond the exponents of normal numbers
-    k = _bits(t) - 0x4B400000 + 256
-    half = k >> 1
-    scaled = (p * _number((half - 1) << 23)) * _number((k - half - 1) << 23)
-    return select(x.equal(x), scaled, x)
+    return select(x.equal(x), scaled(p, t), x)
 
 
 def exp_normal(y: Expr) -> Expr:
     """exp(y) where the result is a normal number: -87 <= y <= 88."""
     p, t = _power_of_e(y)
-    return p * _number((_bits(t) - 0x4B400000 + 127) << 23)
+    return p * number((bits(t) - 0x4B400000 + 127) << 23)
 
 
-def _split(x: Expr) -> tuple[Expr, Expr]:
+def split(x: Expr) -> tuple[Expr, Expr]:
     """(m, e): x > 0 is m * 2^e, with m in [sqrt(1/2), sqrt(2))."""
     tiny = x < 1.17549435e-38
-    u = _bits(select(tiny, x * 8388608.0, x)) - 0x3F3504F3
+    u = bits(select(tiny, x * 8388608.0, x)) - 0x3F3504F3
     e = cast(bitcast(u, "int32") >> 23, "float32") - select(tiny, as_expr(23.0, x), 0.0)
-    return _number((u & 0x007FFFFF) + 0x3F3504F3), e
+    return number((u & 0x007FFFFF) + 0x3F3504F3), e
 
 
 def log(x: Expr) -> Expr:
     # log(m) = f - f^2/2 + f^3 p(f), f = m - 1
-    m, e = _split(x)
+    m, e = split(x)
     f = m - 1.0
     s = f * f
-    p = _horner(f, "6.9153681e-2 -1.1789808e-1 1.1872976e-1 -1.2384348e-1 1.4218658e-1 -1.6669251e-1 2.0002227e-1"
+    p = horner(f, "6.9153681e-2 -1.1789808e-1 1.1872976e-1 -1.2384348e-1 1.4218658e-1 -1.6669251e-1 2.0002227e-1"
                    " -2.4999987e-1 3.333331e-1")  # fmt: skip
     p = (p * f) * s + e * -2.12194440e-4
-    p = (f + (p - s * 0.5)) + e * 0.693359375
-    p = select(x > LARGEST, x, p)
-    p = select(x.equal(0.0), -INFINITY, p)
-    return select(x >= 0.0, p, NAN)
+    return log_ends(x, (f + (p - s * 0.5)) + e * 0.693359375)
+
+
+def log_ends(x: Expr, y: Expr) -> Expr:
+    """A logarithm of x, which is y for ordinary numbers."""
+    y = select(x > LARGEST, x, y)
+    y = select(x.equal(0.0), -INFINITY, y)
+    return select(x >= 0.0, y, NAN)
 
 
 def tanh(x: Expr) -> Expr:
@@ -92,7 +77,7 @@ def tanh(x: Expr) -> Expr:
     s = x * x
     c = select(as_expr(10.0, x) < a, 10.0, a)
     big = as_expr(1.0, x) - as_expr(2.0, x) / (exp_normal(c + c) + 1.0)
-    p = _horner(s, "-5.5286246e-3 2.0483306e-2 -5.3692963e-2 1.333090e-1 -3.3333263e-1")
+    p = horner(s, "-5.5286246e-3 2.0483306e-2 -5.3692963e-2 1.333090e-1 -3.3333263e-1")
     return call("copysign", select(a < 0.65, (p * s) * x + x, big), x)
 
 
@@ -101,8 +86,8 @@ def erf(x: Expr) -> Expr:
     a = call("abs", x)
     c = select(a > 4.0, 4.0, a)
     s = c * c
-    p = _horner(s, "7.889119e-5 -8.020841e-4 5.1895352e-3 -2.6854444e-2 1.12836003e-1 -3.7612626e-1 1.1283791")
-    q = _horner(c, "2.168685e-5 -4.4133636e-4 4.204562e-3 -2.5208257e-2 1.08418576e-1 6.332199e-1 1.1295785"
+    p = horner(s, "7.889119e-5 -8.020841e-4 5.1895352e-3 -2.6854444e-2 1.12836003e-1 -3.7612626e-1 1.1283791")
+    q = horner(c, "2.168685e-5 -4.4133636e-4 4.204562e-3 -2.5208257e-2 1.08418576e-1 6.332199e-1 1.1295785"
                    " -1.8804023e-4")  # fmt: skip
     return select(c < 1.0, p * x, call("copysign", as_expr(1.0, x) - exp_normal(-q), x))
 
@@ -113,7 +98,7 @@ def _turn(x: Expr) -> tuple[Expr, Expr]:
     Payne and Hanek's reduction (1983) in 96 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4:
     the product has two bits of the quarter of the turn and 62 of the rest.  For |x| < 1 there is nothing to reduce.
     """
-    a = _bits(x) & 0x7FFFFFFF
+    a = bits(x) & 0x7FFFFFFF
     e, m = (a >> 23) - 127, (a & 0x007FFFFF) | 0x00800000
     s = e & 31
     r = as_expr(31, s) - s
@@ -129,7 +114,7 @@ def _turn(x: Expr) -> tuple[Expr, Expr]:
     top = cast(bitcast((high << 2) | (low >> 30), "int32"), "float64") * 3.6572951981678992e-10
     turned = top + cast(bitcast((low << 2) >> 1, "int32"), "float64") * 1.7030607900432773e-19
     quarter = select(small, as_expr(0, a), (high + 0x20000000) >> 30)
-    return quarter, select(small, cast(_number(a), "float64"), turned)
+    return quarter, select(small, cast(number(a), "float64"), turned)
 
 
 def _wave(x: Expr, quarters: int, sign: Expr) -> Expr:
@@ -148,52 +133,52 @@ def _wave(x: Expr, quarters: int, sign: Expr) -> Expr:
     p = first
     for c in others:
         p = p * s + c
-    value = _bits(cast(b + (b * s) * p, "float32")) ^ ((q & 2) << 30) ^ sign
-    return select(call("abs", x) <= LARGEST, _number(value), NAN)
+    value = bits(cast(b + (b * s) * p, "float32")) ^ ((q & 2) << 30) ^ sign
+    return select(call("abs", x) <= LARGEST, number(value), NAN)
 
 
 def sin(x: Expr) -> Expr:
-    return _wave(x, 0, _bits(x) & SIGN)
+    return _wave(x, 0, bits(x) & SIGN)
 
 
 def cos(x: Expr) -> Expr:
-    return _wave(x, 1, as_expr(0, _bits(x)))
+    return _wave(x, 1, as_expr(0, bits(x)))
 
 
 def tan(x: Expr) -> Expr:
     q, r = _turn(x)
     odd = (q & 1).not_equal(0)
     s = r * r
-    p = r + (r * s) * _horner(s, "2.6953126420295278e-6 -1.9836212114933676e-4 8.3333166195992582e-3"
+    p = r + (r * s) * horner(s, "2.6953126420295278e-6 -1.9836212114933676e-4 8.3333166195992582e-3"
                                  " -1.6666666494885057e-1")  # fmt: skip
-    c = _horner(s, "2.4138246562584954e-5 -1.3883339756449393e-3 4.1666483357577685e-2 -4.9999998116461878e-1 1.0")
-    value = _bits(cast(select(odd, -c, p) / select(odd, p, c), "float32")) ^ (_bits(x) & SIGN)
-    return select(call("abs", x) <= LARGEST, _number(value), NAN)
+    c = horner(s, "2.4138246562584954e-5 -1.3883339756449393e-3 4.1666483357577685e-2 -4.9999998116461878e-1 1.0")
+    value = bits(cast(select(odd, -c, p) / select(odd, p, c), "float32")) ^ (bits(x) & SIGN)
+    return select(call("abs", x) <= LARGEST, number(value), NAN)
 
 
 def power(x: Expr, y: Expr) -> Expr:
     # 2^(y log2 |x|): log2(m) by powers of (m - 1) / (m + 1).  y is cut where the result is 0, 1 or infinity, on an even
     # number; w then has its whole part in the low bits of a sum.
     a = call("abs", x)
-    m, e = _split(a)
+    m, e = split(a)
     c = select(y > 1e12, as_expr(1e12, y), select(y < -1e12, as_expr(-1e12, y), y))
     half, whole = c * 0.5, call("round_even", c)
     even = call("round_even", half)
     edge = select(a.equal(0.0) | (a > LARGEST), INFINITY, 1.0)
-    odd = select(whole.equal(c) & even.not_equal(half), as_expr(SIGN, _bits(x)), 0)
+    odd = select(whole.equal(c) & even.not_equal(half), as_expr(SIGN, bits(x)), 0)
     wide = cast(m, "float64")
     s = (wide - 1.0) / (wide + 1.0)
-    p = _horner(s * s, "0.34074045710414318 0.41167210928805631 0.57708359619079403 0.96179667327563884"
+    p = horner(s * s, "0.34074045710414318 0.41167210928805631 0.57708359619079403 0.96179667327563884"
                        " 2.8853900817901471")  # fmt: skip
     w = cast(c, "float64") * (p * s + cast(e, "float64"))
     t = w + 6755399441055744.0
     r = w - (t - 6755399441055744.0)
-    z = _horner(r, "1.5345789109373779e-4 1.3399957587004336e-3 9.6184892437084544e-3 5.5503287119397479e-2"
+    z = horner(r, "1.5345789109373779e-4 1.3399957587004336e-3 9.6184892437084544e-3 5.5503287119397479e-2"
                    " 2.4022646886090252e-1 6.9314720576707142e-1 1.000000000555048")  # fmt: skip
     f = cast(bitcast(bitcast(z, "uint64") + (bitcast(t, "uint64") << 52), "float64"), "float32")
     v = cast(w, "float32") * edge
     f = select(v > 130.0, INFINITY, select(v < -152.0, as_expr(0.0, f), f))
-    f = _number(_bits(f) | (_bits(x) & odd))
+    f = number(bits(f) | (bits(x) & odd))
     f = select((x < 0.0) & whole.not_equal(c) & (a <= LARGEST), NAN, f)
     f = select(x.not_equal(x), x, select(y.not_equal(y), y, f))
     return select(y.equal(0.0) | x.equal(1.0), as_expr(1.0, x), f)

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Expr
-from aotc.tir.functions import rounding, single
+from aotc.tir.functions import exponential, inverse, logarithm, rounding, single
 from aotc.tir.functions.define import Function, defined
 from aotc.tir.functions.fuse import fused as fuse
 from aotc.tir.stmt import Declare
@@ -17,7 +17,10 @@ from aotc.tir.stmt import Declare
 _Formula: TypeAlias = Callable[..., Expr]
 _SINGLE: Final[Mapping[str, _Formula]] = {
     "exp": single.exp, "log": single.log, "tanh": single.tanh, "erf": single.erf, "sin": single.sin,
-    "cos": single.cos, "tan": single.tan, "pow": single.power,
+    "cos": single.cos, "tan": single.tan, "pow": single.power, "exp2": exponential.exp2, "expm1": exponential.expm1,
+    "sinh": exponential.sinh, "cosh": exponential.cosh, "log2": logarithm.log2, "log10": logarithm.log10,
+    "log1p": logarithm.log1p, "asinh": logarithm.asinh, "acosh": logarithm.acosh, "atanh": logarithm.atanh,
+    "asin": inverse.asin, "acos": inverse.acos, "atan": inverse.atan, "atan2": inverse.atan2, "cbrt": inverse.cbrt,
 }  # fmt: skip
 #: Functions with one right result, which libraries have for one number.
 ROUNDING: Final[Mapping[str, _Formula]] = {
@@ -30,7 +33,11 @@ _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     **{("rsqrt", name): single.rsqrt for name in ("float32", "float64")},
 }
 
-_BOUNDS: Final = {1.0: "log sin cos tan power", 1.5: "exp tanh rsqrt", 2.5: "erf sigmoid"}
+_BOUNDS: Final = {
+    1.0: "log log2 log10 log1p sin cos tan asin acos sinh cosh asinh acosh atanh cbrt power",
+    1.5: "exp exp2 expm1 tanh atan atan2 rsqrt",
+    2.5: "erf sigmoid",
+}
 #: The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
 #:
 #: A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal.  Tests

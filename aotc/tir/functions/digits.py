@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of float32 with more digits than one has: unevaluated sums of two, whose second one is small.
+
+What is said to be exact is so with multiply-adds that are rounded once as well as with separate ones, because products
+are of numbers of 12 bits.  (Dekker, "A floating-point technique for extending the available precision", 1971.)
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Const, Expr, as_expr, bitcast
+
+Pair: TypeAlias = tuple[Expr, Expr]
+SINGLE: Final = DType("float32")
+INFINITY: Final = Const(float("inf"), SINGLE)
+NAN: Final = Const(float("nan"), SINGLE)
+LARGEST: Final = 3.40282347e38
+SIGN: Final = 0x80000000
+
+
+def bits(x: Expr) -> Expr:
+    return bitcast(x, "uint32")
+
+
+def number(u: Expr) -> Expr:
+    return bitcast(u, "float32")
+
+
+def horner(x: Expr, coefficients: str) -> Expr:
+    """A polynomial, the coefficient of the highest power first."""
+    first, *others = (float(c) for c in coefficients.split())
+    value: Expr = as_expr(first, x)
+    for c in others:
+        value = value * x + c
+    return value
+
+
+def head(x: Expr) -> Expr:
+    """The first 12 bits of a number; the rest, x - head(x), has 12 more."""
+    return number(bits(x) & 0xFFFFF000)
+
+
+def summed(a: Expr, b: Expr) -> Pair:
+    """a + b, exact, for |a| >= |b| or a = 0."""
+    s = a + b
+    return s, b - (s - a)
+
+
+def product(a: Expr, b: Expr) -> Pair:
+    """a * b, exact."""
+    p, x, y = a * b, head(a), head(b)
+    u, v = a - x, b - y
+    return p, ((x * y - p) + x * v + u * y) + u * v

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions as tensor programs: arithmetic that every processor rounds alike, in place of its library's.
 
-`single` has the formulas for float32, `rounding` those that round to integers; `define` makes straight-line programs of
-formulas, `fuse` makes multiply-adds of products and sums, `table` finds the program of a call:
+`single` has formulas for float32, as have `exponential`, `logarithm`, `trigonometric` and `inverse`, with `digits` for
+numbers of more digits; `rounding` has those that round to integers; `define` makes straight-line programs of formulas,
+`fuse` makes multiply-adds of products and sums, `table` finds the program of a call:
 
     definition("exp", DType("float32"))              # its registers, and its result
     definition("exp", DType("float32"), fused=True)  # with fma in place of a product and a sum

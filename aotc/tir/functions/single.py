@@ -92,71 +92,7 @@ def erf(x: Expr) -> Expr:
     return select(c < 1.0, p * x, call("copysign", as_expr(1.0, x) - exp_normal(-q), x))
 
 
-def _turn(x: Expr) -> tuple[Expr, Expr]:
-    """(q, r): x is q quarters of a turn and r.
-
-    Payne and Hanek's reduction (1983) in 96 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4:
-    the product has two bits of the quarter of the turn and 62 of the rest.  For |x| < 1 there is nothing to reduce.
-    """
-    a = bits(x) & 0x7FFFFFFF
-    e, m = (a >> 23) - 127, (a & 0x007FFFFF) | 0x00800000
-    s = e & 31
-    r = as_expr(31, s) - s
-    small, far, beyond = a < 0x3F800000, (e & 64).not_equal(0), (e & 32).not_equal(0)
-    near = (0x00000051, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D)
-    later = (0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
-    words = [select(far, as_expr(two, a), one) for one, two in zip(near, later, strict=True)]
-    digits = [select(beyond, words[k + 1], words[k]) for k in range(4)]
-    w0, w1, w2 = ((digits[k] << s) | ((digits[k + 1] >> 1) >> r) for k in range(3))
-    long = cast(m, "uint64")
-    product = long * cast(w1, "uint64") + (long * cast(w2, "uint64") >> 32)
-    high, low = cast(product >> 32, "uint32") + m * w0, cast(product, "uint32")
-    top = cast(bitcast((high << 2) | (low >> 30), "int32"), "float64") * 3.6572951981678992e-10
-    turned = top + cast(bitcast((low << 2) >> 1, "int32"), "float64") * 1.7030607900432773e-19
-    quarter = select(small, as_expr(0, a), (high + 0x20000000) >> 30)
-    return quarter, select(small, cast(number(a), "float64"), turned)
-
-
-def _wave(x: Expr, quarters: int, sign: Expr) -> Expr:
-    turned, r = _turn(x)
-    q = turned + quarters
-    odd = (q & 1).not_equal(0)
-    s = r * r
-    b = select(odd, as_expr(1.0, r), r)
-    rows = (
-        (2.4138246562584954e-5, 2.6953126420295278e-6),
-        (-1.3883339756449393e-3, -1.9836212114933676e-4),
-        (4.1666483357577685e-2, 8.3333166195992582e-3),
-        (-4.9999998116461878e-1, -1.6666666494885057e-1),
-    )
-    first, *others = (select(odd, as_expr(one, r), two) for one, two in rows)
-    p = first
-    for c in others:
-        p = p * s + c
-    value = bits(cast(b + (b * s) * p, "float32")) ^ ((q & 2) << 30) ^ sign
-    return select(call("abs", x) <= LARGEST, number(value), NAN)
-
-
-def sin(x: Expr) -> Expr:
-    return _wave(x, 0, bits(x) & SIGN)
-
-
-def cos(x: Expr) -> Expr:
-    return _wave(x, 1, as_expr(0, bits(x)))
-
-
-def tan(x: Expr) -> Expr:
-    q, r = _turn(x)
-    odd = (q & 1).not_equal(0)
-    s = r * r
-    p = r + (r * s) * horner(s, "2.6953126420295278e-6 -1.9836212114933676e-4 8.3333166195992582e-3"
-                                 " -1.6666666494885057e-1")  # fmt: skip
-    c = horner(s, "2.4138246562584954e-5 -1.3883339756449393e-3 4.1666483357577685e-2 -4.9999998116461878e-1 1.0")
-    value = bits(cast(select(odd, -c, p) / select(odd, p, c), "float32")) ^ (bits(x) & SIGN)
-    return select(call("abs", x) <= LARGEST, number(value), NAN)
-
-
-def power(x: Expr, y: Expr) -> Expr:
+def pow(x: Expr, y: Expr) -> Expr:
     # 2^(y log2 |x|): log2(m) by powers of (m - 1) / (m + 1).  y is cut where the result is 0, 1 or infinity, on an even
     # number; w then has its whole part in the low bits of a sum.
     a = call("abs", x)

@@ -9,19 +9,23 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Expr
-from aotc.tir.functions import exponential, inverse, logarithm, rounding, single
+from aotc.tir.functions import exponential, inverse, logarithm, rounding, single, trigonometric
 from aotc.tir.functions.define import Function, defined
 from aotc.tir.functions.fuse import fused as fuse
 from aotc.tir.stmt import Declare
 
 _Formula: TypeAlias = Callable[..., Expr]
 _SINGLE: Final[Mapping[str, _Formula]] = {
-    "exp": single.exp, "log": single.log, "tanh": single.tanh, "erf": single.erf, "sin": single.sin,
-    "cos": single.cos, "tan": single.tan, "pow": single.power, "exp2": exponential.exp2, "expm1": exponential.expm1,
-    "sinh": exponential.sinh, "cosh": exponential.cosh, "log2": logarithm.log2, "log10": logarithm.log10,
-    "log1p": logarithm.log1p, "asinh": logarithm.asinh, "acosh": logarithm.acosh, "atanh": logarithm.atanh,
-    "asin": inverse.asin, "acos": inverse.acos, "atan": inverse.atan, "atan2": inverse.atan2, "cbrt": inverse.cbrt,
-}  # fmt: skip
+    name: getattr(module, name)
+    for module, names in (
+        (single, "exp log tanh erf pow"),
+        (exponential, "exp2 expm1 sinh cosh"),
+        (logarithm, "log2 log10 log1p asinh acosh atanh"),
+        (trigonometric, "sin cos tan"),
+        (inverse, "asin acos atan atan2 cbrt"),
+    )
+    for name in names.split()
+}
 #: Functions with one right result, which libraries have for one number.
 ROUNDING: Final[Mapping[str, _Formula]] = {
     "floor": rounding.floor, "ceil": rounding.ceil, "trunc": rounding.trunc,

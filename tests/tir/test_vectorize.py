@@ -14,7 +14,7 @@ import pytest
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var, binary, call, cast, maximum, minimum, select
 from aotc.tir.interp import run_kernel
-from aotc.tir.loops.vectorize import MOST, vectorized
+from aotc.tir.loops.vectorize import MOST, ScalarError, vector_form, vectorized
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store
 from aotc.tir.verify import verify
 from tests.codegen.batch import STRICT, build, run_batch, source_of
@@ -70,6 +70,25 @@ def test_compilers_do_not_warn(cc: str, tmp_path: Path) -> None:
     assert build(source_of(kernels), tmp_path, *STRICT, cc=cc).exists()
 
 
+REASONS = [
+    "results of float32 that do not lie side by side",
+    "elements of float32 that do not lie at equal distances",
+    "asin of float32",
+    "a conversion of float32 to int64",
+    "floordiv of int32",
+    "shl of int32",
+    "a choice of float32 where only one of two places may be read",
+    "a choice of float32 where only one of two places may be read",
+    "statements under a condition of each element",
+]
+
+
+def why(stmt: Stmt, lane: Var) -> str:
+    with pytest.raises(ScalarError) as caught:
+        vector_form(stmt, lane, LANES, {})
+    return str(caught.value)
+
+
 def test_what_has_no_vector_form_is_left_alone() -> None:
     x, y = Buffer("x", DType("float32"), 64), Buffer("y", DType("float32"), 64)
     z = Buffer("z", DType("int32"), 64)
@@ -79,7 +98,7 @@ def test_what_has_no_vector_form_is_left_alone() -> None:
     for _ in range(MOST + 1):
         long = long + 1.0
     refused: list[Stmt] = [
-        Store(y, lane * 2, item),  # elements that are no neighbours
+        Store(y, lane * 2, item),
         Store(y, lane, Load(x, binary("floormod", lane + i, 5))),
         Store(y, lane, call("asin", item)),
         Store(z, lane, cast(cast(item, "int64"), "int32")),
@@ -90,6 +109,7 @@ def test_what_has_no_vector_form_is_left_alone() -> None:
         If(lane > 2, Store(y, lane, item)),
     ]
     assert all(vectorized(stmt, lane, LANES, {}) is None for stmt in refused)
+    assert [why(stmt, lane) for stmt in refused] == REASONS
     assert vectorized(Store(y, lane, long), lane, LANES, {}, most=MOST) is None
     assert vectorized(Store(y, lane, long), lane, LANES, {}) is not None
     assert vectorized(refused[-2], lane, LANES, {}, inside=True) is not None

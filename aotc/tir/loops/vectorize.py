@@ -18,7 +18,7 @@ from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Binary, Bitcast, Call, Cast, Select, Unary, cast, substitute
 from aotc.tir.functions.table import definition
 from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, nodes
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, While, nodes
 
 _WORK: Final = (Binary, Unary, Select, Call)
 _INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})
@@ -32,8 +32,8 @@ CONVERTED: Final = frozenset({"float16"})
 MOST: Final = 32
 
 
-class _ScalarError(Exception):
-    """A statement or a value has no vector form."""
+class ScalarError(Exception):
+    """A statement or a value has no vector form: why, for people who read reports."""
 
 
 def vectorized(
@@ -48,9 +48,14 @@ def vectorized(
     if most is not None and sum(isinstance(n, _WORK) and n.dtype != INDEX for n in nodes(stmt)) > most:
         return None
     try:
-        return Block(_Vectorizer(lane, lanes, inside, dict(vectors)).statements((stmt,)))
-    except _ScalarError:
+        return vector_form(stmt, lane, lanes, vectors, inside=inside)
+    except ScalarError:
         return None
+
+
+def vector_form(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, inside: bool = False) -> Stmt:
+    """What `vectorized` gives; ScalarError, which says why, where there is no vector form."""
+    return Block(_Vectorizer(lane, lanes, inside, dict(vectors)).statements((stmt,)))
 
 
 @frozen
@@ -83,7 +88,7 @@ class _Vectorizer:
                 case Store() if stmt.buffer.dtype == stmt.value.dtype:
                     step, index = self._place(stmt.index)
                     if step != 1:
-                        raise _ScalarError
+                        raise ScalarError(f"results of {stmt.buffer.dtype} that do not lie side by side")
                     found.append(Store(stmt.buffer, index, self.value(stmt.value)))
                 case For(begin=begin, end=end) if not self._varies(begin) and not self._varies(end):
                     body = Block(self.statements((stmt.body,)))
@@ -92,7 +97,7 @@ class _Vectorizer:
                     parts = [Block(self.statements((s,))) for s in (stmt.then, stmt.orelse) if s is not None]
                     found.append(If(stmt.cond, *parts))
                 case _:
-                    raise _ScalarError
+                    raise ScalarError(_why_stays(stmt))
         return found
 
     def _declared(self, stmt: Declare) -> Declare:
@@ -109,8 +114,10 @@ class _Vectorizer:
     def value(self, expr: Expr) -> Expr:
         """The values of an expression in all lanes."""
         dtype = expr.dtype
-        if expr.lanes > 1 or (dtype.bits < 8 and dtype != BOOL) or (dtype.is_narrow_float and dtype not in CONVERTED):
-            raise _ScalarError
+        if expr.lanes > 1:
+            raise ScalarError("vectors already")
+        if (dtype.bits < 8 and dtype != BOOL) or (dtype.is_narrow_float and dtype not in CONVERTED):
+            raise ScalarError(f"values of {dtype}")
         if not self._varies(expr):
             return Const(expr.value, dtype, self.lanes) if isinstance(expr, Const) else Broadcast(expr, self.lanes)
         match expr:
@@ -130,12 +137,12 @@ class _Vectorizer:
                 return replace(expr, args=tuple(map(self.value, expr.args)))
             case Select(cond=cond) if self.inside or not self._varies(cond) or _may_read_all(expr):
                 return Select(self.value(cond) if self._varies(cond) else cond, self.value(expr.a), self.value(expr.b))
-        raise _ScalarError
+        raise ScalarError(_why_scalar(expr))
 
     def _load(self, load: Load) -> Load:
         step, index = self._place(load.index)
         if step is None:
-            raise _ScalarError
+            raise ScalarError(f"elements of {load.dtype} that do not lie at equal distances")
         return Load(load.buffer, index, self.lanes, step)
 
     def _has_form(self, expr: Binary) -> bool:
@@ -171,6 +178,32 @@ class _Vectorizer:
             return None, index
         step = linear(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
+
+
+def _why_stays(stmt: Stmt) -> str:
+    match stmt:
+        case While():
+            return "a loop that data ends"
+        case For():
+            return "a loop of another length for each element"
+        case If():
+            return "statements under a condition of each element"
+        case Assign():
+            return f"a value of {stmt.var.dtype} that is carried from element to element"
+    return f"a statement of kind {type(stmt).__name__}"
+
+
+def _why_scalar(expr: Expr) -> str:
+    match expr:
+        case Cast(a=a, dtype=dtype):
+            return f"a conversion of {a.dtype} to {dtype}"
+        case Call(name=name, args=(a, *_)):
+            return f"{name} of {a.dtype}"
+        case Binary(op=op, a=a):
+            return f"{op} of {a.dtype}"
+        case Select():
+            return f"a choice of {expr.dtype} where only one of two places may be read"
+    return "counters of loops as numbers"
 
 
 def _is_of_vectors(call: Call) -> bool:

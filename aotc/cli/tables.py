@@ -50,6 +50,11 @@ def show_model(report: Data) -> Shown:
     yield f"operators    {operators}"
     kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
     yield grid("largest kernels", "MACs", "nodes", rows=kernels)
+    if report["scalar_loops"]:
+        scalar = [
+            (row["kernel"], row["loop"], row["reason"], ", ".join(row["nodes"][:1])) for row in report["scalar_loops"]
+        ]
+        yield grid("scalar loops", "of", "because of", "first node", rows=scalar)
 
 
 def show_report(report: Data) -> Shown:

@@ -18,6 +18,8 @@ from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Constant
 from aotc.relay.visitor import post_order
 from aotc.runtime.library import read_metadata
+from aotc.tir import Target
+from aotc.tir.loops.scalar import scalar_loops
 from aotc.tir.plan.program import Program, Storage
 
 #: How many kernels the list of the largest shows.
@@ -39,12 +41,19 @@ def _largest(program: Program) -> list[dict[str, Any]]:
     return [{"kernel": s.kernel.name, "macs": s.kernel.macs, "nodes": _places(s.span)} for s in steps]
 
 
+def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
+    """The loops without vectors, and why they have none."""
+    found = [(kernel, loop) for kernel in program.kernels for loop in scalar_loops(kernel, target)]
+    return [{"kernel": k.name, "loop": s.loop, "reason": s.reason, "nodes": _places(k.span)} for k, s in found]
+
+
 def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
-    """Inputs, outputs, parameters, operators, MACs, arena and the largest kernels of a model file.
+    """Inputs, outputs, parameters, operators, MACs, arena, the largest kernels and the scalar loops of a model file.
 
     options   as for `aotc.compile`
 
-    "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.
+    "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.  "scalar_loops"
+    lists loops that have no vectors on a target that has some, with the reasons.
     """
     try:
         work = CompileOptions(**options).compilation(path)
@@ -68,6 +77,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "kernels": len(program.kernels),
         "arena": {"peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap},
         "largest": _largest(program),
+        "scalar_loops": _scalar(program, work.versions[0]),
     }
 
 

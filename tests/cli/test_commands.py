@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import aotc
 from tests.cli.invoke import DIGITS, call, relu, save, value
@@ -137,6 +137,16 @@ def test_inspect_names_lines_of_text(tmp_path: Path) -> None:
     model.write_text(f'#[version = "0.0.5"]\n{text}\n')
     largest = json.loads(call("inspect", model, "--json").out)["largest"]
     assert sorted(n for row in largest for n in row["nodes"]) == ["line 3", "line 4"]
+
+
+def test_inspect_names_scalar_loops(tmp_path: Path) -> None:
+    x, y = (value(name, (4, 8), TensorProto.INT64) for name in "xy")
+    model = save(tmp_path / "m.onnx", [helper.make_node("Div", ["x", "x"], ["y"], name="quotient")], [x], [y])
+    shown = call("inspect", model, "--target", "x86-64-v3").out
+    assert "truncdiv of int64" in shown and "quotient" in shown.partition("scalar loops")[2]
+    (found,) = json.loads(call("inspect", model, "--target", "x86-64-v3", "--json").out)["scalar_loops"]
+    assert (found["reason"], found["nodes"]) == ("truncdiv of int64", ["quotient"])
+    assert "scalar loops" not in call("inspect", model, "--target", "c").out
 
 
 def test_inspect_lists_what_is_unsupported(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from aotc.tir.expr import Binary, Call, Cast, Load
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.dependence import read, written
 from aotc.tir.loops.nest import refreshed, substituted
-from aotc.tir.loops.vectorize import vectorized
+from aotc.tir.loops.vectorize import ScalarError, vector_form, vectorized
 from aotc.tir.simplify import Ranges, bounds, simplify
 from aotc.tir.stmt import Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
 
@@ -32,13 +32,36 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
     if kernel.source is not None or target.is_scalar:
         return kernel
     source = ("lanes", kernel, target.vector_bytes)
-    shared = frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
-    loops = _Lanes(target.vector_bytes, shared)
+    loops = _Lanes(target.vector_bytes, _shared(kernel))
 
     def make() -> Kernel:
         return replace(kernel, body=loops.statement(kernel.body, {}))
 
     return remembered_kernel("lanes", source, kernel.span, make)
+
+
+def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
+    """What keeps a loop of a kernel from having vectors.
+
+    ranges    of its variable and of those around it
+    """
+    extent = bounds(loop.end - loop.begin, ranges)[1]
+    if extent < LEAST:
+        return f"fewer elements than a vector has, {extent}"
+    if loop.step != 1:
+        return f"elements {loop.step} apart"
+    if _Lanes(0, _shared(kernel)).reads_behind(loop):
+        return "results that may lie where other elements are read"
+    try:
+        vector_form(*_of_lanes(loop, loop.begin), LEAST, {}, inside=_is_inside(loop.body, ranges))
+    except ScalarError as error:
+        return str(error)
+    return "elements that lie apart, for few operations"
+
+
+def _shared(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
+    """Pairs of buffers that may be the same memory."""
+    return frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
 
 
 @frozen
@@ -55,7 +78,7 @@ class _Lanes:
         made = rebuilt(stmt, lambda s: self.statement(s, ranges))
         if not isinstance(stmt, For) or stmt.kind != "independent" or stmt.step != 1 or made_of_vectors(made):
             return made
-        if self._reads_behind(stmt):
+        if self.reads_behind(stmt):
             return made
         lanes, most = self.width // _widest(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
         while lanes >= LEAST and most < 2 * lanes and not isinstance(stmt.end, Const):
@@ -92,7 +115,7 @@ class _Lanes:
         reads, writes = read(loop.body), written(loop.body)
         return not writes & reads and not any((w, r) in self.shared for w in writes for r in reads)
 
-    def _reads_behind(self, loop: For) -> bool:
+    def reads_behind(self, loop: For) -> bool:
         """Whether what one statement writes may lie where another one, or a later round of it, reads something else."""
         stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store)]
         pairs = [(s, load) for s in stores for load in _loads(loop.body) if (s.buffer, load.buffer) in self.shared]
@@ -138,5 +161,10 @@ def _is_inside(stmt: Stmt, ranges: Ranges) -> bool:
 
 def _vector_body(loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
     """The body for `lanes` iterations from `first` on."""
+    return vectorized(*_of_lanes(loop, first), lanes, {}, inside=inside)
+
+
+def _of_lanes(loop: For, first: Expr) -> tuple[Stmt, Var]:
+    """The body for the iteration of a lane from `first` on, and the lane."""
     lane = Var("lane")
-    return vectorized(substituted(refreshed(loop.body), {loop.var: first + lane}), lane, lanes, {}, inside=inside)
+    return substituted(refreshed(loop.body), {loop.var: first + lane}), lane

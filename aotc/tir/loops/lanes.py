@@ -19,6 +19,7 @@ from aotc.tir.expr import Binary, Call, Cast, Load
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.dependence import read, written
 from aotc.tir.loops.nest import refreshed, substituted
+from aotc.tir.loops.registers import in_registers
 from aotc.tir.loops.vectorize import ScalarError, vector_form, vectorized
 from aotc.tir.simplify import Ranges, bounds, simplify
 from aotc.tir.stmt import Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
@@ -31,11 +32,11 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
     """The kernel with vectors in its independent loops, on targets that have any."""
     if kernel.source is not None or target.is_scalar:
         return kernel
-    source = ("lanes", kernel, target.vector_bytes)
+    source, registers = ("lanes", kernel, target.vector_bytes, target.registers), target.registers // 2
     loops = _Lanes(target.vector_bytes, _shared(kernel))
 
     def make() -> Kernel:
-        return replace(kernel, body=loops.statement(kernel.body, {}))
+        return replace(kernel, body=in_registers(loops.statement(kernel.body, {}), registers))
 
     return remembered_kernel("lanes", source, kernel.span, make)
 

@@ -8,6 +8,10 @@ Four shapes, after how many elements are combined and which axis lies contiguous
                                                                                of them for parts of many k
     partial    a reduction axis:        for k by 16: for l in 0..16: part[l] += x[i, k + l]
     scalar     neither:                 for k: acc += x[...]
+
+Partial results are those of elements so many apart, those that are left over the first ones'; then halves are combined
+until one is left.  The order is that of the program, whatever it is compiled to.  Least and greatest values do not
+depend on it, but for zeros of both signs, of which any may be the result.
 """
 
 from __future__ import annotations
@@ -106,7 +110,8 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
             return loops(free[:-1], _in_parts(parts, *free[-1], count), "independent")
         return loops(free[:-1], _rows(parts, *free[-1]), "independent")
     inner = _innermost(parts.update)
-    if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and dtype.is_float:
+    pays = dtype.is_float or not builder.target.is_scalar  # integers are added in no time, one after the other
+    if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and pays:
         values = literal(inner)
         if values.start == 0 and len(values) >= 2 * lanes:
             return loops(free, _partial(parts, inner, len(values), lanes), "independent")

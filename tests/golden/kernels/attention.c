@@ -100,6 +100,10 @@ static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, 
   return __builtin_ia32_vfmaddps256(a, b, c);
 #elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
   return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && defined(__clang__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
+#elif defined(__AVX512F__) && defined(__clang__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
 #elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
@@ -278,11 +282,12 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
       *(aotc_float32x8u *)(strip + (i1 * 16 + 1496)) = acc1_1_1;
     }
     for (ptrdiff_t row_1 = 0; row_1 < 32; ++row_1) {
-      *(aotc_float32x8u *)(max_part + 0) = aotc_splat_f32x8(-INFINITY);
+      aotc_float32x8 max_part_1 = aotc_splat_f32x8(-INFINITY);
       for (ptrdiff_t k0_1 = 0; k0_1 < 32; k0_1 += 8) {
         aotc_float32x8 multiply = *(const aotc_float32x8u *)(strip + (row_1 * 48 + k0_1)) * aotc_splat_f32x8(0.25f);
-        *(aotc_float32x8u *)(max_part + 0) = aotc_max_f32x8(*(const aotc_float32x8u *)(max_part + 0), multiply);
+        max_part_1 = aotc_max_f32x8(max_part_1, multiply);
       }
+      *(aotc_float32x8u *)(max_part + 0) = max_part_1;
       *(aotc_float32x4u *)(max_part + 0) = aotc_max_f32x4(*(const aotc_float32x4u *)(max_part + 0), *(const aotc_float32x4u *)(max_part + 4));
       for (ptrdiff_t l = 0; l < 2; ++l) {
         max_part[l] = aotc_max_f32(max_part[l], max_part[l + 2]);
@@ -294,10 +299,11 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
         aotc_float32x8 multiply_1 = *(const aotc_float32x8u *)(strip + (row_1 * 48 + i2)) * aotc_splat_f32x8(0.25f);
         *(aotc_float32x8u *)(exp_1 + i2) = aotc_fused_exp_f32x8(multiply_1 - aotc_splat_f32x8(max[0]));
       }
-      *(aotc_float32x8u *)(sum_part + 0) = (aotc_float32x8){0};
+      aotc_float32x8 sum_part_1 = (aotc_float32x8){0};
       for (ptrdiff_t k0_2 = 0; k0_2 < 32; k0_2 += 8) {
-        *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(exp_1 + k0_2);
+        sum_part_1 = sum_part_1 + *(const aotc_float32x8u *)(exp_1 + k0_2);
       }
+      *(aotc_float32x8u *)(sum_part + 0) = sum_part_1;
       *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
       for (ptrdiff_t l_1 = 0; l_1 < 2; ++l_1) {
         sum_part[l_1] = sum_part[l_1] + sum_part[l_1 + 2];

@@ -38,6 +38,10 @@ static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16
   return __builtin_ia32_vfmaddps256(a, b, c);
 #elif defined(__FMA__) && 64 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
   return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && defined(__clang__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
+#elif defined(__AVX512F__) && defined(__clang__) && 64 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
 #elif defined(__AVX512F__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #elif defined(__AVX512F__) && 64 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
@@ -69,6 +73,10 @@ static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, 
   return __builtin_ia32_vfmaddps256(a, b, c);
 #elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
   return __builtin_ia32_vfmaddpd256(a, b, c);
+#elif defined(__AVX512F__) && defined(__clang__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
+#elif defined(__AVX512F__) && defined(__clang__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
 #elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
@@ -96,10 +104,11 @@ void net_layer_norm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
   float sum_part[16] AOTC_ALIGNED(64) = {0};
   float squares_part[16] AOTC_ALIGNED(64) = {0};
   for (ptrdiff_t i0 = 0; i0 < 4; ++i0) {
-    *(aotc_float32x16u *)(sum_part + 0) = (aotc_float32x16){0};
+    aotc_float32x16 sum_part_1 = (aotc_float32x16){0};
     for (ptrdiff_t k0 = 0; k0 < 32; k0 += 16) {
-      *(aotc_float32x16u *)(sum_part + 0) = *(const aotc_float32x16u *)(sum_part + 0) + *(const aotc_float32x16u *)(p0 + (i0 * 40 + k0));
+      sum_part_1 = sum_part_1 + *(const aotc_float32x16u *)(p0 + (i0 * 40 + k0));
     }
+    *(aotc_float32x16u *)(sum_part + 0) = sum_part_1;
     *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(p0 + (i0 * 40 + 32));
     *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(sum_part + 8);
     *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
@@ -109,10 +118,11 @@ void net_layer_norm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
     sum_part[0] = sum_part[0] + sum_part[1];
     float sum = sum_part[0];
     mean[0] = sum / 40.0f;
-    *(aotc_float32x16u *)(squares_part + 0) = (aotc_float32x16){0};
+    aotc_float32x16 squares_part_1 = (aotc_float32x16){0};
     for (ptrdiff_t k0_1 = 0; k0_1 < 32; k0_1 += 16) {
-      *(aotc_float32x16u *)(squares_part + 0) = aotc_fma_f32x16(*(const aotc_float32x16u *)(p0 + (i0 * 40 + k0_1)) - aotc_splat_f32x16(mean[0]), *(const aotc_float32x16u *)(p0 + (i0 * 40 + k0_1)) - aotc_splat_f32x16(mean[0]), *(const aotc_float32x16u *)(squares_part + 0));
+      squares_part_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p0 + (i0 * 40 + k0_1)) - aotc_splat_f32x16(mean[0]), *(const aotc_float32x16u *)(p0 + (i0 * 40 + k0_1)) - aotc_splat_f32x16(mean[0]), squares_part_1);
     }
+    *(aotc_float32x16u *)(squares_part + 0) = squares_part_1;
     *(aotc_float32x8u *)(squares_part + 0) = aotc_fma_f32x8(*(const aotc_float32x8u *)(p0 + (i0 * 40 + 32)) - aotc_splat_f32x8(mean[0]), *(const aotc_float32x8u *)(p0 + (i0 * 40 + 32)) - aotc_splat_f32x8(mean[0]), *(const aotc_float32x8u *)(squares_part + 0));
     *(aotc_float32x8u *)(squares_part + 0) = *(const aotc_float32x8u *)(squares_part + 0) + *(const aotc_float32x8u *)(squares_part + 8);
     *(aotc_float32x4u *)(squares_part + 0) = *(const aotc_float32x4u *)(squares_part + 0) + *(const aotc_float32x4u *)(squares_part + 4);

@@ -26,21 +26,26 @@ void net_mean(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT mean);
 void net_mean(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT mean) {
   float sum_part[32] AOTC_ALIGNED(64);
   for (ptrdiff_t i0 = 0; i0 < 4; ++i0) {
-    for (ptrdiff_t l = 0; l < 32; l += 8) {
-      *(aotc_float32x8u *)(sum_part + l) = (aotc_float32x8){0};
-    }
+    aotc_float32x8 sum_part_1 = (aotc_float32x8){0};
+    aotc_float32x8 sum_part_2 = (aotc_float32x8){0};
+    aotc_float32x8 sum_part_3 = (aotc_float32x8){0};
+    aotc_float32x8 sum_part_4 = (aotc_float32x8){0};
     for (ptrdiff_t k0 = 0; k0 < 960; k0 += 32) {
-      for (ptrdiff_t l_1 = 0; l_1 < 32; l_1 += 8) {
-        *(aotc_float32x8u *)(sum_part + l_1) = *(const aotc_float32x8u *)(sum_part + l_1) + *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0 + l_1));
-      }
+      sum_part_1 = sum_part_1 + *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0));
+      sum_part_2 = sum_part_2 + *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0 + 8));
+      sum_part_3 = sum_part_3 + *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0 + 16));
+      sum_part_4 = sum_part_4 + *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0 + 24));
     }
-    for (ptrdiff_t l_2 = 0; l_2 < 16; l_2 += 8) {
-      *(aotc_float32x8u *)(sum_part + l_2) = *(const aotc_float32x8u *)(sum_part + l_2) + *(const aotc_float32x8u *)(sum_part + (l_2 + 16));
-    }
-    *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(sum_part + 8);
+    sum_part_1 = sum_part_1 + sum_part_3;
+    sum_part_2 = sum_part_2 + sum_part_4;
+    sum_part_1 = sum_part_1 + sum_part_2;
+    *(aotc_float32x8u *)(sum_part + 0) = sum_part_1;
+    *(aotc_float32x8u *)(sum_part + 8) = sum_part_2;
+    *(aotc_float32x8u *)(sum_part + 16) = sum_part_3;
+    *(aotc_float32x8u *)(sum_part + 24) = sum_part_4;
     *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
-    for (ptrdiff_t l_3 = 0; l_3 < 2; ++l_3) {
-      sum_part[l_3] = sum_part[l_3] + sum_part[l_3 + 2];
+    for (ptrdiff_t l = 0; l < 2; ++l) {
+      sum_part[l] = sum_part[l] + sum_part[l + 2];
     }
     sum_part[0] = sum_part[0] + sum_part[1];
     float sum = sum_part[0];

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions as tensor programs: arithmetic that every processor rounds alike, in place of its library's.
 
-`single` has formulas for float32, as have `exponential`, `logarithm`, `trigonometric` and `inverse`, with `digits` for
-numbers of more digits; `rounding` has those that round to integers; `define` makes straight-line programs of formulas,
-`fuse` makes multiply-adds of products and sums, `table` finds the program of a call:
+`single` has formulas for float32, as have `exponential`, `logarithm`, `power`, `trigonometric` and `inverse`, with
+`digits` for numbers of more digits; `rounding` has those that round to integers; `define` makes straight-line programs
+of formulas, `fuse` makes multiply-adds of products and sums, `table` finds the program of a call:
+
+Polynomials of float32 are Lawson-weighted least-squares fits on Chebyshev nodes, rounded coefficient by coefficient.
 
     definition("exp", DType("float32"))              # its registers, and its result
     definition("exp", DType("float32"), fused=True)  # with fma in place of a product and a sum

@@ -2,7 +2,7 @@
 """Elementary functions of float32.
 
 `ULP` of `aotc.tir.functions.table` states how far off they are.  Infinities, NaN and subnormal results are those of C99
-Annex F.  Polynomials are Lawson-weighted least-squares fits on Chebyshev nodes, those in double of Remez's algorithm.
+Annex F.  Polynomials are Lawson-weighted least-squares fits on Chebyshev nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, minimum, select
-from aotc.tir.functions.digits import INFINITY, LARGEST, NAN, SIGN, bits, horner, number
+from aotc.tir.functions.digits import INFINITY, LARGEST, NAN, bits, horner, number
 
 #: The low bits of a sum with 1.5 * 2^23 are the other number as an integer: no conversion, so no trap for NaN.
 SHIFTER: Final = 12582912.0
@@ -90,34 +90,6 @@ def erf(x: Expr) -> Expr:
     q = horner(c, "2.168685e-5 -4.4133636e-4 4.204562e-3 -2.5208257e-2 1.08418576e-1 6.332199e-1 1.1295785"
                    " -1.8804023e-4")  # fmt: skip
     return select(c < 1.0, p * x, call("copysign", as_expr(1.0, x) - exp_normal(-q), x))
-
-
-def pow(x: Expr, y: Expr) -> Expr:
-    # 2^(y log2 |x|): log2(m) by powers of (m - 1) / (m + 1).  y is cut where the result is 0, 1 or infinity, on an even
-    # number; w then has its whole part in the low bits of a sum.
-    a = call("abs", x)
-    m, e = split(a)
-    c = select(y > 1e12, as_expr(1e12, y), select(y < -1e12, as_expr(-1e12, y), y))
-    half, whole = c * 0.5, call("round_even", c)
-    even = call("round_even", half)
-    edge = select(a.equal(0.0) | (a > LARGEST), INFINITY, 1.0)
-    odd = select(whole.equal(c) & even.not_equal(half), as_expr(SIGN, bits(x)), 0)
-    wide = cast(m, "float64")
-    s = (wide - 1.0) / (wide + 1.0)
-    p = horner(s * s, "0.34074045710414318 0.41167210928805631 0.57708359619079403 0.96179667327563884"
-                       " 2.8853900817901471")  # fmt: skip
-    w = cast(c, "float64") * (p * s + cast(e, "float64"))
-    t = w + 6755399441055744.0
-    r = w - (t - 6755399441055744.0)
-    z = horner(r, "1.5345789109373779e-4 1.3399957587004336e-3 9.6184892437084544e-3 5.5503287119397479e-2"
-                   " 2.4022646886090252e-1 6.9314720576707142e-1 1.000000000555048")  # fmt: skip
-    f = cast(bitcast(bitcast(z, "uint64") + (bitcast(t, "uint64") << 52), "float64"), "float32")
-    v = cast(w, "float32") * edge
-    f = select(v > 130.0, INFINITY, select(v < -152.0, as_expr(0.0, f), f))
-    f = number(bits(f) | (bits(x) & odd))
-    f = select((x < 0.0) & whole.not_equal(c) & (a <= LARGEST), NAN, f)
-    f = select(x.not_equal(x), x, select(y.not_equal(y), y, f))
-    return select(y.equal(0.0) | x.equal(1.0), as_expr(1.0, x), f)
 
 
 def rsqrt(x: Expr) -> Expr:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Expr
-from aotc.tir.functions import exponential, inverse, logarithm, rounding, single, trigonometric
+from aotc.tir.functions import exponential, inverse, logarithm, power, rounding, single, trigonometric
 from aotc.tir.functions.define import Function, defined
 from aotc.tir.functions.fuse import fused as fuse
 from aotc.tir.stmt import Declare
@@ -18,7 +18,8 @@ _Formula: TypeAlias = Callable[..., Expr]
 _SINGLE: Final[Mapping[str, _Formula]] = {
     name: getattr(module, name)
     for module, names in (
-        (single, "exp log tanh erf pow"),
+        (single, "exp log tanh erf"),
+        (power, "pow"),
         (exponential, "exp2 expm1 sinh cosh"),
         (logarithm, "log2 log10 log1p asinh acosh atanh"),
         (trigonometric, "sin cos tan"),

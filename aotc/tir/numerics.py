@@ -94,6 +94,8 @@ def _wrap64(value: Value) -> Value:
 
 
 def _astype(array: Any, dtype: Any) -> Any:
+    if dtype == _NUMPY["float4_e2m1fn"]:  # has no NaN: it becomes zero, whatever its sign
+        array = np.where(np.isnan(array.astype(np.float32)), np.float32(0), array)
     if DType.of(array.dtype).is_float and DType.of(np.dtype(dtype)).is_integer:
         return _to_integer(np.asarray(array, np.float64), np.dtype(dtype))
     try:

@@ -207,6 +207,8 @@ def recombined(a: Linear, ranges: Ranges) -> Linear:
 def bounds(expr: Expr, ranges: Ranges) -> Interval:
     """The least and greatest value of an integer; infinite where unknown, or where it may wrap around."""
     ranges = _scope(ranges)
+    if expr.lanes > 1:
+        return _ALL
     if expr.dtype != INDEX:
         return _bounds_atom(expr, ranges)
     form = linear(expr, ranges)

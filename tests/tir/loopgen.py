@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.dtype import DType
+from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import BOOL, Buffer, Expr, Load, Var, as_expr, binary, call, cast, const, select, unary
 from aotc.tir.stmt import Block, Declare, If, Kernel, Stmt, Store, forall
 
 _NAMES: Final = "float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool"
+NARROW: Final = tuple(d for d in DTYPES if d.is_narrow_float)
 TYPES: Final = tuple(map(DType, _NAMES.split()))
 _CALLED: Final = "exp log tanh erf sin cos tan sqrt rsqrt abs floor ceil trunc round_even round_away"
 FUNCTIONS: Final = _CALLED.split()
@@ -40,13 +41,13 @@ class _Maker:
         registers: dict[Var, Expr] = {}
         stmts: list[Stmt] = []
         for k in range(self.choose.randrange(3)):
-            dtype = self.choose.choice(TYPES)
+            dtype = self.dtype()
             register = Var(f"r{k}", dtype)
             stmts.append(Declare(register, self.value(dtype, 2, registers)))
             registers[register] = register
         outputs = []
         for k in range(self.choose.choice([1, 1, 2])):
-            dtype = self.choose.choice(TYPES)
+            dtype = self.dtype()
             outputs.append(Buffer(f"y{k}", dtype, self.rows * self.extent))
             store = Store(outputs[-1], self.i * self.extent + self.j, self.value(dtype, 3, registers))
             stmts.append(store)
@@ -56,6 +57,9 @@ class _Maker:
         body = forall(self.i, self.rows, inner) if self.rows > 1 else Block([Declare(self.i, as_expr(0)), inner])
         kernel = Kernel(name=name, inputs=tuple(self.inputs), outputs=tuple(outputs), body=body)
         return kernel, [self.array(b) for b in self.inputs]
+
+    def dtype(self) -> DType:
+        return self.choose.choice((*TYPES, self.choose.choice(NARROW)))
 
     def place(self) -> Expr:
         return self.i * self.extent + self.j
@@ -93,12 +97,12 @@ class _Maker:
             return self.test(depth, registers)
         kind = self.choose.random()
         if kind < 0.2:
-            source = self.choose.choice([t for t in TYPES if t != dtype])
+            source = self.dtype()
             return cast(self.value(source, depth - 1, registers), dtype)
         if kind < 0.4:
             parts = (self.value(dtype, depth - 1, registers) for _ in range(2))
             return select(self.test(depth - 1, registers), *parts)
-        if kind < 0.55 and dtype == "float32":
+        if kind < 0.55 and (dtype == "float32" or dtype.is_narrow_float):
             return call(self.choose.choice(FUNCTIONS), self.value(dtype, depth - 1, registers))
         return self.operation(dtype, depth, registers)
 
@@ -123,6 +127,6 @@ class _Maker:
             return unary("not", a) if op == "not" else binary(op, a, b)
         if self.choose.random() < 0.2:
             return self.load(BOOL)
-        dtype = self.choose.choice([t for t in TYPES if not t.is_bool])
+        dtype = self.choose.choice([t for t in (*TYPES, *NARROW) if not t.is_bool])
         a, b = (self.value(dtype, max(depth - 1, 0), registers) for _ in range(2))
         return binary(self.choose.choice(["eq", "ne", "lt", "le", "gt", "ge"]), a, b)

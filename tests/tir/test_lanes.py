@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from aotc.tir.verify import verify
 from tests.codegen.batch import STRICT, build, run_batch, source_of
 from tests.share import share
 from tests.targets.machines import machine, native_targets
-from tests.tir.loopgen import made
+from tests.tir.loopgen import NARROW, TYPES, made
 
 HALF, SINGLE = DType("float16"), DType("float32")
 WIDTHS = (X86_64, X86_64_V4)
@@ -31,6 +31,8 @@ Array = np.ndarray[Any, Any]
 
 def same_bits(actual: Array, expected: Array, message: str = "") -> None:
     """Equal numbers, zeros of equal signs, NaN where NaN is."""
+    if DType.of(actual).is_narrow_float:  # whose NaN numpy does not find equal
+        actual, expected = (a.astype(np.float32) for a in (actual, expected))
     np.testing.assert_array_equal(actual, expected, err_msg=message)
     if actual.dtype.kind == "f":
         zero = actual == 0
@@ -55,10 +57,12 @@ def in_place(extent: int) -> Kernel:
     return Kernel(name="k", inputs=(x,), outputs=(y,), body=body, inplace=((0, 0),))
 
 
-def converted(to: DType, size: int) -> Kernel:
-    """Numbers of the other type of the two as `to`."""
-    x, y, i = Buffer("x", SINGLE if to == HALF else HALF, size), Buffer("y", to, size), Var("i")
-    return Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, size, Store(y, i, cast(Load(x, i), to))))
+def converted(to: DType, numbers: Array) -> tuple[Kernel, list[Array]]:
+    """Numbers as `to`."""
+    source, size = DType.of(numbers), numbers.size
+    x, y, i = Buffer("x", source, size), Buffer("y", to, size), Var("i")
+    body = forall(i, size, Store(y, i, cast(Load(x, i), to)))
+    return Kernel(name=f"{source}_to_{to}", inputs=(x,), outputs=(y,), body=body), [numbers]
 
 
 def steps(kernel: Kernel) -> list[int]:
@@ -143,14 +147,45 @@ def test_halves_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> No
     singles = np.concatenate([halfway, np.nextafter(halfway, np.inf, dtype=np.float32), rng.standard_normal(999)])
     singles = np.append(singles, [np.inf, -np.inf, np.nan, 65519.9, 65520, 1e-45, -0.0]).astype(np.float32)
     jobs = [
-        (converted(SINGLE, every.size), [every]),
-        (converted(HALF, singles.size), [singles]),
+        converted(SINGLE, every),
+        converted(HALF, singles),
         (pooled(45), [rng.standard_normal(46).astype(np.float16)]),
         (pooled(45, 3, open_end=True), [rng.standard_normal(46).astype(np.float16)]),
         (in_place(45), [rng.standard_normal(45).astype(np.float16)]),
         (pooled(6), [rng.standard_normal(7).astype(np.float16)]),
     ]
     compare(jobs, tmp_path, *flags)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("flags", share([(flags,) for flags in FLAGS], 1), ids=str)
+def test_conversions_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:
+    compare([job for dtype in NARROW for job in narrow_jobs(dtype)], tmp_path, *flags)
+
+
+def narrow_jobs(dtype: DType) -> Iterator[tuple[Kernel, list[Array]]]:
+    """Conversions to a narrow float and back: of numbers around its own, from all types; and operations in it."""
+    rng = np.random.default_rng(0)
+    codes = np.arange(1 << dtype.bits, dtype=f"u{dtype.itemsize}").view(dtype.numpy)
+    codes = codes[:: max(1, len(codes) >> 11)]
+    exact = codes.astype(np.float64)
+    exact = np.unique(exact[np.isfinite(exact)])
+    near = np.concatenate((exact, (exact[1:] + exact[:-1]) / 2))
+    edges = [np.inf, -np.inf, np.nan, -np.nan, 1e38, -1e38, 1e-45, -0.0, 1 + 2**-40]
+    for source in (SINGLE, DType("float64")):
+        own = near.astype(source.numpy)
+        around = [np.nextafter(own, own.dtype.type(to)) for to in (-np.inf, np.inf)]
+        yield converted(dtype, np.concatenate([own, *around, np.array(edges, own.dtype)]))
+    for source in TYPES:
+        if source.is_integer:
+            facts = np.iinfo(source.numpy)
+            shifts = rng.integers(0, facts.bits, 99, source.numpy)
+            numbers = rng.integers(facts.min, facts.max, 99, source.numpy) >> shifts
+            yield converted(dtype, np.append(numbers, source.numpy.type((1 << 30) + (1 << 22) + 1 & facts.max)))
+    yield converted(SINGLE, codes)
+    x, y, i = Buffer("x", dtype, codes.size), Buffer("y", dtype, codes.size), Var("i")
+    store = Store(y, i, (Load(x, i) * Load(x, i) + Load(x, i)) * 0.75)
+    yield Kernel(name=f"steps_{dtype}", inputs=(x,), outputs=(y,), body=forall(i, codes.size, store)), [codes]
 
 
 def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, *flags: str) -> None:

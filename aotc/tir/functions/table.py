@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Expr
-from aotc.tir.functions import exponential, inverse, logarithm, power, rounding, single, trigonometric
+from aotc.tir.functions import exponential, inverse, logarithm, narrow, power, rounding, single, trigonometric
 from aotc.tir.functions.define import Function, defined
 from aotc.tir.functions.fuse import fused as fuse
 from aotc.tir.stmt import Declare
@@ -56,6 +56,8 @@ def definition(name: str, dtype: DType, fused: bool = False) -> Function | None:
 
     fused    its multiply-adds are rounded once
     """
+    if name in narrow.CONVERSIONS:
+        return narrow.conversion(name, dtype)
     carrier = DType("float32") if dtype.is_narrow_float else dtype
     formula = _FORMULAS.get((name, carrier))
     if formula is None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Binary, Bitcast, Call, Cast, Select, Unary, cast, substitute
+from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Select, Unary, cast, substitute
 from aotc.tir.functions.table import definition
 from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, While, nodes
@@ -26,8 +26,6 @@ _FLOAT: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
 _LOGICAL: Final = frozenset({"and", "or", "xor", "eq", "ne"})
 #: Functions of floats that vectors have an instruction or a few for.
 _PRIMITIVE: Final = frozenset({"fma", "sqrt", "copysign", "isnan"})
-#: Narrow floats whose vectors become vectors of float32 in an instruction or a few.
-CONVERTED: Final = frozenset({"float16"})
 #: Statements of more operations are left alone where they are repeated: once for each vector of a tile.
 MOST: Final = 32
 
@@ -116,7 +114,7 @@ class _Vectorizer:
         dtype = expr.dtype
         if expr.lanes > 1:
             raise ScalarError("vectors already")
-        if (dtype.bits < 8 and dtype != BOOL) or (dtype.is_narrow_float and dtype not in CONVERTED):
+        if dtype.bits < 8 and dtype.is_integer:
             raise ScalarError(f"values of {dtype}")
         if not self._varies(expr):
             return Const(expr.value, dtype, self.lanes) if isinstance(expr, Const) else Broadcast(expr, self.lanes)
@@ -131,7 +129,7 @@ class _Vectorizer:
                 return Unary(expr.op, self.value(expr.a))
             case Cast() if _converts(expr.a.dtype, dtype):
                 return cast(self.value(expr.a), dtype)
-            case Bitcast():
+            case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
                 return Bitcast(dtype, self.value(expr.a))
             case Call() if _is_of_vectors(expr):
                 return replace(expr, args=tuple(map(self.value, expr.args)))
@@ -195,7 +193,7 @@ def _why_stays(stmt: Stmt) -> str:
 
 def _why_scalar(expr: Expr) -> str:
     match expr:
-        case Cast(a=a, dtype=dtype):
+        case Cast(a=a, dtype=dtype) | Bitcast(a=a, dtype=dtype):
             return f"a conversion of {a.dtype} to {dtype}"
         case Call(name=name, args=(a, *_)):
             return f"{name} of {a.dtype}"
@@ -216,8 +214,6 @@ def _is_of_vectors(call: Call) -> bool:
 
 def _converts(source: DType, target: DType) -> bool:
     """Whether vectors are converted element by element."""
-    if target == "float16":  # float32 in between would round what is longer twice
-        return source == "float32" or source.bits <= 16
     wide = target.is_integer and target != "int32" and target.bits >= 32
     return not (source.is_float and wide)
 

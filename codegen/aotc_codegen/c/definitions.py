@@ -11,7 +11,7 @@ from aotc.ir import frozen
 
 @frozen
 class Definition:
-    """A function's text, and the rows that it calls: of its dtype and lanes, or "scalar ..." of one lane."""
+    """A function's text, and the rows that it calls, of its dtype and lanes."""
 
     text: str
     uses: tuple[str, ...] = ()

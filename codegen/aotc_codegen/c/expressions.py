@@ -12,6 +12,7 @@ tensors wrap around (unsigned), also where they are limited to be indices.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from aotc.ir import AotcError, DType, frozen
@@ -45,11 +46,20 @@ def value(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
     return _rounded(scope, expr).inside(needed)
 
 
-def unrounded(scope: Scope, expr: tir.Expr) -> str:
-    """A narrow float that is about to be rounded: the rounding of the last operation would be for nothing."""
-    text = _piece(scope, expr).text if isinstance(expr, (tir.Binary, tir.Call, tir.Cast)) else value(scope, expr)
-    scope.helpers.use("round", expr.dtype, expr.lanes)  # stands beside every store
-    return text
+def bits(scope: Scope, expr: tir.Expr) -> str:
+    """The bits of a narrow float; those of one in memory are copied, and the last operation need not be rounded."""
+    if isinstance(expr, tir.Load):
+        return value(scope, _bits_in_memory(scope, expr))
+    return f"{scope.program('store', expr.dtype, expr.lanes)}({_piece(scope, expr).text})"
+
+
+def _bits_in_memory(scope: Scope, load: tir.Load) -> tir.Load:
+    return replace(load, buffer=scope.bits_of(load.buffer))
+
+
+def loaded(scope: Scope, load: tir.Load) -> Piece:
+    """Narrow floats in memory."""
+    return Piece(f"{scope.program('load', load.dtype, load.lanes)}({value(scope, _bits_in_memory(scope, load))})")
 
 
 def index(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
@@ -93,7 +103,7 @@ def _rounded(scope: Scope, expr: tir.Expr) -> Piece:
     piece = _piece(scope, expr)
     if not piece.exact:
         return piece
-    return Piece(f"{scope.helpers.use('round', expr.dtype, expr.lanes)}({piece.text})")
+    return Piece(f"{scope.program('round', expr.dtype, expr.lanes)}({piece.text})")
 
 
 def _piece(scope: Scope, expr: tir.Expr) -> Piece:
@@ -191,9 +201,11 @@ def _index_division(scope: Scope, expr: tir.Binary) -> Piece:
 
 
 def _load(scope: Scope, expr: tir.Load) -> Piece:
+    if expr.dtype.is_narrow_float:
+        return loaded(scope, expr)
     text, dtype = place(scope, expr.buffer, expr.index, 1), expr.dtype
-    if dtype.is_narrow_float or is_small(dtype):
-        return Piece(f"{scope.helpers.use('load' if dtype.is_float else 'wrap', dtype)}({text})")
+    if is_small(dtype):
+        return Piece(f"{scope.helpers.use('wrap', dtype)}({text})")
     return Piece(f"{text} != 0", EQUALITY) if dtype.is_bool else Piece(text)
 
 
@@ -203,13 +215,15 @@ def _cast(scope: Scope, expr: tir.Cast) -> Piece:
     if target.is_bool:
         zero = scope.dialect.literal(0, carrier(source))
         return Piece(f"{value(scope, expr.a, SHIFT)} != {zero}", EQUALITY)
-    if target.is_narrow_float:
-        return Piece(_single(scope, source, inner), exact=True)
+    if target == "float16" and source == "float64":
+        return Piece(f"{scope.program('odd', source, 1)}({value(scope, expr.a)})", exact=True)
+    if target.is_narrow_float and carrier(source) == "float32":
+        return Piece(inner, UNARY, exact=True)
     if is_small(target):
         wide = f"{use('to_i64', carrier(source))}({inner})" if source.is_float else f"(int64_t){inner}"
         return Piece(f"{use('wrap', target)}({wide})")
     if target.is_float or not source.is_float:
-        return Piece(f"({scope.dialect.value_type(target)}){inner}", UNARY)
+        return Piece(f"({scope.dialect.value_type(target)}){inner}", UNARY, target.is_narrow_float)
     exact = {"uint64": "to_u64", "int64": "to_i64", "uint32": "to_i64"}.get(target, "to_i32")
     text = f"{use(exact, carrier(source))}({inner})"
     if target in ("uint64", "int64", "int32"):
@@ -228,16 +242,6 @@ def _bitcast(scope: Scope, expr: tir.Bitcast) -> Piece:
     if source.is_float:
         inner = f"aotc_bits{kind}({value(scope, expr.a)})"
     return Piece(inner) if source.is_float and dtype == bits else Piece(f"({scope.dialect.types[dtype]}){inner}", UNARY)
-
-
-def _single(scope: Scope, source: DType, inner: str) -> str:
-    """A number as a float that rounds to a narrow float as the number itself does."""
-    if source == "float32" or source.is_narrow_float:
-        return inner
-    if source.bits <= 16:
-        return f"(float){inner}"
-    double = inner if source == "float64" else f"(double){inner}"
-    return f"{scope.helpers.use('odd', DType('float64'))}({double})"
 
 
 def _wrapped(scope: Scope, dtype: DType, text: str) -> str:
@@ -353,4 +357,4 @@ def _spelled(scope: Scope, expr: tir.Call, text: Text) -> Piece:
 
 
 #: What prints the insides of vectors.
-TEXTS: Final = Texts(value, address, place, _spelled)
+TEXTS: Final = Texts(value, place, _spelled, loaded)

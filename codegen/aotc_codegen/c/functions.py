@@ -7,6 +7,9 @@ define(scope)                                 # puts its definition among those 
 
 from __future__ import annotations
 
+from typing import Final
+
+from aotc.ir import DType
 from aotc.tir import Block, Declare, Var
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import definition
@@ -14,16 +17,27 @@ from aotc.tir.loops.vectorize import vectorized
 from aotc_codegen.c.expressions import assigned, register_type, value
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.names import Names
+from aotc_codegen.c.narrow import with_hardware
 from aotc_codegen.c.scope import Scope
+
+HALF: Final = DType("float16")
 
 
 def define(scope: Scope) -> None:
     """Add the definitions of the functions that the expressions printed so far call."""
-    for (name, dtype, lanes, fused), called in scope.functions.items():
-        if called not in scope.helpers.definitions:
-            function = definition(name, dtype, fused)
-            assert function is not None
-            scope.helpers.definitions[called] = _text(scope, called, _of_lanes(function, lanes))
+    for name, dtype, lanes, fused in list(scope.functions):
+        _define(scope, name, dtype, lanes, fused)
+
+
+def _define(scope: Scope, name: str, dtype: DType, lanes: int, fused: bool = False) -> str:
+    """The name of a function, whose definition is there then."""
+    called = scope.program(name, dtype, lanes, fused)
+    if called not in scope.helpers.definitions:
+        function = definition(name, dtype, fused)
+        assert function is not None
+        text = _text(scope, called, _of_lanes(function, lanes))
+        scope.helpers.definitions[called] = _half(scope, name, lanes, text) if dtype == HALF else text
+    return called
 
 
 def _of_lanes(function: Function, lanes: int) -> Function:
@@ -38,6 +52,16 @@ def _of_lanes(function: Function, lanes: int) -> Function:
     return Function(function.name, params, tuple(body), last.value)
 
 
+def _half(scope: Scope, name: str, lanes: int, program: str) -> str:
+    """A conversion of float16 by instructions, where there are any."""
+    words = {"inline": scope.dialect.inline, "name": scope.program(name, HALF, lanes)}
+    if lanes > 1:
+        words |= {"bits": scope.vector(DType("uint16"), lanes), "single": scope.vector(HALF, lanes)}
+    if name == "round":
+        words |= {"to_single": _define(scope, "load", HALF, lanes), "to_bits": _define(scope, "store", HALF, lanes)}
+    return with_hardware(name, lanes, program, **words)
+
+
 def _text(outer: Scope, called: str, function: Function) -> str:
     scope = Scope(outer.helpers, Indices(), Names(outer.dialect.reserved))
     parameters = ", ".join(f"{register_type(scope, p)} {scope.name(p)}" for p in function.params)
@@ -46,7 +70,8 @@ def _text(outer: Scope, called: str, function: Function) -> str:
         made = assigned(scope, stmt.var, stmt.value)
         lines.append(f"  const {register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};\n")
     result = value(scope, function.result)
-    head = f"{outer.dialect.inline} {register_type(scope, function.params[0])} {called}({parameters})"
+    result_type = register_type(scope, Var("result", function.result.dtype, function.result.lanes))
+    head = f"{outer.dialect.inline} {result_type} {called}({parameters})"
     define(scope)  # what it calls itself stands before it
     outer.vectors.update(scope.vectors)
     return f"{head} {{\n{''.join(lines)}  return {result};\n}}\n"

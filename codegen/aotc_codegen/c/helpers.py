@@ -24,9 +24,8 @@ from aotc.ir.dtype import DType
 from aotc_codegen.c.ctypes import carrier, suffix
 from aotc_codegen.c.definitions import Definition, function
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.narrow import ROWS, lanes_text, words
 
-#: The definitions of a helper by the kind of the dtype: its name, "float" or "unsigned"; "" for all others.
+#: The definitions of a helper by the kind of the dtype: "float" or "unsigned"; "" for all others.
 Row: TypeAlias = Mapping[str, Definition]
 
 
@@ -96,7 +95,6 @@ _NEGATIVE: Final = "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a 
 _HALF: Final = f"{2.0**63!r}$f"
 
 _SCALARS: Final[Mapping[str, Row]] = {
-    **ROWS,
     "bits": _reinterpretation("", "uint32_t", "float"),
     "bits64": _reinterpretation("64", "uint64_t", "double"),
     **_extremes("max", ">"),
@@ -190,9 +188,6 @@ _VECTORS: Final[Mapping[str, Definition]] = {
         "$vector v",
         "$MI",
     ),
-    "round": function(
-        "$T bits[$lanes];\n  $store(bits, v);\n  return $load(bits);", "$vector v", "$vector", "load store"
-    ),
 }
 
 
@@ -233,13 +228,11 @@ def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     """The definition of a helper function for a dtype."""
     if what == "transpose":
         return Definition(_transpose(lanes))
-    if lanes > 1 and what in ("load", "store"):
-        return Definition(lanes_text(what, dtype, lanes), (f"scalar {what}",))
     if lanes > 1:
         return _VECTORS[what]
     row = _SCALARS[what]
     kind = "float" if dtype.is_float else "" if dtype.is_signed else "unsigned"
-    return row.get(dtype) or row.get(kind) or row[""]
+    return row.get(kind) or row[""]
 
 
 @dataclass(slots=True, eq=False)
@@ -252,16 +245,14 @@ class Helpers:
     def use(self, what: str, dtype: DType, lanes: int = 1) -> str:
         """The name of the helper `what` for a dtype, or for vectors; its definition will be among `definitions`.
 
-        `load`, `store` and `round` are of narrow floats, `blend` chooses by a mask,
-        `splat` repeats a scalar.
+        `blend` chooses by a mask, `splat` repeats a scalar.
         """
         kind = "" if what in ("bits", "bits64") else f"_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
         name = f"aotc_{what}{kind}"
         if name not in self.definitions:
             row, names = _definition(what, dtype, lanes), {}
             for use in row.uses:  # which come first
-                scalar, _, called = use.rpartition(" ")
-                names[scalar or called] = self.use(called, dtype, 1 if scalar else lanes)
+                names[use] = self.use(use, dtype, lanes)
             vector = self._vector_words(dtype, lanes) if lanes > 1 else {}
             self.definitions[name] = Template(row.text).substitute(self._words(dtype) | vector, name=name, **names)
         return name
@@ -284,7 +275,6 @@ class Helpers:
             "f": dialect.ending(dtype),
             "mask": (1 << dtype.bits) - 1,
             "top": 1 << (dtype.bits - 1),
-            **words(dtype),
         }
 
     def _vector_words(self, dtype: DType, lanes: int) -> dict[str, object]:

@@ -17,7 +17,7 @@ from aotc.tir import Buffer, Load, Var, bounds
 from aotc.tir import stmt as tir
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.expressions import TEXTS, address, assigned, index, place, register_type, spelled, unrounded, value
+from aotc_codegen.c.expressions import TEXTS, address, assigned, bits, index, place, register_type, spelled, value
 from aotc_codegen.c.functions import define
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
@@ -148,22 +148,20 @@ def _intrinsic(scope: Scope, stmt: tir.Intrinsic) -> str:
 
 def _store(scope: Scope, stmt: tir.Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
-    if lanes > 1 and dtype.is_narrow_float:
-        to, made = address(scope, stmt.buffer, stmt.index), unrounded(scope, stmt.value)
-        return f"{scope.helpers.use('store', dtype, lanes)}({to}, {made})"
-    return f"{place(scope, stmt.buffer, stmt.index, lanes)} = {_stored(scope, stmt)}"
+    buffer = scope.bits_of(stmt.buffer) if dtype.is_narrow_float else stmt.buffer
+    return f"{place(scope, buffer, stmt.index, lanes)} = {_stored(scope, stmt)}"
 
 
 def _stored(scope: Scope, store: tir.Store) -> str:
     dtype, source = store.buffer.dtype, store.value
+    if dtype.is_narrow_float:
+        return bits(scope, source)
     if source.lanes > 1 and dtype.is_bool:
         return f"({scope.vector(DType('uint8'), source.lanes)})({Vectors(scope, TEXTS).mask(source, 8)} & 1)"
     if source.lanes > 1:
         return value(scope, source)
-    if isinstance(source, Load) and (dtype.is_narrow_float or is_small(dtype)):
+    if isinstance(source, Load) and is_small(dtype):
         return place(scope, source.buffer, source.index, 1)  # bits are copied
-    if dtype.is_narrow_float:
-        return f"{scope.helpers.use('store', dtype)}({unrounded(scope, source)})"
     if dtype.is_bool:
         return f"({scope.dialect.types[dtype]}){value(scope, source, UNARY)}"
     if is_small(dtype):

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from aotc.ir import DType
 from aotc.tir import Interval, bounds
 from aotc.tir import expr as tir
+from aotc.tir.functions.narrow import bits_of
 from aotc_codegen.c.ctypes import carrier, suffix
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.helpers import Helpers
@@ -56,7 +57,7 @@ class Scope:
     ranges: dict[tir.Var, Interval] = field(default_factory=dict)
     vectors: dict[tuple[DType, int], None] = field(default_factory=dict)
     masks: dict[tir.Var, int] = field(default_factory=dict)
-    bytes: dict[tir.Buffer, tir.Buffer] = field(default_factory=dict)
+    bits: dict[tir.Buffer, tir.Buffer] = field(default_factory=dict)
     functions: dict[tuple[str, DType, int, bool], str] = field(default_factory=dict)
 
     @property
@@ -74,18 +75,20 @@ class Scope:
         self.vectors[carrier(dtype), lanes] = None
         return self.dialect.vector_name(carrier(dtype), lanes)
 
-    def bytes_of(self, buffer: tir.Buffer) -> tir.Buffer:
-        """A buffer of bool by its name, as the bytes that it is in memory."""
-        made = self.bytes.setdefault(buffer, replace(buffer, dtype=DType("uint8")))
+    def bits_of(self, buffer: tir.Buffer) -> tir.Buffer:
+        """A buffer of bool or of narrow floats by its name, as the unsigned integers that it is in memory."""
+        made = self.bits.setdefault(buffer, replace(buffer, dtype=bits_of(buffer.dtype)))
         self.known[made] = self.name(buffer)
         return made
 
     def function(self, call: tir.Call) -> str:
         """The name of a function that is a tensor program, noted for its definition."""
-        dtype, lanes = carrier(call.args[0].dtype), call.lanes
-        kind = "fused_" if call.fused else ""
-        name = f"aotc_{kind}{call.name}_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
-        return self.functions.setdefault((call.name, dtype, lanes, call.fused), name)
+        return self.program(call.name, carrier(call.args[0].dtype), call.lanes, call.fused)
+
+    def program(self, what: str, dtype: DType, lanes: int, fused: bool = False) -> str:
+        """The name of a tensor program of `aotc.tir.functions`, noted for its definition."""
+        name = f"aotc_{'fused_' if fused else ''}{what}_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
+        return self.functions.setdefault((what, dtype, lanes, fused), name)
 
     def is_index(self, expr: tir.Expr) -> bool:
         """Whether a value is index arithmetic that fits in the index type on every machine."""

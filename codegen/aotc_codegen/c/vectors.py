@@ -18,7 +18,7 @@ from aotc.tir import INSTRUCTIONS, Text
 from aotc.tir import expr as tir
 from aotc.tir.functions.table import definition
 from aotc_codegen.c.ctypes import carrier
-from aotc_codegen.c.scope import ANY, LEVELS, OR, SHIFT, TERNARY, UNARY, Piece, Scope
+from aotc_codegen.c.scope import ANY, LEVELS, OR, PRIMARY, SHIFT, TERNARY, UNARY, Piece, Scope
 
 _SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "add": "+", "sub": "-", "mul": "*"}
 _LOGICAL: Final = {"and": "&", "or": "|", "xor": "^", "ne": "^", "eq": "^ ~"}
@@ -34,12 +34,13 @@ class Value(Protocol):
 
 @frozen
 class Texts:
-    """How all expressions are printed: their values, addresses and places in memory, instructions of a text."""
+    """How all expressions are printed: their values, addresses and places in memory, instructions of a text,
+    narrow floats in memory."""
 
     value: Value
-    address: Callable[[Scope, tir.Buffer, tir.Expr], str]
     place: Callable[[Scope, tir.Buffer, tir.Expr, int, str], str]
     spelled: Callable[[Scope, tir.Call, Text], Piece]
+    loaded: Callable[[Scope, tir.Load], Piece]
 
 
 @frozen
@@ -101,10 +102,8 @@ class Vectors:
     def load(self, expr: tir.Load) -> Piece:
         """Neighbours are read at once, others one by one."""
         scope, dtype, lanes = self.scope, expr.dtype, expr.lanes
-        if expr.stride == 1 and dtype.is_narrow_float:
-            scope.vector(dtype, lanes)
-            address = self.texts.address(scope, expr.buffer, expr.index)
-            return Piece(f"{scope.helpers.use('load', dtype, lanes)}({address})")
+        if dtype.is_narrow_float:
+            return self.texts.loaded(scope, expr)
         if expr.stride == 1:
             return Piece(self.texts.place(scope, expr.buffer, expr.index, lanes, "const "), UNARY)
         elements = (tir.Load(expr.buffer, expr.index + k * expr.stride) for k in range(lanes))
@@ -119,6 +118,8 @@ class Vectors:
             mask = f"-{self.mask(expr.a, dtype.bits)}"
             return Piece(self.converted(mask, dtype, lanes), exact=narrow)
         text = self.value(expr.a)
+        if expr.a.dtype == "float64" and expr.dtype == "float16":
+            return Piece(f"{self.scope.program('odd', source, lanes)}({text})", exact=True)
         if source.is_float and not dtype.is_float:
             self.scope.vector(DType("int32"), lanes)
             text = self.helper("to_i32", source, lanes, text).text
@@ -133,7 +134,8 @@ class Vectors:
         dtype, op = expr.dtype, expr.op
         if isinstance(expr, tir.Binary) and op in ("min", "max"):
             return self.extreme(expr)
-        operands = [self.value(o, UNARY) for o in tir.operands(expr)]
+        level = UNARY if isinstance(expr, tir.Binary) else PRIMARY
+        operands = [self.value(o, level) for o in tir.operands(expr)]
         if dtype.is_float and isinstance(expr, tir.Binary):
             level, symbol = LEVELS[op]
             text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
@@ -226,7 +228,7 @@ class Vectors:
             case tir.Var():
                 return self.scope.name(expr)
             case tir.Load():
-                elements = tir.Load(self.scope.bytes_of(expr.buffer), expr.index, expr.lanes, expr.stride)
+                elements = tir.Load(self.scope.bits_of(expr.buffer), expr.index, expr.lanes, expr.stride)
                 return f"{mask}({self.value(elements, SHIFT)} != 0)"
             case tir.Binary():
                 return f"{mask}({self.value(expr.a, SHIFT)} {LEVELS[expr.op][1]} {self.value(expr.b, SHIFT)})"

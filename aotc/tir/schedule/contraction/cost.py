@@ -12,7 +12,6 @@ from itertools import product
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir.loops.vectorize import CONVERTED
 from aotc.tir.schedule.contraction.tiling import Tiling
 from aotc.tir.target import Target
 
@@ -37,7 +36,7 @@ def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
 def computed_lanes(target: Target, *dtypes: str) -> int:
     """Elements of a vector of accumulators (the first type); 1 where C vectors cannot hold a type."""
     types = [DType(d) for d in dtypes]
-    if any(t.is_bool or t.bits < 8 or (t.is_narrow_float and t not in CONVERTED) for t in types):
+    if any(t.is_bool or t.bits < 8 for t in types):
         return 1
     return 1 if types[0].is_narrow_float else target.lanes(types[0])
 
@@ -48,7 +47,7 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
     columns    output positions that share the weights, 0 if not known
     pitch      bytes from the data of one position to those of the next, 0 if they are not one after the other
     """
-    acc = DType("float32") if dtype in CONVERTED else DType(dtype)
+    acc = DType("float32") if DType(dtype).is_narrow_float else DType(dtype)
     acc = DType("int32") if acc.is_integer and acc.bits < 32 else acc
     lanes = computed_lanes(target, acc)
     if lanes == 1:

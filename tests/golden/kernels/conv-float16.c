@@ -20,6 +20,14 @@ typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__))
 typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef uint16_t aotc_uint16x4 __attribute__((__vector_size__(8), __may_alias__));
+typedef uint16_t aotc_uint16x4u __attribute__((__vector_size__(8), __may_alias__, __aligned__(2)));
+typedef uint16_t aotc_uint16x8 __attribute__((__vector_size__(16), __may_alias__));
+typedef uint16_t aotc_uint16x8u __attribute__((__vector_size__(16), __may_alias__, __aligned__(2)));
+typedef uint32_t aotc_uint32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef uint32_t aotc_uint32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef uint32_t aotc_uint32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -27,57 +35,6 @@ static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
 
 static inline ptrdiff_t aotc_index_min_i64(ptrdiff_t a, ptrdiff_t b) {
   return a < b ? a : b;
-}
-
-static inline uint32_t aotc_bits(float x) {
-  uint32_t y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
-static inline float aotc_from_bits(uint32_t x) {
-  float y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
-
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline float aotc_load_f16(uint16_t bits) {
-  __extension__ _Float16 value;
-  memcpy(&value, &bits, sizeof value);
-  return (float)value;
-}
-#else
-static inline float aotc_load_f16(uint16_t bits) {
-  const uint32_t magnitude = bits & 0x7fffu;
-  const float small = (float)(int32_t)magnitude * 5.960464477539063e-08f;
-  const float normal = aotc_from_bits((magnitude << 13) + 0x38000000u);
-  const float finite = magnitude < 0x400u ? small : normal;
-  const float beyond = magnitude > 0x7c00u ? NAN : INFINITY;
-  const float absolute = magnitude > 0x7bffu ? beyond : finite;
-  return (bits & 0x8000u) != 0u ? -absolute : absolute;
-}
-#endif
-
-static inline aotc_float32x8 aotc_load_f16x8(const uint16_t *from) {
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
-  typedef __fp16 half __attribute__((__vector_size__(2 * 8)));
-  half h;
-  memcpy(&h, from, sizeof h);
-  return __builtin_convertvector(h, aotc_float32x8);
-#elif defined(__F16C__)
-  typedef short bits __attribute__((__vector_size__(16)));
-  const aotc_float32x8 none = {0};
-  bits h;
-  memcpy(&h, from, sizeof h);
-  (void)none;
-  return __builtin_ia32_vcvtph2ps256(h);
-#else
-  aotc_float32x8 v;
-  float x[8];
-  for (int i = 0; i < 8; ++i) x[i] = aotc_load_f16(from[i]);
-  memcpy(&v, x, sizeof v);
-  return v;
-#endif
 }
 
 static inline aotc_float32x8 aotc_splat_f32x8(float x) {
@@ -164,76 +121,6 @@ __attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_
 }
 #endif
 
-static inline aotc_float32x4 aotc_load_f16x4(const uint16_t *from) {
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
-  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
-  half h;
-  memcpy(&h, from, sizeof h);
-  return __builtin_convertvector(h, aotc_float32x4);
-#elif defined(__F16C__)
-  typedef short bits __attribute__((__vector_size__(16)));
-  const aotc_float32x4 none = {0};
-  typedef long long pair __attribute__((__vector_size__(16)));
-  pair both = {0, 0};
-  long long low;
-  memcpy(&low, from, sizeof low);
-  both[0] = low;
-  const bits h = (bits)both;
-  (void)none;
-  return __builtin_ia32_vcvtph2ps(h);
-#else
-  aotc_float32x4 v;
-  float x[4];
-  for (int i = 0; i < 4; ++i) x[i] = aotc_load_f16(from[i]);
-  memcpy(&v, x, sizeof v);
-  return v;
-#endif
-}
-
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline uint16_t aotc_store_f16(float value) {
-  __extension__ const _Float16 narrow = (_Float16)value;
-  uint16_t bits;
-  memcpy(&bits, &narrow, sizeof bits);
-  return bits;
-}
-#else
-static inline uint16_t aotc_store_f16(float value) {
-  const uint32_t u = aotc_bits(value);
-  const uint32_t a = u & 0x7fffffffu;
-  const uint32_t sign = (u >> 31) << 15;
-  const uint32_t small = aotc_bits(aotc_from_bits(a) + 0.5f) - aotc_bits(0.5f);
-  const uint32_t normal = ((a + 0xfffu + ((a >> 13) & 1u)) >> 13) - 0x1c000u;
-  uint32_t code = a < 0x38800000u ? small : normal;
-  code = code > 0x7bffu ? 0x7c00u : code;
-  code = a > 0x7f800000u ? 0x7e00u : code;
-  return (uint16_t)(code | sign);
-}
-#endif
-
-static inline void aotc_store_f16x4(uint16_t *to, aotc_float32x4 v) {
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
-  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
-  const half h = __builtin_convertvector(v, half);
-  memcpy(to, &h, sizeof h);
-#elif defined(__F16C__)
-  typedef short bits __attribute__((__vector_size__(16)));
-  const bits none = {0}, h = __builtin_ia32_vcvtps2ph(v, 0);
-  (void)none;
-  memcpy(to, &h, 2 * 4);
-#else
-  float x[4];
-  memcpy(x, &v, sizeof v);
-  for (int i = 0; i < 4; ++i) to[i] = aotc_store_f16(x[i]);
-#endif
-}
-
-static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 v) {
-  uint16_t bits[4];
-  aotc_store_f16x4(bits, v);
-  return aotc_load_f16x4(bits);
-}
-
 static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
   return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
 }
@@ -241,6 +128,138 @@ static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
 }
+
+static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
+  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_int32x8 aotc_splat_i32x8(int32_t x) {
+  const aotc_int32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x8 aotc_blend_u32x8(aotc_int32x8 m, aotc_uint32x8 a, aotc_uint32x8 b) {
+  return (aotc_uint32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+}
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_float32x8 aotc_load_f16x8(aotc_uint16x8 from) {
+#if defined(__clang__)
+  typedef __fp16 half __attribute__((__vector_size__(2 * 8)));
+  return __builtin_convertvector((half)from, aotc_float32x8);
+#else
+  typedef short bits __attribute__((__vector_size__(16)));
+  const aotc_float32x8 none = {0};
+  const bits h = (bits)from;
+  (void)none;
+  return __builtin_ia32_vcvtph2ps256(h);
+#endif
+}
+#else
+static inline aotc_float32x8 aotc_load_f16x8(aotc_uint16x8 bits) {
+  const aotc_uint32x8 t = __builtin_convertvector(bits, aotc_uint32x8);
+  const aotc_uint32x8 t_1 = (t & aotc_splat_u32x8(32767u));
+  const aotc_uint32x8 t_2 = (aotc_uint32x8)(__builtin_convertvector((aotc_int32x8)t_1, aotc_float32x8) * aotc_splat_f32x8(5.9604645e-08f));
+  const aotc_uint32x8 t_3 = aotc_blend_u32x8((aotc_int32x8)((aotc_int32x8)t_1 > aotc_splat_i32x8(31743)), aotc_blend_u32x8((aotc_int32x8)((aotc_int32x8)t_1 > aotc_splat_i32x8(31744)), aotc_splat_u32x8(2143289344u), aotc_splat_u32x8(2139095040u)), aotc_blend_u32x8((aotc_int32x8)((aotc_int32x8)t_1 < aotc_splat_i32x8(1024)), t_2, ((t_1 << aotc_splat_u32x8(13u)) + aotc_splat_u32x8(939524096u))));
+  return (aotc_float32x8)(t_3 | ((t & aotc_splat_u32x8(32768u)) << aotc_splat_u32x8(16u)));
+}
+#endif
+
+static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
+  const aotc_uint32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline uint32_t aotc_bits(float x) {
+  uint32_t y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
+  const aotc_int32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
+  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
+#if defined(__clang__)
+  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
+  return (aotc_uint16x4)__builtin_convertvector(x, half);
+#else
+  typedef short bits __attribute__((__vector_size__(16)));
+  const bits none = {0}, h = __builtin_ia32_vcvtps2ph(x, 0);
+  aotc_uint16x4 to;
+  (void)none;
+  memcpy(&to, &h, sizeof to);
+  return to;
+#endif
+}
+#else
+static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = (aotc_uint32x4)x;
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
+  const aotc_uint32x4 t_2 = ((aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f)) - aotc_splat_u32x4(aotc_bits(0.5f)));
+  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) >> aotc_splat_u32x4(13u));
+  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, (t_3 - aotc_splat_u32x4(114688u)));
+  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(31743)), aotc_splat_u32x4(31744u), t_4) | ((t & aotc_splat_u32x4(2147483648u)) >> aotc_splat_u32x4(16u)));
+  return __builtin_convertvector(aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(32256u), t_5), aotc_uint16x4);
+}
+#endif
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 from) {
+#if defined(__clang__)
+  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
+  return __builtin_convertvector((half)from, aotc_float32x4);
+#else
+  typedef short bits __attribute__((__vector_size__(16)));
+  const aotc_float32x4 none = {0};
+  const bits h = (bits)(__attribute__((__vector_size__(16))) long long){(long long)from, 0};
+  (void)none;
+  return __builtin_ia32_vcvtph2ps(h);
+#endif
+}
+#else
+static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 bits) {
+  const aotc_uint32x4 t = __builtin_convertvector(bits, aotc_uint32x4);
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(32767u));
+  const aotc_uint32x4 t_2 = (aotc_uint32x4)(__builtin_convertvector((aotc_int32x4)t_1, aotc_float32x4) * aotc_splat_f32x4(5.9604645e-08f));
+  const aotc_uint32x4 t_3 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31743)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31744)), aotc_splat_u32x4(2143289344u), aotc_splat_u32x4(2139095040u)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(1024)), t_2, ((t_1 << aotc_splat_u32x4(13u)) + aotc_splat_u32x4(939524096u))));
+  return (aotc_float32x4)(t_3 | ((t & aotc_splat_u32x4(32768u)) << aotc_splat_u32x4(16u)));
+}
+#endif
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
+  return aotc_load_f16x4(aotc_store_f16x4(x));
+}
+#else
+static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = (aotc_uint32x4)x;
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
+  const aotc_uint32x4 t_2 = (aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f) - aotc_splat_f32x4(0.5f));
+  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) & aotc_splat_u32x4(4294959104u));
+  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, t_3);
+  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(1199562752)), aotc_splat_u32x4(2139095040u), t_4) | (t & aotc_splat_u32x4(2147483648u)));
+  return (aotc_float32x4)aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(2143289344u), t_5);
+}
+#endif
 
 void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT p1, uint16_t *relu, float *padded, const aotc_team *team);
 
@@ -265,8 +284,8 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
   ptrdiff_t hi_1 = ((ptrdiff_t)team->part + 1) * 16 / team->parts;
   for (ptrdiff_t s = aotc_index_max_i64(lo_1, 0); s < aotc_index_min_i64(hi_1, 16); ++s) {
     for (ptrdiff_t s_1 = 1; s_1 < 15; ++s_1) {
-      *(aotc_float32x8u *)(padded + (s * 256 + s_1 * 16 + 1)) = aotc_load_f16x8(p0 + (s * 196 + s_1 * 14 - 14));
-      *(aotc_float32x8u *)(padded + (s * 256 + s_1 * 16 + 7)) = aotc_load_f16x8(p0 + (s * 196 + s_1 * 14 - 8));
+      *(aotc_float32x8u *)(padded + (s * 256 + s_1 * 16 + 1)) = aotc_load_f16x8(*(const aotc_uint16x8u *)(p0 + (s * 196 + s_1 * 14 - 14)));
+      *(aotc_float32x8u *)(padded + (s * 256 + s_1 * 16 + 7)) = aotc_load_f16x8(*(const aotc_uint16x8u *)(p0 + (s * 196 + s_1 * 14 - 8)));
     }
   }
   AOTC_TEAM_SYNC(team);
@@ -288,8 +307,8 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
         for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
           for (ptrdiff_t k1 = 0; k1 < 3; ++k1) {
             for (ptrdiff_t k2 = 0; k2 < 3; ++k2) {
-              aotc_float32x8 x = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16));
-              aotc_float32x8 x_1 = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16 + 8));
+              aotc_float32x8 x = aotc_load_f16x8(*(const aotc_uint16x8u *)(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16)));
+              aotc_float32x8 x_1 = aotc_load_f16x8(*(const aotc_uint16x8u *)(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16 + 8)));
               aotc_float32x8 y = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + i3 * 5 + k2]);
               acc0_0 = aotc_fma_f32x8(x, y, acc0_0);
               acc1_0 = aotc_fma_f32x8(x_1, y, acc1_0);
@@ -328,9 +347,9 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
         aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
         for (ptrdiff_t i1_1 = 0; i1_1 < 16; ++i1_1) {
           aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + i1_1 * 8);
-          aotc_store_f16x4(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5), aotc_maxc_f32x4(aotc_round_f16x4(conv2d), (aotc_float32x4){0}));
+          *(aotc_uint16x4u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5)) = aotc_store_f16x4(aotc_maxc_f32x4(aotc_round_f16x4(conv2d), (aotc_float32x4){0}));
           aotc_float32x4 conv2d_1 = *(const aotc_float32x4u *)(turned + (i1_1 * 8 + 1));
-          aotc_store_f16x4(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5 + 1), aotc_maxc_f32x4(aotc_round_f16x4(conv2d_1), (aotc_float32x4){0}));
+          *(aotc_uint16x4u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5 + 1)) = aotc_store_f16x4(aotc_maxc_f32x4(aotc_round_f16x4(conv2d_1), (aotc_float32x4){0}));
         }
       }
       aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
@@ -344,8 +363,8 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
       for (ptrdiff_t k0 = 0; k0 < 16; ++k0) {
         for (ptrdiff_t k1 = 0; k1 < 3; ++k1) {
           for (ptrdiff_t k2 = 0; k2 < 3; ++k2) {
-            aotc_float32x8 x_2 = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16));
-            aotc_float32x8 x_3 = aotc_load_f16x8(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16 + 8));
+            aotc_float32x8 x_2 = aotc_load_f16x8(*(const aotc_uint16x8u *)(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16)));
+            aotc_float32x8 x_3 = aotc_load_f16x8(*(const aotc_uint16x8u *)(p1 + (i1 * 2304 + k0 * 144 + k1 * 48 + k2 * 16 + 8)));
             aotc_float32x8 y_5 = aotc_splat_f32x8(padded[k0 * 256 + i2 * 16 + k1 * 16 + k2 + 10]);
             acc0_0_1 = aotc_fma_f32x8(x_2, y_5, acc0_0_1);
             acc1_0_1 = aotc_fma_f32x8(x_3, y_5, acc1_0_1);
@@ -381,7 +400,7 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
       aotc_transpose_f32x8(turned + 64, 8, tile + 8, 16);
       for (ptrdiff_t i1_2 = 0; i1_2 < 16; ++i1_2) {
         aotc_float32x4 conv2d_2 = *(const aotc_float32x4u *)(turned + i1_2 * 8);
-        aotc_store_f16x4(relu + (i1 * 3136 + i1_2 * 196 + i2 * 14 + 10), aotc_maxc_f32x4(aotc_round_f16x4(conv2d_2), (aotc_float32x4){0}));
+        *(aotc_uint16x4u *)(relu + (i1 * 3136 + i1_2 * 196 + i2 * 14 + 10)) = aotc_store_f16x4(aotc_maxc_f32x4(aotc_round_f16x4(conv2d_2), (aotc_float32x4){0}));
       }
     }
   }

@@ -15,63 +15,10 @@ typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__))
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef uint16_t aotc_uint16x4 __attribute__((__vector_size__(8), __may_alias__));
+typedef uint16_t aotc_uint16x4u __attribute__((__vector_size__(8), __may_alias__, __aligned__(2)));
 typedef uint32_t aotc_uint32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef uint32_t aotc_uint32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
-
-static inline uint32_t aotc_bits(float x) {
-  uint32_t y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
-static inline float aotc_from_bits(uint32_t x) {
-  float y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
-
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline float aotc_load_f16(uint16_t bits) {
-  __extension__ _Float16 value;
-  memcpy(&value, &bits, sizeof value);
-  return (float)value;
-}
-#else
-static inline float aotc_load_f16(uint16_t bits) {
-  const uint32_t magnitude = bits & 0x7fffu;
-  const float small = (float)(int32_t)magnitude * 5.960464477539063e-08f;
-  const float normal = aotc_from_bits((magnitude << 13) + 0x38000000u);
-  const float finite = magnitude < 0x400u ? small : normal;
-  const float beyond = magnitude > 0x7c00u ? NAN : INFINITY;
-  const float absolute = magnitude > 0x7bffu ? beyond : finite;
-  return (bits & 0x8000u) != 0u ? -absolute : absolute;
-}
-#endif
-
-static inline aotc_float32x4 aotc_load_f16x4(const uint16_t *from) {
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
-  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
-  half h;
-  memcpy(&h, from, sizeof h);
-  return __builtin_convertvector(h, aotc_float32x4);
-#elif defined(__F16C__)
-  typedef short bits __attribute__((__vector_size__(16)));
-  const aotc_float32x4 none = {0};
-  typedef long long pair __attribute__((__vector_size__(16)));
-  pair both = {0, 0};
-  long long low;
-  memcpy(&low, from, sizeof low);
-  both[0] = low;
-  const bits h = (bits)both;
-  (void)none;
-  return __builtin_ia32_vcvtph2ps(h);
-#else
-  aotc_float32x4 v;
-  float x[4];
-  for (int i = 0; i < 4; ++i) x[i] = aotc_load_f16(from[i]);
-  memcpy(&v, x, sizeof v);
-  return v;
-#endif
-}
 
 static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   const aotc_float32x4 v = {x, x, x, x};
@@ -86,48 +33,20 @@ static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b)
   return aotc_blend_f32x4((aotc_int32x4)(b < a), b, a);
 }
 
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline uint16_t aotc_store_f16(float value) {
-  __extension__ const _Float16 narrow = (_Float16)value;
-  uint16_t bits;
-  memcpy(&bits, &narrow, sizeof bits);
-  return bits;
-}
-#else
-static inline uint16_t aotc_store_f16(float value) {
-  const uint32_t u = aotc_bits(value);
-  const uint32_t a = u & 0x7fffffffu;
-  const uint32_t sign = (u >> 31) << 15;
-  const uint32_t small = aotc_bits(aotc_from_bits(a) + 0.5f) - aotc_bits(0.5f);
-  const uint32_t normal = ((a + 0xfffu + ((a >> 13) & 1u)) >> 13) - 0x1c000u;
-  uint32_t code = a < 0x38800000u ? small : normal;
-  code = code > 0x7bffu ? 0x7c00u : code;
-  code = a > 0x7f800000u ? 0x7e00u : code;
-  return (uint16_t)(code | sign);
-}
-#endif
-
-static inline void aotc_store_f16x4(uint16_t *to, aotc_float32x4 v) {
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
-  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
-  const half h = __builtin_convertvector(v, half);
-  memcpy(to, &h, sizeof h);
-#elif defined(__F16C__)
-  typedef short bits __attribute__((__vector_size__(16)));
-  const bits none = {0}, h = __builtin_ia32_vcvtps2ph(v, 0);
-  (void)none;
-  memcpy(to, &h, 2 * 4);
-#else
-  float x[4];
-  memcpy(x, &v, sizeof v);
-  for (int i = 0; i < 4; ++i) to[i] = aotc_store_f16(x[i]);
-#endif
+static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
+  const aotc_uint32x4 v = {x, x, x, x};
+  return v;
 }
 
-static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 v) {
-  uint16_t bits[4];
-  aotc_store_f16x4(bits, v);
-  return aotc_load_f16x4(bits);
+static inline uint32_t aotc_bits(float x) {
+  uint32_t y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
 }
 
 static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
@@ -135,21 +54,65 @@ static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
   return v;
 }
 
+static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
+  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
+#if defined(__clang__)
+  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
+  return (aotc_uint16x4)__builtin_convertvector(x, half);
+#else
+  typedef short bits __attribute__((__vector_size__(16)));
+  const bits none = {0}, h = __builtin_ia32_vcvtps2ph(x, 0);
+  aotc_uint16x4 to;
+  (void)none;
+  memcpy(&to, &h, sizeof to);
+  return to;
+#endif
+}
+#else
+static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = (aotc_uint32x4)x;
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
+  const aotc_uint32x4 t_2 = ((aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f)) - aotc_splat_u32x4(aotc_bits(0.5f)));
+  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) >> aotc_splat_u32x4(13u));
+  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, (t_3 - aotc_splat_u32x4(114688u)));
+  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(31743)), aotc_splat_u32x4(31744u), t_4) | ((t & aotc_splat_u32x4(2147483648u)) >> aotc_splat_u32x4(16u)));
+  return __builtin_convertvector(aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(32256u), t_5), aotc_uint16x4);
+}
+#endif
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 from) {
+#if defined(__clang__)
+  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
+  return __builtin_convertvector((half)from, aotc_float32x4);
+#else
+  typedef short bits __attribute__((__vector_size__(16)));
+  const aotc_float32x4 none = {0};
+  const bits h = (bits)(__attribute__((__vector_size__(16))) long long){(long long)from, 0};
+  (void)none;
+  return __builtin_ia32_vcvtph2ps(h);
+#endif
+}
+#else
+static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 bits) {
+  const aotc_uint32x4 t = __builtin_convertvector(bits, aotc_uint32x4);
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(32767u));
+  const aotc_uint32x4 t_2 = (aotc_uint32x4)(__builtin_convertvector((aotc_int32x4)t_1, aotc_float32x4) * aotc_splat_f32x4(5.9604645e-08f));
+  const aotc_uint32x4 t_3 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31743)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31744)), aotc_splat_u32x4(2143289344u), aotc_splat_u32x4(2139095040u)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(1024)), t_2, ((t_1 << aotc_splat_u32x4(13u)) + aotc_splat_u32x4(939524096u))));
+  return (aotc_float32x4)(t_3 | ((t & aotc_splat_u32x4(32768u)) << aotc_splat_u32x4(16u)));
+}
+#endif
+
 static inline aotc_int32x4 aotc_blend_i32x4(aotc_int32x4 m, aotc_int32x4 a, aotc_int32x4 b) {
   return (aotc_int32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
 }
 
 static inline aotc_int32x4 aotc_minc_i32x4(aotc_int32x4 a, aotc_int32x4 b) {
   return aotc_blend_i32x4((aotc_int32x4)(b < a), b, a);
-}
-
-static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
-  const aotc_uint32x4 v = {x, x, x, x};
-  return v;
-}
-
-static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
-  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
 }
 
 static inline aotc_uint32x4 aotc_minc_u32x4(aotc_uint32x4 a, aotc_uint32x4 b) {
@@ -198,6 +161,22 @@ static inline aotc_float32x4 aotc_fused_exp_f32x4(aotc_float32x4 x) {
   return aotc_blend_f32x4((aotc_int32x4)(x == x), t_10 * t_11, x);
 }
 
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
+  return aotc_load_f16x4(aotc_store_f16x4(x));
+}
+#else
+static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = (aotc_uint32x4)x;
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
+  const aotc_uint32x4 t_2 = (aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f) - aotc_splat_f32x4(0.5f));
+  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) & aotc_splat_u32x4(4294959104u));
+  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, t_3);
+  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(1199562752)), aotc_splat_u32x4(2139095040u), t_4) | (t & aotc_splat_u32x4(2147483648u)));
+  return (aotc_float32x4)aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(2143289344u), t_5);
+}
+#endif
+
 void net_multiply(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT multiply);
 
 #ifdef __cplusplus
@@ -206,7 +185,7 @@ void net_multiply(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT mult
 
 void net_multiply(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT multiply) {
   for (ptrdiff_t i0 = 0; i0 < 160; i0 += 4) {
-    aotc_store_f16x4(multiply + i0, aotc_load_f16x4(p0 + i0) * aotc_round_f16x4((aotc_fused_exp_f32x4(aotc_minc_f32x4(aotc_load_f16x4(p0 + i0), aotc_splat_f32x4(87.72284f))) / (aotc_splat_f32x4(1.0f) + aotc_fused_exp_f32x4(aotc_minc_f32x4(aotc_load_f16x4(p0 + i0), aotc_splat_f32x4(87.72284f)))))));
+    *(aotc_uint16x4u *)(multiply + i0) = aotc_store_f16x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p0 + i0)) * aotc_round_f16x4((aotc_fused_exp_f32x4(aotc_minc_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p0 + i0)), aotc_splat_f32x4(87.72284f))) / (aotc_splat_f32x4(1.0f) + aotc_fused_exp_f32x4(aotc_minc_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p0 + i0)), aotc_splat_f32x4(87.72284f)))))));
   }
 }
 

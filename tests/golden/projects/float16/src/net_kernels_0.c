@@ -15,61 +15,10 @@ typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__))
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
-
-static inline uint32_t aotc_bits(float x) {
-  uint32_t y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
-static inline float aotc_from_bits(uint32_t x) {
-  float y;
-  memcpy(&y, &x, sizeof y);
-  return y;
-}
-
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline float aotc_load_f16(uint16_t bits) {
-  __extension__ _Float16 value;
-  memcpy(&value, &bits, sizeof value);
-  return (float)value;
-}
-#else
-static inline float aotc_load_f16(uint16_t bits) {
-  const uint32_t magnitude = bits & 0x7fffu;
-  const float small = (float)(int32_t)magnitude * 5.960464477539063e-08f;
-  const float normal = aotc_from_bits((magnitude << 13) + 0x38000000u);
-  const float finite = magnitude < 0x400u ? small : normal;
-  const float beyond = magnitude > 0x7c00u ? NAN : INFINITY;
-  const float absolute = magnitude > 0x7bffu ? beyond : finite;
-  return (bits & 0x8000u) != 0u ? -absolute : absolute;
-}
-#endif
-
-static inline aotc_float32x4 aotc_load_f16x4(const uint16_t *from) {
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
-  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
-  half h;
-  memcpy(&h, from, sizeof h);
-  return __builtin_convertvector(h, aotc_float32x4);
-#elif defined(__F16C__)
-  typedef short bits __attribute__((__vector_size__(16)));
-  const aotc_float32x4 none = {0};
-  typedef long long pair __attribute__((__vector_size__(16)));
-  pair both = {0, 0};
-  long long low;
-  memcpy(&low, from, sizeof low);
-  both[0] = low;
-  const bits h = (bits)both;
-  (void)none;
-  return __builtin_ia32_vcvtph2ps(h);
-#else
-  aotc_float32x4 v;
-  float x[4];
-  for (int i = 0; i < 4; ++i) x[i] = aotc_load_f16(from[i]);
-  memcpy(&v, x, sizeof v);
-  return v;
-#endif
-}
+typedef uint16_t aotc_uint16x4 __attribute__((__vector_size__(8), __may_alias__));
+typedef uint16_t aotc_uint16x4u __attribute__((__vector_size__(8), __may_alias__, __aligned__(2)));
+typedef uint32_t aotc_uint32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef uint32_t aotc_uint32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
 static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   const aotc_float32x4 v = {x, x, x, x};
@@ -102,49 +51,95 @@ static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, 
 #endif
 }
 
-#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
-static inline uint16_t aotc_store_f16(float value) {
-  __extension__ const _Float16 narrow = (_Float16)value;
-  uint16_t bits;
-  memcpy(&bits, &narrow, sizeof bits);
-  return bits;
+static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
+  const aotc_uint32x4 v = {x, x, x, x};
+  return v;
 }
-#else
-static inline uint16_t aotc_store_f16(float value) {
-  const uint32_t u = aotc_bits(value);
-  const uint32_t a = u & 0x7fffffffu;
-  const uint32_t sign = (u >> 31) << 15;
-  const uint32_t small = aotc_bits(aotc_from_bits(a) + 0.5f) - aotc_bits(0.5f);
-  const uint32_t normal = ((a + 0xfffu + ((a >> 13) & 1u)) >> 13) - 0x1c000u;
-  uint32_t code = a < 0x38800000u ? small : normal;
-  code = code > 0x7bffu ? 0x7c00u : code;
-  code = a > 0x7f800000u ? 0x7e00u : code;
-  return (uint16_t)(code | sign);
-}
-#endif
 
-static inline void aotc_store_f16x4(uint16_t *to, aotc_float32x4 v) {
-#if defined(__clang__) && (defined(__F16C__) || defined(__aarch64__))
+static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
+  const aotc_int32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
+  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+}
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 from) {
+#if defined(__clang__)
   typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
-  const half h = __builtin_convertvector(v, half);
-  memcpy(to, &h, sizeof h);
-#elif defined(__F16C__)
-  typedef short bits __attribute__((__vector_size__(16)));
-  const bits none = {0}, h = __builtin_ia32_vcvtps2ph(v, 0);
-  (void)none;
-  memcpy(to, &h, 2 * 4);
+  return __builtin_convertvector((half)from, aotc_float32x4);
 #else
-  float x[4];
-  memcpy(x, &v, sizeof v);
-  for (int i = 0; i < 4; ++i) to[i] = aotc_store_f16(x[i]);
+  typedef short bits __attribute__((__vector_size__(16)));
+  const aotc_float32x4 none = {0};
+  const bits h = (bits)(__attribute__((__vector_size__(16))) long long){(long long)from, 0};
+  (void)none;
+  return __builtin_ia32_vcvtph2ps(h);
 #endif
 }
-
-static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 v) {
-  uint16_t bits[4];
-  aotc_store_f16x4(bits, v);
-  return aotc_load_f16x4(bits);
+#else
+static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 bits) {
+  const aotc_uint32x4 t = __builtin_convertvector(bits, aotc_uint32x4);
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(32767u));
+  const aotc_uint32x4 t_2 = (aotc_uint32x4)(__builtin_convertvector((aotc_int32x4)t_1, aotc_float32x4) * aotc_splat_f32x4(5.9604645e-08f));
+  const aotc_uint32x4 t_3 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31743)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 > aotc_splat_i32x4(31744)), aotc_splat_u32x4(2143289344u), aotc_splat_u32x4(2139095040u)), aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(1024)), t_2, ((t_1 << aotc_splat_u32x4(13u)) + aotc_splat_u32x4(939524096u))));
+  return (aotc_float32x4)(t_3 | ((t & aotc_splat_u32x4(32768u)) << aotc_splat_u32x4(16u)));
 }
+#endif
+
+static inline uint32_t aotc_bits(float x) {
+  uint32_t y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
+static inline float aotc_from_bits(uint32_t x) {
+  float y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
+#if defined(__clang__)
+  typedef __fp16 half __attribute__((__vector_size__(2 * 4)));
+  return (aotc_uint16x4)__builtin_convertvector(x, half);
+#else
+  typedef short bits __attribute__((__vector_size__(16)));
+  const bits none = {0}, h = __builtin_ia32_vcvtps2ph(x, 0);
+  aotc_uint16x4 to;
+  (void)none;
+  memcpy(&to, &h, sizeof to);
+  return to;
+#endif
+}
+#else
+static inline aotc_uint16x4 aotc_store_f16x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = (aotc_uint32x4)x;
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
+  const aotc_uint32x4 t_2 = ((aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f)) - aotc_splat_u32x4(aotc_bits(0.5f)));
+  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) >> aotc_splat_u32x4(13u));
+  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, (t_3 - aotc_splat_u32x4(114688u)));
+  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(31743)), aotc_splat_u32x4(31744u), t_4) | ((t & aotc_splat_u32x4(2147483648u)) >> aotc_splat_u32x4(16u)));
+  return __builtin_convertvector(aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(32256u), t_5), aotc_uint16x4);
+}
+#endif
+
+#if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
+static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
+  return aotc_load_f16x4(aotc_store_f16x4(x));
+}
+#else
+static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
+  const aotc_uint32x4 t = (aotc_uint32x4)x;
+  const aotc_uint32x4 t_1 = (t & aotc_splat_u32x4(2147483647u));
+  const aotc_uint32x4 t_2 = (aotc_uint32x4)((aotc_float32x4)t_1 + aotc_splat_f32x4(0.5f) - aotc_splat_f32x4(0.5f));
+  const aotc_uint32x4 t_3 = (((t_1 + aotc_splat_u32x4(4095u)) + ((t_1 >> aotc_splat_u32x4(13u)) & aotc_splat_u32x4(1u))) & aotc_splat_u32x4(4294959104u));
+  const aotc_uint32x4 t_4 = aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_1 < aotc_splat_i32x4(947912704)), t_2, t_3);
+  const aotc_uint32x4 t_5 = (aotc_blend_u32x4((aotc_int32x4)((aotc_int32x4)t_4 > aotc_splat_i32x4(1199562752)), aotc_splat_u32x4(2139095040u), t_4) | (t & aotc_splat_u32x4(2147483648u)));
+  return (aotc_float32x4)aotc_blend_u32x4((aotc_int32x4)(x != x), aotc_splat_u32x4(2143289344u), t_5);
+}
+#endif
 
 static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
   return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
@@ -163,7 +158,7 @@ void net_relu(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT relu);
 
 void net_contrib_dense_pack(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT p1, const uint16_t *AOTC_RESTRICT p2, uint16_t *AOTC_RESTRICT add, float *AOTC_RESTRICT padded) {
   for (ptrdiff_t s = 0; s < 16; s += 4) {
-    *(aotc_float32x4u *)(padded + s) = aotc_load_f16x4(p0 + s);
+    *(aotc_float32x4u *)(padded + s) = aotc_load_f16x4(*(const aotc_uint16x4u *)(p0 + s));
   }
   aotc_float32x4 acc0_0 = (aotc_float32x4){0};
   aotc_float32x4 acc0_0b = (aotc_float32x4){0};
@@ -175,55 +170,55 @@ void net_contrib_dense_pack(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AO
   aotc_float32x4 acc3_0b = (aotc_float32x4){0};
   for (ptrdiff_t k0 = 0; k0 < 2; ++k0) {
     aotc_float32x4 y = aotc_splat_f32x4(padded[k0 * 8]);
-    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + k0 * 128), y, acc0_0);
-    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 4)), y, acc1_0);
-    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 8)), y, acc2_0);
-    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 12)), y, acc3_0);
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + k0 * 128)), y, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 4))), y, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 8))), y, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 12))), y, acc3_0);
     aotc_float32x4 y_1 = aotc_splat_f32x4(padded[k0 * 8 + 1]);
-    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 16)), y_1, acc0_0b);
-    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 20)), y_1, acc1_0b);
-    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 24)), y_1, acc2_0b);
-    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 28)), y_1, acc3_0b);
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 16))), y_1, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 20))), y_1, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 24))), y_1, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 28))), y_1, acc3_0b);
     aotc_float32x4 y_2 = aotc_splat_f32x4(padded[k0 * 8 + 2]);
-    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 32)), y_2, acc0_0);
-    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 36)), y_2, acc1_0);
-    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 40)), y_2, acc2_0);
-    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 44)), y_2, acc3_0);
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 32))), y_2, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 36))), y_2, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 40))), y_2, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 44))), y_2, acc3_0);
     aotc_float32x4 y_3 = aotc_splat_f32x4(padded[k0 * 8 + 3]);
-    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 48)), y_3, acc0_0b);
-    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 52)), y_3, acc1_0b);
-    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 56)), y_3, acc2_0b);
-    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 60)), y_3, acc3_0b);
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 48))), y_3, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 52))), y_3, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 56))), y_3, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 60))), y_3, acc3_0b);
     aotc_float32x4 y_4 = aotc_splat_f32x4(padded[k0 * 8 + 4]);
-    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 64)), y_4, acc0_0);
-    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 68)), y_4, acc1_0);
-    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 72)), y_4, acc2_0);
-    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 76)), y_4, acc3_0);
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 64))), y_4, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 68))), y_4, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 72))), y_4, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 76))), y_4, acc3_0);
     aotc_float32x4 y_5 = aotc_splat_f32x4(padded[k0 * 8 + 5]);
-    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 80)), y_5, acc0_0b);
-    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 84)), y_5, acc1_0b);
-    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 88)), y_5, acc2_0b);
-    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 92)), y_5, acc3_0b);
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 80))), y_5, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 84))), y_5, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 88))), y_5, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 92))), y_5, acc3_0b);
     aotc_float32x4 y_6 = aotc_splat_f32x4(padded[k0 * 8 + 6]);
-    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 96)), y_6, acc0_0);
-    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 100)), y_6, acc1_0);
-    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 104)), y_6, acc2_0);
-    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 108)), y_6, acc3_0);
+    acc0_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 96))), y_6, acc0_0);
+    acc1_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 100))), y_6, acc1_0);
+    acc2_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 104))), y_6, acc2_0);
+    acc3_0 = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 108))), y_6, acc3_0);
     aotc_float32x4 y_7 = aotc_splat_f32x4(padded[k0 * 8 + 7]);
-    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 112)), y_7, acc0_0b);
-    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 116)), y_7, acc1_0b);
-    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 120)), y_7, acc2_0b);
-    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(p1 + (k0 * 128 + 124)), y_7, acc3_0b);
+    acc0_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 112))), y_7, acc0_0b);
+    acc1_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 116))), y_7, acc1_0b);
+    acc2_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 120))), y_7, acc2_0b);
+    acc3_0b = aotc_fma_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p1 + (k0 * 128 + 124))), y_7, acc3_0b);
   }
-  aotc_store_f16x4(add + 0, aotc_round_f16x4((acc0_0 + acc0_0b)) + aotc_load_f16x4(p2 + 0));
-  aotc_store_f16x4(add + 4, aotc_round_f16x4((acc1_0 + acc1_0b)) + aotc_load_f16x4(p2 + 4));
-  aotc_store_f16x4(add + 8, aotc_round_f16x4((acc2_0 + acc2_0b)) + aotc_load_f16x4(p2 + 8));
-  aotc_store_f16x4(add + 12, aotc_round_f16x4((acc3_0 + acc3_0b)) + aotc_load_f16x4(p2 + 12));
+  *(aotc_uint16x4u *)(add + 0) = aotc_store_f16x4(aotc_round_f16x4((acc0_0 + acc0_0b)) + aotc_load_f16x4(*(const aotc_uint16x4u *)(p2 + 0)));
+  *(aotc_uint16x4u *)(add + 4) = aotc_store_f16x4(aotc_round_f16x4((acc1_0 + acc1_0b)) + aotc_load_f16x4(*(const aotc_uint16x4u *)(p2 + 4)));
+  *(aotc_uint16x4u *)(add + 8) = aotc_store_f16x4(aotc_round_f16x4((acc2_0 + acc2_0b)) + aotc_load_f16x4(*(const aotc_uint16x4u *)(p2 + 8)));
+  *(aotc_uint16x4u *)(add + 12) = aotc_store_f16x4(aotc_round_f16x4((acc3_0 + acc3_0b)) + aotc_load_f16x4(*(const aotc_uint16x4u *)(p2 + 12)));
 }
 
 void net_relu(const uint16_t *AOTC_RESTRICT p0, uint16_t *AOTC_RESTRICT relu) {
   for (ptrdiff_t i1 = 0; i1 < 16; i1 += 4) {
-    aotc_store_f16x4(relu + i1, aotc_maxc_f32x4(aotc_load_f16x4(p0 + i1), (aotc_float32x4){0}));
+    *(aotc_uint16x4u *)(relu + i1) = aotc_store_f16x4(aotc_maxc_f32x4(aotc_load_f16x4(*(const aotc_uint16x4u *)(p0 + i1)), (aotc_float32x4){0}));
   }
 }
 

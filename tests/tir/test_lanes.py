@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -160,7 +161,22 @@ def test_halves_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("flags", share([(flags,) for flags in FLAGS], 1), ids=str)
 def test_conversions_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:
-    compare([job for dtype in NARROW for job in narrow_jobs(dtype)], tmp_path, *flags)
+    jobs = [job for dtype in NARROW for job in narrow_jobs(dtype)]
+    compare([*jobs, *wide_jobs()], tmp_path, *flags)
+
+
+def wide_jobs() -> Iterator[tuple[Kernel, list[Array]]]:
+    """Conversions between types of 8 to 64 bits: of numbers around powers of two, and of bools."""
+    powers = np.ldexp(1.0, np.arange(68))
+    edges = np.concatenate([powers, powers - 1, powers + 1, powers * 1.5, powers / 3, [0, 0.5, 1e-40, 1e300]])
+    floats = np.concatenate([edges, -edges, [np.nan, np.inf, -np.inf, -0.0]])
+    exact = [int(n) for n in edges[edges < 2**64]]
+    for source, to in itertools.permutations(TYPES, 2):
+        numbers = floats.astype(source.numpy)
+        if source.is_integer:
+            whole = [(n * sign) % 2**source.bits for n in exact for sign in (1, -1)]
+            numbers = np.array(whole, np.uint64).astype(f"u{source.itemsize}").view(source.numpy)
+        yield converted(to, numbers)
 
 
 def narrow_jobs(dtype: DType) -> Iterator[tuple[Kernel, list[Array]]]:

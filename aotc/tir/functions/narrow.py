@@ -13,7 +13,7 @@ from typing import Final
 
 from aotc.ir import frozen
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Const, Expr, as_expr, bitcast, call, cast, select
+from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, select
 from aotc.tir.functions.define import Function, defined
 
 SINGLE: Final = DType("float32")
@@ -93,7 +93,8 @@ def _value(dtype: DType, code: Expr) -> Expr:
     if dtype == "bfloat16":
         return _number(code << 16)
     if dtype == "float8_e8m0fnu":  # powers of two: exponents of float32
-        return select(code.equal(255), Const(float("nan"), SINGLE), _number(select(code.equal(0), 1 << 22, code << 23)))
+        exponent = select(code.equal(0), 1 << 22, code << 23)
+        return _number(select(code.equal(255), as_expr(_NAN, code), exponent))
     f, sign = _FORMATS[dtype], 1 << (dtype.bits - 1)
     magnitude = code & (sign - 1)
     small = cast(_signed(magnitude), "float32") * (f.magic * 2.0**-23)
@@ -105,7 +106,9 @@ def _value(dtype: DType, code: Expr) -> Expr:
     elif f.nan and not f.unsigned_zero:
         finite = select(magnitude.equal(f.nan), as_expr(_NAN, code), finite)
     whole = finite | ((code & sign) << (32 - dtype.bits))
-    return _number(select(code.equal(f.nan), as_expr(f.single_nan, code), whole) if f.unsigned_zero else whole)
+    if f.unsigned_zero:
+        whole = select(code.equal(f.nan), as_expr(f.single_nan, code), whole)
+    return _number(whole)
 
 
 def _code(dtype: DType, x: Expr) -> Expr:
@@ -149,8 +152,9 @@ def _nearest(dtype: DType, x: Expr) -> Expr:
     small = _bits((_number(a) + f.magic) - f.magic)
     normal = _to_even(f, a) & (0xFFFFFFFF >> f.dropped << f.dropped)
     rounded = select(_signed(a) < f.least, small, normal)
-    beyond = f.single(f.largest) if f.overflow == f.largest else _NAN if f.overflow == f.nan else _INFINITE
-    rounded = select(_signed(rounded) > f.single(f.largest), beyond, rounded)
+    largest = f.single(f.largest)
+    beyond = {f.largest: largest, f.nan: _NAN}.get(f.overflow, _INFINITE)
+    rounded = select(_signed(rounded) > largest, beyond, rounded)
     return _number(_finished(f, x, rounded, u & _SIGN, f.single_nan if f.nan else 0))
 
 
@@ -158,8 +162,10 @@ def _odd(x: Expr) -> Expr:
     """float64 as a float32 that a narrow type rounds as it rounds `x`: its last digit is odd where it is not exact."""
     nearest = cast(x, "float32")
     u, back = _bits(nearest), cast(nearest, "float64")
-    stays = back.equal(x) | (u & 1).not_equal(0) | (call("abs", back).equal(float("inf"))) | x.not_equal(x)
-    beyond = call("abs", back) > call("abs", x)
+    size = call("abs", back)
+    exact = back.equal(x) | x.not_equal(x) | size.equal(float("inf"))
+    stays = exact | (u & 1).not_equal(0)
+    beyond = size > call("abs", x)
     return select(stays, nearest, _number(select(beyond, u - 1, u + 1)))
 
 

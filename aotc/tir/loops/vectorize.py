@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from typing import Final
 
-from aotc.ir import DType, frozen
+from aotc.ir import frozen
 from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
 from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Select, Unary, cast, substitute
 from aotc.tir.functions.table import definition
@@ -127,7 +127,7 @@ class _Vectorizer:
                 return Binary(expr.op, self.value(expr.a), self.value(expr.b))
             case Unary():
                 return Unary(expr.op, self.value(expr.a))
-            case Cast() if _converts(expr.a.dtype, dtype):
+            case Cast():
                 return cast(self.value(expr.a), dtype)
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
                 return Bitcast(dtype, self.value(expr.a))
@@ -193,8 +193,8 @@ def _why_stays(stmt: Stmt) -> str:
 
 def _why_scalar(expr: Expr) -> str:
     match expr:
-        case Cast(a=a, dtype=dtype) | Bitcast(a=a, dtype=dtype):
-            return f"a conversion of {a.dtype} to {dtype}"
+        case Bitcast(a=a, dtype=dtype):
+            return f"the bits of {a.dtype} as {dtype}"
         case Call(name=name, args=(a, *_)):
             return f"{name} of {a.dtype}"
         case Binary(op=op, a=a):
@@ -210,12 +210,6 @@ def _is_of_vectors(call: Call) -> bool:
     if call.name == "abs" or (call.name in _PRIMITIVE and dtype.is_float):
         return True
     return definition(call.name, dtype) is not None
-
-
-def _converts(source: DType, target: DType) -> bool:
-    """Whether vectors are converted element by element."""
-    wide = target.is_integer and target != "int32" and target.bits >= 32
-    return not (source.is_float and wide)
 
 
 def _may_read_all(chosen: Select) -> bool:

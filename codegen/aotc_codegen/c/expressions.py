@@ -59,7 +59,8 @@ def _bits_in_memory(scope: Scope, load: tir.Load) -> tir.Load:
 
 def loaded(scope: Scope, load: tir.Load) -> Piece:
     """Narrow floats in memory."""
-    return Piece(f"{scope.program('load', load.dtype, load.lanes)}({value(scope, _bits_in_memory(scope, load))})")
+    text = value(scope, _bits_in_memory(scope, load))
+    return Piece(f"{scope.program('load', load.dtype, load.lanes)}({text})")
 
 
 def index(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:

@@ -56,9 +56,11 @@ def _half(scope: Scope, name: str, lanes: int, program: str) -> str:
     """A conversion of float16 by instructions, where there are any."""
     words = {"inline": scope.dialect.inline, "name": scope.program(name, HALF, lanes)}
     if lanes > 1:
-        words |= {"bits": scope.vector(DType("uint16"), lanes), "single": scope.vector(HALF, lanes)}
+        words["bits"] = scope.vector(DType("uint16"), lanes)
+        words["single"] = scope.vector(HALF, lanes)
     if name == "round":
-        words |= {"to_single": _define(scope, "load", HALF, lanes), "to_bits": _define(scope, "store", HALF, lanes)}
+        words["to_single"] = _define(scope, "load", HALF, lanes)
+        words["to_bits"] = _define(scope, "store", HALF, lanes)
     return with_hardware(name, lanes, program, **words)
 
 

@@ -169,6 +169,18 @@ def _each(instructions: Iterable[tuple[str, int, int, str]], called: str, params
     return Definition(f"$inline $vector $name({params}) {{\n{body}\n}}\n")
 
 
+def _to_integers(bits: int) -> Definition:
+    """Floats to signed integers; what does not fit, NaN included, gives the least integer."""
+    bound, made = f"{float(2 ** (bits - 1))!r}$f", f"$M{bits}"
+    lines = (
+        f"const $M fits = ($M)(v >= -{bound}) & ($M)(v < {bound});",
+        f"const {made} inside = __builtin_convertvector(fits, {made});",
+        f"const {made} whole = __builtin_convertvector(($vector)(($M)v & fits), {made});",
+        f"return (whole & inside) | (INT{bits}_MIN & ~inside);",
+    )
+    return function("\n  ".join(lines), "$vector v", made)
+
+
 _VECTORS: Final[Mapping[str, Definition]] = {
     "splat": function("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
     "blend": function("return ($vector)((($M)a & m) | (($M)b & ~m));", "$M m, $vector a, $vector b", "$vector"),
@@ -180,13 +192,15 @@ _VECTORS: Final[Mapping[str, Definition]] = {
     ),
     "sqrt": _each(_SQUARE_ROOTS, "sqrt$f", "a"),
     "fma": _each(_MULTIPLY_ADDS, "fma$f", "a b c"),
-    "to_i32": function(
-        "const $M fits = ($M)(v >= -2147483648.0$f) & ($M)(v < 2147483648.0$f);\n"
-        "  const $MI inside = __builtin_convertvector(fits, $MI);\n"
-        "  const $MI whole = __builtin_convertvector(($vector)(($M)v & fits), $MI);\n"
-        "  return (whole & inside) | (INT32_MIN & ~inside);",
+    "to_i32": _to_integers(32),
+    "to_i64": _to_integers(64),
+    "to_u64": function(
+        f"const $M high = ($M)(v >= {_HALF});\n"
+        f"  const $M64 low = $to_i64(v - ($vector)(($M)$splat({_HALF}) & high));\n"
+        "  return ($MU)(low ^ (__builtin_convertvector(high, $M64) & INT64_MIN));",
         "$vector v",
-        "$MI",
+        "$MU",
+        "to_i64 splat",
     ),
 }
 
@@ -283,7 +297,9 @@ class Helpers:
         return {
             "vector": name(value, lanes),
             "M": name(DType(f"int{value.bits}"), lanes),
-            "MI": name(DType("int32"), lanes),
+            "M32": name(DType("int32"), lanes),
+            "M64": name(DType("int64"), lanes),
+            "MU": name(DType("uint64"), lanes),
             "bytes": lanes * value.itemsize,
             "bits": value.bits,
             "lanes": lanes,

@@ -17,7 +17,7 @@ from aotc.ir import AotcError, DType, frozen
 from aotc.tir import INSTRUCTIONS, Text
 from aotc.tir import expr as tir
 from aotc.tir.functions.table import definition
-from aotc_codegen.c.ctypes import carrier
+from aotc_codegen.c.ctypes import carrier, literal, suffix
 from aotc_codegen.c.scope import ANY, LEVELS, OR, PRIMARY, SHIFT, TERNARY, UNARY, Piece, Scope
 
 _SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "add": "+", "sub": "-", "mul": "*"}
@@ -121,10 +121,13 @@ class Vectors:
         if expr.a.dtype == "float64" and expr.dtype == "float16":
             return Piece(f"{self.scope.program('odd', source, lanes)}({text})", exact=True)
         if source.is_float and not dtype.is_float:
-            self.scope.vector(DType("int32"), lanes)
-            text = self.helper("to_i32", source, lanes, text).text
-        if dtype == "int32" and source.is_float:
-            return Piece(text)
+            made = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
+            for kind in ("int64", made):
+                self.scope.vector(DType(kind), lanes)
+            piece = self.helper(f"to_{suffix(DType(made))}", source, lanes, text)
+            if dtype == made:
+                return piece
+            text = piece.text
         return Piece(self.converted(text, dtype, lanes), exact=narrow)
 
     # --- operations
@@ -245,6 +248,6 @@ def _unprintable(expr: tir.Expr) -> AotcError:
 
 
 def extreme(expr: tir.Binary) -> tuple[str, tir.Expr, tir.Expr]:
-    """The helper for a minimum or maximum of floats, and its operands."""
-    number = isinstance(expr.b, tir.Const) and expr.b.value == expr.b.value
+    """The helper for a minimum or maximum of floats, and its operands; a type may have NaN where it lacks a number."""
+    number = isinstance(expr.b, tir.Const) and "NAN" not in literal(expr.b.value, expr.dtype)
     return f"{expr.op}c" if number else expr.op, expr.a, expr.b

@@ -140,7 +140,13 @@ def loaded(model: str | Path | Model) -> Model:
 
 
 def verify(
-    path: str | Path | Model, *, inputs: Path | None = None, seeds: int = 3, bisect: bool = False, **options: Any
+    path: str | Path | Model,
+    *,
+    inputs: Path | None = None,
+    seeds: int = 3,
+    bisect: bool = False,
+    check_compiler: bool | None = None,
+    **options: Any,
 ) -> Report:
     """Compile a model and compare its outputs with another implementation: those of an ONNX model with ONNX Runtime's
     or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a graph module (.relay) with the
@@ -153,9 +159,11 @@ def verify(
     inputs    an .npz file with inputs; else `seeds` random sets
     bisect    on a difference, name the first node whose result differs, and the first kernel whose compiled code
               differs from the tensor program it was made from; of ONNX models only
+    check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
-    chosen = CompileOptions(**options)
+    checked = not bisect if check_compiler is None else check_compiler
+    chosen = CompileOptions(**options, check_compiler=checked)
     require_cpu(chosen.machine)
     model = loaded(path)
     if bisect and not isinstance(model, onnx.ModelProto):

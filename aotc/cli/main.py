@@ -84,6 +84,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     flag("--show-meta-data", "Print and dump the values of constants too, to be read again."),
     flag("--check-passes", "Check every pass: interpret graphs, verify kernels."),
     click.option("--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."),
+    flag("--check-compiler", "Build kernels at -O0, too; refuse a C compiler that makes something else of them."),
     flag("--no-build", "Write sources only; needs no C compiler."),
 )
 def compile_command(
@@ -173,6 +174,11 @@ def run_command(
     options_of.INPUTS,
     option("--seeds", "Random input sets to try.", click.IntRange(1), 3),
     flag("--bisect", "Name the first node and kernel that differ (of .onnx models)."),
+    click.option(
+        "--check-compiler/--no-check-compiler",
+        default=None,
+        help="Build kernels at -O0, too, and compare [default, but for --bisect, which does more], or not.",
+    ),
     options_of.COMPILATION,
 )
 def verify_command(out: Reporter, model: Path, **options: Any) -> None:

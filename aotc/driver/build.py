@@ -28,6 +28,17 @@ from aotc.tir.target import Target
 _LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
 
 
+def object_compiler(
+    directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
+) -> ObjectCompiler:
+    """What compiles the files of a project for its library; arguments as those of `build_library`."""
+    hidden = () if visible else ("-fvisibility=hidden",)
+    machine = base_cflags(target) if "isas" in metadata else cflags(target)
+    flags = ("-std=c99", "-fPIC", *hidden, "-Iinclude", "-Isrc", *machine)
+    special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
+    return ObjectCompiler(toolchain, flags, directory, special)
+
+
 def build_library(
     directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
 ) -> Path:
@@ -44,13 +55,9 @@ def build_library(
     library.parent.mkdir(exist_ok=True)
     sources = sorted(path for pattern in ("src/*.c", "src/*.S", "runtime/*.c") for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
-    hidden = () if visible else ("-fvisibility=hidden",)
-    machine = base_cflags(target) if "isas" in metadata else cflags(target)
-    flags = ("-std=c99", "-fPIC", *hidden, "-Iinclude", "-Isrc", *machine)
-    special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
+    compiler = object_compiler(directory, metadata, toolchain, target, visible=visible)
     with tempfile.TemporaryDirectory(prefix=".objects-", dir=directory.absolute()) as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
-        compiler = ObjectCompiler(toolchain, flags, directory, special)
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
         _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
         # the largest first, after the parameters: they take longest

@@ -12,13 +12,14 @@ Each stop is made from the one before when it is first asked for, and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 from aotc_codegen.c.kernel_table import emit_kernels
@@ -26,6 +27,7 @@ from aotc_codegen.c.project import emit
 
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
+from aotc.driver.compiler_check import check_kernels, check_project
 from aotc.driver.observe import PassList
 from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
@@ -49,6 +51,7 @@ from aotc.tir.schedule.contraction.choice import Site, choosing
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 #: The stages of a compilation.
 PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
+CHECKING = "checking the C compiler"
 #: Told the name of each stage as it begins.
 Progress = Callable[[str], None]
 
@@ -101,6 +104,7 @@ class Compilation:
     tilings    of contractions
     toolchain  the C compiler; the machine's for None
     progress   told the name of each stage as it begins
+    checked    check what the C compiler makes of the kernels of a library (see `aotc.driver.compiler_check`)
 
     The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
     `compile.tuning` false leaves the user's records of tilings alone.
@@ -117,6 +121,7 @@ class Compilation:
     tilings: Tilings | None = None
     toolchain: Toolchain | None = None
     progress: Progress = lambda _: None
+    checked: bool = False
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     @property
@@ -209,6 +214,9 @@ class Compilation:
                 if toolchain is not None:
                     self.progress(BUILDING)
                     library = build_library(work, metadata, toolchain, self.target)
+                    if self.checked:
+                        self.progress(CHECKING)
+                        check_project(work, metadata, self.programs, toolchain, self.target)
                     record_checksum(work, metadata, library)
         return CompiledModel(path, path / library.relative_to(work) if library else None, metadata, temporary)
 
@@ -265,3 +273,10 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
         metadata = {"library": "lib/libkernels.so", "externals": externals}
         path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
     return KernelLibrary(path, {name: _info(kernel) for name, kernel in kernels.items()}, folder)
+
+
+def check_table(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
+    """AotcError (code "compiler-check") where the C compiler makes something else of kernels than at -O0."""
+    with TemporaryDirectory(prefix="aotc-check-") as folder:
+        emit_kernels(kernels, Path(folder), version=version("aotc"))
+        check_kernels(Path(folder), kernels, target, toolchain)

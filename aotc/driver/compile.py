@@ -64,6 +64,7 @@ class CompileOptions:
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
     cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
     build         make the library, not only the C project
+    check_compiler   build all kernels once more at -O0 and compare what both compute; a difference is an error
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
     threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
@@ -87,6 +88,7 @@ class CompileOptions:
     cflags: Sequence[str] = ()
     cc_timeout: float | None = None
     build: bool = True
+    check_compiler: bool = False
     cache: bool = True
     tuning: str | Path | bool | None = None
     threads: bool = True
@@ -100,6 +102,9 @@ class CompileOptions:
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
         require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
         require_passes(self.disabled_pass)
+        if self.check_compiler and not self.build:
+            text = "no library is built, so there is nothing of the C compiler's to check"
+            raise AotcError("compiler-check", text, hint="leave --no-build out, or --check-compiler")
         self.context()  # looks at the configuration
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
@@ -152,6 +157,7 @@ class CompileOptions:
             tilings=tilings or recorded,
             toolchain=toolchain,
             progress=self.progress,
+            checked=self.check_compiler,
         )
 
     def compiled(self, model: Model) -> CompiledModel:

@@ -81,7 +81,7 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
         command = tuple(shlex.split(wanted))
     except ValueError as error:
         raise AotcError("no-compiler", f"C compiler {wanted!r} is not a command: {error}") from error
-    foreign = _foreign(target)
+    foreign = foreign_machine(target)
     names = command[:1] or ((cross_compiler(foreign),) if foreign else CANDIDATES)
     for name in names:
         if path := shutil.which(name):
@@ -102,7 +102,7 @@ def cross_compiler(machine: str) -> str:
     return f"{machine}-linux-gnu-gcc"
 
 
-def _foreign(target: Target | None) -> str:
+def foreign_machine(target: Target | None) -> str:
     """The architecture of a target if this machine has another one, else ""."""
     wanted = target.machine if target is not None else ""
     return "" if wanted in ("", architecture()) else wanted
@@ -139,7 +139,7 @@ def require_cpu(target: Target) -> None:
     """
     flags = feature_names(_cpu_flags())
     lacks = [[f for f in version.features if f not in flags] for version in target.versions or (target,)]
-    if foreign := _foreign(target):
+    if foreign := foreign_machine(target):
         reason = f"it is for {foreign}, this machine is {architecture()}"
     elif flags and all(lacks):
         reason = f"the processor lacks {', '.join(sorted(lacks, key=len)[0])}"
@@ -177,7 +177,12 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
 
 def compiler_version(cc: str | None = None, target: Target | None = None) -> str:
     """What the compiler says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
-    said = _run([*find_toolchain(cc, target=target).cc, "--version"], PROBE_SECONDS).output
+    return version_of(find_toolchain(cc, target=target))
+
+
+def version_of(toolchain: Toolchain) -> str:
+    """As `compiler_version`."""
+    said = _run([*toolchain.cc, "--version"], PROBE_SECONDS).output
     return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 
 

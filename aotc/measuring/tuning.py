@@ -26,7 +26,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.compilation import compile_table
+from aotc.driver.compilation import check_table, compile_table
 from aotc.driver.compile import CompileOptions
 from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
@@ -135,7 +135,8 @@ def _kernel(name: str, candidate: Candidate, inputs: tuple[Buffer, Buffer], out:
 def measure(job: Job, compiler: FindToolchain) -> Measured:
     """Compile the candidates of a job and time them in turns on this machine.
 
-    Raises AotcError (code "tuning") where the machine cannot run the target's code, and for a failing C compiler.
+    Raises AotcError where the machine cannot run the target's code, and for a C compiler that fails, or makes something
+    else of the fastest candidate than it does at -O0.
     """
     require_cpu(job.target)
     library = compile_table({k.name: k for k in job.kernels.values()}, job.target, compiler())
@@ -145,7 +146,9 @@ def measure(job: Job, compiler: FindToolchain) -> Measured:
         weights = [b.copy() for _ in range(min(MOST_COPIES, 2 + WEIGHTS * job.target.l2 // max(1, b.nbytes)))]
         bind = library.bind
         bound = {name: cycle([bind(k.name, [a, b], [out]) for b in weights]) for name, k in job.kernels.items()}
-        return Measured(cpu_model(), _times({name: _in_turn(calls) for name, calls in bound.items()}))
+        found = Measured(cpu_model(), _times({name: _in_turn(calls) for name, calls in bound.items()}))
+    check_table([job.kernels[found.record(job).candidate]], job.target, compiler())
+    return found
 
 
 def _in_turn(calls: Iterator[Call]) -> Call:

@@ -11,7 +11,7 @@ one thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,7 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     team = any(kernel.team for kernel in kernels)
     common = common_words(PREFIX, version, team)
     externals = printed.external_files(PREFIX)
-    functions = {printed.names[kernel]: kernel for kernel in kernels}
-    entries = [_ALONE] if team else []
-    entries += [_entry(name, kernel) for name, kernel in functions.items()]
+    entries = call_entries({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
     files: dict[str, Content] = {
         f"src/{PREFIX}_kernel.h": render("kernel.h", **common),
@@ -48,12 +46,11 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) ->
     return [external.described(path) for path, external in externals.items()]
 
 
-_ALONE: Final = "static const aotc_team alone = {0, 1, NULL, NULL};"
-
-
-def _entry(name: str, kernel: Kernel) -> str:
-    """The function that spreads an array of addresses over the parameters of a kernel."""
-    arguments = [f"a[{k}]" for k in range(len(kernel.params))]
-    unused = "" if arguments else "(void)a; "
-    team = ["&alone"] if kernel.team else []
-    return f"static void call_{name}(void *const *a) {{ {unused}{name}({', '.join([*arguments, *team])}); }}"
+def call_entries(kernels: Mapping[str, Kernel]) -> list[str]:
+    """For each kernel by its C name the function call_NAME, which spreads an array of addresses over its parameters."""
+    lines = ["static const aotc_team alone = {0, 1, NULL, NULL};"] if any(k.team for k in kernels.values()) else []
+    for name, kernel in kernels.items():
+        arguments = [*(f"a[{k}]" for k in range(len(kernel.params))), *(["&alone"] if kernel.team else [])]
+        unused = "" if kernel.params else "(void)a; "
+        lines.append(f"static void call_{name}(void *const *a) {{ {unused}{name}({', '.join(arguments)}); }}")
+    return lines

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the C compiler translated kernels rightly: all of them again at -O0, run on values that tell, bits compared.
+
+check_project(directory, metadata, programs, toolchain, target)      # AotcError (code "compiler-check") names the wrong
+
+What a kernel computes is wholly in its program, so results of all levels must be equal, but for the bits of a NaN.  A
+small program calls each kernel twice, with memory that begins as ordinary numbers, zeros of both signs and subnormals
+among them, and as extremes, infinities and NaN; kernels keep their indices in bounds whatever they read.  The program
+is another process, in an emulator where the target is a foreign machine.  Kernels whose code is the user's take no
+part: what these read, and whether C defines what they do, only the user knows.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import version
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+from aotc_codegen.c.kernel_table import PREFIX, call_entries
+from aotc_codegen.c.kernels import print_kernels
+from aotc_codegen.c.names import nodes_of
+from aotc_codegen.c.project import BANNER
+from aotc_codegen.c.templates import render
+
+from aotc.driver.build import object_compiler
+from aotc.driver.process import run
+from aotc.driver.toolchain import ObjectCompiler, Toolchain, foreign_machine, require_cpu, run_compiler, version_of
+from aotc.ir import AotcError, Array, Diagnostic, DType, Span, frozen
+from aotc.runtime.tensor import TensorInfo
+from aotc.tir import Buffer, Kernel, Target
+from aotc.tir.plan.program import Program
+
+LOG: Final = logging.getLogger("aotc")
+#: The translation that is trusted: each operation by itself, every value in memory.
+TRUSTED: Final = ("-O0",)
+#: What a kernel is called with, one kind in each round.
+KINDS: Final = ("ordinary values", "extreme values")
+ROUNDS: Final = len(KINDS)
+#: Values of each type that memory repeats: a prime, so that rows of no length are alike.
+VALUES: Final = 65537
+#: Zero, and the smallest normal and subnormal numbers of float16, bfloat16, float32 and float64.
+SMALL: Final = (0.0, *(2.0**k for k in (-14, -24, -126, -133, -149, -1022, -1074)))
+#: One in so many of them is special.
+EVERY: Final = 8
+#: One run of all kernels may take so long.
+RUN_SECONDS: Final = 900.0
+#: Kernels and nodes that a message names.
+SHOWN_KERNELS, SHOWN_NODES = 20, 8
+_ALIGNMENT: Final = 64
+
+
+@frozen
+class Part:
+    """Kernels for one instruction set by their C names, and the files that they are in.
+
+    prefix   of the headers that declare them
+    spans    of the calls of each
+    """
+
+    target: Target
+    prefix: str
+    kernels: Mapping[str, Kernel]
+    files: Sequence[Path]
+    spans: Mapping[str, Sequence[Span]]
+
+
+def check_project(
+    directory: Path, metadata: Mapping[str, Any], programs: Sequence[Program], toolchain: Toolchain, target: Target
+) -> None:
+    """Check the kernels of an emitted project, as `build_library` compiles them; a warning tells which cannot run here.
+
+    Raises AotcError (code "compiler-check") with all that are wrong, and what the C compiler fails with.
+    """
+    users = {external["source"] for external in metadata["externals"]}
+    parts = []
+    for isa, program, one in zip(metadata["isas"], programs, target.versions or (target,), strict=True):
+        calls = [(n, s) for n, s in zip(isa["steps"], program.steps, strict=True) if s.kernel.source is None]
+        spans: dict[str, list[Span]] = {}
+        for name, step in calls:
+            spans.setdefault(name, []).extend(s for s in (step.span or step.kernel.span,) if s is not None)
+        files = [directory / file for file in isa["files"] if file not in users]
+        parts.append(Part(one, program.name, {n: s.kernel for n, s in calls}, files, spans))
+    _check(directory, metadata, parts, toolchain, target)
+
+
+def check_kernels(directory: Path, kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
+    """Check kernels, at least one, as `emit_kernels` wrote them into a directory; raises as `check_project` does."""
+    named = {name: kernel for kernel, name in print_kernels(kernels, PREFIX).names.items()}
+    spans = {name: [kernel.span] for name, kernel in named.items() if kernel.span is not None}
+    files = sorted(directory.glob(f"src/{PREFIX}_kernels_*.c"))
+    _check(directory, {}, [Part(target, PREFIX, named, files, spans)], toolchain, target)
+
+
+def _check(
+    directory: Path, metadata: Mapping[str, Any], parts: Sequence[Part], toolchain: Toolchain, target: Target
+) -> None:
+    compilers = [
+        object_compiler(directory, metadata, replace(toolchain, cflags=(*toolchain.cflags, *more)), target)
+        for more in ((), TRUSTED)
+    ]
+    problems: list[Diagnostic] = []
+    for part in parts:
+        runner, obstacle = runner_for(part.target)
+        if obstacle:
+            LOG.warning("the C compiler was not checked for %s: %s", part.target.name, obstacle)
+        elif part.kernels:
+            with TemporaryDirectory(prefix="aotc-check-") as scratch:
+                problems += _Check(part, compilers, runner, Path(scratch)).problems()
+    if problems:
+        raise AotcError.collect(problems)
+
+
+def runner_for(target: Target) -> tuple[tuple[str, ...], str]:
+    """What runs programs for a target here: nothing before them, or an emulator; and why there is none."""
+    if machine := foreign_machine(target):
+        emulator = shutil.which(f"qemu-{machine}")
+        return ((emulator,), "") if emulator else ((), f"its code cannot run here, and there is no qemu-{machine}")
+    try:
+        require_cpu(target)
+    except AotcError as error:
+        return (), error.diagnostics[0].message
+    return (), ""
+
+
+@frozen
+class _Check:
+    """One part, compiled by both compilers, the trusted one last, and run by a command in front of the program."""
+
+    part: Part
+    compilers: Sequence[ObjectCompiler]
+    runner: tuple[str, ...]
+    scratch: Path
+
+    def problems(self) -> list[Diagnostic]:
+        """One diagnostic that names all kernels that are wrong."""
+        (self.scratch / "check.c").write_text(_program(self.part), encoding="utf-8")
+        (self.scratch / "values").write_bytes(b"".join(values_of(_dtypes(self.part), r) for r in range(ROUNDS)))
+        programs = [self._linked(k, compiler) for k, compiler in enumerate(self.compilers)]
+        with ThreadPoolExecutor() as pool:
+            ends, trusted_ends = pool.map(self._run, programs)
+        made, right = (_content(p.with_suffix(".out")) for p in programs)
+        found: dict[str, str] = {}
+        at = 0
+        for name, kernel in self.part.kernels.items():
+            size = ROUNDS * sum(b.nbytes for b in kernel.outputs)
+            reason = ends.get(name) or difference(kernel, made[at : at + size], right[at : at + size])
+            at += size
+            if reason := trusted_ends.get(name, reason):
+                found[name] = reason
+        return [self._diagnostic(found)] if found else []
+
+    def _linked(self, number: int, compiler: ObjectCompiler) -> Path:
+        """The program of one compiler."""
+        folder = self.scratch / f"{number}"
+        folder.mkdir()
+        jobs = [(source, folder / f"{source.stem}.o") for source in self.part.files]
+        compiler.compile_all(sorted(jobs, key=lambda job: -job[0].stat().st_size))
+        made, cc, flags = folder / "check", compiler.toolchain, (*compiler.flags, *compiler.toolchain.cflags)
+        static = ("-static",) if self.runner else ()  # an emulator has no libraries of the other machine
+        files = (str(self.scratch / "check.c"), *(str(target) for _, target in jobs))
+        command = (*cc.cc, *flags, "-w", *static, *files, "-lm", "-o", str(made))
+        run_compiler(command, compiler.directory, cc.seconds, made)
+        return made
+
+    def _run(self, program: Path) -> dict[str, str]:
+        """Call all kernels, whatever becomes of some; how these ended, by name."""
+        ends: dict[str, str] = {}
+        names, results = list(self.part.kernels), program.with_suffix(".out")
+        sizes = [ROUNDS * sum(b.nbytes for b in k.outputs) for k in self.part.kernels.values()]
+        places, first = [0, *accumulate(sizes)], 0
+        results.touch()
+        while first < len(names):
+            command = (*self.runner, str(program), str(self.scratch / "values"), str(results), f"{first}")
+            try:
+                done = run(command, seconds=RUN_SECONDS)
+            except TimeoutError:
+                raise AotcError("compiler-check", f"kernels were not done after {RUN_SECONDS:g} seconds") from None
+            if done.code == 0:
+                break
+            last = int((done.output.split() or [b"%d" % first])[-1])
+            ends[names[last]] = f"it ends the program (exit code {done.code})"
+            with results.open("r+b") as file:
+                file.truncate(places[last + 1])
+            first = last + 1
+        return ends
+
+    def _diagnostic(self, found: Mapping[str, str]) -> Diagnostic:
+        compiler, part = self.compilers[0], self.part
+        toolchain = compiler.toolchain
+        flags = shlex.join((*compiler.flags, *compiler.special.get(part.files[0], ()), *toolchain.cflags))
+        text = f"{shlex.join(toolchain.cc)}, which is {version_of(toolchain)}, makes something else of"
+        text += f" {len(found)} of {len(part.kernels)} kernels for {part.target.name} with {flags} than with"
+        text += f" {' '.join(TRUSTED)} behind"
+        notes = [f"{name}{nodes_text(part.spans.get(name, ()))}: {reason}" for name, reason in found.items()]
+        if len(notes) > SHOWN_KERNELS:
+            notes[SHOWN_KERNELS:] = [f"and {len(notes) - SHOWN_KERNELS} more"]
+        hint = "take another compiler (--cc), or let it do less (--cflags=-O1, --cflags=-O0)"
+        return Diagnostic("compiler-check", text, notes=tuple(notes), hint=hint)
+
+
+def nodes_text(spans: Sequence[Span]) -> str:
+    """The nodes of the model that are computed, in parentheses; "" where none is known."""
+    nodes = list(dict.fromkeys(node for span in spans for node in nodes_of(span)))
+    more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+    return f" (nodes {', '.join(nodes[:SHOWN_NODES])}{more})" if nodes else ""
+
+
+# --- what kernels are called with
+
+
+def _dtypes(part: Part) -> list[DType]:
+    """The types whose values memory begins with."""
+    return sorted({b.dtype for k in part.kernels.values() for b in (*k.inputs, *k.outputs)})
+
+
+def _memory(dtype: DType) -> np.dtype[Any]:
+    return TensorInfo("", [], dtype).memory
+
+
+def values_of(dtypes: Sequence[DType], number: int) -> bytes:
+    """The values of all types in a round of calls, one type after the other."""
+    return b"".join(made_values(dtype, number).tobytes() for dtype in dtypes)
+
+
+@cache
+def made_values(dtype: DType, number: int) -> Array:
+    """`VALUES` elements of a kind as C has them in memory: normal numbers with zeros, subnormals and halves, and small
+    integers; normal numbers with infinities, NaN, the largest and the smallest, and all integers."""
+    rng = np.random.default_rng(number)
+    if dtype.is_bool:
+        return rng.integers(0, 2, VALUES).astype(np.bool_)
+    if dtype.is_integer:
+        least, most = int(dtype.min), int(dtype.max)
+        if number == 0:
+            return rng.integers(max(least, -8), min(most, 8), VALUES, endpoint=True).astype(_memory(dtype))
+        made = rng.integers(least, most, VALUES, _memory(dtype).type, endpoint=True)
+        special = np.array([least, least + 1, most - 1, most, 0, 1, -1 % (most + 1)], object).astype(_memory(dtype))
+        return _sprinkled(made, special, EVERY, rng)
+    half = np.array([[1.0, 0.5, 1.5, 2.5, *SMALL], [*SMALL, float(dtype.max), np.inf, np.nan]][number])
+    made = _sprinkled(rng.standard_normal(VALUES), np.concatenate([half, -half]), EVERY, rng)
+    with np.errstate(all="ignore"):
+        return made.astype(dtype.numpy)
+
+
+def _sprinkled(values: Array, special: Array, every: int, rng: np.random.Generator) -> Array:
+    """Values of which about one in `every` is a special one instead."""
+    return np.where(rng.integers(0, every, values.size) == 0, rng.choice(special, values.size), values)
+
+
+def _content(path: Path) -> Array:
+    return np.memmap(path, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
+
+
+def _program(part: Part) -> str:
+    """The C program that calls all kernels."""
+    dtypes = _dtypes(part)
+    sizes = [VALUES * _memory(dtype).itemsize for dtype in dtypes]
+    wells = dict(zip(dtypes, zip(accumulate([0, *sizes[:-1]]), sizes, strict=True), strict=True))
+    buffers: list[str] = []
+    kernels: list[str] = []
+    most = 0
+    for name, kernel in part.kernels.items():
+        at = 0
+        parameters = len(kernel.inputs), len(kernel.outputs), len(kernel.workspace)
+        first, outputs, workspace, end = accumulate(parameters, initial=len(buffers))
+        kernels.append(f"{{call_{name}, {first}, {outputs}, {workspace}, {end}}}")
+        for k, buffer in enumerate(kernel.params):
+            values, period = wells[buffer.dtype] if k < workspace - first else (0, 0)
+            begin = 7919 * (k + 1) * _memory(buffer.dtype).itemsize % period if period else 0
+            buffers.append(f"{{{at}, {buffer.nbytes}, {values}, {period}, {begin}}}")
+            at += -(-buffer.nbytes // _ALIGNMENT) * _ALIGNMENT
+        most = max(most, at)
+    return render(
+        "check.c",
+        banner=BANNER.format(version=version("aotc")),
+        name=part.prefix,
+        entries=call_entries(part.kernels),
+        buffers=buffers,
+        kernels=kernels,
+        rounds=ROUNDS,
+        round_bytes=sum(sizes),
+        memory_bytes=most,
+        most_arguments=max(1, *(len(k.params) for k in part.kernels.values())),
+    )
+
+
+# --- what they give
+
+
+def difference(kernel: Kernel, made: Array, right: Array) -> str:
+    """The first element in which results differ, as a text; "" where all bits but those of NaN are equal."""
+    if np.array_equal(made, right):
+        return ""
+    at = 0
+    for kind in KINDS:
+        for buffer in kernel.outputs:
+            end = at + buffer.nbytes
+            form = _memory(buffer.dtype)
+            if reason := unequal(buffer, made[at:end].view(form), right[at:end].view(form)):
+                return f"{reason}, called with {kind}"
+            at = end
+    return ""
+
+
+def unequal(buffer: Buffer, made: Array, right: Array, other: str = "at -O0") -> str:
+    """How two results of a buffer differ in their bits, where all NaN are equal; "" where they do not."""
+    bits = np.dtype(f"u{made.dtype.itemsize}")
+    differs = made.view(bits) != right.view(bits)
+    if buffer.dtype.is_float:
+        differs &= ~(np.isnan(made) & np.isnan(right))
+    places = np.flatnonzero(differs)
+    if not places.size:
+        return ""
+    first = places[0]
+    text = f"{buffer.name}[{first}] is {made[first]!s}, {other} {right[first]!s}"
+    return f"{text} ({places.size} of {made.size} elements differ)"

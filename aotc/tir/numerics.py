@@ -26,6 +26,7 @@ from aotc.ir import DTYPES, AotcError, DType
 Value: TypeAlias = Any
 
 _NUMPY: Final = {str(name): name.numpy for name in DTYPES}
+_WITHOUT_NAN: Final = _NUMPY["float4_e2m1fn"]
 
 
 def _check(array: Value, index: Value, label: str, lanes: int = 1) -> None:
@@ -98,6 +99,10 @@ def _astype(array: Any, dtype: Any) -> Any:
         array = np.where(np.isnan(array.astype(np.float32)), np.float32(0), array)
     if DType.of(array.dtype).is_float and DType.of(np.dtype(dtype)).is_integer:
         return _to_integer(np.asarray(array, np.float64), np.dtype(dtype))
+    if (
+        dtype == _WITHOUT_NAN and DType.of(array.dtype).is_float
+    ):  # what is none becomes zero, whose sign must not be that of a NaN
+        return np.where(array != array, dtype.type(0), np.asarray(array, np.float64).astype(dtype))
     try:
         return array.astype(dtype)
     except TypeError:  # between types below 16 bits, all of whose values float32 has
@@ -210,9 +215,13 @@ def _rounded(function: Callable[..., Value]) -> Callable[..., Value]:
     def apply(*args: Value) -> Value:
         dtype = np.asarray(args[0]).dtype
         wide = [np.asarray(a).astype(np.float64) for a in args]
-        return np.asarray(function(*wide)).astype(dtype)[()]
+        return _astype(np.asarray(function(*wide)), dtype)[()]
 
     return apply
+
+
+def _div(a: Value, b: Value) -> Value:
+    return _rounded(np.true_divide)(a, b) if a.dtype == _WITHOUT_NAN else a / b
 
 
 def _each(function: Callable[[float], float]) -> Callable[[Value], Value]:
@@ -333,8 +342,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
 NAMESPACE: Final[dict[str, Any]] = {
     **{f.__name__[1:]: f for f in (_load, _load_lanes, _take, _store, _store_lanes, _put, _accumulate, _wrap64, _cast)},
     "dtypes": _NUMPY,
-    "op_div": np.true_divide,
-    **{f"op{f.__name__}": f for f in (_floordiv, _truncdiv, _truncmod, _not)},
+    **{f"op{f.__name__}": f for f in (_div, _floordiv, _truncdiv, _truncmod, _not)},
     "op_min": _extreme(operator.lt),
     "op_max": _extreme(operator.gt),
     "op_floormod": lambda a, b: 0 if isinstance(b, int) and b == 0 else a % b,

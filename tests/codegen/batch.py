@@ -18,11 +18,20 @@ from aotc_codegen.c.flags import OPTIMISE
 from aotc_codegen.c.printer import print_kernel
 from aotc_codegen.c.templates import render
 
+from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Kernel
+from aotc.tir.target import Target
 
 Array = np.ndarray[Any, Any]
 FLAGS = OPTIMISE
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
+
+
+def finished(kernel: Kernel, target: Target) -> Kernel:
+    """A scheduled kernel as it is printed, with vectors and multiply-adds."""
+    for item in kernel_passes(target):
+        kernel = item.kernel(kernel)
+    return kernel
 
 
 def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C) -> str:

@@ -22,6 +22,7 @@ from aotc.relay.visitor import post_order
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target
+from tests.codegen.batch import finished
 
 Array = np.ndarray[Any, Any]
 
@@ -65,14 +66,15 @@ def expanded(expr: Expr) -> Expr:
     return done[expr]
 
 
-def kernel_job(op: OpDef, sample: Sample, target: Target = TARGETS["c"]) -> Job:
-    """The kernel of one call of `op` on the arguments of a sample."""
+def kernel_job(op: OpDef, sample: Sample, target: Target = TARGETS["c"], *, printed: bool = True) -> Job:
+    """The kernel of one call of `op` on the arguments of a sample, as it is printed, or as it is scheduled."""
     params = [Var(f"a{k}", type_of_value(value)) for k, value in enumerate(sample.args)]
     body = expanded(call(op, params, sample.attrs))
     finite = [k for k, value in enumerate(sample.args) if all(np.isfinite(x).all() for x in flat(value))]
     function = Function(params, body, attrs={"Finite": tuple(finite)})
     kernel = lower_function(function, op.name.replace(".", "_"), target)
     assert body.checked_type is not None
+    kernel = finished(kernel, target) if printed else kernel
     return Job(kernel, flat(tuple(sample.args)), tensor_types(body.checked_type))
 
 

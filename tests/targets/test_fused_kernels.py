@@ -22,9 +22,10 @@ from aotc.relay.backend.kernels import lower_function
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.tir.expr import Binary, Buffer, Load, Select, Var, const
-from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Block, Declare, For, Kernel, Store
 from aotc.tir.target import Target
+from tests.codegen.batch import finished
+from tests.codegen.bits import same
 from tests.targets.fused import LONGEST_ROW, Array, Fused, fused
 from tests.targets.machines import FOREIGN, Machine, machine, native_targets
 
@@ -36,24 +37,13 @@ SAMPLE = sorted({*WAS_WRONG, *range(0, SEEDS, 30)})
 VECTORS = [t for t in native_targets() if t != "c"]
 
 
-def same(a: Array, b: Array) -> bool:
-    """Whether two results have the same bits; NaN is NaN whatever its bits."""
-    odd = np.isnan(a) if a.dtype.kind == "f" else np.zeros(a.shape, bool)
-    return np.array_equal(odd, np.isnan(b) if b.dtype.kind == "f" else odd) and (
-        np.where(odd, 0, a).astype(a.dtype).tobytes() == np.where(odd, 0, b).astype(b.dtype).tobytes()
-    )
-
-
 def kernels(seeds: Iterable[int], here: Machine) -> list[tuple[Kernel, Sequence[Array]]]:
-    return [(finished(f.function, f"k{f.seed}", here.target), f.inputs) for f in map(fused, seeds)]
+    return [(lowered(f.function, f"k{f.seed}", here.target), f.inputs) for f in map(fused, seeds)]
 
 
-def finished(function: relay.Function, name: str, target: Target) -> Kernel:
+def lowered(function: relay.Function, name: str, target: Target) -> Kernel:
     """The kernel of a function as it is printed, with vectors and multiply-adds."""
-    made = lower_function(function, name, target)
-    for item in kernel_passes(target):
-        made = item.kernel(made)
-    return made
+    return finished(lower_function(function, name, target), target)
 
 
 def wrong(jobs: Sequence[tuple[Kernel, Sequence[Array]]], here: Machine, folder: Path, *flags: str) -> list[str]:
@@ -123,7 +113,7 @@ def windows_with_channels_last(seed: int, target: Target) -> tuple[Kernel, Seque
     pads = (size - 1) // 2, size // 2
     pool = relay.nn.max_pool2d(x, pool_size=(size, size), padding=(pads[0],) * 2 + (pads[1],) * 2, layout="NHWC")
     function = infer_module(IRModule.from_expr(relay.Function([x], relay.nn.relu(pool)))).main
-    made = finished(function, f"pool{seed}", target)
+    made = lowered(function, f"pool{seed}", target)
     return made, [rng.standard_normal(shape).astype(np.float32)]
 
 

@@ -20,6 +20,7 @@ from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, fora
 from aotc.tir.target import AARCH64, X86_64, X86_64_V3, X86_64_V4, C
 from aotc.tir.verify import verify
 from tests.codegen.batch import STRICT, build, run_batch, source_of
+from tests.codegen.bits import same
 from tests.share import share
 from tests.targets.machines import machine, native_targets
 from tests.tir.loopgen import NARROW, TYPES, made
@@ -28,16 +29,6 @@ HALF, SINGLE = DType("float16"), DType("float32")
 WIDTHS = (X86_64, X86_64_V4)
 FLAGS = [()] + [machine(t).target.cflags for t in native_targets() if t.endswith(("v3", "v4"))]
 Array = np.ndarray[Any, Any]
-
-
-def same_bits(actual: Array, expected: Array, message: str = "") -> None:
-    """Equal numbers, zeros of equal signs, NaN where NaN is."""
-    if DType.of(actual).is_narrow_float:  # whose NaN numpy does not find equal
-        actual, expected = (a.astype(np.float32) for a in (actual, expected))
-    np.testing.assert_array_equal(actual, expected, err_msg=message)
-    if actual.dtype.kind == "f":
-        zero = actual == 0
-        np.testing.assert_array_equal(np.signbit(actual[zero]), np.signbit(expected[zero]), err_msg=message)
 
 
 def pooled(extent: int, begin: int = 0, *, open_end: bool = False) -> Kernel:
@@ -215,8 +206,8 @@ def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, *flags: st
             verify(kernel)
             results = zip(run_kernel(plain, inputs), run_kernel(kernel, inputs), found, strict=True)
             for expected, seen, c in results:
-                same_bits(seen, expected, f"{kernel.name}: interpreted")
-                same_bits(c, expected, f"{kernel.name}: compiled")
+                assert same(seen, expected), f"{kernel.name}: interpreted"
+                assert same(c, expected), f"{kernel.name}: compiled"
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -11,7 +11,7 @@ SEED   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo digits test test-all fuzz lint format conformance bench train clean
+.PHONY: help setup demo digits test test-all fuzz fuzz-kernels lint format conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,10 @@ test-all: setup ## Run the tests, slow ones included
 
 fuzz: setup ## Fuzz the readers and compare executions of random graphs for TIME (10m, 1h), from SEED or a random one
 	$(BIN)/python -m tests.fuzz --time $(TIME) $(if $(SEED),--seed $(SEED))
+
+fuzz-kernels: setup ## Compare C compilers and the interpreter on random kernels, for TIME, from SEED or a random one
+	sh tests/setup.sh tools
+	$(BIN)/python -m tests.fuzz --kinds kernels --time $(TIME) $(if $(SEED),--seed $(SEED))
 
 lint: setup ## Check style and types
 	$(BIN)/ruff check .

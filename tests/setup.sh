@@ -55,6 +55,8 @@ install_tools() {
   done
   # shellcheck disable=SC2086
   [ -z "$missing" ] || apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
+  command -v clang-19 >/dev/null 2>&1 || apt_install clang-19 ||
+    echo "not installed, kernels are compared without it: clang-19" >&2
   command -v chromium >/dev/null 2>&1 || apt_install chromium ||
     echo "not installed, the test of reports in a browser is skipped: chromium" >&2
 }

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from aotc.driver.wiring import install
-from tests.fuzz import differential, graphs, mutate_archive, mutate_onnx, mutate_pytorch, mutate_relay, onnx_graphs
+from tests.fuzz import (
+    differential,
+    graphs,
+    kernels,
+    mutate_archive,
+    mutate_onnx,
+    mutate_pytorch,
+    mutate_relay,
+    onnx_graphs,
+)
 from tests.fuzz.case import Files, Kind, Stage
 from tests.fuzz.readers import check_model
 
@@ -84,6 +93,25 @@ class Graphs:
 
 
 @dataclass
+class Kernels:
+    """Random kernels, by all C compilers."""
+
+    name: str = "kernels"
+
+    def make(self, seed: int, without: frozenset[int] = frozenset()) -> Files:
+        return kernels.make(seed)
+
+    def check(self, folder: Path, stage: Stage) -> str:
+        return kernels.check(folder, stage)
+
+    def smaller(self, files: Files) -> Iterator[Files]:
+        return kernels.smaller(files)
+
+    def command(self, folder: Path) -> str:
+        return ""
+
+
+@dataclass
 class OnnxGraphs:
     """Random ONNX graphs, executed in every way and by ONNX Runtime."""
 
@@ -125,6 +153,7 @@ KINDS: Mapping[str, Callable[[bool], Kind]] = {
     "relay": _reader("relay", "model.relay", mutate_relay),
     "archive": lambda _: Written(),
     "graphs": lambda _: Graphs(),
+    "kernels": lambda _: Kernels(),
     "onnx-graphs": OnnxGraphs,
 }
 

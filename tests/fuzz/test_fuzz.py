@@ -16,7 +16,7 @@ from tests.fuzz.search import fuzz, seeds
 from tests.fuzz.workers import Limits, Task, Workers
 
 SEED = 3
-CASES = {"onnx": 200, "pytorch": 30, "relay": 150, "archive": 60, "graphs": 5, "onnx-graphs": 8}
+CASES = {"onnx": 200, "pytorch": 30, "relay": 150, "archive": 60, "graphs": 5, "kernels": 2, "onnx-graphs": 8}
 FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"))
 
 
@@ -104,7 +104,7 @@ def test_a_fault_is_found_made_small_kept_and_shown_again(tmp_path: Path, monkey
     assert replay(fault.folder) == 0
 
 
-@pytest.mark.parametrize("kind", ["onnx", "relay", "archive", "graphs"])
+@pytest.mark.parametrize("kind", ["onnx", "relay", "archive", "graphs", "kernels"])
 def test_cases_depend_on_the_seed_alone(kind: str) -> None:
     made = kinds_of([kind], everything=False)[kind]
     first = [made.make(seed) for seed in range(3)]

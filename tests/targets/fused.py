@@ -26,6 +26,7 @@ from aotc.relay.transform.expand_ops import ExpandOps
 
 Array = np.ndarray[Any, Any]
 LONGEST_ROW = 17
+FIRST_WIDE = 540
 DTYPES = ("float32",) * 7 + ("float64", "float16", "int32", "int8")
 
 
@@ -113,7 +114,10 @@ class _Drawing:
         stems = [self.pool, self.pool, self.pool, self.pad, self.slice, self.binary, self.plain, self.joined]
         if self.is_float:
             stems += [self.average, self.reduce, self.convolve, self.upsample]
-        return self.pick(*stems)(n, c, h, w)
+        return self.pick(*stems, *self.more_stems())(n, c, h, w)
+
+    def more_stems(self) -> Sequence[Callable[[int, int, int, int], relay.Expr]]:
+        return ()
 
     def window(self, h: int, w: int) -> tuple[tuple[int, int], dict[str, Any]]:
         """The extents of an image whose windows make h rows of w, and the attributes of the windows."""
@@ -194,7 +198,10 @@ class _Drawing:
                 lambda x: relay.divide(x, self.other()),
                 self.pick(relay.abs, relay.negative, relay.sqrt, relay.floor, relay.sigmoid, relay.tanh),
             ]
-        return self.pick(*steps)(x)
+        return self.pick(*steps, *self.more_steps())(x)
+
+    def more_steps(self) -> Sequence[Callable[[relay.Expr], relay.Expr]]:
+        return ()
 
     def test(self, x: relay.Expr) -> relay.Expr:
         compare = self.pick(relay.less, relay.less_equal, relay.greater, relay.greater_equal, relay.equal)
@@ -219,9 +226,65 @@ class _Drawing:
         return relay.multiply(x, gate)
 
 
+class _Wide(_Drawing):
+    """With products, convolutions, sums along rows and across them, softmax, functions and conversions, too."""
+
+    def more_stems(self) -> Sequence[Callable[[int, int, int, int], relay.Expr]]:
+        if self.dtype == "int8":
+            return [self.dense, self.channels]
+        if not self.is_float:
+            return [self.transpose]
+        return [self.dense, self.product, self.channels, self.softmax, self.norm, self.rows, self.transpose]
+
+    def contracted(self) -> dict[str, str]:
+        """Bytes are summed in wider integers."""
+        if self.dtype != "int8":
+            return {}
+        self.dtype = "int32"
+        return {"out_dtype": "int32"}
+
+    def dense(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        k = self.between(1, 40)
+        x, weight = self.tensor((n * h, k)), self.tensor((self.between(1, 40), k))
+        return relay.nn.dense(x, weight, **self.contracted())
+
+    def product(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        k = self.between(1, 20)
+        return relay.nn.batch_matmul(self.tensor((c, h, k)), self.tensor((c, self.between(1, 20), k)))
+
+    def channels(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        extents, window = self.window(h, w)
+        outer = self.pick(1, 3, 8, 17, 32)
+        x, weight = self.tensor((n, c, *extents)), self.tensor((outer, c, *window.pop("pool_size")))
+        return relay.nn.conv2d(x, weight, **window, **self.contracted())
+
+    def softmax(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        return self.pick(relay.nn.softmax, relay.nn.log_softmax)(self.tensor((n, c, h, w)), axis=self.pick(-1, 1))
+
+    def norm(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        return relay.nn.layer_norm(self.tensor((n, h, w)), self.tensor((w,)), self.tensor((w,)))
+
+    def rows(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        x = self.tensor((n, c, h, self.between(1, 70)))
+        return self.pick(relay.sum, relay.max, relay.min, relay.mean, relay.prod)(x, axis=[3], keepdims=True)
+
+    def transpose(self, n: int, c: int, h: int, w: int) -> relay.Expr:
+        order = [int(k) for k in self.rng.permutation(4)]
+        return relay.transpose(self.tensor((n, c, h, w)), axes=order)
+
+    def more_steps(self) -> Sequence[Callable[[relay.Expr], relay.Expr]]:
+        steps = [self.there_and_back] * 2
+        functions = [relay.exp, relay.log, relay.erf, relay.sin, relay.cos, relay.rsqrt, relay.ceil, relay.round]
+        return [*steps, *([self.pick(*functions)] * 4 if self.is_float else [])]
+
+    def there_and_back(self, x: relay.Expr) -> relay.Expr:
+        there = self.pick("float16", "bfloat16", "float64", "int8", "uint8", "int16", "int32", "int64")
+        return relay.cast(relay.cast(x, there), self.dtype)
+
+
 def fused(seed: int) -> Fused:
-    """The function of a seed."""
-    drawing = _Drawing(seed)
+    """The function of a seed; those of the first seeds are what they were before there were more stems and steps."""
+    drawing = (_Drawing if seed < FIRST_WIDE else _Wide)(seed)
     for _ in range(drawing.between(1, 4)):
         drawing.value = drawing.step()
     module = infer_module(IRModule.from_expr(relay.Function(drawing.params, drawing.value)))

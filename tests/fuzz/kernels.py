@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random kernels as several C compilers translate them at two levels, beside the interpreter: equal bits.
+
+files = make(seed)                      # a few kernels as text, their inputs, the target
+check(folder, stage)                    # "agreed", or Found for the first compiler that gives other bits
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from aotc.checking.inputs import save_arrays
+from aotc.tir.parse import parse_kernel
+from aotc.tir.target import get_target
+from aotc.tir.text import to_text
+from tests.fuzz.case import Files, Found, Stage
+from tests.fuzz.execute import targets
+from tests.targets.corpus import Job, disagreements, drawn
+from tests.targets.machines import machine
+
+AT_ONCE = 10
+"""Kernels of a case: a compiler is slow to start."""
+
+
+def make(seed: int) -> Files:
+    """Kernels for a target whose code runs here."""
+    name = targets()[seed % len(targets())]
+    files = {"target.txt": name.encode()}
+    for number in range(AT_ONCE):
+        kernel, inputs = drawn(AT_ONCE * seed + number, get_target(name))
+        blob = io.BytesIO()
+        save_arrays(blob, {str(k): array for k, array in enumerate(inputs)})
+        files |= {f"{number}.tir": to_text(kernel).encode(), f"{number}.npz": blob.getvalue()}
+    return files
+
+
+def job_of(path: Path) -> Job:
+    """A kernel of a case."""
+    kernel = parse_kernel(path.read_text(encoding="utf-8"))
+    with np.load(path.with_suffix(".npz")) as file:
+        return kernel, [file[str(k)] for k in range(len(kernel.inputs))]
+
+
+def check(folder: Path, stage: Stage) -> str:
+    """Every compiler gives the bits of the interpreter; otherwise Found."""
+    stage("read")
+    jobs = [job_of(path) for path in sorted(folder.glob("*.tir"))]
+    stage("compile")
+    found = disagreements(jobs, machine((folder / "target.txt").read_text(encoding="ascii")), folder)
+    if found:
+        raise Found("wrong", found[0].partition(":")[0], "\n".join(found))
+    return "agreed"
+
+
+def smaller(files: Files) -> Iterator[Files]:
+    """Fewer kernels."""
+    names = sorted(name.removesuffix(".tir") for name in files if name.endswith(".tir"))
+    half = len(names) // 2
+    parts = [names[:half], names[half:], *([name] for name in names)] if half else []
+    for part in parts:
+        yield {n: data for n, data in files.items() if n.partition(".")[0] in ("target", *part)}

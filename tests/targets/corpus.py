@@ -11,15 +11,19 @@ certain, can tell the results apart.
 from __future__ import annotations
 
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 
 from aotc import relay
 from aotc.relay.backend.kernels import lower_function
+from aotc.tir.expr import Call
 from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Kernel
+from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import Target
 from tests.codegen.batch import Array, finished
 from tests.codegen.bits import calls_library, wrong
@@ -30,6 +34,12 @@ from tests.tir.loopgen import made
 Job = tuple[Kernel, Sequence[Array]]
 LEVELS = ("-O2", "-O0")
 COMPILERS = ("gcc", "clang", "clang-19")
+BELOW_ZERO = """
+#include <math.h>
+double below(double x) { return 1.0 / sqrt(x) < 0.0; }
+int main(int count, char **arguments) { return below(-0.0 * count) != 1.0; }
+"""
+"""What clang 14 optimises wrongly: a number divided by a square root may be less than zero, where the root is -0.0."""
 
 
 def lowered(function: relay.Function, name: str, target: Target) -> Kernel:
@@ -56,19 +66,42 @@ def compilers(here: Machine) -> Sequence[str]:
     return (here.cc,) if here.emulator else tuple(filter(shutil.which, COMPILERS))
 
 
-def disagreements(jobs: Sequence[Job], here: Machine, folder: Path, *flags: str) -> list[str]:
+@cache
+def is_wrong_below_zero(cc: str, level: str) -> bool:
+    """Whether a compiler thinks so."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [cc, "-fno-math-errno", level, "-x", "c", "-", "-o", f"{folder}/below", "-lm"]
+        subprocess.run(command, input=BELOW_ZERO, text=True, check=True, capture_output=True)
+        return subprocess.run([f"{folder}/below"], check=False).returncode == 1
+
+
+def has_roots(kernel: Kernel) -> bool:
+    """Whether a kernel has square roots, or functions that do."""
+    return any(isinstance(n, Call) and n.name in ("sqrt", "rsqrt") for n in nodes(kernel.body))
+
+
+def disagreements(
+    jobs: Sequence[Job], here: Machine, folder: Path, *flags: str, levels: Sequence[str] = LEVELS, others: bool = True
+) -> list[str]:
     """What compiled kernels compute differently from the interpreter; `flags` come last.
 
-    Where the C library decides on the bits, the results of the first compilation are those that are expected.
+    others    whether by all compilers that are installed
+
+    Where the C library decides on the bits, the results of the first compilation are those that are expected.  Kernels
+    with square roots are not compared by a compiler that is wrong about these.
     """
     expected, problems = [run_kernel(*job) for job in jobs], []
-    for number, (cc, level) in enumerate(product(compilers(here), LEVELS)):
+    ways = product(compilers(here) if others else (here.cc,), levels)
+    for number, (cc, level) in enumerate(ways):
         place = folder / f"{number}"
         place.mkdir()
         results = replace(here, cc=cc).run_kernels(jobs, place, level, *flags)
         if number == 0:
             rows = zip(jobs, results, expected, strict=True)
             expected = [found if calls_library(job[0]) else want for job, found, want in rows]
-        texts = [wrong(k, found, want) for (k, _), found, want in zip(jobs, results, expected, strict=True)]
-        problems += [f"{Path(cc).name} {level}: {text}" for text in texts if text]
+        roots = not here.emulator and is_wrong_below_zero(cc, level)
+        for (kernel, _), found, want in zip(jobs, results, expected, strict=True):
+            text = wrong(kernel, found, want)
+            if text and not (roots and has_roots(kernel)):
+                problems.append(f"{Path(cc).name} {level}: {text}")
     return problems

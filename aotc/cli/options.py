@@ -171,8 +171,9 @@ TARGET: Final = options(
     option("--target", "Machine to generate code for.", default="host"),
     option("-O opt_level", "Graph optimisation level.", click.IntRange(0, 3), 3),
     option(
-        "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd).",
-        click.Choice(["fast", "strict"]), "fast",
+        "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd);"
+        " reproducible: strict, and equal bits on all targets.", click.Choice(("fast", "strict", "reproducible")),
+        "fast",
     ),
     option(
         "--config", "Set an option of a pass, or a limit of the compiler, by its key.",

@@ -33,7 +33,7 @@ from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, frozen, remembering, setting, spending
+from aotc.ir import AotcError, frozen, remembering, require_known, setting, spending
 from aotc.ir.transform import PassContext
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
@@ -47,11 +47,15 @@ from aotc.runtime.tensor import TensorInfo
 from aotc.tir import Kernel, Target, called, kernel_passes, scheduled
 from aotc.tir.plan.program import Program
 from aotc.tir.schedule.contraction.choice import Site, choosing
+from aotc.tir.target import X86_64_V4, in_order
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 #: The stages of a compilation.
 PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
 CHECKING = "checking the C compiler"
+ACCURACIES: Final = ("fast", "strict", "reproducible")
+#: The machine whose layouts all graphs get that are to give equal bits: its blocks of weights fit shorter vectors, too.
+GRAPHS: Final = in_order(X86_64_V4)
 #: Told the name of each stage as it begins.
 Progress = Callable[[str], None]
 
@@ -107,7 +111,7 @@ class Compilation:
     checked    check what the C compiler makes of the kernels of a library (see `aotc.driver.compiler_check`)
 
     The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
-    `compile.tuning` false leaves the user's records of tilings alone.
+    `compile.tuning` false leaves the user's records of tilings alone, `compile.accuracy` is one of `ACCURACIES`.
 
     Each stop raises AotcError for what it cannot express, and for a context without the passes that it needs.
     """
@@ -123,6 +127,12 @@ class Compilation:
     progress: Progress = lambda _: None
     checked: bool = False
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        accuracy = self.context.get_config("compile.accuracy", ACCURACIES[0])
+        require_known("accuracy", "accuracy", accuracy, ACCURACIES)
+        if accuracy == "reproducible":
+            object.__setattr__(self, "target", in_order(self.target))
 
     @property
     def uses_cache(self) -> bool:
@@ -173,7 +183,7 @@ class Compilation:
         """The module after the passes of the context's level."""
         with self._passing(), self.context.watched_by(self._passes):
             self.progress(OPTIMISING)
-            return optimize(self.module, self.target)
+            return optimize(self.module, GRAPHS if self.target.ordered else self.target)
 
     @cached_property
     def calls(self) -> tuple[Program, ...]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 from aotc_codegen.c.names import model_identifier
 
-from aotc.driver.compilation import IMPORTING, Compilation, CompiledModel, Progress, Tilings
+from aotc.driver.compilation import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
 from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text, with_params
 from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Model: TypeAlias = "str | Path | ModelProto | ExportedProgram | IRModule"
-ACCURACIES = ("fast", "strict")
 
 
 def model_name(model: object, name: str | None) -> str:
@@ -56,7 +55,8 @@ class CompileOptions:
     name          prefix of every C symbol; made from the file name for None
     params        values for some inputs, baked in
     opt_level     0 (no graph optimisation) to 3
-    accuracy      "fast", or "strict": no algorithm that rounds more, or spreads infinities, than operators do
+    accuracy      "fast"; "strict": no algorithm that rounds more, or spreads infinities, than operators do;
+                  "reproducible": strict, with equal bits on all targets (docs/accuracy.md)
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
     instruments   pass instruments, see `aotc.ir.instrument`
@@ -109,8 +109,8 @@ class CompileOptions:
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that the options describe."""
-        strict = {"relay.AlterOpLayout.winograd": False} if self.accuracy == "strict" else {}
-        return PassContext(self.opt_level, None, self.disabled_pass, instruments, {**(self.config or {}), **strict})
+        accuracy = {"compile.accuracy": self.accuracy} if self.accuracy != ACCURACIES[0] else {}
+        return PassContext(self.opt_level, None, self.disabled_pass, instruments, {**(self.config or {}), **accuracy})
 
     @property
     def toolchain(self) -> FindToolchain:

@@ -37,6 +37,7 @@ class _Table:
 
 _TABLE: Final = _Table(
     config={
+        "compile.accuracy": str,
         "compile.cache": bool,
         "compile.max_bytes": int,
         "compile.max_nodes": int,

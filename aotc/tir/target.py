@@ -182,6 +182,8 @@ class Target:
     fma_bytes        bytes that a core begins to multiply and add in a cycle, by two
                      instructions at most
     fma              whether a multiply-add is one instruction
+    ordered          every sum is added up in one order, whatever the machine (see
+                     `in_order`)
     l1, l2           data cache sizes, bytes per core
     line             bytes of a cache line
     l1_stride        rows so many bytes apart, or a multiple, compete for one set of
@@ -221,6 +223,7 @@ class Target:
     registers: int = 16
     fma_bytes: int = 8
     fma: bool = False
+    ordered: bool = False
     l1: int = 32 << 10
     l2: int = 256 << 10
     line: int = 64
@@ -352,6 +355,20 @@ AARCH64: Final = replace(
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
 )
+
+
+def in_order(target: Target) -> Target:
+    """The target with nothing left that bits depend on: its kernels compute what those of `in_order(C)` do.
+
+    Products are rounded before they are added, and sums have one order (`ordered`); what is computed twice rather than
+    stored, which decides along which axis a reduction runs, is that of `C`.
+    """
+    budget = replace(target.budget, index_nodes=C.budget.index_nodes)
+    versions = tuple(map(in_order, target.versions))
+    made = replace(target, fma=False, ordered=True)
+    return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
+
+
 TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, X86_64_MULTI, AARCH64, RISCV64)}
 
 #: Features that /proc/cpuinfo calls otherwise.

@@ -181,6 +181,8 @@ def test_compiling_again_replaces(tmp_path: Path) -> None:
         ({"target": "toaster"}, "unknown target 'toaster'"),
         ({"opt_level": 4}, "opt_level"),
         ({"accuracy": "stric"}, "did you mean 'strict'|strict"),
+        ({"accuracy": "exact"}, "known: fast, strict, reproducible"),
+        ({"config": {"compile.accuracy": "exact"}}, "known: fast, strict, reproducible"),
         ({"cc": "no-such-compiler"}, "no-such-compiler"),
         ({"name": "a b"}, "a_b"),
         ({"dims": {"m": 1}}, "'m'"),

@@ -209,7 +209,8 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
     None where the target's parameters may not grow.
     """
     limits, growth = target.budget, ctx.get_config("relay.AlterOpLayout.max_growth")
-    if limits.parameter_growth <= 1.0 or not ctx.get_config("relay.AlterOpLayout.winograd", True):
+    fast = ctx.get_config("compile.accuracy", "fast") == "fast" and ctx.get_config("relay.AlterOpLayout.winograd", True)
+    if limits.parameter_growth <= 1.0 or not fast:
         return {}
     used = users(function)
     constants = [node for node in used if isinstance(node, Constant)]

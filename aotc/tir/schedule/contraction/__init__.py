@@ -41,7 +41,7 @@ from aotc.tir.schedule.contraction.candidate import Candidate, Request
 from aotc.tir.schedule.contraction.choice import choose
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Irregular, analyse
+from aotc.tir.schedule.contraction.space import Irregular, analyse, in_order
 
 __all__ = ["ContractionNest", "StoreFn", "build_contraction", "candidates", "pack_block"]
 
@@ -51,9 +51,10 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
 
     `store(indices of the output axes, value)` gives the statement that finishes one element; it is called for
     every element exactly once.  The order of a sum depends on shapes, target and chooser only (taps of a border
-    come outermost; a small tile keeps partial sums), never on data.  What no tiling fits is computed by the
-    plain nest of the definition.
+    come outermost; a small tile keeps partial sums), never on data; on shapes alone where the target is `ordered`.
+    What no tiling fits is computed by the plain nest of the definition.
     """
+    c = in_order(c) if target.ordered else c
     found = candidates(c, a, b, store, target)
     if not found:
         return naive.build_contraction(c, a, b, store, target)
@@ -64,6 +65,7 @@ def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: 
     """Every tiling of `c` with its cost in cycles; none for an empty or irregular contraction."""
     if any(extent == 0 for _, extent in (*c.axes, *c.reduce_axes)):
         return []
+    c = in_order(c) if target.ordered else c
     try:
         request = Request(analyse(c), a, b, store, target, computed_lanes(target, c.dtype, a.dtype, b.dtype))
     except Irregular:

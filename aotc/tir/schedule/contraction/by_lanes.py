@@ -101,13 +101,18 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     long = written > 2 * req.target.budget.unrolled
     if borders and (long or not all(_is_static(d, set(tiles), req.reduction_vars) for d in borders)):
         return None
+    if taps and req.ordered:
+        before = list(req.c.reduce_axes[: req.c.reduce_axes.index(taps[-1]) + 1])
+        if len(before) > len(taps) and not attempt.along:
+            return None
+        taps = before
     panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
     x = req.operand(req.b, flat(split.b), None) if panel is None else panel.operand
     y = req.operand(req.a, pixels.position, padded)
     tiling = Tiling(
         _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
         Product(x, y, req.c.dtype, attempt.lanes, attempt.along),
-        Reduction((), (), taps, borders, [d for d in open_dims if d not in borders]),
+        Reduction((), (), taps, borders, [d for d in open_dims if d not in borders], ordered=req.ordered),
         Output(req.c.axes, req.store, pixels.unfuse),
     )
     name = req.name("lanes", attempt.axis, vectors=attempt.vectors, lanes=attempt.lanes)

@@ -61,6 +61,11 @@ class Request:
             raise Irregular("padding beside weights that may be infinite")
 
     @property
+    def ordered(self) -> bool:
+        """Whether sums must keep the order of the reduction axes."""
+        return self.target.ordered and self.c.dtype.is_float
+
+    @property
     def pixel_vars(self) -> set[Var]:
         return {var for var, _ in self.analysis.pixel}
 
@@ -145,6 +150,9 @@ def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
         work *= extent
     axes = [a for a in req.c.reduce_axes if a not in reduction.taps]
     looped, written = ([a for a in axes if (a[0] in unrolled) == out] for out in (False, True))
+    walked, wanted = [*reduction.taps, *looped, *written], req.c.reduce_axes
+    if req.ordered and [v for v, n in walked if n > 1] != [v for v, n in wanted if n > 1]:
+        raise Irregular("sums in another order")
     return replace(tiling, reduction=replace(reduction, looped=looped, unrolled=written))
 
 
@@ -152,7 +160,7 @@ def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
     """Several partial sums where accumulators are few, so that one need not wait for the other."""
     chains = 2 * req.target.tiles.latency  # the units begin two multiply-adds in a cycle
     reduction, wanted = tiling.reduction, -(-chains // _pairs(tiling))
-    if wanted == 1 or req.lanes == 1:
+    if wanted == 1 or req.lanes == 1 or req.ordered:
         return tiling
     written = math.prod(n for _, n in reduction.unrolled)
     if written >= 2:
@@ -171,6 +179,11 @@ def _bounded(req: Request, tiling: Tiling) -> Tiling:
     """What would be written out beyond the budget becomes loops, whose bodies keep as many steps as it allows."""
     most = req.target.budget.unrolled // _pairs(tiling)
     while (steps := math.prod(n for _, n in tiling.reduction.unrolled)) > max(1, most):
+        first, *others = tiling.reduction.unrolled
+        if req.ordered and others:
+            looped = [*tiling.reduction.looped, first]
+            tiling = replace(tiling, reduction=replace(tiling.reduction, looped=looped, unrolled=others))
+            continue
         axis = max(tiling.reduction.unrolled, key=lambda axis: axis[1])
         room = max(1, most * axis[1] // steps)
         tiling = _cut(tiling, axis, next(n for n in range(min(room, axis[1]), 0, -1) if axis[1] % n == 0))

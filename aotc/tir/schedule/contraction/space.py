@@ -11,6 +11,7 @@ A te.Contraction in, an `Analysis` of it out; operands become `Operand`s, flat p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Linear, Ranges, Var, bounds, graph, linear, substitute, te, walk
@@ -106,6 +107,17 @@ def analyse(c: te.Contraction) -> Analysis:
     pixel = tuple((v, n) for v, n in c.axes if v in of_a and v not in of_b)
     channel = tuple((v, n) for v, n in c.axes if v in of_b)
     return Analysis(c, a, b, ranges, pixel, channel)
+
+
+def in_order(c: te.Contraction) -> te.Contraction:
+    """The contraction with its taps (reduction axes that share an index of the data with an axis of the output) first.
+
+    It is the order of sums on `ordered` targets: tiles with borders can keep to it without a copy of the data.
+    """
+    outer = {var for var, _ in c.axes}
+    shared = [found for index in c.a_index if (found := variables(index)) & outer]
+    axes = sorted(c.reduce_axes, key=lambda axis: not any(axis[0] in found for found in shared))
+    return replace(c, reduce_axes=tuple(axes))
 
 
 def finite_weights(c: te.Contraction) -> bool:

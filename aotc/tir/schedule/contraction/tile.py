@@ -47,7 +47,8 @@ def written_out(tiling: Tiling) -> int:
         segments = dict(zip(tiling.levels, chosen, strict=True))
         tile = Tile.of(tiling, {axis: as_expr(0) for axis in segments}, segments)
         accs = len(tile.xs) * len(tile.ys)
-        taps = [n if accs * reduction.splits <= FEW else len(_runs(tile, var, n)) for var, n in reduction.taps]
+        few = accs * reduction.splits <= FEW and not reduction.ordered
+        taps = [n for _, n in reduction.taps] if few else map(len, _cut(tile))
         total += accs * unrolled * math.prod(taps)
     return total
 
@@ -88,24 +89,36 @@ def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
     keep the broadcasts that they share in registers, and the accumulators in memory.
     """
     taps = tile.tiling.reduction.taps
-    if sum(map(len, accs)) <= FEW:
+    if sum(map(len, accs)) <= FEW and not tile.tiling.reduction.ordered:
         points = product(*(range(extent) for _, extent in taps))
-        return _looped(tile, [s for at in points for s in _updates(tile, accs, [range(k, k + 1) for k in at])])
+        return _looped(tile, [s for at in points for s in _updates(tile, accs, [range(k, k + 1) for k in at])], {})
     stmts: list[Stmt] = []
-    for runs in product(*(_runs(tile, var, extent) for var, extent in taps)):
-        body = _looped(tile, _updates(tile, accs, runs))
+    for runs in product(*_cut(tile)):
+        fixed = {var: as_expr(run.start) for (var, _), run in zip(taps, runs, strict=True) if len(run) == 1}
+        body = _looped(tile, _updates(tile, accs, runs), fixed)
         for (var, _), run in reversed(list(zip(taps, runs, strict=True))):
             body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start, kind="reduction")
         stmts.append(body)
     return Block(stmts)
 
 
-def _looped(tile: Tile, updates: Sequence[Stmt]) -> Stmt:
-    """Updates inside the loops of the reduction, where the data is in range."""
+def _cut(tile: Tile) -> list[list[range]]:
+    """The ranges of the taps in runs; where an inner one is cut and order matters, the outer ones are taken singly."""
+    reduction = tile.tiling.reduction
+    runs = [_runs(tile, var, extent) for var, extent in reduction.taps]
+    if not reduction.ordered:
+        return runs
+    cut = max((k for k, found in enumerate(runs) if len(found) > 1), default=0)
+    single = ([range(k, k + 1) for k in range(n)] for _, n in reduction.taps[:cut])
+    return [*single, *runs[cut:]]
+
+
+def _looped(tile: Tile, updates: Sequence[Stmt], fixed: Mapping[Var, Expr]) -> Stmt:
+    """Updates inside the loops of the reduction, where the data is in range; `fixed` are taps of one value."""
     reduction = tile.tiling.reduction
     tests: list[Expr] = []
     for dim in reduction.guards:
-        index = simplify(substitute(dim.index.expr(), dict(tile.origin)), {})
+        index = simplify(substitute(dim.index.expr(), {**tile.origin, **fixed}), {})
         tests += [index >= 0, index < dim.extent]
     condition = all_of(*tests)
     if isinstance(condition, Const) and not condition.value:

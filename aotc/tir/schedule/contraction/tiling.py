@@ -73,6 +73,7 @@ class Reduction:
     borders    dimensions of `y` that may be out of range, depending on positions in a tile and on taps
     guards     dimensions of `y` that may be out of range, depending on loops
     splits     partial sums of each element, so that one multiply-add need not wait for the one before it
+    ordered    steps keep the order of taps, loops and what is written out
     """
 
     looped: Sequence[te.Axis]
@@ -81,6 +82,7 @@ class Reduction:
     borders: Sequence[Dimension] = ()
     guards: Sequence[Dimension] = ()
     splits: int = 1
+    ordered: bool = False
 
     @property
     def steps(self) -> int:

@@ -29,6 +29,7 @@ from aotc.tir.loops.nest import literal, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
+from aotc.tir.target import Threads
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
 #: Least results of a row whose accumulators are summed together, where neighbours read up to _ROW_STRIDE apart.
@@ -39,6 +40,8 @@ _WINDOW: Final = 32
 _WINDOW_GUARDED: Final = 9
 #: Partial accumulators on targets without vectors: enough to hide the latency of an addition.
 _SCALAR_LANES: Final = 4
+#: Partial accumulators on every `ordered` target.
+ORDERED_LANES: Final = 8
 
 
 def identity(combiner: str, dtype: DType) -> Expr:
@@ -99,7 +102,7 @@ def _stride(stmt: Stmt, var: Var) -> int | None:
 
 def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int) -> Stmt:
     builder, dtype = parts.builder, parts.acc.dtype
-    lanes = max(builder.target.lanes(dtype), _SCALAR_LANES)
+    lanes = ORDERED_LANES if builder.target.ordered else max(builder.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not written(parts.update) else None
     strided = row is not None and row <= _ROW_STRIDE and free[-1][1] >= _ROW_STRIDED
     window = _window(parts.update) if strided else None
@@ -150,7 +153,8 @@ def _innermost(stmt: Stmt) -> For | None:
 
 def _parts_of_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> int:
     """Parts in which many rows become one, which threads can share; 0 for a reduction as a whole."""
-    threads = parts.builder.target.threads
+    target = parts.builder.target
+    threads = Threads() if target.ordered else target.threads
     if threads is None:
         return 0
     values = literal(parts.update)

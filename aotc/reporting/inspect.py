@@ -43,8 +43,12 @@ def _largest(program: Program) -> list[dict[str, Any]]:
 
 def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
     """The loops without vectors, and why they have none."""
-    found = [(kernel, loop) for kernel in program.kernels for loop in scalar_loops(kernel, target)]
-    return [{"kernel": k.name, "loop": s.loop, "reason": s.reason, "nodes": _places(k.span)} for k, s in found]
+    rows = list[dict[str, Any]]()
+    for kernel in program.kernels:
+        facts = {"kernel": kernel.name, "nodes": _places(kernel.span)}
+        found = scalar_loops(kernel, target)
+        rows += [{**facts, "loop": s.loop, "reason": s.reason} for s in found]
+    return rows
 
 
 def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:

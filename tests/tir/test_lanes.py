@@ -128,6 +128,24 @@ def test_outer_loops_take_what_inner_ones_cannot() -> None:
     np.testing.assert_array_equal(run_kernel(kernel, [data])[0], data.reshape(10, 64).sum(0))
 
 
+def places(extent: int, step: int, start: int) -> Kernel:
+    """y[i] = the place start + step * i as int32, plus x[i] as int32."""
+    x, y, i = Buffer("x", INDEX, extent), Buffer("y", DType("int32"), extent), Var("i")
+    value = cast(i * step + start, "int32") + cast(Load(x, i), "int32")
+    return Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, extent, Store(y, i, value)))
+
+
+@pytest.mark.parametrize(("step", "start"), [(1, 0), (3, 2**31 - 9), (-7, 5), (2**31 - 1, 3)])
+def test_places_are_numbers_of_lanes(step: int, start: int, tmp_path: Path) -> None:
+    kernel = places(45, step, start)
+    assert vectors_in(with_vectors(kernel, X86_64_V4))
+    data = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 45)
+    compare([(kernel, [data])], tmp_path)
+    with np.errstate(over="ignore"):
+        expected = (np.arange(45) * step + start).astype(np.int32) + data.astype(np.int32)
+    np.testing.assert_array_equal(run_kernel(with_vectors(kernel, X86_64_V4), [data])[0], expected)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("flags", FLAGS, ids=str)
 def test_halves_have_the_same_bits(flags: tuple[str, ...], tmp_path: Path) -> None:

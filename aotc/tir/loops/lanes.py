@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from aotc.ir import frozen
+from aotc.ir import DType, frozen
 from aotc.tir import INDEX, Block, Buffer, Const, Declare, Expr, For, Kernel, Target, Var, linear, maximum, minimum
-from aotc.tir.expr import Binary, Call, Cast, Load
+from aotc.tir.expr import Binary, Call, Cast, Load, cast
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.dependence import read, written
 from aotc.tir.loops.nest import refreshed, substituted
@@ -32,11 +32,18 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
     """The kernel with vectors in its independent loops, on targets that have any."""
     if kernel.source is not None or target.is_scalar:
         return kernel
-    source, registers = ("lanes", kernel, target.vector_bytes, target.registers), target.registers // 2
-    loops = _Lanes(target.vector_bytes, _shared(kernel))
+    registers = target.registers // 2
+    source = ("lanes", kernel, target.vector_bytes, registers)
+    numbers = Buffer("lane_numbers", DType("int32"), target.vector_bytes, "stack", 64)
+    loops = _Lanes(target.vector_bytes, _shared(kernel), numbers)
 
     def make() -> Kernel:
-        return replace(kernel, body=in_registers(loops.statement(kernel.body, {}), registers))
+        body = in_registers(loops.statement(kernel.body, {}), registers)
+        if numbers not in read(body):
+            return replace(kernel, body=body)
+        lane = Var("lane")
+        filled = For(lane, numbers.size, Store(numbers, lane, cast(lane, "int32")))
+        return replace(kernel, body=Block((filled, body)), stack=(*kernel.stack, numbers))
 
     return remembered_kernel("lanes", source, kernel.span, make)
 
@@ -54,7 +61,9 @@ def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
     if _Lanes(0, _shared(kernel)).reads_behind(loop):
         return "results that may lie where other elements are read"
     try:
-        vector_form(*_of_lanes(loop, loop.begin), LEAST, {}, inside=_is_inside(loop.body, ranges))
+        inside = _is_inside(loop.body, ranges)
+        numbers = Buffer("lane_numbers", DType("int32"), LEAST)
+        vector_form(*_of_lanes(loop, loop.begin), LEAST, {}, inside=inside, numbers=numbers)
     except ScalarError as error:
         return str(error)
     return "elements that lie apart, for few operations"
@@ -67,10 +76,15 @@ def _shared(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
 
 @frozen
 class _Lanes:
-    """Makes the loops, of vectors of `width` bytes; `shared` are pairs of buffers that may be the same memory."""
+    """Makes the loops, of vectors of `width` bytes.
+
+    shared    pairs of buffers that may be the same memory
+    numbers   those of lanes, for places as values
+    """
 
     width: int
     shared: frozenset[tuple[Buffer, Buffer]]
+    numbers: Buffer | None = None
 
     def statement(self, stmt: Stmt, ranges: Ranges) -> Stmt:
         """Innermost loops first: where these stay scalar, those around them are tried."""
@@ -94,7 +108,7 @@ class _Lanes:
         if isinstance(count, Const) and count.value == 0:
             return self._vectors(loop, lanes // 2, inside)
         var, once = Var(loop.var.name), isinstance(count, Const) and count.value == lanes
-        vectors = _vector_body(loop, loop.begin if once else var, lanes, inside)
+        vectors = self._body(loop, loop.begin if once else var, lanes, inside)
         if vectors is None or not _pays(loop, vectors):
             return None
         whole = simplify(loop.begin + count, {})
@@ -105,11 +119,15 @@ class _Lanes:
             return Block((Declare(rest, whole), most, replace(loop, begin=rest)))
         if whole == loop.end:
             return most
-        last = _vector_body(loop, loop.end - lanes, lanes, inside) if self._repeats(loop) else None
+        last = self._body(loop, loop.end - lanes, lanes, inside) if self._repeats(loop) else None
         if last is not None:  # some elements are computed twice
             return Block((most, last))
         remainder = replace(loop, begin=whole, body=refreshed(loop.body))
         return Block((most, self._vectors(remainder, lanes // 2, inside) or remainder))
+
+    def _body(self, loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
+        """The body of a loop for `lanes` iterations from `first` on."""
+        return vectorized(*_of_lanes(loop, first), lanes, {}, inside=inside, numbers=self.numbers)
 
     def _repeats(self, loop: For) -> bool:
         """Whether an iteration may run twice: nothing that is written is read."""
@@ -158,11 +176,6 @@ def _is_inside(stmt: Stmt, ranges: Ranges) -> bool:
     known = ranges_in((s for s in walk_stmts(stmt) if isinstance(s, For)), dict(ranges))
     reached = ((load, bounds(load.index, known)) for load in _loads(stmt))
     return all(low >= 0 and high < load.buffer.size for load, (low, high) in reached)
-
-
-def _vector_body(loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
-    """The body for `lanes` iterations from `first` on."""
-    return vectorized(*_of_lanes(loop, first), lanes, {}, inside=inside)
 
 
 def _of_lanes(loop: For, first: Expr) -> tuple[Stmt, Var]:

@@ -51,7 +51,8 @@ class _Keeper:
         loop = stmts[k]
         if not isinstance(loop, For) or loop.kind == "independent":
             return None
-        for buffer in sorted((b for b in written(loop) & read(loop) if b.private), key=lambda b: b.name):
+        private = [b for b in written(loop) & read(loop) if b.private]
+        for buffer in sorted(private, key=lambda b: b.name):
             core = self.unrolled(loop, buffer)
             if core is None or not self.fits([core], buffer):
                 continue
@@ -91,8 +92,12 @@ class _Keeper:
                 size = sum(1 for _ in nodes(stmt.body))
                 if not 0 < len(values) <= self.most or len(values) * size > _NODES:
                     return None
-                copies = (substituted(refreshed(stmt.body), {stmt.var: Const(v, stmt.var.dtype)}) for v in values)
-                return self.unrolled(Block(simplify_stmt(copy, {}) for copy in copies), buffer)
+                copies: list[Stmt] = []
+                for value in values:
+                    fresh = refreshed(stmt.body)
+                    copy = substituted(fresh, {stmt.var: Const(value, INDEX)})
+                    copies.append(simplify_stmt(copy, {}))
+                return self.unrolled(Block(copies), buffer)
             case Block():
                 parts = [self.unrolled(s, buffer) for s in stmt.stmts]
                 return None if None in parts else Block(s for s in parts if s is not None)
@@ -125,11 +130,14 @@ def _kept(region: Block, buffer: Buffer) -> list[Stmt]:
     for stmt in region.stmts:
         fresh = sorted(_places(stmt, buffer) - registers.keys())
         made = {place: Var(buffer.name, buffer.dtype, place[1]) for place in fresh}
-        if isinstance(stmt, Store) and stmt.buffer is buffer and len(fresh) == 1 and buffer not in read(stmt):
+        fills = isinstance(stmt, Store) and buffer not in read(stmt)
+        if fills and isinstance(stmt, Store) and len(fresh) == 1:
             found.append(Declare(made[fresh[0]], stmt.value))
             registers |= made
             continue
-        found.extend(Declare(var, Load(buffer, Const(i, INDEX), lanes)) for (i, lanes), var in made.items())
+        for (first, lanes), var in made.items():
+            held = Load(buffer, Const(first, INDEX), lanes)
+            found.append(Declare(var, held))
         registers |= made
         found.append(_replaced(stmt, buffer, registers))
     stores = (Store(buffer, Const(i, INDEX), var) for (i, _), var in sorted(registers.items()))

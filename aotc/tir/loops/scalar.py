@@ -55,7 +55,8 @@ def _found(kernel: Kernel, stmt: Stmt, nest: Sequence[For], ranges: Ranges, *, b
         behind = False
     for child in stmt_children(stmt):
         yield from _found(kernel, child, nest, ranges, behind=behind)
-        behind = behind if isinstance(child, For) and 0 < extent_of(child) < LEAST else made_of_vectors(child)
+        left_over = isinstance(child, For) and 0 < extent_of(child) < LEAST
+        behind = behind if left_over else made_of_vectors(child)
 
 
 def _judged(kernel: Kernel, nest: Sequence[For], ranges: Ranges) -> Iterator[ScalarLoop]:
@@ -64,7 +65,8 @@ def _judged(kernel: Kernel, nest: Sequence[For], ranges: Ranges) -> Iterator[Sca
     worth = [loop for loop in reversed(scalar) if loop.kind != "serial" and _most(loop, ranges) > 1]
     if worth and math.prod(_most(loop, ranges) for loop in nest) >= _FEW:
         short = [*takewhile(lambda loop: _most(loop, ranges) < LEAST, worth)]
-        reasons = dict.fromkeys(why_scalar(loop, kernel, ranges) for loop in worth[: len(short) + 1])
+        tried = worth[: len(short) + 1]
+        reasons = dict.fromkeys(why_scalar(loop, kernel, ranges) for loop in tried)
         yield ScalarLoop(", ".join(loop.var.name for loop in scalar), "; ".join(reasons))
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Final
+from typing import Any, Final
 
-from aotc.ir import frozen
-from aotc.tir import Broadcast, Const, Expr, Load, Var, walk
+from aotc.ir import DType, frozen
+from aotc.tir import Broadcast, Buffer, Const, Expr, Load, Var, walk
 from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Select, Unary, cast, substitute
 from aotc.tir.functions.table import definition
 from aotc.tir.simplify import linear, simplify
@@ -35,25 +35,37 @@ class ScalarError(Exception):
 
 
 def vectorized(
-    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, most: int | None = None, inside: bool = False
+    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, most: int | None = None, **how: Any
 ) -> Stmt | None:
     """`stmt` for all values of `lane` from 0 to `lanes` - 1; None if it has no vector form.
 
     vectors    what takes the place of scalar registers from outside
     most       operations in it, beside those on indices; None for any number
-    inside     whether everything that it reads is there whatever its conditions are
+    how        what else `vector_form` takes
     """
     if most is not None and sum(isinstance(n, _WORK) and n.dtype != INDEX for n in nodes(stmt)) > most:
         return None
     try:
-        return vector_form(stmt, lane, lanes, vectors, inside=inside)
+        return vector_form(stmt, lane, lanes, vectors, **how)
     except ScalarError:
         return None
 
 
-def vector_form(stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, inside: bool = False) -> Stmt:
-    """What `vectorized` gives; ScalarError, which says why, where there is no vector form."""
-    return Block(_Vectorizer(lane, lanes, inside, dict(vectors)).statements((stmt,)))
+def vector_form(
+    stmt: Stmt,
+    lane: Var,
+    lanes: int,
+    vectors: Mapping[Var, Expr],
+    *,
+    inside: bool = False,
+    numbers: Buffer | None = None,
+) -> Stmt:
+    """What `vectorized` gives; ScalarError, which says why, where there is no vector form.
+
+    inside     whether everything that it reads is there whatever its conditions are
+    numbers    int32 from 0 up, at least as many as lanes, for places as values; None to have none
+    """
+    return Block(_Vectorizer(lane, lanes, inside, dict(vectors), numbers).statements((stmt,)))
 
 
 @frozen
@@ -62,6 +74,7 @@ class _Vectorizer:
 
     inside    whether everything may be read whatever conditions are
     vectors   of the registers met so far
+    numbers   those of the lanes
     amounts   the greatest values of registers of integers, as far as they are known
     """
 
@@ -69,6 +82,7 @@ class _Vectorizer:
     lanes: int
     inside: bool
     vectors: dict[Var, Expr]
+    numbers: Buffer | None = None
     amounts: dict[Var, int] = field(default_factory=dict)
 
     def statements(self, stmts: Iterable[Stmt]) -> list[Stmt]:
@@ -127,8 +141,8 @@ class _Vectorizer:
                 return Binary(expr.op, self.value(expr.a), self.value(expr.b))
             case Unary():
                 return Unary(expr.op, self.value(expr.a))
-            case Cast():
-                return cast(self.value(expr.a), dtype)
+            case Cast(a=a):
+                return self._numbered(a, dtype) or cast(self.value(a), dtype)
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
                 return Bitcast(dtype, self.value(expr.a))
             case Call() if _is_of_vectors(expr):
@@ -136,6 +150,16 @@ class _Vectorizer:
             case Select(cond=cond) if self.inside or not self._varies(cond) or _may_read_all(expr):
                 return Select(self.value(cond) if self._varies(cond) else cond, self.value(expr.a), self.value(expr.b))
         raise ScalarError(_why_scalar(expr))
+
+    def _numbered(self, index: Expr, dtype: DType) -> Expr | None:
+        """An index as int32, modulo its width; None for other numbers."""
+        if self.numbers is None or index.dtype != INDEX or dtype != "int32":
+            return None
+        step, first = self._place(index)
+        if step is None or abs(step) >> 31:
+            return None
+        apart = Load(self.numbers, Const(0, INDEX), self.lanes)
+        return Broadcast(cast(first, dtype), self.lanes) + (apart if step == 1 else apart * step)
 
     def _load(self, load: Load) -> Load:
         step, index = self._place(load.index)

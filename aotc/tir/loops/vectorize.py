@@ -142,7 +142,7 @@ class _Vectorizer:
             case Unary():
                 return Unary(expr.op, self.value(expr.a))
             case Cast(a=a):
-                return self._numbered(a, dtype) or cast(self.value(a), dtype)
+                return self._numbered(a, dtype) or _by_halves(self.value(a), dtype)
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
                 return Bitcast(dtype, self.value(expr.a))
             case Call() if _is_of_vectors(expr):
@@ -234,6 +234,17 @@ def _is_of_vectors(call: Call) -> bool:
     if call.name == "abs" or (call.name in _PRIMITIVE and dtype.is_float):
         return True
     return definition(call.name, dtype) is not None
+
+
+def _by_halves(value: Expr, dtype: DType) -> Expr:
+    """Integers converted from each width to the next one: compilers make wider steps element by element."""
+    if value.dtype.is_integer and not dtype.is_bool and not dtype.is_narrow_float:
+        widest = dtype.bits // 2 if dtype.is_integer else 32
+        while value.dtype.bits < widest:
+            value = cast(value, f"int{value.dtype.bits * 2}")
+        while value.dtype.bits > 2 * dtype.bits:
+            value = cast(value, f"int{value.dtype.bits // 2}")
+    return cast(value, dtype)
 
 
 def _may_read_all(chosen: Select) -> bool:

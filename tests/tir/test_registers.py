@@ -21,10 +21,10 @@ from aotc.tir.stmt import Block, For, If, Kernel, Store, forall, loops, walk_stm
 from aotc.tir.target import X86_64_V3, Target, get_target
 from aotc.tir.verify import verify
 from tests.codegen.batch import run_batch
+from tests.codegen.bits import same
 from tests.ops.harness import Array, Job, assert_agrees, flat, kernel_job
 from tests.share import share
 from tests.targets.machines import native_targets
-from tests.tir.test_lanes import same_bits
 
 SINGLE = DType("float32")
 EXTENTS = (33, 275)
@@ -62,7 +62,7 @@ def kept(kernel: Kernel) -> bool:
     made = with_vectors(kernel, X86_64_V3)
     verify(made)
     data = np.random.default_rng(0).standard_normal(kernel.inputs[0].size).astype(np.float32)
-    same_bits(run_kernel(made, [data])[0], run_kernel(kernel, [data])[0])
+    assert same(run_kernel(made, [data])[0], run_kernel(kernel, [data])[0])
     return stores_in_loops(made) == 0
 
 
@@ -125,8 +125,8 @@ def test_reductions_have_the_same_bits(part: int, target: str, tmp_path: Path) -
     for (job, op, sample), (kernel, _), outputs in zip(found, wide, compiled, strict=True):
         verify(kernel)
         (expected,), (seen,), (c,) = run_kernel(job.kernel, job.inputs), run_kernel(kernel, job.inputs), outputs
-        same_bits(seen, expected, f"{kernel.name}: interpreted")
-        same_bits(c, expected, f"{kernel.name}: compiled")
+        assert same(seen, expected), f"{kernel.name}: interpreted"
+        assert same(c, expected), f"{kernel.name}: compiled"
         if op.expand is None:
             (exact,) = flat(op.reference(sample.attrs, *sample.args))
             assert_agrees(c.reshape(exact.shape), exact, Accuracy.ROUNDING)

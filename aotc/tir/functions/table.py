@@ -9,7 +9,20 @@ from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Expr
-from aotc.tir.functions import exponential, inverse, logarithm, narrow, power, rounding, single, trigonometric
+from aotc.tir.functions import (
+    double,
+    double_gamma,
+    double_inverse,
+    exponential,
+    inverse,
+    logarithm,
+    narrow,
+    power,
+    remainder,
+    rounding,
+    single,
+    trigonometric,
+)
 from aotc.tir.functions.define import Function, defined
 from aotc.tir.functions.fuse import fused as fuse
 from aotc.tir.stmt import Declare
@@ -27,14 +40,24 @@ _SINGLE: Final[Mapping[str, _Formula]] = {
     )
     for name in names.split()
 }
+_DOUBLE: Final[Mapping[str, _Formula]] = {
+    name: getattr(module, name)
+    for module, names in (
+        (double, "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh erf pow"),
+        (double_inverse, "asin acos atan atan2 asinh acosh atanh cbrt"),
+        (double_gamma, "tgamma lgamma"),
+    )
+    for name in names.split()
+}
 #: Functions with one right result, which libraries have for one number.
 ROUNDING: Final[Mapping[str, _Formula]] = {
     "floor": rounding.floor, "ceil": rounding.ceil, "trunc": rounding.trunc,
     "round_even": rounding.round_even, "round_away": rounding.round_away,
+    "fmod": remainder.fmod,
 }  # fmt: skip
 _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
-    **{(name, "float64"): formula for name, formula in ROUNDING.items()},
+    **{(name, "float64"): formula for name, formula in (*_DOUBLE.items(), *ROUNDING.items())},
     **{("rsqrt", name): single.rsqrt for name in ("float32", "float64")},
 }
 
@@ -48,6 +71,17 @@ _BOUNDS: Final = {
 #: A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal.  Tests
 #: compare every float with the C library's functions in double.  sigmoid uses exp.
 ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
+
+_DOUBLE_BOUNDS: Final = {
+    0.0: "fmod",
+    1.0: "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh cbrt pow"
+    " tgamma lgamma",
+    1.5: "expm1 erf",
+}
+#: The largest errors of functions of float64.  Tests compare samples with numbers of 64 bits and more.
+#:
+#: That of lgamma below -2, where it has zeros, is in units of 1/4 at least.
+ULP_DOUBLE: Final = {name: bound for bound, names in _DOUBLE_BOUNDS.items() for name in names.split()}
 
 
 @cache

@@ -35,7 +35,7 @@ class _Maker:
         self.choose, self.numbers = choose, numbers
         self.inputs: list[Buffer] = []
         self.i, self.j = Var("i"), Var("j")
-        self.rows, self.extent = choose.choice([(1, 37), (3, 16), (2, 45), (5, 3), (1, 70)])
+        self.rows, self.extent = choose.choice([(1, 37), (3, 16), (2, 45), (5, 3), (70, 3), (41, 6), (1, 70)])
 
     def kernel(self, name: str) -> tuple[Kernel, list[np.ndarray[Any, Any]]]:
         registers: dict[Var, Expr] = {}
@@ -83,7 +83,7 @@ class _Maker:
         buffer = Buffer(f"x{len(self.inputs)}", dtype, size)
         self.inputs.append(buffer)
         if step == 0:
-            return Load(buffer, self.i * 1)
+            return Load(buffer, self.choose.choice([self.i * 1, self.j * 1]))
         at = (self.i * self.extent + self.j) * abs(step)
         return Load(buffer, size - 1 - at if step < 0 else at)
 

@@ -128,6 +128,33 @@ def test_outer_loops_take_what_inner_ones_cannot() -> None:
     np.testing.assert_array_equal(run_kernel(kernel, [data])[0], data.reshape(10, 64).sum(0))
 
 
+def short(rounds: int, extent: int, *, begin: int = 0, shift: int = 0) -> Kernel:
+    """y = x * exp(b) + c, where a row of b is for each round, and c is one number for each."""
+    x, b, c = (Buffer(n, SINGLE, size) for n, size in (("x", rounds * extent + shift), ("b", extent), ("c", rounds)))
+    y, i, j, r = Buffer("y", SINGLE, rounds * extent), Var("i"), Var("j"), Var("r", SINGLE)
+    at = i * extent + j
+    value = Load(x, at + shift) * r + (Load(c, i) if shift == 0 else 2.0)
+    body = Block((Declare(r, call("exp", Load(b, j))), Store(y, at, value)))
+    clear = forall(k := Var("k"), rounds * extent, Store(y, k, as_expr(0.0)))
+    nest = forall(i, rounds, forall(j, extent, body), begin=begin)
+    return Kernel(name="k", inputs=(x, b, c), outputs=(y,), body=Block((clear, nest)))
+
+
+@pytest.mark.parametrize(("rounds", "extent", "begin"), [(99, 3, 0), (50, 7, 3), (64, 5, 0), (80, 2, 1), (33, 6, 0)])
+def test_short_loops_are_packed(rounds: int, extent: int, begin: int, tmp_path: Path) -> None:
+    kernel = short(rounds, extent, begin=begin, shift=1)
+    made = with_vectors(kernel, X86_64_V3)
+    assert len(made.stack) == 1 and max(steps(made)) > 1
+    rng = np.random.default_rng(0)
+    data = [rng.standard_normal(b.size).astype(np.float32) for b in kernel.inputs]
+    compare([(kernel, data)], tmp_path)
+
+
+def test_what_differs_from_round_to_round_is_not_packed() -> None:
+    assert with_vectors(short(99, 3), X86_64_V3).stack == ()
+    assert with_vectors(short(9, 3, shift=1), X86_64_V3).stack == ()  # too few rounds
+
+
 def places(extent: int, step: int, start: int) -> Kernel:
     """y[i] = the place start + step * i as int32, plus x[i] as int32."""
     x, y, i = Buffer("x", INDEX, extent), Buffer("y", DType("int32"), extent), Var("i")

@@ -12,5 +12,6 @@ In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
 
 `dependence` proves what loops say of their iterations, and finds which statements touch the same memory; `nest`
 merges, splits and unrolls loops; `vectorize` gives bodies vector forms, which `lanes` puts into
-loops; `registers` keeps vectors of scratch in registers; `scalar` says which loops have no vectors, and why.
+loops; `pack` makes short loops longer; `registers` keeps vectors of scratch in registers;
+`scalar` says which loops have no vectors, and why.
 """

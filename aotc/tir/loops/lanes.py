@@ -10,7 +10,7 @@ What has no vector form stays as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import DType, frozen
@@ -19,6 +19,7 @@ from aotc.tir.expr import Binary, Call, Cast, Load, cast
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.dependence import read, written
 from aotc.tir.loops.nest import refreshed, substituted
+from aotc.tir.loops.pack import packed
 from aotc.tir.loops.registers import in_registers
 from aotc.tir.loops.vectorize import ScalarError, vector_form, vectorized
 from aotc.tir.simplify import Ranges, bounds, simplify
@@ -39,11 +40,12 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
 
     def make() -> Kernel:
         body = in_registers(loops.statement(kernel.body, {}), registers)
+        stack = (*kernel.stack, *loops.scratch)
         if numbers not in read(body):
-            return replace(kernel, body=body)
+            return replace(kernel, body=body, stack=stack)
         lane = Var("lane")
         filled = For(lane, numbers.size, Store(numbers, lane, cast(lane, "int32")))
-        return replace(kernel, body=Block((filled, body)), stack=(*kernel.stack, numbers))
+        return replace(kernel, body=Block((filled, body)), stack=(*stack, numbers))
 
     return remembered_kernel("lanes", source, kernel.span, make)
 
@@ -80,15 +82,19 @@ class _Lanes:
 
     shared    pairs of buffers that may be the same memory
     numbers   those of lanes, for places as values
+    scratch   of what was packed
     """
 
     width: int
     shared: frozenset[tuple[Buffer, Buffer]]
     numbers: Buffer | None = None
+    scratch: list[Buffer] = field(default_factory=list)
 
     def statement(self, stmt: Stmt, ranges: Ranges) -> Stmt:
         """Innermost loops first: where these stay scalar, those around them are tried."""
         if isinstance(stmt, For):
+            if (found := self._packed(stmt, ranges)) is not None:
+                return found
             ranges = ranges_in([stmt], dict(ranges))
         made = rebuilt(stmt, lambda s: self.statement(s, ranges))
         if not isinstance(stmt, For) or stmt.kind != "independent" or stmt.step != 1 or made_of_vectors(made):
@@ -99,6 +105,17 @@ class _Lanes:
         while lanes >= LEAST and most < 2 * lanes and not isinstance(stmt.end, Const):
             lanes //= 2  # it would be hard to prove what a loop does that may be empty
         return self._vectors(stmt, lanes, _is_inside(stmt.body, ranges)) or made
+
+    def _packed(self, nest: For, ranges: Ranges) -> Stmt | None:
+        """A nest with its short inner loop packed; None for another one."""
+        shared = {buffer for pair in self.shared for buffer in pair}
+        lanes = self.width // _widest(nest) if isinstance(nest.body, For) else 0
+        found = packed(nest, lanes, dict(ranges), shared) if lanes >= LEAST else None
+        if found is None:
+            return None
+        stmt, scratch = found
+        self.scratch.extend(scratch)
+        return self.statement(stmt, ranges)
 
     def _vectors(self, loop: For, lanes: int, inside: bool) -> Stmt | None:
         """A loop over vectors, and a remainder loop where one is needed; None where no vector fits."""

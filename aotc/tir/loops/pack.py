@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inner loops that are shorter than vectors, packed: rounds of the loop around them become one longer loop.
+
+    for i in 0..99:                          for e in 0..24: row[e] = exp(b[e % 3])
+      for j in 0..3:                   ->    for i in 0..96 by 8:
+        y[3 * i + j] = x[3 * i + j]            for e in 0..24: y[3 * i + e] = x[3 * i + e] * row[e]
+          * exp(b[j])                        the rounds from 96 on as before
+
+What is written lies side by side; what is read lies so, too, or is the same in each round: then it is computed once,
+for as many rounds as are whole vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set as AbstractSet
+from dataclasses import field, replace
+from typing import Final
+
+from aotc.ir import frozen
+from aotc.tir.expr import (
+    INDEX,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Var,
+    mentioned,
+    operands,
+    private_buffer,
+    substitute,
+    walk,
+    with_operands,
+)
+from aotc.tir.loops.dependence import Ranges, counted, straight_line, written
+from aotc.tir.loops.nest import refreshed
+from aotc.tir.simplify import bounds, linear
+from aotc.tir.stmt import Block, Declare, For, Stmt, Store, forall, map_exprs
+
+#: Longer loops that pay for computing what is the same in each round.
+_PAYS: Final = 4
+#: Values of that.
+_MOST: Final = 256
+
+
+class _ApartError(Exception):
+    """What a loop reads or writes does not lie as its rounds follow each other."""
+
+
+def packed(nest: For, lanes: int, ranges: Ranges, shared: AbstractSet[Buffer]) -> tuple[Stmt, list[Buffer]] | None:
+    """The longer loop with what is around it, and its scratch; None for a nest that it cannot be made of.
+
+    lanes     of vectors for the inner loop
+    ranges    of the variables around the nest
+    shared    buffers that may be the memory of another one
+    """
+    inner, rounds = nest.body, counted(nest)
+    if not isinstance(inner, For) or {nest.kind, inner.kind} != {"independent"}:
+        return None
+    short = counted(inner)
+    many = lanes // math.gcd(len(short), lanes)
+    if short.start != 0 or not 1 < len(short) < lanes or len(rounds) < _PAYS * many:
+        return None
+    if {nest.step, inner.step} != {1} or straight_line(inner) is None or len(short) * many > _MOST:
+        return None
+    longer = refreshed(nest)
+    inside = longer.body if isinstance(longer, For) else longer
+    if not isinstance(longer, For) or not isinstance(inside, For):
+        raise AssertionError("a copy is of its kind")
+    changing = {s.var for s in straight_line(inside) or () if isinstance(s, Declare)} | written(inside) | shared
+    known = {**ranges, inside.var: (0, len(short) - 1)}
+    packer = _Packer(longer.var, inside.var, len(short), many, known, frozenset(changing))
+    try:
+        body = map_exprs(inside.body, packer.value)
+    except _ApartError:
+        return None
+    end = rounds.start + len(rounds) // many * many
+    most = forall(longer.var, end, forall(inside.var, len(short) * many, body), begin=rounds.start, step=many)
+    rest = () if end == rounds.stop else (replace(nest, begin=Const(end, INDEX)),)
+    return Block((*packer.filled(), most, *rest)), [row for row, _ in packer.rows]
+
+
+@frozen
+class _Packer:
+    """Makes expressions of the longer loop.
+
+    outer, inner    variables of the loops
+    short, many     iterations of the inner one, and rounds of it that are packed
+    ranges          of the variables that are known
+    changing        what is not the same in each round
+    rows            scratch and the expression whose values for `inner` it holds
+    """
+
+    outer: Var
+    inner: Var
+    short: int
+    many: int
+    ranges: Ranges
+    changing: frozenset[Var | Buffer]
+    rows: list[tuple[Buffer, Expr]] = field(default_factory=list)
+
+    def value(self, expr: Expr) -> Expr:
+        """An expression of an iteration of the inner loop, in the longer loop."""
+        if isinstance(expr, Load) or expr.dtype != INDEX:
+            if self.inner in mentioned(expr) and self.is_steady(expr):
+                return self.held(expr)
+            return with_operands(expr, tuple(map(self.value, operands(expr))))
+        form = linear(expr, {})
+        of_round, of_one = form.coefficient(self.outer), form.coefficient(self.inner)
+        if of_round is None or of_one is None or of_round != self.short * of_one:
+            raise _ApartError
+        return expr
+
+    def is_steady(self, expr: Expr) -> bool:
+        """Whether an expression has one value in all rounds, and may be computed where no condition is known."""
+        loads = [n for n in walk(expr) if isinstance(n, Load)]
+        limits = [(bounds(n.index, self.ranges), n.buffer.size) for n in loads]
+        inside = all(low >= 0 and high < size for (low, high), size in limits)
+        return inside and self.outer not in mentioned(expr) and self.changing.isdisjoint(mentioned(expr))
+
+    def held(self, expr: Expr) -> Expr:
+        found = [row for row, value in self.rows if value == expr]
+        if not found:
+            found = [private_buffer("row", expr.dtype, self.short * self.many, "stack")]
+            self.rows.append((found[0], expr))
+        return Load(found[0], self.inner)
+
+    def filled(self) -> list[Stmt]:
+        """What fills the scratch."""
+        made: list[Stmt] = []
+        for row, value in self.rows:
+            first, at = Var(self.inner.name), Var(self.inner.name)
+            own = Store(row, first, substitute(value, {self.inner: first}))
+            again = Store(row, at, Load(row, at - self.short))
+            made.append(For(first, self.short, own))
+            made.append(For(at, row.size, again, begin=self.short))
+        return made

@@ -29,7 +29,7 @@ from tests.targets.machines import Machine, machine
 
 _NAMES = """
 exp log tanh erf sigmoid sin cos tan rsqrt power exp2 expm1 log2 log10 log1p cbrt asin acos atan sinh cosh asinh acosh
-atanh atan2
+atanh atan2 tgamma lgamma
 """
 NAMES = _NAMES.split()
 """In the order of ulp.c."""

@@ -48,6 +48,13 @@ def summed(a: Expr, b: Expr) -> Pair:
     return s, b - (s - a)
 
 
+def any_sum(a: Expr, b: Expr) -> Pair:
+    """a + b, exact, whichever is greater (Knuth)."""
+    s = a + b
+    v = s - a
+    return s, (a - (s - v)) + (b - v)
+
+
 def product(a: Expr, b: Expr) -> Pair:
     """a * b, exact."""
     p, x, y = a * b, head(a), head(b)

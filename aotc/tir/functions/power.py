@@ -31,16 +31,15 @@ def log2_pair(x: Expr) -> Pair:
     return summed(total, rest + w_low)
 
 
-def power_of_2(w: Expr, low: Expr) -> Expr:
-    """2^(w + low); 0 and infinity beyond the exponents of floats."""
-    y = minimum(maximum(w, -160.0), 130.0)
+def power_of_2(w: Expr, low: Expr) -> tuple[Pair, Expr]:
+    """(p, t): 2^(w + low) is p, about 1, times 2^n, n in the low bits of t; w is cut to -180 and 130."""
+    y = minimum(maximum(w, -180.0), 130.0)
     t = y + SHIFTER
     r = (y - (t - SHIFTER)) + low
     first = head(r)  # times 12 bits of log(2), which is exact
     one, rest = summed(as_expr(1.0, r), first * 0.693115234375)
     p = horner(r, "1.546288e-4 1.3390984e-3 9.6180625e-3 5.5503596e-2 2.4022651e-1")
-    value = scaled(one + (rest + (first * 3.1946183e-5 + ((r - first) * 0.69314718 + (r * r) * p))), t)
-    return select(w > 129.0, INFINITY, select(w < -151.0, as_expr(0.0, w), value))
+    return (one, rest + (first * 3.1946183e-5 + ((r - first) * 0.69314718 + (r * r) * p))), t
 
 
 def pow(x: Expr, y: Expr) -> Expr:
@@ -54,7 +53,8 @@ def pow(x: Expr, y: Expr) -> Expr:
     log, low = log2_pair(a)
     w, error = product(c, log)
     w = select(edge, select(a.equal(0.0), -c, c) * INFINITY, w)
-    f = power_of_2(w, select(edge, as_expr(0.0, x), error + c * low))
+    (high, rest), t = power_of_2(w, select(edge, as_expr(0.0, x), error + c * low))
+    f = select(w > 129.0, INFINITY, select(w < -151.0, as_expr(0.0, w), scaled(high + rest, t)))
     f = number(bits(f) | (bits(x) & odd))
     f = select((x < 0.0) & whole.not_equal(c) & (a <= LARGEST), NAN, f)
     f = select(x.not_equal(x), x, select(y.not_equal(y), y, f))

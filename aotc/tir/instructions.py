@@ -122,7 +122,6 @@ _TABLE: Final = (
     *_rows("number", "abs"),
     *_rows("number number", "pow"),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
-    *_rows("number", "isinf", gives="bool"),
     Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
 #: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.

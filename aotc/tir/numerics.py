@@ -335,7 +335,6 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "popcount": lambda a: _count(a, int.bit_count),
     "clz": lambda a: _count(a, lambda bits: _width(a) - bits.bit_length()),
     "isnan": np.isnan,
-    "isinf": np.isinf,
     **{name: _rounded(function) for name, function in _WIDE.items()},
 }
 #: What the interpreter's generated code may call, besides FUNCTIONS.

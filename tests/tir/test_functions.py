@@ -69,6 +69,24 @@ def test_compiled_functions_have_the_bits_of_the_interpreter(name: str, tmp_path
         assert not wrong(kernel, found, run_kernel(kernel, inputs))
 
 
+@pytest.mark.parametrize("target", ["c", "x86-64-v3"])
+def test_bits_of_integers_are_counted(target: str, tmp_path: Path) -> None:
+    rng, made = np.random.default_rng(0), []
+    for dtype in ("int8", "uint16", "int32", "uint32", "int64", "uint64"):
+        facts = np.iinfo(dtype)
+        drawn = rng.integers(facts.min, facts.max, SIZE - 4, dtype=dtype, endpoint=True)
+        drawn = drawn >> rng.integers(0, facts.bits - 1, SIZE - 4).astype(dtype)
+        inputs = [np.concatenate([drawn, np.array([0, 1, facts.min, facts.max], dtype)])] * 2
+        for name in ("popcount", "clz"):
+            kernel = finished(of(name, DType(dtype)), TARGETS[target])
+            assert target == "c" or any(n.lanes > 1 for n in nodes(kernel.body))
+            made.append((kernel, inputs))
+    for (kernel, (x, _)), (c,) in zip(made, run_batch(made, tmp_path), strict=True):
+        bits = [int(value) % 2 ** (8 * x.itemsize) for value in x]
+        counted = [b.bit_count() if kernel.name == "popcount" else 8 * x.itemsize - b.bit_length() for b in bits]
+        assert c.tolist() == counted == run_kernel(kernel, [x, x])[0].tolist()
+
+
 def test_a_multiply_add_is_rounded_once() -> None:
     rng = np.random.default_rng(0)
     meaning = INSTRUCTIONS["fma"].meaning

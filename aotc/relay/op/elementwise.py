@@ -50,7 +50,11 @@ def logistic(x: Scalar) -> Scalar:
 
 
 def _is_finite(x: Scalar) -> Scalar:
-    return ~(call("isnan", x) | call("isinf", x))
+    return call("abs", x) <= x.dtype.max
+
+
+def _is_infinite(x: Scalar) -> Scalar:
+    return call("abs", x) > x.dtype.max
 
 
 def _erf(x: Array) -> Any:
@@ -88,6 +92,7 @@ erf = unary("erf", wide(_erf), intrinsic("erf"), FLOAT, precision=Precision.NEVE
 sigmoid = unary("sigmoid", wide(lambda x: 1 / (1 + np.exp(-x))), wide(logistic), FLOAT)
 logical_not = unary("logical_not", np.logical_not, lambda x: ~x, BOOL)
 bitwise_not = unary("bitwise_not", np.invert, lambda x: ~x, BITS)
-isnan, isinf = (unary(name, intrinsic(name), intrinsic(name), FLOAT, result="bool") for name in ("isnan", "isinf"))
+isnan = unary("isnan", np.isnan, intrinsic("isnan"), FLOAT, result="bool")
+isinf = unary("isinf", np.isinf, _is_infinite, FLOAT, result="bool")
 isfinite = unary("isfinite", np.isfinite, _is_finite, FLOAT, result="bool")
 copy = unary("copy", _identity, _identity, ANY, exact=True, quantised=Quantised.PASS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, TypeAlias
 
-from aotc.ir.dtype import DType
+from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import Expr
 from aotc.tir.functions import (
     double,
@@ -15,6 +15,7 @@ from aotc.tir.functions import (
     double_inverse,
     exponential,
     gamma,
+    integers,
     inverse,
     logarithm,
     narrow,
@@ -61,11 +62,12 @@ _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
     **{(name, "float64"): formula for name, formula in (*_DOUBLE.items(), *ROUNDING.items())},
     **{("rsqrt", name): single.rsqrt for name in ("float32", "float64")},
+    **{(f.__name__, str(d)): f for f in (integers.popcount, integers.clz) for d in DTYPES if d.is_integer},
 }
 
 _BOUNDS: Final = {
-    1.0: "log log2 log10 log1p sin cos tan asin acos sinh cosh asinh acosh atanh cbrt power",
-    1.5: "exp exp2 expm1 tanh atan atan2 rsqrt",
+    1.0: "log log2 log10 log1p sin cos tan asin acos sinh cosh acosh atanh cbrt power",
+    1.5: "exp exp2 expm1 tanh asinh atan atan2 rsqrt",
     2.0: "tgamma lgamma",
     2.5: "erf sigmoid",
 }

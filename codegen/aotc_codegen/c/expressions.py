@@ -316,18 +316,15 @@ def _instruction(scope: Scope, expr: tir.Call) -> Piece:
     if text is not None:
         return _spelled(scope, expr, text)
     args = ", ".join([value(scope, a) for a in expr.args])
-    if name == "isinf":
-        return Piece(f"{scope.helpers.use(name, carrier(dtype))}({args})")
+    if name not in ROUNDING and definition(name, dtype) is not None:
+        return Piece(f"{scope.function(expr)}({args})", exact=dtype.is_narrow_float)
     if not dtype.is_float:
         if name == "abs" and not dtype.is_signed:
             return _piece(scope, expr.args[0])
         return Piece(_wrapped(scope, dtype, f"{scope.helpers.use(name, dtype)}({args})"))
-    if name not in ROUNDING and definition(name, dtype) is not None:
-        function = scope.function(expr)
-    elif name in scope.dialect.functions:
-        function = scope.dialect.functions[name] + scope.dialect.ending(dtype)
-    else:
+    if name not in scope.dialect.functions:
         raise _no_word(scope, name)
+    function = scope.dialect.functions[name] + scope.dialect.ending(dtype)
     return Piece(f"{function}({args})", exact=dtype.is_narrow_float)
 
 

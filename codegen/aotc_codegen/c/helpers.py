@@ -3,9 +3,9 @@
 
 A row of the table is a text with placeholders: $name and what is in front of
 functions ($inline), the types $T (in memory), $V (a value), $U
-(unsigned, in which integers wrap), $B (bits), $I (indices), $vector and $M (the
-mask of a comparison), and functions that it calls, by their own rows.  `Helpers`
-collects those that printing asks for:
+(unsigned, in which integers wrap), $I (indices), $vector and $M (the mask of a
+comparison), and functions that it calls, by their own rows.  `Helpers` collects
+those that printing asks for:
 
     helpers = Helpers(GNU_C)
     helpers.use("max", DType("float32"))     # "aotc_max_f32"
@@ -39,11 +39,6 @@ def _index(body: str) -> Row:
 
 def _unary(body: str, result: str = "$V", uses: str = "") -> Row:
     return _row(body, "$V a", result, uses)
-
-
-def _counted(start: str, rest: str, step: str) -> Row:
-    """A number that changes by one for each step from the bits of a value to none."""
-    return _unary(f"$B x = ($B)a;\n  int n = {start};\n  for (; x != 0; x = ($B)({rest})) {step};\n  return ($T)n;")
 
 
 def _reinterpretation(kind: str, whole: str, number: str) -> Row:
@@ -114,9 +109,6 @@ _SCALARS: Final[Mapping[str, Row]] = {
     "shr": _row("return ($T)(a >> (b < 0 || b >= $W ? $last : b));", unsigned="return b >= $W ? 0 : ($T)(a >> b);"),
     "pow": _row(f"$U r = 1, x = ($U)a;\n  {_NEGATIVE}{_POWER}", unsigned=f"$U r = 1, x = ($U)a;\n  {_POWER}"),
     "abs": _unary("return a < 0 ? ($T)(0u - ($U)a) : a;"),
-    "popcount": _counted("0", "x & (x - 1u)", "++n"),
-    "clz": _counted("$W", "x >> 1", "--n"),
-    "isinf": _unary("return a == a && a - a != a - a;", "int"),
     "to_i32": _to_integer(32),
     "to_i64": _to_integer(64),
     "to_u64": _unary(
@@ -282,7 +274,6 @@ class Helpers:
             "T": dialect.types[dtype],
             "V": dialect.value_type(dtype),
             "U": dialect.unsigned_type(dtype),
-            "B": f"uint{bits}_t",
             "I": dialect.index,
             "W": bits,
             "last": bits - 1,

@@ -16,14 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
 from aotc.ir import AotcError, architecture, frozen, refusals
-from aotc.tir.target import Target, feature_names, get_target, host_target
+from aotc.tir.target import Target, feature_names, get_target, host_target, require_exact
 
 CANDIDATES = ("cc", "gcc", "clang")
 CPUINFO: Final = Path("/proc/cpuinfo")
@@ -64,12 +65,14 @@ def find_toolchain(
              Linux takes the place of cc, gcc and clang
     seconds  one run of the compiler may take so long, then it is ended; half an hour for None
 
-    Raises AotcError (code "no-compiler") if there is none.
+    Raises AotcError: code "no-compiler" if there is none, "cflags" for flags by which results are others.
     """
     limit = CC_SECONDS if seconds is None else seconds
     if not limit > 0:
         raise AotcError("cc-timeout", f"a C compiler cannot do its work in {limit:g} seconds")
-    return Toolchain(_command(cc, target), tuple(cflags), default_cache() if cache else None, limit)
+    command = _command(cc, target)
+    require_exact((*command[1:], *cflags))
+    return Toolchain(command, tuple(cflags), default_cache() if cache else None, limit)
 
 
 def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
@@ -184,6 +187,32 @@ def version_of(toolchain: Toolchain) -> str:
     """As `compiler_version`."""
     said = _run([*toolchain.cc, "--version"], PROBE_SECONDS).output
     return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
+
+
+_VECTORS: Final = """\
+typedef float vector __attribute__((__vector_size__(16)));
+typedef int whole __attribute__((__vector_size__(16)));
+typedef char is_wide[sizeof(vector) == 16 ? 1 : -1];
+whole doubled(vector a) { return __builtin_convertvector(a + a, whole); }
+"""
+
+
+@lru_cache
+def _has_vectors(cc: tuple[str, ...], seconds: float) -> bool:
+    """Whether a compiler has the vectors of gcc and clang; also where it compiles nothing, which it says itself."""
+    with TemporaryDirectory(prefix="aotc-probe-") as folder:
+        for text in (_VECTORS, "int one(void) { return 1; }\n"):
+            (Path(folder) / "probe.c").write_text(text, encoding="utf-8")
+            if _run([*cc, "-c", "probe.c", "-o", "probe.o"], seconds, Path(folder)).code == 0:
+                return text is _VECTORS
+    return True
+
+
+def require_vectors(toolchain: Toolchain, target: Target) -> None:
+    """Raise AotcError (code "no-vectors") where kernels for a target have vectors and the compiler has none."""
+    if not (target.is_scalar or _has_vectors(toolchain.cc, toolchain.seconds)):
+        text = f"{shlex.join(toolchain.cc)} has no vectors as gcc and clang have, and kernels for {target.name} do"
+        raise AotcError("no-vectors", text, hint="name gcc or clang with --cc, or take --target c")
 
 
 def compiler_identity(toolchain: Toolchain) -> str:

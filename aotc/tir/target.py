@@ -8,6 +8,7 @@ replace(target, l2=2 << 20, threads=Threads(barrier_ns=250))
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
@@ -168,6 +169,23 @@ FIGURES: Final[Mapping[str, tuple[bool, float, float, str]]] = {
     "transpose_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
     "store_cost": (True, 0, 1 << 30, " operations"),
 }
+#: Flags by which gcc and clang compute something else than the program says.
+_INEXACT: Final = re.compile(
+    r"-Ofast|-f(fast-math|unsafe-math-optimizations|finite-math-only|associative-math|reciprocal-math|no-signed-zeros)"
+    r"|-f(no-honor-nans|no-honor-infinities|approx-func|single-precision-constant|fp-model=(fast|aggressive))"
+    r"|-f(fp-contract=(?!off$).*|fp-eval-method=(?!source$).*)"
+    r"|-fdenormal-fp-math(-f32)?=(?!ieee).*|-mfpmath=(?!sse$).*|-mdaz-ftz|-mrecip(=(?!none$).*)?|-mlow-precision-.*"
+)
+
+
+def require_exact(flags: Iterable[str]) -> None:
+    """Raise AotcError (code "cflags") for flags of a C compiler that let it compute something else."""
+    if found := [flag for flag in dict.fromkeys(flags) if _INEXACT.fullmatch(flag)]:
+        text = f"C is not compiled with {' '.join(found)}: results would not be those of the program"
+        hint = "leave it out: kernels have their vectors and multiply-adds without it"
+        raise AotcError("cflags", text, hint=hint)
+
+
 #: Widths of vectors in bytes: two numbers of float32 at least.
 WIDTHS: Final = (0, 8, 16, 32, 64, 128, 256)
 
@@ -214,7 +232,7 @@ class Target:
                      outside such a library are made for
 
     Raises AotcError (code "target") for figures that are not within `FIGURES`, and
-    for spaces that leave something without a place.
+    for spaces that leave something without a place; code "cflags" as `require_exact`.
     """
 
     name: str
@@ -253,6 +271,7 @@ class Target:
             self._require(field, least <= value <= most, f"{least} to {most}{unit}")
         self._require("vector_bytes", self.vector_bytes in WIDTHS, f"one of {', '.join(map(str, WIDTHS))}")
         self._require("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
+        require_exact((*self.cflags, *self.base_cflags))
         for space in self.spaces:
             if space.bytes < 0 or space.align < 1 or space.align & (space.align - 1):
                 text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"

@@ -6,10 +6,14 @@ from __future__ import annotations
 import os
 import platform
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aotc_codegen.c.templates import render
 
+from aotc import relay
+from aotc.driver.compile import compile
 from aotc.driver.toolchain import (
     ObjectCompiler,
     Toolchain,
@@ -19,7 +23,8 @@ from aotc.driver.toolchain import (
     run_compiler,
 )
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.target import get_target, host_target
+from aotc.relay.module import IRModule
+from aotc.tir.target import Target, get_target, host_target
 
 
 def test_the_named_compiler_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,6 +32,52 @@ def test_the_named_compiler_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_toolchain("gcc -m64", ["-g"]).cc == ("gcc", "-m64")
     with pytest.raises(AotcError, match="no-such-compiler"):
         find_toolchain()
+
+
+VECTORS = replace(get_target("x86-64"), name="vectors", machine="", cflags=(), base_cflags=())
+INEXACT = """
+-Ofast -ffast-math -funsafe-math-optimizations -ffinite-math-only -fassociative-math -freciprocal-math -fno-signed-zeros
+-mfpmath=387 -mfpmath=both -ffp-contract=fast -ffp-model=fast -ffp-eval-method=double -fno-honor-nans
+-fdenormal-fp-math=preserve-sign -mrecip -mrecip=all -mdaz-ftz
+"""
+HARMLESS = "-O3 -fno-fast-math -fsigned-zeros -fno-trapping-math -mfpmath=sse -ffp-contract=off -mrecip=none"
+
+
+def test_flags_by_which_results_are_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for flag in INEXACT.split():
+        with pytest.raises(AotcError, match=f"not compiled with {flag}:"):
+            find_toolchain("gcc", ["-O3", flag])
+        with pytest.raises(AotcError, match=f"not compiled with {flag}:"):
+            Target(name="mine", cflags=(flag,))
+        monkeypatch.setenv("CC", f"gcc {flag}")
+        with pytest.raises(AotcError, match=f"not compiled with {flag}:") as caught:
+            compile(IRModule.from_expr(relay.abs(relay.var("x", shape=(2,)))))
+        assert [d.code for d in caught.value.diagnostics] == ["cflags"]
+    with pytest.raises(AotcError, match="not compiled with -Ofast -mrecip:"):
+        find_toolchain("gcc", ["-Ofast", "-mrecip", "-Ofast"])
+    assert find_toolchain("gcc", HARMLESS.split()).cflags == tuple(HARMLESS.split())
+
+
+@pytest.mark.parametrize("flags", ["-ffast-math", "-freciprocal-math", "-fno-signed-zeros", "-ffinite-math-only"])
+def test_emitted_projects_refuse_them_as_well(flags: str, tmp_path: Path) -> None:
+    """Whoever builds them with make."""
+    (tmp_path / "kernel.h").write_text(render("kernel.h", banner="test", upper="TEST"))
+    command = ["gcc", "-include", "kernel.h", "-fsyntax-only", "-x", "c", "/dev/null"]
+    run_compiler(command, tmp_path)
+    with pytest.raises(AotcError) as caught:
+        run_compiler([*command, flags], tmp_path)
+    assert any("kernels are compiled without -ffast-math" in note for note in caught.value.diagnostics[0].notes)
+
+
+def test_compilers_without_vectors_compile_scalar_targets_only(tmp_path: Path) -> None:
+    """One that ignores the attribute, and one that does not know it."""
+    module = IRModule.from_expr(relay.abs(relay.var("x", shape=(40,))))
+    unknown = script(tmp_path / "cc", 'for f; do grep -q vector_size "$f" 2>/dev/null && exit 1; done; exec gcc "$@"')
+    for cc in ("gcc -D__vector_size__=__aligned__", str(unknown)):
+        with pytest.raises(AotcError, match="has no vectors as gcc and clang have") as caught:
+            compile(module, target=VECTORS, cc=cc)
+        assert [d.code for d in caught.value.diagnostics] == ["no-vectors"]
+        assert compile(module, target="c", cc=cc).library is not None
 
 
 def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

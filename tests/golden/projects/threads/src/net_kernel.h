@@ -25,7 +25,8 @@
 #define AOTC_HAS(name) 1
 #endif
 /* Vectors and multiply-adds are those of the program: compilers add none, whatever the flags are. */
-#if defined(__FAST_MATH__)
+#if defined(__FAST_MATH__) || defined(__ASSOCIATIVE_MATH__) || defined(__RECIPROCAL_MATH__) || \
+    defined(__NO_SIGNED_ZEROS__) || (defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__)
 #error "kernels are compiled without -ffast-math: results would differ, NaN and infinities be lost"
 #endif
 #if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16

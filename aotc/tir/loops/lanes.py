@@ -15,7 +15,7 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import INDEX, Block, Buffer, Const, Declare, Expr, For, Kernel, Target, Var, linear, maximum, minimum
-from aotc.tir.expr import Binary, Call, Cast, Load, cast
+from aotc.tir.expr import Binary, Cast, Load, cast
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.dependence import read, written
 from aotc.tir.loops.nest import refreshed, substituted
@@ -68,7 +68,7 @@ def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
         vector_form(*_of_lanes(loop, loop.begin), LEAST, {}, inside=inside, numbers=numbers)
     except ScalarError as error:
         return str(error)
-    return "elements that lie apart, for few operations"
+    return f"numbers of which vectors have fewer than {LEAST}"
 
 
 def _shared(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
@@ -126,7 +126,7 @@ class _Lanes:
             return self._vectors(loop, lanes // 2, inside)
         var, once = Var(loop.var.name), isinstance(count, Const) and count.value == lanes
         vectors = self._body(loop, loop.begin if once else var, lanes, inside)
-        if vectors is None or not _pays(loop, vectors):
+        if vectors is None:
             return None
         whole = simplify(loop.begin + count, {})
         most = vectors if once else forall(var, whole, vectors, begin=loop.begin, step=lanes)
@@ -179,13 +179,6 @@ def _widest(loop: For) -> int:
     buffers = [b.dtype for b in read(loop.body) | written(loop.body)]
     converted = [n.dtype for n in nodes(loop.body) if isinstance(n, Cast) and n.dtype != INDEX]
     return max(4 if d.is_narrow_float else d.itemsize for d in (*buffers, *converted))
-
-
-def _pays(loop: For, vectors: Stmt) -> bool:
-    """Whether elements that are collected one by one are fewer than the operations that they are collected for."""
-    collected = sum(load.stride != 1 for load in _loads(vectors))
-    work = sum(isinstance(n, (Binary, Call, Cast)) and n.lanes > 1 for n in nodes(vectors))
-    return collected == 0 or work >= collected
 
 
 def _is_inside(stmt: Stmt, ranges: Ranges) -> bool:

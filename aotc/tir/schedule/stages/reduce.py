@@ -9,9 +9,10 @@ Four shapes, after how many elements are combined and which axis lies contiguous
     partial    a reduction axis:        for k by 16: for l in 0..16: part[l] += x[i, k + l]
     scalar     neither:                 for k: acc += x[...]
 
-Partial results are those of elements so many apart, those that are left over the first ones'; then halves are combined
-until one is left.  The order is that of the program, whatever it is compiled to.  Least and greatest values do not
-depend on it, but for zeros of both signs, of which any may be the result.
+Partial results are those of elements so many apart; what is left over goes to the first of them or, where elements may
+be combined twice, is a whole number of vectors that begins earlier.  Then halves are combined until one is left.  The
+order is that of the program, whatever it is compiled to.  Least and greatest values do not depend on it, but for zeros
+of both signs, of which any may be the result.
 """
 
 from __future__ import annotations
@@ -113,9 +114,12 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
             return loops(free[:-1], _in_parts(parts, *free[-1], count), "independent")
         return loops(free[:-1], _rows(parts, *free[-1]), "independent")
     inner = _innermost(parts.update)
-    pays = dtype.is_float or not builder.target.is_scalar  # integers are added in no time, one after the other
+    # integers are added in no time, one after the other
+    pays = dtype.is_float or builder.target.lanes(dtype) >= _SCALAR_LANES
     if inner is not None and (_stride(inner.body, inner.var) or 2) <= 1 and pays:
         values = literal(inner)
+        while not builder.target.ordered and len(values) < 2 * lanes and lanes > _SCALAR_LANES:
+            lanes //= 2
         if values.start == 0 and len(values) >= 2 * lanes:
             return loops(free, _partial(parts, inner, len(values), lanes), "independent")
     if strided:
@@ -227,12 +231,14 @@ def _partial(parts: _Reduction, inner: For, extent: int, lanes: int) -> Stmt:
     """Several accumulators along the contiguous reduction axis, combined in pairs at the end."""
     width = lanes * (4 if extent >= 8 * lanes else 1)
     buffer = parts.builder.scratch(f"{parts.acc.name}_part", parts.acc.dtype, width, private=True)
-    whole = extent - extent % width
+    whole, rest = extent - extent % width, extent % width
+    if parts.op not in ("add", "mul"):  # the others may take an element twice
+        rest = -(-rest // lanes) * lanes
 
     along = partial(_along, parts.acc, buffer, inner.var)
     chunk = Var(inner.var.name)
     most = For(chunk, whole, along(chunk, width, inner.body), step=width, kind="reduction")
-    chunks = Block((most, along(as_expr(whole), extent - whole, inner.body)))
+    chunks = Block((most, along(as_expr(extent - rest), rest, inner.body)))
     init = along(chunk, width, Assign(parts.acc, parts.start))
     folds: list[Stmt] = []
     while width > 1:

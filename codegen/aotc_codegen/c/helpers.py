@@ -135,11 +135,10 @@ _MULTIPLY_ADDS: Final = (
     ("__FMA__", 16, 32, "__builtin_ia32_vfmaddps(a, b, c)"), ("__FMA__", 16, 64, "__builtin_ia32_vfmaddpd(a, b, c)"),
     ("__FMA__", 32, 32, "__builtin_ia32_vfmaddps256(a, b, c)"),
     ("__FMA__", 32, 64, "__builtin_ia32_vfmaddpd256(a, b, c)"),
-    # the mask of all lanes is an unsigned number in clang, a signed one in gcc
+    # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
     ("__AVX512F__ __clang__", 64, 32, "__builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4)"),
-    ("__AVX512F__ __clang__", 64, 64, "__builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4)"),
     ("__AVX512F__", 64, 32, "__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)"),
-    ("__AVX512F__", 64, 64, "__builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4)"),
+    ("__AVX512F__", 64, 64, "__builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4)"),
     ("__aarch64__", 16, 32, "__builtin_aarch64_fmav4sf(a, b, c)"),
     ("__aarch64__", 16, 64, "__builtin_aarch64_fmav2df(a, b, c)"),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from aotc.tir.functions.digits import Pair, horner, summed
 from aotc.tir.functions.pairs import (
     SHIFTER,
     SHIFTER_BITS,
+    UNIT_BITS,
     bits,
     chosen,
     number,
@@ -111,10 +112,11 @@ def _quarters(x: Expr) -> tuple[Expr, Expr, Expr]:
 
 def sinh(x: Expr) -> Expr:
     u, w, v = _quarters(x)
+    a = call("abs", x)
     z = x * x
     p = horner(z, "7.759225337000248e-13 1.6057243500314157e-10 2.5052123353290098e-08 2.75573191556643e-06"
                   " 0.0001984126984143646 0.00833333333333314 0.16666666666666669")  # fmt: skip
-    return select(z < 1.0, x + (x * z) * p, call("copysign", (u + (w - v)) * 2.0, x))
+    return call("copysign", select(z < 1.0, a + (a * z) * p, (u + (w - v)) * 2.0), x)
 
 
 def cosh(x: Expr) -> Expr:
@@ -130,14 +132,14 @@ def tanh(x: Expr) -> Expr:
     v, e = two_sum(s * scale, -1.0)
     v, e = summed(v, e + c * scale)
     q, r = quotient((v, e), plus((v, e), (2.0, 0.0)))
-    return select(a < 2.0**-28, x, call("copysign", q + r, x))
+    return call("copysign", select(a < 2.0**-28, a, q + r), x)
 
 
 def split(x: Expr) -> tuple[Expr, Expr]:
     """(m, e): x > 0 is m * 2^e, with m in [sqrt(1/2), sqrt(2))."""
     tiny = x < 2.2250738585072014e-308
     u = bits(select(tiny, x * 2.0**54, x)) + ((1024 << 52) - _ROOT_HALF)
-    e = number((u >> 52) | bits(as_expr(2.0**52, x))) - (2.0**52 + 1024)
+    e = number((u >> 52) | UNIT_BITS) - (2.0**52 + 1024)
     return number((u & (2**52 - 1)) + _ROOT_HALF), e - select(tiny, as_expr(54.0, x), 0.0)
 
 
@@ -278,7 +280,7 @@ def _turn(x: Expr) -> tuple[Expr, Pair]:
     below = as_expr(0, u) - (fraction >> 63)
     fraction, rest = fraction ^ below, rest ^ below
     # 52 bits of a number of 2^52 are an integer
-    one, unit = bits(as_expr(2.0**52, x)), 2.0**52
+    one, unit = UNIT_BITS, 2.0**52
     first = (number((fraction >> 12) | one) - unit) * 2.0**-52
     second = number(((fraction << 40) & (2**52 - 1)) | (rest >> 24) | one) - unit
     third = number((rest & (2**24 - 1)) | one) - unit
@@ -348,4 +350,4 @@ def erf(x: Expr) -> Expr:
                    " 0.17900115118138327")  # fmt: skip
     s, c, t = exponential(-z)
     big = as_expr(1.0, x) - ((s + c) * g) * power_of_two(t)
-    return select(a < 0.875, x + x * p, call("copysign", big, x))
+    return call("copysign", select(a < 0.875, a + a * p, big), x)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elementary functions of float64: inverse ones of sines and of their hyperbolic relatives, and the cube root.
 
-Angles and areas are computed in pairs of numbers (`aotc.tir.functions.pairs`), and rounded once.
+Signs are copied last: with vectors of 64 bytes clang 19 takes a choice between x and a number with the sign of x for
+something else.  Angles and areas are computed in pairs of numbers (`aotc.tir.functions.pairs`), and rounded once.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _turned(condition: Expr, r: Pair) -> Expr:
 def atan(x: Expr) -> Expr:
     a = call("abs", x)
     head, tail = _angle(_pair(clamped(a, 0.0, 2.0**70)), _pair(as_expr(1.0, x)))
-    return select(a < _SMALL, x, call("copysign", head + tail, x))
+    return call("copysign", select(a < _SMALL, a, head + tail), x)
 
 
 def atan2(y: Expr, x: Expr) -> Expr:
@@ -93,7 +94,7 @@ def _leg(a: Expr) -> Pair:
 def asin(x: Expr) -> Expr:
     a = call("abs", x)
     head, tail = _angle(_pair(a), _leg(a))
-    return select(a < _SMALL, x, call("copysign", head + tail, x))
+    return call("copysign", select(a < _SMALL, a, head + tail), x)
 
 
 def acos(x: Expr) -> Expr:
@@ -108,8 +109,8 @@ def asinh(x: Expr) -> Expr:
     short = select(large, as_expr(1.0, x), a)
     sum_ = plus(root(plus(square(short), (1.0, 0.0))), _pair(short))
     head, tail = natural(*chosen(large, _pair(a), sum_), select(large, as_expr(1.0, x), 0.0))
-    value = select(a < _SMALL, x, call("copysign", head + tail, x))
-    return select(a <= LARGEST, value, x)
+    value = select(a < _SMALL, a, head + tail)
+    return call("copysign", select(a <= LARGEST, value, a), x)
 
 
 def acosh(x: Expr) -> Expr:
@@ -123,16 +124,17 @@ def acosh(x: Expr) -> Expr:
 
 def atanh(x: Expr) -> Expr:
     # log((1 + a) / (1 - a)) / 2, the quotient being of numbers between sqrt(1/2) and sqrt(2) times 2^e
-    a = clamped(call("abs", x), 0.0, 1.0 - 2.0**-53)
+    size = call("abs", x)
+    a = clamped(size, 0.0, 1.0 - 2.0**-53)
     above, below = two_sum(as_expr(1.0, x), a), two_sum(as_expr(1.0, x), -a)
     _, e = split(above[0] / below[0])
     scale = -number(bits(e + (2.0**52 + 1023)) << 52)
     less = below[0] * scale, below[1] * scale
     w = twice_area_tangent(quotient(plus(above, less), plus(above, negative(less))))
     head, tail = plus((e * LN2_HIGH, e * LN2_LOW), w)
-    value = select(a < _SMALL, x, call("copysign", (head + tail) * 0.5, x))
-    value = select(call("abs", x).equal(1.0), call("copysign", INFINITY, x), value)
-    return select(call("abs", x) <= 1.0, value, NAN)
+    value = select(a < _SMALL, a, (head + tail) * 0.5)
+    value = select(size < 1.0, value, select(size.equal(1.0), INFINITY, NAN))
+    return call("copysign", value, x)
 
 
 def cbrt(x: Expr) -> Expr:
@@ -147,5 +149,5 @@ def cbrt(x: Expr) -> Expr:
     t = number((bits(t * p) + 0x4000000) & 0xFFFFFFFFF8000000)
     s = a / (t * t)
     t = t + t * ((s - t) / (t + t + s))
-    value = call("copysign", t * select(tiny, as_expr(2.0**-18, x), 1.0), x)
-    return select((size > 0.0) & (size <= LARGEST), value, x)
+    value = t * select(tiny, as_expr(2.0**-18, x), 1.0)
+    return call("copysign", select((size > 0.0) & (size <= LARGEST), value, size), x)

@@ -95,4 +95,4 @@ def cbrt(x: Expr) -> Expr:
     d = (number(fraction | ((over + 127) << 23)) - cube) / cube
     root = (t * d) * horner(d, "6.1728396e-2 -1.1111111e-1 3.3333334e-1") + t
     root = root * number((third + 84) << 23) * select(tiny, as_expr(0.00390625, x), 1.0)
-    return select(x.equal(0.0) | ~(a <= LARGEST), x, call("copysign", root, x))
+    return call("copysign", select(a.equal(0.0) | ~(a <= LARGEST), a, root), x)

@@ -68,7 +68,7 @@ def asinh(x: Expr) -> Expr:
     s = select(far, as_expr(0.0, a), a * a)
     w, low = summed(a, s / (call("sqrt", s + 1.0) + 1.0))
     y = _log1p(select(far, a - 1.0, w), select(far, as_expr(0.0, a), low), far)
-    return select(a.equal(0.0) | ~(a <= LARGEST), x, call("copysign", y, x))
+    return call("copysign", select(a.equal(0.0) | ~(a <= LARGEST), a, y), x)
 
 
 def acosh(x: Expr) -> Expr:

@@ -18,6 +18,8 @@ from aotc.tir.functions.digits import Pair, summed
 #: The low bits of a sum with 1.5 * 2^52 are the other number as an integer.
 SHIFTER: Final = 6755399441055744.0
 SHIFTER_BITS: Final = 0x4338000000000000
+#: The bits of 2^52: with a smaller integer in the low ones they are the sum.
+UNIT_BITS: Final = 0x4330000000000000
 _UPPER: Final = 0xFFFFFFFFF8000000
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from aotc.tir.expr import Expr, as_expr, call, cast, select
 from aotc.tir.functions.double import LARGEST, NAN, clamped
-from aotc.tir.functions.pairs import SHIFTER, bits, number, product
+from aotc.tir.functions.pairs import SHIFTER, UNIT_BITS, bits, number, product
 
 
 def _parts(a: Expr) -> tuple[Expr, Expr]:
     """(m, e): a > 0 is m * 2^(e - 1075), m being an integer from 2^52 to 2^53."""
     tiny = a < 2.2250738585072014e-308
-    u, unit = bits(select(tiny, a * 2.0**54, a)), bits(as_expr(2.0**52, a))
-    e = number((u >> 52) | unit) - 2.0**52
-    return number((u & (2**52 - 1)) | unit), e - select(tiny, as_expr(54.0, a), 0.0)
+    u = bits(select(tiny, a * 2.0**54, a))
+    e = number((u >> 52) | UNIT_BITS) - 2.0**52
+    return number((u & (2**52 - 1)) | UNIT_BITS), e - select(tiny, as_expr(54.0, a), 0.0)
 
 
 def _modulo(a: Expr, b: Expr, n: Expr) -> Expr:

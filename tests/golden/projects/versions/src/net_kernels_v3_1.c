@@ -54,12 +54,10 @@ static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, 
   return __builtin_ia32_vfmaddpd256(a, b, c);
 #elif defined(__AVX512F__) && defined(__clang__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
-#elif defined(__AVX512F__) && defined(__clang__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
 #elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
 #elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
   return __builtin_aarch64_fmav4sf(a, b, c);
 #elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
@@ -115,12 +113,10 @@ static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, 
   return __builtin_ia32_vfmaddpd256(a, b, c);
 #elif defined(__AVX512F__) && defined(__clang__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
-#elif defined(__AVX512F__) && defined(__clang__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
 #elif defined(__AVX512F__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
   return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #elif defined(__AVX512F__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, -1, 4);
+  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
 #elif defined(__aarch64__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
   return __builtin_aarch64_fmav4sf(a, b, c);
 #elif defined(__aarch64__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)

@@ -92,8 +92,8 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
   }
   for (ptrdiff_t i0 = 0; i0 < 2; ++i0) {
     for (ptrdiff_t s = 0; s < 16; ++s) {
-      for (ptrdiff_t s_1 = 0; s_1 < 8; ++s_1) {
-        rows[s * 8 + s_1] = p0[i0 * 128 + s + s_1 * 16];
+      for (ptrdiff_t s_1 = 0; s_1 < 8; s_1 += 4) {
+        *(aotc_float32x4u *)(rows + (s * 8 + s_1)) = (aotc_float32x4){p0[i0 * 128 + s + s_1 * 16], p0[i0 * 128 + s + s_1 * 16 + 16], p0[i0 * 128 + s + s_1 * 16 + 32], p0[i0 * 128 + s + s_1 * 16 + 48]};
       }
     }
     aotc_float32x4 acc0_0 = (aotc_float32x4){0};

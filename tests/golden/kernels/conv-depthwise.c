@@ -301,28 +301,37 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
+
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 
-void net_layout_transform_f57aae(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
-void net_layout_transform_6be646(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
+void net_layout_transform_18c4cb(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
+void net_layout_transform_204ba8(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
 
 #ifdef __cplusplus
 }
 #endif
 
-void net_layout_transform_f57aae(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
+void net_layout_transform_18c4cb(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
   for (ptrdiff_t i1 = 0; i1 < 196; ++i1) {
-    for (ptrdiff_t i3 = 0; i3 < 16; ++i3) {
-      layout_transform[i1 * 16 + i3] = p0[i3 * 196 + i1];
+    for (ptrdiff_t i3 = 0; i3 < 16; i3 += 8) {
+      *(aotc_float32x8u *)(layout_transform + (i1 * 16 + i3)) = (aotc_float32x8){p0[i3 * 196 + i1], p0[i3 * 196 + i1 + 196], p0[i3 * 196 + i1 + 392], p0[i3 * 196 + i1 + 588], p0[i3 * 196 + i1 + 784], p0[i3 * 196 + i1 + 980], p0[i3 * 196 + i1 + 1176], p0[i3 * 196 + i1 + 1372]};
     }
   }
 }
 
-void net_layout_transform_6be646(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
+void net_layout_transform_204ba8(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
   for (ptrdiff_t i1 = 0; i1 < 16; ++i1) {
-    for (ptrdiff_t i2 = 0; i2 < 49; ++i2) {
-      layout_transform[i1 * 49 + i2] = p0[i2 * 16 + i1];
+    for (ptrdiff_t i2 = 0; i2 < 48; i2 += 8) {
+      *(aotc_float32x8u *)(layout_transform + (i1 * 49 + i2)) = (aotc_float32x8){p0[i2 * 16 + i1], p0[i2 * 16 + i1 + 16], p0[i2 * 16 + i1 + 32], p0[i2 * 16 + i1 + 48], p0[i2 * 16 + i1 + 64], p0[i2 * 16 + i1 + 80], p0[i2 * 16 + i1 + 96], p0[i2 * 16 + i1 + 112]};
     }
+    *(aotc_float32x8u *)(layout_transform + (i1 * 49 + 41)) = (aotc_float32x8){p0[i1 + 656], p0[i1 + 656 + 16], p0[i1 + 656 + 32], p0[i1 + 656 + 48], p0[i1 + 656 + 64], p0[i1 + 656 + 80], p0[i1 + 656 + 96], p0[i1 + 656 + 112]};
   }
 }
 

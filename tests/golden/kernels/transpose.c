@@ -5,6 +5,14 @@
 extern "C" {
 #endif
 
+/* Tiles fill the registers: GCC would keep values from one iteration
+ * to the next in memory. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-predictive-commoning")
+#endif
+
+typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
+typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 
 void net_transpose(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT transpose);
@@ -15,8 +23,8 @@ void net_transpose(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT transpose
 
 void net_transpose(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT transpose) {
   for (ptrdiff_t i0 = 0; i0 < 40; ++i0) {
-    for (ptrdiff_t i1 = 0; i1 < 24; ++i1) {
-      transpose[i0 * 24 + i1] = p0[i1 * 40 + i0];
+    for (ptrdiff_t i1 = 0; i1 < 24; i1 += 8) {
+      *(aotc_float32x8u *)(transpose + (i0 * 24 + i1)) = (aotc_float32x8){p0[i1 * 40 + i0], p0[i1 * 40 + i0 + 40], p0[i1 * 40 + i0 + 80], p0[i1 * 40 + i0 + 120], p0[i1 * 40 + i0 + 160], p0[i1 * 40 + i0 + 200], p0[i1 * 40 + i0 + 240], p0[i1 * 40 + i0 + 280]};
     }
   }
 }

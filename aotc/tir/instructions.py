@@ -47,7 +47,7 @@ class Instruction:
     takes    the types of its operands: "float", "integer" or "number" for those of any one
              type of that kind and any number of lanes, or a type such as "int32x16"
     gives    the type of the result; "" for that of the operands
-    meaning  on numpy scalars and arrays
+    meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
     block    it makes a square block of memory of another one, instead of a value of values:
              its type is that of the elements, its meaning is on a matrix, and its call has
              the addresses of the block that is written, {0}, and of the other one, {2}, each
@@ -103,9 +103,14 @@ def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
     return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
 
 
+def _program(*_: Any) -> Any:
+    raise NotImplementedError("this function is a tensor program")
+
+
 def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
     kinds = tuple(takes.split())
-    return [Instruction(name=n, takes=kinds, meaning=numerics.FUNCTIONS[n], **facts) for n in names.split()]
+    meanings = {name: numerics.FUNCTIONS.get(name, _program) for name in names.split()}
+    return [Instruction(name=n, takes=kinds, meaning=meaning, **facts) for n, meaning in meanings.items()]
 
 
 #: Functions of one float that libraries have.

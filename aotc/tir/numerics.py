@@ -2,8 +2,7 @@
 """The operations of tensor programs on numpy scalars and arrays.
 
 `NAMESPACE` holds the functions that the interpreter's Python code calls: `op_...` for operators, and checked memory
-access; `FUNCTIONS` what functions of values mean.  Integers wrap, `cast` is numpy's astype, transcendental functions
-are computed in float64 and rounded once.
+access; `FUNCTIONS` what functions of values mean that are no tensor programs.  Integers wrap, `cast` is numpy's astype.
 
     NAMESPACE["op_truncdiv"](-7, 2)            # -3
     NAMESPACE["load"](array, 99, "x")          # AotcError: x[99] is outside 0..16
@@ -12,7 +11,6 @@ are computed in float64 and rounded once.
 from __future__ import annotations
 
 import ctypes
-import math
 import operator
 from collections.abc import Callable
 from ctypes.util import find_library
@@ -224,38 +222,9 @@ def _div(a: Value, b: Value) -> Value:
     return _rounded(np.true_divide)(a, b) if a.dtype == _WITHOUT_NAN else a / b
 
 
-def _each(function: Callable[[float], float]) -> Callable[[Value], Value]:
-    return np.vectorize(function, otypes=[np.float64])
-
-
-def _gamma(x: float) -> float:
-    if math.isnan(x) or x == math.inf:
-        return x
-    if x == 0:
-        return math.copysign(math.inf, x)
-    try:
-        return math.gamma(x)
-    except OverflowError:
-        return math.inf if x > 0 or math.floor(x) % 2 == 0 else -math.inf
-    except ValueError:
-        return math.nan
-
-
-def _lgamma(x: float) -> float:
-    try:
-        return math.lgamma(x)
-    except (OverflowError, ValueError):
-        return math.inf
-
-
 def _round_away(x: Value) -> Value:
     whole = np.trunc(x)
     return np.copysign(whole + np.where(np.abs(x - whole) >= 0.5, np.copysign(1.0, x), 0.0), x)
-
-
-def _pow(a: Value, b: Value) -> Value:
-    is_integer = DType.of(np.asarray(a).dtype).is_integer
-    return _integer_pow(a, b) if is_integer else _rounded(np.power)(a, b)
 
 
 def _integer_pow(a: Value, b: Value) -> Value:
@@ -274,14 +243,6 @@ def _integer_pow(a: Value, b: Value) -> Value:
 
 def _abs(a: Value) -> Value:
     return _wrap64(abs(a)) if isinstance(a, int) else np.abs(a)
-
-
-def _count(a: Value, count: Callable[[int], int]) -> Value:
-    if isinstance(a, int):
-        return count(a % 2**64)
-    width = _width(a)
-    bits = [count(int(x) % 2**width) for x in np.asarray(a).reshape(-1)]
-    return np.array(bits, np.int64).reshape(np.shape(a)).astype(a.dtype)[()]
 
 
 def _fma(*args: Value) -> Value:
@@ -313,29 +274,16 @@ def _library_fma() -> Callable[..., Value]:
 _FMA: Final = _library_fma()
 
 
-_NUMPY_NAMES: Final = """
-exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan sinh cosh tanh floor ceil trunc copysign fmod
-"""
-_WIDE: Final[dict[str, Callable[..., Value]]] = {
-    **{name: getattr(np, name) for name in _NUMPY_NAMES.split()},
-    **{f"a{n}": getattr(np, f"arc{n}") for n in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "tan2")},
-    "rsqrt": lambda x: 1.0 / np.sqrt(x),
-    "erf": _each(math.erf),
-    "tgamma": _each(_gamma),
-    "lgamma": _each(_lgamma),
-    "round_even": np.rint,
-    "round_away": _round_away,
-}
-
+_NUMPY_NAMES: Final = "sqrt floor ceil trunc copysign fmod"
 #: Functions of values, by name.
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
-    "pow": _pow,
+    "pow": _integer_pow,
     "abs": _abs,
     "fma": _fma,
-    "popcount": lambda a: _count(a, int.bit_count),
-    "clz": lambda a: _count(a, lambda bits: _width(a) - bits.bit_length()),
     "isnan": np.isnan,
-    **{name: _rounded(function) for name, function in _WIDE.items()},
+    "round_even": _rounded(np.rint),
+    "round_away": _rounded(_round_away),
+    **{name: _rounded(getattr(np, name)) for name in _NUMPY_NAMES.split()},
 }
 #: What the interpreter's generated code may call, besides FUNCTIONS.
 NAMESPACE: Final[dict[str, Any]] = {

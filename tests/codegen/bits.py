@@ -8,32 +8,14 @@ wrong(kernel, found, expected)            # outputs of a kernel: "" or what diff
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Call
-from aotc.tir.functions.table import definition
-from aotc.tir.stmt import Kernel, nodes
+from aotc.tir.stmt import Kernel
 
 Array = np.ndarray[Any, Any]
-_NAMES: Final = """
-exp exp2 expm1 log log2 log10 log1p cbrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf tgamma lgamma
-pow atan2
-"""
-LIBRARY: Final = frozenset(_NAMES.split())
-"""Functions that the C library computes where they have no program: it decides on the bits."""
-
-
-def by_library(name: str, dtype: DType) -> bool:
-    """Whether a function of values of a type is the C library's, so that its bits are not known."""
-    return name in LIBRARY and dtype.is_float and definition(name, dtype) is None
-
-
-def calls_library(kernel: Kernel) -> bool:
-    """Whether a kernel calls such a function."""
-    return any(isinstance(n, Call) and by_library(n.name, n.args[0].dtype) for n in nodes(kernel.body))
 
 
 def differing(a: Array, b: Array) -> Array:

@@ -26,7 +26,7 @@ from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import Target
 from tests.codegen.batch import Array, finished
-from tests.codegen.bits import calls_library, wrong
+from tests.codegen.bits import wrong
 from tests.targets.fused import fused
 from tests.targets.machines import Machine
 from tests.tir.loopgen import made
@@ -87,8 +87,7 @@ def disagreements(
 
     others    whether by all compilers that are installed
 
-    Where the C library decides on the bits, the results of the first compilation are those that are expected.  Kernels
-    with square roots are not compared by a compiler that is wrong about these.
+    Kernels with square roots are not compared by a compiler that is wrong about these.
     """
     expected, problems = [run_kernel(*job) for job in jobs], []
     ways = product(compilers(here) if others else (here.cc,), levels)
@@ -96,9 +95,6 @@ def disagreements(
         place = folder / f"{number}"
         place.mkdir()
         results = replace(here, cc=cc).run_kernels(jobs, place, level, *flags)
-        if number == 0:
-            rows = zip(jobs, results, expected, strict=True)
-            expected = [found if calls_library(job[0]) else want for job, found, want in rows]
         roots = not here.emulator and is_wrong_below_zero(cc, level)
         for (kernel, _), found, want in zip(jobs, results, expected, strict=True):
             text = wrong(kernel, found, want)

@@ -20,10 +20,10 @@ from aotc.tir.instructions import ELEMENTARY
 from aotc_codegen.c.ctypes import literal, memory_type
 from aotc_codegen.c.names import KEYWORDS
 
-_MATH: Final = {name: name for name in f"{ELEMENTARY} pow atan2 fmod copysign fma".split()} | {
+_MATH: Final = {name: name for name in ("sqrt", "floor", "ceil", "trunc", "fmod", "copysign", "fma")} | {
     "round_even": "rint", "round_away": "round", "abs": "fabs",
 }  # fmt: skip
-_LIBRARY: Final = frozenset({"aotc", "y0", "y1", "yn", "j0", "j1", "jn", "gamma", "div", "index", "team"})
+_LIBRARY: Final = frozenset(f"{ELEMENTARY} pow atan2 aotc y0 y1 yn j0 j1 jn gamma div index team".split())
 
 
 @frozen(kw_only=True)
@@ -61,7 +61,7 @@ class Dialect:
     part, parts    which thread of a team this is, and how many there are
     barrier        the statement where the threads of a team wait for each other
     launch         the statement that runs a kernel, from its `name` and `arguments`
-    functions      elementary functions of the library, by the names of `aotc.tir`
+    functions      those of the library whose results are exact or rounded once, by the names of `aotc.tir`
     single         behind the names of those for float32
     reserved       what kernels call nothing of their own: keywords, functions of
                    libraries

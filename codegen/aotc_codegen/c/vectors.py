@@ -210,7 +210,8 @@ class Vectors:
             case tir.Const():
                 return self.helper("splat", dtype, lanes, str(-int(expr.value))).text
             case tir.Broadcast():
-                return self.helper("splat", dtype, lanes, f"-({self.value(expr.a)})").text
+                kind = f"({self.scope.dialect.types[dtype]})" if bits < 32 else ""  # C computes in int
+                return self.helper("splat", dtype, lanes, f"{kind}-({self.value(expr.a)})").text
             case tir.Binary(op=op) if expr.a.dtype.is_bool:
                 return f"({self.mask(expr.a, bits)} {_LOGICAL[op]}{self.mask(expr.b, bits)})"
             case tir.Unary():

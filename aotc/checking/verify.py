@@ -18,12 +18,12 @@ import onnx
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
 from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
-from aotc.checking.suspects import first_wrong_kernel
+from aotc.checking.suspects import first_suspect
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu
-from aotc.ir import AotcError, DType, TensorType, frozen
+from aotc.ir import DType, TensorType, frozen
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
@@ -51,13 +51,15 @@ class Report:
     """All cases, and the implementation they were compared with.
 
     first_difference   on request, the first node whose result differs
-    wrong_kernel       with it, the first kernel that the C compiler made something else of than its program says
+    wrong_kernel       with it, the first kernel that is wrong ...
+    blame              ... and who made it so: "the C compiler" or "the schedule"
     """
 
     reference: str
     cases: tuple[Case, ...]
     first_difference: str = ""
     wrong_kernel: str = ""
+    blame: str = ""
     ok: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -157,8 +159,8 @@ def verify(
     double precision as the reference is.
 
     inputs    an .npz file with inputs; else `seeds` random sets
-    bisect    on a difference, name the first node whose result differs, and the first kernel whose compiled code
-              differs from the tensor program it was made from; of ONNX models only
+    bisect    on a difference, name the first node of an ONNX model whose result differs, and the first kernel whose
+              compiled code differs from its program, or whose program differs from its operators
     check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
@@ -166,9 +168,6 @@ def verify(
     chosen = CompileOptions(**options, check_compiler=checked)
     require_cpu(chosen.machine)
     model = loaded(path)
-    if bisect and not isinstance(model, onnx.ModelProto):
-        hint = "`aotc compile --check-passes` names the first pass that changes a result"
-        raise AotcError("verify", "only the nodes of ONNX models are compared one by one", hint=hint)
     source = path if isinstance(model, onnx.ModelProto) else model  # messages then name the file
     work = chosen.compilation(source, toolchain=chosen.toolchain())
     types = input_types(work.module)
@@ -181,12 +180,15 @@ def verify(
     if report.ok or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
-    first = first_difference(model, types, bad.inputs, chosen)
-    kernel = first_wrong_kernel(model, bad.inputs, chosen, bound=compiled.metadata["error_bound"])
-    if not first:
+    first = first_difference(model, types, bad.inputs, chosen) if isinstance(model, onnx.ModelProto) else ""
+    suspect = first_suspect(work, bad.inputs, bound=compiled.metadata["error_bound"])
+    if not first and isinstance(model, onnx.ModelProto):
         first = "no node differs when every result is an output"
-        first += "" if kernel else ", and no kernel from its program: the difference comes with fusion (try -O 0)"
-    return replace(report, first_difference=first, wrong_kernel=kernel)
+    if not suspect.blame:
+        first += (
+            f"{first and ', and '}no kernel is wrong: a pass on the graph is (`aotc compile --check-passes` names it)"
+        )
+    return replace(report, first_difference=first, wrong_kernel=suspect.kernel, blame=suspect.blame)
 
 
 def _compared(

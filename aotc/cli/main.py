@@ -173,7 +173,7 @@ def run_command(
     options_of.MODEL,
     options_of.INPUTS,
     option("--seeds", "Random input sets to try.", click.IntRange(1), 3),
-    flag("--bisect", "Name the first node and kernel that differ (of .onnx models)."),
+    flag("--bisect", "Name the first node and kernel that differ, and whether compiler or schedule is to blame."),
     click.option(
         "--check-compiler/--no-check-compiler",
         default=None,

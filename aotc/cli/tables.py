@@ -70,8 +70,8 @@ def show_report(report: Data) -> Shown:
     yield f"compared with {report['reference']}: {'all outputs agree' if report['ok'] else 'outputs DIFFER'}"
     if report["first_difference"]:
         yield f"first difference: {report['first_difference']}"
-    if report["wrong_kernel"]:
-        yield f"wrong code: {report['wrong_kernel']}; another compiler or --cflags=-O1 may help"
+    if report["blame"]:
+        yield f"to blame is {report['blame']}: {report['wrong_kernel']}"
 
 
 def show_operators(support: Data) -> Shown:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel that a C compiler gets wrong is named, with its nodes; where none is, the difference comes with fusion."""
+"""The kernel that is wrong is named, with its nodes and who made it so; where none is, the graph is to blame."""
 
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking.suspects import first_wrong_kernel
+from aotc import relay
+from aotc.checking.suspects import COMPILER, SCHEDULE, Suspect, first_suspect
 from aotc.checking.verify import verify
 from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.relay.module import IRModule
+from aotc.tir import passes
+from aotc.tir.stmt import Kernel, Stmt, Store, rebuilt
+from aotc.tir.target import Target
 from tests.conftest import require_tool
 
 SHAPE = (1, 4, 24, 40)
@@ -59,8 +65,9 @@ def test_a_kernel_that_is_wrong_only_when_fused_is_named(tmp_path: Path, target:
     report = verify(model(), seeds=1, bisect=True, target=target, cc=cc, cflags=("-O1",), cache=False)
     assert not report.ok
     assert report.first_difference == "no node differs when every result is an output"
-    assert report.wrong_kernel.startswith("kernel max_pool2d (nodes pool, size, root, sum), output 'y': error")
-    assert report.as_dict()["wrong_kernel"] == report.wrong_kernel
+    assert report.wrong_kernel.startswith("kernel max_pool2d (nodes pool, size, root, sum), output 'y': add[0] is ")
+    assert ", by its program " in report.wrong_kernel
+    assert (report.as_dict()["wrong_kernel"], report.blame) == (report.wrong_kernel, COMPILER)
 
 
 def test_a_node_and_its_kernel_are_named(tmp_path: Path) -> None:
@@ -68,6 +75,30 @@ def test_a_node_and_its_kernel_are_named(tmp_path: Path) -> None:
     report = verify(model(), seeds=1, bisect=True, cc=cc, cflags=("-O1",), cache=False)
     assert report.first_difference.startswith("node root (Sqrt), output 'r'")
     assert "nodes pool, size, root, sum" in report.wrong_kernel
+
+
+def test_a_kernel_that_is_scheduled_wrongly_is_blamed_on_the_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = passes.with_vectors
+
+    def wrong(stmt: Stmt) -> Stmt:
+        return replace(stmt, value=stmt.value + stmt.value) if isinstance(stmt, Store) else rebuilt(stmt, wrong)
+
+    def doubled(kernel: Kernel, target: Target) -> Kernel:
+        made = real(kernel, target)
+        return replace(made, body=wrong(made.body)) if kernel.name == "max_pool2d" else made
+
+    monkeypatch.setattr(passes, "with_vectors", doubled)
+    report = verify(model(), seeds=1, bisect=True, cflags=("-O1",), cache=False)
+    assert report.blame == SCHEDULE and report.first_difference.startswith("node pool (MaxPool), output 'p'")
+    assert report.wrong_kernel.startswith("kernel max_pool2d (nodes pool, size, root, sum), output 'y': error relative")
+
+
+def test_kernels_of_graphs_are_compared_too(tmp_path: Path) -> None:
+    cc = faulty_compiler(tmp_path, "[*]/$")
+    module = IRModule.from_expr(relay.sqrt(relay.add(relay.var("x", shape=(5,)), relay.const(9.0))))
+    report = verify(module, seeds=1, bisect=True, target="c", cc=cc, cflags=("-O1",), cache=False)
+    assert not report.ok and report.blame == COMPILER and report.wrong_kernel.startswith("kernel ")
+    assert report.first_difference == ""
 
 
 def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +114,8 @@ def test_kernels_that_are_right_leave_fusion(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(CompileOptions, "compilation", wrong)
     report = verify(model(), seeds=1, bisect=True, cflags=("-O1",))
-    assert "the difference comes with fusion" in report.first_difference and report.wrong_kernel == ""
+    assert "no kernel is wrong: a pass on the graph is" in report.first_difference
+    assert (report.wrong_kernel, report.blame) == ("", "")
 
 
 @pytest.mark.parametrize("target", ["c", "host", "x86-64-multi"])
@@ -92,4 +124,4 @@ def test_a_right_compiler_has_no_wrong_kernels(target: str, opt_level: int) -> N
     """Kernels that work in place, for teams and with Winograd's algorithm among them."""
     x = np.random.default_rng(1).standard_normal(SHAPE).astype(np.float32)
     options = CompileOptions(target=target, opt_level=opt_level, cflags=("-O1",))
-    assert first_wrong_kernel(model(), {"x": x}, options, bound=1e-5) == ""
+    assert first_suspect(options.compilation(model()), {"x": x}, bound=1e-5) == Suspect()

@@ -124,7 +124,7 @@ class _Lowering:
         outputs = [self.temp(t) for t in types]
         scratch = [self.temp(TensorType((b.size,), b.dtype)) for b in kernel.workspace]
         shapes = tuple(t.static_shape for t in types)
-        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes))
+        self.steps.append(Step(kernel, (*args, *outputs, *scratch), node.span, shapes, function))
         return nested(type_of(node), iter(outputs))
 
     def kernel(self, function: Function) -> Kernel:

@@ -56,12 +56,14 @@ class Step:
     """One call: `args` in the order of `kernel.params` (inputs, outputs, workspace).
 
     shapes   of the results, where they are not those of the storage: a reshape of a result may be its storage
+    origin   what the kernel was made from: a function of the graph
     """
 
     kernel: Kernel
     args: tuple[View, ...]
     span: Span | None = None
     shapes: tuple[tuple[int, ...], ...] = ()
+    origin: object = None
 
     @property
     def inputs(self) -> tuple[View, ...]:

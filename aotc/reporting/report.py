@@ -28,6 +28,8 @@ from aotc.relay.transform.base import rewrite_report
 from aotc.reporting.graphs import difference, nodes_of
 from aotc.reporting.pictures import Picture, arena_picture, roofline_picture
 from aotc.reporting.text import grid, unit
+from aotc.tir import TARGETS, Target
+from aotc.tir.loops.scalar import scalar_loops
 from aotc.tir.plan.program import Program
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
@@ -55,11 +57,13 @@ class PassReport(PassRecords):
         self.unfinished = "failed"
         self._results: dict[str, str] = {}
         self._target = ""
+        self._program: Program | None = None
         self._pictures: list[tuple[str, Picture]] = []
 
     def measured(self, module: Any) -> Measure:
         if not isinstance(module, Program):
             return super().measured(module)
+        self._program = module
         calls = Counter("shared call" if step.kernel.team else "call" for step in module.steps)
         parameters = sum(storage.nbytes for storage in module.constants)
         macs = sum(step.kernel.macs for step in module.steps)
@@ -109,6 +113,14 @@ class PassReport(PassRecords):
         longest = max((seconds for _, seconds in self.stages), default=0.0)
         return [(n, f"{1e3 * s:.1f}", self._results.get(n, ""), _share(s, longest)) for n, s in self.stages]
 
+    def _scalar(self) -> list[tuple[str, str, str]]:
+        """Of each nest of loops without vectors in the last program the kernel, its variables, and the reason."""
+        target: Target | None = TARGETS.get(self._target)
+        if self._program is None or target is None:
+            return []
+        kernels = self._program.kernels
+        return [(k.name, s.loop, s.reason) for k in kernels for s in scalar_loops(k, target)]
+
     def render(self, width: int = 140) -> str:
         """Facts, stages, passes and rewrite rules as tables of plain text, at most so many columns wide."""
         passes, rules = list[tuple[str, ...]](), list[tuple[str, ...]]()
@@ -124,6 +136,7 @@ class PassReport(PassRecords):
             ("stage", "ms", "result"): [stage[:3] for stage in self._stages()],
             ("pass", "ms", "own", "calls", "parameters", "FLOPs", "live", "operators"): passes,
             ("rules of", "hits", "tried", "ms", "rule"): rules,
+            ("scalar loops", "of", "because of"): self._scalar(),
         }
         shown = [grid(*headers, rows=rows, figures=slice(1, -1)) for headers, rows in tables.items() if rows]
         console = Console(width=width, color_system=None, legacy_windows=False)
@@ -142,6 +155,7 @@ class PassReport(PassRecords):
             facts=self._facts(),
             unfinished=self.unfinished,
             stages=self._stages(),
+            scalar=self._scalar(),
             pictures=self._pictures,
             passes=[_row(k, r, longest) for k, r in enumerate(self.passes, 1)],
         )

@@ -187,6 +187,15 @@ def test_facts_stages_and_results(tmp_path: Path) -> None:
     assert "direct algorithm" in Page(report.to_html()).text
 
 
+@pytest.mark.parametrize("target", ["c", "x86-64-v3"])
+def test_loops_that_stay_scalar(target: str) -> None:
+    report, x = PassReport("quotients"), Var("x", relay.TensorType((64,), "int64"))
+    module = IRModule.from_expr(Function([x], relay.floor_divide(x, x)))
+    report.add_result(aotc.compile(module, target=target, build=False, instruments=[report]))
+    for text in (report.render(), Page(report.to_html()).text):
+        assert ("floordiv of int64" in text) == (target != "c")
+
+
 def test_empty_and_hostile_reports(tmp_path: Path) -> None:
     assert "No pass ran." in Page(PassReport("empty").to_html()).text
     name = '</script><b onmouseover="x">&amp;'

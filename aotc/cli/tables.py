@@ -24,6 +24,7 @@ def show_compiled(data: Data) -> Shown:
     if library := data["library"]:
         yield f"library      {library} ({unit(Path(library).stat().st_size, 'B')})"
     yield f"arena        {arena(data['metadata']['memory'])}"
+    yield f"numerics     {data['metadata']['numerics']}"
 
 
 def show_cache(data: Data) -> Shown:
@@ -46,6 +47,7 @@ def show_model(report: Data) -> Shown:
     yield f"parameters   {unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})"
     yield f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels"
     yield f"arena        {arena(report['arena'])}"
+    yield f"numerics     {report['numerics']}"
     operators = ", ".join(f"{name} {n}" for name, n in sorted(report["operators"].items(), key=lambda r: -r[1]))
     yield f"operators    {operators}"
     kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]

@@ -45,9 +45,11 @@ from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir import Kernel, Target, called, kernel_passes, scheduled
+from aotc.tir.plan.numerics import numerics
 from aotc.tir.plan.program import Program
+from aotc.tir.plan.views import take_views
 from aotc.tir.schedule.contraction.choice import Site, choosing
-from aotc.tir.target import X86_64_V4, in_order
+from aotc.tir.target import X86_64_V4, C, in_order
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 #: The stages of a compilation.
@@ -203,6 +205,21 @@ class Compilation:
             shared = self.threads and bool(self.context.get_config("compile.threads", 1))
             return tuple(scheduled(p, one, shared) for p, one in zip(calls, self.versions, strict=True))
 
+    @cached_property
+    def numerics(self) -> tuple[str, ...]:
+        """For each version a name of what decides its bits (`aotc.tir.plan.numerics`).
+
+        Reproducible ones have the name of what is computed without vectors, which every target gives the bits of.
+        """
+        if not self.target.ordered:
+            return tuple(map(numerics, self.programs))
+        graph = self.graph
+        with self.running(), spending(self.context.config):
+            program = take_views(lower_calls(graph, in_order(C), self.name))
+            for item in kernel_passes(in_order(C)):
+                program = item.run(program, self.context)
+            return (numerics(program),) * len(self.versions)
+
     def project(self, output: Path | None = None) -> CompiledModel:
         """The C project in a directory, for None in a temporary one; a failure leaves nothing."""
         return self._written(output, None)
@@ -219,7 +236,15 @@ class Compilation:
             with staged(path) as work:
                 self.progress(WRITING)
                 names = self._passes.names
-                metadata = emit(first, work, target=self.target, version=version("aotc"), passes=names, others=others)
+                metadata = emit(
+                    first,
+                    work,
+                    target=self.target,
+                    version=version("aotc"),
+                    passes=names,
+                    others=others,
+                    numerics=self.numerics,
+                )
                 library = None
                 if toolchain is not None:
                     self.progress(BUILDING)

@@ -78,6 +78,7 @@ class PassReport(PassRecords):
         code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
         memory, weights = metadata["memory"], unit(metadata["weights_bytes"], "B")
         self._target = metadata["target"]
+        self.facts.append(("numerics", metadata["numerics"]))
         self._results = {
             LOWERING: f"{metadata['kernels']} kernels for {len(metadata['steps'])} calls",
             PLANNING: f"arena of {unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "

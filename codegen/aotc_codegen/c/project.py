@@ -109,7 +109,7 @@ def _versions(programs: Sequence[Program], target: Target, params: Params) -> li
 class _Project:
     """The files of one project, by path."""
 
-    def __init__(self, programs: Sequence[Program], target: Target, version: str) -> None:
+    def __init__(self, programs: Sequence[Program], target: Target, version: str, numerics: str) -> None:
         self.target, self.name = target, programs[0].name
         self.team = any(kernel.team for p in programs for kernel in p.kernels)
         constants = [storage for p in programs for storage in p.constants]
@@ -125,6 +125,7 @@ class _Project:
             "inputs": self.inputs,
             "outputs": self.outputs,
             "plan": plan,
+            "numerics": numerics,
             "weights_bytes": self.params.bytes,
             "thread_workspace_bytes": max(v.thread_bytes for v in self.versions),
             "target": target.name,
@@ -218,12 +219,14 @@ def emit(
     version: str,
     passes: Sequence[str] = (),
     others: Sequence[Program] = (),
+    numerics: Sequence[str] = ("",),
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
     others   where the target has versions, the same program for all but the first, in
              order
     passes   names of the passes that made the program, for the record
+    numerics   names of what decides the bits of the program and of each of the others
 
     Raises AotcError: code "name" if the program's name will not do, "memory" if a
     run needs more than the target has, "output" if a file cannot be written.
@@ -231,11 +234,13 @@ def emit(
     if model_identifier(program.name) != program.name:
         hint = f"for example: {model_identifier(program.name)}"
         raise AotcError("name", f"a model cannot be called {program.name!r} in C", hint=hint)
-    project = _Project([program, *others], target, version)
+    name = ", ".join(dict.fromkeys(numerics))
+    project = _Project([program, *others], target, version, name)
     metadata = describe(project.program, target, version, project.largest.kernels.names, project.params)
     project.sources()
     project.build_files()
-    metadata["isas"] = [v.described() for v in project.versions]
+    rows = zip(project.versions, numerics, strict=True)
+    metadata |= {"numerics": name, "isas": [v.described() | {"numerics": own} for v, own in rows]}
     externals = [external.described(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes)}
     files = dict(sorted(project.files.items()))

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name for everything that decides the bits of a program's results: equal names, equal bits.
+
+numerics(program)                      # "5f3a9c0e21d47b86"
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import DType
+from aotc.tir import Buffer, Kernel, as_expr, to_text
+from aotc.tir.expr import Call
+from aotc.tir.functions.table import definition
+from aotc.tir.plan.program import Program, Storage
+from aotc.tir.stmt import Block, Store, nodes
+
+#: Raised when a tensor program means something else than before.
+MEANING: Final = 1
+
+
+def numerics(program: Program) -> str:
+    """16 hexadecimal digits of the SHA-256 of kernels, functions that they call, parameters and calls.
+
+    Not part of it are names of tensors, and where they lie.
+    """
+    found = hashlib.sha256(f"{MEANING}".encode())
+    kernels = {kernel: k for k, kernel in enumerate(program.kernels)}
+    places: dict[Storage, int] = {}
+    lines = [_text(kernel) for kernel in kernels] + _functions(kernels)
+    for storage in program.inputs:
+        places.setdefault(storage, len(places))
+    for step in program.steps:
+        args = [(places.setdefault(v.storage, len(places)), v.offset) for v in step.args]
+        lines.append(f"call {kernels[step.kernel]} {args}")
+    lines += [f"{s.kind} {s.dtype} {s.size}" for s in places]
+    lines.append(f"results {[places.get(s, -1) for s in program.outputs]}")
+    found.update("\n".join(lines).encode())
+    for storage in places:
+        if storage.data is not None:
+            found.update(np.ascontiguousarray(storage.data).view(np.uint8).data)
+    return found.hexdigest()[:16]
+
+
+def _text(kernel: Kernel) -> str:
+    source = "" if kernel.source is None else repr(kernel.source)
+    return to_text(replace(kernel, name="", span=None, macs=0)) + source
+
+
+def _functions(kernels: Iterable[Kernel]) -> list[str]:
+    """The programs of the functions that kernels call, and of those that these call."""
+    return sorted(f"{call} {_program(*call)}" for call in _calls(kernels))
+
+
+def _program(name: str, dtype: DType, fused: bool) -> str:
+    kernel = _as_kernel(name, dtype, fused)
+    return "" if kernel is None else to_text(kernel)
+
+
+def _as_kernel(name: str, dtype: DType, fused: bool) -> Kernel | None:
+    """The definition of a function as the body of a kernel."""
+    made = definition(name, dtype, fused)
+    if made is None:
+        return None
+    result = Buffer("result", made.result.dtype, 1)
+    return Kernel(
+        name=name, inputs=(), outputs=(result,), body=Block((*made.body, Store(result, as_expr(0), made.result)))
+    )
+
+
+def _calls(kernels: Iterable[Kernel]) -> set[tuple[str, DType, bool]]:
+    """Functions by name, type and whether their multiply-adds are fused; those that functions call, too."""
+    found: set[tuple[str, DType, bool]] = set()
+    todo = list(kernels)
+    while todo:
+        own = (n for n in nodes(todo.pop().body) if isinstance(n, Call))
+        for call in {(c.name, c.args[0].dtype, c.fused) for c in own} - found:
+            found.add(call)
+            inner = _as_kernel(*call)
+            todo += [inner] if inner is not None else []
+    return found

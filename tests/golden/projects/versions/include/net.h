@@ -20,6 +20,8 @@
 /* Bytes more for each thread after the first. */
 #define NET_THREAD_WORKSPACE_BYTES 0
 #define NET_WEIGHTS_BYTES 2688
+/* Models with equal names of their numerics give equal bits. */
+#define NET_NUMERICS "75b9832c60082dfd, 93a602fc567cba48, 360eb5f926bb90ee"
 
 #define NET_INPUT_X_ELEMENTS 128
 #define NET_INPUT_X_BYTES 512

@@ -11,6 +11,7 @@ from aotc.tir.expr import Element as Element
 from aotc.tir.expr import Expr as Expr
 from aotc.tir.expr import Load as Load
 from aotc.tir.expr import Operand as Operand
+from aotc.tir.expr import Pack as Pack
 from aotc.tir.expr import Unary as Unary
 from aotc.tir.expr import Var as Var
 from aotc.tir.expr import all_of as all_of

@@ -185,6 +185,21 @@ class Broadcast(_Operators):
 
 
 @frozen
+class Pack(_Operators):
+    """A vector of scalars of one dtype, one for each lane."""
+
+    parts: tuple[Expr, ...]
+
+    @property
+    def dtype(self) -> DType:
+        return self.parts[0].dtype
+
+    @property
+    def lanes(self) -> int:
+        return len(self.parts)
+
+
+@frozen
 class Call(_Operators):
     """A function or an instruction of INSTRUCTIONS, which says what it takes and gives.
 
@@ -214,7 +229,7 @@ class Element(_Operators):
     lanes = 1
 
 
-Expr: TypeAlias = "Var | Const | Binary | Unary | Cast | Bitcast | Select | Load | Broadcast | Call | Element"
+Expr: TypeAlias = "Var | Const | Binary | Unary | Cast | Bitcast | Select | Load | Broadcast | Pack | Call | Element"
 Operand: TypeAlias = "Expr | _Operators | int | float | bool"
 
 
@@ -385,6 +400,7 @@ _PARTS: Final[dict[type, tuple[_Exprs, Callable[..., Any]]]] = {
     Cast: (lambda e: (e.a,), lambda e, a: cast(a, e.dtype)),
     Bitcast: (lambda e: (e.a,), lambda e, a: bitcast(a, e.dtype)),
     Broadcast: (lambda e: (e.a,), lambda e, a: Broadcast(a, e.lanes)),
+    Pack: (lambda e: e.parts, lambda _, *parts: Pack(parts)),
     Select: (lambda e: (e.cond, e.a, e.b), lambda _, cond, a, b: select(cond, a, b)),
     Load: (lambda e: (e.index,), lambda e, index: Load(e.buffer, index, e.lanes, e.stride)),
     Call: (lambda e: e.args, lambda e, *args: Call(e.name, args, e.fused)),

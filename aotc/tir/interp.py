@@ -20,8 +20,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, DType, assert_never, frozen
-from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, wrapped
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, walk
+from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, operands, wrapped
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var, walk
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
@@ -301,8 +301,9 @@ class _Writer:
                 return self.select(expr)
             case Load():
                 return self.load(expr)
-            case Broadcast():
-                return f"np.full({expr.lanes}, {self.expr(expr.a)}, {self.dtype(expr)})"
+            case Broadcast() | Pack():
+                values = ", ".join(map(self.expr, operands(expr)))
+                return f"np.full({expr.lanes}, [{values}], {self.dtype(expr)})"
             case Call():
                 return f"{self.function(expr)}({', '.join(self.expr(a) for a in expr.args)})"
             case Element():

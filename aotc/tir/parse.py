@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from aotc.ir import DTYPES, AotcError, DType, Span, frozen
 from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Binary, Bitcast, Broadcast, Intrinsic
-from aotc.tir.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var
+from aotc.tir.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 from aotc.tir.text import BITCAST, FUSED
 
@@ -306,6 +306,8 @@ class _Parser(_Reader):
         match name, args:
             case "broadcast", [a, Const(value=lanes)]:
                 return Broadcast(a, int(lanes))
+            case "pack", _:
+                return Pack(tuple(args))
             case "neg", [a]:
                 return Unary(name, a)
             case _, [a, b] if name in NAMED:

@@ -21,7 +21,7 @@ from typing import Final
 
 from aotc.ir import DTYPES, assert_never
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Broadcast, Call, Intrinsic, operands
-from aotc.tir.expr import BOOL, INDEX, Buffer, Cast, Const, Element, Expr, Load, Select, Unary, Var
+from aotc.tir.expr import BOOL, INDEX, Buffer, Cast, Const, Element, Expr, Load, Pack, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 _SYMBOLS: Final = {
@@ -151,6 +151,8 @@ class _Printer:
                 text = f"{self.name(expr.buffer)}[{self.expr(expr.index)}{lanes}]"
             case Broadcast():
                 text = f"broadcast({self.expr(expr.a)}, {expr.lanes})"
+            case Pack():
+                text = f"pack({', '.join(map(self.expr, expr.parts))})"
             case Bitcast():
                 text = f"{BITCAST}{expr.dtype}({self.expr(expr.a)})"
             case Element():

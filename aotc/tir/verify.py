@@ -22,6 +22,7 @@ from aotc.tir import (
     Buffer,
     Element,
     Intrinsic,
+    Pack,
     operands,
     stmt_exprs,
     walk_stmts,
@@ -267,6 +268,8 @@ def _type_problems(node: Expr) -> Iterator[str]:
             yield f"a bitcast of {a.dtype} to {dtype}"
         case Broadcast(a=a) if a.lanes != 1:
             yield "a broadcast of a vector"
+        case Pack(parts=parts) if any(_type(p) != f"{node.dtype}x1" for p in parts):
+            yield f"a pack of {', '.join(map(_type, parts))}"
         case Call():
             problem = INSTRUCTIONS[node.name].problem((a.dtype, a.lanes) for a in node.args)
             yield from (problem,) if problem else ()

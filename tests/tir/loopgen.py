@@ -12,12 +12,13 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
-from aotc.tir.expr import BOOL, Buffer, Expr, Load, Var, as_expr, binary, call, cast, const, select, unary
+from aotc.tir.expr import BOOL, INDEX, Buffer, Expr, Load, Var, as_expr, binary, call, cast, const, select, unary
 from aotc.tir.stmt import Block, Declare, If, Kernel, Stmt, Store, forall
 
 _NAMES: Final = "float32 float64 float16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool"
 NARROW: Final = tuple(d for d in DTYPES if d.is_narrow_float)
 TYPES: Final = tuple(map(DType, _NAMES.split()))
+PLACES: Final = tuple(map(DType, ("int64", "int32", "uint8")))
 _CALLED: Final = "exp log tanh erf sin cos tan sqrt rsqrt abs floor ceil trunc round_even round_away"
 FUNCTIONS: Final = _CALLED.split()
 _SPECIAL: Final = [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, np.inf, -np.inf, np.nan, 1e-40, -1e-40, 3e38, 2.0**31, 1e10]
@@ -82,10 +83,20 @@ class _Maker:
         size = max(1, self.rows * self.extent) * max(abs(step), 1)
         buffer = Buffer(f"x{len(self.inputs)}", dtype, size)
         self.inputs.append(buffer)
+        if self.choose.random() < 0.15:
+            return Load(buffer, self.told(size))
         if step == 0:
             return Load(buffer, self.choose.choice([self.i * 1, self.j * 1]))
         at = (self.i * self.extent + self.j) * abs(step)
         return Load(buffer, size - 1 - at if step < 0 else at)
+
+    def told(self, size: int) -> Expr:
+        """A place of `size` that data tells, or digits of another place."""
+        if self.choose.random() < 0.5:
+            return self.place() // 3 % size
+        places = Buffer(f"x{len(self.inputs)}", self.choose.choice(PLACES), self.rows * self.extent)
+        self.inputs.append(places)
+        return binary("floormod", cast(Load(places, self.place()), INDEX), size)
 
     def value(self, dtype: DType, depth: int, registers: dict[Var, Expr]) -> Expr:
         known = [r for r in registers if r.dtype == dtype]
@@ -95,6 +106,8 @@ class _Maker:
             return self.load(dtype) if self.choose.random() < 0.8 else self.constant(dtype)
         if dtype.is_bool:
             return self.test(depth, registers)
+        if dtype == INDEX and self.choose.random() < 0.2:
+            return self.place()
         kind = self.choose.random()
         if kind < 0.2:
             source = self.dtype()
@@ -115,6 +128,9 @@ class _Maker:
             if self.choose.random() < 0.15:
                 return unary("neg", a)
             return binary(self.choose.choice(["add", "sub", "mul", "div", "min", "max"]), a, b)
+        if self.choose.random() < 0.1:
+            op = self.choose.choice(["floordiv", "truncmod", "shl", "shr"])
+            return binary(op, a, b & 15 if op.startswith("sh") and self.choose.random() < 0.7 else b)
         op = self.choose.choice(["add", "sub", "mul", "min", "max", "and", "or", "xor", "shl", "shr", "not", "neg"])
         if op in ("not", "neg"):
             return unary(op, a)
@@ -127,6 +143,9 @@ class _Maker:
             return unary("not", a) if op == "not" else binary(op, a, b)
         if self.choose.random() < 0.2:
             return self.load(BOOL)
+        if depth > 0 and self.choose.random() < 0.1:
+            dtype = self.choose.choice([t for t in TYPES if t.is_float])
+            return call("isnan", self.value(dtype, depth - 1, registers))
         dtype = self.choose.choice([t for t in (*TYPES, *NARROW) if not t.is_bool])
         a, b = (self.value(dtype, max(depth - 1, 0), registers) for _ in range(2))
         return binary(self.choose.choice(["eq", "ne", "lt", "le", "gt", "ge"]), a, b)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr, binary, call, cast, maximum, select
+from aotc.tir.expr import BOOL, INDEX, Buffer, Load, Pack, Var, as_expr, binary, call, cast, maximum, select
 from aotc.tir.interp import run_kernel
 from aotc.tir.loops.lanes import with_vectors
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, forall, nodes, walk_stmts
@@ -97,11 +97,11 @@ def test_scalar_targets_and_serial_loops_stay() -> None:
     assert not vectors_in(with_vectors(serial, X86_64_V4))
 
 
-@pytest.mark.parametrize("case", ["gathered", "stored apart", "another element in place"])
+@pytest.mark.parametrize("case", ["copied from anywhere", "stored apart", "another element in place"])
 def test_what_has_no_vector_form_stays(case: str) -> None:
     x, y, z, i = Buffer("x", SINGLE, 64), Buffer("y", SINGLE, 128), Buffer("z", DType("int64"), 64), Var("i")
     bodies: dict[str, Stmt] = {
-        "gathered": Store(y, i, call("exp", Load(x, binary("floormod", Load(z, i), 64)))),
+        "copied from anywhere": Store(y, i, Load(x, binary("floormod", Load(z, i), 64))),
         "stored apart": Store(y, i * 2, call("exp", Load(x, i))),
         "another element in place": Block((Store(y, i, Load(x, i) + 1.0), Store(y, i + 64, Load(x, i + 1)))),
     }
@@ -109,11 +109,32 @@ def test_what_has_no_vector_form_stays(case: str) -> None:
     assert not vectors_in(with_vectors(kernel, X86_64_V4))
 
 
-def test_places_that_conditions_keep_inside_are_not_read() -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_places_that_conditions_keep_inside_are_not_read(named: bool) -> None:
     x, y, n, i = Buffer("x", SINGLE, 20), Buffer("y", SINGLE, 32), Buffer("n", DType("int32"), 32), Var("i")
-    value: Expr = select(Load(n, i) > 0, Load(x, i), 0.0)
-    kernel = Kernel(name="k", inputs=(x, n), outputs=(y,), body=forall(i, 32, Store(y, i, value)))
-    assert not vectors_in(with_vectors(kernel, X86_64_V4))
+    inside, c = Load(n, i) > 0, Var("c", BOOL)
+    store = Store(y, i, call("exp", select(c if named else inside, Load(x, i), 0.0)))
+    body = Block([Declare(c, inside), store] if named else [store])
+    kernel = Kernel(name="k", inputs=(x, n), outputs=(y,), body=forall(i, 32, body))
+    wide = with_vectors(kernel, X86_64_V4)
+    verify(wide)
+    assert vectors_in(wide)
+    data = [np.arange(20, dtype=np.float32), np.arange(20, -12, -1, dtype=np.int32)]
+    np.testing.assert_array_equal(run_kernel(wide, data)[0], run_kernel(kernel, data)[0])
+
+
+def test_elements_from_anywhere_are_collected() -> None:
+    """Where something is computed of them, through registers, and unless what is read is written before."""
+    x, y, z, i, p = Buffer("x", SINGLE, 64), Buffer("y", SINGLE, 64), Buffer("z", INDEX, 64), Var("i"), Var("p")
+    taken = Declare(p, binary("floormod", Load(z, i), 64))
+    wave = Store(y, i, call("sin", Load(x, p)))
+
+    def made(*stmts: Stmt) -> Kernel:
+        kernel = Kernel(name="k", inputs=(x,), outputs=(y, z), body=forall(i, 64, Block(stmts)))
+        return with_vectors(kernel, X86_64_V4)
+
+    assert any(isinstance(n, Pack) and n.lanes == 8 for n in nodes(made(taken, wave).body))
+    assert not vectors_in(made(taken, Store(z, i, as_expr(0)), wave))
 
 
 def test_outer_loops_take_what_inner_ones_cannot() -> None:

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.span import Span
-from aotc.tir.expr import BOOL, Binary, Broadcast, Buffer, Call, Cast, Const, Load, Select, Unary, Var, as_expr
+from aotc.tir.expr import BOOL, Binary, Broadcast, Buffer, Call, Cast, Const, Load, Pack, Select, Unary, Var, as_expr
 from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, While
@@ -48,6 +48,7 @@ def test_every_construct_round_trips() -> None:
             For(i, 64, Assign(r, Select(Binary("lt", i, as_expr(3)), value, Const(-float("inf"), F32))), step=8),
             Declare(v, Binary("max", Load(x, as_expr(8), 8), Broadcast(r, 8))),
             Store(y, as_expr(0), Binary("add", v, Const(1.5, F32, 8))),
+            Store(y, as_expr(8), Pack((r, Load(x, i), r))),
             While(c, Assign(c, Unary("not", Binary("and", c, Unary("not", c))))),
             If(c, Store(z, as_expr(-1) + 2, Const(-3, I8)), Store(z, as_expr(0), Cast(I8, r))),
             Store(z, as_expr(1), Select(c, Const(1, I8), Cast(I8, Const(2.0, F32)))),

@@ -75,7 +75,6 @@ REASONS = [
     "elements of float32 that do not lie at equal distances",
     "pow of int32",
     "floordiv of int32",
-    "shl of int32",
     "a choice of float32 where only one of two places may be read",
     "a choice of float32 where only one of two places may be read",
     "statements under a condition of each element",
@@ -101,7 +100,6 @@ def test_what_has_no_vector_form_is_left_alone() -> None:
         Store(y, lane, Load(x, binary("floormod", lane + i, 5))),
         Store(z, lane, call("pow", Load(z, lane), Load(z, lane))),
         Store(z, lane, binary("floordiv", Load(z, lane), 3)),
-        Store(z, lane, binary("shl", Load(z, lane), Load(z, lane))),
         Store(y, lane, select(item > 0.0, Load(x, cast(Load(z, 0 * i), "int64")), 0.0)),  # a place that data tells
         Store(y, lane, select(Load(z, lane) > 0, item, 0.0)),  # an integer may say that the place is outside
         If(lane > 2, Store(y, lane, item)),

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Final
 
-from aotc.ir import DType, frozen
+from aotc.ir import frozen
 from aotc.tir import INDEX, Block, Buffer, Const, Declare, Expr, For, Kernel, Target, Var, linear, maximum, minimum
-from aotc.tir.expr import Binary, Cast, Load, cast
+from aotc.tir.expr import Binary, Call, Cast, Load, Pack, Select, Unary, operands
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.dependence import read, written
 from aotc.tir.loops.nest import refreshed, substituted
@@ -27,6 +27,9 @@ from aotc.tir.stmt import Stmt, Store, forall, nodes, rebuilt, remembered_kernel
 
 #: The shortest vectors.
 LEAST: Final = 4
+#: Operations that last as long as a function, or a division of integers.
+_LONG: Final = 10
+_DIVISIONS: Final = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
 
 
 def with_vectors(kernel: Kernel, target: Target) -> Kernel:
@@ -35,17 +38,11 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
         return kernel
     registers = target.registers // 2
     source = ("lanes", kernel, target.vector_bytes, registers)
-    numbers = Buffer("lane_numbers", DType("int32"), target.vector_bytes, "stack", 64)
-    loops = _Lanes(target.vector_bytes, _shared(kernel), numbers)
+    loops = _Lanes(target.vector_bytes, _shared(kernel))
 
     def make() -> Kernel:
         body = in_registers(loops.statement(kernel.body, {}), registers)
-        stack = (*kernel.stack, *loops.scratch)
-        if numbers not in read(body):
-            return replace(kernel, body=body, stack=stack)
-        lane = Var("lane")
-        filled = For(lane, numbers.size, Store(numbers, lane, cast(lane, "int32")))
-        return replace(kernel, body=Block((filled, body)), stack=(*stack, numbers))
+        return replace(kernel, body=body, stack=(*kernel.stack, *loops.scratch))
 
     return remembered_kernel("lanes", source, kernel.span, make)
 
@@ -64,8 +61,8 @@ def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
         return "results that may lie where other elements are read"
     try:
         inside = _is_inside(loop.body, ranges)
-        numbers = Buffer("lane_numbers", DType("int32"), LEAST)
-        vector_form(*_of_lanes(loop, loop.begin), LEAST, {}, inside=inside, numbers=numbers)
+        for packs in (True, False):  # what can be computed lane by lane was not worth it
+            vector_form(*_of_lanes(loop, loop.begin), LEAST, {}, inside=inside, packs=packs)
     except ScalarError as error:
         return str(error)
     return f"numbers of which vectors have fewer than {LEAST}"
@@ -81,13 +78,11 @@ class _Lanes:
     """Makes the loops, of vectors of `width` bytes.
 
     shared    pairs of buffers that may be the same memory
-    numbers   those of lanes, for places as values
     scratch   of what was packed
     """
 
     width: int
     shared: frozenset[tuple[Buffer, Buffer]]
-    numbers: Buffer | None = None
     scratch: list[Buffer] = field(default_factory=list)
 
     def statement(self, stmt: Stmt, ranges: Ranges) -> Stmt:
@@ -126,7 +121,7 @@ class _Lanes:
             return self._vectors(loop, lanes // 2, inside)
         var, once = Var(loop.var.name), isinstance(count, Const) and count.value == lanes
         vectors = self._body(loop, loop.begin if once else var, lanes, inside)
-        if vectors is None:
+        if vectors is None or not _pays(vectors):
             return None
         whole = simplify(loop.begin + count, {})
         most = vectors if once else forall(var, whole, vectors, begin=loop.begin, step=lanes)
@@ -144,7 +139,7 @@ class _Lanes:
 
     def _body(self, loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
         """The body of a loop for `lanes` iterations from `first` on."""
-        return vectorized(*_of_lanes(loop, first), lanes, {}, inside=inside, numbers=self.numbers)
+        return vectorized(*_of_lanes(loop, first), lanes, {}, inside=inside, packs=True)
 
     def _repeats(self, loop: For) -> bool:
         """Whether an iteration may run twice: nothing that is written is read."""
@@ -179,6 +174,21 @@ def _widest(loop: For) -> int:
     buffers = [b.dtype for b in read(loop.body) | written(loop.body)]
     converted = [n.dtype for n in nodes(loop.body) if isinstance(n, Cast) and n.dtype != INDEX]
     return max(4 if d.is_narrow_float else d.itemsize for d in (*buffers, *converted))
+
+
+def _pays(vectors: Stmt) -> bool:
+    """Whether what is computed lane by lane is less than what is computed of it in vectors."""
+    packs = [n.parts[0] for n in nodes(vectors) if isinstance(n, Pack) and not isinstance(n.parts[0], Const)]
+    computed = (n for n in nodes(vectors) if isinstance(n, (Binary, Call, Cast)) and n.lanes > 1)
+    work = sum(_LONG if isinstance(n, Call) else 1 for n in computed)
+    return not packs or work >= len(packs) + sum(map(_operations, packs))
+
+
+def _operations(expr: Expr) -> int:
+    """Operations on numbers in an expression, those of places of elements aside."""
+    inner = () if isinstance(expr, Load) else operands(expr)
+    own = _LONG if getattr(expr, "op", "") in _DIVISIONS else isinstance(expr, (Binary, Cast, Select, Unary))
+    return own + sum(map(_operations, inner))
 
 
 def _is_inside(stmt: Stmt, ranges: Ranges) -> bool:

@@ -14,11 +14,26 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Broadcast, Buffer, Const, Expr, Load, Var, walk
-from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Select, Unary, cast, substitute
+from aotc.tir import Broadcast, Const, Expr, Load, Var, walk, walk_stmts
+from aotc.tir.expr import (
+    COMPARE,
+    INDEX,
+    Binary,
+    Bitcast,
+    Call,
+    Cast,
+    Pack,
+    Select,
+    Unary,
+    as_expr,
+    bitcast,
+    cast,
+    select,
+    substitute,
+)
 from aotc.tir.functions.table import definition
 from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, While, nodes
+from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, While, drop_dead, nodes
 
 _WORK: Final = (Binary, Unary, Select, Call)
 _INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})
@@ -28,6 +43,8 @@ _LOGICAL: Final = frozenset({"and", "or", "xor", "eq", "ne"})
 _PRIMITIVE: Final = frozenset({"fma", "sqrt", "copysign", "isnan"})
 #: Statements of more operations are left alone where they are repeated: once for each vector of a tile.
 MOST: Final = 32
+#: The most parts of an expression that is computed lane by lane.
+_SMALL: Final = 32
 
 
 class ScalarError(Exception):
@@ -52,20 +69,36 @@ def vectorized(
 
 
 def vector_form(
-    stmt: Stmt,
-    lane: Var,
-    lanes: int,
-    vectors: Mapping[Var, Expr],
-    *,
-    inside: bool = False,
-    numbers: Buffer | None = None,
+    stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, inside: bool = False, packs: bool = False
 ) -> Stmt:
     """What `vectorized` gives; ScalarError, which says why, where there is no vector form.
 
     inside     whether everything that it reads is there whatever its conditions are
-    numbers    int32 from 0 up, at least as many as lanes, for places as values; None to have none
+    packs      whether small expressions that have no vector form are computed lane by lane
     """
-    return Block(_Vectorizer(lane, lanes, inside, dict(vectors), numbers).statements((stmt,)))
+    stores = sum(isinstance(s, Store) for s in walk_stmts(stmt))
+    alone = stores == 1 and not any(isinstance(s, For) for s in walk_stmts(stmt))
+    changed = frozenset(s.var for s in walk_stmts(stmt) if isinstance(s, Assign))
+    scalars = _Scalars(changed, alone) if packs else None
+    made = Block(_Vectorizer(lane, lanes, inside, dict(vectors), scalars).statements((stmt,)))
+    return drop_dead(made) if packs else made
+
+
+@frozen
+class _Scalars:
+    """What registers are made of, for expressions that are computed lane by lane.
+
+    changed   registers that are assigned to
+    reads     whether memory may be read again where a register is used: nothing is written in between
+    """
+
+    changed: frozenset[Var]
+    reads: bool
+    made: dict[Var, Expr] = field(default_factory=dict)
+
+    def declare(self, var: Var, value: Expr) -> None:
+        if var not in self.changed and (self.reads or not any(isinstance(n, Load) for n in walk(value))):
+            self.made[var] = substitute(value, self.made)
 
 
 @frozen
@@ -74,7 +107,7 @@ class _Vectorizer:
 
     inside    whether everything may be read whatever conditions are
     vectors   of the registers met so far
-    numbers   those of the lanes
+    scalars   how registers are computed lane by lane; None where nothing is
     amounts   the greatest values of registers of integers, as far as they are known
     """
 
@@ -82,7 +115,7 @@ class _Vectorizer:
     lanes: int
     inside: bool
     vectors: dict[Var, Expr]
-    numbers: Buffer | None = None
+    scalars: _Scalars | None = None
     amounts: dict[Var, int] = field(default_factory=dict)
 
     def statements(self, stmts: Iterable[Stmt]) -> list[Stmt]:
@@ -118,6 +151,8 @@ class _Vectorizer:
         amount = self._amount(stmt.value)
         if amount is not None:
             self.amounts[stmt.var] = amount
+        if self.scalars is not None:
+            self.scalars.declare(stmt.var, stmt.value)
         register = Var(stmt.var.name, stmt.var.dtype, self.lanes)
         made = Declare(register, self.value(stmt.value))
         self.vectors[stmt.var] = register
@@ -147,24 +182,49 @@ class _Vectorizer:
                 return Bitcast(dtype, self.value(expr.a))
             case Call() if _is_of_vectors(expr):
                 return replace(expr, args=tuple(map(self.value, expr.args)))
-            case Select(cond=cond) if self.inside or not self._varies(cond) or _may_read_all(expr):
+            case Select(cond=cond) if self.inside or not self._varies(cond) or self._reads_all(expr):
                 return Select(self.value(cond) if self._varies(cond) else cond, self.value(expr.a), self.value(expr.b))
-        raise ScalarError(_why_scalar(expr))
+        return self._otherwise(expr)
+
+    def _otherwise(self, expr: Expr) -> Expr:
+        """An expression whose operation has no vector form."""
+        if isinstance(expr, Binary) and expr.op in ("shl", "shr"):
+            return self.value(_bounded(expr))
+        return self._packed(expr, _why_scalar(expr))
 
     def _numbered(self, index: Expr, dtype: DType) -> Expr | None:
         """An index as int32, modulo its width; None for other numbers."""
-        if self.numbers is None or index.dtype != INDEX or dtype != "int32":
+        if self.scalars is None or index.dtype != INDEX or dtype != "int32":
             return None
         step, first = self._place(index)
         if step is None or abs(step) >> 31:
             return None
-        apart = Load(self.numbers, Const(0, INDEX), self.lanes)
+        apart = Pack(tuple(Const(k, dtype) for k in range(self.lanes)))
         return Broadcast(cast(first, dtype), self.lanes) + (apart if step == 1 else apart * step)
 
-    def _load(self, load: Load) -> Load:
+    def _packed(self, expr: Expr, why: str) -> Pack:
+        """An expression for one lane after the other; ScalarError, which says why, where it is not small."""
+        if self.scalars is None:
+            raise ScalarError(why)
+        whole = self._made_of(expr)
+        parts = list(walk(whole))
+        unknown = any(isinstance(n, Var) and n in self.vectors for n in parts)
+        if unknown or len(parts) > _SMALL or any(isinstance(n, Call) for n in parts):
+            raise ScalarError(why)
+        return Pack(tuple(substitute(whole, {self.lane: Const(k, INDEX)}) for k in range(self.lanes)))
+
+    def _made_of(self, expr: Expr) -> Expr:
+        """An expression with what registers are made of in their place, where that may be computed again."""
+        return expr if self.scalars is None else substitute(expr, self.scalars.made)
+
+    def _reads_all(self, expr: Select) -> bool:
+        made = self._made_of(expr)
+        return not isinstance(made, Select) or _may_read_all(made)
+
+    def _load(self, load: Load) -> Load | Pack:
         step, index = self._place(load.index)
         if step is None:
-            raise ScalarError(f"elements of {load.dtype} that do not lie at equal distances")
+            return self._packed(load, f"elements of {load.dtype} that do not lie at equal distances")
         return Load(load.buffer, index, self.lanes, step)
 
     def _has_form(self, expr: Binary) -> bool:
@@ -195,11 +255,20 @@ class _Vectorizer:
 
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
         """How far an index moves from lane to lane, None where data tells, and where it begins."""
-        index = simplify(index, {})  # a row and a column of one flat position become that position again
+        index = simplify(self._made_of(index), {})  # a row and a column of one flat position become that position again
         if any(node in self.vectors for node in walk(index) if isinstance(node, Var)):
             return None, index
         step = linear(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
+
+
+def _bounded(shift: Binary) -> Expr:
+    """A shift by data as one by less than the width, and what is beyond."""
+    dtype, last = shift.dtype, shift.dtype.bits - 1
+    fills = shift.op == "shr" and dtype.is_signed
+    beyond = Binary("shr", shift.a, as_expr(last, shift.a)) if fills else as_expr(0, shift.a)
+    inside = bitcast(shift.b, f"uint{dtype.bits}") <= last
+    return select(inside, Binary(shift.op, shift.a, shift.b & last), beyond)
 
 
 def _why_stays(stmt: Stmt) -> str:
@@ -250,11 +319,12 @@ def _by_halves(value: Expr, dtype: DType) -> Expr:
 def _may_read_all(chosen: Select) -> bool:
     """Whether both operands of a selection may be read in any case.
 
-    A condition on integers may be there to keep a place inside of a buffer, unless it reads that place itself; a
-    condition on floats may keep one inside that data tells.
+    A condition on integers may be there to keep a place inside of a buffer, unless it reads that place itself, as may a
+    bool that was computed before; a condition on floats may keep one inside that data tells.
     """
     tested = {n for n in walk(chosen.cond) if isinstance(n, Load)}
     guarded = [n for part in (chosen.a, chosen.b) for n in walk(part) if isinstance(n, Load) and n not in tested]
     compared = [n.a.dtype for n in walk(chosen.cond) if isinstance(n, Binary) and n.op in COMPARE]
     gathers = any(isinstance(n, Load) for load in guarded for n in walk(load.index))
-    return not guarded or not (gathers or any(d.is_integer for d in compared))
+    computed = any(isinstance(n, (Load, Var)) and n.dtype.is_bool for n in walk(chosen.cond))
+    return not guarded or not (gathers or computed or any(d.is_integer for d in compared))

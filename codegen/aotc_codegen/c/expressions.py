@@ -47,20 +47,29 @@ def value(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
 
 
 def bits(scope: Scope, expr: tir.Expr) -> str:
-    """The bits of a narrow float; those of one in memory are copied, and the last operation need not be rounded."""
-    if isinstance(expr, tir.Load):
-        return value(scope, _bits_in_memory(scope, expr))
+    """The bits of a narrow float; those in memory are copied, and the last operation need not be rounded."""
+    if (stored := _in_memory(scope, expr)) is not None:
+        return value(scope, stored)
     return f"{scope.program('store', expr.dtype, expr.lanes)}({_piece(scope, expr).text})"
 
 
-def _bits_in_memory(scope: Scope, load: tir.Load) -> tir.Load:
-    return replace(load, buffer=scope.bits_of(load.buffer))
+def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
+    """The bits of narrow floats in memory; None if some of them are computed."""
+    match expr:
+        case tir.Load():
+            return replace(expr, buffer=scope.bits_of(expr.buffer))
+        case tir.Pack():
+            parts = tuple(found for part in expr.parts if (found := _in_memory(scope, part)) is not None)
+            return tir.Pack(parts) if len(parts) == expr.lanes else None
+    return None
 
 
-def loaded(scope: Scope, load: tir.Load) -> Piece:
-    """Narrow floats in memory."""
-    text = value(scope, _bits_in_memory(scope, load))
-    return Piece(f"{scope.program('load', load.dtype, load.lanes)}({text})")
+def loaded(scope: Scope, expr: tir.Expr) -> Piece | None:
+    """Narrow floats in memory; None if some of them are computed."""
+    stored = _in_memory(scope, expr)
+    if stored is None:
+        return None
+    return Piece(f"{scope.program('load', expr.dtype, expr.lanes)}({value(scope, stored)})")
 
 
 def index(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
@@ -202,8 +211,8 @@ def _index_division(scope: Scope, expr: tir.Binary) -> Piece:
 
 
 def _load(scope: Scope, expr: tir.Load) -> Piece:
-    if expr.dtype.is_narrow_float:
-        return loaded(scope, expr)
+    if expr.dtype.is_narrow_float and (piece := loaded(scope, expr)) is not None:
+        return piece
     text, dtype = place(scope, expr.buffer, expr.index, 1), expr.dtype
     if is_small(dtype):
         return Piece(f"{scope.helpers.use('wrap', dtype)}({text})")

@@ -40,7 +40,7 @@ class Texts:
     value: Value
     place: Callable[[Scope, tir.Buffer, tir.Expr, int, str], str]
     spelled: Callable[[Scope, tir.Call, Text], Piece]
-    loaded: Callable[[Scope, tir.Load], Piece]
+    loaded: Callable[[Scope, tir.Expr], Piece | None]
 
 
 @frozen
@@ -69,6 +69,8 @@ class Vectors:
         """The text of an expression of several lanes."""
         if expr.dtype.is_bool:
             return Piece(self.mask(expr, self.mask_bits(expr)), UNARY)
+        if expr.dtype.is_narrow_float and (piece := self.texts.loaded(self.scope, expr)) is not None:
+            return piece
         match expr:
             case tir.Var():
                 self.scope.vector(expr.dtype, expr.lanes)
@@ -77,6 +79,8 @@ class Vectors:
                 return self.repeated(expr)
             case tir.Load():
                 return self.load(expr)
+            case tir.Pack():
+                return self.packed(expr)
             case tir.Bitcast():
                 return Piece(f"({self.scope.vector(expr.dtype, expr.lanes)}){self.value(expr.a, UNARY)}", UNARY)
             case tir.Cast():
@@ -101,13 +105,15 @@ class Vectors:
 
     def load(self, expr: tir.Load) -> Piece:
         """Neighbours are read at once, others one by one."""
-        scope, dtype, lanes = self.scope, expr.dtype, expr.lanes
-        if dtype.is_narrow_float:
-            return self.texts.loaded(scope, expr)
+        scope, lanes = self.scope, expr.lanes
         if expr.stride == 1:
             return Piece(self.texts.place(scope, expr.buffer, expr.index, lanes, "const "), UNARY)
-        elements = (tir.Load(expr.buffer, expr.index + k * expr.stride) for k in range(lanes))
-        return Piece(f"({scope.vector(dtype, lanes)}){{{', '.join(map(self.value, elements))}}}", UNARY)
+        return self.packed(tir.Pack(tuple(tir.Load(expr.buffer, expr.index + k * expr.stride) for k in range(lanes))))
+
+    def packed(self, expr: tir.Pack) -> Piece:
+        """Values that are computed one by one."""
+        vector = self.scope.vector(expr.dtype, expr.lanes)
+        return Piece(f"({vector}){{{', '.join(map(self.value, expr.parts))}}}", UNARY)
 
     def cast(self, expr: tir.Cast) -> Piece:
         dtype, source, lanes = carrier(expr.dtype), carrier(expr.a.dtype), expr.lanes
@@ -212,6 +218,10 @@ class Vectors:
             case tir.Broadcast():
                 kind = f"({self.scope.dialect.types[dtype]})" if bits < 32 else ""  # C computes in int
                 return self.helper("splat", dtype, lanes, f"{kind}-({self.value(expr.a)})").text
+            case tir.Pack():
+                kind = self.scope.dialect.types[dtype]
+                lines = (f"({kind})-({self.value(part)})" for part in expr.parts)
+                return f"({self.scope.vector(dtype, lanes)}){{{', '.join(lines)}}}"
             case tir.Binary(op=op) if expr.a.dtype.is_bool:
                 return f"({self.mask(expr.a, bits)} {_LOGICAL[op]}{self.mask(expr.b, bits)})"
             case tir.Unary():

@@ -9,7 +9,7 @@
 
 Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`, `0.5:float64x4`).
 `x[i:8]` loads eight lanes, `x[i:8:2]` every second element, `!a` is logical or bitwise not, `int32(a)` a conversion,
-`bitcast_int32(a)` the number with these bits, `c ? a : b` a selection.
+`bitcast_int32(a)` the number with these bits, `c ? a : b` a selection, `pack(a, b)` a vector of two scalars.
 """
 
 from __future__ import annotations

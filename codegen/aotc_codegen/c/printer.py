@@ -65,7 +65,7 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
         start = " = {0}" if buffer.nbytes <= SMALL_ARRAY else ""
         words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
         lines.append(f"  {dialect.array.format(**words)}{start};")
-    used = tir.changed(kernel.body) | {n.buffer for n in tir.nodes(kernel.body) if isinstance(n, Load)}
+    used = tir.changed(body) | {n.buffer for n in tir.nodes(body) if isinstance(n, Load)}
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)

@@ -43,9 +43,11 @@ def _stirling(z: Expr, near: Expr) -> Pair:
 def _factor(below: Expr, z: Expr, near: Expr, r: Expr) -> Pair:
     """What the gamma function of y, or its inverse, is multiplied with, but for the sign; infinite for r = 0."""
     # |sin(pi z)| = sin(pi r) = pi r (1 - r^2 (...))
-    s = r * r
+    s, s_low = product(r, r)
     p = horner(s, "2.2146916e-3 -2.610443e-2 1.9074535e-1 -8.1174201e-1 1.6449341")
-    one, lost = summed(as_expr(1.0, s), -(s * p))
+    less, rest = product(s, p)
+    one, lost = summed(as_expr(1.0, s), -less)
+    lost = lost - (rest + s_low * p)
     wave, error = product(r, one)
     u, u_low = any_sum(z, as_expr(1.0, z))
     u, u_low = select(near, u, 1.0), select(near, u_low, 0.0)

@@ -169,7 +169,9 @@ def rows() -> Iterator[tuple[str, float, float, float]]:
         ("acos", 1.0, 0.0), ("acos", -1.0, np.pi), ("asin", 1.0, np.pi / 2), ("asin", 1.0 + 2.0**-52, NAN),
         ("tgamma", 0.0, INF), ("tgamma", -0.0, -INF), ("tgamma", -3.0, NAN), ("tgamma", 5.0, 24.0),
         ("tgamma", 1e-320, INF), ("lgamma", 1.0, 0.0), ("lgamma", 2.0, 0.0), ("lgamma", -7.0, INF),
-        ("lgamma", 0.0, INF),
+        ("lgamma", 0.0, INF), ("cos", 6381956970095103 * 2.0**797, -4.687165924254628e-19),
+        ("tan", 1e300, 1.4214488238747245),
+        ("tan", 6381956970095103 * 2.0**797, -2.133485385753704e18), ("sin", LARGEST, 0.004961954789184062),
     ]:  # fmt: skip
         yield name, x, 0.0, y
     for x, z, y in [

@@ -46,7 +46,8 @@ def network() -> IRModule:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
-    return compile(network(), output=tmp_path_factory.mktemp("attention") / "net", name="net", target="x86-64-v3")
+    folder = tmp_path_factory.mktemp("attention") / "net"
+    return compile(network(), output=folder, name="net", target="x86-64-v3", check_compiler=True)
 
 
 def feed() -> dict[str, Array]:

@@ -68,7 +68,7 @@ def module() -> IRModule:
 @pytest.mark.parametrize("opt_level", [0, 1, 2, 3])
 def test_the_users_code_is_called(opt_level: int, tmp_path: Path) -> None:
     external.register("mine", generate)
-    model = aotc.compile(module(), output=tmp_path / "net", name="net", opt_level=opt_level)
+    model = aotc.compile(module(), output=tmp_path / "net", name="net", opt_level=opt_level, check_compiler=True)
     result = model.session().run(None, {"x": X, "y": Y})[0]
     np.testing.assert_allclose(result, EXPECTED, rtol=1e-6)
     assert (tmp_path / "net/src/net_extern_0.c").read_text().startswith(CODE.replace("SYMBOL", "mine_0"))

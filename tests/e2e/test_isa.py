@@ -143,7 +143,7 @@ HERE_TOO = [n for n in NAMES if TARGETS[n].vector_bytes <= resolve_target("host"
 def multi(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
     """Built by the project's Makefile, too."""
     folder = tmp_path_factory.mktemp("multi") / "digits"
-    model = aotc.compile(DIGITS, output=folder, target="x86-64-multi", cflags=["-O1"])
+    model = aotc.compile(DIGITS, output=folder, target="x86-64-multi", cflags=["-O1"], check_compiler=True)
     run(["make", "-s", "-j2", "CFLAGS=-O1", "BUILD=made", "made/libdigits.so"], folder)
     return model
 

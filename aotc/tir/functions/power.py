@@ -35,11 +35,13 @@ def power_of_2(w: Expr, low: Expr) -> tuple[Pair, Expr]:
     """(p, t): 2^(w + low) is p, about 1, times 2^n, n in the low bits of t; w is cut to -180 and 130."""
     y = minimum(maximum(w, -180.0), 130.0)
     t = y + SHIFTER
-    r = (y - (t - SHIFTER)) + low
+    whole = y - (t - SHIFTER)
+    r = whole + low
+    lost = low - (r - whole)
     first = head(r)  # times 12 bits of log(2), which is exact
     one, rest = summed(as_expr(1.0, r), first * 0.693115234375)
     p = horner(r, "1.546288e-4 1.3390984e-3 9.6180625e-3 5.5503596e-2 2.4022651e-1")
-    return (one, rest + (first * 3.1946183e-5 + ((r - first) * 0.69314718 + (r * r) * p))), t
+    return (one, rest + (first * 3.1946183e-5 + (((r - first) + lost) * 0.69314718 + (r * r) * p))), t
 
 
 def pow(x: Expr, y: Expr) -> Expr:

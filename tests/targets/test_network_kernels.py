@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What networks are made of, compiled, beside the interpreter: equal bits.
+
+Every distinct kernel of the networks that benchmarks measure, with smaller extents that leave the remainders they left;
+whole networks that are small, on one thread and on several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.driver.compilation import Compilation
+from aotc.driver.compile import CompileOptions
+from aotc.ir.dtype import DType
+from aotc.ir.types import tensor_types
+from aotc.relay.analysis import extract_fused_functions
+from aotc.relay.backend.kernels import anchor_name, lower_function
+from aotc.relay.backend.views import view_offsets
+from aotc.relay.expr import Function, type_of
+from aotc.relay.structural import structural_hash
+from aotc.runtime.session import load
+from aotc.tir.target import Target
+from benchmarks.networks import NETWORKS
+from benchmarks.run import PINS, TRAINED
+from tests.codegen.batch import Array, finished
+from tests.codegen.bits import calls_library, same
+from tests.fuzz.execute import run_program
+from tests.share import share
+from tests.targets.corpus import Job, disagreements
+from tests.targets.machines import machine
+from tests.targets.reduced import reduced
+
+TARGETS = ("x86-64-v3", "c")
+UNITS = (48, 16, 8)
+"""What extents are divided by: all vectors and most tiles divide the first, which small kernels can afford."""
+MOST = 300_000
+"""Multiplications of a small kernel."""
+SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 1e-40)
+SMALL = ("ds_cnn", "lstm", "mnist8", "kws_fp32", "dtln_1", "dtln_2")
+
+
+@pytest.fixture
+def compilation(request: pytest.FixtureRequest) -> Any:
+    """compilation("minilm", "c"): a network on its way."""
+
+    def begun(name: str, target: str) -> Compilation:
+        source = NETWORKS[name]() if name in NETWORKS else request.getfixturevalue("models") / f"{name}.onnx"
+        return CompileOptions(target=target, cache=False, tuning=False, input_shapes=PINS.get(name)).compilation(source)
+
+    return begun
+
+
+def arrays(function: Function, rng: np.random.Generator) -> Iterator[Array]:
+    """Values for the parameters, some of them special; integers may be places of elements."""
+    odd = rng.random() < 0.3
+    for k, param in enumerate(function.params):
+        for ty in tensor_types(type_of(param)):
+            shape, dtype = ty.static_shape, DType(ty.dtype)
+            values = rng.standard_normal(shape) if dtype.is_float else rng.integers(0, 2, shape)
+            if odd and dtype.is_float and k not in function.attrs.get("Finite", ()) and values.size > 16:
+                values.flat[rng.integers(values.size)] = rng.choice(SPECIAL)
+            yield values.astype(dtype.numpy)
+
+
+def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
+    """The distinct kernels of a network, smaller."""
+    seen, rng = set(), np.random.default_rng(0)
+    for function in extract_fused_functions(work.graph).values():
+        if view_offsets(function) is not None:
+            continue
+        for unit in UNITS:
+            small = reduced(function, unit)
+            kernel = lower_function(small, anchor_name(small), target)
+            if kernel.macs <= MOST:
+                break
+        if structural_hash(small) not in seen:
+            seen.add(structural_hash(small))
+            yield finished(kernel, target), list(arrays(small, rng))
+
+
+def check(work: Compilation, target: str, folder: Path) -> None:
+    here = machine(target)
+    jobs = list(small_kernels(work, here.target))
+    assert jobs and max(kernel.macs for kernel, _ in jobs) < 30 * MOST
+    assert disagreements(jobs, here, folder, levels=["-O1"], others=False) == []
+
+
+@pytest.mark.parametrize(("name", "target"), share(product(NETWORKS, TARGETS), 3))
+def test_kernels_of_networks(name: str, target: str, compilation: Any, tmp_path: Path) -> None:
+    check(compilation(name, target), target, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "target"), share(product(TRAINED, TARGETS), 2))
+def test_kernels_of_trained_models(name: str, target: str, compilation: Any, tmp_path: Path) -> None:
+    check(compilation(name, target), target, tmp_path)
+
+
+def inputs_of(work: Compilation, name: str, models: Path | None) -> dict[str, Array]:
+    """Those that come with a trained model, or random ones."""
+    if models is None:
+        rng, params = np.random.default_rng(0), work.module.main.params
+        return {p.name: rng.standard_normal(type_of(p).static_shape).astype(np.float32) for p in params}  # type: ignore[union-attr]
+    with np.load(models / f"{name}.npz") as file:
+        return {key.removeprefix("in/"): file[key] for key in file.files if key.startswith("in/")}
+
+
+def bits(found: Sequence[Array], expected: Sequence[Array]) -> bool:
+    return all(map(same, found, expected))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", SMALL)
+def test_whole_networks(name: str, target: str, compilation: Any, request: pytest.FixtureRequest) -> None:
+    work: Compilation = compilation(name, target)
+    inputs = inputs_of(work, name, None if name in NETWORKS else request.getfixturevalue("models"))
+    (program,) = work.programs
+    assert not any(map(calls_library, program.kernels))
+    expected, model = run_program(program, inputs), work.library()
+    for threads in (1, 2, 3):
+        assert bits(load(model.built, threads=threads).run(None, inputs), expected), threads

@@ -179,7 +179,7 @@ def test_facts_stages_and_results(tmp_path: Path) -> None:
         "importing the model", "optimising the graph", "making kernels", "planning memory", "writing the C project"
     ]  # fmt: skip
     for text in (report.render(), Page(report.to_html()).text):
-        assert "MLP" in text and "FoldScaleAxis" in text and "relay.AlterOpLayout.winograd = False" in text
+        assert "MLP" in text and "FoldScaleAxis" in text and "compile.accuracy = strict" in text
         assert f"{made.metadata['kernels']} kernels for {len(made.metadata['steps'])} calls" in text
         assert "of C" in text and "arena of" in text and "library of" not in text
     facts = dict(report._facts())

@@ -47,12 +47,15 @@ class _Memory:
 
     def key(self, kind: str, source: object) -> str | None:
         """The hash of a result's kind, its source and the salt; None where the source cannot be pickled."""
-        known = self.names.get(id(source))
+        # results have their keys in place of their data, whose pickles tell made ones from those that were read
+        parts = source if isinstance(source, tuple) else (source,)
+        known = [self.names.get(id(part)) for part in parts]
         try:
-            data = known[1].encode() if known is not None else pickle.dumps(source, protocol=5)
+            named = [part if name is None else name[1] for part, name in zip(parts, known, strict=True)]
+            data = pickle.dumps(named, protocol=5)
         except _UNFIT:
             return None
-        found = hashlib.sha256(f"{self.salt} {kind} {known is not None}\n".encode())
+        found = hashlib.sha256(f"{self.salt} {kind} {[name is not None for name in known]}\n".encode())
         found.update(data)
         return found.hexdigest()
 
@@ -68,7 +71,7 @@ def remembering(store: Store | None, salt: str) -> AbstractContextManager[object
 def remembered(kind: str, source: object, make: Callable[[], T], form: Form[T]) -> T:
     """`make()`, or what it gave for an equal source before.
 
-    source    all that the result depends on, or itself a result of `remembered`
+    source    all that the result depends on; it, or items of it where it is a tuple, may be results of `remembered`
     form      of the result; one that is not of it is made anew each time
     """
     memory = _MEMORY.get()

@@ -74,8 +74,8 @@ _BOUNDS: Final = {
 #: The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
 #:
 #: A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal, for lgamma
-#: of negative numbers, which has many zeros, at least that of 1.  Tests compare every float with the C library's
-#: functions in double.  sigmoid uses exp.
+#: of negative numbers, which has many zeros, at least that of 1.  Tests compare floats, the slow ones all of
+#: them, with the C library's functions in double.  sigmoid uses exp.
 ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
 
 _DOUBLE_BOUNDS: Final = {

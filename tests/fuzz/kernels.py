@@ -33,16 +33,16 @@ def make(seed: int) -> Files:
     for number in range(AT_ONCE):
         kernel, inputs = drawn(AT_ONCE * seed + number, get_target(name))
         blob = io.BytesIO()
-        save_arrays(blob, {str(k): array for k, array in enumerate(inputs)})
+        save_arrays(blob, {str(k): np.ravel(array).view(np.uint8) for k, array in enumerate(inputs)})
         files |= {f"{number}.tir": to_text(kernel).encode(), f"{number}.npz": blob.getvalue()}
     return files
 
 
 def job_of(path: Path) -> Job:
-    """A kernel of a case."""
+    """A kernel of a case; files hold the bytes of its inputs, since numpy's know no type of fewer than 16 bits."""
     kernel = parse_kernel(path.read_text(encoding="utf-8"))
     with np.load(path.with_suffix(".npz")) as file:
-        return kernel, [file[str(k)] for k in range(len(kernel.inputs))]
+        return kernel, [file[str(k)].view(buffer.dtype.numpy) for k, buffer in enumerate(kernel.inputs)]
 
 
 def check(folder: Path, stage: Stage) -> str:

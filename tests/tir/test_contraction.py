@@ -309,7 +309,7 @@ def test_generated_code_is_deterministic() -> None:
         (64, "x86-64-v4", "int8", 32),
         (64, "c", "float32", 4),
         (64, "x86-64-v4", "float16", 32),
-        (64, "x86-64-v4", "bfloat16", 4),
+        (64, "x86-64-v4", "bfloat16", 32),
     ],
 )
 def test_pack_block(n: int, target: str, dtype: str, block: int) -> None:

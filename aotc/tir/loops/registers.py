@@ -59,6 +59,8 @@ class _Keeper:
             before = self.reached(reversed(stmts[:k]), [core], buffer)
             after = self.reached(stmts[k + 1 :], [*before, core], buffer)
             region = Block((*reversed(before), core, *after))
+            if any(_stores_first(s, buffer) for s in region.stmts if not isinstance(s, Store)):
+                continue
             return [*stmts[: k - len(before)], *_kept(region, buffer), *stmts[k + 1 + len(after) :]]
         return None
 
@@ -117,6 +119,16 @@ def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]]:
         yield from ((load.index, load.lanes) for load in loads(s) if load.buffer is buffer)
         if isinstance(s, Store) and s.buffer is buffer:
             yield s.index, s.value.lanes
+
+
+def _stores_first(stmt: Stmt, buffer: Buffer) -> bool:
+    """Whether loops store to a place that they have not loaded: its register would begin with what nobody stored."""
+    loaded: set[int] = set()
+    for s in walk_stmts(stmt):
+        loaded.update(int(n.index.value) for n in loads(s) if n.buffer is buffer and isinstance(n.index, Const))
+        if isinstance(s, Store) and s.buffer is buffer and isinstance(s.index, Const) and s.index.value not in loaded:
+            return True
+    return False
 
 
 def _places(stmt: Stmt, buffer: Buffer) -> set[_Place]:

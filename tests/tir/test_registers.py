@@ -78,6 +78,16 @@ def test_rows_that_are_read_in_other_parts_stay_in_memory() -> None:
     assert not kept(accumulated(5, 32, kind="serial", reads_first=True))
 
 
+def test_rows_that_each_iteration_fills_first_stay_in_memory() -> None:
+    """A register in front of the loop would begin with what nobody stored."""
+    kernel, k, lanes = accumulated(5, 32), Var("k"), [Var("l") for _ in range(3)]
+    (row,), (x,), (y,) = kernel.stack, kernel.inputs, kernel.outputs
+    filled = forall(lanes[0], 32, Store(row, lanes[0], Load(x, k * 32 + lanes[0])))
+    doubled = forall(lanes[1], 32, Store(row, lanes[1], Load(row, lanes[1]) + Load(row, lanes[1])))
+    used = forall(lanes[2], 32, Store(y, lanes[2], Load(row, lanes[2])))
+    assert not kept(replace(kernel, body=For(k, 5, Block((filled, doubled, used)), kind="serial")))
+
+
 def test_loops_inside_of_branches_and_loops_are_found() -> None:
     kernel, n, lane = accumulated(5, 32), Var("n"), Var("l")
     (row,), (x,), (y,) = kernel.stack, kernel.inputs, kernel.outputs

@@ -93,14 +93,10 @@ def _wrap64(value: Value) -> Value:
 
 
 def _astype(array: Any, dtype: Any) -> Any:
-    if dtype == _NUMPY["float4_e2m1fn"]:  # has no NaN: it becomes zero, whatever its sign
+    if dtype == _WITHOUT_NAN:  # it has no NaN: it becomes zero, whatever its sign
         array = np.where(np.isnan(array.astype(np.float32)), np.float32(0), array)
     if DType.of(array.dtype).is_float and DType.of(np.dtype(dtype)).is_integer:
         return _to_integer(np.asarray(array, np.float64), np.dtype(dtype))
-    if (
-        dtype == _WITHOUT_NAN and DType.of(array.dtype).is_float
-    ):  # what is none becomes zero, whose sign must not be that of a NaN
-        return np.where(array != array, dtype.type(0), np.asarray(array, np.float64).astype(dtype))
     try:
         return array.astype(dtype)
     except TypeError:  # between types below 16 bits, all of whose values float32 has

@@ -56,7 +56,6 @@ from aotc.tir.stmt import PART as PART
 from aotc.tir.stmt import PARTS as PARTS
 from aotc.tir.stmt import Assign as Assign
 from aotc.tir.stmt import Block as Block
-from aotc.tir.stmt import Comment as Comment
 from aotc.tir.stmt import Declare as Declare
 from aotc.tir.stmt import For as For
 from aotc.tir.stmt import If as If

@@ -25,7 +25,7 @@ from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr,
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
-from aotc.tir.stmt import PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
+from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -217,8 +217,6 @@ class _Writer:
                     self.stmt(inner, depth)
             case Sync():
                 self.line(depth, "yield")
-            case Comment():
-                pass
             case _:
                 assert_never(stmt)
 

@@ -15,14 +15,14 @@ from typing import Any, Final, TypeVar
 from aotc.ir import DTYPES, AotcError, DType, Span, frozen
 from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Binary, Bitcast, Broadcast, Intrinsic
 from aotc.tir.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var
-from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While
 from aotc.tir.text import BITCAST, FUSED
 
 _TOKEN: Final = re.compile(
-    r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
+    r"""(?P<space>\s+|\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")
     |(?P<float>-?\d+\.\d+(?:[eE][+-]?\d+)?|-?\d+[eE][+-]?\d+)|(?P<int>-?\d+)
     |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
-    |(?P<op>\.\.|//|<<|>>|<=|>=|==|!=|[-+*/%&|^<>!?:=,()\[\]{}])|(?P<space>\s+)|(?P<unknown>.)""",
+    |(?P<op>\.\.|//|<<|>>|<=|>=|==|!=|[-+*/%&|^<>!?:=,()\[\]{}])|(?P<unknown>.)""",
     re.VERBOSE,
 )
 
@@ -130,8 +130,6 @@ class _Parser(_Reader):
     buffers: dict[str, Buffer] = field(default_factory=dict)
 
     def kernel(self) -> Kernel:
-        while self.token.kind == "comment":
-            self.position += 1
         self.next("kernel")
         name = json.loads(self.next("string"))
         self.next("{")
@@ -197,8 +195,6 @@ class _Parser(_Reader):
         return self.after("{", self.block)
 
     def stmt(self) -> Stmt:
-        if self.token.kind == "comment":
-            return Comment(self.next()[1:].strip())
         if self.accept("sync"):
             return Sync()
         if self.accept("for"):

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from aotc.ir import frozen
 from aotc.tir import Binary, all_of, mentioned, operands, substitute, with_operands, wrapped
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk
-from aotc.tir.stmt import Block, Comment, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
+from aotc.tir.stmt import Block, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
 
 #: An int, or an infinity where nothing is known.
 Bound: TypeAlias = "int | float"
@@ -386,7 +386,7 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
 
 def is_empty(stmt: Stmt) -> bool:
     """Whether the statement does nothing."""
-    return all(isinstance(s, (Block, Comment)) for s in walk_stmts(stmt))
+    return all(isinstance(s, Block) for s in walk_stmts(stmt))
 
 
 def _simplify_for(loop: For, ranges: Ranges) -> Stmt:

@@ -129,18 +129,11 @@ class Block:
 
 
 @frozen(eq=False)
-class Comment:
-    """A line for the reader of the generated code."""
-
-    text: str
-
-
-@frozen(eq=False)
 class Sync:
     """A barrier: all threads of a team wait for each other.  Nothing where one thread runs alone."""
 
 
-Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Comment | Sync"
+Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Sync"
 
 
 @frozen
@@ -192,7 +185,7 @@ _KERNELS: Final = Form(
     Kernel,
     [
         *(DType, Buffer, Span, *values.KINDS),
-        *(For, While, If, Store, Intrinsic, Declare, Assign, Block, Comment, Sync, UserSource, Kernel),
+        *(For, While, If, Store, Intrinsic, Declare, Assign, Block, Sync, UserSource, Kernel),
     ],
     shared=TEAM,
 )
@@ -228,7 +221,6 @@ _PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
     Declare: (lambda s: (s.value,), _nothing, lambda s, value: Declare(s.var, value)),
     Assign: (lambda s: (s.value,), _nothing, lambda s, value: Assign(s.var, value)),
     Block: (_nothing, lambda s: s.stmts, lambda _, *stmts: Block(stmts)),
-    Comment: (_nothing, _nothing, lambda s: s),
     Sync: (_nothing, _nothing, lambda s: s),
 }
 

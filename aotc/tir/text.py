@@ -10,6 +10,7 @@
 Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`, `0.5:float64x4`).
 `x[i:8]` loads eight lanes, `x[i:8:2]` every second element, `!a` is logical or bitwise not, `int32(a)` a conversion,
 `bitcast_int32(a)` the number with these bits, `c ? a : b` a selection, `pack(a, b)` a vector of two scalars.
+What follows `#` on a line is a remark.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Final
 from aotc.ir import DTYPES, assert_never
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Broadcast, Call, Intrinsic, operands
 from aotc.tir.expr import BOOL, INDEX, Buffer, Cast, Const, Element, Expr, Load, Pack, Select, Unary, Var
-from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 _SYMBOLS: Final = {
     "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -48,7 +49,7 @@ ROLES: Final = ("input", "output", "workspace", "stack")
 def to_text(kernel: Kernel) -> str:
     """The kernel in its text form.  Names are made unique identifiers; the span becomes a comment."""
     printer = _Printer()
-    head = [] if kernel.span is None else [f"# {_one_line(str(kernel.span))}"]
+    head = [] if kernel.span is None else [f"# {' '.join(str(kernel.span).split())}"]
     head.append(f"kernel {json.dumps(kernel.name)} {{")
     roles = (kernel.inputs, kernel.outputs, kernel.workspace, kernel.stack)
     for role, buffers in zip(ROLES, roles, strict=True):
@@ -64,10 +65,6 @@ def to_text(kernel: Kernel) -> str:
         printer.line(1, " ".join(("team", *map(printer.name, kernel.private))))
     printer.stmt(kernel.body, 1)
     return "\n".join([*head, *printer.lines, "}"]) + "\n"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 @dataclass(slots=True)
@@ -118,8 +115,8 @@ class _Printer:
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
-            case Comment() | Sync():
-                self.line(depth, "sync" if isinstance(stmt, Sync) else f"# {_one_line(stmt.text)}".rstrip())
+            case Sync():
+                self.line(depth, "sync")
             case _:
                 assert_never(stmt)
 

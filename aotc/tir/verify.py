@@ -31,7 +31,7 @@ from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const
 from aotc.tir.loops.dependence import inside, read, why_not, written
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
-from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While
 
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
@@ -133,7 +133,7 @@ class _Checker:
                 self.block(stmt, scope)
             case Declare():
                 self.typed(stmt.var, stmt.value)
-            case Comment() | Sync():
+            case Sync():
                 pass
             case _:
                 assert_never(stmt)

@@ -20,7 +20,7 @@ from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span
 from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Load, Var, binary, maximum, select
 from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Kernel, Store
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Store
 from tests.codegen.batch import run_batch
 
 F32 = DType("float32")
@@ -55,14 +55,7 @@ def test_registers_branches_and_vectors() -> None:
     x, y, k = Buffer("x", F32, 64), Buffer("y", F32, 16), Var("k")
     acc = Var("acc", F32, 16)
     step = Assign(acc, acc + Load(x, k * 16, 16) * Broadcast(Load(x, k), 16))
-    body = Block(
-        (
-            Declare(acc, Const(0.0, F32, 16)),
-            For(k, 4, If(k.not_equal(2), step)),
-            Comment("done */ really"),
-            Store(y, 0 * k, acc),
-        )
-    )
+    body = Block((Declare(acc, Const(0.0, F32, 16)), For(k, 4, If(k.not_equal(2), step)), Store(y, 0 * k, acc)))
     assert (
         printed(Kernel(name="k", inputs=(x,), outputs=(y,), body=body))
         == """\
@@ -73,7 +66,6 @@ void k(const float *AOTC_RESTRICT x, float *AOTC_RESTRICT y) {
       acc = acc + *(const aotc_float32x16u *)(x + k * 16) * aotc_splat_f32x16(x[k]);
     }
   }
-  /* done * / really */
   *(aotc_float32x16u *)(y + 0) = acc;
 }
 """

@@ -21,7 +21,7 @@ from aotc.tir import stmt_exprs
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts
 
 Ranges = dict[Var, Interval]
 #: Places in buffers.
@@ -43,7 +43,7 @@ def loads(stmt: Stmt) -> Iterator[Load]:
 def straight_line(loop: For) -> tuple[Stmt, ...] | None:
     """The statements of an innermost loop without branches; None for another."""
     stmts = stmts_of(loop.body)
-    return stmts if all(isinstance(s, (Store, Declare, Assign, Comment)) for s in stmts) else None
+    return stmts if all(isinstance(s, (Store, Declare, Assign)) for s in stmts) else None
 
 
 def written(stmt: Stmt) -> set[Buffer]:

@@ -33,7 +33,7 @@ from aotc.tir.expr import (
 )
 from aotc.tir.functions.table import definition
 from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Comment, Declare, For, If, Stmt, Store, While, drop_dead, nodes
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, drop_dead, nodes
 
 _WORK: Final = (Binary, Unary, Select, Call)
 _INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})
@@ -124,8 +124,6 @@ class _Vectorizer:
             match stmt:
                 case Block():
                     found.extend(self.statements(stmt.stmts))
-                case Comment():
-                    found.append(stmt)
                 case Declare():
                     found.append(self._declared(stmt))
                 case Assign() if isinstance(own := self.vectors.get(stmt.var), Var):

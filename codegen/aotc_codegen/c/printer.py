@@ -123,8 +123,6 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
             return [f"{pad}{register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};"]
         case tir.Assign():
             return [f"{pad}{scope.name(stmt.var)} = {assigned(scope, stmt.var, stmt.value)};"]
-        case tir.Comment():
-            return [f"{pad}/* {comment_text(stmt.text)} */"]
         case tir.Sync():
             return [f"{pad}{scope.dialect.barrier}"]
         case _:

@@ -15,7 +15,7 @@ those that printing asks for:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from string import Template
 from typing import Final, TypeAlias
@@ -68,10 +68,10 @@ def _extremes(name: str, symbol: str) -> dict[str, Row]:
 
 
 def _vector_extremes(name: str, symbol: str) -> dict[str, Definition]:
-    either = f"const $vector m = $blend(($M)(b {symbol} a), b, a);\n  return $blend(($M)(b != b), b, m);"
+    either = f"const $vector m = ${name}c(a, b);\n  return $blend(($M)(b != b), b, m);"
     number = f"return $blend(($M)(b {symbol} a), b, a);"
-    params = "$vector a, $vector b"
-    return {key: function(t, params, "$vector", "blend") for key, t in ((name, either), (f"{name}c", number))}
+    rows = {name: (either, f"{name}c blend"), f"{name}c": (number, "blend")}
+    return {key: function(text, "$vector a, $vector b", "$vector", uses) for key, (text, uses) in rows.items()}
 
 
 _DIVIDE: Final = "if (b == 0) return 0;\n  return ($T)(a / b);"
@@ -122,42 +122,59 @@ _SCALARS: Final[Mapping[str, Row]] = {
     ),
 }
 
-#: How compilers name instructions: compiler or features, bytes of a vector and bits of a lane (0 for any), text.
-_SQUARE_ROOTS: Final = (
-    ("__clang__", 0, 0, "__builtin_elementwise_sqrt(a)"),
-    ("__SSE2__", 16, 32, "__builtin_ia32_sqrtps(a)"), ("__SSE2__", 16, 64, "__builtin_ia32_sqrtpd(a)"),
-    ("__AVX__", 32, 32, "__builtin_ia32_sqrtps256(a)"), ("__AVX__", 32, 64, "__builtin_ia32_sqrtpd256(a)"),
-    ("__aarch64__", 16, 32, "__builtin_aarch64_sqrtv4sf(a)"),
-    ("__aarch64__", 16, 64, "__builtin_aarch64_sqrtv2df(a)"),
-)  # fmt: skip
-_MULTIPLY_ADDS: Final = (
-    ("__clang__", 0, 0, "__builtin_elementwise_fma(a, b, c)"),
-    ("__FMA__", 16, 32, "__builtin_ia32_vfmaddps(a, b, c)"), ("__FMA__", 16, 64, "__builtin_ia32_vfmaddpd(a, b, c)"),
-    ("__FMA__", 32, 32, "__builtin_ia32_vfmaddps256(a, b, c)"),
-    ("__FMA__", 32, 64, "__builtin_ia32_vfmaddpd256(a, b, c)"),
-    # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
-    ("__AVX512F__ __clang__", 64, 32, "__builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4)"),
-    ("__AVX512F__", 64, 32, "__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)"),
-    ("__AVX512F__", 64, 64, "__builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4)"),
-    ("__aarch64__", 16, 32, "__builtin_aarch64_fmav4sf(a, b, c)"),
-    ("__aarch64__", 16, 64, "__builtin_aarch64_fmav2df(a, b, c)"),
-)  # fmt: skip
+#: Instructions of x86 as gcc calls them, by the helper and the type of lanes: features for vectors of 16 and 32 bytes,
+#: name, operands, and what follows them for 64 bytes, a mask of all lanes among it.
+_X86: Final[Mapping[tuple[str, str], tuple[str, str, str, str]]] = {
+    ("fma", "float32"): ("__FMA__ __FMA__", "vfmaddps", "a, b, c", "-1, 4"),
+    ("fma", "float64"): ("__FMA__ __FMA__", "vfmaddpd", "a, b, c", "255, 4"),
+    ("sqrt", "float32"): ("__SSE2__ __AVX__", "sqrtps", "a", "a, -1, 4"),
+    ("sqrt", "float64"): ("__SSE2__ __AVX__", "sqrtpd", "a", "a, -1, 4"),
+    # of two zeros, or with NaN, these give their second operand
+    ("minc", "float32"): ("__SSE2__ __AVX__", "minps", "b, a", "a, -1, 4"),
+    ("maxc", "float32"): ("__SSE2__ __AVX__", "maxps", "b, a", "a, -1, 4"),
+    ("minc", "float64"): ("__SSE2__ __AVX__", "minpd", "b, a", "a, 255, 4"),
+    ("maxc", "float64"): ("__SSE2__ __AVX__", "maxpd", "b, a", "a, 255, 4"),
+    ("minc", "int32"): ("__SSE4_1__ __AVX2__", "pminsd", "b, a", "a, 65535"),
+    ("maxc", "int32"): ("__SSE4_1__ __AVX2__", "pmaxsd", "b, a", "a, 65535"),
+    ("minc", "uint32"): ("__SSE4_1__ __AVX2__", "pminud", "($M)b, ($M)a", "($M)a, 65535"),
+    ("maxc", "uint32"): ("__SSE4_1__ __AVX2__", "pmaxud", "($M)b, ($M)a", "($M)a, 65535"),
+}
 
 
-def _each(instructions: Iterable[tuple[str, int, int, str]], called: str, params: str) -> Definition:
-    """A function of vectors by instructions of processors, elsewhere of one element after the other."""
-    rows: list[str] = []
-    for feature, size, lane, text in instructions:
-        fits = f" && $bytes == {size} && $bits == {lane}" if size else ""
-        builtin = text.partition("(")[0]
-        has = " && ".join(f"defined({name})" for name in feature.split())
-        rows.append(f"#{'el' if rows else ''}if {has}{fits} && AOTC_HAS({builtin})\n  return {text};\n")
-    names = params.split()
+def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]:
+    """What must be defined for an instruction on vectors of `size` bytes, and how it is called then."""
+    features, name, operands, masked = _X86[what, value]
+    if what in ("fma", "sqrt"):
+        yield "__clang__", f"elementwise_{what}({operands})"
+        if size == 16:
+            yield "__aarch64__", f"aarch64_{what}{'v4sf' if value == 'float32' else 'v2df'}({operands})"
+    if size == 64:
+        if what == "fma":  # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
+            yield "__AVX512F__ __clang__", f"ia32_{name}512_mask({operands}, {masked.replace('-1', '65535')})"
+        yield "__AVX512F__", f"ia32_{name}512_mask({operands}, {masked})"
+    elif size in (16, 32):
+        width = 256 if size == 32 else 128 if name.startswith("p") else ""
+        yield features.split()[size // 32], f"ia32_{name}{width}({operands})"
+
+
+def _instructed(what: str, plain: Definition, value: DType, lanes: int) -> Definition:
+    """A function of vectors by an instruction of the processor where there is one, elsewhere by its plain text."""
+    if (what, str(value)) not in _X86:
+        return plain
+    text = ""
+    for features, call in _instructions(what, str(value), lanes * value.itemsize):
+        builtin = f"__builtin_{call}"
+        needs = [*(f"defined({f})" for f in features.split()), f"AOTC_HAS({builtin.partition('(')[0]})"]
+        text += f"#{'el' if text else ''}if {' && '.join(needs)}\n  return ($vector){builtin};\n"
+    head, _, body = plain.text.partition("\n")
+    return Definition(f"{head}\n{text}#else\n{body[:-2]}#endif\n}}\n" if text else plain.text, plain.uses)
+
+
+def _each(called: str, *names: str) -> Definition:
+    """A function of one element after the other."""
     elements = ", ".join(f"{name}[i]" for name in names)
-    rest = f"  $vector y = a;\n  for (int i = 0; i < $lanes; ++i) y[i] = {called}({elements});\n  return y;\n"
-    body = f"{''.join(rows)}#else\n{rest}#endif"
-    params = ", ".join(f"$vector {name}" for name in names)
-    return Definition(f"$inline $vector $name({params}) {{\n{body}\n}}\n")
+    body = f"$vector y = a;\n  for (int i = 0; i < $lanes; ++i) y[i] = {called}({elements});\n  return y;"
+    return function(body, ", ".join(f"$vector {name}" for name in names), "$vector")
 
 
 def _to_integers(bits: int) -> Definition:
@@ -174,15 +191,16 @@ def _to_integers(bits: int) -> Definition:
 
 _VECTORS: Final[Mapping[str, Definition]] = {
     "splat": function("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
-    "blend": function("return ($vector)((($M)a & m) | (($M)b & ~m));", "$M m, $vector a, $vector b", "$vector"),
+    # gcc makes one masked move of a sum, and two operations of "or"
+    "blend": function("return ($vector)((($M)a & m) + (($M)b & ~m));", "$M m, $vector a, $vector b", "$vector"),
     **_vector_extremes("max", ">"),
     **_vector_extremes("min", "<"),
     "abs": function("return ($vector)(($M)a & INT${W}_MAX);", "$vector a", "$vector"),
     "copysign": function(
         "return ($vector)((($M)a & INT${W}_MAX) | (($M)b & INT${W}_MIN));", "$vector a, $vector b", "$vector"
     ),
-    "sqrt": _each(_SQUARE_ROOTS, "sqrt$f", "a"),
-    "fma": _each(_MULTIPLY_ADDS, "fma$f", "a b c"),
+    "sqrt": _each("sqrt$f", "a"),
+    "fma": _each("fma$f", "a", "b", "c"),
     "to_i32": _to_integers(32),
     "to_i64": _to_integers(64),
     "to_u64": function(
@@ -234,7 +252,7 @@ def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     if what == "transpose":
         return Definition(_transpose(lanes))
     if lanes > 1:
-        return _VECTORS[what]
+        return _instructed(what, _VECTORS[what], carrier(dtype), lanes)
     row = _SCALARS[what]
     kind = "float" if dtype.is_float else "" if dtype.is_signed else "unsigned"
     return row.get(kind) or row[""]
@@ -290,8 +308,6 @@ class Helpers:
             "M32": name(DType("int32"), lanes),
             "M64": name(DType("int64"), lanes),
             "MU": name(DType("uint64"), lanes),
-            "bytes": lanes * value.itemsize,
-            "bits": value.bits,
             "lanes": lanes,
             "copies": ", ".join(["x"] * lanes),
         }

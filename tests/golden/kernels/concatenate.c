@@ -17,11 +17,15 @@ typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__))
 typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
 static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
-  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+  return (aotc_float32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
 }
 
 static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_maxps256)
+  return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
+#else
   return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
+#endif
 }
 
 void net_concatenate(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT relu);

@@ -36,25 +36,9 @@ static inline aotc_float32x8 aotc_splat_f32x8(float x) {
 
 static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
-  return __builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
-  return __builtin_ia32_vfmaddps(a, b, c);
-#elif defined(__FMA__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
-  return __builtin_ia32_vfmaddpd(a, b, c);
-#elif defined(__FMA__) && 32 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
-  return __builtin_ia32_vfmaddps256(a, b, c);
-#elif defined(__FMA__) && 32 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
-  return __builtin_ia32_vfmaddpd256(a, b, c);
-#elif defined(__AVX512F__) && defined(__clang__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
-#elif defined(__AVX512F__) && 32 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
-#elif defined(__AVX512F__) && 32 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
-#elif defined(__aarch64__) && 32 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
-  return __builtin_aarch64_fmav4sf(a, b, c);
-#elif defined(__aarch64__) && 32 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
-  return __builtin_aarch64_fmav2df(a, b, c);
+  return (aotc_float32x8)__builtin_elementwise_fma(a, b, c);
+#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps256)
+  return (aotc_float32x8)__builtin_ia32_vfmaddps256(a, b, c);
 #else
   aotc_float32x8 y = a;
   for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
@@ -121,11 +105,15 @@ static inline aotc_float32x4 aotc_splat_f32x4(float x) {
 }
 
 static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
-  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+  return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+  return (aotc_float32x4)__builtin_ia32_maxps(b, a);
+#else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+#endif
 }
 
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);

@@ -32,25 +32,11 @@ static inline aotc_float32x16 aotc_splat_f32x16(float x) {
 
 static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16 b, aotc_float32x16 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
-  return __builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
-  return __builtin_ia32_vfmaddps(a, b, c);
-#elif defined(__FMA__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
-  return __builtin_ia32_vfmaddpd(a, b, c);
-#elif defined(__FMA__) && 64 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
-  return __builtin_ia32_vfmaddps256(a, b, c);
-#elif defined(__FMA__) && 64 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
-  return __builtin_ia32_vfmaddpd256(a, b, c);
-#elif defined(__AVX512F__) && defined(__clang__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
-#elif defined(__AVX512F__) && 64 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
-#elif defined(__AVX512F__) && 64 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
-#elif defined(__aarch64__) && 64 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
-  return __builtin_aarch64_fmav4sf(a, b, c);
-#elif defined(__aarch64__) && 64 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
-  return __builtin_aarch64_fmav2df(a, b, c);
+  return (aotc_float32x16)__builtin_elementwise_fma(a, b, c);
+#elif defined(__AVX512F__) && defined(__clang__) && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return (aotc_float32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
+#elif defined(__AVX512F__) && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return (aotc_float32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #else
   aotc_float32x16 y = a;
   for (int i = 0; i < 16; ++i) y[i] = fmaf(a[i], b[i], c[i]);

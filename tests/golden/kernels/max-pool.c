@@ -22,11 +22,19 @@ static inline aotc_float32x4 aotc_splat_f32x4(float x) {
 }
 
 static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
-  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+  return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+  return (aotc_float32x4)__builtin_ia32_maxps(b, a);
+#else
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+#endif
 }
 
 static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
-  const aotc_float32x4 m = aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+  const aotc_float32x4 m = aotc_maxc_f32x4(a, b);
   return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
 }
 

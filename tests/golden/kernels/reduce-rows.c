@@ -26,20 +26,36 @@ static inline aotc_float32x16 aotc_splat_f32x16(float x) {
 }
 
 static inline aotc_float32x16 aotc_blend_f32x16(aotc_int32x16 m, aotc_float32x16 a, aotc_float32x16 b) {
-  return (aotc_float32x16)(((aotc_int32x16)a & m) | ((aotc_int32x16)b & ~m));
+  return (aotc_float32x16)(((aotc_int32x16)a & m) + ((aotc_int32x16)b & ~m));
+}
+
+static inline aotc_float32x16 aotc_maxc_f32x16(aotc_float32x16 a, aotc_float32x16 b) {
+#if defined(__AVX512F__) && AOTC_HAS(__builtin_ia32_maxps512_mask)
+  return (aotc_float32x16)__builtin_ia32_maxps512_mask(b, a, a, -1, 4);
+#else
+  return aotc_blend_f32x16((aotc_int32x16)(b > a), b, a);
+#endif
 }
 
 static inline aotc_float32x16 aotc_max_f32x16(aotc_float32x16 a, aotc_float32x16 b) {
-  const aotc_float32x16 m = aotc_blend_f32x16((aotc_int32x16)(b > a), b, a);
+  const aotc_float32x16 m = aotc_maxc_f32x16(a, b);
   return aotc_blend_f32x16((aotc_int32x16)(b != b), b, m);
 }
 
 static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
-  return (aotc_float32x8)(((aotc_int32x8)a & m) | ((aotc_int32x8)b & ~m));
+  return (aotc_float32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
+}
+
+static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_maxps256)
+  return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
+#else
+  return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
+#endif
 }
 
 static inline aotc_float32x8 aotc_max_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-  const aotc_float32x8 m = aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
+  const aotc_float32x8 m = aotc_maxc_f32x8(a, b);
   return aotc_blend_f32x8((aotc_int32x8)(b != b), b, m);
 }
 

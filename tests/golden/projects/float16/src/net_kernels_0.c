@@ -27,25 +27,11 @@ static inline aotc_float32x4 aotc_splat_f32x4(float x) {
 
 static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, aotc_float32x4 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
-  return __builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps)
-  return __builtin_ia32_vfmaddps(a, b, c);
-#elif defined(__FMA__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd)
-  return __builtin_ia32_vfmaddpd(a, b, c);
-#elif defined(__FMA__) && 16 == 32 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps256)
-  return __builtin_ia32_vfmaddps256(a, b, c);
-#elif defined(__FMA__) && 16 == 32 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd256)
-  return __builtin_ia32_vfmaddpd256(a, b, c);
-#elif defined(__AVX512F__) && defined(__clang__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
-#elif defined(__AVX512F__) && 16 == 64 && 32 == 32 && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
-  return __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
-#elif defined(__AVX512F__) && 16 == 64 && 32 == 64 && AOTC_HAS(__builtin_ia32_vfmaddpd512_mask)
-  return __builtin_ia32_vfmaddpd512_mask(a, b, c, 255, 4);
-#elif defined(__aarch64__) && 16 == 16 && 32 == 32 && AOTC_HAS(__builtin_aarch64_fmav4sf)
-  return __builtin_aarch64_fmav4sf(a, b, c);
-#elif defined(__aarch64__) && 16 == 16 && 32 == 64 && AOTC_HAS(__builtin_aarch64_fmav2df)
-  return __builtin_aarch64_fmav2df(a, b, c);
+  return (aotc_float32x4)__builtin_elementwise_fma(a, b, c);
+#elif defined(__aarch64__) && AOTC_HAS(__builtin_aarch64_fmav4sf)
+  return (aotc_float32x4)__builtin_aarch64_fmav4sf(a, b, c);
+#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps)
+  return (aotc_float32x4)__builtin_ia32_vfmaddps(a, b, c);
 #else
   aotc_float32x4 y = a;
   for (int i = 0; i < 4; ++i) y[i] = fmaf(a[i], b[i], c[i]);
@@ -64,7 +50,7 @@ static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
 }
 
 static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
-  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+  return (aotc_uint32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
 #if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))
@@ -144,11 +130,15 @@ static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
 #endif
 
 static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
-  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+  return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
 static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+  return (aotc_float32x4)__builtin_ia32_maxps(b, a);
+#else
   return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
+#endif
 }
 
 void net_contrib_dense_pack(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT p1, const uint16_t *AOTC_RESTRICT p2, uint16_t *AOTC_RESTRICT add, float *AOTC_RESTRICT padded);

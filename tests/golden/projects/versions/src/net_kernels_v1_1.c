@@ -34,11 +34,15 @@ static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
 }
 
 static inline aotc_int32x4 aotc_blend_i32x4(aotc_int32x4 m, aotc_int32x4 a, aotc_int32x4 b) {
-  return (aotc_int32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+  return (aotc_int32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
 static inline aotc_int32x4 aotc_minc_i32x4(aotc_int32x4 a, aotc_int32x4 b) {
+#if defined(__SSE4_1__) && AOTC_HAS(__builtin_ia32_pminsd128)
+  return (aotc_int32x4)__builtin_ia32_pminsd128(b, a);
+#else
   return aotc_blend_i32x4((aotc_int32x4)(b < a), b, a);
+#endif
 }
 
 static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
@@ -47,15 +51,19 @@ static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
 }
 
 static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
-  return (aotc_uint32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+  return (aotc_uint32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
 static inline aotc_uint32x4 aotc_minc_u32x4(aotc_uint32x4 a, aotc_uint32x4 b) {
+#if defined(__SSE4_1__) && AOTC_HAS(__builtin_ia32_pminud128)
+  return (aotc_uint32x4)__builtin_ia32_pminud128((aotc_int32x4)b, (aotc_int32x4)a);
+#else
   return aotc_blend_u32x4((aotc_int32x4)(b < a), b, a);
+#endif
 }
 
 static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
-  return (aotc_float32x4)(((aotc_int32x4)a & m) | ((aotc_int32x4)b & ~m));
+  return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
 static inline aotc_float32x4 aotc_exp_f32x4(aotc_float32x4 x) {

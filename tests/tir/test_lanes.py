@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import BOOL, INDEX, Buffer, Load, Pack, Var, as_expr, binary, call, cast, maximum, select
+from aotc.tir.expr import BOOL, INDEX, Buffer, Load, Pack, Var, as_expr, binary, call, cast, maximum, select, unary
 from aotc.tir.interp import run_kernel
 from aotc.tir.loops.lanes import with_vectors
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, forall, nodes, walk_stmts
@@ -257,8 +257,11 @@ def narrow_jobs(dtype: DType) -> Iterator[tuple[Kernel, list[Array]]]:
             yield converted(dtype, np.append(numbers, source.numpy.type((1 << 30) + (1 << 22) + 1 & facts.max)))
     yield converted(SINGLE, codes)
     x, y, i = Buffer("x", dtype, codes.size), Buffer("y", dtype, codes.size), Var("i")
-    store = Store(y, i, (Load(x, i) * Load(x, i) + Load(x, i)) * 0.75)
-    yield Kernel(name=f"steps_{dtype}", inputs=(x,), outputs=(y,), body=forall(i, codes.size, store)), [codes]
+    here = Load(x, i)
+    values = {"steps": (here * here + here) * 0.75, "positive": maximum(here, 0.0), "negative": unary("neg", -here)}
+    for name, value in values.items():  # some types have no zero, or no numbers below it
+        body = forall(i, codes.size, Store(y, i, value))
+        yield Kernel(name=f"{name}_{dtype}", inputs=(x,), outputs=(y,), body=body), [codes]
 
 
 def compare(jobs: Sequence[tuple[Kernel, list[Array]]], folder: Path, *flags: str) -> None:

@@ -99,7 +99,7 @@ class Vectors:
         vector = self.scope.vector(expr.dtype, expr.lanes)
         if isinstance(expr, tir.Broadcast):
             return self.helper("splat", expr.dtype, expr.lanes, self.value(expr.a))
-        if expr.value == 0 and math.copysign(1, expr.value) > 0:
+        if expr.dtype.has_zero and expr.value == 0 and math.copysign(1, expr.value) > 0:
             return Piece(self.scope.dialect.spelled_vectors(vector).zero.format(type=vector))
         return self.helper("splat", expr.dtype, expr.lanes, self.scope.dialect.literal(expr.value, expr.dtype))
 
@@ -157,8 +157,8 @@ class Vectors:
             unsigned = f"({self.scope.vector(DType(f'u{dtype}'), expr.lanes)})"
         operands = [unsigned + o for o in operands]
         if len(operands) == 1:
-            symbol = "-" if op == "neg" else "~"
-            return Piece(f"{symbol}{operands[0]}" if not back else f"{back}({symbol}{operands[0]})", UNARY)
+            text = f"{'-' if op == 'neg' else '~'}{operands[0]}"
+            return Piece(f"{back}({text})" if back else text, UNARY, dtype.is_narrow_float)
         return Piece(f"{back}({operands[0]} {_SYMBOLS[op]} {operands[1]})", UNARY)
 
     def extreme(self, expr: tir.Binary) -> Piece:

@@ -255,14 +255,14 @@ class _Writer:
         self.line(depth, f"{name} = accumulate({_ACCUMULATE[step.op]}, {name}, {value}, {self.dtype(added)})")
 
     def store(self, stmt: Store, depth: int) -> None:
-        index, value, lanes = self.expr(stmt.index), self.expr(stmt.value), stmt.value.lanes
-        name = self.name(stmt.buffer)
-        function, count = ("store_lanes", f"{lanes}, ") if lanes > 1 else ("store", "")
-        if self.vector is not None:
-            function, count = "put", ""
-            if not self.varies(stmt.index):  # the last iteration's value stays
-                index = f"np.full({self.name(self.vector)}.size, {index})"
-        self.line(depth, f"{function}({name}, {index}, {value}, {count}{stmt.buffer.name!r})")
+        index, value = self.places(stmt.index, stmt.value.lanes), self.expr(stmt.value)
+        if self.vector is not None and not self.varies(stmt.index):  # the last iteration's value stays
+            index = f"np.full({self.name(self.vector)}.size, {index})"
+        function = "store" if self.vector is None and stmt.value.lanes == 1 else "put"
+        self.line(depth, f"{function}({self.name(stmt.buffer)}, {index}, {value}, {stmt.buffer.name!r})")
+
+    def places(self, index: Expr, lanes: int, stride: int = 1) -> str:
+        return self.expr(index) if lanes == 1 else f"{self.expr(index)} + np.arange({lanes}) * {stride}"
 
     def intrinsic(self, stmt: Intrinsic, depth: int) -> None:
         source, target, numbers = stmt.source.buffer, stmt.buffer, f"np.arange({stmt.size})"
@@ -351,12 +351,10 @@ class _Writer:
         return f"np.where(({name} := np.asarray({cond})), {a}, {b})"
 
     def load(self, expr: Load) -> str:
-        buffer, index, label = self.name(expr.buffer), self.expr(expr.index), repr(expr.buffer.name)
-        if expr.lanes > 1:
-            return f"load_lanes({buffer}, {index}, {expr.lanes}, {expr.stride}, {label})"
-        if self.vector is not None and (self.mask or self.varies(expr.index)):
-            return f"take({buffer}, {index}, {self.mask or None}, {label})"
-        return f"load({buffer}, {index}, {label})"
+        buffer, index = self.name(expr.buffer), self.places(expr.index, expr.lanes, expr.stride)
+        several = self.vector is not None and (self.mask or self.varies(expr.index))
+        function, mask = ("take", f"{self.mask or None}, ") if several or expr.lanes > 1 else ("load", "")
+        return f"{function}({buffer}, {index}, {mask}{expr.buffer.name!r})"
 
 
 def _vectorizable(loop: For) -> bool:

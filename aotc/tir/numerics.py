@@ -27,9 +27,9 @@ _NUMPY: Final = {str(name): name.numpy for name in DTYPES}
 _WITHOUT_NAN: Final = _NUMPY["float4_e2m1fn"]
 
 
-def _check(array: Value, index: Value, label: str, lanes: int = 1) -> None:
-    """AotcError unless all of an array's elements from `index` on, or at each of these, are there."""
-    first, last = (index, index + lanes - 1) if isinstance(index, int) else (index.min(), index.max())
+def _check(array: Value, index: Value, label: str) -> None:
+    """AotcError unless the element of an array at `index`, or at each of these, is there."""
+    first, last = (index, index) if isinstance(index, int) else (index.min(), index.max())
     if not 0 <= first <= last < array.size:
         place = first if first == last else f"{first} .. {last}"
         raise AotcError("tir-run", f"{label}[{place}] is outside its {array.size} elements")
@@ -39,12 +39,6 @@ def _load(array: Value, index: int, label: str) -> Value:
     _check(array, index, label)
     item = array[index]
     return int(item) if array.dtype == np.int64 else item
-
-
-def _load_lanes(array: Value, index: int, lanes: int, stride: int, label: str) -> Value:
-    places = index + stride * np.arange(lanes)
-    _check(array, places, label)
-    return array[places]
 
 
 def _take(array: Value, index: Value, mask: Value, label: str) -> Value:
@@ -61,11 +55,6 @@ def _take(array: Value, index: Value, mask: Value, label: str) -> Value:
 def _store(array: Value, index: int, value: Value, label: str) -> None:
     _check(array, index, label)
     array[index] = _wrap64(value) if isinstance(value, int) else value
-
-
-def _store_lanes(array: Value, index: int, value: Value, lanes: int, label: str) -> None:
-    _check(array, index, label, lanes)
-    array[index : index + lanes] = value
 
 
 def _put(array: Value, index: Value, value: Value, label: str) -> None:
@@ -283,7 +272,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
 }
 #: What the interpreter's generated code may call, besides FUNCTIONS.
 NAMESPACE: Final[dict[str, Any]] = {
-    **{f.__name__[1:]: f for f in (_load, _load_lanes, _take, _store, _store_lanes, _put, _accumulate, _wrap64, _cast)},
+    **{f.__name__[1:]: f for f in (_load, _take, _store, _put, _accumulate, _wrap64, _cast)},
     "dtypes": _NUMPY,
     **{f"op{f.__name__}": f for f in (_div, _floordiv, _truncdiv, _truncmod, _not)},
     "op_min": _extreme(operator.lt),

@@ -54,33 +54,15 @@ def _text(kernel: Kernel) -> str:
 
 def _functions(kernels: Iterable[Kernel]) -> list[str]:
     """The programs of the functions that kernels call, and of those that these call."""
-    return sorted(f"{call} {_program(*call)}" for call in _calls(kernels))
-
-
-def _program(name: str, dtype: DType, fused: bool) -> str:
-    kernel = _as_kernel(name, dtype, fused)
-    return "" if kernel is None else to_text(kernel)
-
-
-def _as_kernel(name: str, dtype: DType, fused: bool) -> Kernel | None:
-    """The definition of a function as the body of a kernel."""
-    made = definition(name, dtype, fused)
-    if made is None:
-        return None
-    result = Buffer("result", made.result.dtype, 1)
-    return Kernel(
-        name=name, inputs=(), outputs=(result,), body=Block((*made.body, Store(result, as_expr(0), made.result)))
-    )
-
-
-def _calls(kernels: Iterable[Kernel]) -> set[tuple[str, DType, bool]]:
-    """Functions by name, type and whether their multiply-adds are fused; those that functions call, too."""
-    found: set[tuple[str, DType, bool]] = set()
-    todo = list(kernels)
-    while todo:
-        own = (n for n in nodes(todo.pop().body) if isinstance(n, Call))
-        for call in {(c.name, c.args[0].dtype, c.fused) for c in own} - found:
-            found.add(call)
-            inner = _as_kernel(*call)
-            todo += [inner] if inner is not None else []
-    return found
+    found: dict[tuple[str, DType, bool], str] = {}
+    bodies = [kernel.body for kernel in kernels]
+    while bodies:
+        calls = [n for n in nodes(bodies.pop()) if isinstance(n, Call)]
+        for key in {(n.name, n.args[0].dtype, n.fused) for n in calls} - found.keys():
+            found[key] = ""
+            if (made := definition(*key)) is not None:
+                result = Buffer("result", made.result.dtype, 1)
+                bodies.append(Block((*made.body, Store(result, as_expr(0), made.result))))
+                kernel = Kernel(name=key[0], inputs=(), outputs=(result,), body=bodies[-1])
+                found[key] = to_text(kernel)
+    return sorted(f"{key} {text}" for key, text in found.items())

@@ -14,24 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
-from aotc.tir import (
-    INSTRUCTIONS,
-    Binary,
-    Bitcast,
-    Broadcast,
-    Buffer,
-    Element,
-    Intrinsic,
-    Pack,
-    operands,
-    stmt_exprs,
-    walk_stmts,
-)
+from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
-from aotc.tir.loops.dependence import inside, read, why_not, written
+from aotc.tir.loops.dependence import assigned, inside, read, why_not, written
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
-from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Declare, For, If, Kernel, Stmt, Store, Sync, While, stmt_exprs
 
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
@@ -43,8 +31,9 @@ _MOST_PARTS = 1 << 16
 def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
     body = kernel.body
-    changing = frozenset(s.var for s in walk_stmts(body) if isinstance(s, Assign))
-    checker = _Checker(kernel, changing, written(body), frozenset((*kernel.workspace, *kernel.stack)) - read(body))
+    checker = _Checker(
+        kernel, assigned(body), written(body), frozenset((*kernel.workspace, *kernel.stack)) - read(body)
+    )
     checker.buffers()
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
     checker.stmt(body, _Scope(frozenset(team), team))

@@ -54,6 +54,11 @@ def read(stmt: Stmt) -> set[Buffer]:
     return {load.buffer for s in walk_stmts(stmt) for load in loads(s)}
 
 
+def assigned(stmt: Stmt) -> frozenset[Var]:
+    """The registers that are given other values than those they were declared with."""
+    return frozenset(s.var for s in walk_stmts(stmt) if isinstance(s, Assign))
+
+
 def outer_assigns(stmt: Stmt) -> Iterator[Assign]:
     """Assignments to registers that were declared outside."""
     declared = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
@@ -129,7 +134,7 @@ def collect(
               what is no sum of terms (max(lo - 4 * i, 0)) only have a range
     """
     places = _Places(dict(ranges), closely)
-    changing = {s.var for s in walk_stmts(stmt) if isinstance(s, Assign)}
+    changing = assigned(stmt)
     for s in walk_stmts(stmt):  # outer before inner
         if isinstance(s, For):
             places.enter(s)

@@ -18,20 +18,8 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir.expr import (
-    INDEX,
-    Buffer,
-    Const,
-    Expr,
-    Load,
-    Var,
-    mentioned,
-    operands,
-    private_buffer,
-    substitute,
-    walk,
-    with_operands,
-)
+from aotc.tir import mentioned, operands, private_buffer, substitute, walk, with_operands
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var
 from aotc.tir.loops.dependence import Ranges, counted, straight_line, written
 from aotc.tir.loops.nest import refreshed
 from aotc.tir.simplify import bounds, linear

@@ -14,24 +14,10 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Broadcast, Const, Expr, Load, Var, walk, walk_stmts
-from aotc.tir.expr import (
-    COMPARE,
-    INDEX,
-    Binary,
-    Bitcast,
-    Call,
-    Cast,
-    Pack,
-    Select,
-    Unary,
-    as_expr,
-    bitcast,
-    cast,
-    select,
-    substitute,
-)
+from aotc.tir import Broadcast, Const, Expr, Load, Var, as_expr, cast, select, substitute, walk, walk_stmts
+from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Pack, Select, Unary, bitcast
 from aotc.tir.functions.table import definition
+from aotc.tir.loops.dependence import assigned
 from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, drop_dead, nodes
 
@@ -78,8 +64,7 @@ def vector_form(
     """
     stores = sum(isinstance(s, Store) for s in walk_stmts(stmt))
     alone = stores == 1 and not any(isinstance(s, For) for s in walk_stmts(stmt))
-    changed = frozenset(s.var for s in walk_stmts(stmt) if isinstance(s, Assign))
-    scalars = _Scalars(changed, alone) if packs else None
+    scalars = _Scalars(assigned(stmt), alone) if packs else None
     made = Block(_Vectorizer(lane, lanes, inside, dict(vectors), scalars).statements((stmt,)))
     return drop_dead(made) if packs else made
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, minimum, select
+from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, maximum, minimum, select
 from aotc.tir.functions.digits import INFINITY, LARGEST, NAN, bits, horner, number
 
 #: The low bits of a sum with 1.5 * 2^23 are the other number as an integer: no conversion, so no trap for NaN.
@@ -33,11 +33,7 @@ def scaled(p: Expr, t: Expr) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
-    # the limits 89 and -104 are minima of integers: floats of one sign are ordered as these are
-    high = bitcast(minimum(bitcast(x, "int32"), 0x42B20000), "uint32")
-    y = number(minimum(high, 0xC2D00000))
-    p, t = _power_of_e(y)
-    return select(x.equal(x), scaled(p, t), x)
+    return scaled(*_power_of_e(minimum(maximum(x, -104.0), 89.0)))
 
 
 def exp_normal(y: Expr) -> Expr:
@@ -75,7 +71,7 @@ def log_ends(x: Expr, y: Expr) -> Expr:
 def tanh(x: Expr) -> Expr:
     a = call("abs", x)
     s = x * x
-    c = select(as_expr(10.0, x) < a, 10.0, a)
+    c = minimum(a, 10.0)
     big = as_expr(1.0, x) - as_expr(2.0, x) / (exp_normal(c + c) + 1.0)
     p = horner(s, "-5.5286246e-3 2.0483306e-2 -5.3692963e-2 1.333090e-1 -3.3333263e-1")
     return call("copysign", select(a < 0.65, (p * s) * x + x, big), x)
@@ -84,7 +80,7 @@ def tanh(x: Expr) -> Expr:
 def erf(x: Expr) -> Expr:
     # |x| < 1: x * p(x^2); else 1 - exp(-q(|x|)), which is 1 from 4 on
     a = call("abs", x)
-    c = select(a > 4.0, 4.0, a)
+    c = minimum(a, 4.0)
     s = c * c
     p = horner(s, "7.889119e-5 -8.020841e-4 5.1895352e-3 -2.6854444e-2 1.12836003e-1 -3.7612626e-1 1.1283791")
     q = horner(c, "2.168685e-5 -4.4133636e-4 4.204562e-3 -2.5208257e-2 1.08418576e-1 6.332199e-1 1.1295785"

@@ -93,14 +93,11 @@ def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = COMMON) -> Stmt:
 
 
 def _split(stmt: Stmt, ranges: Ranges, room: _Room) -> Stmt:
-    if isinstance(stmt, For):
-        inside = dict(ranges)
-        if values := literal(stmt):
-            inside[stmt.var] = (values[0], values[-1])
-            pieces = _pieces(stmt, values, ranges, room)
-            if pieces is not None:
-                return Block(_split(p, ranges, room) for p in pieces)
-        return rebuilt(stmt, lambda s: _split(s, inside, room))
+    if isinstance(stmt, For) and (values := literal(stmt)):
+        pieces = _pieces(stmt, values, ranges, room)
+        if pieces is not None:
+            return Block(_split(p, ranges, room) for p in pieces)
+        ranges = {**ranges, stmt.var: (values[0], values[-1])}
     return rebuilt(stmt, lambda s: _split(s, ranges, room))
 
 
@@ -207,6 +204,12 @@ def _renamed(stmt: Stmt, mapping: Mapping[Var, Var]) -> Stmt:
     return replace(fresh, var=mapping.get(fresh.var, fresh.var))
 
 
+def iterations(loop: For) -> Iterator[Stmt]:
+    """What each iteration of a loop does, in order; none if the values of its variable are not known."""
+    for value in counted(loop):
+        yield substituted(refreshed(loop.body), {loop.var: as_expr(value)})
+
+
 def tile_transposes(stmt: Stmt) -> Stmt:
     """Two loops that read along the outer and write along the inner one go over square tiles of both."""
     if isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body):
@@ -243,15 +246,12 @@ def unroll_bounds(stmt: Stmt) -> Stmt:
     bounded = any(stmt.var in walk(e) for s in inner for e in (s.begin, s.end))
     if not bounded or _size(stmt) * len(values) > _GROWTH_FREE:
         return stmt
-    copies = (refreshed(For(stmt.var, value + 1, stmt.body, begin=value)) for value in values)
-    return Block(simplify_stmt(copy, {}) for copy in copies)
+    return Block(simplify_stmt(copy, {}) for copy in iterations(stmt))
 
 
 def hoist_invariants(stmt: Stmt) -> Stmt:
     """Costly values that no iteration of an innermost loop changes are computed before it."""
-    if not isinstance(stmt, For):
-        return rebuilt(stmt, hoist_invariants)
-    if straight_line(stmt) is None or not literal(stmt):
+    if not isinstance(stmt, For) or straight_line(stmt) is None or not literal(stmt):
         return rebuilt(stmt, hoist_invariants)
     changing, found = changed(stmt), dict[Expr, Expr]()
     fresh = map_exprs(stmt.body, lambda e: _without_invariants(e, changing, found))

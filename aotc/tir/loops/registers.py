@@ -11,15 +11,15 @@ Operations and their order stay as they are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, starmap
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, operands, with_operands
 from aotc.tir.loops.dependence import counted, loads, read, written
-from aotc.tir.loops.nest import refreshed, substituted
+from aotc.tir.loops.nest import iterations
 from aotc.tir.simplify import simplify_stmt
-from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, nodes, rebuilt, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, nodes, rebuilt, stmts_of, walk_stmts
 
 #: Elements of a buffer that one register holds: the first one, and how many.
 _Place: TypeAlias = "tuple[int, int]"
@@ -37,14 +37,11 @@ class _Keeper:
     most: int
 
     def statement(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, Block):
-            stmts, k = list(stmt.stmts), 0
-            while k < len(stmts):
-                made = self.kept_around(stmts, k)
-                stmts, k = (stmts, k + 1) if made is None else (made, k)
-            return Block(rebuilt(s, self.statement) for s in stmts)
-        alone = self.kept_around([stmt], 0)
-        return rebuilt(stmt, self.statement) if alone is None else self.statement(Block(alone))
+        stmts, k = list(stmts_of(stmt)), 0
+        while k < len(stmts):
+            made = self.kept_around(stmts, k)
+            stmts, k = (stmts, k + 1) if made is None else (made, k)
+        return Block(rebuilt(s, self.statement) for s in stmts)
 
     def kept_around(self, stmts: Sequence[Stmt], k: int) -> list[Stmt] | None:
         """Statements with scratch of the loop among them at `k` in registers; None if there is none to keep."""
@@ -94,11 +91,7 @@ class _Keeper:
                 size = sum(1 for _ in nodes(stmt.body))
                 if not 0 < len(values) <= self.most or len(values) * size > _NODES:
                     return None
-                copies: list[Stmt] = []
-                for value in values:
-                    fresh = refreshed(stmt.body)
-                    copy = substituted(fresh, {stmt.var: Const(value, INDEX)})
-                    copies.append(simplify_stmt(copy, {}))
+                copies = (simplify_stmt(copy, {}) for copy in iterations(stmt))
                 return self.unrolled(Block(copies), buffer)
             case Block():
                 parts = [self.unrolled(s, buffer) for s in stmt.stmts]
@@ -123,10 +116,10 @@ def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]]:
 
 def _stores_first(stmt: Stmt, buffer: Buffer) -> bool:
     """Whether loops store to a place that they have not loaded: its register would begin with what nobody stored."""
-    loaded: set[int] = set()
+    loaded: set[Expr] = set()
     for s in walk_stmts(stmt):
-        loaded.update(int(n.index.value) for n in loads(s) if n.buffer is buffer and isinstance(n.index, Const))
-        if isinstance(s, Store) and s.buffer is buffer and isinstance(s.index, Const) and s.index.value not in loaded:
+        loaded.update(load.index for load in loads(s) if load.buffer is buffer)
+        if isinstance(s, Store) and s.buffer is buffer and s.index not in loaded:
             return True
     return False
 
@@ -142,16 +135,12 @@ def _kept(region: Block, buffer: Buffer) -> list[Stmt]:
     for stmt in region.stmts:
         fresh = sorted(_places(stmt, buffer) - registers.keys())
         made = {place: Var(buffer.name, buffer.dtype, place[1]) for place in fresh}
-        fills = isinstance(stmt, Store) and buffer not in read(stmt)
-        if fills and isinstance(stmt, Store) and len(fresh) == 1:
-            found.append(Declare(made[fresh[0]], stmt.value))
-            registers |= made
-            continue
-        for (first, lanes), var in made.items():
-            held = Load(buffer, Const(first, INDEX), lanes)
-            found.append(Declare(var, held))
         registers |= made
-        found.append(_replaced(stmt, buffer, registers))
+        if made and isinstance(stmt, Store) and buffer not in read(stmt):
+            found += [Declare(var, stmt.value) for var in made.values()]
+            continue
+        held = ((var, Load(buffer, Const(k, INDEX), lanes)) for (k, lanes), var in made.items())
+        found += [*starmap(Declare, held), _replaced(stmt, buffer, registers)]
     stores = (Store(buffer, Const(i, INDEX), var) for (i, _), var in sorted(registers.items()))
     return [*found, *stores]
 

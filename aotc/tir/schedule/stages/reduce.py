@@ -26,7 +26,7 @@ from typing import Final
 from aotc.ir import DType, frozen
 from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, substitute, te
 from aotc.tir.loops.dependence import loads, written
-from aotc.tir.loops.nest import literal, merge_loops, refreshed
+from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
@@ -141,8 +141,7 @@ def _window(update: Stmt) -> list[Stmt] | None:
 def _written_out(stmt: Stmt) -> list[Stmt]:
     if not isinstance(stmt, For):
         return [stmt]
-    copies = (_replaced(refreshed(stmt.body), {stmt.var: as_expr(value)}) for value in literal(stmt))
-    return [inner for copy in copies for inner in _written_out(copy)]
+    return [inner for copy in iterations(stmt) for inner in _written_out(copy)]
 
 
 def _innermost(stmt: Stmt) -> For | None:

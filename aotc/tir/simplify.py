@@ -365,7 +365,17 @@ def half_space(cond: Expr, ranges: Ranges) -> Linear | None:
         return None
     if cond.op in ("lt", "le"):
         difference = Linear().plus(difference, -1)
-    return difference.plus(Linear(const=-1)) if cond.op in ("lt", "gt") else difference
+    return _undivided(difference.plus(Linear(const=-1)) if cond.op in ("lt", "gt") else difference, ranges)
+
+
+def _undivided(d: Linear, ranges: _Scope) -> Linear:
+    """d' that is not negative where d is not: for +-(x // c) + k one without the division."""
+    match list(d.terms.items()):
+        case [(Binary(op="floordiv", a=x, b=Const(value=c)), 1 | -1 as sign)] if c > 0:
+            c = int(c)
+            made = Linear(const=d.const * c + (c - 1 if sign < 0 else 0)).plus(linear(x, ranges), sign)
+            return made if _exact(made, ranges) else d
+    return d
 
 
 def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:

@@ -111,7 +111,9 @@ def test_known_cases(expr: Expr, want: Expr) -> None:
 def guards() -> st.SearchStrategy[Expr]:
     coefficient = st.integers(-3, 3)
     side = st.builds(lambda a, b, c: A * a + B * b + c, coefficient, coefficient, st.integers(-6, 6))
-    one = st.builds(lambda op, a, b: binary(op, a, b), st.sampled_from(["lt", "le", "gt", "ge", "eq"]), side, side)
+    quotient = st.builds(lambda a, d, s, c: (a // d) * s + c, side, st.integers(1, 4), coefficient, st.integers(-3, 3))
+    either = side | quotient
+    one = st.builds(lambda op, a, b: binary(op, a, b), st.sampled_from(["lt", "le", "gt", "ge", "eq"]), either, either)
     return st.lists(one, min_size=1, max_size=3).map(lambda cs: all_of(*cs))
 
 
@@ -157,11 +159,14 @@ def test_flat_loops_are_merged() -> None:
     assert apart.end == const(8)
 
 
-def test_padding_splits_without_conditions() -> None:
+@pytest.mark.parametrize(
+    ("cond", "count"), [(all_of(A >= 2, A < 10), 3), (A // 4 - 1 < 1, 2), (2 - A // 4 > 1, 2), (A // 4 >= 1, 2)]
+)
+def test_conditions_split_loops(cond: Expr, count: int) -> None:
     y = Buffer("y", DType("int64"), 12)
-    value = Select(all_of(A >= 2, A < 10), binary("add", A, 1), as_expr(-1))
+    value = Select(cond, binary("add", A, 1), as_expr(-1))
     pieces = split_loops(For(A, 12, Store(y, A, value)), {})
-    assert len([s for s in walk_stmts(pieces) if isinstance(s, For)]) == 3
+    assert len([s for s in walk_stmts(pieces) if isinstance(s, For)]) == count
     assert not any(isinstance(n, Select) for s in walk_stmts(pieces) if isinstance(s, Store) for n in walk(s.value))
 
 

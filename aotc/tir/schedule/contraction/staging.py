@@ -17,12 +17,12 @@ from itertools import repeat
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, cast, maximum, minimum, substitute
+from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, substitute
 from aotc.tir.expr import private_buffer
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
-from aotc.tir.simplify import Linear, Ranges, bounds, simplify
-from aotc.tir.stmt import forall
+from aotc.tir.simplify import Linear, Ranges, bounds
+from aotc.tir.stmt import If, forall
 
 NONE: Final = Var("none")
 #: A copying statement, from the operands' names of the axes outside.
@@ -151,31 +151,24 @@ def _place(s: _Staged, stride: int, vector: Var) -> Expr:
 
 
 def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Expr, names: Mapping[Var, Expr]) -> Stmt:
-    """The nest that copies what is inside the source, one phase after the other."""
+    """The nest that copies what is inside the source, one phase after the other; its loops get bounds of the guards."""
     loops = [Var("s") for _ in staged]
     stmts: list[Stmt] = []
     for phase in range(staged[-1].phases):
         index: Expr = as_expr(0)
         at: Expr = substitute(fixed, names)
+        guards: list[Expr] = []
         shifts = [0] * (len(staged) - 1) + [phase]
         for s, stride, var, shift in zip(staged, _strides(staged), loops, shifts, strict=True):
             index = index + var * stride + shift * s.runs
-            at = at + (s.low + s.step * (var * s.phases + shift)) * s.source.stride
+            place = s.low + s.step * (var * s.phases + shift)
+            at = at + place * s.source.stride
+            if not s.source.inside:
+                place = substitute(s.outer.expr(), names) + place
+                guards += [place >= 0, place < s.source.extent]
         body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))
+        body = If(all_of(*guards), body) if guards else body
         for s, var, shift in reversed(list(zip(staged, loops, shifts, strict=True))):
-            begin, end = _inside(s, shift, names)
-            body = forall(var, end, body, begin=begin)
+            body = forall(var, -(-(s.extent - shift) // s.phases), body)
         stmts.append(body)
     return Block(stmts)
-
-
-def _inside(s: _Staged, phase: int, names: Mapping[Var, Expr]) -> tuple[Expr, Expr]:
-    """The places of a phase that hold elements inside the source."""
-    first = substitute(s.outer.expr(), names) + (s.low + s.step * phase)
-    step = s.step * s.phases
-    count = -(-(s.extent - phase) // s.phases)
-    if s.source.inside:
-        return as_expr(0), as_expr(count)
-    begin = maximum(0, (step - 1 - first) // step)
-    end = minimum(count, (s.source.extent - 1 - first) // step + 1)
-    return simplify(begin, {}), simplify(end, {})

@@ -101,17 +101,17 @@ def compile_kernel(kernel: Kernel) -> CompiledKernel:
     if kernel.source is not None:
         raise AotcError("tir-run", f"kernel {kernel.name} is C source, which is not interpreted", span=kernel.span)
     writer = _Writer()
-    source = writer.kernel(kernel)
-    namespace = _namespace(writer)
-    exec(compile(source, f"<kernel {kernel.name}>", "exec"), namespace)
-    return CompiledKernel(kernel, source, namespace["kernel"])
+    writer.kernel(kernel)
+    return CompiledKernel(kernel, writer.source, _loaded(writer, kernel.name))
 
 
-def _namespace(writer: _Writer) -> dict[str, Any]:
-    """What the code of a writer calls."""
+def _loaded(writer: _Writer, name: str) -> Callable[..., Any]:
+    """The Python function that a writer has written."""
     meanings = {f"intrinsic_{name}": row.meaning for name, row in INSTRUCTIONS.items()}
     functions = {name: _function(*key) for name, key in writer.functions.items()}
-    return dict(NAMESPACE, np=np, const=writer.constants, **meanings, **functions)
+    namespace = dict(NAMESPACE, np=np, const=writer.constants, **meanings, **functions)
+    exec(compile(writer.source, f"<tensor program {name}>", "exec"), namespace)
+    return namespace["run"]  # type: ignore[no-any-return]
 
 
 @cache
@@ -120,12 +120,10 @@ def _function(name: str, dtype: DType, fused: bool) -> Callable[..., Any]:
     function = definition(name, dtype, fused)
     assert function is not None
     writer = _Writer(lazy=False)
-    source = writer.formula(function)
-    namespace = _namespace(writer)
-    exec(compile(source, f"<function {name}>", "exec"), namespace)
-    compute, carrier, convert = namespace["function"], function.result.dtype, NAMESPACE["cast"]
+    writer.formula(function)
+    compute, carrier, convert = _loaded(writer, name), function.result.dtype, NAMESPACE["cast"]
     if carrier == dtype:
-        return compute  # type: ignore[no-any-return]
+        return compute
     return lambda *args: convert(compute(*(convert(a, carrier.numpy) for a in args)), dtype.numpy)
 
 
@@ -161,13 +159,15 @@ class _Writer:
     functions: dict[str, tuple[str, DType, bool]] = field(default_factory=dict)
     lazy: bool = True
 
-    def formula(self, function: Function) -> str:
-        """Python for a function of numbers or arrays."""
-        self.lines.append(f"def function({', '.join(map(self.name, function.params))}):")
-        for stmt in function.body:
-            self.stmt(stmt, 1)
-        self.line(1, f"return {self.expr(function.result)}")
+    @property
+    def source(self) -> str:
         return "\n".join(self.lines) + "\n"
+
+    def formula(self, function: Function) -> None:
+        """A function of numbers or arrays."""
+        self.lines.append(f"def run({', '.join(map(self.name, function.params))}):")
+        self.stmt(Block(function.body), 1)
+        self.line(1, f"return {self.expr(function.result)}")
 
     def function(self, call: Call) -> str:
         """The name of what computes a call: a tensor program, or the meaning of an instruction."""
@@ -178,12 +178,11 @@ class _Writer:
         self.functions[name] = call.name, dtype, call.fused
         return name
 
-    def kernel(self, kernel: Kernel) -> str:
+    def kernel(self, kernel: Kernel) -> None:
         arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.stack, PART, PARTS)
-        self.lines.append(f"def kernel({', '.join(map(self.name, arguments))}):")
+        self.lines.append(f"def run({', '.join(map(self.name, arguments))}):")
         self.stmt(kernel.body, 1)
         self.line(1, "yield")
-        return "\n".join(self.lines) + "\n"
 
     def name(self, item: Var | Buffer) -> str:
         if item not in self.names:

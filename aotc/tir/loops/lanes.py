@@ -131,11 +131,25 @@ class _Lanes:
             return Block((Declare(rest, whole), most, replace(loop, begin=rest)))
         if whole == loop.end:
             return most
-        last = self._body(loop, loop.end - lanes, lanes, inside) if self._repeats(loop) else None
-        if last is not None:  # some elements are computed twice
+        if (last := self._last(loop, whole, lanes, inside)) is not None:
             return Block((most, last))
         remainder = replace(loop, begin=whole, body=refreshed(loop.body))
         return Block((most, self._vectors(remainder, lanes // 2, inside) or remainder))
+
+    def _last(self, loop: For, whole: Const, lanes: int, inside: bool) -> Stmt | None:
+        """The elements from `whole` on in one vector, some of them for the second time; None where that has no form.
+
+        Vectors of functions stay as wide as the others: each width has definitions of its own.
+        """
+        if not self._repeats(loop):
+            return None
+        rest = bounds(loop.end - whole, {})[1]
+        if not any(isinstance(n, Call) for n in nodes(loop.body)):
+            if rest == 1:
+                return substituted(refreshed(loop.body), {loop.var: whole})
+            while lanes // 2 >= max(rest, LEAST):
+                lanes //= 2
+        return self._body(loop, loop.end - lanes, lanes, inside)
 
     def _body(self, loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
         """The body of a loop for `lanes` iterations from `first` on."""

@@ -19,21 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import (
-    Arg,
-    Attrs,
-    AxisMap,
-    DType,
-    OpPattern,
-    Precision,
-    Quantised,
-    TensorType,
-    Type,
-    Types,
-    args,
-    frozen,
-    require,
-)
+from aotc.ir import Attrs, DType, TensorType, Type, frozen
+from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, args, require
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise

@@ -17,21 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import (
-    Attrs,
-    DType,
-    FuncType,
-    Op,
-    Precision,
-    Span,
-    TensorType,
-    TupleType,
-    Type,
-    frozen,
-    installed_ops,
-    span_scope,
-)
+from aotc.ir import Attrs, DType, FuncType, Span, TensorType, TupleType, Type, frozen, span_scope
 from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
+from aotc.ir.op import Op, Precision, installed_ops
 from aotc.ir.transform import PassContext
 from aotc.relay.analysis import global_uses
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, op_of, type_of

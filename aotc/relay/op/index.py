@@ -20,13 +20,13 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
-from aotc.relay.op.rows import replaced
+from aotc.relay.op.rows import choose, greater, lesser, replaced
 from aotc.relay.op.rules import axis_of, broadcast_along, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import product as elements
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
-from aotc.tir import INDEX, maximum, minimum, select, te
+from aotc.tir import INDEX, select, te
 
 D = TypeVar("D")
 
@@ -38,31 +38,25 @@ def integer_tensor(ty: Type, what: str = "indices") -> TensorType:
     return indices
 
 
-def as_index(value: Scalar) -> Scalar:
-    """An integer as an index; one of uint64 that is too large for an index is the largest one."""
-    return (minimum(value, INDEX.max) if value.dtype == "uint64" else value).astype(INDEX)
+def as_index(value: Any) -> Any:
+    """Integers, of expressions or of an array, as int64; of uint64, what is too large for an index is the largest."""
+    return (lesser(value, INDEX.max) if value.dtype == "uint64" else value).astype("int64")
 
 
-def numpy_index(values: Array) -> Array:
-    """Integers as indices, int64; those of uint64 that are too large for an index are the largest one."""
-    return (np.minimum(values, np.uint64(INDEX.max)) if values.dtype == np.uint64 else values).astype(np.int64)
+def clipped(index: Any, extent: int) -> Any:
+    """Indices moved into 0 .. extent - 1."""
+    return lesser(greater(as_index(index), 0), max(extent, 1) - 1)
 
 
-def clipped(index: Scalar, extent: int) -> Scalar:
-    """`index` moved into 0 .. extent - 1."""
-    return minimum(maximum(as_index(index), 0), extent - 1)
-
-
-def from_end(index: Scalar, extent: int) -> Scalar:
-    """A negative index counted from the end; one that is still outside is clipped."""
+def counted(index: Any, extent: int) -> Any:
+    """Indices as int64, negative ones counted from the end."""
     at = as_index(index)
-    return clipped(select(at < 0, at + extent, at), extent)
+    return choose(at < 0, at + extent, at)
 
 
-def numpy_from_end(index: Array, extent: int) -> Array:
-    """Negative indices of an array counted from the end; those that are still outside are clipped."""
-    at = numpy_index(index)
-    return np.clip(np.where(at < 0, at + extent, at), 0, max(extent - 1, 0))
+def from_end(index: Any, extent: int) -> Any:
+    """Negative indices counted from the end; those that are still outside are clipped."""
+    return clipped(counted(index, extent), extent)
 
 
 # --- take
@@ -122,14 +116,19 @@ def _take_axis_map(a: TakeAttrs, types: Types) -> AxisMap:
     return AxisMap((from_data, _taken(shared, range(indices.rank), axis, batch)))
 
 
+def _place(a: TakeAttrs, index: Any, extent: int) -> Any:
+    """Where the indices are along the axis."""
+    if a.mode != "wrap":
+        return clipped(index, extent)
+    wide = index if index.dtype == "uint64" else index.astype("int64")
+    return (wide % max(extent, 1)).astype("int64")
+
+
 def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     data = data if a.axis is not None else data.reshape(-1)
     axis, batch = _take_axes(a, data.ndim, indices.ndim)
     extent = data.shape[axis]
-    at = np.clip(numpy_index(indices), 0, max(extent - 1, 0))
-    if a.mode == "wrap":
-        wide = np.uint64 if indices.dtype == np.uint64 else np.int64
-        at = (indices.astype(wide) % wide(max(extent, 1))).astype(np.int64)
+    at = _place(a, indices, extent)
     result = np.zeros(_taken(data.shape, indices.shape, axis, batch), data.dtype)
     for row in np.ndindex(*data.shape[:batch]) if extent else ():
         result[row] = data[row].take(at[row], axis - batch)
@@ -141,10 +140,7 @@ def _take_element(a: TakeAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -
     axis, batch = _take_axes(a, data.rank, indices.rank)
     extent, behind = data.shape[axis], axis + indices.rank - batch
     place = (*i[:batch], *i[axis:behind])
-    index = indices[place]
-    wide = index if index.dtype == "uint64" else index.astype(INDEX)
-    at = (wide % extent).astype(INDEX) if a.mode == "wrap" else clipped(index, extent)
-    where = (*i[:axis], at, *i[behind:])
+    where = (*i[:axis], _place(a, indices[place], extent), *i[behind:])
     return data[where]
 
 
@@ -231,7 +227,7 @@ def _gather_infer(a: GatherAttrs, types: Types) -> Type:
 def _gather_reference(a: GatherAttrs, data: Array, indices: Array) -> Array:
     axis = axis_of(a.axis, data.ndim)
     at = np.indices(indices.shape, sparse=True)
-    places = numpy_from_end(indices, data.shape[axis])
+    places = from_end(indices, data.shape[axis])
     return data[replaced(tuple(at), axis, places)] if indices.size else np.zeros(indices.shape, data.dtype)
 
 
@@ -306,7 +302,7 @@ def _gather_nd_reference(a: GatherNDAttrs, data: Array, indices: Array) -> Array
     if 0 in shape:
         return np.zeros(shape, data.dtype)
     own = np.indices(grid, sparse=True)[:batch]
-    at = (numpy_from_end(indices[m], data.shape[batch + m]) for m in range(depth))
+    at = (from_end(indices[m], data.shape[batch + m]) for m in range(depth))
     places = (*own, *at)
     return np.broadcast_to(data[places], shape)
 
@@ -369,7 +365,7 @@ def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
 
 def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) -> Array:
     classes = broadcast_along(np.arange(a.depth), a.axis, indices.ndim + 1)
-    chosen = np.expand_dims(numpy_index(indices), a.axis) == classes
+    chosen = np.expand_dims(as_index(indices), a.axis) == classes
     return np.where(chosen, on, off).astype(DType(a.dtype or DType.of(on)).numpy)
 
 

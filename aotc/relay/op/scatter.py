@@ -18,13 +18,13 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
-from aotc.relay.op.index import as_index, integer_tensor, numpy_index, same_but, tuple_length
+from aotc.relay.op.index import as_index, counted, integer_tensor, same_but, tuple_length
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Var, binary, forall, select, te
+from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Var, binary, forall, te
 from aotc.tir.stmt import loops
 
 #: How an update combines with what is there: the tir operation, none for plain writing.
@@ -108,15 +108,9 @@ def _program(
     return te.extern(name, [(data.shape, data.dtype)], (data, indices, updates), build)[0]
 
 
-def _wrapped(index: Scalar, extent: int) -> tuple[Scalar, Scalar]:
-    """Whether an index exists, and the index counted from the start."""
-    at = select(index < 0, index + extent, index)
-    return (at >= 0) & (at < extent), at
-
-
-def _numpy_wrapped(index: Array, extent: int) -> tuple[Array, Array]:
-    at = numpy_index(index)
-    at = np.where(at < 0, at + extent, at)
+def _wrapped(index: Any, extent: int) -> tuple[Any, Any]:
+    """Whether indices exist, and those counted from the start."""
+    at = counted(index, extent)
     return (at >= 0) & (at < extent), at
 
 
@@ -133,7 +127,7 @@ def _elements_infer(a: ScatterElementsAttrs, types: Types) -> Type:
 
 def _elements_reference(a: ScatterElementsAttrs, data: Array, indices: Array, updates: Array) -> Array:
     tuples = np.indices(indices.shape)
-    tuples[axis_of(a.axis, data.ndim)] = numpy_index(indices)
+    tuples[axis_of(a.axis, data.ndim)] = as_index(indices)
     return _nd_reference(ScatterNDAttrs(mode=a.reduction), data, tuples, updates)
 
 
@@ -150,7 +144,7 @@ def _elements_compute(a: ScatterElementsAttrs, data: te.Tensor, indices: te.Tens
 
     def place(u: Sequence[Var], where: Buffer) -> tuple[Scalar, Scalar, Scalar]:
         own = te.flat_index(indices.shape, u)
-        inside, at = _wrapped(as_index(Load(where, own)), extent)
+        inside, at = _wrapped(Load(where, own), extent)
         return inside, te.flat_index(data.shape, replaced(list(u), axis, at)), own
 
     return _program("scatter", data, indices, updates, a.reduction, place, 1)
@@ -205,7 +199,7 @@ def _nd_reference(a: ScatterNDAttrs, data: Array, indices: Array, updates: Array
     inside = np.ones(tuples.shape[1], np.bool_)
     flat = np.zeros(tuples.shape[1], np.int64)
     for m in range(depth):
-        exists, at = _numpy_wrapped(tuples[m], data.shape[m])
+        exists, at = _wrapped(tuples[m], data.shape[m])
         inside &= exists
         flat = flat * data.shape[m] + at
     places = flat[:, None] * run + np.arange(run)
@@ -231,7 +225,7 @@ def _nd_compute(a: ScatterNDAttrs, data: te.Tensor, indices: te.Tensor, updates:
         inside: Scalar = Const(True, BOOL)
         flat: Scalar = Const(0, INDEX)
         for m in range(depth):
-            exists, at = _wrapped(as_index(Load(where, n + m * count)), data.shape[m])
+            exists, at = _wrapped(Load(where, n + m * count), data.shape[m])
             inside, flat = inside & exists, flat * data.shape[m] + at
         return inside, flat * run, n * run
 

@@ -22,7 +22,7 @@ from aotc.tir.functions.table import ROUNDING, definition
 from aotc_codegen.c.ctypes import carrier, is_small
 from aotc_codegen.c.helpers import BLOCKS
 from aotc_codegen.c.scope import ANY, EQUALITY, LEVELS, OR, PRIMARY, PRODUCT, SHIFT, TERNARY, UNARY, Piece, Scope
-from aotc_codegen.c.vectors import Texts, Vectors, extreme
+from aotc_codegen.c.vectors import Vectors, extreme
 
 _BIT_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^"}
 _SHIFTS: Final = {"shl": "<<", "shr": ">>"}
@@ -64,14 +64,6 @@ def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
     return None
 
 
-def loaded(scope: Scope, expr: tir.Expr) -> Piece | None:
-    """Narrow floats in memory; None if some of them are computed."""
-    stored = _in_memory(scope, expr)
-    if stored is None:
-        return None
-    return Piece(f"{scope.program('load', expr.dtype, expr.lanes)}({value(scope, stored)})")
-
-
 def index(scope: Scope, expr: tir.Expr, needed: int = ANY) -> str:
     """An expression of the index type, in parentheses if it binds less tightly than `needed`."""
     return _index(scope, expr).inside(needed)
@@ -92,7 +84,7 @@ def assigned(scope: Scope, var: tir.Var, made: tir.Expr) -> str:
         return index(scope, made)
     if not (var.dtype.is_bool and var.lanes > 1):
         return value(scope, made)
-    vectors = Vectors(scope, TEXTS)
+    vectors = Vectors(scope, value)
     return vectors.mask(made, scope.masks.setdefault(var, vectors.mask_bits(made)))
 
 
@@ -117,8 +109,20 @@ def _rounded(scope: Scope, expr: tir.Expr) -> Piece:
 
 
 def _piece(scope: Scope, expr: tir.Expr) -> Piece:
-    if expr.lanes > 1:
-        return Vectors(scope, TEXTS).piece(expr)
+    """What numbers and vectors have in common, then what they have not."""
+    if expr.dtype.is_narrow_float and (stored := _in_memory(scope, expr)) is not None:
+        return Piece(f"{scope.program('load', expr.dtype, expr.lanes)}({value(scope, stored)})")
+    match expr:
+        case tir.Binary() if expr.dtype.is_float and expr.op in LEVELS:
+            return _infix(scope, expr)
+        case tir.Call() if (piece := _instruction(scope, expr)) is not None:
+            return piece
+        case tir.Load(stride=1) if expr.lanes > 1 and not expr.dtype.is_bool:
+            return Piece(place(scope, expr.buffer, expr.index, expr.lanes, "const "), UNARY)
+    return Vectors(scope, value).piece(expr) if expr.lanes > 1 else _number(scope, expr)
+
+
+def _number(scope: Scope, expr: tir.Expr) -> Piece:
     if not isinstance(expr, tir.Const) and scope.is_index(expr):
         return Piece(f"({scope.dialect.types[tir.INDEX]}){index(scope, expr, UNARY)}", UNARY)
     match expr:
@@ -141,13 +145,13 @@ def _piece(scope: Scope, expr: tir.Expr) -> Piece:
         case tir.Binary():
             return _binary(scope, expr)
         case tir.Call():
-            return _instruction(scope, expr)
+            return _function(scope, expr)
         case _:
             raise AssertionError(f"{type(expr).__name__} is no scalar")
 
 
-def _call(scope: Scope, helper: str, *operands: tir.Expr) -> Piece:
-    return Piece(f"{helper}({', '.join([value(scope, operand) for operand in operands])})")
+def _values(scope: Scope, *operands: tir.Expr) -> str:
+    return ", ".join([value(scope, operand) for operand in operands])
 
 
 def _infix(scope: Scope, expr: tir.Binary) -> Piece:
@@ -211,8 +215,6 @@ def _index_division(scope: Scope, expr: tir.Binary) -> Piece:
 
 
 def _load(scope: Scope, expr: tir.Load) -> Piece:
-    if expr.dtype.is_narrow_float and (piece := loaded(scope, expr)) is not None:
-        return piece
     text, dtype = place(scope, expr.buffer, expr.index, 1), expr.dtype
     if is_small(dtype):
         return Piece(f"{scope.helpers.use('wrap', dtype)}({text})")
@@ -287,10 +289,8 @@ def _binary(scope: Scope, expr: tir.Binary) -> Piece:
     if dtype.is_bool:
         return _logical(scope, expr)
     if op in ("min", "max"):
-        what, a, b = extreme(expr) if dtype.is_float else (op, expr.a, expr.b)
-        return _call(scope, scope.helpers.use(what, carrier(dtype)), a, b)
-    if dtype.is_float:
-        return _infix(scope, expr)
+        what = extreme(expr) if dtype.is_float else op
+        return Piece(f"{scope.helpers.use(what, carrier(dtype))}({_values(scope, expr.a, expr.b)})")
     if op in _BIT_SYMBOLS:
         text = f"{value(scope, expr.a, UNARY)} {_BIT_SYMBOLS[op]} {value(scope, expr.b, UNARY)}"
         return Piece(f"({scope.dialect.types[dtype]})({text})", UNARY)
@@ -300,7 +300,8 @@ def _binary(scope: Scope, expr: tir.Binary) -> Piece:
         u = f"({scope.dialect.unsigned_type(dtype)})"
         text = f"{u}{value(scope, expr.a, UNARY)} {LEVELS[op][1]} {u}{value(scope, expr.b, UNARY)}"
         return _integer(scope, dtype, text, f"({text})")
-    return Piece(_wrapped(scope, dtype, _call(scope, scope.helpers.use(op, dtype), expr.a, expr.b).text))
+    text = f"{scope.helpers.use(op, dtype)}({_values(scope, expr.a, expr.b)})"
+    return Piece(_wrapped(scope, dtype, text))
 
 
 def _logical(scope: Scope, expr: tir.Binary) -> Piece:
@@ -318,15 +319,21 @@ def _logical(scope: Scope, expr: tir.Binary) -> Piece:
 # --- instructions
 
 
-def _instruction(scope: Scope, expr: tir.Call) -> Piece:
-    """A call by the instruction's own text, by a function of ours, or by the library's."""
-    dtype, name = expr.args[0].dtype, expr.name
-    text = INSTRUCTIONS[name].text(scope.dialect.name, expr.args[0].lanes)
+def _instruction(scope: Scope, expr: tir.Call) -> Piece | None:
+    """A call by the instruction's own text, or of a function that is a tensor program; None where it has neither."""
+    dtype, lanes, name = expr.args[0].dtype, expr.args[0].lanes, expr.name
+    text = INSTRUCTIONS[name].text(scope.dialect.name, lanes)
     if text is not None:
         return _spelled(scope, expr, text)
-    args = ", ".join([value(scope, a) for a in expr.args])
-    if name not in ROUNDING and definition(name, dtype) is not None:
-        return Piece(f"{scope.function(expr)}({args})", exact=dtype.is_narrow_float)
+    if definition(name, dtype) is None or (lanes == 1 and name in ROUNDING):
+        return None
+    args = _values(scope, *expr.args)
+    return Piece(f"{scope.function(expr)}({args})", exact=dtype.is_narrow_float)
+
+
+def _function(scope: Scope, expr: tir.Call) -> Piece:
+    """A call of a helper, or of a function of the library."""
+    dtype, name, args = expr.args[0].dtype, expr.name, _values(scope, *expr.args)
     if not dtype.is_float:
         if name == "abs" and not dtype.is_signed:
             return _piece(scope, expr.args[0])
@@ -361,7 +368,3 @@ def _spelled(scope: Scope, expr: tir.Call, text: Text) -> Piece:
         scope.helpers.add(expr.name, text.function)
     made = text.call.format(*[_Operand(scope, a) for a in expr.args], f=scope.dialect.ending(expr.args[0].dtype))
     return Piece(made, text.level, expr.dtype.is_narrow_float)
-
-
-#: What prints the insides of vectors.
-TEXTS: Final = Texts(value, place, _spelled, loaded)

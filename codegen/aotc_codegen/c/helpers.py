@@ -20,10 +20,23 @@ from dataclasses import dataclass, field
 from string import Template
 from typing import Final, TypeAlias
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc_codegen.c.ctypes import carrier, suffix
-from aotc_codegen.c.definitions import Definition, function
 from aotc_codegen.c.dialect import Dialect
+
+
+@frozen
+class Definition:
+    """A function's text, and the rows that it calls, of its dtype and lanes."""
+
+    text: str
+    uses: tuple[str, ...] = ()
+
+
+def function(body: str, params: str, result: str, uses: str = "") -> Definition:
+    """A definition from the lines of its body; `uses` are names of rows."""
+    return Definition(f"$inline {result} $name({params}) {{\n  {body.strip()}\n}}\n", tuple(uses.split()))
+
 
 #: The definitions of a helper by the kind of the dtype: "float" or "unsigned"; "" for all others.
 Row: TypeAlias = Mapping[str, Definition]

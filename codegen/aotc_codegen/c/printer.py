@@ -17,7 +17,7 @@ from aotc.tir import Buffer, Load, Var, bounds
 from aotc.tir import stmt as tir
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.expressions import TEXTS, address, assigned, bits, index, place, register_type, spelled, value
+from aotc_codegen.c.expressions import address, assigned, bits, index, place, register_type, spelled, value
 from aotc_codegen.c.functions import define
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
@@ -155,7 +155,7 @@ def _stored(scope: Scope, store: tir.Store) -> str:
     if dtype.is_narrow_float:
         return bits(scope, source)
     if source.lanes > 1 and dtype.is_bool:
-        return f"({scope.vector(DType('uint8'), source.lanes)})({Vectors(scope, TEXTS).mask(source, 8)} & 1)"
+        return f"({scope.vector(DType('uint8'), source.lanes)})({Vectors(scope, value).mask(source, 8)} & 1)"
     if source.lanes > 1:
         return value(scope, source)
     if isinstance(source, Load) and is_small(dtype):

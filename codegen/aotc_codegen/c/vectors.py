@@ -10,17 +10,17 @@ values of another width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Final, Protocol
 
 from aotc.ir import AotcError, DType, frozen
-from aotc.tir import INSTRUCTIONS, Text
 from aotc.tir import expr as tir
-from aotc.tir.functions.table import definition
 from aotc_codegen.c.ctypes import carrier, literal, suffix
 from aotc_codegen.c.scope import ANY, LEVELS, OR, PRIMARY, SHIFT, TERNARY, UNARY, Piece, Scope
 
-_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "add": "+", "sub": "-", "mul": "*"}
+_SYMBOLS: Final = {
+    "and": "&", "or": "|", "xor": "^", "shl": "<<", "shr": ">>", "add": "+", "sub": "-", "mul": "*",
+    "neg": "-", "not": "~",
+}  # fmt: skip
 _LOGICAL: Final = {"and": "&", "or": "|", "xor": "^", "ne": "^", "eq": "^ ~"}
 #: Lanes of bool in memory.
 _BYTE: Final = 8
@@ -33,25 +33,14 @@ class Value(Protocol):
 
 
 @frozen
-class Texts:
-    """How all expressions are printed: their values, addresses and places in memory, instructions of a text,
-    narrow floats in memory."""
-
-    value: Value
-    place: Callable[[Scope, tir.Buffer, tir.Expr, int, str], str]
-    spelled: Callable[[Scope, tir.Call, Text], Piece]
-    loaded: Callable[[Scope, tir.Expr], Piece | None]
-
-
-@frozen
 class Vectors:
-    """Prints vectors; `texts` prints what is inside of them."""
+    """Prints vectors where they differ from numbers; `inside` prints their operands."""
 
     scope: Scope
-    texts: Texts
+    inside: Value
 
     def value(self, expr: tir.Expr, needed: int = ANY) -> str:
-        return self.texts.value(self.scope, expr, needed)
+        return self.inside(self.scope, expr, needed)
 
     def helper(self, what: str, dtype: DType, lanes: int, *values: str) -> Piece:
         """A call of a helper function, for vectors or for masks that are vectors of its kind."""
@@ -69,16 +58,15 @@ class Vectors:
         """The text of an expression of several lanes."""
         if expr.dtype.is_bool:
             return Piece(self.mask(expr, self.mask_bits(expr)), UNARY)
-        if expr.dtype.is_narrow_float and (piece := self.texts.loaded(self.scope, expr)) is not None:
-            return piece
         match expr:
             case tir.Var():
                 self.scope.vector(expr.dtype, expr.lanes)
                 return Piece(self.scope.name(expr))
             case tir.Const() | tir.Broadcast():
                 return self.repeated(expr)
-            case tir.Load():
-                return self.load(expr)
+            case tir.Load():  # of elements apart from each other: one by one
+                places = (expr.index + k * expr.stride for k in range(expr.lanes))
+                return self.packed(tir.Pack(tuple(tir.Load(expr.buffer, place) for place in places)))
             case tir.Pack():
                 return self.packed(expr)
             case tir.Bitcast():
@@ -102,13 +90,6 @@ class Vectors:
         if expr.dtype.has_zero and expr.value == 0 and math.copysign(1, expr.value) > 0:
             return Piece(self.scope.dialect.spelled_vectors(vector).zero.format(type=vector))
         return self.helper("splat", expr.dtype, expr.lanes, self.scope.dialect.literal(expr.value, expr.dtype))
-
-    def load(self, expr: tir.Load) -> Piece:
-        """Neighbours are read at once, others one by one."""
-        scope, lanes = self.scope, expr.lanes
-        if expr.stride == 1:
-            return Piece(self.texts.place(scope, expr.buffer, expr.index, lanes, "const "), UNARY)
-        return self.packed(tir.Pack(tuple(tir.Load(expr.buffer, expr.index + k * expr.stride) for k in range(lanes))))
 
     def packed(self, expr: tir.Pack) -> Piece:
         """Values that are computed one by one."""
@@ -143,28 +124,22 @@ class Vectors:
         dtype, op = expr.dtype, expr.op
         if isinstance(expr, tir.Binary) and op in ("min", "max"):
             return self.extreme(expr)
+        if op not in _SYMBOLS:
+            raise _unprintable(expr)
         level = UNARY if isinstance(expr, tir.Binary) else PRIMARY
         operands = [self.value(o, level) for o in tir.operands(expr)]
-        if dtype.is_float and isinstance(expr, tir.Binary):
-            level, symbol = LEVELS[op]
-            text = f"{self.value(expr.a, level)} {symbol} {self.value(expr.b, level + 1)}"
-            return Piece(text, level, dtype.is_narrow_float)
-        if isinstance(expr, tir.Binary) and op not in _SYMBOLS:
-            raise _unprintable(expr)
         back = unsigned = ""
         if dtype.is_integer and dtype.is_signed and op != "shr":
             back = f"({self.scope.vector(dtype, expr.lanes)})"
             unsigned = f"({self.scope.vector(DType(f'u{dtype}'), expr.lanes)})"
-        operands = [unsigned + o for o in operands]
-        if len(operands) == 1:
-            text = f"{'-' if op == 'neg' else '~'}{operands[0]}"
-            return Piece(f"{back}({text})" if back else text, UNARY, dtype.is_narrow_float)
-        return Piece(f"{back}({operands[0]} {_SYMBOLS[op]} {operands[1]})", UNARY)
+        *left, right = (unsigned + o for o in operands)
+        text = f"{left[0]} {_SYMBOLS[op]} {right}" if left else f"{_SYMBOLS[op]}{right}"
+        return Piece(f"{back}({text})" if back or left else text, UNARY, dtype.is_narrow_float)
 
     def extreme(self, expr: tir.Binary) -> Piece:
         dtype = carrier(expr.dtype)
-        what, a, b = extreme(expr) if dtype.is_float else (f"{expr.op}c", expr.a, expr.b)
-        return self.helper(what, dtype, expr.lanes, self.value(a), self.value(b))
+        what = extreme(expr) if dtype.is_float else f"{expr.op}c"
+        return self.helper(what, dtype, expr.lanes, self.value(expr.a), self.value(expr.b))
 
     def select(self, expr: tir.Select) -> Piece:
         dtype = carrier(expr.dtype)
@@ -177,17 +152,12 @@ class Vectors:
         return self.helper("blend", dtype, expr.lanes, mask, self.value(expr.a), self.value(expr.b))
 
     def call(self, expr: tir.Call) -> Piece:
-        """An instruction by its own text, a function that is a tensor program, or a helper."""
-        dtype, lanes = carrier(expr.dtype), expr.lanes
-        if text := INSTRUCTIONS[expr.name].text(self.scope.dialect.name, lanes):
-            return self.texts.spelled(self.scope, expr, text)
+        """A function by a helper."""
+        dtype = carrier(expr.dtype)
         if expr.name == "abs" and not dtype.is_float:
             (a,) = expr.args
             return self.extreme(tir.Binary("max", a, tir.Unary("neg", a))) if dtype.is_signed else self.piece(a)
-        values = [self.value(a) for a in expr.args]
-        if definition(expr.name, dtype) is not None:
-            return Piece(f"{self.scope.function(expr)}({', '.join(values)})", exact=expr.dtype.is_narrow_float)
-        piece = self.helper(expr.name, dtype, lanes, *values)
+        piece = self.helper(expr.name, dtype, expr.lanes, *map(self.value, expr.args))
         return piece._replace(exact=expr.dtype.is_narrow_float)
 
     # --- masks
@@ -258,7 +228,7 @@ def _unprintable(expr: tir.Expr) -> AotcError:
     return AotcError("c-vector", f"{type(expr).__name__} on vectors of {expr.lanes} x {expr.dtype} cannot be printed")
 
 
-def extreme(expr: tir.Binary) -> tuple[str, tir.Expr, tir.Expr]:
-    """The helper for a minimum or maximum of floats, and its operands; a type may have NaN where it lacks a number."""
+def extreme(expr: tir.Binary) -> str:
+    """The helper for a minimum or maximum of floats; a type may have NaN where it lacks a number."""
     number = isinstance(expr.b, tir.Const) and "NAN" not in literal(expr.b.value, expr.dtype)
-    return f"{expr.op}c" if number else expr.op, expr.a, expr.b
+    return f"{expr.op}c" if number else expr.op

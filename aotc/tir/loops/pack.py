@@ -20,10 +20,10 @@ from typing import Final
 from aotc.ir import frozen
 from aotc.tir import mentioned, operands, private_buffer, substitute, walk, with_operands
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var
-from aotc.tir.loops.dependence import Ranges, counted, straight_line, written
+from aotc.tir.loops.dependence import Ranges, counted, straight_line
 from aotc.tir.loops.nest import refreshed
 from aotc.tir.simplify import bounds, linear
-from aotc.tir.stmt import Block, Declare, For, Stmt, Store, forall, map_exprs
+from aotc.tir.stmt import Block, For, Stmt, Store, changed, forall, map_exprs
 
 #: Longer loops that pay for computing what is the same in each round.
 _PAYS: Final = 4
@@ -51,21 +51,16 @@ def packed(nest: For, lanes: int, ranges: Ranges, shared: AbstractSet[Buffer]) -
         return None
     if {nest.step, inner.step} != {1} or straight_line(inner) is None or len(short) * many > _MOST:
         return None
-    longer = refreshed(nest)
-    inside = longer.body if isinstance(longer, For) else longer
-    if not isinstance(longer, For) or not isinstance(inside, For):
-        raise AssertionError("a copy is of its kind")
-    changing = {s.var for s in straight_line(inside) or () if isinstance(s, Declare)} | written(inside) | shared
-    known = {**ranges, inside.var: (0, len(short) - 1)}
-    packer = _Packer(longer.var, inside.var, len(short), many, known, frozenset(changing))
+    known = {**ranges, inner.var: (0, len(short) - 1)}
+    packer = _Packer(nest.var, inner.var, len(short), many, known, changed(inner.body) | shared)
     try:
-        body = map_exprs(inside.body, packer.value)
+        body = map_exprs(inner.body, packer.value)
     except _ApartError:
         return None
     end = rounds.start + len(rounds) // many * many
-    most = forall(longer.var, end, forall(inside.var, len(short) * many, body), begin=rounds.start, step=many)
+    most = forall(nest.var, end, forall(inner.var, len(short) * many, body), begin=rounds.start, step=many)
     rest = () if end == rounds.stop else (replace(nest, begin=Const(end, INDEX)),)
-    return Block((*packer.filled(), most, *rest)), [row for row, _ in packer.rows]
+    return Block((*packer.filled(), refreshed(most), *rest)), [row for row, _ in packer.rows]
 
 
 @frozen
@@ -84,7 +79,7 @@ class _Packer:
     short: int
     many: int
     ranges: Ranges
-    changing: frozenset[Var | Buffer]
+    changing: AbstractSet[Var | Buffer]
     rows: list[tuple[Buffer, Expr]] = field(default_factory=list)
 
     def value(self, expr: Expr) -> Expr:

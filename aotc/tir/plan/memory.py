@@ -11,6 +11,7 @@ may overwrite; then one with `plan` filled in.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from types import MappingProxyType
 
 from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
@@ -74,17 +75,16 @@ def work_in_place(program: Program) -> Program:
     """The program whose kernels write results over inputs that nobody needs any more, where they may."""
     lives = lifetimes(program)
     homes: dict[Storage, Storage] = {}
-    kernels: dict[tuple[Kernel, tuple[tuple[int, int], ...]], Kernel] = {}
+    merged = cache(merged_kernel)
     steps: list[Step] = []
     for k, step in enumerate(program.steps):
         pairs = tuple(_inplace_pairs(step, k, lives))
         if pairs:
             homes.update({step.outputs[o].storage: step.inputs[i].storage for o, i in pairs})
-            if (step.kernel, pairs) not in kernels:
-                kernels[step.kernel, pairs] = merged_kernel(step.kernel, pairs)
             gone = {i for _, i in pairs}
             inputs = tuple(view for i, view in enumerate(step.inputs) if i not in gone)
-            step = replace(step, kernel=kernels[step.kernel, pairs], args=(*inputs, *step.outputs, *step.workspace))
+            args = (*inputs, *step.outputs, *step.workspace)
+            step = replace(step, kernel=merged(step.kernel, pairs), args=args)
         steps.append(step)
     return replace(program, steps=tuple(steps), homes=homes)
 

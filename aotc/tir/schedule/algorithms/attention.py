@@ -320,12 +320,8 @@ class _Strips:
         """The whole nest."""
         first, strip = self.chain.first, Var("strip")
         whole, left = divmod(first.row[1], self.height)
-        body = [self._pack(self.keys), self._pack(self.values)]
-        if whole > 1:
-            rows = self._strip(strip * self.height, self.height, {strip: (0, whole - 1)})
-            body.append(forall(strip, whole, rows))
-        else:
-            body.append(self._strip(as_expr(0), self.height, {}))
+        rows = self._strip(strip * self.height, self.height, {strip: (0, whole - 1)})
+        body = [self._pack(self.keys), self._pack(self.values), forall(strip, whole, rows)]
         if left:
             body.append(self._strip(as_expr(whole * self.height), left, {}))
         return simplify_stmt(forall(self.head, first.heads, Block(body)), {})

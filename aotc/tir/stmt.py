@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, Form, Span, alike, frozen, remembered
 from aotc.tir import expr as values
-from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Operand, Var, as_expr, walk
+from aotc.tir.expr import Buffer, Expr, Load, Operand, Var, as_expr, walk
 
 #: The number of a thread in its team, from 0.
 PART: Final = Var("part")
@@ -290,13 +290,13 @@ def forall(var: Var, end: Operand, body: Stmt, *, begin: Operand = 0, step: int 
     return For(var, end, body, begin=begin, step=step, kind="independent")
 
 
-def loops(axes: Iterable[tuple[Var, int]], body: Stmt, kind: str = "serial") -> Stmt:
+def loops(axes: Iterable[tuple[Var, Operand]], body: Stmt, kind: str = "serial") -> Stmt:
     """A nest of loops of a kind from 0, the first axis outermost.
 
     An axis of extent 1 still gets its loop: the simplifier removes it.
     """
     for var, extent in reversed(tuple(axes)):
-        body = For(var, Const(extent, INDEX), body, kind=kind)
+        body = For(var, extent, body, kind=kind)
     return body
 
 

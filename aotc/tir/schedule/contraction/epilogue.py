@@ -22,7 +22,7 @@ from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, m
 from aotc.tir.loops.vectorize import MOST, vectorized
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
-from aotc.tir.stmt import forall
+from aotc.tir.stmt import loops
 
 #: For each partial sum the accumulators, by the numbers of the vector of `x` and the element of `y`.
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
@@ -158,7 +158,4 @@ def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer, rows: T
             values[axis.var] = loop % segment.size
         nest.append((loop, end))
         index = index + loop * strides[axis]
-    body = tiling.output.finish(values, Load(buffer, index))
-    for loop, end in reversed(nest):
-        body = forall(loop, end, body)
-    return body
+    return loops(nest, tiling.output.finish(values, Load(buffer, index)), "independent")

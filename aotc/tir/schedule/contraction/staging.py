@@ -22,7 +22,7 @@ from aotc.tir.expr import private_buffer
 from aotc.tir.loops.nest import cleared
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds
-from aotc.tir.stmt import If, forall
+from aotc.tir.stmt import If, loops
 
 NONE: Final = Var("none")
 #: A copying statement, from the operands' names of the axes outside.
@@ -152,14 +152,14 @@ def _place(s: _Staged, stride: int, vector: Var) -> Expr:
 
 def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Expr, names: Mapping[Var, Expr]) -> Stmt:
     """The nest that copies what is inside the source, one phase after the other; its loops get bounds of the guards."""
-    loops = [Var("s") for _ in staged]
+    axes = [Var("s") for _ in staged]
     stmts: list[Stmt] = []
     for phase in range(staged[-1].phases):
         index: Expr = as_expr(0)
         at: Expr = substitute(fixed, names)
         guards: list[Expr] = []
         shifts = [0] * (len(staged) - 1) + [phase]
-        for s, stride, var, shift in zip(staged, _strides(staged), loops, shifts, strict=True):
+        for s, stride, var, shift in zip(staged, _strides(staged), axes, shifts, strict=True):
             index = index + var * stride + shift * s.runs
             place = s.low + s.step * (var * s.phases + shift)
             at = at + place * s.source.stride
@@ -168,7 +168,6 @@ def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Exp
                 guards += [place >= 0, place < s.source.extent]
         body: Stmt = Store(scratch, index, cast(Load(source, at), scratch.dtype))
         body = If(all_of(*guards), body) if guards else body
-        for s, var, shift in reversed(list(zip(staged, loops, shifts, strict=True))):
-            body = forall(var, -(-(s.extent - shift) // s.phases), body)
-        stmts.append(body)
+        counts = (-(-(s.extent - shift) // s.phases) for s, shift in zip(staged, shifts, strict=True))
+        stmts.append(loops(zip(axes, counts, strict=True), body, "independent"))
     return Block(stmts)

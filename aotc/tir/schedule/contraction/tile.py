@@ -23,7 +23,7 @@ from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, For, If, Stmt, forall, kept
+from aotc.tir.stmt import Block, Declare, For, If, Stmt, forall, kept, loops
 
 #: Accumulators of a small tile.
 FEW: Final = 8
@@ -125,9 +125,7 @@ def _looped(tile: Tile, updates: Sequence[Stmt], fixed: Mapping[Var, Expr]) -> S
         return Block(())  # nothing but padding
     body: Stmt = Block(updates)
     body = body if isinstance(condition, Const) else If(condition, body)
-    for var, extent in reversed(reduction.looped):
-        body = For(var, extent, body, kind="reduction")
-    return body
+    return loops(reduction.looped, body, "reduction")
 
 
 def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:

@@ -144,7 +144,8 @@ class _Lanes:
         if not self._repeats(loop):
             return None
         rest = bounds(loop.end - whole, {})[1]
-        if not any(isinstance(n, Call) for n in nodes(loop.body)):
+        called = (n for n in nodes(loop.body) if isinstance(n, Call))
+        if not any(called):
             if rest == 1:
                 return substituted(refreshed(loop.body), {loop.var: whole})
             while lanes // 2 >= max(rest, LEAST):

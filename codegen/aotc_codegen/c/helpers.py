@@ -137,33 +137,35 @@ _SCALARS: Final[Mapping[str, Row]] = {
 
 #: Instructions of x86 as gcc calls them, by the helper and the type of lanes: features for vectors of 16 and 32 bytes,
 #: name, operands, and what follows them for 64 bytes, a mask of all lanes among it.
-_X86: Final[Mapping[tuple[str, str], tuple[str, str, str, str]]] = {
-    ("fma", "float32"): ("FMA FMA", "vfmaddps", "a, b, c", "-1, 4"),
-    ("fma", "float64"): ("FMA FMA", "vfmaddpd", "a, b, c", "255, 4"),
-    ("sqrt", "float32"): ("SSE2 AVX", "sqrtps", "a", "a, -1, 4"),
-    ("sqrt", "float64"): ("SSE2 AVX", "sqrtpd", "a", "a, -1, 4"),
+_X86: Final[Mapping[str, tuple[str, ...]]] = {
+    "fma float32": ("FMA FMA", "vfmaddps", "a, b, c", "-1, 4"),
+    "fma float64": ("FMA FMA", "vfmaddpd", "a, b, c", "255, 4"),
+    "sqrt float32": ("SSE2 AVX", "sqrtps", "a", "a, -1, 4"),
+    "sqrt float64": ("SSE2 AVX", "sqrtpd", "a", "a, -1, 4"),
     # of two zeros, or with NaN, these give their second operand
-    ("minc", "float32"): ("SSE2 AVX", "minps", "b, a", "a, -1, 4"),
-    ("maxc", "float32"): ("SSE2 AVX", "maxps", "b, a", "a, -1, 4"),
-    ("minc", "float64"): ("SSE2 AVX", "minpd", "b, a", "a, 255, 4"),
-    ("maxc", "float64"): ("SSE2 AVX", "maxpd", "b, a", "a, 255, 4"),
-    ("minc", "int32"): ("SSE4_1 AVX2", "pminsd", "b, a", "a, 65535"),
-    ("maxc", "int32"): ("SSE4_1 AVX2", "pmaxsd", "b, a", "a, 65535"),
-    ("minc", "uint32"): ("SSE4_1 AVX2", "pminud", "($M)b, ($M)a", "($M)a, 65535"),
-    ("maxc", "uint32"): ("SSE4_1 AVX2", "pmaxud", "($M)b, ($M)a", "($M)a, 65535"),
+    "minc float32": ("SSE2 AVX", "minps", "b, a", "a, -1, 4"),
+    "maxc float32": ("SSE2 AVX", "maxps", "b, a", "a, -1, 4"),
+    "minc float64": ("SSE2 AVX", "minpd", "b, a", "a, 255, 4"),
+    "maxc float64": ("SSE2 AVX", "maxpd", "b, a", "a, 255, 4"),
+    "minc int32": ("SSE4_1 AVX2", "pminsd", "b, a", "a, 65535"),
+    "maxc int32": ("SSE4_1 AVX2", "pmaxsd", "b, a", "a, 65535"),
+    "minc uint32": ("SSE4_1 AVX2", "pminud", "($M)b, ($M)a", "($M)a, 65535"),
+    "maxc uint32": ("SSE4_1 AVX2", "pmaxud", "($M)b, ($M)a", "($M)a, 65535"),
 }
 
 
 def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]:
     """What must be defined for an instruction on vectors of `size` bytes, and how it is called then."""
-    features, name, operands, masked = _X86[what, value]
+    features, name, operands, masked = _X86[f"{what} {value}"]
     if what in ("fma", "sqrt"):
         yield "clang", f"elementwise_{what}({operands})"
         if size == 16:
-            yield "aarch64", f"aarch64_{what}{'v4sf' if value == 'float32' else 'v2df'}({operands})"
+            kind = "v4sf" if value == "float32" else "v2df"
+            yield "aarch64", f"aarch64_{what}{kind}({operands})"
     if size == 64:
         if what == "fma":  # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
-            yield "AVX512F clang", f"ia32_{name}512_mask({operands}, {masked.replace('-1', '65535')})"
+            unsigned = masked.replace("-1", "65535")
+            yield "AVX512F clang", f"ia32_{name}512_mask({operands}, {unsigned})"
         yield "AVX512F", f"ia32_{name}512_mask({operands}, {masked})"
     elif size in (16, 32):
         width = 256 if size == 32 else 128 if name.startswith("p") else ""
@@ -172,12 +174,13 @@ def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]
 
 def _instructed(what: str, plain: Definition, value: DType, lanes: int) -> Definition:
     """A function of vectors by an instruction of the processor where there is one, elsewhere by its plain text."""
-    if (what, str(value)) not in _X86:
+    if f"{what} {value}" not in _X86:
         return plain
     text = ""
     for features, call in _instructions(what, str(value), lanes * value.itemsize):
         builtin = f"__builtin_{call}"
-        needs = [*(f"defined(__{f}__)" for f in features.split()), f"AOTC_HAS({builtin.partition('(')[0]})"]
+        needs = [f"defined(__{f}__)" for f in features.split()]
+        needs.append(f"AOTC_HAS({builtin.partition('(')[0]})")
         text += f"#{'el' if text else ''}if {' && '.join(needs)}\n  return ($vector){builtin};\n"
     head, _, body = plain.text.partition("\n")
     return Definition(f"{head}\n{text}#else\n{body[:-2]}#endif\n}}\n" if text else plain.text, plain.uses)

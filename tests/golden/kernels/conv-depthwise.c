@@ -300,7 +300,7 @@ typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__,
 
 
 void net_layout_transform_18c4cb(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
-void net_layout_transform_204ba8(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
+void net_layout_transform_21212f(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform);
 
 #ifdef __cplusplus
 }
@@ -314,12 +314,12 @@ void net_layout_transform_18c4cb(const float *AOTC_RESTRICT p0, float *AOTC_REST
   }
 }
 
-void net_layout_transform_204ba8(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
+void net_layout_transform_21212f(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT layout_transform) {
   for (ptrdiff_t i1 = 0; i1 < 16; ++i1) {
     for (ptrdiff_t i2 = 0; i2 < 48; i2 += 8) {
       *(aotc_float32x8u *)(layout_transform + (i1 * 49 + i2)) = (aotc_float32x8){p0[i2 * 16 + i1], p0[i2 * 16 + i1 + 16], p0[i2 * 16 + i1 + 32], p0[i2 * 16 + i1 + 48], p0[i2 * 16 + i1 + 64], p0[i2 * 16 + i1 + 80], p0[i2 * 16 + i1 + 96], p0[i2 * 16 + i1 + 112]};
     }
-    *(aotc_float32x8u *)(layout_transform + (i1 * 49 + 41)) = (aotc_float32x8){p0[i1 + 656], p0[i1 + 656 + 16], p0[i1 + 656 + 32], p0[i1 + 656 + 48], p0[i1 + 656 + 64], p0[i1 + 656 + 80], p0[i1 + 656 + 96], p0[i1 + 656 + 112]};
+    layout_transform[i1 * 49 + 48] = p0[768 + i1];
   }
 }
 

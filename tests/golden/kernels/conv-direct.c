@@ -116,6 +116,10 @@ static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b)
 #endif
 }
 
+static inline float aotc_maxc_f32(float a, float b) {
+  return b > a ? b : a;
+}
+
 void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu, const aotc_team *team);
 
 #ifdef __cplusplus
@@ -201,8 +205,8 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       for (ptrdiff_t i1_1 = 0; i1_1 < 16; ++i1_1) {
         aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + i1_1 * 8);
         *(aotc_float32x4u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14)) = aotc_maxc_f32x4(conv2d + aotc_splat_f32x4(p2[i1 * 16 + i1_1]), (aotc_float32x4){0});
-        aotc_float32x4 conv2d_1 = *(const aotc_float32x4u *)(turned + (i1_1 * 8 + 1));
-        *(aotc_float32x4u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + 1)) = aotc_maxc_f32x4(conv2d_1 + aotc_splat_f32x4(p2[i1 * 16 + i1_1]), (aotc_float32x4){0});
+        float conv2d_1 = turned[i1_1 * 8 + 4];
+        relu[i1 * 3136 + i1_1 * 196 + i2 * 14 + 4] = aotc_maxc_f32(conv2d_1 + p2[i1 * 16 + i1_1], 0.0f);
       }
       aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
       aotc_float32x8 acc1_0_1 = (aotc_float32x8){0};
@@ -258,8 +262,8 @@ void net_conv2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, co
       for (ptrdiff_t i1_2 = 0; i1_2 < 16; ++i1_2) {
         aotc_float32x4 conv2d_2 = *(const aotc_float32x4u *)(turned + i1_2 * 8);
         *(aotc_float32x4u *)(relu + (i1 * 3136 + i1_2 * 196 + i2 * 14 + 5)) = aotc_maxc_f32x4(conv2d_2 + aotc_splat_f32x4(p2[i1 * 16 + i1_2]), (aotc_float32x4){0});
-        aotc_float32x4 conv2d_3 = *(const aotc_float32x4u *)(turned + (i1_2 * 8 + 1));
-        *(aotc_float32x4u *)(relu + (i1 * 3136 + i1_2 * 196 + i2 * 14 + 6)) = aotc_maxc_f32x4(conv2d_3 + aotc_splat_f32x4(p2[i1 * 16 + i1_2]), (aotc_float32x4){0});
+        float conv2d_3 = turned[i1_2 * 8 + 4];
+        relu[i1 * 3136 + i1_2 * 196 + i2 * 14 + 4 + 5] = aotc_maxc_f32(conv2d_3 + p2[i1 * 16 + i1_2], 0.0f);
       }
       aotc_float32x8 acc0_0_2 = (aotc_float32x8){0};
       aotc_float32x8 acc1_0_2 = (aotc_float32x8){0};

@@ -119,6 +119,10 @@ static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b)
 #endif
 }
 
+static inline float aotc_maxc_f32(float a, float b) {
+  return b > a ? b : a;
+}
+
 static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
   const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
   return v;
@@ -251,6 +255,57 @@ static inline aotc_float32x4 aotc_round_f16x4(aotc_float32x4 x) {
 }
 #endif
 
+#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+static inline uint16_t aotc_store_f16(float x) {
+  __extension__ const _Float16 value = (_Float16)x;
+  uint16_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+#else
+static inline uint16_t aotc_store_f16(float x) {
+  const uint32_t t = aotc_bits(x);
+  const uint32_t t_1 = (uint32_t)(t & 2147483647u);
+  const uint32_t t_2 = (uint32_t)((uint32_t)aotc_bits(aotc_from_bits(t_1) + 0.5f) - (uint32_t)aotc_bits(0.5f));
+  const uint32_t t_3 = (uint32_t)((uint32_t)(uint32_t)((uint32_t)t_1 + (uint32_t)4095u) + (uint32_t)(uint32_t)((t_1 >> 13) & 1u)) >> 13;
+  const uint32_t t_4 = (int32_t)t_1 < 947912704 ? t_2 : (uint32_t)((uint32_t)t_3 - (uint32_t)114688u);
+  const uint32_t t_5 = (uint32_t)(((int32_t)t_4 > 31743 ? 31744u : t_4) | ((uint32_t)(t & 2147483648u) >> 16));
+  return (uint16_t)(x != x ? 32256u : t_5);
+}
+#endif
+
+#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+static inline float aotc_load_f16(uint16_t bits) {
+  __extension__ _Float16 value;
+  memcpy(&value, &bits, sizeof value);
+  return (float)value;
+}
+#else
+static inline float aotc_load_f16(uint16_t bits) {
+  const uint32_t t = (uint32_t)bits;
+  const uint32_t t_1 = (uint32_t)(t & 32767u);
+  const uint32_t t_2 = aotc_bits((float)(int32_t)t_1 * 5.9604645e-08f);
+  const uint32_t t_3 = (int32_t)t_1 > 31743 ? ((int32_t)t_1 > 31744 ? 2143289344u : 2139095040u) : (int32_t)t_1 < 1024 ? t_2 : (uint32_t)((uint32_t)(t_1 << 13) + (uint32_t)939524096u);
+  return aotc_from_bits((uint32_t)(t_3 | ((uint32_t)(t & 32768u) << 16)));
+}
+#endif
+
+#if defined(__FLT16_MAX__) && !defined(__cplusplus) && (defined(__F16C__) || defined(__aarch64__))
+static inline float aotc_round_f16(float x) {
+  return (float)(__extension__(_Float16)x);
+}
+#else
+static inline float aotc_round_f16(float x) {
+  const uint32_t t = aotc_bits(x);
+  const uint32_t t_1 = (uint32_t)(t & 2147483647u);
+  const uint32_t t_2 = aotc_bits(aotc_from_bits(t_1) + 0.5f - 0.5f);
+  const uint32_t t_3 = (uint32_t)((uint32_t)((uint32_t)(uint32_t)((uint32_t)t_1 + (uint32_t)4095u) + (uint32_t)(uint32_t)((t_1 >> 13) & 1u)) & 4294959104u);
+  const uint32_t t_4 = (int32_t)t_1 < 947912704 ? t_2 : t_3;
+  const uint32_t t_5 = (uint32_t)(((int32_t)t_4 > 1199562752 ? 2139095040u : t_4) | (uint32_t)(t & 2147483648u));
+  return aotc_from_bits((x != x ? 2143289344u : t_5));
+}
+#endif
+
 void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT p1, uint16_t *relu, float *padded, const aotc_team *team);
 
 #ifdef __cplusplus
@@ -338,8 +393,8 @@ void net_conv2d(const uint16_t *AOTC_RESTRICT p0, const uint16_t *AOTC_RESTRICT 
         for (ptrdiff_t i1_1 = 0; i1_1 < 16; ++i1_1) {
           aotc_float32x4 conv2d = *(const aotc_float32x4u *)(turned + i1_1 * 8);
           *(aotc_uint16x4u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5)) = aotc_store_f16x4(aotc_maxc_f32x4(aotc_round_f16x4(conv2d), (aotc_float32x4){0}));
-          aotc_float32x4 conv2d_1 = *(const aotc_float32x4u *)(turned + (i1_1 * 8 + 1));
-          *(aotc_uint16x4u *)(relu + (i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5 + 1)) = aotc_store_f16x4(aotc_maxc_f32x4(aotc_round_f16x4(conv2d_1), (aotc_float32x4){0}));
+          float conv2d_1 = turned[i1_1 * 8 + 4];
+          relu[i1 * 3136 + i1_1 * 196 + i2 * 14 + i3 * 5 + 4] = aotc_store_f16(aotc_maxc_f32(aotc_round_f16(conv2d_1), 0.0f));
         }
       }
       aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};

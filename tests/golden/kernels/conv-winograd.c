@@ -16,6 +16,8 @@ typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__))
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
@@ -53,6 +55,23 @@ static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b)
   return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
 #else
   return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
+#endif
+}
+
+static inline aotc_float32x4 aotc_splat_f32x4(float x) {
+  const aotc_float32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+  return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
+}
+
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+  return (aotc_float32x4)__builtin_ia32_maxps(b, a);
+#else
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
 #endif
 }
 
@@ -547,8 +566,8 @@ void net_contrib_conv2d_winograd_without_weight_trans(const float *AOTC_RESTRICT
             aotc_float32x8 winograd = (aotc_float32x8){tile[y_7 * 224 + x_4 * 8 + lane], tile[y_7 * 224 + x_4 * 8 + lane + 8], tile[y_7 * 224 + x_4 * 8 + lane + 16], tile[y_7 * 224 + x_4 * 8 + lane + 24], tile[y_7 * 224 + x_4 * 8 + lane + 32], tile[y_7 * 224 + x_4 * 8 + lane + 40], tile[y_7 * 224 + x_4 * 8 + lane + 48], tile[y_7 * 224 + x_4 * 8 + lane + 56]};
             *(aotc_float32x8u *)(relu + (group * 6272 + lane * 784 + strip * 112 + y_7 * 28 + x_4)) = aotc_maxc_f32x8(winograd + aotc_splat_f32x8(p2[group * 8 + lane]), (aotc_float32x8){0});
           }
-          aotc_float32x8 winograd_1 = (aotc_float32x8){tile[y_7 * 224 + lane + 160], tile[y_7 * 224 + lane + 160 + 8], tile[y_7 * 224 + lane + 160 + 16], tile[y_7 * 224 + lane + 160 + 24], tile[y_7 * 224 + lane + 160 + 32], tile[y_7 * 224 + lane + 160 + 40], tile[y_7 * 224 + lane + 160 + 48], tile[y_7 * 224 + lane + 160 + 56]};
-          *(aotc_float32x8u *)(relu + (group * 6272 + lane * 784 + strip * 112 + y_7 * 28 + 20)) = aotc_maxc_f32x8(winograd_1 + aotc_splat_f32x8(p2[group * 8 + lane]), (aotc_float32x8){0});
+          aotc_float32x4 winograd_1 = (aotc_float32x4){tile[y_7 * 224 + lane + 192], tile[y_7 * 224 + lane + 192 + 8], tile[y_7 * 224 + lane + 192 + 16], tile[y_7 * 224 + lane + 192 + 24]};
+          *(aotc_float32x4u *)(relu + (group * 6272 + lane * 784 + strip * 112 + y_7 * 28 + 24)) = aotc_maxc_f32x4(winograd_1 + aotc_splat_f32x4(p2[group * 8 + lane]), (aotc_float32x4){0});
         }
       }
     }

@@ -10,12 +10,8 @@ static inline float aotc_minc_f32(float a, float b) {
   return b < a ? b : a;
 }
 
-static inline uint32_t aotc_min_u32(uint32_t a, uint32_t b) {
-  return a < b ? a : b;
-}
-
-static inline int32_t aotc_min_i32(int32_t a, int32_t b) {
-  return a < b ? a : b;
+static inline float aotc_maxc_f32(float a, float b) {
+  return b > a ? b : a;
 }
 
 static inline uint32_t aotc_bits(float x) {
@@ -30,19 +26,18 @@ static inline float aotc_from_bits(uint32_t x) {
 }
 
 static inline float aotc_exp_f32(float x) {
-  const uint32_t t = aotc_min_u32((uint32_t)aotc_min_i32((int32_t)aotc_bits(x), 1118961664), 3268411392u);
-  const float t_1 = aotc_from_bits(t);
-  const float t_2 = t_1 * 1.442695f + 1.2582912e+07f;
-  const float t_3 = t_2 - 1.2582912e+07f;
-  const float t_4 = t_1 - t_3 * 0.6933594f + t_3 * 0.00021219444f;
-  const float t_5 = (0.0013950489f * t_4 + 0.00836889f) * t_4 + 0.041666206f;
-  const float t_6 = (t_5 * t_4 + 0.16666518f) * t_4 + 0.5f;
-  const float t_7 = t_6 * t_4 * t_4 + t_4 + 1.0f;
-  const uint32_t t_8 = (uint32_t)((uint32_t)(uint32_t)((uint32_t)aotc_bits(t_2) - (uint32_t)1262485504u) + (uint32_t)256u);
-  const uint32_t t_9 = t_8 >> 1;
-  const float t_10 = t_7 * aotc_from_bits(((uint32_t)((uint32_t)t_9 - (uint32_t)1u) << 23));
-  const float t_11 = aotc_from_bits(((uint32_t)((uint32_t)(uint32_t)((uint32_t)t_8 - (uint32_t)t_9) - (uint32_t)1u) << 23));
-  return x == x ? t_10 * t_11 : x;
+  const float t = aotc_minc_f32(aotc_maxc_f32(x, -104.0f), 89.0f);
+  const float t_1 = t * 1.442695f + 1.2582912e+07f;
+  const float t_2 = t_1 - 1.2582912e+07f;
+  const float t_3 = t - t_2 * 0.6933594f + t_2 * 0.00021219444f;
+  const float t_4 = (0.0013950489f * t_3 + 0.00836889f) * t_3 + 0.041666206f;
+  const float t_5 = (t_4 * t_3 + 0.16666518f) * t_3 + 0.5f;
+  const float t_6 = t_5 * t_3 * t_3 + t_3 + 1.0f;
+  const uint32_t t_7 = (uint32_t)((uint32_t)(uint32_t)((uint32_t)aotc_bits(t_1) - (uint32_t)1262485504u) + (uint32_t)256u);
+  const uint32_t t_8 = t_7 >> 1;
+  const float t_9 = t_6 * aotc_from_bits(((uint32_t)((uint32_t)t_8 - (uint32_t)1u) << 23));
+  const float t_10 = aotc_from_bits(((uint32_t)((uint32_t)(uint32_t)((uint32_t)t_7 - (uint32_t)t_8) - (uint32_t)1u) << 23));
+  return t_9 * t_10;
 }
 
 void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT sigmoid);

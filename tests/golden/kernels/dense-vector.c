@@ -43,6 +43,14 @@ static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, 
   return (aotc_float32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
 }
 
+static inline aotc_float32x8 aotc_minc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_minps256)
+  return (aotc_float32x8)__builtin_ia32_minps256(b, a);
+#else
+  return aotc_blend_f32x8((aotc_int32x8)(b < a), b, a);
+#endif
+}
+
 static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
   const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
   return v;
@@ -57,7 +65,7 @@ static inline aotc_float32x8 aotc_fused_tanh_f32x8(aotc_float32x8 x) {
   const aotc_float32x8 t_1 = x * x;
   const aotc_float32x8 t_2 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(-0.0055286246f), t_1, aotc_splat_f32x8(0.020483306f)), t_1, aotc_splat_f32x8(-0.053692963f));
   const aotc_float32x8 t_3 = aotc_fma_f32x8(aotc_fma_f32x8(t_2, t_1, aotc_splat_f32x8(0.133309f)), t_1, aotc_splat_f32x8(-0.33333263f));
-  const aotc_float32x8 t_4 = aotc_blend_f32x8((aotc_int32x8)(aotc_splat_f32x8(10.0f) < t), aotc_splat_f32x8(10.0f), t);
+  const aotc_float32x8 t_4 = aotc_minc_f32x8(t, aotc_splat_f32x8(10.0f));
   const aotc_float32x8 t_5 = t_4 + t_4;
   const aotc_float32x8 t_6 = aotc_fma_f32x8(t_5, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
   const aotc_float32x8 t_7 = t_6 - aotc_splat_f32x8(1.2582912e+07f);

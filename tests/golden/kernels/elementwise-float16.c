@@ -111,23 +111,11 @@ static inline aotc_float32x4 aotc_load_f16x4(aotc_uint16x4 bits) {
 }
 #endif
 
-static inline aotc_int32x4 aotc_blend_i32x4(aotc_int32x4 m, aotc_int32x4 a, aotc_int32x4 b) {
-  return (aotc_int32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
-}
-
-static inline aotc_int32x4 aotc_minc_i32x4(aotc_int32x4 a, aotc_int32x4 b) {
-#if defined(__SSE4_1__) && AOTC_HAS(__builtin_ia32_pminsd128)
-  return (aotc_int32x4)__builtin_ia32_pminsd128(b, a);
+static inline aotc_float32x4 aotc_maxc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_maxps)
+  return (aotc_float32x4)__builtin_ia32_maxps(b, a);
 #else
-  return aotc_blend_i32x4((aotc_int32x4)(b < a), b, a);
-#endif
-}
-
-static inline aotc_uint32x4 aotc_minc_u32x4(aotc_uint32x4 a, aotc_uint32x4 b) {
-#if defined(__SSE4_1__) && AOTC_HAS(__builtin_ia32_pminud128)
-  return (aotc_uint32x4)__builtin_ia32_pminud128((aotc_int32x4)b, (aotc_int32x4)a);
-#else
-  return aotc_blend_u32x4((aotc_int32x4)(b < a), b, a);
+  return aotc_blend_f32x4((aotc_int32x4)(b > a), b, a);
 #endif
 }
 
@@ -146,19 +134,18 @@ static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, 
 }
 
 static inline aotc_float32x4 aotc_fused_exp_f32x4(aotc_float32x4 x) {
-  const aotc_uint32x4 t = aotc_minc_u32x4((aotc_uint32x4)aotc_minc_i32x4((aotc_int32x4)x, aotc_splat_i32x4(1118961664)), aotc_splat_u32x4(3268411392u));
-  const aotc_float32x4 t_1 = (aotc_float32x4)t;
-  const aotc_float32x4 t_2 = aotc_fma_f32x4(t_1, aotc_splat_f32x4(1.442695f), aotc_splat_f32x4(1.2582912e+07f));
-  const aotc_float32x4 t_3 = t_2 - aotc_splat_f32x4(1.2582912e+07f);
-  const aotc_float32x4 t_4 = aotc_fma_f32x4(t_3, aotc_splat_f32x4(0.00021219444f), aotc_fma_f32x4(-t_3, aotc_splat_f32x4(0.6933594f), t_1));
-  const aotc_float32x4 t_5 = aotc_fma_f32x4(aotc_fma_f32x4(aotc_splat_f32x4(0.0013950489f), t_4, aotc_splat_f32x4(0.00836889f)), t_4, aotc_splat_f32x4(0.041666206f));
-  const aotc_float32x4 t_6 = aotc_fma_f32x4(aotc_fma_f32x4(t_5, t_4, aotc_splat_f32x4(0.16666518f)), t_4, aotc_splat_f32x4(0.5f));
-  const aotc_float32x4 t_7 = aotc_fma_f32x4(t_6 * t_4, t_4, t_4) + aotc_splat_f32x4(1.0f);
-  const aotc_uint32x4 t_8 = (((aotc_uint32x4)t_2 - aotc_splat_u32x4(1262485504u)) + aotc_splat_u32x4(256u));
-  const aotc_uint32x4 t_9 = (t_8 >> aotc_splat_u32x4(1u));
-  const aotc_float32x4 t_10 = t_7 * (aotc_float32x4)((t_9 - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
-  const aotc_float32x4 t_11 = (aotc_float32x4)(((t_8 - t_9) - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
-  return aotc_blend_f32x4((aotc_int32x4)(x == x), t_10 * t_11, x);
+  const aotc_float32x4 t = aotc_minc_f32x4(aotc_maxc_f32x4(x, aotc_splat_f32x4(-104.0f)), aotc_splat_f32x4(89.0f));
+  const aotc_float32x4 t_1 = aotc_fma_f32x4(t, aotc_splat_f32x4(1.442695f), aotc_splat_f32x4(1.2582912e+07f));
+  const aotc_float32x4 t_2 = t_1 - aotc_splat_f32x4(1.2582912e+07f);
+  const aotc_float32x4 t_3 = aotc_fma_f32x4(t_2, aotc_splat_f32x4(0.00021219444f), aotc_fma_f32x4(-t_2, aotc_splat_f32x4(0.6933594f), t));
+  const aotc_float32x4 t_4 = aotc_fma_f32x4(aotc_fma_f32x4(aotc_splat_f32x4(0.0013950489f), t_3, aotc_splat_f32x4(0.00836889f)), t_3, aotc_splat_f32x4(0.041666206f));
+  const aotc_float32x4 t_5 = aotc_fma_f32x4(aotc_fma_f32x4(t_4, t_3, aotc_splat_f32x4(0.16666518f)), t_3, aotc_splat_f32x4(0.5f));
+  const aotc_float32x4 t_6 = aotc_fma_f32x4(t_5 * t_3, t_3, t_3) + aotc_splat_f32x4(1.0f);
+  const aotc_uint32x4 t_7 = (((aotc_uint32x4)t_1 - aotc_splat_u32x4(1262485504u)) + aotc_splat_u32x4(256u));
+  const aotc_uint32x4 t_8 = (t_7 >> aotc_splat_u32x4(1u));
+  const aotc_float32x4 t_9 = t_6 * (aotc_float32x4)((t_8 - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  const aotc_float32x4 t_10 = (aotc_float32x4)(((t_7 - t_8) - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  return t_9 * t_10;
 }
 
 #if defined(__F16C__) || (defined(__clang__) && defined(__aarch64__))

@@ -25,6 +25,11 @@ static inline aotc_float32x16 aotc_splat_f32x16(float x) {
   return v;
 }
 
+static inline aotc_float32x8 aotc_splat_f32x8(float x) {
+  const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
 static inline aotc_float32x16 aotc_blend_f32x16(aotc_int32x16 m, aotc_float32x16 a, aotc_float32x16 b) {
   return (aotc_float32x16)(((aotc_int32x16)a & m) + ((aotc_int32x16)b & ~m));
 }
@@ -68,18 +73,16 @@ void net_max(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max);
 void net_max(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max) {
   float max_row[24] AOTC_ALIGNED(64);
   for (ptrdiff_t i0 = 0; i0 < 4; ++i0) {
-    *(aotc_float32x16u *)(max_row + 0) = aotc_splat_f32x16(-INFINITY);
-    *(aotc_float32x16u *)(max_row + 8) = aotc_splat_f32x16(-INFINITY);
-    aotc_float32x16 max_row_1 = *(const aotc_float32x16u *)(max_row + 0);
-    aotc_float32x8 max_row_2 = *(const aotc_float32x8u *)(max_row + 16);
+    aotc_float32x16 max_row_1 = aotc_splat_f32x16(-INFINITY);
+    aotc_float32x8 max_row_2 = aotc_splat_f32x8(-INFINITY);
     for (ptrdiff_t k0 = 0; k0 < 40; ++k0) {
       max_row_1 = aotc_max_f32x16(max_row_1, *(const aotc_float32x16u *)(p0 + (i0 * 960 + k0 * 24)));
       max_row_2 = aotc_max_f32x8(max_row_2, *(const aotc_float32x8u *)(p0 + (i0 * 960 + k0 * 24 + 16)));
     }
     *(aotc_float32x16u *)(max + i0 * 24) = max_row_1;
+    *(aotc_float32x8u *)(max + (i0 * 24 + 16)) = max_row_2;
     *(aotc_float32x16u *)(max_row + 0) = max_row_1;
     *(aotc_float32x8u *)(max_row + 16) = max_row_2;
-    *(aotc_float32x16u *)(max + (i0 * 24 + 8)) = *(const aotc_float32x16u *)(max_row + 8);
   }
 }
 

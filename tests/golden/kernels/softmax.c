@@ -66,37 +66,11 @@ static inline float aotc_max_f32(float a, float b) {
   return b != b ? b : m;
 }
 
-static inline aotc_int32x8 aotc_splat_i32x8(int32_t x) {
-  const aotc_int32x8 v = {x, x, x, x, x, x, x, x};
-  return v;
-}
-
-static inline aotc_int32x8 aotc_blend_i32x8(aotc_int32x8 m, aotc_int32x8 a, aotc_int32x8 b) {
-  return (aotc_int32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
-}
-
-static inline aotc_int32x8 aotc_minc_i32x8(aotc_int32x8 a, aotc_int32x8 b) {
-#if defined(__AVX2__) && AOTC_HAS(__builtin_ia32_pminsd256)
-  return (aotc_int32x8)__builtin_ia32_pminsd256(b, a);
+static inline aotc_float32x8 aotc_minc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
+#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_minps256)
+  return (aotc_float32x8)__builtin_ia32_minps256(b, a);
 #else
-  return aotc_blend_i32x8((aotc_int32x8)(b < a), b, a);
-#endif
-}
-
-static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
-  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
-  return v;
-}
-
-static inline aotc_uint32x8 aotc_blend_u32x8(aotc_int32x8 m, aotc_uint32x8 a, aotc_uint32x8 b) {
-  return (aotc_uint32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
-}
-
-static inline aotc_uint32x8 aotc_minc_u32x8(aotc_uint32x8 a, aotc_uint32x8 b) {
-#if defined(__AVX2__) && AOTC_HAS(__builtin_ia32_pminud256)
-  return (aotc_uint32x8)__builtin_ia32_pminud256((aotc_int32x8)b, (aotc_int32x8)a);
-#else
-  return aotc_blend_u32x8((aotc_int32x8)(b < a), b, a);
+  return aotc_blend_f32x8((aotc_int32x8)(b < a), b, a);
 #endif
 }
 
@@ -112,20 +86,24 @@ static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, 
 #endif
 }
 
+static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
+  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
+  return v;
+}
+
 static inline aotc_float32x8 aotc_fused_exp_f32x8(aotc_float32x8 x) {
-  const aotc_uint32x8 t = aotc_minc_u32x8((aotc_uint32x8)aotc_minc_i32x8((aotc_int32x8)x, aotc_splat_i32x8(1118961664)), aotc_splat_u32x8(3268411392u));
-  const aotc_float32x8 t_1 = (aotc_float32x8)t;
-  const aotc_float32x8 t_2 = aotc_fma_f32x8(t_1, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
-  const aotc_float32x8 t_3 = t_2 - aotc_splat_f32x8(1.2582912e+07f);
-  const aotc_float32x8 t_4 = aotc_fma_f32x8(t_3, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_3, aotc_splat_f32x8(0.6933594f), t_1));
-  const aotc_float32x8 t_5 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_4, aotc_splat_f32x8(0.00836889f)), t_4, aotc_splat_f32x8(0.041666206f));
-  const aotc_float32x8 t_6 = aotc_fma_f32x8(aotc_fma_f32x8(t_5, t_4, aotc_splat_f32x8(0.16666518f)), t_4, aotc_splat_f32x8(0.5f));
-  const aotc_float32x8 t_7 = aotc_fma_f32x8(t_6 * t_4, t_4, t_4) + aotc_splat_f32x8(1.0f);
-  const aotc_uint32x8 t_8 = (((aotc_uint32x8)t_2 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(256u));
-  const aotc_uint32x8 t_9 = (t_8 >> aotc_splat_u32x8(1u));
-  const aotc_float32x8 t_10 = t_7 * (aotc_float32x8)((t_9 - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
-  const aotc_float32x8 t_11 = (aotc_float32x8)(((t_8 - t_9) - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
-  return aotc_blend_f32x8((aotc_int32x8)(x == x), t_10 * t_11, x);
+  const aotc_float32x8 t = aotc_minc_f32x8(aotc_maxc_f32x8(x, aotc_splat_f32x8(-104.0f)), aotc_splat_f32x8(89.0f));
+  const aotc_float32x8 t_1 = aotc_fma_f32x8(t, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
+  const aotc_float32x8 t_2 = t_1 - aotc_splat_f32x8(1.2582912e+07f);
+  const aotc_float32x8 t_3 = aotc_fma_f32x8(t_2, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_2, aotc_splat_f32x8(0.6933594f), t));
+  const aotc_float32x8 t_4 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_3, aotc_splat_f32x8(0.00836889f)), t_3, aotc_splat_f32x8(0.041666206f));
+  const aotc_float32x8 t_5 = aotc_fma_f32x8(aotc_fma_f32x8(t_4, t_3, aotc_splat_f32x8(0.16666518f)), t_3, aotc_splat_f32x8(0.5f));
+  const aotc_float32x8 t_6 = aotc_fma_f32x8(t_5 * t_3, t_3, t_3) + aotc_splat_f32x8(1.0f);
+  const aotc_uint32x8 t_7 = (((aotc_uint32x8)t_1 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(256u));
+  const aotc_uint32x8 t_8 = (t_7 >> aotc_splat_u32x8(1u));
+  const aotc_float32x8 t_9 = t_6 * (aotc_float32x8)((t_8 - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  const aotc_float32x8 t_10 = (aotc_float32x8)(((t_7 - t_8) - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+  return t_9 * t_10;
 }
 
 void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);

@@ -67,37 +67,11 @@ static inline float aotc_max_f32(float a, float b) {
   return b != b ? b : m;
 }
 
-static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
-  const aotc_int32x4 v = {x, x, x, x};
-  return v;
-}
-
-static inline aotc_int32x4 aotc_blend_i32x4(aotc_int32x4 m, aotc_int32x4 a, aotc_int32x4 b) {
-  return (aotc_int32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
-}
-
-static inline aotc_int32x4 aotc_minc_i32x4(aotc_int32x4 a, aotc_int32x4 b) {
-#if defined(__SSE4_1__) && AOTC_HAS(__builtin_ia32_pminsd128)
-  return (aotc_int32x4)__builtin_ia32_pminsd128(b, a);
+static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_minps)
+  return (aotc_float32x4)__builtin_ia32_minps(b, a);
 #else
-  return aotc_blend_i32x4((aotc_int32x4)(b < a), b, a);
-#endif
-}
-
-static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
-  const aotc_uint32x4 v = {x, x, x, x};
-  return v;
-}
-
-static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
-  return (aotc_uint32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
-}
-
-static inline aotc_uint32x4 aotc_minc_u32x4(aotc_uint32x4 a, aotc_uint32x4 b) {
-#if defined(__SSE4_1__) && AOTC_HAS(__builtin_ia32_pminud128)
-  return (aotc_uint32x4)__builtin_ia32_pminud128((aotc_int32x4)b, (aotc_int32x4)a);
-#else
-  return aotc_blend_u32x4((aotc_int32x4)(b < a), b, a);
+  return aotc_blend_f32x4((aotc_int32x4)(b < a), b, a);
 #endif
 }
 
@@ -115,20 +89,24 @@ static inline aotc_float32x4 aotc_fma_f32x4(aotc_float32x4 a, aotc_float32x4 b, 
 #endif
 }
 
+static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
+  const aotc_uint32x4 v = {x, x, x, x};
+  return v;
+}
+
 static inline aotc_float32x4 aotc_fused_exp_f32x4(aotc_float32x4 x) {
-  const aotc_uint32x4 t = aotc_minc_u32x4((aotc_uint32x4)aotc_minc_i32x4((aotc_int32x4)x, aotc_splat_i32x4(1118961664)), aotc_splat_u32x4(3268411392u));
-  const aotc_float32x4 t_1 = (aotc_float32x4)t;
-  const aotc_float32x4 t_2 = aotc_fma_f32x4(t_1, aotc_splat_f32x4(1.442695f), aotc_splat_f32x4(1.2582912e+07f));
-  const aotc_float32x4 t_3 = t_2 - aotc_splat_f32x4(1.2582912e+07f);
-  const aotc_float32x4 t_4 = aotc_fma_f32x4(t_3, aotc_splat_f32x4(0.00021219444f), aotc_fma_f32x4(-t_3, aotc_splat_f32x4(0.6933594f), t_1));
-  const aotc_float32x4 t_5 = aotc_fma_f32x4(aotc_fma_f32x4(aotc_splat_f32x4(0.0013950489f), t_4, aotc_splat_f32x4(0.00836889f)), t_4, aotc_splat_f32x4(0.041666206f));
-  const aotc_float32x4 t_6 = aotc_fma_f32x4(aotc_fma_f32x4(t_5, t_4, aotc_splat_f32x4(0.16666518f)), t_4, aotc_splat_f32x4(0.5f));
-  const aotc_float32x4 t_7 = aotc_fma_f32x4(t_6 * t_4, t_4, t_4) + aotc_splat_f32x4(1.0f);
-  const aotc_uint32x4 t_8 = (((aotc_uint32x4)t_2 - aotc_splat_u32x4(1262485504u)) + aotc_splat_u32x4(256u));
-  const aotc_uint32x4 t_9 = (t_8 >> aotc_splat_u32x4(1u));
-  const aotc_float32x4 t_10 = t_7 * (aotc_float32x4)((t_9 - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
-  const aotc_float32x4 t_11 = (aotc_float32x4)(((t_8 - t_9) - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
-  return aotc_blend_f32x4((aotc_int32x4)(x == x), t_10 * t_11, x);
+  const aotc_float32x4 t = aotc_minc_f32x4(aotc_maxc_f32x4(x, aotc_splat_f32x4(-104.0f)), aotc_splat_f32x4(89.0f));
+  const aotc_float32x4 t_1 = aotc_fma_f32x4(t, aotc_splat_f32x4(1.442695f), aotc_splat_f32x4(1.2582912e+07f));
+  const aotc_float32x4 t_2 = t_1 - aotc_splat_f32x4(1.2582912e+07f);
+  const aotc_float32x4 t_3 = aotc_fma_f32x4(t_2, aotc_splat_f32x4(0.00021219444f), aotc_fma_f32x4(-t_2, aotc_splat_f32x4(0.6933594f), t));
+  const aotc_float32x4 t_4 = aotc_fma_f32x4(aotc_fma_f32x4(aotc_splat_f32x4(0.0013950489f), t_3, aotc_splat_f32x4(0.00836889f)), t_3, aotc_splat_f32x4(0.041666206f));
+  const aotc_float32x4 t_5 = aotc_fma_f32x4(aotc_fma_f32x4(t_4, t_3, aotc_splat_f32x4(0.16666518f)), t_3, aotc_splat_f32x4(0.5f));
+  const aotc_float32x4 t_6 = aotc_fma_f32x4(t_5 * t_3, t_3, t_3) + aotc_splat_f32x4(1.0f);
+  const aotc_uint32x4 t_7 = (((aotc_uint32x4)t_1 - aotc_splat_u32x4(1262485504u)) + aotc_splat_u32x4(256u));
+  const aotc_uint32x4 t_8 = (t_7 >> aotc_splat_u32x4(1u));
+  const aotc_float32x4 t_9 = t_6 * (aotc_float32x4)((t_8 - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  const aotc_float32x4 t_10 = (aotc_float32x4)(((t_7 - t_8) - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  return t_9 * t_10;
 }
 
 void net_max_pool2d(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool);
@@ -175,8 +153,8 @@ void net_contrib_dense_pack(const float *AOTC_RESTRICT p0, const float *AOTC_RES
   *(aotc_float32x8u *)(tile + 0) = acc0_0 + acc0_0b + acc0_0c + acc0_0d;
   aotc_float32x4 dense_1 = *(const aotc_float32x4u *)(tile + 0);
   *(aotc_float32x4u *)(dense + 0) = dense_1;
-  aotc_float32x4 dense_2 = *(const aotc_float32x4u *)(tile + 1);
-  *(aotc_float32x4u *)(dense + 1) = dense_2;
+  float dense_2 = tile[4];
+  dense[4] = dense_2;
 }
 
 void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax) {
@@ -196,6 +174,6 @@ void net_softmax(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax) {
   }
   scale[0] = 1.0f / sum;
   *(aotc_float32x4u *)(softmax + 0) = *(const aotc_float32x4u *)(exp_1 + 0) * aotc_splat_f32x4(scale[0]);
-  *(aotc_float32x4u *)(softmax + 1) = *(const aotc_float32x4u *)(exp_1 + 1) * aotc_splat_f32x4(scale[0]);
+  softmax[4] = exp_1[4] * scale[0];
 }
 

@@ -15,6 +15,8 @@ typedef float aotc_float32x4 __attribute__((__vector_size__(16), __may_alias__))
 typedef float aotc_float32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 typedef int32_t aotc_int32x4 __attribute__((__vector_size__(16), __may_alias__));
 typedef int32_t aotc_int32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x4 __attribute__((__vector_size__(16), __may_alias__));
+typedef uint32_t aotc_uint32x4u __attribute__((__vector_size__(16), __may_alias__, __aligned__(4)));
 
 static inline ptrdiff_t aotc_index_max_i64(ptrdiff_t a, ptrdiff_t b) {
   return a > b ? a : b;
@@ -75,8 +77,43 @@ static inline aotc_float32x4 aotc_max_f32x4(aotc_float32x4 a, aotc_float32x4 b) 
   return aotc_blend_f32x4((aotc_int32x4)(b != b), b, m);
 }
 
+static inline float aotc_max_f32(float a, float b) {
+  const float m = b > a ? b : a;
+  return b != b ? b : m;
+}
+
+static inline aotc_float32x4 aotc_minc_f32x4(aotc_float32x4 a, aotc_float32x4 b) {
+#if defined(__SSE2__) && AOTC_HAS(__builtin_ia32_minps)
+  return (aotc_float32x4)__builtin_ia32_minps(b, a);
+#else
+  return aotc_blend_f32x4((aotc_int32x4)(b < a), b, a);
+#endif
+}
+
+static inline aotc_uint32x4 aotc_splat_u32x4(uint32_t x) {
+  const aotc_uint32x4 v = {x, x, x, x};
+  return v;
+}
+
+static inline aotc_float32x4 aotc_exp_f32x4(aotc_float32x4 x) {
+  const aotc_float32x4 t = aotc_minc_f32x4(aotc_maxc_f32x4(x, aotc_splat_f32x4(-104.0f)), aotc_splat_f32x4(89.0f));
+  const aotc_float32x4 t_1 = t * aotc_splat_f32x4(1.442695f) + aotc_splat_f32x4(1.2582912e+07f);
+  const aotc_float32x4 t_2 = t_1 - aotc_splat_f32x4(1.2582912e+07f);
+  const aotc_float32x4 t_3 = t - t_2 * aotc_splat_f32x4(0.6933594f) + t_2 * aotc_splat_f32x4(0.00021219444f);
+  const aotc_float32x4 t_4 = (aotc_splat_f32x4(0.0013950489f) * t_3 + aotc_splat_f32x4(0.00836889f)) * t_3 + aotc_splat_f32x4(0.041666206f);
+  const aotc_float32x4 t_5 = (t_4 * t_3 + aotc_splat_f32x4(0.16666518f)) * t_3 + aotc_splat_f32x4(0.5f);
+  const aotc_float32x4 t_6 = t_5 * t_3 * t_3 + t_3 + aotc_splat_f32x4(1.0f);
+  const aotc_uint32x4 t_7 = (((aotc_uint32x4)t_1 - aotc_splat_u32x4(1262485504u)) + aotc_splat_u32x4(256u));
+  const aotc_uint32x4 t_8 = (t_7 >> aotc_splat_u32x4(1u));
+  const aotc_float32x4 t_9 = t_6 * (aotc_float32x4)((t_8 - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  const aotc_float32x4 t_10 = (aotc_float32x4)(((t_7 - t_8) - aotc_splat_u32x4(1u)) << aotc_splat_u32x4(23u));
+  return t_9 * t_10;
+}
+
 void net_conv2d_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, float *AOTC_RESTRICT relu);
 void net_max_pool2d_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_pool);
+void net_contrib_dense_pack_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT dense);
+void net_softmax_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax);
 
 #ifdef __cplusplus
 }
@@ -151,5 +188,69 @@ void net_max_pool2d_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT max_p
     max_pool_1 = aotc_max_f32x4(max_pool_1, (aotc_float32x4){p0[i1 * 16 + 9], p0[i1 * 16 + 9 + 2], p0[i1 * 16 + 9 + 4], p0[i1 * 16 + 9 + 6]});
     *(aotc_float32x4u *)(max_pool + i1 * 4) = max_pool_1;
   }
+}
+
+void net_contrib_dense_pack_v1(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, float *AOTC_RESTRICT dense) {
+  float tile[8] AOTC_ALIGNED(64) = {0};
+  aotc_float32x4 acc0_0 = (aotc_float32x4){0};
+  aotc_float32x4 acc0_0b = (aotc_float32x4){0};
+  aotc_float32x4 acc0_0c = (aotc_float32x4){0};
+  aotc_float32x4 acc0_0d = (aotc_float32x4){0};
+  aotc_float32x4 acc1_0 = (aotc_float32x4){0};
+  aotc_float32x4 acc1_0b = (aotc_float32x4){0};
+  aotc_float32x4 acc1_0c = (aotc_float32x4){0};
+  aotc_float32x4 acc1_0d = (aotc_float32x4){0};
+  for (ptrdiff_t k0 = 0; k0 < 8; ++k0) {
+    aotc_float32x4 y = aotc_splat_f32x4(p0[k0 * 8]);
+    acc0_0 = acc0_0 + *(const aotc_float32x4u *)(p1 + k0 * 64) * y;
+    acc1_0 = acc1_0 + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 4)) * y;
+    aotc_float32x4 y_1 = aotc_splat_f32x4(p0[k0 * 8 + 1]);
+    acc0_0b = acc0_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 8)) * y_1;
+    acc1_0b = acc1_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 12)) * y_1;
+    aotc_float32x4 y_2 = aotc_splat_f32x4(p0[k0 * 8 + 2]);
+    acc0_0c = acc0_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 16)) * y_2;
+    acc1_0c = acc1_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 20)) * y_2;
+    aotc_float32x4 y_3 = aotc_splat_f32x4(p0[k0 * 8 + 3]);
+    acc0_0d = acc0_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 24)) * y_3;
+    acc1_0d = acc1_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 28)) * y_3;
+    aotc_float32x4 y_4 = aotc_splat_f32x4(p0[k0 * 8 + 4]);
+    acc0_0 = acc0_0 + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 32)) * y_4;
+    acc1_0 = acc1_0 + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 36)) * y_4;
+    aotc_float32x4 y_5 = aotc_splat_f32x4(p0[k0 * 8 + 5]);
+    acc0_0b = acc0_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 40)) * y_5;
+    acc1_0b = acc1_0b + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 44)) * y_5;
+    aotc_float32x4 y_6 = aotc_splat_f32x4(p0[k0 * 8 + 6]);
+    acc0_0c = acc0_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 48)) * y_6;
+    acc1_0c = acc1_0c + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 52)) * y_6;
+    aotc_float32x4 y_7 = aotc_splat_f32x4(p0[k0 * 8 + 7]);
+    acc0_0d = acc0_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 56)) * y_7;
+    acc1_0d = acc1_0d + *(const aotc_float32x4u *)(p1 + (k0 * 64 + 60)) * y_7;
+  }
+  *(aotc_float32x4u *)(tile + 0) = acc0_0 + acc0_0b + acc0_0c + acc0_0d;
+  *(aotc_float32x4u *)(tile + 4) = acc1_0 + acc1_0b + acc1_0c + acc1_0d;
+  aotc_float32x4 dense_1 = *(const aotc_float32x4u *)(tile + 0);
+  *(aotc_float32x4u *)(dense + 0) = dense_1;
+  float dense_2 = tile[4];
+  dense[4] = dense_2;
+}
+
+void net_softmax_v1(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT softmax) {
+  float max[1] AOTC_ALIGNED(64) = {0};
+  float exp_1[5] AOTC_ALIGNED(64) = {0};
+  float scale[1] AOTC_ALIGNED(64) = {0};
+  float max_1 = -INFINITY;
+  for (ptrdiff_t k0 = 0; k0 < 5; ++k0) {
+    max_1 = aotc_max_f32(max_1, p0[k0]);
+  }
+  max[0] = max_1;
+  *(aotc_float32x4u *)(exp_1 + 0) = aotc_exp_f32x4(*(const aotc_float32x4u *)(p0 + 0) - aotc_splat_f32x4(max[0]));
+  *(aotc_float32x4u *)(exp_1 + 1) = aotc_exp_f32x4(*(const aotc_float32x4u *)(p0 + 1) - aotc_splat_f32x4(max[0]));
+  float sum = 0.0f;
+  for (ptrdiff_t k0_1 = 0; k0_1 < 5; ++k0_1) {
+    sum = sum + exp_1[k0_1];
+  }
+  scale[0] = 1.0f / sum;
+  *(aotc_float32x4u *)(softmax + 0) = *(const aotc_float32x4u *)(exp_1 + 0) * aotc_splat_f32x4(scale[0]);
+  softmax[4] = exp_1[4] * scale[0];
 }
 

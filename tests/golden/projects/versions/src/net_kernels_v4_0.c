@@ -57,7 +57,7 @@ void net_conv2d_v4(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1,
   for (ptrdiff_t i = 0; i < 208; i += 16) {
     *(aotc_float32x16u *)(rows + i) = (aotc_float32x16){0};
   }
-  *(aotc_float32x16u *)(rows + 200) = (aotc_float32x16){0};
+  *(aotc_float32x8u *)(rows + 208) = (aotc_float32x8){0};
   for (ptrdiff_t s = 0; s < 2; ++s) {
     for (ptrdiff_t s_1 = 1; s_1 < 9; ++s_1) {
       *(aotc_float32x8u *)(rows + (s * 100 + s_1 * 10 + 1)) = *(const aotc_float32x8u *)(p0 + (s * 64 + s_1 * 8 - 8));

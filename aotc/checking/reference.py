@@ -104,7 +104,8 @@ def onnx_reference(model: ModelProto) -> Reference:
         name, session = "onnx.reference", ReferenceEvaluator(model)
 
     def exact(inputs: Arrays) -> Arrays:
-        from aotc.checking.exact import run_in_double  # onnx's evaluator takes long to import
+        # onnx's evaluator takes long to import
+        from aotc.checking.exact import run_in_double
 
         return run_in_double(model, in_float64(inputs))
 

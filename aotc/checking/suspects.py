@@ -84,7 +84,8 @@ class _Schedule:
         for call, step in zip(self._calls.steps, program.steps, strict=True):
             kernel, outputs = step.kernel, list(zip(step.outputs, step.kernel.outputs, strict=True))
             arrays = [self._part(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
-            before = [self._part(v, b).copy() for v, b in outputs]  # kernels that work in place read their outputs
+            # kernels that work in place read their outputs
+            before = [self._part(v, b).copy() for v, b in outputs]
             meant = self._meant(call)
             expected = actual = [array.copy() for array in before]
             self._library.call(numbers[kernel], arrays, actual)

@@ -168,7 +168,8 @@ def verify(
     chosen = CompileOptions(**options, check_compiler=checked)
     require_cpu(chosen.machine)
     model = loaded(path)
-    source = path if isinstance(model, onnx.ModelProto) else model  # messages then name the file
+    # messages then name the file
+    source = path if isinstance(model, onnx.ModelProto) else model
     work = chosen.compilation(source, toolchain=chosen.toolchain())
     types = input_types(work.module)
     compiled = work.library()

@@ -218,7 +218,8 @@ def bench_command(out: Reporter, model: Path, json_file: Path | None, **options:
     if json_file is not None:
         out.write(json_file, result)
     out.result(result, tables.show_bench)
-    if not all(turn["contestants"][0]["agrees"] for turn in result["rounds"]):  # the first is ours
+    # the first is ours
+    if not all(turn["contestants"][0]["agrees"] for turn in result["rounds"]):
         raise SystemExit(1)
 
 

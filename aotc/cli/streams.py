@@ -32,7 +32,8 @@ class _Closed(io.TextIOBase):
 def standard_streams() -> Iterator[None]:
     """Characters that the output's encoding lacks are escaped; an output that fails ends the program."""
     if None in (sys.stdout, sys.stderr):
-        while os.open(os.devnull, os.O_RDWR) <= 2:  # no file that is opened from here on takes the place of a stream
+        # no file that is opened from here on takes the place of a stream
+        while os.open(os.devnull, os.O_RDWR) <= 2:
             pass
     if sys.stdout is None:
         sys.stdout = _Closed()

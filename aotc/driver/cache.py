@@ -57,7 +57,8 @@ def digest(*parts: bytes | str) -> str:
 
 def _is_ours(found: os.stat_result) -> bool:
     """Whether a file or folder belongs to the user and is writable by nobody else."""
-    if not hasattr(os, "geteuid"):  # Windows keeps the rights of a user's folders elsewhere
+    # Windows keeps the rights of a user's folders elsewhere
+    if not hasattr(os, "geteuid"):
         return True
     return found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
@@ -133,7 +134,8 @@ class ObjectCache:
         with self._telling("read"), suppress(FileNotFoundError):
             if self._trusts(path.parent) and (data := self._read(path, key)) is not None:
                 self.hits += 1
-                with suppress(OSError):  # another process removed it, or it belongs to another user
+                # another process removed it, or it belongs to another user
+                with suppress(OSError):
                     os.utime(path)  # its modification time is that of its last use
                 return data
         self.misses += 1
@@ -161,7 +163,8 @@ class ObjectCache:
     def _entries(self) -> list[tuple[Path, os.stat_result]]:
         """The files of our own making, whatever else may lie there."""
         found = []
-        with suppress(OSError):  # a folder that may not be looked into holds nothing for us
+        # a folder that may not be looked into holds nothing for us
+        with suppress(OSError):
             for path in self.folder.glob(f"??/*{_SUFFIX}"):
                 with suppress(OSError):  # gone since
                     found.append((path, path.stat()))
@@ -174,7 +177,8 @@ class ObjectCache:
 
     def trim(self) -> None:
         """Remove what was used longest ago beyond the limit, and abandoned files."""
-        with suppress(OSError):  # a folder that may not be looked into holds nothing for us
+        # a folder that may not be looked into holds nothing for us
+        with suppress(OSError):
             if self._trusts():
                 for folder in self.folder.glob("??"):
                     for unfinished in abandoned(folder):

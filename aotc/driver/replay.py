@@ -63,7 +63,8 @@ def _kept(failure: Failure, problem: str) -> str:
     folder = Path(given or tempfile.gettempdir())
     try:
         data = json.dumps(_as_json(failure, problem), indent=1).encode()
-        if not given:  # nobody else is to read the model there, or to say what the file replaces
+        # nobody else is to read the model there, or to say what the file replaces
+        if not given:
             folder = Path(tempfile.mkdtemp(prefix="aotc-replay-"))
         path = folder / f"aotc-{failure.stage}-{failure.name}-{digest(data.decode())[:8]}.json"
         with written(path) as file:

@@ -85,7 +85,8 @@ def exclusively(folder: Path) -> Iterator[None]:
 def scratch_folder(home: Path) -> Iterator[Path]:
     """A new folder in `home`, which goes with the block; OSError where there can be none."""
     lock = None
-    while lock is None:  # until no other process takes it, still without a lock, for abandoned
+    # until no other process takes it, still without a lock, for abandoned
+    while lock is None:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=home))
         try:
             lock = _lock(folder / _LOCK, os.O_RDWR | os.O_CREAT)

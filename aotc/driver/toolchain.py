@@ -297,7 +297,8 @@ class ObjectCompiler:
         uncached = any(flag.startswith(UNCACHED) for flag in (*self.toolchain.cc[1:], *flags))
         if self.toolchain.cache is None or source.suffix != ".c" or uncached:
             return None
-        debugging = any(flag.startswith("-g") for flag in flags)  # debuggers want line numbers
+        # debuggers want line numbers
+        debugging = any(flag.startswith("-g") for flag in flags)
         if not debugging and (parts := _behind_headers(source.read_bytes())):
             headers, rest = parts
             known = self._meaning(headers, (*flags, "-iquote", str(source.parent.relative_to(self.directory))))

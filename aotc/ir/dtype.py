@@ -41,7 +41,8 @@ def _facts(name: str) -> _Facts:
     kind, bits = match[1], int(match[2])
     if kind == "float":
         limits = ml_dtypes.finfo(numpy)
-        infinite = bool(np.isinf(np.array(np.inf, np.float32).astype(numpy)))  # others make it NaN, or their greatest
+        # others make it NaN, or their greatest
+        infinite = bool(np.isinf(np.array(np.inf, np.float32).astype(numpy)))
         return _Facts(kind, bits, numpy, float(limits.min), float(limits.max), limits.nmant + 1, infinite)
     least, greatest = int(ml_dtypes.iinfo(numpy).min), int(ml_dtypes.iinfo(numpy).max)
     return _Facts(kind, bits, numpy, least, greatest, greatest.bit_length())

@@ -38,7 +38,8 @@ def lazy_names(
     homes = {name: home for home, name in _IMPORT.findall(stub.decode("utf-8"))}
 
     def fetch(name: str) -> Any:
-        if name.startswith("__") and name != "__all__":  # what the import system and tools look for
+        # what the import system and tools look for
+        if name.startswith("__") and name != "__all__":
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         found = more()
         if name == "__all__":

@@ -75,7 +75,8 @@ class Form(Generic[T]):
     def load(self, data: bytes) -> T:
         """The value of a text; ValueError for anything that `dump` does not write."""
         collecting = gc.isenabled()
-        gc.disable()  # nobody need look for garbage among the many objects that it is made of
+        # nobody need look for garbage among the many objects that it is made of
+        gc.disable()
         try:
             value = self._made(json.loads(data))
         except Exception as error:  # whatever the constructors of wrong parts raise

@@ -83,7 +83,8 @@ class Judge:
         self._inputs, self._model = entrant.inputs, loaded(entrant.path)
         found = reference_of(self._model, {}, outputs)
         self.reference, self._expected = found.name, found.run(entrant.inputs)
-        self._exact = cache(lambda: found.exact(entrant.inputs))  # slow, and one result for all contestants
+        # slow, and one result for all contestants
+        self._exact = cache(lambda: found.exact(entrant.inputs))
 
     @property
     def bound(self) -> float:

@@ -100,7 +100,8 @@ class ExecutorFactory:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for path in sorted([*sources, *extra]):
                 data = extra[path] if path in extra else sources[path].read_bytes()
-                entry = tarfile.TarInfo(path)  # without time, owner or other traces of where it was made
+                # without time, owner or other traces of where it was made
+                entry = tarfile.TarInfo(path)
                 entry.size, entry.mode = len(data), 0o755 if path.endswith(".so") else 0o644
                 tar.addfile(entry, io.BytesIO(data))
 

@@ -74,7 +74,8 @@ def graph_json(program: Program) -> str:
     writers: defaultdict[Storage, list[list[int]]] = defaultdict(list)
 
     def add(node: dict[str, Any], outputs: Sequence[Storage]) -> None:
-        for k, storage in enumerate(outputs):  # calls that write other parts of one storage are its writers, too
+        # calls that write other parts of one storage are its writers, too
+        for k, storage in enumerate(outputs):
             writers[storage].append([len(nodes), k, 0])
         nodes.append(node)
         tensors.extend(outputs)

@@ -156,7 +156,8 @@ def _model(path: Path, handle: Any) -> Any:
     model = entry()
     if model == ffi.NULL:
         raise AotcError("load", f"{path} is no compiled model: {ENTRY_SYMBOL} gives nothing")
-    version = int(ffi.cast("const uint32_t *", model)[0])  # the first field of every version
+    # the first field of every version
+    version = int(ffi.cast("const uint32_t *", model)[0])
     if version != ABI_VERSION:
         text = f"{path} was compiled for version {version} of the binary interface, this is version {ABI_VERSION}"
         raise AotcError("load", text, hint="compile the model again with the installed aotc")

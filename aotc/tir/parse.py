@@ -289,7 +289,8 @@ class _Parser(_Reader):
             value, dtype = float(text), DType("float32")
         behind = self.tokens[self.position + 2 : self.position + 3]
         if self.token.text != ":" or _type_of(self.following.text) is None or any(t.text == "(" for t in behind):
-            return Const(value, dtype)  # what follows may be a conversion, `int32(x)`, behind a selection
+            # what follows may be a conversion, `int32(x)`, behind a selection
+            return Const(value, dtype)
         return Const(value, *self.after(":", self.type))
 
     def function(self) -> Expr:

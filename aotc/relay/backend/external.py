@@ -72,7 +72,8 @@ def _source(function: Function, symbol: str) -> UserSource:
     except Exception as error:
         text = f"the generator for {name!r} failed on @{symbol}: {type(error).__name__}: {error}"
         raise AotcError("external", text, span=function.span) from error
-    if not isinstance(source, str) or not re.search(rf"\b{symbol}\b", source):  # the compiler sees what is wrong else
+    # the compiler sees what is wrong else
+    if not isinstance(source, str) or not re.search(rf"\b{symbol}\b", source):
         text = f"what the generator for {name!r} wrote does not define void {symbol}(...)"
         raise AotcError("external", text, span=function.span, hint="the function is called by its global_symbol")
     return UserSource(source, name)

@@ -42,7 +42,8 @@ class Matcher:
         self._bound: NodeMap = {}
         self._trail: list[DFPattern] = []  # what was bound, in order, to take it back
         self._on_path = False  # patterns of a path match many nodes
-        self._dead: dict[DFPattern, set[Expr]] = defaultdict(set)  # for a region: no path leads through these
+        # for a region: no path leads through these
+        self._dead: dict[DFPattern, set[Expr]] = defaultdict(set)
 
     def solutions(self, pattern: DFPattern, expr: Expr) -> Iterator[NodeMap]:
         """The nodes that each pattern stands for, for each way in which `expr` matches."""

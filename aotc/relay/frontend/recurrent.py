@@ -72,7 +72,8 @@ def whole_layer(
     zeros = g.filled(0, (rows,), dtype)
     wb, rb = (zeros if bias is None else bias for bias in (weights.wb, weights.rb))
     extras: list[Expr] = []
-    if kind == "gru":  # the reset gate scales the last part of the recurrence with its bias
+    # the reset gate scales the last part of the recurrence with its bias
+    if kind == "gru":
         extras = [g.cut(rb, [2 * hidden], [rows], [0])]
         rb = g.concat([g.cut(rb, [0], [2 * hidden], [0]), g.filled(0, (hidden,), dtype)], 0)
     columns = [g.transpose(m, (1, 0)) for m in (weights.w, weights.r)]

@@ -69,7 +69,8 @@ def _live(function: Function) -> int:
     nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
     place = {node: k for k, node in enumerate(nodes)}
     last: dict[Expr, int] = {function.body: len(nodes)}
-    for node in reversed(nodes):  # users before what they use; a tuple keeps its fields as long as it lives itself
+    # users before what they use; a tuple keeps its fields as long as it lives itself
+    for node in reversed(nodes):
         passed_on = isinstance(node, (Tuple, TupleGetItem, Let))
         until = last.get(node, place[node]) if passed_on else place[node]
         for child in children(node):

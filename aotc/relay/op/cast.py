@@ -36,7 +36,8 @@ def _cast_infer(a: CastAttrs, types: Types) -> Type:
 def _cast_samples() -> Samples:
     for source in ANY.examples:
         values = special_values(source)
-        if DType(source).is_float:  # what numpy makes of NaN and of values out of range depends on the machine
+        # what numpy makes of NaN and of values out of range depends on the machine
+        if DType(source).is_float:
             values = values[np.isfinite(values) & (np.abs(values.astype(np.float32)) < 120)]
         for target in ANY.examples:
             tame = np.abs(values) if DType(source).is_float and target.startswith("uint") else values

@@ -146,7 +146,8 @@ def _reference(a: Any, left: Array, right: Array) -> Array:
 def _axes_matmul(a: MatmulAttrs, types: Types) -> AxisMap:
     rank, right = tensor(types[0]).rank, 0 if a.transpose_b else 1
     left = (*range(rank - 2), rank - 1) if a.transpose_a else tuple(range(rank - 1))
-    column = right if a.units is None else None  # with `units` given the columns are pinned
+    # with `units` given the columns are pinned
+    column = right if a.units is None else None
     return AxisMap(((*left, None), (*(None for _ in left), column)))
 
 

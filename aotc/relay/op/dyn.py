@@ -50,7 +50,8 @@ def _placeholder(ty: Type, name: str, kind: str) -> Any:
     check_rank(length)
     if of_floats:
         return (0.0,) * length or None
-    return tuple(range(length)) if name == "axis" else ((0, 0) if pairs else 1,) * length  # axes must differ
+    # axes must differ
+    return tuple(range(length)) if name == "axis" else ((0, 0) if pairs else 1,) * length
 
 
 def _attribute(value: Array, _: str, kind: str) -> Any:
@@ -107,7 +108,8 @@ class _Twin:
     def infer(self, a: Any, types: Types) -> Type:
         """The type for values of the right length, of which nothing else is known."""
         attributes, own = self.split(a, types, _placeholder)
-        if not self.keeps and self.args[0].name == "data":  # of extents that fit any values
+        # of extents that fit any values
+        if not self.keeps and self.args[0].name == "data":
             data = tensor(own[0], "data")
             own[0] = TensorType((1,) * data.rank, data.dtype)
         result = self.static.infer(attributes, own)

@@ -34,7 +34,8 @@ def _abs(x: Scalar) -> Scalar:
 def _sign(x: Scalar) -> Scalar:
     if not x.dtype.is_signed:
         return minimum(x, 1)
-    negative = select(x < 0, const(-1, x.dtype), select(x.equal(0), const(0, x.dtype), x))  # NaN stays
+    # NaN stays
+    negative = select(x < 0, const(-1, x.dtype), select(x.equal(0), const(0, x.dtype), x))
     return select(x > 0, const(1, x.dtype), negative)
 
 

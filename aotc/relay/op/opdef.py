@@ -89,10 +89,12 @@ class OpDef(Op):
 
     def work(self, attributes: Attrs, types: Types, result: Type) -> int:
         """What the tensor expression counts: for each element of each tensor on the way, its operations."""
-        least = Op.work(self, attributes, types, result)  # slots: the class that super() knows is another one
+        # slots: the class that super() knows is another one
+        least = Op.work(self, attributes, types, result)
         reads = sum(t.numel for ty in types for t in tensor_types(ty))
         most = reads * sum(t.numel for t in tensor_types(result))
-        if most <= SMALL and self.scratch is None:  # a window reads elements that are not there, too
+        # a window reads elements that are not there, too
+        if most <= SMALL and self.scratch is None:
             return most
         if self.compute is None:
             return most if self.expand is not None else least

@@ -71,7 +71,8 @@ def broadcast_dim(a: Dim, b: Dim) -> Dim | None:
     if a == 1:
         return b
     if isinstance(a, SymDim) or isinstance(b, SymDim):
-        return a if isinstance(b, SymDim) else b  # must be equal at run time: keep what is known
+        # must be equal at run time: keep what is known
+        return a if isinstance(b, SymDim) else b
     return None
 
 

@@ -100,7 +100,8 @@ def _parameters(op: Op) -> Iterator[Parameter]:
     optional = by_name = False
     for name in op.order.split() if op.order else found:
         annotation, given = found[name]
-        by_name = by_name or (optional and given is REQUIRED)  # after one that may be left out
+        # after one that may be left out
+        by_name = by_name or (optional and given is REQUIRED)
         optional = optional or given is not REQUIRED
         kind = Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD
         yield Parameter(name, kind, default=given, annotation=annotation)

@@ -162,7 +162,8 @@ def _sorted_rows(
             value = row.key(place) if values else place.astype(ty.dtype)
             stores.append(Store(out, o * (count * inner) + i * inner + j, value))
         write = forall(i, count, Block(stores))
-        return loops([(o, outer), (j, inner)], Block((order, write)))  # one after the other: they share the scratch
+        # one after the other: they share the scratch
+        return loops([(o, outer), (j, inner)], Block((order, write)))
 
     kinds = [(ty.static_shape, ty.dtype) for _, ty in results]
     sizes = [count] if insertion else [extent, extent]

@@ -42,8 +42,10 @@ class Names:
         self._cursor = cursor
         self._free: dict[str, Var] = {}
         self._blocks = [_Block()]
-        self._bound: dict[str, list[tuple[int, Var]]] = {}  # with the depth of the block, innermost last
-        self._temps: dict[str, tuple[_Block, Expr]] = {}  # nodes called %0, %1 and so on, where they were named
+        # with the depth of the block, innermost last
+        self._bound: dict[str, list[tuple[int, Var]]] = {}
+        # nodes called %0, %1 and so on, where they were named
+        self._temps: dict[str, tuple[_Block, Expr]] = {}
         self._crossing: list[Token] = []  # uses of temps of blocks that have ended
 
     @contextmanager

@@ -280,7 +280,8 @@ def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
         raise RuntimeError(f"rule `{rule.name}` made {after} of {before}")
     if not isinstance(new, Call) or new.span is not old.span:
         return new  # something that was there before
-    replaced = _near(old, frozenset(_near(new)))  # calls that the new expression does without
+    # calls that the new expression does without
+    replaced = _near(old, frozenset(_near(new)))
     span = merge_spans([old.span, *(n.span for n in replaced)])
     return new if span == new.span else Call(new.op, new.args, new.attrs, span, new.checked_type)
 

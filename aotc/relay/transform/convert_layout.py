@@ -84,7 +84,8 @@ def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
     axes, kernel_axes = CONVERTIBLE[name].named_layouts
     if isinstance(layouts, str) or not all(isinstance(item, str) for item in layouts):
         raise _refuse(name, f"expected a list of layouts, got {layouts!r}")
-    if not kernel_axes and set(layouts[1:]) == {"default"}:  # as one may write for any operator
+    # as one may write for any operator
+    if not kernel_axes and set(layouts[1:]) == {"default"}:
         layouts = layouts[:1]
     count = 2 if kernel_axes else 1
     if len(layouts) != count:

@@ -259,7 +259,8 @@ def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
     if pattern is OpPattern.OUT_ELEMWISE_FUSABLE:
         joins = phase == 0 and edge is OpPattern.ELEMWISE
         return (OpPattern.BROADCAST, OpPattern.BROADCAST) if joins else None
-    if pattern <= OpPattern.BROADCAST:  # the sink may also be a reduction or a group with an anchor
+    # the sink may also be a reduction or a group with an anchor
+    if pattern <= OpPattern.BROADCAST:
         return (OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE) if edge <= OpPattern.COMM_REDUCE else None
     return _INJECTIVE if pattern in (OpPattern.INJECTIVE, OpPattern.TUPLE) and phase == 1 else None
 

@@ -76,8 +76,10 @@ class _Normalizer:
         self.blocks = Blocks(self.order)
         self.everything = everything
         self.root = function
-        self.same: dict[Expr, Expr] = {}  # variables that stand for another variable or a constant
-        self.claimed: dict[Expr, Var] = {}  # values of lets, with the variables that they are bound to
+        # variables that stand for another variable or a constant
+        self.same: dict[Expr, Expr] = {}
+        # values of lets, with the variables that they are bound to
+        self.claimed: dict[Expr, Var] = {}
         self.done: dict[Expr, Expr] = {}
         for node in self.order:
             if isinstance(node, Let):
@@ -122,7 +124,8 @@ class _Normalizer:
         if left_alone(node):
             return node
         fresh = [*map(self._new, children(node))]
-        inner = self.blocks.inner.get(node, [])  # of the last children: a body, or two branches
+        # of the last children: a body, or two branches
+        inner = self.blocks.inner.get(node, [])
         for k, block in enumerate(inner, len(fresh) - len(inner)):
             fresh[k] = block.around(fresh[k])
         return node if fresh == [*children(node)] else with_children(node, tuple(fresh))

@@ -125,7 +125,8 @@ class _Estimate:
         assert conv2d.compute is not None
         tensor = conv2d.compute(attrs, data, weight)
         assert isinstance(tensor, te.Tensor)
-        if not isinstance(tensor, te.Contraction):  # with a conversion of types, in any layout
+        # with a conversion of types, in any layout
+        if not isinstance(tensor, te.Contraction):
             return 0.0
         return remembered("cost", (tensor, self.target), partial(_least_cost, tensor, self.target), Form(float))
 

@@ -158,7 +158,8 @@ class _Reduce(GraphMutator):
         if result.checked_type != old.checked_type or not hasattr(new.attrs, "out_dtype"):
             return result
         narrow = self.converted(result, self._lowered(type_of(result)))
-        self.casts[narrow, type_of(result)] = result  # whoever wants float32 takes the sum as it was
+        # whoever wants float32 takes the sum as it was
+        self.casts[narrow, type_of(result)] = result
         return narrow
 
     def _attrs(self, attributes: Attrs) -> Attrs:

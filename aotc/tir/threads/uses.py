@@ -121,7 +121,8 @@ class Uses:
     def is_divisible(self, loop: For) -> bool:
         """Whether a thread may run some of the iterations, as far as the loop and its scratch say."""
         kept = {b for b in self.buffers(loop.body)[0] if self.is_local(b) and not b.private}
-        if any(b in self._users for b in kept):  # what one iteration leaves there another one may read
+        # what one iteration leaves there another one may read
+        if any(b in self._users for b in kept):
             return False
         turned = any(isinstance(s, Intrinsic) and not self.is_local(s.buffer) for s in walk_stmts(loop.body))
         return loop.kind == "independent" and not turned

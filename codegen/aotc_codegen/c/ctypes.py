@@ -48,7 +48,8 @@ def suffix(dtype: DType) -> str:
 def _float_literal(value: float, dtype: DType) -> str:
     double = dtype == "float64"
     with np.errstate(over="ignore"):
-        value = float(np.float64(value).astype(dtype.numpy))  # a narrow type may have other specials
+        # a narrow type may have other specials
+        value = float(np.float64(value).astype(dtype.numpy))
     if not math.isfinite(value):
         sign, cast = "-" if value < 0 else "", "(double)" if double else ""
         return f"{sign}{cast}{'NAN' if math.isnan(value) else 'INFINITY'}"

@@ -46,7 +46,8 @@ class Indices:
             case Var():
                 return expr in self.loops or expr in self.registers
             case Binary(op="mul") if not (self._bounded(expr.a) or self._bounded(expr.b)):
-                return False  # a register times a value that varies may grow with every iteration
+                # a register times a value that varies may grow with every iteration
+                return False
             case Binary(op=op) | Unary(op=op) if op in _OPERATORS:
                 return all(map(self.pure, operands(expr)))
             case Select():

@@ -89,7 +89,8 @@ class Names:
     def __init__(self, taken: Iterable[str] = (), *, any_case: bool = False) -> None:
         self._key = str.upper if any_case else str
         self._taken = {self._key(name) for name in taken}
-        self._last: dict[str, int] = {}  # the last number given to a name; all before it are taken
+        # the last number given to a name; all before it are taken
+        self._last: dict[str, int] = {}
 
     def fresh(self, text: str, fallback: str = "tensor") -> str:
         """An identifier like `text` that has not been given yet."""

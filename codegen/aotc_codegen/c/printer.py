@@ -119,7 +119,8 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
         case tir.Intrinsic():
             return [f"{pad}{_intrinsic(scope, stmt)};"]
         case tir.Declare():
-            made = assigned(scope, stmt.var, stmt.value)  # before the name: it cannot mention the register
+            # before the name: it cannot mention the register
+            made = assigned(scope, stmt.var, stmt.value)
             return [f"{pad}{register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};"]
         case tir.Assign():
             return [f"{pad}{scope.name(stmt.var)} = {assigned(scope, stmt.var, stmt.value)};"]

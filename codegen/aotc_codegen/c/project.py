@@ -115,7 +115,8 @@ class _Project:
         constants = [storage for p in programs for storage in p.constants]
         self.params = Params(self.name, constants, target.budget.array_bytes)
         self.versions = _versions(programs, target, self.params)
-        self.largest = max(self.versions, key=lambda v: v.program.plan.peak)  # what callers provide memory for
+        # what callers provide memory for
+        self.largest = max(self.versions, key=lambda v: v.program.plan.peak)
         self.program = self.largest.program
         plan = self.program.plan
         self.inputs, self.outputs = tensors_of(self.program)
@@ -152,7 +153,8 @@ class _Project:
             v.files += made
             self.files |= made
         self.files |= {path: external.file() for path, external in self.externals.items()}
-        if not self.target.versions:  # else they are called by kernels for every processor, too
+        # else they are called by kernels for every processor, too
+        if not self.target.versions:
             self.versions[0].files += self.externals
         features = list(dict.fromkeys(f for v in self.versions for f in v.target.features))
         isas = isa_rows([v.target for v in self.versions], features)

@@ -113,7 +113,8 @@ def _group_normalization(
 def _lp_normalization(x: Expr, *, axis: Axis = -1, p: int = 2) -> Expr:
     require("onnx-norm", p in (1, 2), f"LpNormalization with p = {p} is not supported")
     size = p_norm(x, p, lambda y: g.reduce("sum", y, (axis,), True))
-    return g.where(g.equal(size, 0.0), g.constant(0.0, g.dtype(x)), g.div(x, size))  # zeros stay zeros
+    # zeros stay zeros
+    return g.where(g.equal(size, 0.0), g.constant(0.0, g.dtype(x)), g.div(x, size))
 
 
 def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> Expr:
@@ -179,7 +180,8 @@ def _qlinear_matmul(*given: Expr) -> Expr:
     a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = given
     sums = _matmul_integer(a, b, a_zero, b_zero)
     rank = g.rank(sums)
-    row = rank - 1 if g.rank(b) == 1 else rank - 2  # a product with a vector has no columns, that of a vector no rows
+    # a product with a vector has no columns, that of a vector no rows
+    row = rank - 1 if g.rank(b) == 1 else rank - 2
     rows, columns, results = (g.cast(v, "float32") for v in (a_scale, b_scale, y_scale))
     _check_of_vectors((a, rows), (b, columns))
     factor = g.div(g.mul(laid(rows, row, rank), laid(columns, rank - 1, rank)), laid(results, row, rank))
@@ -207,7 +209,8 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[t
     """
     step = len(defaults)
     names = list(node.attrs.get("activations") or [*defaults] * directions)
-    if names == ["Tanh", "Tanh"] and step == 1:  # the definition's default of RNN is for two directions
+    # the definition's default of RNN is for two directions
+    if names == ["Tanh", "Tanh"] and step == 1:
         names = names[:directions]
     fits = len(names) == step * directions
     require("onnx-recurrent", fits, f"{len(names)} activations do not fit {directions} directions")

@@ -59,7 +59,8 @@ def _flatten(x: Expr, *, axis: int = 1) -> Expr:
 
 
 def _squeeze(x: Expr, axes: Ints | None = None, *, node: Node) -> Expr:
-    if axes is None or (not axes and node.optional(1) is None):  # an empty attribute is as good as none
+    # an empty attribute is as good as none
+    if axes is None or (not axes and node.optional(1) is None):
         return g.squeeze(x, [k for k, d in enumerate(g.shape(x)) if d == 1])
     return g.squeeze(x, sorted(g.axis(a, g.rank(x)) for a in axes))
 
@@ -101,7 +102,8 @@ def _split(
     if count > names:
         g.check_unrolled(count, "a split")
     if split is None:
-        part = -(-size // max(count, 1))  # the last part is smaller where that does not divide
+        # the last part is smaller where that does not divide
+        part = -(-size // max(count, 1))
         split = [min(part, size - k * part) for k in range(count)]
         fits = 0 < count <= max(size, names) and min(split) >= 0
         require("onnx-split", fits, f"{size} elements cannot be split into {count} parts")

@@ -111,7 +111,8 @@ def _clamp(x: Expr, min: Value = None, max: Value = None) -> Expr:
     dtype = tv.result_type(x, min, max)
     y = g.cast(x, dtype)
     if isinstance(min, (int, float)) and isinstance(max, (int, float)):
-        return g.op("clip", y, a_min=min if min < max else max, a_max=max)  # where the bounds cross, max wins
+        # where the bounds cross, max wins
+        return g.op("clip", y, a_min=min if min < max else max, a_max=max)
     if min is not None:
         y = g.op("maximum", y, tv.as_tensor(min, dtype))
     return y if max is None else g.op("minimum", y, tv.as_tensor(max, dtype))

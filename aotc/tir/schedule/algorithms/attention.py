@@ -312,7 +312,8 @@ class _Strips:
         strip = weights = builder.scratch("strip", dtype, height * pitch, private=True)
         if chain.moved is not None:
             memory[chain.moved.source] = Slot(memory[chain.moved.tensor].buffer, place=chain.moved.at)
-        if any(read.stage is chain.weights for read in builder.plan.reads[chain.scores]):  # they are still wanted
+        # they are still wanted
+        if any(read.stage is chain.weights for read in builder.plan.reads[chain.scores]):
             weights = builder.scratch("weights", dtype, height * pitch, private=True)
         return _Strips(builder, chain, middle, Var("head"), height, pitch, keys, values, queries, strip, weights)
 

@@ -284,7 +284,8 @@ class _Builder:
             products = self._rows(self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._keep)
         count = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
         cell = forall(b, layer.batch, self._cell(block, s, b, j * width, count))
-        kind = _kind(width, layer.hidden) if beside else "independent"  # the gates of a tile are its own
+        # the gates of a tile are its own
+        kind = _kind(width, layer.hidden) if beside else "independent"
         tiles = For(j, -(-layer.hidden // width), Block((products, cell)), kind=kind)
         return Block((copied(self.states[0], self.before), tiles))
 

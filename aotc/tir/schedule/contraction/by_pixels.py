@@ -117,7 +117,8 @@ def _levels(req: Request, split: Split, data: _Data, most: int, lanes: int) -> l
     found = segments.vector_segments(extent, wanted, lanes, staging is not None, merge=False)
     inner = [segments.single(v, n) for v, n in axes[:-1]]
     var, rows = axes[-2:][0]
-    copied = staging is not None and var in staging.needs  # one copy for each position of it
+    # one copy for each position of it
+    copied = staging is not None and var in staging.needs
     if split.size == 1 and len(axes) > 1 and not copied:
         budget = max(1, req.target.registers // 2 // wanted)
         inner[-1] = TileAxis(var, rows, segments.even_segments(rows, min(budget, rows)), "x")

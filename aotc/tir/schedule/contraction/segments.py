@@ -160,6 +160,7 @@ class BorderSignature:
         for dim in self.dims:
             step = dim.index.terms[self.axis]
             first, last = (0, dim.extent) if step > 0 else (-1, dim.extent - 1)
-            for at in self._places(0):  # from the first position on whose index is at least `first`, `last`
+            # from the first position on whose index is at least `first`, `last`
+            for at in self._places(0):
                 found |= {-((dim.at(at) - end) // step) for end in (first, last)}
         return found

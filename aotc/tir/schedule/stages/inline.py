@@ -61,7 +61,8 @@ class _Planner:
     order: list[te.Tensor]
     store_cost: int
     index_nodes: int
-    forced: AbstractSet[te.Tensor]  # outputs, and what contractions and externs read: they need memory in any case
+    # outputs, and what contractions and externs read: they need memory in any case
+    forced: AbstractSet[te.Tensor]
     stored: set[te.Tensor] = field(default_factory=set)
     reads: dict[te.Tensor, dict[tuple[te.Tensor, tuple[Expr, ...]], int]] = field(default_factory=dict)
     ranges: dict[te.Tensor, Ranges] = field(default_factory=dict)

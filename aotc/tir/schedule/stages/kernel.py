@@ -78,7 +78,8 @@ class KernelBuilder:
             mapping = graph.bind(stage.axes, place(indices))
             if isinstance(value, Var) and value not in mapping:
                 return substituted(self.finish(stage, value), mapping)
-            register = Var(anchor.name, anchor.dtype)  # the value may use the axes as loop variables of its own
+            # the value may use the axes as loop variables of its own
+            register = Var(anchor.name, anchor.dtype)
             return Block((Declare(register, value), substituted(self.finish(stage, register), mapping)))
 
         return store

@@ -430,6 +430,11 @@ def walk(expr: Expr) -> Iterator[Expr]:
             stack.extend(reversed(operands(node)))
 
 
+def loads_in(expr: Expr) -> Iterator[Load]:
+    """The loads in an expression, those in the indices of others too."""
+    return (n for n in walk(expr) if isinstance(n, Load))
+
+
 def mentioned(expr: Expr) -> Iterator[Var | Buffer]:
     """The variables in an expression, and the buffers that it loads from."""
     return (n.buffer if isinstance(n, Load) else n for n in walk(expr) if isinstance(n, (Load, Var)))

@@ -20,11 +20,12 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, DType, assert_never, frozen
-from aotc.tir import INSTRUCTIONS, NAMESPACE, OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, operands, wrapped
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var, walk
+from aotc.tir import INSTRUCTIONS, OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, Pack, mentioned, operands, walk
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
 from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
+from aotc.tir.numerics import NAMESPACE, wrapped
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -276,7 +277,7 @@ class _Writer:
 
     def varies(self, expr: Expr) -> bool:
         """Whether the value is an array over the vectorised loop."""
-        return any(isinstance(node, Var) and node in self.arrays for node in walk(expr))
+        return any(item in self.arrays for item in mentioned(expr))
 
     # expressions
 
@@ -336,7 +337,7 @@ class _Writer:
         cond = self.expr(expr.cond)
         if expr.cond.lanes > 1 or not self.lazy:
             return f"np.where({cond}, {self.expr(expr.a)}, {self.expr(expr.b)})"
-        masked = self.mask and any(isinstance(node, Load) for node in walk(expr.cond))  # loads give arrays there
+        masked = self.mask and any(loads_in(expr.cond))  # loads give arrays there
         if self.vector is None or not (masked or self.varies(expr.cond)):
             return f"({self.expr(expr.a)} if {cond} else {self.expr(expr.b)})"
         outer = self.mask

@@ -331,7 +331,7 @@ def test_the_plain_nest_agrees() -> None:
     """The definition itself, as the reference of the reference."""
     case = CASES["unpacked"]
     a, b, out = operands(case)
-    nest = naive.build_contraction(case.out, a, b, store_to(case.out, out), get_target("c"))
+    nest = naive.build_contraction(case.out, a, b, store_to(case.out, out))
     kernel = Kernel(name="plain", inputs=(a, b), outputs=(out,), body=nest.stmt)
     check(case, kernel)
 

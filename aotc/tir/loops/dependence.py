@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.tir import stmt_exprs
-from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, mentioned, substitute, walk
+from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, loads_in, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
 from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts
@@ -37,7 +37,7 @@ _FEW: Final = 256
 
 def loads(stmt: Stmt) -> Iterator[Load]:
     """Every load directly in a statement (not those of statements inside it)."""
-    return (n for e in stmt_exprs(stmt) for n in walk(e) if isinstance(n, Load))
+    return (load for e in stmt_exprs(stmt) for load in loads_in(e))
 
 
 def straight_line(loop: For) -> tuple[Stmt, ...] | None:

@@ -18,8 +18,8 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import mentioned, operands, private_buffer, substitute, walk, with_operands
-from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var
+from aotc.tir import mentioned, operands, private_buffer, substitute, with_operands
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, loads_in
 from aotc.tir.loops.dependence import Ranges, counted, straight_line
 from aotc.tir.loops.nest import refreshed
 from aotc.tir.simplify import bounds, linear
@@ -96,8 +96,7 @@ class _Packer:
 
     def is_steady(self, expr: Expr) -> bool:
         """Whether an expression has one value in all rounds, and may be computed where no condition is known."""
-        loads = [n for n in walk(expr) if isinstance(n, Load)]
-        limits = [(bounds(n.index, self.ranges), n.buffer.size) for n in loads]
+        limits = [(bounds(n.index, self.ranges), n.buffer.size) for n in loads_in(expr)]
         inside = all(low >= 0 and high < size for (low, high), size in limits)
         return inside and self.outer not in mentioned(expr) and self.changing.isdisjoint(mentioned(expr))
 

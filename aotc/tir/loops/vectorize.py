@@ -14,8 +14,8 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Broadcast, Const, Expr, Load, Var, as_expr, cast, select, substitute, walk, walk_stmts
-from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Pack, Select, Unary, bitcast
+from aotc.tir import Broadcast, Const, Expr, Load, Var, as_expr, cast, mentioned, select, substitute, walk, walk_stmts
+from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Pack, Select, Unary, bitcast, loads_in
 from aotc.tir.functions.table import definition
 from aotc.tir.loops.dependence import assigned
 from aotc.tir.simplify import linear, simplify
@@ -82,7 +82,7 @@ class _Scalars:
     made: dict[Var, Expr] = field(default_factory=dict)
 
     def declare(self, var: Var, value: Expr) -> None:
-        if var not in self.changed and (self.reads or not any(isinstance(n, Load) for n in walk(value))):
+        if var not in self.changed and (self.reads or not any(loads_in(value))):
             self.made[var] = substitute(value, self.made)
 
 
@@ -234,12 +234,12 @@ class _Vectorizer:
         return None
 
     def _varies(self, expr: Expr) -> bool:
-        return any(node is self.lane or node in self.vectors for node in walk(expr) if isinstance(node, Var))
+        return any(n is self.lane or n in self.vectors for n in mentioned(expr))
 
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
         """How far an index moves from lane to lane, None where data tells, and where it begins."""
         index = simplify(self._made_of(index), {})  # a row and a column of one flat position become that position again
-        if any(node in self.vectors for node in walk(index) if isinstance(node, Var)):
+        if any(n in self.vectors for n in mentioned(index)):
             return None, index
         step = linear(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)
         return step, simplify(substitute(index, {self.lane: Const(0, self.lane.dtype)}), {})
@@ -305,9 +305,9 @@ def _may_read_all(chosen: Select) -> bool:
     A condition on integers may be there to keep a place inside of a buffer, unless it reads that place itself, as may a
     bool that was computed before; a condition on floats may keep one inside that data tells.
     """
-    tested = {n for n in walk(chosen.cond) if isinstance(n, Load)}
-    guarded = [n for part in (chosen.a, chosen.b) for n in walk(part) if isinstance(n, Load) and n not in tested]
+    tested = set(loads_in(chosen.cond))
+    guarded = [n for part in (chosen.a, chosen.b) for n in loads_in(part) if n not in tested]
     compared = [n.a.dtype for n in walk(chosen.cond) if isinstance(n, Binary) and n.op in COMPARE]
-    gathers = any(isinstance(n, Load) for load in guarded for n in walk(load.index))
+    gathers = any(any(loads_in(load.index)) for load in guarded)
     computed = any(isinstance(n, (Load, Var)) and n.dtype.is_bool for n in walk(chosen.cond))
     return not guarded or not (gathers or computed or any(d.is_integer for d in compared))

@@ -57,7 +57,7 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     c = in_order(c) if target.ordered else c
     found = candidates(c, a, b, store, target)
     if not found:
-        return naive.build_contraction(c, a, b, store, target)
+        return naive.build_contraction(c, a, b, store)
     return choose(c, a, b, target, found).nest()
 
 

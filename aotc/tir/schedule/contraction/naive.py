@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Load, Target, Var, all_of, cast, const, te
+from aotc.tir import Buffer, Expr, Load, Var, all_of, cast, const, te
 from aotc.tir.stmt import Assign, Block, Declare, If, Stmt, loops
 
 StoreFn = Callable[[tuple[Expr, ...], Expr], Stmt]
@@ -21,7 +21,7 @@ class ContractionNest:
     workspace: tuple[Buffer, ...] = ()
 
 
-def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> ContractionNest:
     """One scalar accumulator for each output element."""
     acc = Var("acc", c.dtype)
     inside = all_of(*(t for i, n in zip(c.a_index, c.a.shape, strict=True) for t in (i >= 0, i < n)))

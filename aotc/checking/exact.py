@@ -10,7 +10,6 @@ shares no code with this compiler or with ONNX Runtime.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from aotc.checking.inputs import Arrays
+from aotc.relay.frontend.onnx.load import messages
 
 
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
@@ -29,17 +29,6 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
 
     def _run(self, x: Any) -> tuple[Any]:
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
-
-
-def _messages(root: Any) -> Iterator[Any]:
-    """A message of protobuf and all inside it."""
-    stack = [root]
-    while stack:
-        current = stack.pop()
-        yield current
-        for field, value in current.ListFields():
-            if field.message_type is not None:
-                stack.extend([value] if hasattr(value, "ListFields") else value)
 
 
 def _widen_node(node: onnx.NodeProto) -> None:
@@ -59,7 +48,7 @@ def _widen_node(node: onnx.NodeProto) -> None:
 def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model with every float32 turned into float64."""
     wide = copy.deepcopy(model)
-    for message in list(_messages(wide)):
+    for message in list(messages(wide)):
         match message:
             case onnx.NodeProto():
                 _widen_node(message)

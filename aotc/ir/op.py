@@ -56,9 +56,7 @@ class Layout(Enum):
 class Quantised(Enum):
     """What becomes of an operator where its tensors are integers with a scale and a zero point."""
 
-    PASS = (
-        "pass"  # the operator itself on the integers: results have the arguments' scale, their zero is the zero point
-    )
+    PASS = "pass"  # the operator itself on the integers: results have the arguments' scale and zero point
     RESCALE = "rescale"  # computed on the integers with numbers worked out from the scales and the attributes
     REFUSE = "refuse"  # the real numbers are needed
 

@@ -243,7 +243,8 @@ class _Inference:
         if isinstance(yes, _Failed) or isinstance(no, _Failed):
             return _FAILED
         if yes is None or no is None:
-            return yes or no  # a branch that recurses has the type of the one that does not
+            # a branch that recurses has the type of the one that does not
+            return yes or no
         return join_types(yes, no) or self._reject(node, f"the branches have types {yes} and {no}")
 
     def function(self, node: Function) -> Type:
@@ -268,7 +269,7 @@ class _Inference:
         nodes = dict.fromkeys(n for _, n in self.steps if self.type_of(n) is None and not isinstance(n, Op))
         named = [n for n in nodes if isinstance(n, (Var, GlobalVar))]
         return [
-            Diagnostic("type-unknown", f"cannot infer the type of {_mention(n)}", n.span, hint="annotate it")
+            Diagnostic("type-unknown", f"cannot infer the type of {mention(n)}", n.span, hint="annotate it")
             for n in named or list(nodes)[:1]
         ]
 
@@ -319,14 +320,17 @@ def _declared_type(expr: Expr) -> FuncType | None:
     return FuncType(params, expr.ret_type) if len(params) == len(expr.params) else None
 
 
-def _mention(node: Expr) -> str:
+def mention(node: Expr) -> str:
+    """What to call a node in a message."""
     match node:
         case Var():
             return f"%{node.name}"
         case GlobalVar():
             return f"@{node.name}"
         case Call():
-            return f"the call of {_mention(node.op)}" if isinstance(node.op, (Var, GlobalVar)) else f"{node.op} (...)"
+            return f"the result of {mention(node.op)}"
+        case Op():
+            return node.name
         case _:
             return f"a {type(node).__name__}"
 
@@ -366,7 +370,8 @@ class _ModuleInference:
 
     def run(self) -> None:
         order = list(depth_first(self.functions, self._callees))
-        while sum(self.functions[name].solve() for name in order):  # the sum gives every function its turn
+        # the sum gives every function its turn
+        while sum(self.functions[name].solve() for name in order):
             if all(f.type_of(f.root) is not None for f in self.functions.values()):
                 break
 

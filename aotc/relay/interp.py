@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, as_array, fits, frozen, nearest
+from aotc.ir.trampoline import Task, run
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
-from aotc.relay.trampoline import Task, run
 from aotc.relay.visitor import children
 
 #: An array, a tuple of values, a function with what it captured, or an operator.

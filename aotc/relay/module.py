@@ -7,7 +7,7 @@ mod["main"]; mod.with_function("main", f)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -103,3 +103,12 @@ class IRModule(Printed, Mapping[str, Function]):
     def with_function(self, name: str, function: Function) -> IRModule:
         """A module with one function added or replaced."""
         return self.with_functions({name: function})
+
+
+def fresh_name(wanted: str, taken: Collection[str]) -> str:
+    """`wanted`, with a number after it if it is taken."""
+    number, name = 0, wanted
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name

@@ -25,7 +25,7 @@ from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
-from aotc.relay.module import IRModule
+from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.visitor import mutated, substitute
 from aotc.relay_api.build import compile_static, executor_threads, require_module
 from aotc.relay_api.target import Target
@@ -135,7 +135,7 @@ def _with_entry(module: IRModule, expr: Expr) -> IRModule:
     entry = module[expr] if isinstance(expr, GlobalVar) else expr
     functions[_ENTRY] = entry if isinstance(entry, Function) else Function((), entry)
     if _MAIN in functions:
-        name = next(n for k in range(len(functions)) if (n := f"{_MAIN}_{k}") not in functions)
+        name = fresh_name(_MAIN, functions)
 
         def renamed(_: Expr, new: Expr) -> Expr:
             return GlobalVar(name, new.span) if isinstance(new, GlobalVar) and new.name == _MAIN else new

@@ -20,6 +20,7 @@ from aotc.relay.backend.kernels import require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.infer import mention
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
 from aotc.tir import Kernel, Target
@@ -28,21 +29,6 @@ from aotc.tir.plan.views import copy_step
 
 #: Where an expression's result lies: a view, or a tuple of values.
 Value: TypeAlias = "View | tuple[Any, ...]"
-
-
-def _short(node: Expr) -> str:
-    """What to call a node in a message."""
-    match node:
-        case Var():
-            return f"%{node.name}"
-        case GlobalVar():
-            return f"@{node.name}"
-        case Call():
-            return f"the result of {_short(node.op)}"
-        case Op():
-            return node.name
-        case _:
-            return f"a {type(node).__name__}"
 
 
 def _storage(name: str, ty: TensorType, kind: str = "temp", data: Any = None) -> Storage:
@@ -70,7 +56,7 @@ class _Lowering:
         if isinstance(node, Function):
             raise AotcError("first-class-function", "a function as a value cannot be compiled", span=node.span)
         if isinstance(node, Var) and node not in self.values:
-            raise AotcError("free-variable", f"{_short(node)} has no value: it is no parameter", span=node.span)
+            raise AotcError("free-variable", f"{mention(node)} has no value: it is no parameter", span=node.span)
         return self.values[node]
 
     def fresh(self, prefix: str) -> str:
@@ -97,14 +83,14 @@ class _Lowering:
             case Let():
                 self.values[node] = self.value(node.body)
             case If():
-                text = f"a choice by a run-time condition ({_short(node.cond)}) cannot be compiled to C yet"
+                text = f"a choice by a run-time condition ({mention(node.cond)}) cannot be compiled to C yet"
                 hint = "fix the condition before compiling (a constant input folds away)"
                 raise AotcError("control-flow", text, span=node.span, hint=hint)
             case Call(op=Op(name=name)):
                 raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
             case _:
                 callee = node.op if isinstance(node, Call) else node
-                text = f"{_short(callee)}, a function that calls itself or is a value, cannot be compiled"
+                text = f"{mention(callee)}, a function that calls itself or is a value, cannot be compiled"
                 raise AotcError("first-class-function", text, span=node.span)
 
     def is_external(self, name: str) -> bool:
@@ -167,7 +153,8 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
         inputs.append(_storage(param.name, ty, "input"))
         state.values[param] = View(inputs[-1])
     for node in post_order(main.body, lambda n: not isinstance(n, Function)):
-        callee = isinstance(node, GlobalVar) and state.is_external(node.name)  # which calls reach directly
+        # which calls reach directly
+        callee = isinstance(node, GlobalVar) and state.is_external(node.name)
         if not callee and not isinstance(node, (Op, Function, Var)):
             state.visit(node)
     views = leaves(state.value(main.body))

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, FuncType, Instruction, Opcode, VMFunction, frozen
+from aotc.ir.trampoline import Task, run
 from aotc.relay.backend.table import FunctionTable
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
-from aotc.relay.trampoline import Task, run
 
 
 @frozen

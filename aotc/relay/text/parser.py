@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import FuncType, Op, Span, TupleType, get_op
+from aotc.ir.trampoline import Task, run
 from aotc.relay import expr as graph
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
@@ -27,7 +28,6 @@ from aotc.relay.text.cursor import Cursor, scalar, type_, value
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import KEY, VERSION, load
 from aotc.relay.text.names import Names
-from aotc.relay.trampoline import Task, run
 
 #: Precedence (higher binds tighter; all associate to the left) and operator of each infix sign.
 _INFIX: Final = {

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aotc.ir import Op, Span, assert_never
+from aotc.ir.trampoline import Task, run
 from aotc.relay.blocks import Block, Blocks
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 from aotc.relay.text import literals
 from aotc.relay.text.literals import KEY, dump
-from aotc.relay.trampoline import Task, run
 from aotc.relay.visitor import children, depth_first, post_order
 
 OMITTED: Final = """
@@ -257,7 +257,8 @@ class _Printer:
         while isinstance(body, Let) and (body is node or self.scopes.uses[body] <= 1):
             name = self._define(body.var)
             value = yield self._expr(body.value, tail=not isinstance(body.value, Let))
-            if body is not node:  # the lines of the first let's scope are written by whoever writes the let
+            # the lines of the first let's scope are written by whoever writes the let
+            if body is not node:
                 text += "".join(self.scopes.lines[self.scopes.home[body]])
             text += f"let {name} = {value};\n"
             (scope,) = self.scopes.opened[body]

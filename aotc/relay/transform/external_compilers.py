@@ -39,10 +39,9 @@ from aotc.relay.dataflow_pattern.groups import is_free, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.op.annotation import compiler_begin, compiler_end
 from aotc.relay.transform.base import FunctionPass, is_call, is_left_alone, op_call, typed
-from aotc.relay.transform.functions import fresh_name
 from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
 
 
@@ -326,7 +325,8 @@ class _Partition:
     """One function of a module, its regions taken out into `made`."""
 
     def __init__(self, prefix: str, taken: IRModule, regions: dict[Expr, _Region]) -> None:
-        self.prefix = prefix  # with the place of the compiler's name, "tvmgen_default_{}_main"
+        # with the place of the compiler's name, "tvmgen_default_{}_main"
+        self.prefix = prefix
         self.taken = set(taken)
         self.regions = regions
         self.new: dict[Expr, Expr] = {}

@@ -35,7 +35,7 @@ from aotc.relay.analysis import bound_vars, free_vars, global_uses
 from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var, as_function
 from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.transform.base import FunctionPass, typed
 from aotc.relay.visitor import Mutator, binders, children, depth_first, post_order, rebuild, substitute, with_children
 
@@ -205,15 +205,6 @@ class EtaExpand(FunctionPass):
 
 
 # --- literals become global functions
-
-
-def fresh_name(wanted: str, taken: Collection[str]) -> str:
-    """`wanted`, with a number after it if it is taken."""
-    number, name = 0, wanted
-    while name in taken:
-        number += 1
-        name = f"{wanted}_{number}"
-    return name
 
 
 class _Lifter(Mutator):

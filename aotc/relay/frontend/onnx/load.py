@@ -91,7 +91,7 @@ class LoadedModel:
         """The tensor with its data inside; the same object where it
         is there already.
         """
-        if tensor.data_location != TensorProto.EXTERNAL:
+        if not _is_external(tensor):
             return tensor
         what = f"tensor {tensor.name!r}"
         dtype = dtype_of_elem(tensor.data_type, what)
@@ -166,25 +166,28 @@ def load_model(model: str | Path | ModelProto) -> ModelProto:
     `read_model`, external data read in.
     """
     loaded = read_model(model)
-    if not any(t.data_location == TensorProto.EXTERNAL for t in _tensors(loaded.proto.graph)):
+    if not any(map(_is_external, messages(loaded.proto.graph))):
         return loaded.proto
     proto = ModelProto()
     proto.CopyFrom(loaded.proto)
-    for tensor in _tensors(proto.graph):
+    for tensor in filter(_is_external, messages(proto.graph)):
         tensor.CopyFrom(loaded.embedded(tensor))
     return proto
 
 
-def _tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    """Initialisers and tensor attributes, those of subgraphs too."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.TENSOR:
-                yield attribute.t
-            yield from attribute.tensors
-        for inner in subgraphs(node):
-            yield from _tensors(inner)
+def _is_external(message: Any) -> bool:
+    return isinstance(message, TensorProto) and message.data_location == TensorProto.EXTERNAL
+
+
+def messages(root: Any) -> Iterator[Any]:
+    """A message of protobuf and all inside it."""
+    stack = [root]
+    while stack:
+        current = stack.pop()
+        yield current
+        for field, value in current.ListFields():
+            if field.message_type is not None:
+                stack.extend([value] if hasattr(value, "ListFields") else value)
 
 
 def _parse(path: Path) -> ModelProto:

@@ -29,7 +29,7 @@ from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.inputs import input_types
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, int_of, is_tensor, shape
 from aotc.relay.frontend.pytorch.walk import POISON, CustomConverter, call_custom, call_operator, flattened, known
-from aotc.relay.module import IRModule
+from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.visitor import Mutator
 
 NODES: Final = "the program, its loops unrolled,"
@@ -223,10 +223,7 @@ class _Conversion:
         if key in self.vars and tensor.numel():
             return self.vars[key]
         stem = f"{self.consumers.get(out, self.names.get(out, 'self'))}{self.separator}{name}"
-        label, k = stem, 0
-        while label in self.params:
-            k += 1
-            label = f"{stem}_{k}"
+        label = fresh_name(stem, self.params)
         array = array_of(tensor)
         self.params[label] = array
         self.vars[key] = Var(label, TensorType(array.shape, str(dtype_name(tensor.dtype))), Span(label))

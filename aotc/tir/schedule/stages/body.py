@@ -8,18 +8,17 @@ body.statements                            # ... and the registers it needs, to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from aotc.ir import frozen
+from aotc.ir.trampoline import Task, run
 from aotc.tir import Assign, Block, Declare, If, Stmt, graph, te
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify
 from aotc.tir.stmt import kept, nodes
-
-_Task: TypeAlias = "Generator[_Task, Expr, Expr]"
 
 
 @frozen
@@ -73,11 +72,13 @@ class Body:
 
     def element(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
         """The value of an element."""
-        return _run(self._read(tensor, tuple(indices)))
+        found: Expr = run(self._read(tensor, tuple(indices)))
+        return found
 
     def expr(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
         """A te expression with its axes replaced."""
-        return _run(self._lower(expr, mapping))
+        found: Expr = run(self._lower(expr, mapping))
+        return found
 
     def computed(self, tensor: te.Compute, indices: Sequence[Expr]) -> Expr:
         """The value of an element of a tensor that is stored, from its definition."""
@@ -91,7 +92,7 @@ class Body:
     def _named(self, tensor: te.Tensor, value: Expr) -> Expr:
         return value if isinstance(value, (Var, Const)) else kept(tensor.name, value, self.statements)
 
-    def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> _Task:
+    def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Task[Any]:
         match expr:
             case Var():
                 return mapping.get(expr, expr)
@@ -106,7 +107,7 @@ class Body:
             return (yield self._read(expr.tensor, tuple(fresh)))
         return with_operands(expr, tuple(fresh))
 
-    def _read(self, tensor: te.Tensor, indices: tuple[Expr, ...]) -> _Task:
+    def _read(self, tensor: te.Tensor, indices: tuple[Expr, ...]) -> Task[Any]:
         indices = tuple(simplify(i, self.ranges) for i in indices)
         while isinstance(tensor, te.View):
             slot = self.memory.get(graph.base(tensor))
@@ -128,7 +129,7 @@ class Body:
             value = self._scopes[-1].values[tensor, indices] = self._named(tensor, value)
         return value
 
-    def _select(self, expr: Select, mapping: Mapping[Var, Expr]) -> _Task:
+    def _select(self, expr: Select, mapping: Mapping[Var, Expr]) -> Task[Any]:
         cond = simplify((yield self._lower(expr.cond, mapping)), self.ranges)
         if isinstance(cond, Const):
             return (yield self._lower(expr.a if cond.value else expr.b, mapping))
@@ -158,21 +159,3 @@ class Body:
         if isinstance(node, Binary) and node.op in ("floordiv", "floormod", "truncdiv", "truncmod"):
             return isinstance(node.b, Const) and node.b.value not in (0, -1)
         return True
-
-
-def _run(task: _Task) -> Expr:
-    """Run a task and those it waits for without recursion: chains of tensors may be long."""
-    stack = [task]
-    result: Expr | None = None
-    while stack:
-        try:
-            child = stack[-1].send(result)  # type: ignore[arg-type]
-        except StopIteration as stop:
-            stack.pop()
-            result = stop.value
-        else:
-            stack.append(child)
-            result = None
-    if result is None:
-        raise AssertionError("a task without a result")
-    return result

@@ -35,25 +35,17 @@ class _Table:
     config: dict[str, type] = field(default_factory=dict)
 
 
+_SWITCHES: Final = """
+compile.cache compile.tuning relay.AlterOpLayout.winograd relay.FuseOps.link_params relay.SelectLayout.channels_last
+relay.ToMixedPrecision.keep_orig_output_dtype testing.immutable_module
+"""
+_COUNTS: Final = """
+compile.max_bytes compile.max_nodes compile.max_unroll compile.max_work compile.threads relay.FoldConstant.max_bytes
+relay.FuseOps.max_depth
+"""
+_OTHERS: Final = {"compile.accuracy": str, "relay.AlterOpLayout.max_growth": float}
 _TABLE: Final = _Table(
-    config={
-        "compile.accuracy": str,
-        "compile.cache": bool,
-        "compile.max_bytes": int,
-        "compile.max_nodes": int,
-        "compile.max_unroll": int,
-        "compile.max_work": int,
-        "compile.threads": int,
-        "compile.tuning": bool,
-        "relay.AlterOpLayout.max_growth": float,
-        "relay.AlterOpLayout.winograd": bool,
-        "relay.FoldConstant.max_bytes": int,
-        "relay.FuseOps.link_params": bool,
-        "relay.FuseOps.max_depth": int,
-        "relay.ToMixedPrecision.keep_orig_output_dtype": bool,
-        "relay.SelectLayout.channels_last": bool,
-        "testing.immutable_module": bool,
-    }
+    config={**_OTHERS, **dict.fromkeys(_SWITCHES.split(), bool), **dict.fromkeys(_COUNTS.split(), int)}
 )
 
 

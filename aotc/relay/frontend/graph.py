@@ -238,24 +238,11 @@ def binary(name: str, a: Operand, b: Operand) -> Expr:
     return op(name, *_typed(a, b))
 
 
-absolute = partial(op, "abs")
-exp = partial(op, "exp")
-log = partial(op, "log")
-negative = partial(op, "negative")
-sigmoid = partial(op, "sigmoid")
-sqrt = partial(op, "sqrt")
-tanh = partial(op, "tanh")
-
-add = partial(binary, "add")
-sub = partial(binary, "subtract")
-mul = partial(binary, "multiply")
-div = partial(binary, "divide")
-maximum = partial(binary, "maximum")
-minimum = partial(binary, "minimum")
-equal = partial(binary, "equal")
-less = partial(binary, "less")
-greater = partial(binary, "greater")
-floor_mod = partial(binary, "floor_mod")
+_UNARY = ("abs", "exp", "log", "negative", "sigmoid", "sqrt", "tanh")
+absolute, exp, log, negative, sigmoid, sqrt, tanh = (partial(op, name) for name in _UNARY)
+_ARITHMETIC = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "floor_mod")
+add, sub, mul, div, maximum, minimum, floor_mod = (partial(binary, name) for name in _ARITHMETIC)
+equal, less, greater = (partial(binary, name) for name in ("equal", "less", "greater"))
 
 
 def where(condition: Expr, a: Operand, b: Operand) -> Expr:

@@ -30,18 +30,13 @@ from aotc.relay.text.literals import KEY, VERSION, load
 from aotc.relay.text.names import Names
 
 #: Precedence (higher binds tighter; all associate to the left) and operator of each infix sign.
-_INFIX: Final = {
-    "*": (12, "multiply"),
-    "/": (12, "divide"),
-    "+": (10, "add"),
-    "-": (10, "subtract"),
-    "<": (8, "less"),
-    "<=": (8, "less_equal"),
-    ">": (8, "greater"),
-    ">=": (8, "greater_equal"),
-    "==": (7, "equal"),
-    "!=": (7, "not_equal"),
+_LEVELS: Final = {
+    12: {"*": "multiply", "/": "divide"},
+    10: {"+": "add", "-": "subtract"},
+    8: {"<": "less", "<=": "less_equal", ">": "greater", ">=": "greater_equal"},
+    7: {"==": "equal", "!=": "not_equal"},
 }
+_INFIX: Final = {symbol: (level, name) for level, names in _LEVELS.items() for symbol, name in names.items()}
 
 _RESERVED: Final = frozenset(
     {"def", "else", "extern", "free_var", "let", "match", "ref", "ref_read", "ref_write", "type"}

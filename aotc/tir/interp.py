@@ -24,7 +24,7 @@ from aotc.tir import INSTRUCTIONS, OPS, Binary, Bitcast, Broadcast, Element, Int
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
-from aotc.tir.loops.dependence import outer_assigns, read, straight_line, written
+from aotc.tir.loops.dependence import extent_of, outer_assigns, read, straight_line, written
 from aotc.tir.numerics import NAMESPACE, wrapped
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
 
@@ -359,7 +359,7 @@ class _Writer:
 
 def _vectorizable(loop: For) -> bool:
     """Whether numpy operations over all iterations give what these give in order."""
-    if isinstance(loop.end, Const) and isinstance(loop.begin, Const) and loop.end.value - loop.begin.value < _FEW:
+    if 0 < extent_of(loop) < _FEW:
         return False
     stmts = straight_line(loop) if loop.kind != "serial" else None
     if stmts is None or any(n.lanes > 1 for s in stmts for n in nodes(s)):

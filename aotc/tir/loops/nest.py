@@ -184,24 +184,18 @@ def cleared(buffer: Buffer) -> Stmt:
     return forall(i, buffer.size, Store(buffer, i, const(0, buffer.dtype)))
 
 
-def substituted(stmt: Stmt, mapping: dict[Var, Expr]) -> Stmt:
-    """`stmt` with variables replaced in all its expressions."""
-    return map_exprs(stmt, lambda expr: substitute(expr, mapping))
+def substituted(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
+    """`stmt` with variables replaced: in all its expressions, and by others where they count, are declared or set."""
+    made = rebuilt(stmt, lambda s: substituted(s, mapping), lambda e: substitute(e, mapping))
+    if isinstance(made, (For, Declare, Assign)) and isinstance(var := mapping.get(made.var), Var):
+        return replace(made, var=var)
+    return made
 
 
 def refreshed(stmt: Stmt) -> Stmt:
     """A copy with loop variables and registers of its own: two copies can stand in one block."""
-    mapping = {
-        s.var: Var(s.var.name, s.var.dtype, s.var.lanes) for s in walk_stmts(stmt) if isinstance(s, (For, Declare))
-    }
-    return _renamed(stmt, mapping)
-
-
-def _renamed(stmt: Stmt, mapping: Mapping[Var, Var]) -> Stmt:
-    fresh = rebuilt(stmt, lambda s: _renamed(s, mapping), lambda e: substitute(e, mapping))
-    if not isinstance(fresh, (For, Declare, Assign)):
-        return fresh
-    return replace(fresh, var=mapping.get(fresh.var, fresh.var))
+    declared = [s.var for s in walk_stmts(stmt) if isinstance(s, (For, Declare))]
+    return substituted(stmt, {var: Var(var.name, var.dtype, var.lanes) for var in declared})
 
 
 def iterations(loop: For) -> Iterator[Stmt]:

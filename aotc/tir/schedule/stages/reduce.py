@@ -25,7 +25,7 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, substitute, te
-from aotc.tir.loops.dependence import loads, written
+from aotc.tir.loops.dependence import loads, straight_line, written
 from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
@@ -146,12 +146,9 @@ def _written_out(stmt: Stmt) -> list[Stmt]:
 
 def _innermost(stmt: Stmt) -> For | None:
     """The innermost loop of a perfect nest whose body neither branches nor loops."""
-    while isinstance(stmt, For):
-        if not isinstance(stmt.body, For):
-            simple = all(isinstance(s, (Declare, Assign, Block)) for s in walk_stmts(stmt.body))
-            return stmt if simple else None
+    while isinstance(stmt, For) and isinstance(stmt.body, For):
         stmt = stmt.body
-    return None
+    return stmt if isinstance(stmt, For) and straight_line(stmt) is not None else None
 
 
 def _parts_of_long(parts: _Reduction, free: Sequence[tuple[Var, int]]) -> int:

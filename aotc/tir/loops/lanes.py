@@ -124,10 +124,10 @@ class _Lanes:
         if vectors is None or not _pays(vectors):
             return None
         whole = simplify(loop.begin + count, {})
-        most = vectors if once else forall(var, whole, vectors, begin=loop.begin, step=lanes)
+        end = whole if isinstance(whole, Const) else _less(loop.end, lanes - 1)
+        most = vectors if once else forall(var, end, vectors, begin=loop.begin, step=lanes)
         if not isinstance(whole, Const):
             rest = Var("rest", INDEX)
-            most = vectors if once else forall(var, _less(loop.end, lanes - 1), vectors, begin=loop.begin, step=lanes)
             return Block((Declare(rest, whole), most, replace(loop, begin=rest)))
         if whole == loop.end:
             return most

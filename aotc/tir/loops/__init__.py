@@ -10,8 +10,8 @@ In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
     >>> merge_loops(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value
     32
 
-`dependence` proves what loops say of their iterations, and finds which statements touch the same memory; `nest`
-merges, splits and unrolls loops; `vectorize` gives bodies vector forms, which `lanes` puts into
-loops; `pack` makes short loops longer; `registers` keeps vectors of scratch in registers;
-`scalar` says which loops have no vectors, and why.
+`dependence` proves what loops say of their iterations, and finds statements that touch common memory; `nest` merges,
+splits and unrolls loops; `vectorize` finds the vector form of a body, and `lanes` puts it into loops; `pack` makes
+loops longer that are shorter than vectors; `registers` keeps vectors of scratch in registers; `scalar` says which loops
+have no vectors, and why.
 """

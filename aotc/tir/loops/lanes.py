@@ -69,7 +69,7 @@ def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
 
 
 def _shared(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
-    """Pairs of buffers that may be the same memory."""
+    """Pairs of buffers that may share memory."""
     return frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
 
 
@@ -77,7 +77,7 @@ def _shared(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
 class _Lanes:
     """Makes the loops, of vectors of `width` bytes.
 
-    shared    pairs of buffers that may be the same memory
+    shared    pairs of buffers that may share memory
     scratch   of what was packed
     """
 

@@ -6,8 +6,8 @@
         y[3 * i + j] = x[3 * i + j]            for e in 0..24: y[3 * i + e] = x[3 * i + e] * row[e]
           * exp(b[j])                        the rounds from 96 on as before
 
-What is written lies side by side; what is read lies so, too, or is the same in each round: then it is computed once,
-for as many rounds as are whole vectors.
+What is written lies side by side.  What is read lies so, too, or does not change from round to round: then it is
+computed once, for as many rounds as make whole vectors.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from aotc.tir.loops.nest import refreshed
 from aotc.tir.simplify import bounds, linear
 from aotc.tir.stmt import Block, For, Stmt, Store, changed, forall, map_exprs
 
-#: Longer loops that pay for computing what is the same in each round.
+#: Longer loops that pay for computing beforehand what does not change from round to round.
 _PAYS: Final = 4
-#: Values of that.
+#: Values that are computed beforehand, at most.
 _MOST: Final = 256
 
 
@@ -70,7 +70,7 @@ class _Packer:
     outer, inner    variables of the loops
     short, many     iterations of the inner one, and rounds of it that are packed
     ranges          of the variables that are known
-    changing        what is not the same in each round
+    changing        variables and buffers that a round gives other values
     rows            scratch and the expression whose values for `inner` it holds
     """
 

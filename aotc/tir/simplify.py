@@ -286,9 +286,8 @@ def _bounds_division(op: str, operand: Interval, divisor: int) -> Interval:
         return (low, high) if low >= 0 and high < divisor else (0, divisor - 1)
     if op == "truncmod":
         return (0 if low >= 0 else 1 - divisor), (0 if high <= 0 else min(high, divisor - 1))
-    if op == "floordiv":
-        return _quotient(low, divisor), _quotient(high, divisor)
-    return _truncated(low, divisor), _truncated(high, divisor)
+    rounded = _quotient if op == "floordiv" else _truncated
+    return rounded(low, divisor), rounded(high, divisor)
 
 
 def _quotient(value: Bound, divisor: int) -> Bound:

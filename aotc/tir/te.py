@@ -272,27 +272,18 @@ def contraction(
     return Contraction(a=a, a_index=of_a, b=b, b_index=of_b, **facts)
 
 
-def winograd(
-    shape: Sequence[int], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int], name: str = "winograd"
-) -> Winograd:
+def winograd(shape: Sequence[int], a: Tensor, b: Tensor, *, tile: int, pads: tuple[int, int]) -> Winograd:
     """The convolution of shape (N, O, H, W); the other arguments as in `Winograd`."""
-    return Winograd(
-        name=name, shape=tuple(shape), dtype=a.dtype, axes=_axes(shape, "i"), a=a, b=b, tile=tile, pads=pads
-    )
+    axes = _axes(shape, "i")
+    return Winograd(name="winograd", shape=tuple(shape), dtype=a.dtype, axes=axes, a=a, b=b, tile=tile, pads=pads)
 
 
 def extern(
-    name: str,
-    outputs: Kinds,
-    inputs: Sequence[Tensor],
-    build: BuildFn,
-    *,
-    scratch: Sequence[tuple[str, int]] = (),
-    macs: int = 0,
+    name: str, outputs: Kinds, inputs: Sequence[Tensor], build: BuildFn, *, scratch: Sequence[tuple[str, int]] = ()
 ) -> tuple[Extern, ...]:
     """Tensors of the given (shape, dtype) that the hand-written program `build` fills."""
     program = ExternProgram(build, tuple(Scratch(DType(d), n) for d, n in scratch))
-    return extern_for(name, outputs, inputs, lambda _: program, macs=macs)
+    return extern_for(name, outputs, inputs, lambda _: program)
 
 
 def extern_for(

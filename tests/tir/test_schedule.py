@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Load, Select, Var, all_of, call, const, maximum, operands, select, walk
 from aotc.tir.interp import run_kernel
@@ -242,9 +243,8 @@ def copy_build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Seq
 def test_extern_programs_get_memory(wanted: list[int]) -> None:
     x = te.placeholder((6,), "float32", "x")
     inner = te.compute((6,), lambda i: x[i] + 1.0, "inner")
-    made = te.extern(
-        "double", [((6,), "float32"), ((1,), "float32")], [inner], copy_build, scratch=[("float32", 6)], macs=5
-    )
+    program = te.ExternProgram(copy_build, (te.Scratch(DType("float32"), 6),))
+    made = te.extern_for("double", [((6,), "float32"), ((1,), "float32")], [inner], lambda _: program, macs=5)
     after = te.compute((6,), lambda i: made[0][i] - 1.0, "after")
     outputs: list[te.Tensor] = [(after, made[1])[k] for k in wanted]
     kernel = schedule("k", [x], outputs, C)

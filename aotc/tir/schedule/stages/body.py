@@ -139,7 +139,7 @@ class Body:
             value = yield self._lower(branch, mapping)
             branches.append((value, self._scopes.pop().statements))
         (a, a_statements), (b, b_statements) = branches
-        if all(self._speculatable(s) for s in (*a_statements, *b_statements)):
+        if all(map(self._harmless, nodes(Block((*a_statements, *b_statements))))):
             self.statements.extend((*a_statements, *b_statements))
             return Select(cond, a, b)
         register = Var("chosen", a.dtype)
@@ -148,11 +148,8 @@ class Body:
         self.statements.extend((Declare(register, const(0, a.dtype)), If(cond, then, orelse)))
         return register
 
-    def _speculatable(self, stmt: Stmt) -> bool:
-        """Whether the statement does no harm where its value is not wanted."""
-        return all(map(self._harmless, nodes(stmt)))
-
     def _harmless(self, node: Expr) -> bool:
+        """Whether an operation may be done where its value is not wanted."""
         if isinstance(node, Load):
             low, high = bounds(node.index, self.ranges)
             return low >= 0 and high + node.lanes <= node.buffer.size

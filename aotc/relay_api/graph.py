@@ -11,15 +11,15 @@ Equal storage ids are equal places: outside, or at an offset of the arena.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from aotc.driver.compilation import Compilation
+from aotc.relay.module import fresh_name
 from aotc.runtime.graph_machine import GraphMachine, GraphNode
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir.plan.program import Program, Storage, View
@@ -38,11 +38,9 @@ def given_names(program: Program) -> dict[Storage, str]:
 def call_names(program: Program) -> list[str]:
     """The names of the calls in the graph: those of the kernels, with a number where a kernel is called again."""
     taken = {*given_names(program).values()}
-    numbers: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     names: list[str] = []
     for step in program.steps:
-        numbered = (f"{step.kernel.name}_{k}" if k else step.kernel.name for k in numbers[step.kernel.name])
-        names.append(next(name for name in numbered if name not in taken))
+        names.append(fresh_name(step.kernel.name, taken))
         taken.add(names[-1])
     return names
 

@@ -17,7 +17,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
@@ -236,15 +235,7 @@ class Compilation:
             with staged(path) as work:
                 self.progress(WRITING)
                 names = self._passes.names
-                metadata = emit(
-                    first,
-                    work,
-                    target=self.target,
-                    version=version("aotc"),
-                    passes=names,
-                    others=others,
-                    numerics=self.numerics,
-                )
+                metadata = emit(first, work, target=self.target, passes=names, others=others, numerics=self.numerics)
                 library = None
                 if toolchain is not None:
                     self.progress(BUILDING)
@@ -304,7 +295,7 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
     path = Path(folder.name)
     if kernels:
         require_cpu(target)
-        externals = emit_kernels(list(kernels.values()), path, version=version("aotc"))
+        externals = emit_kernels(list(kernels.values()), path)
         metadata = {"library": "lib/libkernels.so", "externals": externals}
         path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
     return KernelLibrary(path, {name: _info(kernel) for name, kernel in kernels.items()}, folder)
@@ -313,5 +304,5 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
 def check_table(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
     """AotcError (code "compiler-check") where the C compiler makes something else of kernels than at -O0."""
     with TemporaryDirectory(prefix="aotc-check-") as folder:
-        emit_kernels(kernels, Path(folder), version=version("aotc"))
+        emit_kernels(kernels, Path(folder))
         check_kernels(Path(folder), kernels, target, toolchain)

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -282,7 +281,7 @@ def _program(part: Part) -> str:
         most = max(most, at)
     return render(
         "check.c",
-        banner=BANNER.format(version=version("aotc")),
+        banner=BANNER,
         name=part.prefix,
         entries=call_entries(part.kernels),
         buffers=buffers,

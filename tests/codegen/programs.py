@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small programs, written by hand, with every kind of storage: y = (x + w) * 2, through a temporary.
 
-emit(affine("net"), folder, target=C, version="0")
+emit(affine("net"), folder, target=C)
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def test_make_builds_everything(
 ) -> None:
     if "CC=clang" in options:
         request.getfixturevalue("clang")
-    emit(affine("net", size), tmp_path, target=C, version="1")
+    emit(affine("net", size), tmp_path, target=C)
     run(["make", "-s", "-j2", *options], tmp_path)
     check_library(tmp_path / "build" / "libnet.so", size)
     np.zeros(size, np.float32).tofile(tmp_path / "x.bin")
@@ -69,7 +69,7 @@ def test_make_builds_everything(
 @pytest.mark.parametrize("name", ["c", "host"])
 def test_the_readme_does_what_it_says(name: str, tmp_path: Path) -> None:
     target = resolve_target(name)
-    emit(affine("net", BIG), tmp_path, target=target, version="1")
+    emit(affine("net", BIG), tmp_path, target=target)
     text = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert f"needs {'a C99 compiler' if target.is_scalar else 'gcc or clang'} and libm" in text
     (source,) = re.findall(r"^```c\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -80,14 +80,14 @@ def test_the_readme_does_what_it_says(name: str, tmp_path: Path) -> None:
 
 
 def test_make_from_elsewhere(tmp_path: Path) -> None:
-    emit(affine("net", BIG), tmp_path, target=C, version="1")
+    emit(affine("net", BIG), tmp_path, target=C)
     run(["make", "-s", "-C", str(tmp_path), f"BUILD={tmp_path / 'elsewhere'}"], Path("/"))
     check_library(tmp_path / "elsewhere" / "libnet.so", BIG)
 
 
 def test_objects_of_parameters_are_for_the_architecture_of_the_flags(tmp_path: Path, clang: str, cmake: str) -> None:
     """Flags alone name it where one compiler serves many."""
-    emit(affine("net", BIG), tmp_path, target=C, version="1")
+    emit(affine("net", BIG), tmp_path, target=C)
     flags = "--target=riscv64-linux-gnu -std=c11 -Werror"
     run(["make", "-s", f"CC={clang}", f"CFLAGS={flags}", "build/src/net_params.o"], tmp_path)
     options = [
@@ -107,7 +107,7 @@ def test_cmake_links_two_models_into_one_program(portable: bool, tmp_path: Path,
     """One with parameters in C, one with a binary file; in C++, through the targets."""
     for name, size in (("one", 12), ("two", BIG)):
         (tmp_path / name).mkdir()
-        emit(affine(name, size, seed=size), tmp_path / name, target=C, version="1")
+        emit(affine(name, size, seed=size), tmp_path / name, target=C)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.16)\nproject(app LANGUAGES C CXX)\nadd_subdirectory(one)\n"
         "add_subdirectory(two)\nadd_executable(app main.cpp)\n"
@@ -143,7 +143,7 @@ int main() {
 
 def test_an_installed_model_is_found(tmp_path: Path, cmake: str) -> None:
     (tmp_path / "net").mkdir()
-    emit(affine("net", BIG), tmp_path / "net", target=C, version="1")
+    emit(affine("net", BIG), tmp_path / "net", target=C)
     run([cmake, "-S", "net", "-B", "out", "-DCMAKE_INSTALL_PREFIX=" + str(tmp_path / "usr")], tmp_path)
     run([cmake, "--build", "out", "-j2", "--target", "install"], tmp_path)
     (tmp_path / "CMakeLists.txt").write_text(
@@ -160,7 +160,7 @@ def test_every_data_type_goes_in_and_out(count: int, tmp_path: Path) -> None:
     arrays = {str(d): values(d, 5, count).reshape(-1, 2, 3) for d in DTYPES}
     if count < 100:
         arrays |= {"scalar": np.array(2.5, np.float32), "empty": np.zeros((0, 3), np.float32)}
-    metadata = emit(copies("net", arrays), tmp_path, target=C, version="1")
+    metadata = emit(copies("net", arrays), tmp_path, target=C)
     assert (tmp_path / "src" / "net_params.bin").exists() == (count > 100) == (metadata["weights_bytes"] >= 64 << 10)
     run(["make", "-s", "-j2"], tmp_path)
     session = load(tmp_path / "build" / "libnet.so")
@@ -175,7 +175,7 @@ def test_every_data_type_goes_in_and_out(count: int, tmp_path: Path) -> None:
 def test_a_model_without_inputs(tmp_path: Path) -> None:
     program = copies("net", {"a": np.arange(6, dtype=np.int64)})
     program = replace(program, inputs=(), outputs=program.outputs[1:], steps=program.steps[1:])
-    emit(program, tmp_path, target=C, version="1")
+    emit(program, tmp_path, target=C)
     run(["make", "-s", "-j2"], tmp_path)
     flags = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only", "-Iinclude", "-Isrc"]
     run(["gcc", "-std=c99", *flags, *tmp_path.glob("*/*.c")], tmp_path)
@@ -184,7 +184,7 @@ def test_a_model_without_inputs(tmp_path: Path) -> None:
 
 
 def test_only_the_models_own_names_are_visible(tmp_path: Path) -> None:
-    emit(affine("net", BIG), tmp_path, target=C, version="1")
+    emit(affine("net", BIG), tmp_path, target=C)
     run(["make", "-s", "-j2"], tmp_path)
     rows = [line.split() for line in run(["nm", "-D", "build/libnet.so"], tmp_path).splitlines()]
     defined = {r[-1] for r in rows if len(r) == 3}
@@ -203,7 +203,7 @@ def test_sources_compile_without_warnings(
 ) -> None:
     if language[0].startswith("clang"):
         request.getfixturevalue("clang")
-    emit(affine("net", names=HOSTILE, node=HOSTILE[0]), tmp_path, target=TARGETS[target], version="1")
+    emit(affine("net", names=HOSTILE, node=HOSTILE[0]), tmp_path, target=TARGETS[target])
     strict = ["-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror"] + (["-pedantic"] if target == "c" else [])
     for source in [*tmp_path.glob("*/*.c")]:
         flags = [*TARGETS[target].cflags, "-O1", "-fsyntax-only", "-Iinclude", "-Isrc"]
@@ -211,7 +211,7 @@ def test_sources_compile_without_warnings(
 
 
 def test_hostile_names_are_kept_in_the_metadata_only(tmp_path: Path) -> None:
-    metadata = emit(affine("net", names=HOSTILE, node=HOSTILE[1]), tmp_path, target=C, version="1")
+    metadata = emit(affine("net", names=HOSTILE, node=HOSTILE[1]), tmp_path, target=C)
     assert [t["name"] for t in (*metadata["inputs"], *metadata["outputs"])] == list(HOSTILE)
     run(["make", "-s", "-j2"], tmp_path)
     check_library(tmp_path / "build" / "libnet.so", input_name=HOSTILE[0])
@@ -222,7 +222,7 @@ def test_model_names_that_are_taken(stem: str, tmp_path: Path, cmake: str) -> No
     """Files, targets and symbols are named after the model: none may hide one that builds need."""
     name = model_identifier(stem)
     assert model_identifier(name) == name
-    emit(affine(name), tmp_path, target=C, version="1")
+    emit(affine(name), tmp_path, target=C)
     run(["make", "-s", "-j2"], tmp_path)
     check_library(tmp_path / "build" / f"lib{name}.so", name=name)
     run([cmake, "-S", ".", "-B", "out"], tmp_path)
@@ -230,14 +230,14 @@ def test_model_names_that_are_taken(stem: str, tmp_path: Path, cmake: str) -> No
 
 def test_a_taken_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="math"):
-        emit(affine("math"), tmp_path, target=C, version="1")
+        emit(affine("math"), tmp_path, target=C)
     assert not any(tmp_path.iterdir())
 
 
 def test_tensors_that_differ_in_case_only(tmp_path: Path) -> None:
     """Macros are upper case: their names must differ as well."""
     program = affine("net", names=("v", "V"))
-    metadata = emit(program, tmp_path, target=C, version="1")
+    metadata = emit(program, tmp_path, target=C)
     assert metadata["inputs"][0]["c_name"] == "v"
     both = affine("net")
     twin = type(both)(
@@ -247,7 +247,7 @@ def test_tensors_that_differ_in_case_only(tmp_path: Path) -> None:
         steps=both.steps,
         plan=both.plan,
     )
-    metadata = emit(twin, tmp_path, target=C, version="1")
+    metadata = emit(twin, tmp_path, target=C)
     names = [t["c_name"].upper() for t in metadata["outputs"]]
     assert len(set(names)) == 2
 
@@ -255,7 +255,7 @@ def test_tensors_that_differ_in_case_only(tmp_path: Path) -> None:
 def test_the_same_program_gives_the_same_bytes(tmp_path: Path) -> None:
     def contents(folder: Path) -> dict[str, bytes]:
         folder.mkdir()
-        emit(affine("net", BIG), folder, target=C, version="1")
+        emit(affine("net", BIG), folder, target=C)
         return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
     first, second = contents(tmp_path / "a"), contents(tmp_path / "b")
@@ -266,13 +266,13 @@ def test_the_same_program_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_equal_kernels_and_equal_parameters_are_emitted_once(tmp_path: Path) -> None:
     program = affine("net")
-    metadata = emit(program, tmp_path, target=C, version="1")
+    metadata = emit(program, tmp_path, target=C)
     assert len(program.kernels) == 3 and metadata["kernels"] == 2  # the two additions are one function
     assert metadata["weights_bytes"] <= 64
 
 
 def test_bad_calls_have_statuses(tmp_path: Path) -> None:
-    emit(affine("net"), tmp_path, target=C, version="1")
+    emit(affine("net"), tmp_path, target=C)
     (tmp_path / "bad.c").write_text("""
 #include <stdio.h>
 #include "net.h"

@@ -77,7 +77,7 @@ def test_figures_at_the_edge(facts: dict[str, int], name: str) -> None:
 
 def test_a_dialect_that_nobody_knows(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="unknown dialect of target odd: 'c9'") as raised:
-        emit(affine("net", 12), tmp_path, target=replace(C, name="odd", dialect="c9"), version="1")
+        emit(affine("net", 12), tmp_path, target=replace(C, name="odd", dialect="c9"))
     assert raised.value.code == "target" and "did you mean 'c99'?" in raised.value.diagnostics[0].hint
 
 
@@ -126,12 +126,12 @@ def test_a_target_for_another_processor_is_one_value(tmp_path: Path) -> None:
     """Limited memory, parameters as arrays whatever their size; its kernels are C99."""
     ram = Space(name="ram", bytes=1 << 20)
     small = Target(name="small", l1=16 << 10, l2=64 << 10, budget=Budget(array_bytes=1 << 30), spaces=(ram,))
-    metadata = emit(affine("net", 20_000), tmp_path, target=small, version="1")
+    metadata = emit(affine("net", 20_000), tmp_path, target=small)
     assert metadata["memory"]["spaces"] == {"arena": "ram", "parameters": "ram"}
     assert metadata["target"] == "small" and not list(tmp_path.glob("src/*.bin"))
     tiny = replace(small, name="tiny", spaces=(replace(ram, bytes=1000),))
     with pytest.raises(AotcError, match=r"a run needs \d+ bytes of memory, tiny has 1000") as raised:
-        emit(affine("net", 20_000), tmp_path, target=tiny, version="1")
+        emit(affine("net", 20_000), tmp_path, target=tiny)
     assert raised.value.code == "memory"
 
 

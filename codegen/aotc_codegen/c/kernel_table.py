@@ -6,7 +6,7 @@ each kernel, in order.  An entry takes the addresses of the kernel's inputs, out
 and workspace buffers, in the order of `Kernel.params`; kernels for teams run with
 one thread.
 
-    emit_kernels([relu, dense], Path("build"), version="1.0")     # extern void (*const aotc_kernels[])(void *const *)
+    emit_kernels([relu, dense], Path("build"))     # extern void (*const aotc_kernels[])(void *const *)
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PREFIX: Final = "aotc"
 TABLE: Final = "aotc_kernels"
 
 
-def emit_kernels(kernels: Sequence[Kernel], directory: Path, *, version: str) -> list[dict[str, str]]:
+def emit_kernels(kernels: Sequence[Kernel], directory: Path) -> list[dict[str, str]]:
     """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals."""
     printed = print_kernels(kernels, PREFIX)
     team = any(kernel.team for kernel in kernels)
-    common = common_words(PREFIX, version, team)
+    common = common_words(PREFIX, team)
     externals = printed.external_files(PREFIX)
     entries = call_entries({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from aotc.tir import Kernel, Target
 from aotc.tir.plan.memory import lifetimes
@@ -19,6 +20,7 @@ from aotc_codegen.c.names import nodes_of
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.schedule import tensors_of
 
+VERSION: Final = version("aotc")
 #: Version of the layout of this file.
 FORMAT = 1
 #: What the error of a float32 output may be, relative to the standard deviation of the exact one; the second with
@@ -26,9 +28,7 @@ FORMAT = 1
 BOUND, APPROXIMATE_BOUND = 1e-5, 1e-4
 
 
-def describe(
-    program: Program, target: Target, version: str, kernels: Mapping[Kernel, str], params: Params
-) -> dict[str, Any]:
+def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params) -> dict[str, Any]:
     """The metadata of a program, ready for JSON."""
     plan, lives = program.plan, lifetimes(program)
     buffers = [
@@ -50,7 +50,7 @@ def describe(
     return {
         "generator": "aotc",
         "format": FORMAT,
-        "version": version,
+        "version": VERSION,
         "name": program.name,
         "target": target.name,
         "library": f"lib/lib{program.name}.so",

@@ -140,16 +140,14 @@ def _small(a: Value) -> Any:
     return None if facts.bits >= 8 or facts.is_bool else np.int8 if facts.is_signed else np.uint8
 
 
-def _bits(function: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
+def _bits(function: Callable[..., Value]) -> Callable[..., Value]:
     """`function` on integers, those of fewer than 8 bits carried by int8 or uint8."""
 
-    def apply(a: Value, b: Value) -> Value:
-        if isinstance(a, (int, bool)):
-            return function(a, b)
-        carrier = _small(a)
+    def apply(*args: Value) -> Value:
+        carrier = None if isinstance(args[0], int) else _small(args[0])
         if carrier is None:
-            return function(a, b)
-        return function(np.asarray(a).astype(carrier), np.asarray(b).astype(carrier)).astype(a.dtype)[()]
+            return function(*args)
+        return function(*(np.asarray(a).astype(carrier) for a in args)).astype(args[0].dtype)[()]
 
     return apply
 
@@ -174,10 +172,7 @@ def _width(a: Value) -> int:
 
 
 def _not(a: Value) -> Value:
-    if isinstance(a, (bool, np.bool_)) or (isinstance(a, np.ndarray) and a.dtype == np.bool_):
-        return np.logical_not(a)
-    carrier = None if isinstance(a, int) else _small(a)
-    return ~a if carrier is None else (~np.asarray(a).astype(carrier)).astype(a.dtype)[()]
+    return np.logical_not(a) if np.asarray(a).dtype == np.bool_ else ~a
 
 
 def _extreme(beyond: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
@@ -274,10 +269,11 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
 NAMESPACE: Final[dict[str, Any]] = {
     **{f.__name__[1:]: f for f in (_load, _take, _store, _put, _accumulate, _wrap64, _cast)},
     "dtypes": _NUMPY,
-    **{f"op{f.__name__}": f for f in (_div, _floordiv, _truncdiv, _truncmod, _not)},
+    **{f"op{f.__name__}": f for f in (_div, _floordiv, _truncdiv, _truncmod)},
     "op_min": _extreme(operator.lt),
     "op_max": _extreme(operator.gt),
     "op_floormod": lambda a, b: 0 if isinstance(b, int) and b == 0 else a % b,
+    "op_not": _bits(_not),
     "op_and": _bits(operator.and_),
     "op_or": _bits(operator.or_),
     "op_xor": _bits(operator.xor),

@@ -60,28 +60,24 @@ def _reduced(atom: Expr, access: Access) -> Linear:
     division = _division(atom)
     if division is None or math.inf in map(abs, bounds(division[0], access.ranges)):  # it may wrap around
         return Linear({atom: 1})
-    operand, divisor = division
+    operand, divisor, is_quotient = division
     form = linear(operand, access.ranges)
     for unit in sorted({math.gcd(divisor, c) for c in form.terms.values()} - {1}, reverse=True):
         whole, low = split_by(form, unit)
         if not access.is_within(low, unit):
             continue
-        if _is_quotient(atom):
+        if is_quotient:
             return linear(binary("floordiv", whole.expr(), divisor // unit), access.ranges)
         return low.plus(linear(binary("floormod", whole.expr(), divisor // unit), access.ranges), unit)
     return Linear({atom: 1})
 
 
-def _division(atom: Expr) -> tuple[Expr, int] | None:
-    """The operand and the divisor of a quotient or remainder."""
+def _division(atom: Expr) -> tuple[Expr, int, bool] | None:
+    """The operand and the divisor of a quotient or remainder, and whether it is the quotient."""
     match atom:
         case Binary(op="floordiv" | "floormod", b=Const(value=divisor)) if divisor > 0:
-            return atom.a, int(divisor)
+            return atom.a, int(divisor), atom.op == "floordiv"
     return None
-
-
-def _is_quotient(atom: Expr) -> bool:
-    return isinstance(atom, Binary) and atom.op == "floordiv"
 
 
 def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
@@ -136,9 +132,9 @@ def _determine(digits: Sequence[Linear], access: Access, var: Var, is_fixed: IsF
         return True
     for atom in known:
         division = _division(atom)
-        if division is None or _is_quotient(atom):
+        if division is None or division[2]:
             continue
-        quotient = linear(binary("floordiv", *division), access.ranges)
+        quotient = linear(binary("floordiv", *division[:2]), access.ranges)
         if all(a in known for a in quotient.terms):
             others = [Linear({a: 1}) for a in known if a is not atom]
             return _determine([*others, linear(division[0], access.ranges)], access, var, is_fixed)

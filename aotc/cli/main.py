@@ -24,7 +24,7 @@ from aotc.cli.watch import WATCH_OPTIONS, Watch
 from aotc.driver.cache import default_cache
 from aotc.driver.compile import compile
 from aotc.driver.replay import read_replay, replay
-from aotc.driver.toolchain import compiler_version, resolve_target
+from aotc.driver.toolchain import find_toolchain, resolve_target, version_of
 from aotc.ir import AotcError, PassTimingInstrument
 from aotc.measuring.bench import bench
 from aotc.measuring.contestants import RIVALS
@@ -122,7 +122,8 @@ def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     """What a report of the compilation says at its head beside what the compiler itself knows."""
     flags = shlex.join(options["cflags"])
     target = resolve_target(options["target"])
-    compiler = {"C compiler": compiler_version(options["cc"], target), "C flags": flags} if build else {}
+    said = version_of(find_toolchain(options["cc"], target=target)) if build else ""
+    compiler = {"C compiler": said, "C flags": flags} if build else {}
     return {"target": target.name, "accuracy": options["accuracy"], **compiler}
 
 

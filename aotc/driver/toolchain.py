@@ -178,13 +178,8 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
         raise AotcError("compiler-failed", f"{command[0]} {problem}", notes=notes, hint=hint)
 
 
-def compiler_version(cc: str | None = None, target: Target | None = None) -> str:
-    """What the compiler says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
-    return version_of(find_toolchain(cc, target=target))
-
-
 def version_of(toolchain: Toolchain) -> str:
-    """As `compiler_version`."""
+    """What the compiler says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
     said = _run([*toolchain.cc, "--version"], PROBE_SECONDS).output
     return (said.decode("utf-8", "backslashreplace").splitlines() or ["unknown"])[0]
 

@@ -34,7 +34,7 @@ from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_
 from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
 from aotc.driver.importing import is_exported_program, is_relay_text
-from aotc.driver.toolchain import compiler_version, require_cpu
+from aotc.driver.toolchain import find_toolchain, require_cpu, version_of
 from aotc.driver.tuning_store import cpu_model
 from aotc.ir import AotcError
 from aotc.measuring.contestants import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
@@ -198,7 +198,7 @@ def bench(
         judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.round(n) for n in threads]
-    compiler, python = compiler_version(chosen.cc), platform.python_version()
+    compiler, python = version_of(find_toolchain(chosen.cc)), platform.python_version()
     return {
         "model": str(model),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

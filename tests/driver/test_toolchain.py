@@ -14,14 +14,7 @@ from aotc_codegen.c.templates import render
 
 from aotc import relay
 from aotc.driver.compile import compile
-from aotc.driver.toolchain import (
-    ObjectCompiler,
-    Toolchain,
-    compiler_version,
-    find_toolchain,
-    resolve_target,
-    run_compiler,
-)
+from aotc.driver.toolchain import ObjectCompiler, Toolchain, find_toolchain, resolve_target, run_compiler, version_of
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.module import IRModule
 from aotc.tir.target import Target, get_target, host_target
@@ -163,7 +156,7 @@ def test_a_compiler_that_writes_nothing(tmp_path: Path) -> None:
 
 def test_compilers_may_write_in_any_encoding(tmp_path: Path) -> None:
     strange = script(tmp_path / "cc", r"printf 'gcc \344\377\n'; printf 'Fehl\344\n' >&2; exit 1")
-    assert compiler_version(str(strange)) == r"gcc \xe4\xff"
+    assert version_of(find_toolchain(str(strange))) == r"gcc \xe4\xff"
     with pytest.raises(AotcError) as caught:
         run_compiler([str(strange)], tmp_path)
     assert caught.value.diagnostics[0].notes == (r"Fehl\xe4",)

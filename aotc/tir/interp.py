@@ -12,8 +12,8 @@ The threads of kernels for teams take turns: each goes on until it waits for the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, TypeAlias
 
@@ -80,7 +80,7 @@ class CompiledKernel:
             array.flags.writeable = False
         runs = []
         for part in range(participants if kernel.team else 1):
-            scratch = [common[b] if b in common else _poison(b) for b in (*kernel.workspace, *kernel.stack)]
+            scratch = [common[b] if b in common else _poison(b) for b in (*kernel.workspace, *kernel.local)]
             runs.append(self.function(*arguments, *outputs, *scratch, part, participants))
         with np.errstate(all="ignore"):
             self._take_turns(runs[::-1] if backwards else runs)
@@ -160,6 +160,7 @@ class _Writer:
     mask: str = ""
     functions: dict[str, tuple[str, DType, bool]] = field(default_factory=dict)
     lazy: bool = True
+    fresh: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
 
     def formula(self, function: Function) -> str:
         """Python for a function of numbers or arrays."""
@@ -179,8 +180,9 @@ class _Writer:
         return name
 
     def kernel(self, kernel: Kernel) -> str:
-        arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.stack, PART, PARTS)
+        arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.local, PART, PARTS)
         self.lines.append(f"def kernel({', '.join(map(self.name, arguments))}):")
+        self.fresh = {"block": kernel.shared, "thread": kernel.stack}
         self.stmt(kernel.body, 1)
         self.line(1, "yield")
         return "\n".join(self.lines) + "\n"
@@ -240,7 +242,12 @@ class _Writer:
             self.vector = None
             self.arrays = set()
         else:
-            self.nested(f"for {self.name(loop.var)} in range({span})", loop.body, depth)
+            self.line(depth, f"for {self.name(loop.var)} in range({span}):")
+            for buffer in self.fresh.get(loop.kind, ()):  # nothing is left from the iteration before
+                self.line(depth + 1, f"{self.name(buffer)}[:] = const[{len(self.constants)}]")
+                self.constants.append(_poison(replace(buffer, size=1)))
+            self.stmt(loop.body, depth + 1)
+            self.line(depth + 1, "pass")
 
     def vector_stmt(self, stmt: Stmt, depth: int) -> None:
         if isinstance(stmt, Declare):

@@ -17,7 +17,18 @@ from aotc.tir import Buffer, Load, Var, bounds
 from aotc.tir import stmt as tir
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.expressions import TEXTS, address, assigned, bits, index, place, register_type, spelled, value
+from aotc_codegen.c.expressions import (
+    TEXTS,
+    address,
+    assigned,
+    bits,
+    index,
+    no_word,
+    place,
+    register_type,
+    spelled,
+    value,
+)
 from aotc_codegen.c.functions import define
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
@@ -133,6 +144,8 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
 
 def _for(scope: Scope, loop: tir.For) -> str:
     var = scope.name(loop.var)
+    if loop.kind in tir.LAUNCHED:
+        raise no_word(scope, f"a loop of kind {loop.kind!r}")
     scope.ranges[loop.var] = (bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1)
     step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
     begin = f"{scope.dialect.index} {var} = {index(scope, loop.begin)}"

@@ -88,3 +88,71 @@ def test_every_block_and_thread_finds_its_memory_unset() -> None:
     made = run_kernel(kernel, [np.zeros(100, np.float32)])[0]
     assert np.isnan(made).tolist() == [n % 16 > 0 for n in range(100)]
     assert isinstance(kernel.body, For)
+
+
+PRODUCT = """kernel "product" {
+  input x: float32[60] align 4
+  input w: float32[70] align 4
+  output y: float32[42] align 4
+  stack acc: float32[2] align 4
+  shared xs: float32[40] align 4
+  shared ws: float32[24] align 4
+  for b in 0..4 block {
+    for t in 0..8 thread {
+      for j in 0..2 { acc[j] = 0.0 }
+      for k in 0..3 {
+        for j in 0..2 {
+          for r in 0..2 {
+            let row: int64 = b // 2 * 4 + j * 2 + r
+            let kx: int64 = k * 4 + t % 4
+            xs[j * 20 + r * 10 + t % 4] = row < 6 & kx < 10 ? x[min(row, 5) * 10 + min(kx, 9)] : 0.0
+          }
+        }
+        for j in 0..2 {
+          let kw: int64 = k * 4 + j * 2 + t // 4
+          let col: int64 = b % 2 * 4 + t % 4
+          ws[(j * 2 + t // 4) * 6 + t % 4] = kw < 10 & col < 7 ? w[min(kw, 9) * 7 + min(col, 6)] : 0.0
+        }
+        sync
+        for c in 0..4 reduction {
+          for j in 0..2 {
+            acc[j] = fma(xs[j * 20 + t // 4 * 10 + c], ws[c * 6 + t % 4], acc[j])
+          }
+        }
+        sync
+      }
+      for j in 0..2 {
+        if b // 2 * 4 + j * 2 + t // 4 < 6 & b % 2 * 4 + t % 4 < 7 {
+          y[(b // 2 * 4 + j * 2 + t // 4) * 7 + b % 2 * 4 + t % 4] = acc[j]
+        }
+      }
+    }
+  }
+}
+"""
+"""x[6, 10] times w[10, 7] in tiles of 4 x 4 with borders: two products of each thread, three steps of shared memory."""
+
+
+def product(text: str, backwards: bool) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    x, w = (rng.integers(-9, 9, n).astype(np.float32) for n in (60, 70))
+    made = run_kernel(parse_kernel(text), [x, w], backwards=backwards)[0]
+    return made.reshape(6, 7) - x.reshape(6, 10) @ w.reshape(10, 7)
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_threads_run_from_barrier_to_barrier(backwards: bool) -> None:
+    assert not product(PRODUCT, backwards).any()
+
+
+def test_a_barrier_that_lacks_is_seen_in_one_order() -> None:
+    first, second = (k for k in range(len(PRODUCT)) if PRODUCT.startswith("sync", k))
+    for at in (first, second):
+        text = PRODUCT[:at] + PRODUCT[at + 4 :]
+        assert product(text, backwards=False).any() or product(text, backwards=True).any()
+
+
+def test_threads_that_wait_in_vain() -> None:
+    text = PRODUCT.replace("        sync\n        for c", "        if t < 7 { sync }\n        for c")
+    with pytest.raises(AotcError, match="of 8 threads wait for the others, who are done"):
+        product(text, backwards=False)

@@ -7,6 +7,7 @@ include_dir()                  # .../aotc_runtime_c/include, for -I
 source_dir()                   # .../aotc_runtime_c/src
 sources()                      # (.../include/aotc.h, .../src/aotc_rt.c)
 sources(pool=True)             # these, and aotc_team.h, aotc_pool.h, aotc_pool.c
+cuda_sources()                 # (.../include/aotc_cuda.h, .../src/aotc_cuda.c, ...)
 loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader.c)
 """
 
@@ -32,6 +33,13 @@ def sources(*, pool: bool = False) -> tuple[Path, ...]:
     found = include_dir() / "aotc.h", source_dir() / "aotc_rt.c"
     more = include_dir() / "aotc_team.h", include_dir() / "aotc_pool.h", source_dir() / "aotc_pool.c"
     return (*found, *more) if pool else found
+
+
+def cuda_sources() -> tuple[Path, ...]:
+    """The headers and sources that projects for GPUs contain as well."""
+    src = source_dir()
+    files = src / "aotc_cuda_driver.h", src / "aotc_cuda.c", src / "aotc_cuda_session.c"
+    return include_dir() / "aotc_cuda.h", *files
 
 
 def loader_sources() -> tuple[Path, ...]:

@@ -81,6 +81,7 @@ from aotc.tir.stmt import walk_stmts as walk_stmts
 from aotc.tir.target import TARGETS as TARGETS
 from aotc.tir.target import Budget as Budget
 from aotc.tir.target import C as C
+from aotc.tir.target import Gpu as Gpu
 from aotc.tir.target import Target as Target
 from aotc.tir.target import Threads as Threads
 from aotc.tir.te import ExternProgram as ExternProgram

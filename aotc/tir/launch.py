@@ -4,7 +4,8 @@
     for b in 0..56 block { for t in 0..128 thread { ... } }    # launch_of: 56 blocks of 128 threads
 
 Everything else is inside these two loops, which count from 0 to literals.  The threads of one block share the memory in
-`Kernel.shared` and meet at every `Sync`; each has a `Kernel.stack` of its own.
+`Kernel.shared` and meet at every `Sync`; each has a `Kernel.stack` of its own.  Loops that deal out their iterations,
+`for n in 128 * b + t..N step 7168`, are proven to give each value of n to one thread.
 """
 
 from __future__ import annotations

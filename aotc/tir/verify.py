@@ -30,9 +30,26 @@ from aotc.tir import (
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.launch import launch_of, uses_device
 from aotc.tir.loops.dependence import inside, read, why_not, written
+from aotc.tir.loops.launched import why_not_at_once
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
-from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Block, Comment, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import (
+    KINDS,
+    LAUNCHED,
+    PART,
+    PARTS,
+    Assign,
+    Block,
+    Comment,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    While,
+)
 
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
@@ -165,7 +182,8 @@ class _Checker:
         if loop.var in scope.visible:
             self.report(f"loop variable {loop.var.name} is in use already")
         own = {"block": self.kernel.local, "thread": self.kernel.stack}.get(loop.kind, ())
-        if (problem := why_not(loop, scope.ranges, scope.visible, {*own, *self.unread})) is not None:
+        proven = why_not_at_once if loop.kind in LAUNCHED else why_not
+        if (problem := proven(loop, scope.ranges, scope.visible, {*own, *self.unread})) is not None:
             self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs

@@ -83,6 +83,54 @@ def test_threads_that_write_one_element_are_refused() -> None:
         verify(parse_kernel(DOUBLE.replace("y[b * 16 + t]", "y[b + t]")))
 
 
+DEALT = """kernel "deal" {
+  input x: float32[1000] align 4
+  output y: float32[1000] align 4
+  for b in 0..7 block {
+    for t in 0..16 thread {
+      if b < 3 {
+        for n in b * 16 + t..600 step 48 { y[n % 30 * 20 + n // 30] = x[n] }
+      } else {
+        for n in b * 16 + t - 48..400 step 64 { y[600 + n] = x[600 + n] }
+      }
+    }
+  }
+}
+"""
+
+
+def test_iterations_that_loops_deal_out() -> None:
+    kernel = parse_kernel(DEALT)
+    verify(kernel)
+    x = np.arange(1000, dtype=np.float32)
+    for backwards in (False, True):
+        made = run_kernel(kernel, [x], backwards=backwards)[0]
+        np.testing.assert_array_equal(made, [*x[:600].reshape(20, 30).T.reshape(-1), *x[600:]])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("step 48", "step 47"),  # some values are dealt out twice
+        ("b < 3", "b < 4"),
+        ("b * 16 + t..600", "b * 15 + t..600"),
+        ("n % 30 * 20", "n % 30 * 19"),
+        ("..600 step", "..601 step"),  # the parts overlap
+        ("= x[n]", "= y[n]"),
+        ("b < 3", "y[700] < 1.0"),
+    ],
+)
+def test_iterations_that_meet(old: str, new: str) -> None:
+    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+        verify(parse_kernel(DEALT.replace(old, new)))
+
+
+def test_scratch_that_all_threads_share_is_not_private() -> None:
+    text = DOUBLE.replace("stack own", "workspace own").replace("float32[2] align 4", "float32[2] align 4 private")
+    with pytest.raises(AotcError, match="loop over b is not block: iterations may touch the same elements of own"):
+        verify(parse_kernel(text))
+
+
 def test_every_block_and_thread_finds_its_memory_unset() -> None:
     kernel = parse_kernel(DOUBLE.replace("own[1] = x[b * 16 + t]", "if t < 1 { own[1] = 1.0 }"))
     made = run_kernel(kernel, [np.zeros(100, np.float32)])[0]

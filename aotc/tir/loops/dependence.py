@@ -279,7 +279,7 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
     accesses: Accesses = {buffer: [] for buffer in written(loop.body)}
     collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
     for buffer, found in accesses.items():
-        if buffer in unread or _differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
+        if buffer in unread or differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
             continue
         stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Intrinsic)) and s.buffer is buffer]
         if not _accumulates(buffer, stores, reads):
@@ -324,7 +324,7 @@ def _is_filled_first(buffer: Buffer, loop: For) -> bool:
     return False
 
 
-def _differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
+def differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
     """Whether places of different iterations differ, as they are written or with fewer digits."""
     if _apart(accesses, loop, fixed):
         return True

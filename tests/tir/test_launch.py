@@ -150,11 +150,9 @@ PRODUCT = """kernel "product" {
       for j in 0..2 { acc[j] = 0.0 }
       for k in 0..3 {
         for j in 0..2 {
-          for r in 0..2 {
-            let row: int64 = b // 2 * 4 + j * 2 + r
-            let kx: int64 = k * 4 + t % 4
-            xs[j * 20 + r * 10 + t % 4] = row < 6 & kx < 10 ? x[min(row, 5) * 10 + min(kx, 9)] : 0.0
-          }
+          let row: int64 = b // 2 * 4 + j * 2 + t // 4
+          let kx: int64 = k * 4 + t % 4
+          xs[j * 20 + t // 4 * 10 + t % 4] = row < 6 & kx < 10 ? x[min(row, 5) * 10 + min(kx, 9)] : 0.0
         }
         for j in 0..2 {
           let kw: int64 = k * 4 + j * 2 + t // 4
@@ -190,6 +188,7 @@ def product(text: str, backwards: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_threads_run_from_barrier_to_barrier(backwards: bool) -> None:
+    verify(parse_kernel(PRODUCT))
     assert not product(PRODUCT, backwards).any()
 
 
@@ -198,9 +197,116 @@ def test_a_barrier_that_lacks_is_seen_in_one_order() -> None:
     for at in (first, second):
         text = PRODUCT[:at] + PRODUCT[at + 4 :]
         assert product(text, backwards=False).any() or product(text, backwards=True).any()
+        with pytest.raises(AotcError, match=r"iterations may touch the same elements of [wx]s"):
+            verify(parse_kernel(text))
 
 
 def test_threads_that_wait_in_vain() -> None:
     text = PRODUCT.replace("        sync\n        for c", "        if t < 7 { sync }\n        for c")
     with pytest.raises(AotcError, match="of 8 threads wait for the others, who are done"):
         product(text, backwards=False)
+
+
+SUM = """kernel "sum" {
+  input x: float32[300] align 4
+  output y: float32[3] align 4
+  shared part: float32[16] align 4
+  for b in 0..3 block {
+    for t in 0..16 thread {
+      let total: float32 = 0.0
+      for k in t..100 step 16 { total = total + x[b * 100 + k] }
+      part[t] = total
+      sync
+      if t < 8 { part[t] = part[t] + part[t + 8] }
+      sync
+      if t < 4 { part[t] = part[t] + part[t + 4] }
+      sync
+      if t < 1 { y[b] = part[t] + part[t + 1] + part[t + 2] + part[t + 3] }
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_sums_of_a_block(backwards: bool) -> None:
+    verify(parse_kernel(SUM))
+    x = np.arange(300, dtype=np.float32)
+    made = run_kernel(parse_kernel(SUM), [x], backwards=backwards)[0]
+    np.testing.assert_array_equal(made, x.reshape(3, 100).sum(1))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_sums_without_a_barrier(number: int) -> None:
+    parts = SUM.split("sync")
+    text = "sync".join(parts[: number + 1]) + "sync".join(parts[number + 1 :])
+    with pytest.raises(AotcError, match="iterations may touch the same elements of part"):
+        verify(parse_kernel(text))
+
+
+TURNS = """kernel "turns" {
+  input x: float32[64] align 4
+  output y: float32[64] align 4
+  shared tile: float32[16] align 4
+  for b in 0..1 block {
+    for t in 0..8 thread {
+      tile[t] = x[t]
+      sync
+      for k in 0..4 {
+        tile[8 + t] = x[k * 16 + 8 + t]
+        y[k * 16 + t] = tile[7 - t]
+        sync
+        if k < 3 { tile[t] = x[min(k + 1, 3) * 16 + t] }
+        y[k * 16 + 8 + t] = tile[15 - t]
+        sync
+      }
+    }
+  }
+}
+"""
+"""Halves of a tile by turns: one is read while the other one is written."""
+
+
+def test_halves_of_a_tile_by_turns() -> None:
+    verify(parse_kernel(TURNS))
+    x = np.arange(64, dtype=np.float32)
+    for backwards in (False, True):
+        made = run_kernel(parse_kernel(TURNS), [x], backwards=backwards)[0]
+        np.testing.assert_array_equal(made, x.reshape(8, 8)[:, ::-1].reshape(-1))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tile[8 + t]", "tile[6 + t]", "iterations may touch the same elements of tile"),
+        ("      sync\n      for k", "      for k", "iterations may touch the same elements of tile"),
+        ("        sync\n        if k", "        if k", "iterations may touch the same elements of tile"),
+        ("sync\n      }", "}", "iterations may touch the same elements of tile"),  # of one round and the next
+        ("sync\n      }", "if k < 2 { sync } }", "iterations may touch the same elements of tile"),
+        (
+            "      y[k * 16 + t]",
+            "for i in 0..2 { if i < k { sync } } y[k * 16 + t]",
+            "a barrier inside a loop is under a",
+        ),
+        ("sync\n      for k", "if t < 4 { sync }\n      for k", "a barrier is under control that is not alike"),
+        ("in 0..4 {", "in 0..min(t, 4) {", "a barrier is under control that is not alike"),
+        ("in 0..4 {", "in 0..4 { let r: int64 = 0 r = t while r < 9 { sync r = r + 1 }", "a barrier is under control"),
+    ],
+)
+def test_phases_that_meet_and_barriers_that_some_miss(old: str, new: str, message: str) -> None:
+    assert TURNS.count(old) == 1
+    with pytest.raises(AotcError, match=message):
+        verify(parse_kernel(TURNS.replace(old, new)))
+
+
+def test_a_barrier_that_all_threads_of_a_block_meet_or_miss() -> None:
+    text = TURNS.replace("in 0..1 block", "in 0..2 block").replace("in 0..4 {", "in b * 2..b * 2 + 2 {")
+    text = text.replace("x[t]", "x[b * 32 + t]").replace(
+        "sync\n      for k", "if b < 1 { sync } else { sync }\n      for k"
+    )
+    verify(parse_kernel(text))
+    x = np.arange(64, dtype=np.float32)
+    made = run_kernel(parse_kernel(text), [x])[0]
+    np.testing.assert_array_equal(made, x.reshape(8, 8)[:, ::-1].reshape(-1))
+    with pytest.raises(AotcError, match="iterations may touch the same elements of tile"):
+        verify(parse_kernel(text.replace("{ sync } else { sync }", "{ sync }")))

@@ -135,12 +135,12 @@ def collect(
             places.enter(s)
         if closely and isinstance(s, Declare) and s.var.dtype == INDEX and s.var not in changing:
             places.registers[s.var] = substitute(s.value, places.registers)
-        for buffer, index, lanes in _touched(s, reads=reads, stores=stores):
+        for buffer, index, lanes in touched(s, reads=reads, stores=stores):
             if buffer in found:
                 found[buffer].append(places.access(index, lanes))
 
 
-def _touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
+def touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
     """The buffers, first elements and numbers of elements that a statement itself reads and writes."""
     if isinstance(stmt, Intrinsic):
         for row in range(stmt.size):
@@ -226,7 +226,7 @@ def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> 
         case For() if counted(stmt):
             return _written_places(stmt.body, buffer, {**values, stmt.var: counted(stmt)})
         case Store() | Intrinsic() if stmt.buffer is buffer:
-            return set().union(*(_elements(index, n, values) or () for _, index, n in _touched(stmt, reads=False)))
+            return set().union(*(_elements(index, n, values) or () for _, index, n in touched(stmt, reads=False)))
         case _:
             return set()
 
@@ -241,7 +241,7 @@ def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
             low, high = ranges[s.var] = range_of(s, ranges)
             if -math.inf < low and high < math.inf:
                 values[s.var] = range(int(low), int(max(low, high)) + 1)
-        for place in (place for place in _touched(s, stores=False) if place[0] is buffer):
+        for place in (place for place in touched(s, stores=False) if place[0] is buffer):
             elements = _elements(place[1], place[2], values)
             if elements is None:
                 return None
@@ -329,7 +329,7 @@ def differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
     if _apart(accesses, loop, fixed):
         return True
     found = [plain(access) for access in accesses]
-    if _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: _is_fixed(atom, fixed)):
+    if _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: is_fixed(atom, fixed)):
         return True
     return len(counted(loop)) <= _FEW and _are_counted_apart(accesses, loop)
 
@@ -360,7 +360,7 @@ def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
         return False
     span = _span(factor, loop)
     common = set.intersection(*(set(access.form.terms.items()) for access in accesses))
-    same = {loop.var, *(atom for atom, _ in common if _is_fixed(atom, fixed))}
+    same = {loop.var, *(atom for atom, _ in common if is_fixed(atom, fixed))}
     rests = [{a: c for a, c in access.form.terms.items() if a not in same} for access in accesses]
     unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) > span))
     consts = sorted({access.form.const for access in accesses})
@@ -368,7 +368,7 @@ def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
     return any(_steps_apart(accesses, rests, loop, factor, u) for u in (unit, *sorted(rows)))
 
 
-def _is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
+def is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
     """Whether a term has one value in all iterations."""
     return all(n in fixed if isinstance(n, Var) else not isinstance(n, Load) for n in walk(atom))
 

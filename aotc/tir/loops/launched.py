@@ -9,12 +9,13 @@ In: a loop over blocks, or over threads, and the ranges of the variables around 
 from __future__ import annotations
 
 import math
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from itertools import combinations
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var
+from aotc.tir.loops.counted import are_counted_apart
 from aotc.tir.loops.dependence import (
     Accesses,
     Ranges,
@@ -28,26 +29,30 @@ from aotc.tir.loops.dependence import (
     written,
 )
 from aotc.tir.loops.digits import Access
+from aotc.tir.loops.phases import Phases
 from aotc.tir.simplify import Linear, conjuncts, half_space, linear
 from aotc.tir.stmt import Block, For, If, Stmt, stmt_children
 
 _OPPOSITES: Final = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 
 
-def why_not_at_once(loop: For, ranges: Ranges, fixed: Container[Var], own: Container[Buffer]) -> str | None:
+def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Container[Buffer]) -> str | None:
     """What speaks against running all iterations of a loop over blocks or threads at once; None if nothing does.
 
     ranges   of the variables around it, as far as they are known
     fixed    all variables around it
     own      memory of which each iteration has its own, or that nothing reads
     """
-    ranges = inside([loop], ranges)
-    accesses: Accesses = {buffer: [] for buffer in written(loop.body) if buffer not in own}
-    collect(loop.body, ranges, accesses, closely=True)
-    for buffer, found in accesses.items():
-        if not (differ(found, loop, fixed) or _are_dealt_out(buffer, loop, ranges, fixed)):
-            return f"iterations may touch the same elements of {buffer.name}"
-    return None
+    phases = Phases.of(loop, inside([loop], ranges), own)
+    ranges, fixed = phases.ranges, {*fixed, *phases.rounds}
+    for phase in phases.found:
+        accesses: Accesses = {buffer: [] for buffer in written(phase) if buffer not in own}
+        collect(phase, ranges, accesses, closely=True)
+        for buffer, found in accesses.items():
+            apart = differ(found, loop, fixed) or _are_dealt_out(buffer, replace(loop, body=phase), ranges, fixed)
+            if not apart and not are_counted_apart(buffer, phase, loop, ranges, fixed):
+                return f"iterations may touch the same elements of {buffer.name}"
+    return phases.problem
 
 
 def _are_dealt_out(buffer: Buffer, loop: For, ranges: Ranges, fixed: Container[Var]) -> bool:

@@ -45,7 +45,7 @@ install_packages() {
 
 install_tools() {
   missing=""
-  for tool in clang cmake; do
+  for tool in clang cmake g++; do
     command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
   done
   for machine in aarch64 riscv64; do

@@ -125,6 +125,52 @@ def test_iterations_that_meet(old: str, new: str) -> None:
         verify(parse_kernel(DEALT.replace(old, new)))
 
 
+TILES = """kernel "tiles" {
+  input x: float32[50] align 4
+  output y: float32[4600] align 4
+  for b in 0..6 block {
+    for t in 0..16 thread {
+      for i in 0..2 {
+        for j in 0..4 {
+          let m: int64 = b // 3 * 32 + i * 16 + t // 4 * 4 + j
+          for k in 0..8 {
+            let n: int64 = b % 3 * 32 + k * 4 + t % 4
+            if m < 50 & n < 90 { y[m * 90 + n] = x[m] }
+          }
+        }
+      }
+    }
+  }
+}
+"""
+"""Tiles of 32 x 32 with borders, of which each thread has 8 x 8."""
+
+
+@pytest.mark.parametrize("place", ["m * 90 + n", "n * 50 + m", "(m // 10 * 90 + n) * 10 + m % 10 + 70"])
+def test_places_that_registers_tell_apart(place: str) -> None:
+    verify(parse_kernel(TILES.replace("m * 90 + n", place)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("m * 90 + n", "m * 89 + n"),  # the border of one row is the beginning of the next
+        ("m * 90 + n", "m // 10 * 900 + n * 10 + m % 11"),
+        ("m * 90 + n", "n"),
+        ("n < 90", "n < 91"),
+        ("t % 4\n", "t % 3\n"),
+        ("b % 3", "b % 2"),
+        ("t // 4 * 4", "t // 4 * 3"),
+        ("= x[m]", "= y[m]"),
+        ("let n: int64 =", "let n: int64 = 0 n ="),
+    ],
+)
+def test_places_that_registers_do_not_tell_apart(old: str, new: str) -> None:
+    assert old in TILES
+    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+        verify(parse_kernel(TILES.replace(old, new)))
+
+
 def test_scratch_that_all_threads_share_is_not_private() -> None:
     text = DOUBLE.replace("stack own", "workspace own").replace("float32[2] align 4", "float32[2] align 4 private")
     with pytest.raises(AotcError, match="loop over b is not block: iterations may touch the same elements of own"):

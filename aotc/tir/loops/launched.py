@@ -9,12 +9,12 @@ In: a loop over blocks, or over threads, and the ranges of the variables around 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable
-from dataclasses import replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
 
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var, substitute, walk
 from aotc.tir.loops.counted import are_counted_apart
 from aotc.tir.loops.dependence import (
     Accesses,
@@ -23,6 +23,7 @@ from aotc.tir.loops.dependence import (
     differ,
     disjoint,
     inside,
+    is_fixed,
     loads,
     range_of,
     read,
@@ -30,9 +31,10 @@ from aotc.tir.loops.dependence import (
 )
 from aotc.tir.loops.digits import Access
 from aotc.tir.loops.phases import Phases
-from aotc.tir.simplify import Linear, conjuncts, half_space, linear
-from aotc.tir.stmt import Block, For, If, Stmt, stmt_children
+from aotc.tir.simplify import Linear, bounds, conjuncts, half_space, linear, linear_bounds
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, stmt_children, walk_stmts
 
+_Counters = Mapping[Var, Expr]
 _OPPOSITES: Final = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 
 
@@ -49,49 +51,99 @@ def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Contai
         accesses: Accesses = {buffer: [] for buffer in written(phase) if buffer not in own}
         collect(phase, ranges, accesses, closely=True)
         for buffer, found in accesses.items():
-            apart = differ(found, loop, fixed) or _are_dealt_out(buffer, replace(loop, body=phase), ranges, fixed)
+            apart = differ(found, loop, fixed) or _Dealt(buffer, loop, fixed).is_own(phase, ranges)
             if not apart and not are_counted_apart(buffer, phase, loop, ranges, fixed):
                 return f"iterations may touch the same elements of {buffer.name}"
     return phases.problem
 
 
-def _are_dealt_out(buffer: Buffer, loop: For, ranges: Ranges, fixed: Container[Var]) -> bool:
-    """Whether loops inside deal out iterations with places of their own: `for n in 256 * b + t..9999 step 1024`.
+@dataclass(slots=True)
+class _Dealt:
+    """Follows the statements of a loop over blocks or threads to those that touch a buffer.
 
-    Each loop tells by the value of its variable which iteration of `loop` has it, and by a place which value uses it.
+    parts   the places that were found to be an iteration's own
     """
-    parts: list[list[Access]] = []
-    stack: list[tuple[Stmt, Ranges]] = [(loop.body, ranges)]
-    while stack:
-        stmt, known = stack.pop()
-        if buffer not in written(stmt) | read(stmt):
-            continue
-        if any(load.buffer is buffer for load in loads(stmt)):
+
+    buffer: Buffer
+    loop: For
+    fixed: set[Var]
+    parts: list[list[Access]] = field(default_factory=list)
+
+    def is_own(self, stmt: Stmt, ranges: Ranges) -> bool:
+        """Whether no two iterations touch one place of the buffer."""
+        return self.out(stmt, ranges, {}) and all(disjoint(a, b) for a, b in combinations(self.parts, 2))
+
+    def out(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
+        """Whether registers and loops deal out places to iterations of the loop: `n = 256 * b + t` does.
+
+        A place tells which values of these counters have it, and they tell which iteration.
+        """
+        if self.buffer not in written(stmt) | read(stmt):
+            return True
+        if counters and self.are_own(stmt, ranges, counters):
+            return True
+        if any(load.buffer is self.buffer for load in loads(stmt)):
             return False
         match stmt:
             case For(step=step) if step > 1:
-                low, high = range_of(stmt, known)
+                turn, begin = Var(stmt.var.name), substitute(stmt.begin, counters)
+                low, high = range_of(stmt, ranges)
                 if high == math.inf:
                     return False
-                turn = Var(stmt.var.name)
-                counter = linear(stmt.begin, known).plus(Linear({turn: step}))
-                turns = {**known, turn: (0, (high - low) // step)}
-                found: Accesses = {buffer: []}
-                collect(stmt.body, {**known, stmt.var: (low, high)}, found, closely=True)
-                values = _within(replace(stmt, step=1), {stmt.var: (low, high)})
-                told = differ([Access(counter, 1, turns, {})], _within(loop, known), fixed)
-                if not (told and differ(found[buffer], values, fixed)):
-                    return False
-                parts.append(found[buffer])
+                ranges = {**ranges, stmt.var: (low, high), turn: (0, (high - low) // step)}
+                return self.out(stmt.body, ranges, {**counters, stmt.var: begin + turn * step})
             case For():
-                stack.append((stmt.body, inside([stmt], known)))
+                return self.out(stmt.body, inside([stmt], ranges), counters)
             case If():
-                stack += [(s, _narrowed(known, stmt.cond, s is stmt.then)) for s in stmt_children(stmt)]
+                branches = ((s, _narrowed(ranges, stmt.cond, s is stmt.then)) for s in stmt_children(stmt))
+                return all(self.out(s, known, counters) for s, known in branches)
             case Block():
-                stack += [(s, known) for s in stmt.stmts]
-            case _:
+                return self.in_order(stmt.stmts, ranges, counters)
+        return False
+
+    def in_order(self, stmts: Sequence[Stmt], ranges: Ranges, counters: _Counters) -> bool:
+        """Whether statements behind one another are dealt out."""
+        changing = {s.var for stmt in stmts for s in walk_stmts(stmt) if isinstance(s, Assign)}
+        for k, stmt in enumerate(stmts):
+            if not (isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing):
+                if not self.out(stmt, ranges, counters):
+                    return False
+                continue
+            ranges = {**ranges, stmt.var: bounds(stmt.value, ranges)}
+            if is_fixed(stmt.value, self.fixed):
+                self.fixed = {*self.fixed, stmt.var}
+                continue
+            self.fixed = self.fixed - {stmt.var}
+            counters = {**counters, stmt.var: substitute(stmt.value, counters)}
+            if self.buffer in read(stmt) or self.are_own(Block(stmts[k + 1 :]), ranges, counters):
+                return self.buffer not in read(stmt)
+        return True
+
+    def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
+        """Whether the places of a statement tell the values of counters, and these the iteration."""
+        places: Accesses = {self.buffer: []}
+        collect(stmt, ranges, places, closely=True)
+        found = places[self.buffer]
+        used = {n for access in found for atom in access.form.terms for n in walk(atom)}
+        least = Linear(const=min((access.form.const for access in found), default=0))
+        moved = [access._replace(form=access.form.plus(least, -1)) for access in found]
+        told, unit = Linear(), 1
+        for var, value in counters.items():
+            if var not in used:
+                continue
+            form = linear(value, ranges)
+            (low, high), (first, last) = ranges[var], linear_bounds(form, ranges)
+            if math.inf in (-low, high, -first, last):
                 return False
-    return all(disjoint(a, b) for a, b in combinations(parts, 2))
+            values = For(var, Const(int(high) + 1, INDEX), stmt, begin=Const(int(low), INDEX))
+            if not (differ(found, values, self.fixed) or differ(moved, values, self.fixed)):
+                return False
+            told = told.plus(form, unit).plus(Linear(const=-int(first) * unit))
+            unit *= int(last - first) + 1
+        if not differ([Access(told, 1, ranges, {})], _within(self.loop, ranges), self.fixed):
+            return False
+        self.parts.append(found)
+        return True
 
 
 def _within(loop: For, ranges: Ranges) -> For:

@@ -6,6 +6,10 @@
 
 #include "aotc_cuda.h"
 
+static const aotc_model *info(void) {
+  return NULL;
+}
+
 int main(void) {
   aotc_cuda_program program;
   aotc_cuda *opened;
@@ -13,6 +17,7 @@ int main(void) {
   char message[256], cut[8];
   int status;
   memset(&program, 0, sizeof program);
+  program.info = info;
   program.least_driver = 12000;
   status = aotc_cuda_open(&program, 0, &opened, message, sizeof message);
   printf("%d %s\n", status, message);

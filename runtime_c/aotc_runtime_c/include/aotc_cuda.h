@@ -5,12 +5,12 @@
  * as C++.  A model called NAME declares in NAME.h what is used here:
  *
  *   aotc_cuda *opened;             // once for each device
- *   NAME_session *session;         // once for each thread
+ *   aotc_cuda_session *session;    // once for each thread
  *   char message[256];
- *   int status = NAME_open(0, &opened, message, sizeof message);
- *   if (status == AOTC_OK) status = NAME_session_open(opened, &session);
+ *   int status = aotc_cuda_open(NAME_program(), 0, &opened, message, 256);
+ *   if (status == AOTC_OK) status = aotc_cuda_session_open(opened, &session);
  *   if (status == AOTC_OK) status = NAME_run(&in, &out, session, NULL);
- *   NAME_session_close(session);
+ *   aotc_cuda_session_close(session);
  *   aotc_cuda_close(opened);
  *
  * Opening takes memory on the device and in the host; runs take none.
@@ -66,8 +66,13 @@ typedef struct aotc_cuda_arg {
   uint64_t offset;
 } aotc_cuda_arg;
 
+typedef struct aotc_cuda aotc_cuda;
+typedef struct aotc_cuda_session aotc_cuda_session;
+typedef struct aotc_cuda_calls aotc_cuda_calls;
+
 typedef struct aotc_cuda_program {
-  const aotc_model *model;
+  const aotc_model *(*info)(void);
+  const aotc_cuda_calls *calls; /* for loaders: those that it was linked with */
   const aotc_cuda_image *images;
   const aotc_cuda_kernel *kernels;
   const aotc_cuda_step *steps;
@@ -82,9 +87,6 @@ typedef struct aotc_cuda_program {
 } aotc_cuda_program;
 
 /* --- the calls */
-
-typedef struct aotc_cuda aotc_cuda;
-typedef struct aotc_cuda_session aotc_cuda_session;
 
 enum {
   /* Return before the results are there.  Pointers stay in use until the
@@ -147,8 +149,23 @@ int aotc_cuda_run(aotc_cuda_session *session, const void *const *inputs,
  * "CUDA_ERROR_ILLEGAL_ADDRESS"; never NULL. */
 const char *aotc_cuda_error(const aotc_cuda_session *session);
 
-/* Which program a session runs. */
-const aotc_cuda_program *aotc_cuda_program_of(const aotc_cuda_session *session);
+/* The calls above. */
+struct aotc_cuda_calls {
+  int (*open)(const aotc_cuda_program *program, int32_t device,
+              aotc_cuda **opened, char *message, size_t message_bytes);
+  void (*close)(aotc_cuda *opened);
+  int (*session_open)(aotc_cuda *opened, aotc_cuda_session **session);
+  void (*session_close)(aotc_cuda_session *session);
+  const char *(*error)(const aotc_cuda_session *session);
+};
+
+extern const aotc_cuda_calls aotc_cuda_functions;
+
+/* What loaders look up in the shared library of a model for GPUs, beside
+ * AOTC_ENTRY_SYMBOL; `run` of the aotc_model takes a session as its
+ * workspace. */
+#define AOTC_CUDA_SYMBOL "aotc_model_cuda_program"
+typedef const aotc_cuda_program *(*aotc_cuda_fn)(void);
 
 #ifdef __cplusplus
 }

@@ -172,6 +172,7 @@ int aotc_cuda_open(const aotc_cuda_program *program, int32_t device,
                                              sizeof c->functions[0]);
   if (c == NULL) return told(AOTC_ERROR_HOST_MEMORY, message, message_bytes);
   c->program = program;
+  c->model = program->info();
   c->message = message;
   c->message_bytes = message_bytes;
   status = load_driver(c);

@@ -112,6 +112,7 @@ typedef struct aotc_cuda_driver {
 /* A program on a device. */
 struct aotc_cuda {
   const aotc_cuda_program *program;
+  const aotc_model *model;
   aotc_cuda_driver call;
   char *message; /* of the caller, while it is opened */
   size_t message_bytes;

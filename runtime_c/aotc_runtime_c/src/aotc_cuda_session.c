@@ -52,7 +52,7 @@ static uint64_t rounded(uint64_t bytes) {
 
 static CUdeviceptr value_of(const aotc_cuda_session *s,
                             const aotc_cuda_arg *arg) {
-  const int32_t inputs = s->cuda->program->model->num_inputs;
+  const int32_t inputs = s->cuda->model->num_inputs;
   switch (arg->place) {
   case AOTC_CUDA_INPUT: return s->bases[arg->number] + arg->offset;
   case AOTC_CUDA_OUTPUT: return s->bases[inputs + arg->number] + arg->offset;
@@ -125,12 +125,13 @@ static CUresult make_graph(aotc_cuda_session *s) {
 static CUresult prepare(aotc_cuda_session *s) {
   const aotc_cuda_program *const p = s->cuda->program;
   const aotc_cuda_driver *const call = &s->cuda->call;
-  const int32_t tensors = p->model->num_inputs + p->model->num_outputs;
+  const int32_t tensors =
+      s->cuda->model->num_inputs + s->cuda->model->num_outputs;
   uint64_t bytes = rounded(p->arena_bytes);
   int32_t k;
   for (k = 0; k < tensors; ++k) {
     s->room[k] = bytes;
-    bytes += rounded(tensor_of(p->model, k)->bytes);
+    bytes += rounded(tensor_of(s->cuda->model, k)->bytes);
   }
   if (bytes > 0) TRY(call->cuMemAlloc_v2(&s->memory, (size_t)bytes));
   for (k = 0; k < tensors; ++k)
@@ -147,7 +148,7 @@ static CUresult prepare(aotc_cuda_session *s) {
 static aotc_cuda_session *make_session(aotc_cuda *cuda) {
   const aotc_cuda_program *const p = cuda->program;
   const size_t tensors =
-      (size_t)p->model->num_inputs + (size_t)p->model->num_outputs;
+      (size_t)cuda->model->num_inputs + (size_t)cuda->model->num_outputs;
   const size_t args = (size_t)p->num_args, steps = (size_t)p->num_steps;
   aotc_cuda_session *const s = (aotc_cuda_session *)calloc(1, sizeof *s);
   if (s == NULL) return NULL;
@@ -210,10 +211,10 @@ const char *aotc_cuda_error(const aotc_cuda_session *session) {
   return aotc_cuda_name_of(&session->cuda->call, session->error);
 }
 
-const aotc_cuda_program *
-aotc_cuda_program_of(const aotc_cuda_session *session) {
-  return session->cuda->program;
-}
+const aotc_cuda_calls aotc_cuda_functions = {
+    aotc_cuda_open,          aotc_cuda_close, aotc_cuda_session_open,
+    aotc_cuda_session_close, aotc_cuda_error,
+};
 
 /* --- a run */
 
@@ -251,7 +252,7 @@ static int is_on_device(const aotc_cuda_driver *call, CUdeviceptr pointer) {
 
 /* Where the device finds each tensor: AOTC_OK, or what is wrong with one. */
 static int find_tensors(aotc_cuda_session *s, const run *r) {
-  const aotc_model *const model = s->cuda->program->model;
+  const aotc_model *const model = s->cuda->model;
   int32_t k;
   for (k = 0; k < model->num_inputs + model->num_outputs; ++k) {
     const aotc_tensor *const tensor = tensor_of(model, k);
@@ -274,7 +275,7 @@ static int find_tensors(aotc_cuda_session *s, const run *r) {
 /* Copies the tensors from `first` on that lie in host memory. */
 static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
                              int32_t first, int32_t end) {
-  const aotc_model *const model = s->cuda->program->model;
+  const aotc_model *const model = s->cuda->model;
   const aotc_cuda_driver *const call = &s->cuda->call;
   int32_t k;
   for (k = first; k < end; ++k) {
@@ -314,7 +315,7 @@ static CUresult launch_steps(const aotc_cuda_session *s, const run *r) {
 
 /* All that a run puts into its stream. */
 static CUresult submit(aotc_cuda_session *s, const run *r) {
-  const aotc_model *const model = s->cuda->program->model;
+  const aotc_model *const model = s->cuda->model;
   const aotc_cuda_driver *const call = &s->cuda->call;
   if (s->pending && s->last != r->stream && !r->by_caller)
     TRY(call->cuStreamWaitEvent(r->stream, s->done, 0));

@@ -51,6 +51,10 @@ static const int32_t edges[] = {0, 1, 2};
 static aotc_model model;
 static aotc_cuda_program program;
 
+static const aotc_model *info(void) {
+  return &model;
+}
+
 /* What stands in for a caller who has memory of the device. */
 typedef struct caller {
   CUresult (*allocate)(CUdeviceptr *, size_t);
@@ -126,7 +130,7 @@ int main(int argc, char **argv) {
   model.inputs = inputs;
   model.outputs = outputs;
   model.num_inputs = model.num_outputs = 1;
-  program.model = &model;
+  program.info = info;
   program.images = images;
   program.kernels = kernels;
   program.steps = steps;

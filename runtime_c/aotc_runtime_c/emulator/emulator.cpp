@@ -51,10 +51,11 @@ void switch_to(Context &from, Context &to) {
   swapcontext(&from, &to);
 }
 
-void prepare(Context &context, unsigned char *stack, void (*entry)()) {
+void prepare(Context &context, unsigned char *stack, size_t bytes,
+             void (*entry)()) {
   getcontext(&context);
   context.uc_stack.ss_sp = stack;
-  context.uc_stack.ss_size = stack_bytes;
+  context.uc_stack.ss_size = bytes;
   makecontext(&context, entry, 0);
 }
 
@@ -85,8 +86,9 @@ void switch_to(Context &from, Context &to) {
 
 /* As if `entry` had been called, with a stack that is aligned as the ABI says.
  */
-void prepare(Context &context, unsigned char *stack, void (*entry)()) {
-  void **top = reinterpret_cast<void **>(stack + stack_bytes) - 3;
+void prepare(Context &context, unsigned char *stack, size_t bytes,
+             void (*entry)()) {
+  void **top = reinterpret_cast<void **>(stack + bytes) - 3;
   *top = nullptr; /* nobody to return to */
   *--top = reinterpret_cast<void *>(entry);
   for (int k = 0; k < 6; ++k)
@@ -215,7 +217,9 @@ void Worker::resume(unsigned thread, unsigned count) {
       fiber.stack = static_cast<unsigned char *>(made) + page_bytes;
       mprotect(fiber.stack, stack_bytes, PROT_READ | PROT_WRITE);
     }
-    prepare(fiber.context, fiber.stack, enter);
+    /* At one place in all pages, they would drive each other from the cache. */
+    const size_t bytes = stack_bytes - thread % 32 * 128;
+    prepare(fiber.context, fiber.stack, bytes, enter);
     fiber.part = {block_,        launch_->blocks, launch_->threads,
                   thread,        count,           launch_->backwards ? -1 : 1,
                   shared_.data()};

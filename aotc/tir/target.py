@@ -119,6 +119,7 @@ class Budget:
     written           multiply-adds in all that a tiled sum of products may be written out to for the sake of borders
     pieces            pieces that the loops of a nest may be cut into where conditions change ...
     piece_nodes       ... and by how many nodes of expressions; beyond that, loops keep their conditions
+    transposed        side of the square tiles that transposes go over, a cache line of float32 each way; 1 for none
     index_nodes       indices of more nodes are not computed wherever an element is read: the tensor is stored
     """
 
@@ -131,6 +132,7 @@ class Budget:
     written: int = 4096
     pieces: int = 512
     piece_nodes: int = 1 << 15
+    transposed: int = 16
     index_nodes: int = 256
 
 
@@ -405,12 +407,13 @@ RISCV64: Final = Target(
 )
 
 #: GPUs of NVIDIA.  A thread has its scratch in memory, as much of it as all threads that are resident could need.
+#: Loops stay whole, with their conditions, since each of their iterations may be another thread.
 CUDA: Final = Target(
     name="cuda",
     registers=64,
     fma=True,
     gpu=Gpu(),
-    budget=Budget(stack_bytes=1024),
+    budget=Budget(stack_bytes=1024, row_bytes=0, pieces=0, piece_nodes=0, transposed=1),
     spaces=(Space(name="device", align=256),),
     dialect="cuda",
 )

@@ -52,10 +52,11 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     `store(indices of the output axes, value)` gives the statement that finishes one element; it is called for
     every element exactly once.  The order of a sum depends on shapes, target and chooser only (taps of a border
     come outermost; a small tile keeps partial sums), never on data; on shapes alone where the target is `ordered`.
-    What no tiling fits is computed by the plain nest of the definition.
+    What no tiling fits is computed by the plain nest of the definition, and so is all for a GPU: a thread for each
+    element.
     """
     c = in_order(c) if target.ordered else c
-    found = candidates(c, a, b, store, target)
+    found = candidates(c, a, b, store, target) if target.gpu is None else []
     if not found:
         return naive.build_contraction(c, a, b, store, target)
     return choose(c, a, b, target, found).nest()

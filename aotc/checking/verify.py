@@ -27,6 +27,7 @@ from aotc.ir import DType, TensorType, frozen
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
+from aotc.runtime.device import gpus
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -53,6 +54,7 @@ class Report:
     first_difference   on request, the first node whose result differs
     wrong_kernel       with it, the first kernel that is wrong ...
     blame              ... and who made it so: "the C compiler" or "the schedule"
+    device             what ran a model for GPUs
     """
 
     reference: str
@@ -60,6 +62,7 @@ class Report:
     first_difference: str = ""
     wrong_kernel: str = ""
     blame: str = ""
+    device: str = ""
     ok: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,6 +157,8 @@ def verify(
     or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a graph module (.relay) with the
     numpy interpreter's.
 
+    A model for GPUs runs on the first one; where there is none, this machine's processor emulates one.
+
     An output passes if its error relative to the reference's standard deviation is within the bound of its
     dtype, or, for networks that amplify rounding errors beyond it, if it is about as close to the result in
     double precision as the reference is.
@@ -167,6 +172,8 @@ def verify(
     checked = not bisect if check_compiler is None else check_compiler
     chosen = CompileOptions(**options, check_compiler=checked)
     require_cpu(chosen.machine)
+    if chosen.machine.gpu is not None and not gpus():
+        chosen = replace(chosen, emulated=True)
     model = loaded(path)
     source = path if isinstance(model, onnx.ModelProto) else model  # messages then name the file
     work = chosen.compilation(source, toolchain=chosen.toolchain())
@@ -202,7 +209,8 @@ def _compared(
         Run(source, arrays, dict(zip(names, session.run(None, arrays), strict=True)), reference.run(arrays))
         for source, arrays in inputs
     ]
-    return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact))
+    device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
+    return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact), device=device)
 
 
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:

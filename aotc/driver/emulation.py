@@ -14,7 +14,8 @@ import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -23,11 +24,14 @@ import aotc_runtime_c
 from aotc_codegen.c.flags import cflags
 
 from aotc.driver.cache import default_cache, digest
+from aotc.driver.nvrtc import DeviceCompiler
 from aotc.driver.toolchain import Toolchain, resolve_target, run_compiler, version_of
 from aotc.ir import AotcError
 
 #: The compute capability that the fake device has, times ten.
 ARCHITECTURE: Final = 80
+#: The environment variable by which the runtime finds a driver.
+DRIVER: Final = "AOTC_CUDA_DRIVER"
 CANDIDATES: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden")
 
@@ -55,6 +59,22 @@ def fake_driver(*more: str) -> Path:
     made = kept / "libcuda.so.1"
     made.write_bytes(_library(files, ("-O2", "-pthread", "-Wl,-soname,libcuda.so.1", *more)))
     return made
+
+
+#: What makes code for the fake device.
+EMULATOR: Final = DeviceCompiler(emulated_images, (ARCHITECTURE,), 12000)
+
+
+@contextmanager
+def emulating() -> Iterator[None]:
+    """Models for GPUs that are loaded in the block run on the fake device."""
+    before = os.environ.get(DRIVER)
+    os.environ[DRIVER] = str(fake_driver())
+    try:
+        yield
+    finally:
+        os.environ.pop(DRIVER)
+        os.environ.update({} if before is None else {DRIVER: before})
 
 
 def _library(files: Mapping[str, str], flags: Sequence[str]) -> bytes:

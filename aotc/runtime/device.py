@@ -10,7 +10,9 @@ What a process has opened is of no use in its forked children.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,15 +27,28 @@ _MESSAGE_BYTES: Final = 512
 def open_device(library: Library, number: int | None) -> Device | None:
     """GPU `number` with the code and weights of a library; the first for None.
 
-    Raises AotcError (code "device"): there is no driver, no such GPU, no code for it, or no memory; or a number is
+    Raises AotcError (code "gpu"): there is no driver, no such GPU, no code for it, or no memory; or a number is
     given and the library is not for GPUs.
     """
     if hasattr(library.handle, "aotc_model_cuda_program"):
         return Device(library, number or 0)
     if number is not None:
         text = f"{library.path} does not run on GPUs"
-        raise AotcError("device", text, hint="leave device out, or compile with --target cuda")
+        raise AotcError("gpu", text, hint="leave device out, or compile with --target cuda")
     return None
+
+
+def gpus() -> int:
+    """How many GPUs there are whose driver can be loaded; the one that $AOTC_CUDA_DRIVER names, if it is set."""
+    windows = sys.platform == "win32"
+    path = os.environ.get("AOTC_CUDA_DRIVER") or ("nvcuda.dll" if windows else "libcuda.so.1")
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL(path)
+        works = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    except (OSError, AttributeError):
+        return 0
+    return count.value if works else 0
 
 
 class Device:
@@ -52,7 +67,7 @@ class Device:
         self.pointer: Any = ffi.NULL
         if self.calls.open(program, number, found, message, _MESSAGE_BYTES) != 0:
             said = bytes(ffi.string(message)).decode("utf-8", "replace")
-            raise AotcError("device", f"{library.path} does not run on GPU {number}: {said}")
+            raise AotcError("gpu", f"{library.path} does not run on GPU {number}: {said}")
         self.pointer = found[0]
 
     def __del__(self) -> None:
@@ -72,10 +87,10 @@ class Device:
         return os.getpid() == self._process
 
     def require_here(self) -> None:
-        """AotcError (code "device") in a forked child, where the driver does not work."""
+        """AotcError (code "gpu") in a forked child, where the driver does not work."""
         if not self.is_here:
             text = "a GPU that was opened before a process was forked cannot be used in the child"
-            raise AotcError("device", text, hint="load the model in the child, or spawn instead of forking")
+            raise AotcError("gpu", text, hint="load the model in the child, or spawn instead of forking")
 
     def explain(self, status: int, session: Any) -> str:
         """What the driver calls the error of a run, if that is one of its own."""
@@ -97,7 +112,7 @@ class DeviceSession:
         status = int(device.calls.session_open(device.pointer, found))
         if status != 0:
             text = f"GPU {device.number} does not take another run: {STATUS_MESSAGES[status]}"
-            raise AotcError("device", text)
+            raise AotcError("gpu", text)
         self.pointer = found[0]
         device.users.append(None)
 

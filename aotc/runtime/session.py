@@ -60,7 +60,7 @@ def load(
 
     Raises AotcError (code "load") for a missing file, one that is no compiled model or was cut short, and one
     compiled for another version of the binary interface; code "threads" for threads that cannot be had; code "cpu"
-    where the processor lacks instructions, "isa" for kernels that the library does not have; code "device" where there
+    where the processor lacks instructions, "isa" for kernels that the library does not have; code "gpu" where there
     is no GPU that can run it, or no driver; code "checksum" for other contents than those that were written, and where
     nothing states these.
     """

@@ -165,7 +165,7 @@ def refused(project: Path, **options: Any) -> str:
     with pytest.raises(AotcError) as caught:
         Session.run(load(project, **options), None, {"x": X})
     (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "device"
+    assert diagnostic.code == "gpu"
     return diagnostic.message
 
 

@@ -36,7 +36,7 @@ SUMS = """kernel "sums" {
 TEXT = """\
 extern "C" __global__ void __launch_bounds__(16) net_sums(const float *__restrict__ x, float *y) {
   float own[20];
-  __shared__ float tile[16];
+  __shared__ __align__(4) float tile[16];
   const int b = (int)blockIdx.x;
   const int t = (int)threadIdx.x;
   tile[t] = x[aotc_index_min_i64(b * 16 + t, 99)];

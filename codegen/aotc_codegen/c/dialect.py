@@ -56,7 +56,8 @@ class Dialect:
     restrict       in front of the name of a pointer to memory that is reached through
                    no other one
     array          the declaration of a local array, without its initial value
-    shared         that of an array which the threads of a block share
+    shared         that of an array which the threads of a block share, from a multiple of
+                   `align` bytes on
     launched       the number of a block or thread by the kind of its loop, where a
                    device counts
     inline         in front of helper functions
@@ -158,7 +159,7 @@ CUDA: Final = replace(
     kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters})',
     restrict="__restrict__ ",
     array="{type} {name}[{size}]",
-    shared="__shared__ {type} {name}[{size}]",
+    shared="__shared__ __align__({align}) {type} {name}[{size}]",
     launched={"block": "(int)blockIdx.x", "thread": "(int)threadIdx.x"},
     inline="static __device__ __forceinline__",
     barrier="__syncthreads();",

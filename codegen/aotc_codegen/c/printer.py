@@ -74,9 +74,9 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
     for buffer in kernel.local:
         # compilers take small arrays for registers, and cannot see that they are written before they are read
         start = " = {0}" if buffer.nbytes <= SMALL_ARRAY and buffer.scope == "stack" else ""
-        words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
         array = dialect.shared if buffer.scope == "shared" else dialect.array
-        lines.append(f"  {array.format(**words)}{start};")
+        words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
+        lines.append(f"  {array.format(**words, align=buffer.align)}{start};")
     used = tir.changed(body) | {n.buffer for n in tir.nodes(body) if isinstance(n, Load)}
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.local) if b not in used]
     lines += _block(scope, body, 1)

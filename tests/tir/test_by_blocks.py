@@ -8,6 +8,7 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import te
+from aotc.tir.device.launches import on_device
 from aotc.tir.expr import maximum
 from aotc.tir.interp import run_kernel
 from aotc.tir.launch import launch_of
@@ -62,6 +63,7 @@ def test_large_tiles_where_they_fill_the_processors() -> None:
     launch = launch_of(kernel)
     assert launch is not None
     assert (launch.grid, launch.block) == (32 * 32, 256)
+    assert on_device(kernel, CUDA) == (kernel,)
 
 
 @pytest.mark.parametrize("number", [0, 1])

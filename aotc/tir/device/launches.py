@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import AotcError
-from aotc.tir import Buffer, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Target, Var, walk_stmts
+from aotc.tir import Buffer, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Target, Var, launch_of, walk_stmts
 from aotc.tir.device.grid import Nest, Share, alone, nests, shared_out, threads_for
 from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
 from aotc.tir.loops.dependence import loads, read, written
@@ -55,7 +55,7 @@ def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
     Memory that is handed from one of them to others is a buffer in the parameters of each.
     """
     gpu = target.gpu
-    if kernel.source is not None or gpu is None:
+    if kernel.source is not None or gpu is None or launch_of(kernel) is not None:
         return (kernel,)
     runs = ranked(kernel, parts_of(kernel))
     if len(runs) > 1 and work(kernel.body) <= FEW:

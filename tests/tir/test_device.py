@@ -132,6 +132,25 @@ def test_threads_have_scratch_of_their_own() -> None:
     assert launches(OWN, replace(none, gpu=Gpu(scratch_bytes=11_000))) == [Launch(2, 32, 0)]
 
 
+CLEARED = """kernel "cleared" {
+  input x: float32[800]
+  output y: float32[1000]
+  stack row: float32[10] private
+  for l in 0..10 independent { row[l] = 0.0 }
+  for i in 0..100 independent {
+    for j in 0..8 independent { row[j] = x[i * 8 + j] }
+    for k in 0..10 independent { y[i * 10 + k] = row[9 - k] }
+  }
+}
+"""
+
+
+def test_what_is_cleared_once_is_not_taken_for_scratch_of_a_thread() -> None:
+    """The end of a row is cleared before the loop that fills the beginning: a row of each thread would lack it."""
+    assert launches(CLEARED) == [Launch(1, 1, 0)]
+    assert launches(CLEARED.replace("0..8", "0..10").replace("i * 8 + j", "i * 7 + j")) == [Launch(4, 32, 0)]
+
+
 TWO = """kernel "two" {
   input x: float32[300]
   output y: float32[300]
@@ -169,6 +188,16 @@ def test_what_is_not_independent_is_left_to_one_thread() -> None:
       for i in 0..300 { sum = sum + x[i]; y[i] = sum }
     }"""
     assert launches(text.replace("; ", "\n")) == [Launch(1, 1, 0)]
+
+
+def test_one_thread_may_write_where_data_say() -> None:
+    text = """kernel "scattered" {
+      input at: int64[300]
+      output y: float32[300]
+      for i in 0..300 independent { y[i] = 0.0 }
+      for i in 0..300 { if at[i] >= 0 & at[i] < 300 { y[at[i]] = 1.0 } }
+    }"""
+    assert launches(text) == [Launch(10, 32, 0), Launch(1, 1, 0)]
 
 
 def test_every_kernel_of_a_kind_is_for_all_threads() -> None:

@@ -11,7 +11,7 @@ Scratch that one part fills and another one reads becomes memory that is passed 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -35,8 +35,17 @@ from aotc.tir import (
     walk_stmts,
     with_operands,
 )
-from aotc.tir.loops.dependence import counted, is_filled_before_read, loads, outer_assigns, read, written
-from aotc.tir.stmt import Assign, Comment, Store, While, rebuilt, stmt_children, stmts_of
+from aotc.tir.loops.dependence import (
+    Ranges,
+    counted,
+    outer_assigns,
+    read,
+    read_places,
+    why_not,
+    written,
+    written_places,
+)
+from aotc.tir.stmt import Assign, Comment, Store, While, changed, rebuilt, stmt_children, stmts_of
 from aotc.tir.threads.uses import Use, Uses
 
 _FIRST: Final[Expr] = Const(0, INDEX)
@@ -115,8 +124,9 @@ def ranked(kernel: Kernel, parts: Sequence[Part]) -> list[list[Part]]:
     at: list[int] = []
     for k, part in enumerate(parts):
         at.append(max((at[j] + 1 for j in range(k) if used[k].conflicts(used[j])), default=0))
-        runs += [[]] * (at[k] == len(runs))
-        runs[at[k]] = [*runs[at[k]], part]
+        if at[k] == len(runs):
+            runs.append([])
+        runs[at[k]].append(part)
     return runs
 
 
@@ -143,14 +153,14 @@ def _with_registers(kernel: Kernel) -> list[Part] | None:
                 continue
         joins = groups and not _is_part(stmt) and not _is_part(groups[-1][0])
         groups = [*groups[:-1], [*groups[-1], stmt]] if joins else [*groups, [stmt]]
+    declares = [tuple(s.var for s in group if isinstance(s, Declare)) for group in groups]
+    changes, reads = [changed(Block(group)) for group in groups], [_reads(group) for group in groups]
     kept: dict[Var, Buffer] = {}
-    for group in groups:
-        own = {s.var for s in group if isinstance(s, Declare)}
-        others = [s for other in groups if other is not group for s in other]
-        if any(isinstance(s, Assign) and s.var in own for other in others for s in walk_stmts(other)):
+    for k, own in enumerate(declares):
+        others = [n for n in range(len(groups)) if n != k]
+        if any(not changes[n].isdisjoint(own) for n in others):
             return None
-        for var in (s.var for s in group if isinstance(s, Declare) and s.var in _reads(others)):
-            kept[var] = Buffer(var.name, var.dtype, 1)
+        kept |= {var: Buffer(var.name, var.dtype, 1) for var in own if any(var in reads[n] for n in others)}
     return [_part(group, again, kept) for group in groups]
 
 
@@ -176,30 +186,35 @@ def _with_memory(kernel: Kernel, parts: Sequence[Part]) -> list[Part] | None:
         touching = [(part, w, r) for part, w, r in uses if buffer in w | r]
         if len(touching) < 2:
             continue
-        anew = {part: _is_filled_first(buffer, part.stmts) for part, _, _ in touching}
-        if buffer.private and all(anew.values()):
+        if buffer.private and all(_is_filled_first(buffer, part.stmts, {}) for part, _, _ in touching):
             continue
-        if buffer.private and any(part.loop is not None and anew[part] and buffer in w & r for part, w, r in touching):
-            return None
         passed[buffer] = replace(buffer, scope="param", private=False)
     made: list[Part] = []
     for part, w, r in uses:
         local = (b for b in (*kernel.workspace, *kernel.stack) if b in w | r and b not in passed)
         own = tuple(b for b in local if b.private or b.scope == "stack")
+        if w.issubset(own):
+            continue  # nobody sees what it does
         places = {b: (to, _FIRST) for b, to in passed.items()}
         before, stmts = (tuple(elsewhere(s, places) for s in some) for some in (part.before, part.stmts))
         made.append(Part(before, stmts, own))
+        if places and made[-1].loop is not None and why_not(made[-1].loop, {}, ()) is not None:
+            return None
     return made
 
 
-def _is_filled_first(buffer: Buffer, stmts: Sequence[Stmt]) -> bool:
-    """Whether statements read from scratch only what they have written there."""
-    for stmt in walk_stmts(Block(stmts)):
-        if any(load.buffer is buffer for load in loads(stmt)):
-            return False
-        if isinstance(stmt, (Store, Intrinsic)) and stmt.buffer is buffer:
-            break
-    return is_filled_before_read(buffer, stmts, {})
+def _is_filled_first(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges, filled: Set[int] = frozenset()) -> bool:
+    """Whether statements surely read from scratch only what they have written there, or what is filled before."""
+    for stmt in stmts:
+        if buffer in read(stmt):
+            places = read_places(stmt, buffer, ranges)
+            inside = stmt.body if isinstance(stmt, For) and buffer in written(stmt) else None
+            known = places is not None and places <= filled
+            if not known and (inside is None or not _is_filled_first(buffer, stmts_of(inside), ranges, filled)):
+                return False
+        if buffer in written(stmt):
+            filled = filled | written_places(stmt, buffer, {})
+    return True
 
 
 def elsewhere(stmt: Stmt, places: Mapping[Buffer, tuple[Buffer, Expr]]) -> Stmt:

@@ -210,28 +210,28 @@ def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges)
     filled: set[int] = set()
     for stmt in stmts:
         if buffer in written(stmt):
-            filled |= _written_places(stmt, buffer, {})
+            filled |= written_places(stmt, buffer, {})
         elif buffer in read(stmt):
-            places = _read_places(stmt, buffer, ranges)
+            places = read_places(stmt, buffer, ranges)
             if places is None or not places <= filled:
                 return False
     return True
 
 
-def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> set[int]:
+def written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> set[int]:
     """Elements of a buffer that a statement writes whatever happens, as far as that can be told."""
     match stmt:
         case Block():
-            return {n for inner in stmt.stmts for n in _written_places(inner, buffer, values)}
+            return {n for inner in stmt.stmts for n in written_places(inner, buffer, values)}
         case For() if counted(stmt):
-            return _written_places(stmt.body, buffer, {**values, stmt.var: counted(stmt)})
+            return written_places(stmt.body, buffer, {**values, stmt.var: counted(stmt)})
         case Store() | Intrinsic() if stmt.buffer is buffer:
             return set().union(*(_elements(index, n, values) or () for _, index, n in touched(stmt, reads=False)))
         case _:
             return set()
 
 
-def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
+def read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
     """All elements of a buffer that a statement may read; None if that cannot be told."""
     ranges = dict(ranges)
     values: dict[Var, range] = {}

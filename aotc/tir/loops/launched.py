@@ -22,6 +22,7 @@ from aotc.tir.loops.dependence import (
     collect,
     differ,
     disjoint,
+    extent_of,
     inside,
     is_fixed,
     loads,
@@ -47,7 +48,7 @@ def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Contai
     """
     phases = Phases.of(loop, inside([loop], ranges), own)
     ranges, fixed = phases.ranges, {*fixed, *phases.rounds}
-    for phase in phases.found:
+    for phase in phases.found if extent_of(loop) > 1 else ():  # nothing runs beside a single one
         accesses: Accesses = {buffer: [] for buffer in written(phase) if buffer not in own}
         collect(phase, ranges, accesses, closely=True)
         for buffer, found in accesses.items():

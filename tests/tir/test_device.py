@@ -164,6 +164,8 @@ TWO = """kernel "two" {
 def test_parts_that_do_not_depend_on_each_other_are_one_launch() -> None:
     assert launches(TWO) == [Launch(10 + 16, 32, 0)]
     assert launches(TWO.replace("x[j // 2]", "y[j // 2]")) == [Launch(10, 32, 0), Launch(16, 32, 0)]
+    joined = TWO.replace("  output z: float32[500]\n", "").replace("y: float32[300]", "y: float32[800]")
+    assert launches(joined.replace("z[j]", "y[300 + j]")) == [Launch(10 + 16, 32, 0)]
     few = replace(CUDA, gpu=Gpu(argument_bytes=16))
     assert launches(TWO, few) == [Launch(10, 32, 0), Launch(16, 32, 0)]
 
@@ -188,6 +190,17 @@ def test_what_is_not_independent_is_left_to_one_thread() -> None:
       for i in 0..300 { sum = sum + x[i]; y[i] = sum }
     }"""
     assert launches(text.replace("; ", "\n")) == [Launch(1, 1, 0)]
+
+
+@pytest.mark.parametrize(("at", "size", "launch"), [("i", 300, Launch(10, 32, 0)), ("i + k", 308, Launch(1, 1, 0))])
+def test_loops_change_places_where_independent_iterations_never_meet(at: str, size: int, launch: Launch) -> None:
+    """A thread writes over what it wrote before; over what others wrote it could not."""
+    text = f"""kernel "running" {{
+      input x: float32[2700]
+      output y: float32[{size}]
+      for k in 0..9 {{ for i in 0..300 independent {{ y[{at}] = x[k * 300 + i] }} }}
+    }}"""
+    assert launches(text) == [launch]
 
 
 def test_one_thread_may_write_where_data_say() -> None:

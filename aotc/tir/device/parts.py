@@ -5,6 +5,7 @@
     for i in 0..64 independent: row[i] = ...     # a part
     sum = 0; for i in 0..64: sum = sum + row[i]  # a part for one thread, which leaves `sum` in memory
     for i in 0..64 independent: y[i] = row[i] * scale / sum
+    for k in 0..9: for i in 0..64 independent: y[i] = y[i] + x[k * 64 + i]     # a thread for each i
 
 Scratch that one part fills and another one reads becomes memory that is passed to both.
 """
@@ -86,6 +87,17 @@ def is_shared_out(stmt: Stmt) -> bool:
     return not any(True for _ in outer_assigns(stmt))
 
 
+def _inside_out(stmt: Stmt) -> Stmt:
+    """A loop around one of independent iterations as that one around the loop, where no two of these ever meet."""
+    if not isinstance(stmt, For) or stmt.kind == "independent":
+        return stmt
+    inside = [_inside_out(s) for s in stmts_of(stmt.body) if not isinstance(s, Comment)]
+    if len(inside) != 1 or not isinstance(inside[0], For) or not is_shared_out(inside[0]):
+        return stmt
+    made = replace(inside[0], body=replace(stmt, body=inside[0].body))
+    return made if why_not(made, {}, ()) is None else stmt
+
+
 def work(stmt: Stmt) -> int:
     """How many statements are run; a loop of unknown length is taken for a long one."""
     total, stack = 0, [(stmt, 1)]
@@ -140,7 +152,7 @@ def _reads(stmts: Iterable[Stmt]) -> set[Var | Buffer]:
 
 def _with_registers(kernel: Kernel) -> list[Part] | None:
     """Parts that begin with the registers they need; None where several change one register."""
-    stmts = [s for s in stmts_of(kernel.body) if not isinstance(s, Comment)]
+    stmts = [_inside_out(s) for s in stmts_of(kernel.body) if not isinstance(s, Comment)]
     changing = written(kernel.body) | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Assign)}
     declared = {s.var for s in stmts if isinstance(s, Declare)}
     again: dict[Var, Declare] = {}

@@ -81,7 +81,8 @@ class _Dealt:
         """
         if self.buffer not in written(stmt) | read(stmt):
             return True
-        if counters and self.are_own(stmt, ranges, counters):
+        guarded = _is_guarded(stmt)  # what it guards is known to be in fewer places
+        if counters and not guarded and self.are_own(stmt, ranges, counters):
             return True
         if any(load.buffer is self.buffer for load in loads(stmt)):
             return False
@@ -116,7 +117,8 @@ class _Dealt:
                 continue
             self.fixed = self.fixed - {stmt.var}
             counters = {**counters, stmt.var: substitute(stmt.value, counters)}
-            if self.buffer in read(stmt) or self.are_own(Block(stmts[k + 1 :]), ranges, counters):
+            guarded = len(stmts) == k + 2 and _is_guarded(stmts[-1])
+            if self.buffer in read(stmt) or (not guarded and self.are_own(Block(stmts[k + 1 :]), ranges, counters)):
                 return self.buffer not in read(stmt)
         return True
 
@@ -145,6 +147,10 @@ class _Dealt:
             return False
         self.parts.append(found)
         return True
+
+
+def _is_guarded(stmt: Stmt) -> bool:
+    return isinstance(stmt, If) and stmt.orelse is None
 
 
 def _within(loop: For, ranges: Ranges) -> For:

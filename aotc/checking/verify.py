@@ -166,14 +166,15 @@ def verify(
     inputs    an .npz file with inputs; else `seeds` random sets
     bisect    on a difference, name the first node of an ONNX model whose result differs, and the first kernel whose
               compiled code differs from its program, or whose program differs from its operators
-    check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs
+    check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs, or they are
+              for GPUs
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
-    checked = not bisect if check_compiler is None else check_compiler
-    chosen = CompileOptions(**options, check_compiler=checked)
+    chosen = CompileOptions(**options)
+    checked = chosen.machine.gpu is None and not bisect if check_compiler is None else check_compiler
+    emulated = chosen.machine.gpu is not None and not gpus()
+    chosen = replace(chosen, check_compiler=checked, emulated=emulated)
     require_cpu(chosen.machine)
-    if chosen.machine.gpu is not None and not gpus():
-        chosen = replace(chosen, emulated=True)
     model = loaded(path)
     source = path if isinstance(model, onnx.ModelProto) else model  # messages then name the file
     work = chosen.compilation(source, toolchain=chosen.toolchain())
@@ -188,6 +189,8 @@ def verify(
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
     first = first_difference(model, types, bad.inputs, chosen) if isinstance(model, onnx.ModelProto) else ""
+    if chosen.machine.gpu is not None:
+        return replace(report, first_difference=first)
     suspect = first_suspect(work, bad.inputs, bound=compiled.metadata["error_bound"])
     if not first and isinstance(model, onnx.ModelProto):
         first = "no node differs when every result is an output"

@@ -251,7 +251,7 @@ class Compilation:
                 if toolchain is not None:
                     self.progress(BUILDING)
                     library = build_library(work, metadata, toolchain, self.target)
-                    if self.checked and self.target.gpu is None:
+                    if self.checked:
                         self.progress(CHECKING)
                         check_project(work, metadata, self.programs, toolchain, self.target)
                     record_checksum(work, metadata, library)

@@ -119,6 +119,9 @@ class CompileOptions:
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
             raise AotcError("compiler-check", text, hint="leave --no-build out, or --check-compiler")
+        if self.check_compiler and self.machine.gpu is not None:
+            text = "the C compiler makes nothing of kernels for GPUs, so there is nothing to check"
+            raise AotcError("compiler-check", text, hint="leave --check-compiler out")
         self.context()  # looks at the configuration
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:

@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,7 @@ from aotc.runtime.session import Session, load
 from aotc.tir.target import get_target
 from tests.cuda.programs import SIZE, diamond, diamond_results
 
+MINGW = "x86_64-w64-mingw32-gcc"
 WARNINGS = "-Wall -Wextra -Wconversion -Wshadow -pedantic -Werror"
 X = np.linspace(-3, 3, SIZE, dtype=np.float32)
 
@@ -36,7 +38,7 @@ def written(folder: Path, images: Mapping[str, bytes] | None = None, name: str =
     target, program = get_target("cuda"), diamond(name)
     printed, text = device_text(program, target, "1.0")
     code = emulated_images(text, [80]) if images is None else images
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     return emit_device(program, printed, text, code, folder, target=target, version="1.0", least_driver=12000)
 
 
@@ -78,6 +80,14 @@ def test_make_builds_what_runs(compiler: str, tmp_path: Path, request: pytest.Fi
     assert said.startswith("y: ") and "3 runs" in said
     for path, expected in zip(files[1:], diamond_results(X), strict=True):
         np.testing.assert_array_equal(np.fromfile(path, np.float32), expected)
+
+
+def test_projects_compile_for_windows(tmp_path: Path) -> None:
+    if shutil.which(MINGW) is None:
+        pytest.skip(f"{MINGW} is not installed")
+    written(tmp_path)
+    sources = [*tmp_path.glob("src/*.[cS]"), *tmp_path.glob("runtime/*.c"), tmp_path / "examples/main.c"]
+    command(MINGW, "-std=c99", *WARNINGS.split(), "-Iinclude", *sources, "-o", "net.exe", cwd=tmp_path)
 
 
 def test_cmake_builds_and_installs(tmp_path: Path) -> None:

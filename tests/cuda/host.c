@@ -121,10 +121,6 @@ static int run_mode(aotc_cuda *opened, aotc_cuda_session *session,
   return run_on_device(opened, session, x, y, &options, mode);
 }
 
-static const aotc_model *info(void) {
-  return &model;
-}
-
 int main(int argc, char **argv) {
   static float x[SIZE], y[SIZE];
   aotc_cuda *opened;

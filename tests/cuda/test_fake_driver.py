@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from aotc.driver.emulation import emulated_images, fake_driver
+from aotc.runtime.device import gpus
 
 KERNELS = """\
 #include "aotc_emulator.h"
@@ -116,3 +118,10 @@ def test_the_host_cannot_touch_memory_of_the_device(program: Path) -> None:
     with pytest.raises(subprocess.CalledProcessError) as raised:
         run(program, "touch")
     assert raised.value.returncode == -signal.SIGSEGV
+
+
+def test_it_is_not_taken_for_the_system_s_driver() -> None:
+    """A process that has loaded it finds as many GPUs as before."""
+    before = gpus()
+    ctypes.CDLL(str(fake_driver()))
+    assert gpus() == before

@@ -125,6 +125,7 @@ def test_iterations_that_meet(old: str, new: str) -> None:
         verify(parse_kernel(DEALT.replace(old, new)))
 
 
+ONE = "for b in 0..1 block { for t in 0..1 thread {"
 TILES = """kernel "tiles" {
   input x: float32[50] align 4
   output y: float32[4600] align 4
@@ -169,6 +170,27 @@ def test_places_that_registers_do_not_tell_apart(old: str, new: str) -> None:
     assert old in TILES
     with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
         verify(parse_kernel(TILES.replace(old, new)))
+
+
+@pytest.mark.parametrize(("most", "more", "right"), [(1, 20, True), (1, 19, False), (2, 20, False)])
+def test_what_one_thread_of_many_does(most: int, more: int, right: bool) -> None:
+    text = f"""kernel "one" {{
+      input x: int64[20]
+      output y: int64[40]
+      for b in 0..2 block {{ for t in 0..32 thread {{
+        if b < 1 {{ if t < {most} {{ for i in 0..20 {{ y[min(max(x[i], 0), 19)] = 1 }} }} }}
+        else {{ let n: int64 = b * 32 + t - 32 if n < 20 {{ y[{more} + n] = x[n] }} }}
+      }} }} }}"""
+    if right:
+        verify(parse_kernel(text))
+        return
+    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+        verify(parse_kernel(text))
+
+
+def test_one_thread_by_itself() -> None:
+    body = "for i in 0..9 { y[x[i]] = y[i] }"
+    verify(parse_kernel(f'kernel "k" {{ input x: int64[9] output y: int64[9] {ONE} {body} }} }} }}'))
 
 
 def test_scratch_that_all_threads_share_is_not_private() -> None:

@@ -48,7 +48,7 @@ def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Contai
     """
     phases = Phases.of(loop, inside([loop], ranges), own)
     ranges, fixed = phases.ranges, {*fixed, *phases.rounds}
-    for phase in phases.found if extent_of(loop) > 1 else ():  # nothing runs beside a single one
+    for phase in phases.found if extent_of(loop) != 1 else ():  # nothing runs beside a single one
         accesses: Accesses = {buffer: [] for buffer in written(phase) if buffer not in own}
         collect(phase, ranges, accesses, closely=True)
         for buffer, found in accesses.items():
@@ -80,6 +80,10 @@ class _Dealt:
         A place tells which values of these counters have it, and they tell which iteration.
         """
         if self.buffer not in written(stmt) | read(stmt):
+            return True
+        low, high = ranges[self.loop.var]
+        if low == high:  # a single iteration comes here
+            self.parts.append(self.places(stmt, ranges))
             return True
         guarded = _is_guarded(stmt)  # what it guards is known to be in fewer places
         if counters and not guarded and self.are_own(stmt, ranges, counters):
@@ -122,11 +126,15 @@ class _Dealt:
                 return self.buffer not in read(stmt)
         return True
 
+    def places(self, stmt: Stmt, ranges: Ranges) -> list[Access]:
+        """Where a statement touches the buffer."""
+        found: Accesses = {self.buffer: []}
+        collect(stmt, ranges, found, closely=True)
+        return found[self.buffer]
+
     def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
         """Whether the places of a statement tell the values of counters, and these the iteration."""
-        places: Accesses = {self.buffer: []}
-        collect(stmt, ranges, places, closely=True)
-        found = places[self.buffer]
+        found = self.places(stmt, ranges)
         used = {n for access in found for atom in access.form.terms for n in walk(atom)}
         least = Linear(const=min((access.form.const for access in found), default=0))
         moved = [access._replace(form=access.form.plus(least, -1)) for access in found]

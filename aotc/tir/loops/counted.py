@@ -24,7 +24,7 @@ Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Points: TypeAlias = "Mapping[Var, Numbers]"
 
 #: Points and elements that are counted.
-_MOST: Final = 1 << 21
+_MOST: Final = 1 << 18
 _MEANING: Final[Mapping[str, Callable[..., Any]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "floormod": np.mod,
     "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,

@@ -26,6 +26,7 @@ from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import ffi
 from aotc.runtime.session import Session, load
 from aotc.tir.target import get_target
+from tests.cli.invoke import call
 from tests.cuda.programs import SIZE, diamond, diamond_results
 
 MINGW = "x86_64-w64-mingw32-gcc"
@@ -153,6 +154,16 @@ def test_steps_are_told_of(project: Path) -> None:
     binding.run_watched(int(ffi.cast("intptr_t", told)), 0)
     assert seen == [0, 1, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(binding.outputs["z"], diamond_results(X)[1])
+
+
+@pytest.mark.usefixtures("gpu")
+def test_run_takes_a_device(project: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=X)
+    inputs = ("--inputs", tmp_path / "x.npz", "--outputs", tmp_path / "y.npz")
+    assert call("run", project, "--device", "0", *inputs).code == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["z"], diamond_results(X)[1])
+    assert "there is no GPU of that number" in call("run", project, "--device", "3").err
+    assert "runs on a GPU" in call("run", project, "--profile").err
 
 
 @pytest.mark.usefixtures("gpu")

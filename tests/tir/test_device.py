@@ -166,6 +166,8 @@ def test_parts_that_do_not_depend_on_each_other_are_one_launch() -> None:
     assert launches(TWO.replace("x[j // 2]", "y[j // 2]")) == [Launch(10, 32, 0), Launch(16, 32, 0)]
     joined = TWO.replace("  output z: float32[500]\n", "").replace("y: float32[300]", "y: float32[800]")
     assert launches(joined.replace("z[j]", "y[300 + j]")) == [Launch(10 + 16, 32, 0)]
+    running = TWO.replace("for j in 0..500 independent { z[j] =", "for j in 0..500 { z[j // 2] =")
+    assert launches(running.replace("z: float32[500]", "z: float32[250]")) == [Launch(10 + 1, 32, 0)]
     few = replace(CUDA, gpu=Gpu(argument_bytes=16))
     assert launches(TWO, few) == [Launch(10, 32, 0), Launch(16, 32, 0)]
 

@@ -93,15 +93,11 @@ class _Mapper:
 
     def together(self, parts: Sequence[Part]) -> list[Kernel]:
         """One launch of some parts, or several where it is not known that their blocks write to different places."""
-        chosen = [self.nest(part) for part in parts]
-        kinds = [
-            [(p, n) for p, n in zip(parts, chosen, strict=True) if (n is None) == single] for single in (True, False)
-        ]
-        found: list[Kernel] = []
-        for kind in filter(None, kinds):
-            made = self.launch(kind)
-            found += [made] if len(kind) == 1 or _is_sound(made) else [self.launch([one]) for one in kind]
-        return found
+        chosen = [(part, self.nest(part)) for part in parts]
+        made = self.launch(chosen)
+        if len(parts) == 1 or _is_sound(made):
+            return [made]
+        return [self.launch([one]) for one in chosen]
 
     def nest(self, part: Part) -> Nest | None:
         """The best way to number the iterations of a part that is known to be right; None where one thread does all."""
@@ -124,7 +120,8 @@ class _Mapper:
 
     def share(self, part: Part, nest: Nest | None, block: Expr, thread: Var, threads: int) -> Share:
         if nest is None:
-            return alone(part)
+            share = alone(part)
+            return share if threads == 1 else replace(share, body=If(thread < 1, share.body))
         return shared_out(part, nest, block, thread, threads, self.gpu, self.stack_bytes)
 
     def made(self, shares: Sequence[Share], body: Stmt) -> Kernel:

@@ -14,7 +14,22 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import AotcError
-from aotc.tir import Buffer, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Target, Var, launch_of, walk_stmts
+from aotc.tir import (
+    Block,
+    Buffer,
+    Expr,
+    For,
+    Gpu,
+    If,
+    Intrinsic,
+    Kernel,
+    Stmt,
+    Target,
+    Var,
+    all_of,
+    launch_of,
+    walk_stmts,
+)
 from aotc.tir.device.grid import Nest, Share, alone, nests, shared_out, threads_for
 from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
 from aotc.tir.loops.dependence import loads, read, written
@@ -23,6 +38,8 @@ from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Store
 from aotc.tir.verify import verify
 
+#: Parts of one launch: each thread looks for the one that its block is for.
+_TOGETHER: Final = 32
 #: Bytes of an argument.
 _POINTER: Final = 8
 
@@ -83,7 +100,7 @@ class _Mapper:
         used: list[set[Buffer]] = []
         for part in parts:
             buffers = written(part.body) | read(part.body)
-            if groups and len(used[-1] | buffers) <= room:
+            if groups and len(groups[-1]) < _TOGETHER and len(used[-1] | buffers) <= room:
                 groups[-1].append(part)
                 used[-1] |= buffers
             else:
@@ -112,9 +129,7 @@ class _Mapper:
         for part, nest in parts:
             shares.append((at, self.share(part, nest, block - at, thread, threads)))
             at += shares[-1][1].blocks
-        body: Stmt = shares[-1][1].body
-        for first, share in reversed(shares[:-1]):
-            body = If(block < first + share.blocks, share.body, body)
+        body = Block(_only(block, first, first + share.blocks, at, share.body) for first, share in shares)
         over = For(block, at, For(thread, threads, body, kind="thread"), kind="block")
         return self.made([share for _, share in shares], over)
 
@@ -146,6 +161,12 @@ class _Mapper:
         pairs = ((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
         found = [(outputs.index(o), inputs.index(i)) for o, i in pairs if o in outputs and i in inputs]
         return replace(made, inplace=tuple(pair for pair in found if _is_sound(merged_kernel(made, (pair,)))))
+
+
+def _only(block: Var, first: int, end: int, blocks: int, body: Stmt) -> Stmt:
+    """What the blocks from `first` up to `end` of so many do."""
+    limits = [*([block >= first] if first else []), *([block < end] if end < blocks else [])]
+    return If(all_of(*limits), body) if limits else body
 
 
 def _mentioned(body: Stmt) -> Iterator[Buffer]:

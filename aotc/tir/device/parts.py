@@ -12,6 +12,7 @@ Scratch that one part fills and another one reads becomes memory that is passed 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
@@ -25,6 +26,7 @@ from aotc.tir import (
     Declare,
     Expr,
     For,
+    Interval,
     Intrinsic,
     Kernel,
     Load,
@@ -43,6 +45,7 @@ from aotc.tir.loops.dependence import (
     read,
     read_places,
     why_not,
+    window,
     written,
     written_places,
 )
@@ -52,8 +55,6 @@ from aotc.tir.threads.uses import Use, Uses
 _FIRST: Final[Expr] = Const(0, INDEX)
 #: Statements that one thread does sooner than a device begins another launch.
 FEW: Final = 128
-#: Parts up to so many are compared place by place; more are taken to depend on each other where buffers meet.
-_MOST: Final = 128
 
 
 @frozen(eq=False)
@@ -130,20 +131,28 @@ def parts_of(kernel: Kernel) -> list[Part]:
 def ranked(kernel: Kernel, parts: Sequence[Part]) -> list[list[Part]]:
     """The parts in runs: those of a run do not depend on each other, but on parts of earlier runs."""
     uses = Uses(kernel, {b for part in parts for b in part.own})
-    few = len(parts) <= _MOST
-    used = [uses.of(part.body, {}) if few else _of_whole_buffers(part) for part in parts]
+    used = [uses.of(part.body, {}) for part in parts]
+    spans = [{b: _span(u, b) for b in u.reads | u.writes} for u in used]
     runs: list[list[Part]] = []
     at: list[int] = []
     for k, part in enumerate(parts):
-        at.append(max((at[j] + 1 for j in range(k) if used[k].conflicts(used[j])), default=0))
+        meeting = (j for j in range(k) if _meet(spans[j], spans[k]) and used[k].conflicts(used[j]))
+        at.append(max((at[j] + 1 for j in meeting), default=0))
         if at[k] == len(runs):
             runs.append([])
         runs[at[k]].append(part)
     return runs
 
 
-def _of_whole_buffers(part: Part) -> Use:
-    return Use({b: [] for b in read(part.body)}, {b: [] for b in written(part.body)})
+def _span(use: Use, buffer: Buffer) -> Interval:
+    """The first and last element of a buffer that may be used."""
+    found = [use.reads.get(buffer), use.writes.get(buffer)]
+    return (-math.inf, math.inf) if [] in found else window([a for some in found if some for a in some])
+
+
+def _meet(a: Mapping[Buffer, Interval], b: Mapping[Buffer, Interval]) -> bool:
+    """Whether two parts use elements of one buffer that do not lie behind those of the other."""
+    return any(a[buffer][0] <= b[buffer][1] and b[buffer][0] <= a[buffer][1] for buffer in a.keys() & b.keys())
 
 
 def _reads(stmts: Iterable[Stmt]) -> set[Var | Buffer]:

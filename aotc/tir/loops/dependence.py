@@ -96,12 +96,12 @@ def inside(loops: Iterable[For], ranges: Ranges) -> Ranges:
 def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
     """Whether two statements write to different parts of the buffer, or of each of its rows."""
     strides = {abs(c) for access in (*a, *b) for c in access.form.terms.values()}
-    return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
+    return bool(a and b) and any(_parted(window(a, n), window(b, n), n) for n in sorted(strides | {0}))
 
 
 def follows(b: Sequence[Access], a: Sequence[Access]) -> bool:
     """Whether all of the places `b` lie behind those of `a`."""
-    return bool(a and b) and _window(a, 0)[1] < _window(b, 0)[0]
+    return bool(a and b) and window(a, 0)[1] < window(b, 0)[0]
 
 
 def _parted(a: Interval, b: Interval, row: int) -> bool:
@@ -109,7 +109,7 @@ def _parted(a: Interval, b: Interval, row: int) -> bool:
     return in_row and (a[1] < b[0] or b[1] < a[0])
 
 
-def _window(accesses: Sequence[Access], row: int) -> Interval:
+def window(accesses: Sequence[Access], row: int = 0) -> Interval:
     """The interval from the first element accessed to the last: in each row of `row` elements, in the buffer for 0."""
     first, last = math.inf, -math.inf
     for access in accesses:

@@ -333,8 +333,9 @@ def drop_dead(stmt: Stmt) -> Stmt:
             live.add(var)
             needed.extend(read_for.get(var, ()))
     dead: set[Stmt] = {s for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign)) and s.var not in live}
-    return _without(stmt, dead) if dead else stmt
+    return without(stmt, dead) if dead else stmt
 
 
-def _without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
-    return Block(()) if stmt in dead else rebuilt(stmt, lambda s: _without(s, dead))
+def without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
+    """`stmt` with some of the statements in it left out."""
+    return Block(()) if stmt in dead else rebuilt(stmt, lambda s: without(s, dead))

@@ -151,6 +151,11 @@ def test_what_is_cleared_once_is_not_taken_for_scratch_of_a_thread() -> None:
     assert launches(CLEARED.replace("0..8", "0..10").replace("i * 8 + j", "i * 7 + j")) == [Launch(4, 32, 0)]
 
 
+def test_scratch_that_nobody_reads_is_left_out() -> None:
+    (kernel,) = on_device(parse_kernel(OWN.replace("row[39 - k]", "x[k]")), CUDA)
+    assert not kernel.stack and "row" not in to_text(kernel)
+
+
 TWO = """kernel "two" {
   input x: float32[300]
   output y: float32[300]

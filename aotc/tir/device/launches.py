@@ -35,7 +35,7 @@ from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
 from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import Store
+from aotc.tir.stmt import Store, without
 from aotc.tir.verify import verify
 
 #: Parts of one launch: each thread looks for the one that its block is for.
@@ -141,8 +141,10 @@ class _Mapper:
 
     def made(self, shares: Sequence[Share], body: Stmt) -> Kernel:
         """A kernel of what some shares do: its parameters are what it uses, its outputs all that it writes."""
-        kernel = self.kernel
-        w, r = written(body), read(body)
+        kernel, r = self.kernel, read(body)
+        stores = (s for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic)))
+        body = without(body, {s for s in stores if s.buffer.scope != "param" and s.buffer not in r})  # unseen
+        w = written(body)
         passed = [b for b in dict.fromkeys(_mentioned(body)) if b.scope == "param"]
         order = [*kernel.inputs, *kernel.outputs, *passed]
         outputs = tuple(b for b in dict.fromkeys((*kernel.outputs, *passed)) if b in w)

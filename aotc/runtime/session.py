@@ -7,8 +7,8 @@ binding = session.bind({"input": array})                        # fixed buffers 
 binding.run(); binding.outputs["logits"]
 
 Neither a C compiler nor onnx is needed.  Calls into C release the interpreter lock, and threads may run one
-session at the same time: each run has a workspace of its own.  Sessions work in forked children, and can be pickled:
-they are loaded again from their path, with the same options.
+session at the same time: each run has a workspace of its own.  Sessions work in forked children, those on GPUs
+excepted, and can be pickled: they are loaded again from their path, with the same options.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from aotc.driver.cache import ObjectCache
 from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import get_target
+from tests.conftest import missing
 from tests.cuda.programs import diamond
 
 EMPTY = 'extern "C" __global__ void empty(float *y) {{ {} }}\n'
@@ -21,8 +22,8 @@ EMPTY = 'extern "C" __global__ void empty(float *y) {{ {} }}\n'
 def nvrtc() -> DeviceCompiler:
     try:
         return find_nvrtc()
-    except AotcError as error:
-        pytest.skip(str(error))
+    except AotcError:
+        missing("NVRTC")
 
 
 def test_kernels_become_code_and_ptx(nvrtc: DeviceCompiler, tmp_path: Path) -> None:

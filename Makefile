@@ -50,13 +50,13 @@ fuzz-kernels: setup ## Compare C compilers and the interpreter on random kernels
 lint: setup ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'runtime_c/*.c' 'runtime_c/*.h' 'examples/*.c')
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'runtime_c/*.c' 'runtime_c/*.h' 'runtime_c/*.cpp' 'examples/*.c')
 	$(BIN)/mypy
 
 format: setup ## Format Python and C sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $$(git ls-files 'runtime_c/*.c' 'runtime_c/*.h' 'examples/*.c')
+	$(BIN)/clang-format -i $$(git ls-files 'runtime_c/*.c' 'runtime_c/*.h' 'runtime_c/*.cpp' 'examples/*.c')
 
 conformance: setup ## Run the official ONNX suite through compiled C and print the counts
 	$(BIN)/python tests/conformance/run.py

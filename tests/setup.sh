@@ -45,7 +45,7 @@ install_packages() {
 
 install_tools() {
   missing=""
-  for tool in clang cmake; do
+  for tool in clang cmake g++; do
     command -v "$tool" >/dev/null 2>&1 || missing="$missing $tool"
   done
   for machine in aarch64 riscv64; do
@@ -57,6 +57,8 @@ install_tools() {
   [ -z "$missing" ] || apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
   command -v clang-19 >/dev/null 2>&1 || apt_install clang-19 ||
     echo "not installed, kernels are compared without it: clang-19" >&2
+  command -v x86_64-w64-mingw32-gcc >/dev/null 2>&1 || apt_install gcc-mingw-w64-x86-64-posix ||
+    echo "not installed, the runtime is not compiled for Windows: gcc-mingw-w64-x86-64-posix" >&2
   command -v chromium >/dev/null 2>&1 || apt_install chromium ||
     echo "not installed, the test of reports in a browser is skipped: chromium" >&2
 }

@@ -27,6 +27,7 @@ from aotc.ir import DType, TensorType, frozen
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
+from aotc.runtime.device import gpus
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -53,6 +54,7 @@ class Report:
     first_difference   on request, the first node whose result differs
     wrong_kernel       with it, the first kernel that is wrong ...
     blame              ... and who made it so: "the C compiler" or "the schedule"
+    device             what ran a model for GPUs
     """
 
     reference: str
@@ -60,6 +62,7 @@ class Report:
     first_difference: str = ""
     wrong_kernel: str = ""
     blame: str = ""
+    device: str = ""
     ok: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,6 +157,8 @@ def verify(
     or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a graph module (.relay) with the
     numpy interpreter's.
 
+    A model for GPUs runs on the first one; where there is none, this machine's processor emulates one.
+
     An output passes if its error relative to the reference's standard deviation is within the bound of its
     dtype, or, for networks that amplify rounding errors beyond it, if it is about as close to the result in
     double precision as the reference is.
@@ -161,11 +166,14 @@ def verify(
     inputs    an .npz file with inputs; else `seeds` random sets
     bisect    on a difference, name the first node of an ONNX model whose result differs, and the first kernel whose
               compiled code differs from its program, or whose program differs from its operators
-    check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs
+    check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs, or they are
+              for GPUs
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
-    checked = not bisect if check_compiler is None else check_compiler
-    chosen = CompileOptions(**options, check_compiler=checked)
+    chosen = CompileOptions(**options)
+    checked = chosen.machine.gpu is None and not bisect if check_compiler is None else check_compiler
+    emulated = chosen.machine.gpu is not None and not gpus()
+    chosen = replace(chosen, check_compiler=checked, emulated=emulated)
     require_cpu(chosen.machine)
     model = loaded(path)
     # messages then name the file
@@ -182,6 +190,8 @@ def verify(
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
     first = first_difference(model, types, bad.inputs, chosen) if isinstance(model, onnx.ModelProto) else ""
+    if chosen.machine.gpu is not None:
+        return replace(report, first_difference=first)
     suspect = first_suspect(work, bad.inputs, bound=compiled.metadata["error_bound"])
     if not first and isinstance(model, onnx.ModelProto):
         first = "no node differs when every result is an output"
@@ -203,7 +213,8 @@ def _compared(
         Run(source, arrays, dict(zip(names, session.run(None, arrays), strict=True)), reference.run(arrays))
         for source, arrays in inputs
     ]
-    return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact))
+    device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
+    return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact), device=device)
 
 
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:

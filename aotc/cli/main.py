@@ -137,6 +137,7 @@ def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     option("--report", "Write the profile as a roofline there.", PATH, metavar="FILE.html"),
     option("--threads", "Threads of a run.", click.IntRange(1), 1),
     option("--isa", "Instruction set, where the library has several [default: the best].", metavar="NAME"),
+    option("--device", "Number of the GPU, for a library compiled for GPUs [default: 0].", click.IntRange(0)),
     flag("--check", "Compare the whole library with the checksum in its project first."),
 )
 def run_command(

@@ -98,6 +98,11 @@ def read_counts(value: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(counts))
 
 
+def read_architectures(value: str | None) -> tuple[int, ...]:
+    """80,90: compute capabilities of GPUs, times ten; none for None."""
+    return read_counts(value) if value is not None else ()
+
+
 def read_seconds(value: str) -> float:
     """30, 30s, 5m or 1h as seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
@@ -189,9 +194,13 @@ COMPILER: Final = options(
     ),
     flag("--no-cache cache", "Compile all C anew.", flag_value=False, default=True),
 )  # fmt: skip
+ARCHITECTURES: Final = option(
+    "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
+    read=read_architectures, metavar="NN,...",
+)  # fmt: skip
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
 #: All that says how a model is compiled, as `CompileOptions` takes it.
-COMPILATION: Final = options(SHAPES, TARGET, COMPILER, TUNING)
+COMPILATION: Final = options(SHAPES, TARGET, ARCHITECTURES, COMPILER, TUNING)
 QUIET: Final = options(
     flag("--quiet -q", "Print errors only."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),

@@ -69,6 +69,8 @@ def show_report(report: Data) -> Shown:
             verdict = Text.assemble(verdict, more)
         rows.append((source, o["name"], f"{o['max_abs']:.2e}", f"{o['relative']:.2e}", str(o["max_ulp"]), verdict))
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
+    if report["device"]:
+        yield f"run on {report['device']}"
     yield f"compared with {report['reference']}: {'all outputs agree' if report['ok'] else 'outputs DIFFER'}"
     if report["first_difference"]:
         yield f"first difference: {report['first_difference']}"

@@ -13,7 +13,7 @@ Each stop is made from the one before when it is first asked for, and kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,10 +23,13 @@ from typing import Any, Final, Protocol
 
 from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
+from aotc_codegen.cuda.project import device_text, emit_device
 
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.compiler_check import check_kernels, check_project
+from aotc.driver.emulation import EMULATOR, emulating
+from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc
 from aotc.driver.observe import PassList
 from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
@@ -54,6 +57,7 @@ IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph",
 #: The stages of a compilation.
 PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
 CHECKING = "checking the C compiler"
+COMPILING_DEVICE = "compiling kernels for GPUs"
 ACCURACIES: Final = ("fast", "strict", "reproducible")
 #: The machine whose layouts all graphs get that are to give equal bits: its blocks of weights fit shorter vectors, too.
 GRAPHS: Final = in_order(X86_64_V4)
@@ -74,12 +78,16 @@ class Tilings(Protocol):
 
 @frozen
 class CompiledModel:
-    """An emitted project.  `library` is the shared library, None where only sources were asked for."""
+    """An emitted project.  `library` is the shared library, None where only sources were asked for.
+
+    emulated   whether it is for a GPU that this machine's processor emulates
+    """
 
     path: Path
     library: Path | None
     metadata: Mapping[str, Any]
     temporary: ScratchDirectory | None = field(default=None, repr=False)
+    emulated: bool = False
 
     @property
     def built(self) -> Path:
@@ -88,9 +96,10 @@ class CompiledModel:
             raise AotcError("no-library", f"{self.path} holds sources only", hint="compile without --no-build")
         return self.library
 
-    def session(self, threads: int = 1) -> Session:
-        """The library, loaded; `threads` share the work of a run."""
-        session = load(self.built, threads=threads)
+    def session(self, threads: int = 1, device: int | None = None) -> Session:
+        """The library, loaded; `threads` share the work of a run, or GPU number `device` does it."""
+        with emulating() if self.emulated else nullcontext():
+            session = load(self.built, threads=threads, device=device)
         session.keep_alive = self.temporary
         return session
 
@@ -110,6 +119,7 @@ class Compilation:
     toolchain  the C compiler; the machine's for None
     progress   told the name of each stage as it begins
     checked    check what the C compiler makes of the kernels of a library (see `aotc.driver.compiler_check`)
+    emulated   make kernels for GPUs so that this machine's processor runs them
 
     The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
     `compile.tuning` false leaves the user's records of tilings alone, `compile.accuracy` is one of `ACCURACIES`.
@@ -127,6 +137,7 @@ class Compilation:
     toolchain: Toolchain | None = None
     progress: Progress = lambda _: None
     checked: bool = False
+    emulated: bool = False
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -231,11 +242,10 @@ class Compilation:
         temporary = ScratchDirectory("aotc-") if output is None else None
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
         with self.running():
-            first, *others = self.programs
+            self._device_compiler()  # complains before work is done
+            _ = self.programs
             with staged(path) as work:
-                self.progress(WRITING)
-                names = self._passes.names
-                metadata = emit(first, work, target=self.target, passes=names, others=others, numerics=self.numerics)
+                metadata = self._emitted(work)
                 library = None
                 if toolchain is not None:
                     self.progress(BUILDING)
@@ -244,7 +254,39 @@ class Compilation:
                         self.progress(CHECKING)
                         check_project(work, metadata, self.programs, toolchain, self.target)
                     record_checksum(work, metadata, library)
-        return CompiledModel(path, path / library.relative_to(work) if library else None, metadata, temporary)
+        return CompiledModel(
+            path, path / library.relative_to(work) if library else None, metadata, temporary, self.emulated
+        )
+
+    def _emitted(self, work: Path) -> dict[str, Any]:
+        """The project in an empty directory, and its metadata."""
+        first, *others = self.programs
+        names = self._passes.names
+        compiler = self._device_compiler()
+        if compiler is None:
+            self.progress(WRITING)
+            return emit(first, work, target=self.target, passes=names, others=others, numerics=self.numerics)
+        self.progress(COMPILING_DEVICE)
+        printed, text = device_text(first, self.target)
+        images = compiler.images(text, compiler.chosen(self.target.gpu))
+        self.progress(WRITING)
+        return emit_device(
+            first,
+            printed,
+            text,
+            images,
+            work,
+            target=self.target,
+            least_driver=compiler.least_driver,
+            passes=names,
+            numerics=self.numerics[0],
+        )
+
+    def _device_compiler(self) -> DeviceCompiler | None:
+        """What makes code for GPUs, if the target has one."""
+        if self.target.gpu is None:
+            return None
+        return EMULATOR if self.emulated else find_nvrtc(default_cache() if self.uses_cache else None)
 
     def _compiler(self) -> Toolchain:
         return self.toolchain or find_toolchain(cache=self.uses_cache, target=self.target)

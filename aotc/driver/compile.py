@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
@@ -46,6 +46,14 @@ def model_name(model: object, name: str | None) -> str:
     return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
+def for_architectures(target: Target, archs: Sequence[int]) -> Target:
+    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs."""
+    if target.gpu is None:
+        text = f"code for {target.name} is not for GPUs: it has no CUDA architectures"
+        raise AotcError("cuda-arch", text, hint="take --target cuda, or leave --cuda-arch out")
+    return replace(target, gpu=replace(target.gpu, architectures=tuple(sorted(set(archs)))))
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompileOptions:
     """How a model is compiled, and who is told.
@@ -68,9 +76,12 @@ class CompileOptions:
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
     threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
+    cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
+    emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
     progress      called with the name of each stage as it begins
 
-    Raises AotcError for a level, an accuracy, a pass, a target or a configuration key that does not exist.
+    Raises AotcError for a level, an accuracy, a pass, a target or a configuration key that does not exist, and for
+    architectures of a target without GPUs.
     """
 
     output: str | Path | None = None
@@ -92,12 +103,15 @@ class CompileOptions:
     cache: bool = True
     tuning: str | Path | bool | None = None
     threads: bool = True
+    cuda_arch: Sequence[int] = ()
+    emulated: bool = False
     progress: Progress = lambda _: None
     #: The target itself.
     machine: Target = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "machine", resolve_target(self.target))
+        machine = resolve_target(self.target)
+        object.__setattr__(self, "machine", for_architectures(machine, self.cuda_arch) if self.cuda_arch else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
         require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
@@ -105,6 +119,9 @@ class CompileOptions:
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
             raise AotcError("compiler-check", text, hint="leave --no-build out, or --check-compiler")
+        if self.check_compiler and self.machine.gpu is not None:
+            text = "the C compiler makes nothing of kernels for GPUs, so there is nothing to check"
+            raise AotcError("compiler-check", text, hint="leave --check-compiler out")
         self.context()  # looks at the configuration
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
@@ -158,6 +175,7 @@ class CompileOptions:
             toolchain=toolchain,
             progress=self.progress,
             checked=self.check_compiler,
+            emulated=self.emulated,
         )
 
     def compiled(self, model: Model) -> CompiledModel:

@@ -120,6 +120,7 @@ def profile(
     repeat: int = 20,
     cc: str | None = None,
     isa: str | None = None,
+    device: int | None = None,
     check: bool = False,
 ) -> dict[str, Any]:
     """Times of a project's steps and kernels, ready for JSON.
@@ -128,7 +129,7 @@ def profile(
     inputs    an .npz file; seeded random inputs for None
     repeat    runs with the clock and runs without it; a step's time is the median of the former
     cc        the C compiler for the measuring program
-    isa, check   as for `load`
+    isa, device, check   as for `load`; GPUs are refused, whose peak and bandwidth are not known
 
     In the result, "milliseconds" has the minimum and median of plain runs and the median of watched ones; "machine" the
     measured peak and bandwidth; "steps" follow the schedule, "kernels" are sums over the steps of one kernel, the most
@@ -138,7 +139,10 @@ def profile(
     """
     path = find_library(Path(library))
     metadata = _metadata(path)
-    session = load(path, isa=isa, check=check)
+    session = load(path, isa=isa, device=device, check=check)
+    if session.device is not None:
+        text = f"{library} runs on a GPU, of which neither the peak nor the bandwidth is known"
+        raise AotcError("profile", text, hint="leave --profile out, and --repeat tells the time of a run")
     rows = _rows(metadata, session.isa)
     binding = session.bind(session_inputs(session, inputs))
     target = resolve_target(session.isa or metadata["target"])

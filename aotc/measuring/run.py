@@ -23,7 +23,7 @@ def run_library(
 ) -> dict[str, Any]:
     """Run `repeat` times on the inputs of a file (or seeded random ones); outputs and times in milliseconds.
 
-    options   as for `load`: threads, isa, check
+    options   as for `load`: threads, isa, device, check
     """
     session = load(library, **options)
     arrays = session_inputs(session, inputs)

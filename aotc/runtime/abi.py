@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The binary interface of compiled models for cffi, read from the C header aotc.h.
+"""The binary interface of compiled models for cffi, read from the C headers aotc.h and aotc_cuda.h.
 
-In: the header, and the C source with the sentences for its status codes.  Out: the interface, and the constants that
+In: the headers, and the C source with the sentences for its status codes.  Out: the interface, and the constants that
 Python needs.
 
 library = ffi.dlopen("libnet.so")
@@ -15,12 +15,13 @@ import re
 from typing import Any, Final
 
 import cffi
-from aotc_runtime_c import sources
+from aotc_runtime_c import cuda_sources, sources
 
 from aotc.ir.dtype import DType
 from aotc.runtime.forks import own_lock
 
 _HEADER, _SOURCE = (path.read_text(encoding="utf-8") for path in sources())
+_CUDA_HEADER = cuda_sources()[0].read_text(encoding="utf-8")
 _DEFINED: Final = dict(re.findall(r'^#define AOTC_(\w+) "?(\w+)', _HEADER, re.MULTILINE))
 ABI_VERSION: Final = int(_DEFINED["ABI_VERSION"])
 ENTRY_SYMBOL: Final = _DEFINED["ENTRY_SYMBOL"]
@@ -30,6 +31,7 @@ _EXPORTED: Final = f"""
 const aotc_model *{ENTRY_SYMBOL}(void);
 int aotc_model_threads_create(int32_t parts, const aotc_threads **threads);
 void aotc_model_threads_destroy(const aotc_threads *threads);
+const aotc_cuda_program *aotc_model_cuda_program(void);
 """
 
 
@@ -48,7 +50,7 @@ def _declarations(header: str) -> str:
 
 
 #: The one cffi interface: pointers made by it fit every loaded library.
-ffi: Final = interface_of(_declarations(_HEADER) + _EXPORTED)
+ffi: Final = interface_of(_declarations(_HEADER) + _declarations(_CUDA_HEADER) + _EXPORTED)
 
 #: The element types by their code in `aotc_dtype`.
 DTYPES: Final = tuple(

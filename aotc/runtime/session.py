@@ -7,8 +7,8 @@ binding = session.bind({"input": array})                        # fixed buffers 
 binding.run(); binding.outputs["logits"]
 
 Neither a C compiler nor onnx is needed.  Calls into C release the interpreter lock, and threads may run one
-session at the same time: each run has a workspace of its own.  Sessions work in forked children, and can be pickled:
-they are loaded again from their path, with the same options.
+session at the same time: each run has a workspace of its own.  Sessions work in forked children, those on GPUs
+excepted, and can be pickled: they are loaded again from their path, with the same options.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime import tensor as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.device import DeviceSession, open_device
 from aotc.runtime.forks import own_lock
 from aotc.runtime.library import Library, Threads, find_library
 from aotc.runtime.tensor import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
@@ -35,7 +36,14 @@ _IN_PLACE: Final = 0x101
 _memory: Final = ffi.from_buffer
 
 
-def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None, check: bool | str = False) -> Session:
+def load(
+    path: str | Path,
+    *,
+    threads: int | Threads = 1,
+    isa: str | None = None,
+    device: int | None = None,
+    check: bool | str = False,
+) -> Session:
     """Load a library file, or the library in the directory of an emitted project.
 
     threads    how many threads share the work of a run, 1 to 64; or those of another session (`session.threads`),
@@ -45,15 +53,18 @@ def load(path: str | Path, *, threads: int | Threads = 1, isa: str | None = None
                of the environment variable AOTC_ISA, else the best that the processor has.  Results may differ by
                rounding between them.
 
+    device     the GPU that runs a library compiled for GPUs, by its number; the first for None
+
     check      compare the whole library with its SHA-256 first: the one given, or for True that which `compile` wrote
                into the project's metadata.  In any case its headers are compared with the size of the file.
 
     Raises AotcError (code "load") for a missing file, one that is no compiled model or was cut short, and one
     compiled for another version of the binary interface; code "threads" for threads that cannot be had; code "cpu"
-    where the processor lacks instructions, "isa" for kernels that the library does not have; code "checksum" for other
-    contents than those that were written, and where nothing states these.
+    where the processor lacks instructions, "isa" for kernels that the library does not have; code "gpu" where there
+    is no GPU that can run it, or no driver; code "checksum" for other contents than those that were written, and where
+    nothing states these.
     """
-    return Session(Library(find_library(Path(path), check)), threads, isa)
+    return Session(Library(find_library(Path(path), check)), threads, isa, device)
 
 
 def _pointers(arrays: Sequence[Array]) -> Any:
@@ -61,8 +72,8 @@ def _pointers(arrays: Sequence[Array]) -> Any:
     return ffi.new(_POINTERS, list(map(_memory, arrays)) or 1)
 
 
-#: Pointers to inputs, to outputs, to the workspace; the workspace's memory.
-_Frame: TypeAlias = tuple[Any, Any, Any, Array]
+#: Pointers to inputs, to outputs, to the workspace; what keeps that.
+_Frame: TypeAlias = tuple[Any, Any, Any, Array | DeviceSession]
 
 
 class Session:
@@ -73,6 +84,7 @@ class Session:
     path               of the library
     threads            that share the work of a run; None for the calling thread alone
     isa                the instruction set of the kernels that run: the name of a target
+    device             the GPU that runs the model; None for one that was compiled for processors
     workspace_bytes    scratch memory of one run
     weights_bytes      parameters inside the library
     keep_alive         whatever must live as long as the session, such as a temporary directory
@@ -80,12 +92,15 @@ class Session:
     The library is closed when the session and its bindings are no longer referred to.
     """
 
-    def __init__(self, library: Library, threads: int | Threads = 1, isa: str | None = None) -> None:
+    def __init__(
+        self, library: Library, threads: int | Threads = 1, isa: str | None = None, device: int | None = None
+    ) -> None:
         self._library = library
         self.isa = library.choose_isa(isa)
         self._isa = ffi.new("char[]", self.isa.encode()) if len(library.isas) > 1 else ffi.NULL
         self.threads = threads if isinstance(threads, Threads) else library.start_threads(threads)
-        self._arguments = self.threads or threads, isa
+        self.device = open_device(library, device)
+        self._arguments = self.threads or threads, isa, device
         self._options = self._options_with(ffi.NULL, ffi.NULL)
         self._call = library.run
         self._lock = own_lock(self)
@@ -211,7 +226,10 @@ class Session:
             read, written = (ffi.new(_POINTERS, max(1, len(side))) for side in sides)
             return read, written, workspace, memory
 
-    def _new_workspace(self) -> tuple[Array, Any]:
+    def _new_workspace(self) -> tuple[Array | DeviceSession, Any]:
+        if self.device is not None:
+            session = DeviceSession(self.device)
+            return session, ffi.cast("void *", session.pointer)
         memory = tensors.aligned(self.workspace_bytes, self._library.workspace_alignment)
         return memory, ffi.cast("void *", tensors.address(memory))
 
@@ -224,9 +242,13 @@ class Session:
     def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
         with self._lock:
             self._calls += 1
+        if self.device is not None:
+            self.device.require_here()
         status = self._call(inputs, outputs, workspace, self._options if options is None else options)
         if status != 0:
             reason = STATUS_MESSAGES.get(status, "unknown status")
+            if self.device is not None:
+                reason += self.device.explain(status, workspace)
             raise AotcError("run", f"{self.name}_run failed with status {status}: {reason}")
 
 

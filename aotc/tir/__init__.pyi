@@ -36,6 +36,8 @@ from aotc.tir.instructions import INSTRUCTIONS as INSTRUCTIONS
 from aotc.tir.instructions import Text as Text
 from aotc.tir.interp import CompiledKernel as CompiledKernel
 from aotc.tir.interp import compile_kernel as compile_kernel
+from aotc.tir.launch import Launch as Launch
+from aotc.tir.launch import launch_of as launch_of
 from aotc.tir.numerics import NAMESPACE as NAMESPACE
 from aotc.tir.numerics import wrapped as wrapped
 from aotc.tir.passes import NAMES as NAMES
@@ -52,6 +54,7 @@ from aotc.tir.simplify import half_space as half_space
 from aotc.tir.simplify import linear as linear
 from aotc.tir.simplify import linear_bounds as linear_bounds
 from aotc.tir.simplify import simplify_stmt as simplify_stmt
+from aotc.tir.stmt import LAUNCHED as LAUNCHED
 from aotc.tir.stmt import PART as PART
 from aotc.tir.stmt import PARTS as PARTS
 from aotc.tir.stmt import Assign as Assign
@@ -77,6 +80,7 @@ from aotc.tir.stmt import walk_stmts as walk_stmts
 from aotc.tir.target import TARGETS as TARGETS
 from aotc.tir.target import Budget as Budget
 from aotc.tir.target import C as C
+from aotc.tir.target import Gpu as Gpu
 from aotc.tir.target import Target as Target
 from aotc.tir.target import Threads as Threads
 from aotc.tir.te import ExternProgram as ExternProgram

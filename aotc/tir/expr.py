@@ -238,7 +238,8 @@ class Buffer:
     """Flat memory: `size` elements of `dtype`, aligned to `align` bytes.  Compares by identity.
 
     scope: "param" (passed by the caller of the kernel), "workspace" (kernel scratch, planned into the
-    arena and passed like a parameter) or "stack" (a small array inside the kernel).
+    arena and passed like a parameter), "stack" (a small array inside the kernel) or "shared" (memory that
+    the threads of a device's block share).
     private: scratch that is filled anew before it is read, wherever a loop is entered or goes on.
     """
 

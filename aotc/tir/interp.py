@@ -7,12 +7,13 @@ become numpy operations, with the results that the loop would give, in the loop'
     run_kernel(kernel, [x, w])                 # [y], flat
     run = compile_kernel(kernel)               # for repeated runs: run([x, w])
 
-The threads of kernels for teams take turns: each goes on until it waits for the others at a barrier.
+The threads of kernels for teams take turns: each goes on until it waits for the others at a barrier.  So do the
+threads of a block; one block runs after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, TypeAlias
@@ -26,7 +27,23 @@ from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
 from aotc.tir.loops.dependence import extent_of, outer_assigns, read, straight_line, written
 from aotc.tir.numerics import NAMESPACE, wrapped
-from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While, nodes
+from aotc.tir.stmt import (
+    LAUNCHED,
+    PART,
+    PARTS,
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    While,
+    nodes,
+    walk_stmts,
+)
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -45,7 +62,8 @@ def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Arra
     inputs        one array for each input buffer, of its dtype and size, any shape
     output_init   what the outputs hold before; without it NaN, or a bit pattern that is unlikely to be right
     participants  how many threads share a kernel for teams
-    backwards     whether the last thread goes first; a kernel whose results change with it lacks a barrier
+    backwards     whether the last thread goes first, and the last block; a kernel whose results change with it lacks
+                  a barrier
 
     Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for threads that
     do not come to the barriers equally often.
@@ -79,21 +97,23 @@ class CompiledKernel:
         common = {b: _poison(b) for b in kernel.workspace if b not in kernel.private}
         for array in arguments:
             array.flags.writeable = False
-        runs = []
+        order: Callable[[Any], Iterable[Any]] = reversed if backwards else iter
+        runs: list[Iterator[None]] = []
         for part in range(participants if kernel.team else 1):
-            scratch = [common[b] if b in common else _poison(b) for b in (*kernel.workspace, *kernel.stack)]
-            runs.append(self.function(*arguments, *outputs, *scratch, part, participants))
+            scratch = [common[b] if b in common else _poison(b) for b in (*kernel.workspace, *kernel.local)]
+            runs.append(self.function(*arguments, *outputs, *scratch, part, participants, order, self._take_turns))
         with np.errstate(all="ignore"):
-            self._take_turns(runs[::-1] if backwards else runs)
+            self._take_turns(order(runs))
         return outputs
 
-    def _take_turns(self, runs: Sequence[Iterator[None]]) -> None:
+    def _take_turns(self, threads: Iterable[Iterator[None]]) -> None:
         """All threads, one after the other, from each barrier to the next; the end of the kernel is one."""
+        runs = tuple(threads)
         met = len(runs)
         while met:
             met = sum(next(run, self) is None for run in runs)
             if met not in (0, len(runs)):
-                text = f"kernel {self.kernel.name}: {met} of {len(runs)} participants wait for the others, who are done"
+                text = f"kernel {self.kernel.name}: {met} of {len(runs)} threads wait for the others, who are done"
                 raise AotcError("tir-run", text, span=self.kernel.span)
 
 
@@ -146,6 +166,10 @@ def _poison(buffer: Buffer) -> Array:
     return np.full(buffer.size, 0x5A, np.int64).astype(buffer.dtype.numpy)
 
 
+def _dtype(expr: Expr) -> str:
+    return f"dtypes[{str(expr.dtype)!r}]"
+
+
 @dataclass(slots=True)
 class _Writer:
     """Prints Python.  `vector` is the loop variable that is an array at present, `mask` guards its loads."""
@@ -159,6 +183,7 @@ class _Writer:
     mask: str = ""
     functions: dict[str, tuple[str, DType, bool]] = field(default_factory=dict)
     lazy: bool = True
+    fresh: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
 
     @property
     def source(self) -> str:
@@ -180,8 +205,9 @@ class _Writer:
         return name
 
     def kernel(self, kernel: Kernel) -> None:
-        arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.stack, PART, PARTS)
-        self.lines.append(f"def run({', '.join(map(self.name, arguments))}):")
+        arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.local, PART, PARTS)
+        self.lines.append(f"def run({', '.join(map(self.name, arguments))}, order, take_turns):")
+        self.fresh = {"block": kernel.shared, "thread": kernel.stack}
         self.stmt(kernel.body, 1)
         self.line(1, "yield")
 
@@ -227,7 +253,9 @@ class _Writer:
 
     def loop(self, loop: For, depth: int) -> None:
         span = f"{self.expr(loop.begin)}, {self.expr(loop.end)}, {loop.step}"
-        if self.vector is None and _vectorizable(loop):
+        if loop.kind in LAUNCHED:
+            self.launched(loop, depth)
+        elif self.vector is None and _vectorizable(loop):
             self.line(depth, f"{self.name(loop.var)} = np.arange({span})")
             self.line(depth, f"if {self.name(loop.var)}.size:")
             self.vector = loop.var
@@ -239,6 +267,19 @@ class _Writer:
             self.arrays = set()
         else:
             self.nested(f"for {self.name(loop.var)} in range({span})", loop.body, depth)
+
+    def launched(self, loop: For, depth: int) -> None:
+        """Blocks or threads; each finds memory of its own as nobody has set it."""
+        var, span = self.name(loop.var), f"order(range({self.expr(loop.end)}))"
+        meets = loop.kind == "thread" and any(isinstance(s, Sync) for s in walk_stmts(loop.body))
+        self.line(depth, f"def thread({var}):" if meets else f"for {var} in {span}:")
+        for buffer in self.fresh[loop.kind]:
+            self.line(depth + 1, f"{self.name(buffer)} = const[{len(self.constants)}].copy()")
+            self.constants.append(_poison(buffer))
+        self.stmt(loop.body, depth + 1)
+        self.line(depth + 1, "yield" if meets else "pass")
+        if meets:
+            self.line(depth, f"take_turns(map(thread, {span}))")
 
     def vector_stmt(self, stmt: Stmt, depth: int) -> None:
         if isinstance(stmt, Declare):
@@ -252,7 +293,7 @@ class _Writer:
         name = self.name(stmt.var)
         added = step.b if step.a is stmt.var else step.a
         value = f"np.broadcast_to({self.expr(added)}, {self.name(self.vector)}.size)"
-        self.line(depth, f"{name} = accumulate({_ACCUMULATE[step.op]}, {name}, {value}, {self.dtype(added)})")
+        self.line(depth, f"{name} = accumulate({_ACCUMULATE[step.op]}, {name}, {value}, {_dtype(added)})")
 
     def store(self, stmt: Store, depth: int) -> None:
         index, value = self.places(stmt.index, stmt.value.lanes), self.expr(stmt.value)
@@ -272,9 +313,6 @@ class _Writer:
         made = f"intrinsic_{stmt.name}(take({self.name(source)}, {at}, None, {source.name!r}))"
         self.line(depth, f"put({self.name(target)}, {to}, {made}, {target.name!r})")
 
-    def dtype(self, expr: Expr) -> str:
-        return f"dtypes[{str(expr.dtype)!r}]"
-
     def varies(self, expr: Expr) -> bool:
         """Whether the value is an array over the vectorised loop."""
         return any(item in self.arrays for item in mentioned(expr))
@@ -292,16 +330,16 @@ class _Writer:
             case Unary():
                 return f"op_not({self.expr(expr.a)})" if expr.op == "not" else f"(-{self.expr(expr.a)})"
             case Bitcast():
-                return f"np.asarray({self.expr(expr.a)}).view({self.dtype(expr)})[()]"
+                return f"np.asarray({self.expr(expr.a)}).view({_dtype(expr)})[()]"
             case Cast():
-                return f"cast({self.expr(expr.a)}, {self.dtype(expr)})"
+                return f"cast({self.expr(expr.a)}, {_dtype(expr)})"
             case Select():
                 return self.select(expr)
             case Load():
                 return self.load(expr)
             case Broadcast() | Pack():
                 values = ", ".join(map(self.expr, operands(expr)))
-                return f"np.full({expr.lanes}, [{values}], {self.dtype(expr)})"
+                return f"np.full({expr.lanes}, [{values}], {_dtype(expr)})"
             case Call():
                 return f"{self.function(expr)}({', '.join(self.expr(a) for a in expr.args)})"
             case Element():

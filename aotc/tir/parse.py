@@ -137,8 +137,9 @@ class _Parser(_Reader):
         while self.token.text in ROLES:
             role = self.next()
             roles[role].append(self.buffer(role))
-        inputs, outputs, workspace, stack = (tuple(roles[role]) for role in ROLES)
-        facts: dict[str, Any] = {"workspace": workspace, "stack": stack, "inplace": (), "private": ()}
+        inputs, outputs = (tuple(roles.pop(role)) for role in ROLES[:2])
+        facts: dict[str, Any] = {role: tuple(buffers) for role, buffers in roles.items()}
+        facts |= {"inplace": (), "private": ()}
         while self.accept("inplace"):
             output = self.known_buffer()
             source = self.after("=", self.known_buffer)
@@ -159,7 +160,7 @@ class _Parser(_Reader):
         size = self.after("[", self.integer)
         self.next("]")
         align = self.integer() if self.accept("align") else 4
-        scope = role if role in ("workspace", "stack") else "param"
+        scope = role if role in ROLES[2:] else "param"
         self.buffers[name] = Buffer(name, dtype, size, scope, align, private=self.accept("private"))
         return self.buffers[name]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential
+from aotc.tir.device.launches import launched
 from aotc.tir.functions.fuse import fused_kernel
 from aotc.tir.loops.lanes import with_vectors
 from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
@@ -44,6 +45,16 @@ class TakeViews(ProgramPass):
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         return take_views(module)
+
+
+@dataclass(frozen=True, repr=False)
+class LaunchOnDevice(ProgramPass):
+    """Kernels become those of blocks and threads; one that must not run all at once becomes several."""
+
+    target: Target
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        return launched(module, self.target)
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,8 +116,9 @@ class VectorizeLoops(KernelPass):
 
 
 _KERNELS: Final = (FuseMultiplyAdds, VectorizeLoops)
-#: The tensor passes, by name, in the order in which they run.
-NAMES: Final = tuple(p.name for p in (TakeViews, WorkInPlace, PlanMemory, DivideAmongThreads, *_KERNELS))
+#: The tensor passes in the order in which they run.
+PASSES: Final = (TakeViews, LaunchOnDevice, WorkInPlace, PlanMemory, DivideAmongThreads, *_KERNELS)
+NAMES: Final = tuple(p.name for p in PASSES)
 
 
 def kernel_passes(target: Target) -> list[KernelPass]:
@@ -117,7 +129,8 @@ def kernel_passes(target: Target) -> list[KernelPass]:
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     """The passes that make calls of kernels ready to be printed for a target."""
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
-    return [WorkInPlace(), PlanMemory(target), *divide, *kernel_passes(target)]
+    launch = [LaunchOnDevice(target)] if target.gpu is not None else []
+    return [*launch, WorkInPlace(), PlanMemory(target), *divide, *kernel_passes(target)]
 
 
 def _through(program: Program, *passes: ProgramPass) -> Program:

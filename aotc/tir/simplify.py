@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from aotc.ir import frozen
 from aotc.tir import Binary, all_of, mentioned, operands, substitute, with_operands, wrapped
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk
-from aotc.tir.stmt import Block, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
+from aotc.tir.stmt import LAUNCHED, Block, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
 
 #: An int, or an infinity where nothing is known.
 Bound: TypeAlias = "int | float"
@@ -400,13 +400,15 @@ def is_empty(stmt: Stmt) -> bool:
 
 def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
     begin, end = simplify(loop.begin, ranges), simplify(loop.end, ranges)
+    inside = {**ranges, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
+    if loop.kind in LAUNCHED:  # these say how the kernel is launched
+        return replace(loop, body=simplify_stmt(loop.body, inside))
     extent = linear(end, ranges).plus(linear(begin, ranges), -1)
     low, high = linear_bounds(extent, ranges)
     if high <= 0:
         return Block(())
     if low > 0 and high <= loop.step:
         return simplify_stmt(map_exprs(loop.body, lambda e: substitute(e, {loop.var: begin})), ranges)
-    inside = {**ranges, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
     body = simplify_stmt(loop.body, inside)
     if is_empty(body):
         return Block(())

@@ -22,7 +22,9 @@ PART: Final = Var("part")
 PARTS: Final = Var("parts")
 TEAM: Final = (PART, PARTS)
 #: What a loop may say of its iterations.
-KINDS: Final = ("serial", "reduction", "independent")
+KINDS: Final = ("serial", "reduction", "independent", "block", "thread")
+#: Kinds of the loops whose iterations a device numbers when a kernel is launched.
+LAUNCHED: Final = KINDS[3:]
 
 
 @frozen(init=False, eq=False)
@@ -35,6 +37,8 @@ class For:
                         may run in any order, or at once, each with private scratch of its own
         "reduction"     all that one hands to another are values that each combines with its own, by one operation
                         (sum, product, least, greatest, and, or): another order gives another rounding
+        "block"         independent; each is a block of threads of a device, which share memory (`aotc.tir.launch`)
+        "thread"        independent between one barrier and the next; each is a thread of a block
         "serial"        nothing is said
 
     Where iterations run, side by side on threads or in the lanes of vectors, is decided later by what reads this.
@@ -130,7 +134,7 @@ class Block:
 
 @frozen(eq=False)
 class Sync:
-    """A barrier: all threads of a team wait for each other.  Nothing where one thread runs alone."""
+    """A barrier: all threads of a team or block wait for each other.  Nothing where one thread runs alone."""
 
 
 Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Sync"
@@ -150,7 +154,8 @@ class Kernel:
 
     inputs, outputs   parameters, in the order of the call; no two overlap unless `inplace` was applied
     workspace         scratch buffers, planned into the arena, passed after the outputs
-    stack             small local arrays
+    stack             small local arrays; on a device, each thread has its own
+    shared            memory of a device that the threads of each block share; every block finds it unset
     inplace           (output, input) index pairs that may be the same memory, because every element of the
                       output is written after the last read of the elements of the input at that index
     macs              multiply-accumulate operations of one call
@@ -167,6 +172,7 @@ class Kernel:
     body: Stmt
     workspace: tuple[Buffer, ...] = ()
     stack: tuple[Buffer, ...] = ()
+    shared: tuple[Buffer, ...] = ()
     inplace: tuple[tuple[int, int], ...] = ()
     macs: int = 0
     approximate: bool = False
@@ -179,6 +185,11 @@ class Kernel:
     def params(self) -> tuple[Buffer, ...]:
         """All buffers that the caller passes."""
         return (*self.inputs, *self.outputs, *self.workspace)
+
+    @property
+    def local(self) -> tuple[Buffer, ...]:
+        """All buffers that nobody passes."""
+        return (*self.stack, *self.shared)
 
 
 _KERNELS: Final = Form(
@@ -314,8 +325,9 @@ def drop_dead(stmt: Stmt) -> Stmt:
             live.add(var)
             needed.extend(read_for.get(var, ()))
     dead: set[Stmt] = {s for s in walk_stmts(stmt) if isinstance(s, (Declare, Assign)) and s.var not in live}
-    return _without(stmt, dead) if dead else stmt
+    return without(stmt, dead) if dead else stmt
 
 
-def _without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
-    return Block(()) if stmt in dead else rebuilt(stmt, lambda s: _without(s, dead))
+def without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
+    """`stmt` with some of the statements in it left out."""
+    return Block(()) if stmt in dead else rebuilt(stmt, lambda s: without(s, dead))

@@ -119,6 +119,7 @@ class Budget:
     written           multiply-adds in all that a tiled sum of products may be written out to for the sake of borders
     pieces            pieces that the loops of a nest may be cut into where conditions change ...
     piece_nodes       ... and by how many nodes of expressions; beyond that, loops keep their conditions
+    transposed        side of the square tiles that transposes go over, a cache line of float32 each way; 1 for none
     index_nodes       indices of more nodes are not computed wherever an element is read: the tensor is stored
     """
 
@@ -131,7 +132,35 @@ class Budget:
     written: int = 4096
     pieces: int = 512
     piece_nodes: int = 1 << 15
+    transposed: int = 16
     index_nodes: int = 256
+
+
+@frozen(kw_only=True)
+class Gpu:
+    """A processor that runs blocks of threads, which kernels are launched on.
+
+    threads          of a block, where there are enough of them for all processors
+    warp             threads that go in step, fewer than which no block has
+    processors       how many blocks at least run at a time
+    resident         threads that one of them holds at a time
+    registers        of a thread at most, 32 bits each
+    shared_bytes     what the threads of a block can share
+    argument_bytes   what the arguments of a launch may take
+    scratch_bytes    copies of private scratch, one for each thread that runs, may take so much in all: fewer threads
+                     run where it is more
+    architectures    compute capabilities that code is made for, 80 for 8.0
+    """
+
+    threads: int = 256
+    warp: int = 32
+    processors: int = 108
+    resident: int = 2048
+    registers: int = 255
+    shared_bytes: int = 48 << 10
+    argument_bytes: int = 4096
+    scratch_bytes: int = 64 << 20
+    architectures: tuple[int, ...] = (80, 90, 100, 120)
 
 
 #: What lies in one piece, and what it is made of: results on their way from kernel to kernel, together with what a
@@ -215,6 +244,7 @@ class Target:
     tiles            what sums of products cost
     winograd         what Winograd convolutions cost
     threads          None where kernels run on one thread only
+    gpu              None where the processor calls kernels itself
     budget           limits of code and memory
     spaces           its memories: what one of them may hold goes into the first that
                      has room for it
@@ -254,6 +284,7 @@ class Target:
     tiles: Tiles = Tiles()
     winograd: Winograd = Winograd()
     threads: Threads | None = None
+    gpu: Gpu | None = None
     budget: Budget = Budget()
     spaces: tuple[Space, ...] = (Space(name="memory"),)
     dialect: str = "c99"
@@ -375,6 +406,18 @@ RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
 )
 
+#: GPUs of NVIDIA.  A thread has its scratch in memory, as much of it as all threads that are resident could need.
+#: Loops stay whole, with their conditions, since each of their iterations may be another thread.
+CUDA: Final = Target(
+    name="cuda",
+    registers=64,
+    fma=True,
+    gpu=Gpu(),
+    budget=Budget(stack_bytes=1024, row_bytes=0, pieces=0, piece_nodes=0, transposed=1),
+    spaces=(Space(name="device", align=256),),
+    dialect="cuda",
+)
+
 
 def in_order(target: Target) -> Target:
     """The target with nothing left that bits depend on: its kernels compute what those of `in_order(C)` do.
@@ -388,7 +431,7 @@ def in_order(target: Target) -> Target:
     return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
-TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, X86_64_MULTI, AARCH64, RISCV64)}
+TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, X86_64_MULTI, AARCH64, RISCV64, CUDA)}
 
 #: Features that /proc/cpuinfo calls otherwise.
 _PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}

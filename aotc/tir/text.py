@@ -39,11 +39,11 @@ BITCAST: Final = "bitcast_"
 FUSED: Final = "fused_"
 NAMED: Final = ("min", "max", "truncdiv", "truncmod")
 _WORDS: Final = (
-    "kernel input output workspace stack align private inplace macs team for in step while if else let sync "
+    "kernel input output workspace stack shared align private inplace macs team for in step while if else let sync "
     "true false inf nan neg broadcast"
 )
 _KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, NAMED, INSTRUCTIONS, DTYPES)
-ROLES: Final = ("input", "output", "workspace", "stack")
+ROLES: Final = ("input", "output", "workspace", "stack", "shared")
 
 
 def to_text(kernel: Kernel) -> str:
@@ -51,7 +51,7 @@ def to_text(kernel: Kernel) -> str:
     printer = _Printer()
     head = [] if kernel.span is None else [f"# {' '.join(str(kernel.span).split())}"]
     head.append(f"kernel {json.dumps(kernel.name)} {{")
-    roles = (kernel.inputs, kernel.outputs, kernel.workspace, kernel.stack)
+    roles = (kernel.inputs, kernel.outputs, kernel.workspace, kernel.stack, kernel.shared)
     for role, buffers in zip(ROLES, roles, strict=True):
         for b in buffers:
             private = " private" if b.private else ""

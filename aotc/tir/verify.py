@@ -16,10 +16,27 @@ from dataclasses import dataclass, field, replace
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
+from aotc.tir.launch import launch_of, uses_device
 from aotc.tir.loops.dependence import assigned, inside, read, why_not, written
+from aotc.tir.loops.launched import why_not_at_once
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.simplify import Interval, bounds
-from aotc.tir.stmt import KINDS, PART, PARTS, Assign, Declare, For, If, Kernel, Stmt, Store, Sync, While, stmt_exprs
+from aotc.tir.stmt import (
+    KINDS,
+    LAUNCHED,
+    PART,
+    PARTS,
+    Assign,
+    Declare,
+    For,
+    If,
+    Kernel,
+    Stmt,
+    Store,
+    Sync,
+    While,
+    stmt_exprs,
+)
 
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
 
@@ -32,9 +49,11 @@ def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
     body = kernel.body
     checker = _Checker(
-        kernel, assigned(body), written(body), frozenset((*kernel.workspace, *kernel.stack)) - read(body)
+        kernel, assigned(body), written(body), frozenset((*kernel.workspace, *kernel.local)) - read(body)
     )
     checker.buffers()
+    if (kernel.shared or uses_device(body)) and launch_of(kernel) is None:
+        checker.report("blocks and threads are not two loops around all statements, from 0 to literals")
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
     checker.stmt(body, _Scope(frozenset(team), team))
     if checker.problems:
@@ -84,10 +103,11 @@ class _Checker:
 
     def buffers(self) -> None:
         kernel = self.kernel
-        declared = (*kernel.params, *kernel.stack)
+        declared = (*kernel.params, *kernel.local)
         for buffer in {b for b in declared if declared.count(b) > 1}:
             self.report(f"buffer {buffer.name} is declared twice")
         places = {"param": (*kernel.inputs, *kernel.outputs), "workspace": kernel.workspace, "stack": kernel.stack}
+        places["shared"] = kernel.shared
         for scope, group in places.items():
             for buffer in group:
                 if buffer.scope != scope or buffer.size < 0:
@@ -149,7 +169,9 @@ class _Checker:
             return
         if loop.var in scope.visible:
             self.report(f"loop variable {loop.var.name} is in use already")
-        if (problem := why_not(loop, scope.ranges, scope.visible, self.unread)) is not None:
+        own = {"block": self.kernel.local, "thread": self.kernel.stack}.get(loop.kind, ())
+        proven = why_not_at_once if loop.kind in LAUNCHED else why_not
+        if (problem := proven(loop, scope.ranges, scope.visible, {*own, *self.unread})) is not None:
             self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs
@@ -213,7 +235,7 @@ class _Checker:
                 stack += [(o, here) for o in operands(node)]
 
     def access(self, buffer: Buffer, index: Expr, lanes: int, scope: _Scope) -> None:
-        if not any(buffer is b for b in (*self.kernel.params, *self.kernel.stack)):
+        if not any(buffer is b for b in (*self.kernel.params, *self.kernel.local)):
             self.report(f"buffer {buffer.name} is not declared")
         if index.dtype != INDEX or index.lanes != 1:
             self.report(f"{buffer.name} is indexed by {_type(index)}")

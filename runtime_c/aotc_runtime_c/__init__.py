@@ -7,7 +7,9 @@ include_dir()                  # .../aotc_runtime_c/include, for -I
 source_dir()                   # .../aotc_runtime_c/src
 sources()                      # (.../include/aotc.h, .../src/aotc_rt.c)
 sources(pool=True)             # these, and aotc_team.h, aotc_pool.h, aotc_pool.c
+cuda_sources()                 # (.../include/aotc_cuda.h, .../src/aotc_cuda.c, ...)
 loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader.c)
+emulator_dir()                 # .../aotc_runtime_c/emulator: C++ that takes the place of a GPU and its driver
 """
 
 from __future__ import annotations
@@ -34,6 +36,18 @@ def sources(*, pool: bool = False) -> tuple[Path, ...]:
     return (*found, *more) if pool else found
 
 
+def cuda_sources() -> tuple[Path, ...]:
+    """The headers and sources that projects for GPUs contain as well."""
+    src = source_dir()
+    files = src / "aotc_cuda_driver.h", src / "aotc_cuda.c", src / "aotc_cuda_session.c"
+    return include_dir() / "aotc_cuda.h", *files
+
+
 def loader_sources() -> tuple[Path, ...]:
     """The header and the source of the loader, for programs that open compiled libraries at run time."""
     return include_dir() / "aotc_loader.h", source_dir() / "aotc_loader.c"
+
+
+def emulator_dir() -> Path:
+    """The folder of the C++ sources that run CUDA kernels on the CPU."""
+    return _ROOT / "emulator"

@@ -21,7 +21,14 @@ LOOPS = {"aotc.ir", "aotc.tir", "aotc.tir.loops"}
 CONTRACTION = LOOPS | {"aotc.tir.schedule.contraction"}
 STAGES = CONTRACTION | {"aotc.tir.schedule.stages"}
 ALGORITHMS = STAGES | {"aotc.tir.schedule.algorithms"}
-TENSOR = ALGORITHMS | {"aotc.tir.interp", "aotc.tir.passes", "aotc.tir.schedule", "aotc.tir.threads", "aotc.tir.verify"}
+TENSOR = ALGORITHMS | {
+    "aotc.tir.device",
+    "aotc.tir.interp",
+    "aotc.tir.passes",
+    "aotc.tir.schedule",
+    "aotc.tir.threads",
+    "aotc.tir.verify",
+}
 IMPORTED = GRAPH | {"aotc.relay.frontend", "aotc.relay.frontend.onnx"}
 GRAPH_TOOLS = {"aotc.relay.transform", "aotc.relay.instrument"}
 BELOW_DRIVER = (
@@ -47,7 +54,8 @@ FLOORS: dict[str, set[str]] = {
     "aotc.tir.loops": LOOPS,
     "aotc.tir.threads": LOOPS,
     "aotc.tir.verify": LOOPS,
-    "aotc.tir.passes": LOOPS | {"aotc.tir.threads", "aotc.tir.verify"},
+    "aotc.tir.device": LOOPS | {"aotc.tir.threads", "aotc.tir.verify"},
+    "aotc.tir.passes": LOOPS | {"aotc.tir.device", "aotc.tir.threads", "aotc.tir.verify"},
     "aotc.tir.schedule": ALGORITHMS,
     "aotc.tir.schedule.stages": STAGES,
     "aotc.tir.schedule.contraction": CONTRACTION,

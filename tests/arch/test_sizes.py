@@ -11,11 +11,12 @@ import pytest
 
 from tests.arch.sources import OTHERS, PYTHON, ROOT, name_of, text_of, tree_of
 
-C = [p for p in OTHERS if p.suffix in {".c", ".h"} and p.is_relative_to(ROOT / "runtime_c")]
+RUNTIME = [p for p in OTHERS if p.suffix in {".c", ".h"} and p.is_relative_to(ROOT / "runtime_c")]
+C = [p for p in RUNTIME if p.parent.name != "emulator"]
 TEMPLATES = [p for p in OTHERS if p.suffix == ".j2" and p.is_relative_to(ROOT / "codegen")]
 
 FUNCTION_LINES = 60
-RUNTIME_LINES = 1500
+RUNTIME_LINES = 2100
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=name_of)

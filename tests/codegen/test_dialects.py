@@ -170,3 +170,10 @@ def test_a_block_of_cuda_threads_does_what_the_interpreter_does(tmp_path: Path) 
                 cuda.launch(library, number, job.kernel, job.inputs, threads), expected, strict=True
             ):
                 np.testing.assert_allclose(actual, wanted, rtol=2e-6, atol=1e-6)
+
+
+def test_blocks_and_threads_are_refused_by_c() -> None:
+    b, t, y = Var("b"), Var("t"), Buffer("y", F32, 4)
+    body = For(b, 1, For(t, 4, Store(y, t, as_expr(0).astype("float32")), kind="thread"), kind="block")
+    with pytest.raises(AotcError, match="a loop of kind 'block' cannot be printed: c99 has no word for it"):
+        print_kernel(Kernel(name="k", inputs=(), outputs=(y,), body=body), C99)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -111,11 +111,15 @@ def _light(path: Path) -> tuple[Any, list[tuple[list[Any], list[Any]]]]:
     return model, [(inputs, outputs)]
 
 
-def compiled(model: Any) -> Callable[[list[Any]], Sequence[Any]]:
+Prepare: TypeAlias = Callable[[Any], Callable[[list[Any]], Sequence[Any]]]
+"""A model as a function of its inputs."""
+
+
+def compiled(model: Any, options: Mapping[str, Any] = FAST) -> Callable[[list[Any]], Sequence[Any]]:
     """A function that runs `model` as compiled C and fails if no call into C happened."""
     from aotc import onnx_backend
 
-    prepared = onnx_backend.prepare(model, "CPU", **FAST)
+    prepared = onnx_backend.AotcRep(model, options)
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         before = prepared.calls
@@ -126,7 +130,7 @@ def compiled(model: Any) -> Callable[[list[Any]], Sequence[Any]]:
     return run
 
 
-def check(case: Case, prepare: Callable[[Any], Callable[[list[Any]], Sequence[Any]]] = compiled) -> None:
+def check(case: Case, prepare: Prepare = compiled) -> None:
     """Run one test; raises what went wrong."""
     model, sets = data_of(case.test)
     assert sets, "the test has no data"
@@ -147,12 +151,12 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}"[:160]
 
 
-def _child(case: Case, sender: Connection) -> None:
+def _child(case: Case, sender: Connection, prepare: Prepare) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     try:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            check(case)
+            check(case, prepare)
         sender.send(None)
     except BaseException as error:  # whatever a test dies of is its result
         sender.send(reason(error))
@@ -166,7 +170,10 @@ class _Running:
 
 
 def run_cases(
-    cases: Iterable[Case], jobs: int = 2, progress: Callable[[str, str | None], None] = lambda *_: None
+    cases: Iterable[Case],
+    jobs: int = 2,
+    progress: Callable[[str, str | None], None] = lambda *_: None,
+    prepare: Prepare = compiled,
 ) -> dict[str, str | None]:
     """Run tests in processes of their own, `jobs` at a time: a crash in compiled code is that test's result."""
     context = multiprocessing.get_context("fork")
@@ -176,7 +183,7 @@ def run_cases(
         while waiting and len(running) < jobs:
             case = waiting.pop()
             receiver, sender = context.Pipe(duplex=False)
-            process = context.Process(target=_child, args=(case, sender), daemon=False)
+            process = context.Process(target=_child, args=(case, sender, prepare), daemon=False)
             process.start()
             sender.close()
             running[receiver] = _Running(case, process)

@@ -39,6 +39,7 @@ from aotc.cli.console import reporting
 from aotc.cli.main import main
 from aotc.contrib import graph_executor
 from aotc.contrib.debugger import debug_executor
+from aotc.driver.nvrtc import find_nvrtc
 from aotc.driver.replay import keeping_failures, replay
 from aotc.driver.tuning_store import TuningStore
 from aotc.ir.diagnostics import AotcError, Diagnostic

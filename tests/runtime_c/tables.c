@@ -22,6 +22,7 @@ int main(void) {
   FIELD(aotc_run_options, step_context);
   FIELD(aotc_run_options, threads);
   FIELD(aotc_run_options, isa);
+  FIELD(aotc_run_options, cuda);
   FIELD(aotc_model, abi_version);
   FIELD(aotc_model, num_inputs);
   FIELD(aotc_model, num_outputs);
@@ -50,7 +51,7 @@ int main(void) {
   for (k = -1; k < 25; ++k)
     printf("%lu, ", (unsigned long)aotc_dtype_bytes(k));
   printf("0], \"messages\": [");
-  for (k = -1; k < 11; ++k)
+  for (k = -1; k < 20; ++k)
     printf("\"%s\", ", aotc_status_message(k));
   printf("\"\"]}\n");
   return 0;

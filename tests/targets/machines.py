@@ -46,7 +46,7 @@ int main(int argc, char **argv) {
 def native_targets() -> list[str]:
     """The targets whose code this processor runs: "c" and those of no wider vectors than its own."""
     host = resolve_target("host")
-    own = (t for t in TARGETS.values() if t.machine in ("", host.machine) and not t.versions)
+    own = (t for t in TARGETS.values() if t.machine in ("", host.machine) and not t.versions and t.gpu is None)
     return [t.name for t in own if t.vector_bytes <= host.vector_bytes]
 
 

@@ -27,7 +27,7 @@ from aotc.tir.text import to_text
 from tests.ops.harness import type_of_value
 from tests.share import share
 
-TARGETS = ("c", "x86-64-v3", "x86-64-v4", "aarch64")
+TARGETS = ("c", "x86-64-v3", "x86-64-v4", "aarch64", "cuda")
 NETWORKS = {"dcgan": dcgan, "mlp": mlp, "mobilenet": mobilenet, "resnet": resnet, "squeezenet": squeezenet}
 OPERATORS = sorted(name for name, op in REGISTRY.items() if op.static is None and op.compute is not None)
 GROUPS = [OPERATORS[k::16] for k in range(16)]

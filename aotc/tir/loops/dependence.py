@@ -101,12 +101,12 @@ def inside(loops: Iterable[For], ranges: Ranges) -> Ranges:
 def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
     """Whether two statements write to different parts of the buffer, or of each of its rows."""
     strides = {abs(c) for access in (*a, *b) for c in access.form.terms.values()}
-    return bool(a and b) and any(_parted(_window(a, n), _window(b, n), n) for n in sorted(strides | {0}))
+    return bool(a and b) and any(_parted(window(a, n), window(b, n), n) for n in sorted(strides | {0}))
 
 
 def follows(b: Sequence[Access], a: Sequence[Access]) -> bool:
     """Whether all of the places `b` lie behind those of `a`."""
-    return bool(a and b) and _window(a, 0)[1] < _window(b, 0)[0]
+    return bool(a and b) and window(a, 0)[1] < window(b, 0)[0]
 
 
 def _parted(a: Interval, b: Interval, row: int) -> bool:
@@ -114,7 +114,7 @@ def _parted(a: Interval, b: Interval, row: int) -> bool:
     return in_row and (a[1] < b[0] or b[1] < a[0])
 
 
-def _window(accesses: Sequence[Access], row: int) -> Interval:
+def window(accesses: Sequence[Access], row: int = 0) -> Interval:
     """The interval from the first element accessed to the last: in each row of `row` elements, in the buffer for 0."""
     first, last = math.inf, -math.inf
     for access in accesses:
@@ -140,12 +140,12 @@ def collect(
             places.enter(s)
         if closely and isinstance(s, Declare) and s.var.dtype == INDEX and s.var not in changing:
             places.registers[s.var] = substitute(s.value, places.registers)
-        for buffer, index, lanes in _touched(s, reads=reads, stores=stores):
+        for buffer, index, lanes in touched(s, reads=reads, stores=stores):
             if buffer in found:
                 found[buffer].append(places.access(index, lanes))
 
 
-def _touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
+def touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
     """The buffers, first elements and numbers of elements that a statement itself reads and writes."""
     if isinstance(stmt, Intrinsic):
         for row in range(stmt.size):
@@ -215,28 +215,28 @@ def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges)
     filled: set[int] = set()
     for stmt in stmts:
         if buffer in written(stmt):
-            filled |= _written_places(stmt, buffer, {})
+            filled |= written_places(stmt, buffer, {})
         elif buffer in read(stmt):
-            places = _read_places(stmt, buffer, ranges)
+            places = read_places(stmt, buffer, ranges)
             if places is None or not places <= filled:
                 return False
     return True
 
 
-def _written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> set[int]:
+def written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> set[int]:
     """Elements of a buffer that a statement writes whatever happens, as far as that can be told."""
     match stmt:
         case Block():
-            return {n for inner in stmt.stmts for n in _written_places(inner, buffer, values)}
+            return {n for inner in stmt.stmts for n in written_places(inner, buffer, values)}
         case For() if counted(stmt):
-            return _written_places(stmt.body, buffer, {**values, stmt.var: counted(stmt)})
+            return written_places(stmt.body, buffer, {**values, stmt.var: counted(stmt)})
         case Store() | Intrinsic() if stmt.buffer is buffer:
-            return set().union(*(_elements(index, n, values) or () for _, index, n in _touched(stmt, reads=False)))
+            return set().union(*(_elements(index, n, values) or () for _, index, n in touched(stmt, reads=False)))
         case _:
             return set()
 
 
-def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
+def read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
     """All elements of a buffer that a statement may read; None if that cannot be told."""
     ranges = dict(ranges)
     values: dict[Var, range] = {}
@@ -246,7 +246,7 @@ def _read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
             low, high = ranges[s.var] = range_of(s, ranges)
             if -math.inf < low and high < math.inf:
                 values[s.var] = range(int(low), int(max(low, high)) + 1)
-        for place in (place for place in _touched(s, stores=False) if place[0] is buffer):
+        for place in (place for place in touched(s, stores=False) if place[0] is buffer):
             elements = _elements(place[1], place[2], values)
             if elements is None:
                 return None
@@ -284,7 +284,7 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
     accesses: Accesses = {buffer: [] for buffer in written(loop.body)}
     collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
     for buffer, found in accesses.items():
-        if buffer in unread or _differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
+        if buffer in unread or differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
             continue
         stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Intrinsic)) and s.buffer is buffer]
         if not _accumulates(buffer, stores, reads):
@@ -329,12 +329,12 @@ def _is_filled_first(buffer: Buffer, loop: For) -> bool:
     return False
 
 
-def _differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
+def differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
     """Whether places of different iterations differ, as they are written or with fewer digits."""
     if _apart(accesses, loop, fixed):
         return True
     found = [plain(access) for access in accesses]
-    if _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: _is_fixed(atom, fixed)):
+    if _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: is_fixed(atom, fixed)):
         return True
     return len(counted(loop)) <= _FEW and _are_counted_apart(accesses, loop)
 
@@ -365,7 +365,7 @@ def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
         return False
     span = _span(factor, loop)
     common = set.intersection(*(set(access.form.terms.items()) for access in accesses))
-    same = {loop.var, *(atom for atom, _ in common if _is_fixed(atom, fixed))}
+    same = {loop.var, *(atom for atom, _ in common if is_fixed(atom, fixed))}
     rests = [{a: c for a, c in access.form.terms.items() if a not in same} for access in accesses]
     unit = math.gcd(*(c for rest in rests for c in rest.values() if abs(c) > span))
     consts = sorted({access.form.const for access in accesses})
@@ -373,7 +373,7 @@ def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
     return any(_steps_apart(accesses, rests, loop, factor, u) for u in (unit, *sorted(rows)))
 
 
-def _is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
+def is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
     """Whether a term has one value in all iterations."""
     return all(n in fixed if isinstance(n, Var) else not isinstance(n, Load) for n in walk(atom))
 

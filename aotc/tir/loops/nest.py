@@ -30,8 +30,6 @@ _GROWTH_FREE: Final = 200
 #: What is allowed where no target says otherwise.
 COMMON: Final = Budget()
 _UNROLL: Final = 4
-#: Side of a transposed tile: a cache line of float32 each way.
-_TILE: Final = 16
 
 
 def literal(loop: Stmt) -> range:
@@ -204,28 +202,28 @@ def iterations(loop: For) -> Iterator[Stmt]:
         yield substituted(refreshed(loop.body), {loop.var: as_expr(value)})
 
 
-def tile_transposes(stmt: Stmt) -> Stmt:
-    """Two loops that read along the outer and write along the inner one go over square tiles of both."""
-    if isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body):
+def tile_transposes(stmt: Stmt, side: int) -> Stmt:
+    """Two loops that read along the outer and write along the inner one go over square tiles of both; none for 1."""
+    if side > 1 and isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body, side):
         outer, inner = stmt, stmt.body
         tiles = [(loop, Var(f"{loop.var.name}_tile")) for loop in (inner, outer)]
         body = inner.body
         for loop, tile in tiles:
-            body = replace(loop, begin=tile, end=binary("min", tile + _TILE, loop.end), body=body)
+            body = replace(loop, begin=tile, end=binary("min", tile + side, loop.end), body=body)
         for loop, tile in tiles:
-            body = replace(loop, var=tile, body=body, step=_TILE)
+            body = replace(loop, var=tile, body=body, step=side)
         return body
-    return rebuilt(stmt, tile_transposes)
+    return rebuilt(stmt, lambda s: tile_transposes(s, side))
 
 
-def _crosses(outer: For, inner: For) -> bool:
+def _crosses(outer: For, inner: For, side: int) -> bool:
     body = straight_line(inner)
-    short = min(len(literal(outer)), len(literal(inner))) < 2 * _TILE
+    short = min(len(literal(outer)), len(literal(inner))) < 2 * side
     if body is None or short or {inner.kind, outer.kind} != {"independent"}:
         return False
     stores = [linear(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
     return stores == [1] and any(
-        form.coefficient(outer.var) == 1 and (form.coefficient(inner.var) or 0) >= _TILE
+        form.coefficient(outer.var) == 1 and (form.coefficient(inner.var) or 0) >= side
         for form in (linear(load.index, {}) for s in body for load in loads(s))
     )
 
@@ -271,5 +269,5 @@ def optimized(stmt: Stmt, budget: Budget = COMMON) -> Stmt:
     """Indices simplified, loops merged, split where conditions change as far as the budget goes."""
     stmt = merge_loops(simplify_stmt(stmt, {}))
     stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))
-    stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}))
+    stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}), budget.transposed)
     return hoist_invariants(stmt)

@@ -14,7 +14,7 @@ from aotc.tir import Buffer, Expr, Target, Var, graph, simplify_stmt, te
 from aotc.tir.loops.nest import copied, hoist_invariants, optimized, substituted
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
-from aotc.tir.schedule.contraction import build_contraction
+from aotc.tir.schedule.contraction import build_contraction, by_blocks
 from aotc.tir.schedule.stages.body import Slot
 from aotc.tir.schedule.stages.grouping import Group, Stage, form_groups, form_stages
 from aotc.tir.schedule.stages.inline import plan_storage
@@ -59,6 +59,7 @@ class Lowering:
             body=body,
             workspace=tuple(self.builder.workspace),
             stack=tuple(self.builder.stack),
+            shared=tuple(self.builder.shared),
             # strips read and write by turns: no group is over before the next one begins
             inplace=() if self.chains else inplace_pairs(self.builder.plan, self.groups, self.inputs, self.outputs),
             macs=sum(stage.anchor.macs for stage in self.stages),
@@ -132,7 +133,9 @@ class Lowering:
                 store = builder.finisher(stage)
                 if isinstance(anchor, te.Winograd):
                     return builder.placed(build_winograd(anchor, a, b, store, builder.target))
-                return builder.placed(build_contraction(anchor, a, b, store, builder.target))
+                alone = len(self.stages) == 1 and not self._copies()  # blocks of threads are a kernel's outermost loops
+                nest = by_blocks(anchor, a, b, store, builder.target) if alone else None
+                return builder.placed(nest or build_contraction(anchor, a, b, store, builder.target))
             case te.Extern():
                 return _extern(builder, anchor.group)
             case _:

@@ -51,10 +51,15 @@ class Dialect:
     value_types    of values in registers, where they are others
     index          the type of index arithmetic, which is signed
     literal        a number of a dtype as a constant expression, exact
-    kernel         the head of a kernel, from its `name` and `parameters`
+    kernel         the head of a kernel, from its `name` and `parameters`, and how many
+                   `threads` a block of a device has
     restrict       in front of the name of a pointer to memory that is reached through
                    no other one
     array          the declaration of a local array, without its initial value
+    shared         that of an array which the threads of a block share, from a multiple of
+                   `align` bytes on
+    launched       the number of a block or thread by the kind of its loop, where a
+                   device counts
     inline         in front of helper functions
     team           the last parameter of kernels for teams, "" for none;
                    `team_argument` is what callers give for it
@@ -75,6 +80,8 @@ class Dialect:
     kernel: str = "void {name}({parameters})"
     restrict: str = "AOTC_RESTRICT "
     array: str = "{type} {name}[{size}] AOTC_ALIGNED(64)"
+    shared: str = ""
+    launched: Mapping[str, str] = field(default_factory=dict)
     inline: str = "static inline"
     team: str = "const aotc_team *team"
     team_argument: str = "team"
@@ -144,5 +151,18 @@ GNU_C: Final = replace(
         convert="__builtin_convertvector({value}, {type})",
     ),
 )
+#: What NVRTC takes, and C++ with an emulator in front.
+CUDA: Final = replace(
+    C99,
+    name="cuda",
+    index="int",
+    kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters})',
+    restrict="__restrict__ ",
+    array="{type} {name}[{size}]",
+    shared="__shared__ __align__({align}) {type} {name}[{size}]",
+    launched={"block": "(int)blockIdx.x", "thread": "(int)threadIdx.x"},
+    inline="static __device__ __forceinline__",
+    barrier="__syncthreads();",
+)
 #: The dialects by the names that targets give.
-DIALECTS: Final = {dialect.name: dialect for dialect in (C99, GNU_C)}
+DIALECTS: Final = {dialect.name: dialect for dialect in (C99, GNU_C, CUDA)}

@@ -339,7 +339,7 @@ def _function(scope: Scope, expr: tir.Call) -> Piece:
             return _piece(scope, expr.args[0])
         return Piece(_wrapped(scope, dtype, f"{scope.helpers.use(name, dtype)}({args})"))
     if name not in scope.dialect.functions:
-        raise _no_word(scope, name)
+        raise no_word(scope, name)
     function = scope.dialect.functions[name] + scope.dialect.ending(dtype)
     return Piece(f"{function}({args})", exact=dtype.is_narrow_float)
 
@@ -348,7 +348,7 @@ def spelled(scope: Scope, name: str, dtype: DType, lanes: int) -> str:
     """The call of an instruction on blocks of memory, by its own text or by a function of ours."""
     text = INSTRUCTIONS[name].text(scope.dialect.name, lanes)
     if text is None and name not in BLOCKS:
-        raise _no_word(scope, name)
+        raise no_word(scope, name)
     if text is None:
         return f"{scope.helpers.use(BLOCKS[name], dtype, lanes)}({{0}}, {{1}}, {{2}}, {{3}})"
     if text.function:
@@ -356,7 +356,7 @@ def spelled(scope: Scope, name: str, dtype: DType, lanes: int) -> str:
     return text.call
 
 
-def _no_word(scope: Scope, name: str) -> AotcError:
+def no_word(scope: Scope, name: str) -> AotcError:
     return AotcError("c-instruction", f"{name} cannot be printed: {scope.dialect.name} has no word for it")
 
 

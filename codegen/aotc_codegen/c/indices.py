@@ -19,7 +19,7 @@ _NOTHING = Block(())
 
 
 class Indices:
-    """Loop variables, and the registers that only ever hold index arithmetic."""
+    """Loop variables, and the registers that only ever hold index arithmetic; `fixed` ones hold one value."""
 
     def __init__(self, body: Stmt = _NOTHING) -> None:
         self.loops: set[Var] = {PART, PARTS}
@@ -35,6 +35,7 @@ class Indices:
             impure = {var for var in self.registers if not all(map(self.pure, values[var]))}
             self.registers -= impure
             changed = bool(impure)
+        self.fixed: set[Var] = {var for var in self.registers if len(values[var]) == 1}
 
     def pure(self, expr: Expr) -> bool:
         """Whether a value is index arithmetic."""

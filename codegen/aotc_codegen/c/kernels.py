@@ -153,7 +153,7 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU
 
 
 def _remembered(kernel: Kernel, dialect: Dialect) -> PrintedKernel:
-    return remembered(f"c {dialect.name}", kernel, lambda: print_kernel(kernel, dialect), _PRINTED)
+    return remembered(f"c {dialect.name} {dialect.index}", kernel, lambda: print_kernel(kernel, dialect), _PRINTED)
 
 
 def split(kernels: Sequence[NamedKernel]) -> list[list[NamedKernel]]:

@@ -62,6 +62,10 @@ class Params:
         """The C name of a constant's first element."""
         return f"{self.model}_{self._home[storage].name}"
 
+    def offset(self, storage: Storage) -> int:
+        """Where a constant lies in the binary file, in bytes."""
+        return self.offsets[self._home[storage]]
+
     def declarations(self) -> list[str]:
         """What the internal header says of the parameters."""
         if self.small:

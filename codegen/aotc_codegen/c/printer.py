@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, assert_never, frozen
-from aotc.tir import Buffer, Load, Var, bounds
+from aotc.tir import Buffer, Load, Var, bounds, launch_of
 from aotc.tir import stmt as tir
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
-from aotc_codegen.c.expressions import address, assigned, bits, index, place, register_type, spelled, value
+from aotc_codegen.c.expressions import address, assigned, bits, index, no_word, place, register_type, spelled, value
 from aotc_codegen.c.functions import define
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
@@ -58,15 +58,16 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
     """The text of a kernel and what it needs."""
     body = tir.drop_dead(kernel.body)
     scope = _scope(kernel, dialect)
-    head = dialect.kernel.format(name="{name}", parameters=_parameters(kernel, scope))
+    head = _head(kernel, scope, "{name}")
     lines = []
-    for buffer in kernel.stack:
+    for buffer in kernel.local:
         # compilers take small arrays for registers, and cannot see that they are written before they are read
-        start = " = {0}" if buffer.nbytes <= SMALL_ARRAY else ""
+        start = " = {0}" if buffer.nbytes <= SMALL_ARRAY and buffer.scope == "stack" else ""
+        array = dialect.shared if buffer.scope == "shared" else dialect.array
         words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
-        lines.append(f"  {dialect.array.format(**words)}{start};")
+        lines.append(f"  {array.format(**words, align=buffer.align)}{start};")
     used = tir.changed(body) | {n.buffer for n in tir.nodes(body) if isinstance(n, Load)}
-    lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.stack) if b not in used]
+    lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.local) if b not in used]
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
     define(scope)
@@ -76,7 +77,15 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
 
 def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:
     """The declaration of a kernel by its own name, without the semicolon."""
-    return dialect.kernel.format(name=kernel.name, parameters=_parameters(kernel, _scope(kernel, dialect)))
+    return _head(kernel, _scope(kernel, dialect), kernel.name)
+
+
+def _head(kernel: tir.Kernel, scope: Scope, name: str) -> str:
+    launch = launch_of(kernel)
+    if launch is None and scope.dialect.launched:
+        raise no_word(scope, "a kernel that is not launched")
+    threads = 1 if launch is None else launch.block
+    return scope.dialect.kernel.format(name=name, parameters=_parameters(kernel, scope), threads=threads)
 
 
 def _scope(kernel: tir.Kernel, dialect: Dialect) -> Scope:
@@ -106,7 +115,7 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
         case tir.Block():
             return [line for s in stmt.stmts for line in _block(scope, s, depth)]
         case tir.For():
-            return [f"{pad}{_for(scope, stmt)} {{", *_block(scope, stmt.body, depth + 1), f"{pad}}}"]
+            return _for(scope, stmt, depth)
         case tir.While():
             return [f"{pad}while ({value(scope, stmt.cond)}) {{", *_block(scope, stmt.body, depth + 1), f"{pad}}}"]
         case tir.If():
@@ -119,9 +128,7 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
         case tir.Intrinsic():
             return [f"{pad}{_intrinsic(scope, stmt)};"]
         case tir.Declare():
-            # before the name: it cannot mention the register
-            made = assigned(scope, stmt.var, stmt.value)
-            return [f"{pad}{register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made};"]
+            return [f"{pad}{_declare(scope, stmt)};"]
         case tir.Assign():
             return [f"{pad}{scope.name(stmt.var)} = {assigned(scope, stmt.var, stmt.value)};"]
         case tir.Sync():
@@ -130,12 +137,26 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
             assert_never(stmt)
 
 
-def _for(scope: Scope, loop: tir.For) -> str:
-    var = scope.name(loop.var)
+def _declare(scope: Scope, stmt: tir.Declare) -> str:
+    made = assigned(scope, stmt.var, stmt.value)  # before the name: it cannot mention the register
+    if stmt.var in scope.indices.fixed:
+        scope.ranges[stmt.var] = bounds(stmt.value, scope.ranges)
+    return f"{register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made}"
+
+
+def _for(scope: Scope, loop: tir.For, depth: int) -> list[str]:
+    """The lines of a loop; a device counts the iterations of some, of which those that need to know ask it."""
+    pad, dialect, var = "  " * depth, scope.dialect, scope.name(loop.var)
     scope.ranges[loop.var] = (bounds(loop.begin, scope.ranges)[0], bounds(loop.end, scope.ranges)[1] - 1)
+    if loop.kind in tir.LAUNCHED:
+        if loop.kind not in dialect.launched:
+            raise no_word(scope, f"a loop of kind {loop.kind!r}")
+        number = f"{pad}const {dialect.index} {var} = {dialect.launched[loop.kind]};"
+        return [*([number] if loop.var in tir.nodes(loop.body) else []), *_block(scope, loop.body, depth)]
     step = f"++{var}" if loop.step == 1 else f"{var} += {loop.step}"
-    begin = f"{scope.dialect.index} {var} = {index(scope, loop.begin)}"
-    return f"for ({begin}; {var} < {index(scope, loop.end, SHIFT)}; {step})"
+    begin = f"{dialect.index} {var} = {index(scope, loop.begin)}"
+    head = f"{pad}for ({begin}; {var} < {index(scope, loop.end, SHIFT)}; {step}) {{"
+    return [head, *_block(scope, loop.body, depth + 1), f"{pad}}}"]
 
 
 def _intrinsic(scope: Scope, stmt: tir.Intrinsic) -> str:

@@ -40,6 +40,11 @@ class Tensor:
         return memory_type(self.storage.dtype)
 
     @property
+    def argument(self) -> str:
+        """What examples call the array with its elements."""
+        return f"{self.role}_{self.ident}"
+
+    @property
     def type(self) -> str:
         """float32[1, 3, 224, 224]"""
         return f"{self.storage.dtype}{list(self.storage.shape)}"

@@ -38,7 +38,17 @@ typedef enum aotc_status {
   AOTC_ERROR_ABI = 6,           /* loader: compiled for another ABI version */
   AOTC_ERROR_THREADS = 7,       /* a number of threads that cannot be had */
   AOTC_ERROR_CPU = 8, /* the processor lacks instructions of kernels */
-  AOTC_ERROR_ISA = 9  /* no kernels for the instruction set named */
+  AOTC_ERROR_ISA = 9, /* no kernels for the instruction set named */
+  /* of models for GPUs */
+  AOTC_ERROR_NO_DRIVER = 10,     /* the GPU's driver cannot be loaded */
+  AOTC_ERROR_OLD_DRIVER = 11,    /* it is older than the model needs */
+  AOTC_ERROR_NO_DEVICE = 12,     /* no GPU of that number */
+  AOTC_ERROR_NO_CODE = 13,       /* the model has no code for that GPU */
+  AOTC_ERROR_DEVICE_MEMORY = 14, /* the GPU has not enough memory left */
+  AOTC_ERROR_HOST_MEMORY = 15,   /* nor the host for what is opened */
+  AOTC_ERROR_CUDA = 16,          /* the driver reports an error */
+  AOTC_ERROR_POINTER = 17,       /* not of the GPU's memory, as was promised */
+  AOTC_ERROR_BUSY = 18           /* another thread runs the session */
 } aotc_status;
 
 /* Element types.  Floats below 32 bits are their bits; integers below 8 bits
@@ -122,6 +132,7 @@ typedef struct aotc_run_options {
                                 * more for each part after the first. */
   const char *isa; /* one of model->isas by name; NULL: the best that the
                     * processor has */
+  const struct aotc_cuda_options *cuda; /* aotc_cuda.h; NULL: the defaults */
 } aotc_run_options;
 
 /* A run through arrays of pointers, in the order of the descriptors. */

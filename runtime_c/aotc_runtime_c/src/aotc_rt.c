@@ -16,10 +16,19 @@ static const char *const messages[] = {
     "so many threads cannot be had",
     "the processor lacks instructions that the model was compiled for",
     "the model has no kernels for the instruction set named",
+    "the driver of the GPU cannot be loaded",
+    "the driver of the GPU is older than the model needs",
+    "there is no GPU of that number",
+    "the model has no code for the GPU",
+    "the GPU has not enough memory left",
+    "the host has not enough memory left",
+    "the driver of the GPU reports an error",
+    "a pointer is not of the GPU's memory, as was promised",
+    "another thread runs the session",
 };
 
 const char *aotc_status_message(int status) {
-  const int known = AOTC_OK <= status && status <= AOTC_ERROR_ISA;
+  const int known = AOTC_OK <= status && status <= AOTC_ERROR_BUSY;
   return known ? messages[status] : "unknown status";
 }
 

@@ -24,6 +24,7 @@ The way of a contraction:
     choice                the cheapest tiling, or the one that a measurement names
     tiling                the tiling as data: loops, product, reduction, output
     tile, epilogue        its statements: loops, multiply-adds, what becomes of finished elements
+    by_blocks             tiles for blocks of threads, where a kernel has a device for itself
     naive                 the definition as it stands, for what no tiling fits
 
 A packed layout is said by the operand's indices alone (`o // 32, k, o % 32`); `space.Split` gives them a plain form in
@@ -35,6 +36,7 @@ from __future__ import annotations
 
 from aotc.tir import Buffer, Target, te
 from aotc.tir.schedule.contraction import naive
+from aotc.tir.schedule.contraction.by_blocks import by_blocks
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
 from aotc.tir.schedule.contraction.by_pixels import by_pixels
 from aotc.tir.schedule.contraction.candidate import Candidate, Request
@@ -43,7 +45,7 @@ from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import Irregular, analyse, in_order
 
-__all__ = ["ContractionNest", "StoreFn", "build_contraction", "candidates", "pack_block"]
+__all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_blocks", "candidates", "pack_block"]
 
 
 def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
@@ -52,10 +54,11 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     `store(indices of the output axes, value)` gives the statement that finishes one element; it is called for
     every element exactly once.  The order of a sum depends on shapes, target and chooser only (taps of a border
     come outermost; a small tile keeps partial sums), never on data; on shapes alone where the target is `ordered`.
-    What no tiling fits is computed by the plain nest of the definition.
+    What no tiling fits is computed by the plain nest of the definition, and so is all for a GPU: a thread for each
+    element.
     """
     c = in_order(c) if target.ordered else c
-    found = candidates(c, a, b, store, target)
+    found = candidates(c, a, b, store, target) if target.gpu is None else []
     if not found:
         return naive.build_contraction(c, a, b, store)
     return choose(c, a, b, target, found).nest()

@@ -19,6 +19,7 @@ class ContractionNest:
     stmt: Stmt
     stack: tuple[Buffer, ...] = ()
     workspace: tuple[Buffer, ...] = ()
+    shared: tuple[Buffer, ...] = ()
 
 
 def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> ContractionNest:

@@ -32,6 +32,7 @@ class KernelBuilder:
     memory: dict[te.Tensor, Slot] = field(default_factory=dict)
     stack: list[Buffer] = field(default_factory=list)
     workspace: list[Buffer] = field(default_factory=list)
+    shared: list[Buffer] = field(default_factory=list)
 
     def scratch(self, name: str, dtype: str, size: int, *, private: bool = False, shared: bool = False) -> Buffer:
         """A temporary buffer: on the stack while there is room, if threads do not share it; else in the workspace."""
@@ -46,6 +47,7 @@ class KernelBuilder:
         """The statement of a nest, its scratch being the kernel's."""
         self.stack.extend(nest.stack)
         self.workspace.extend(nest.workspace)
+        self.shared.extend(nest.shared)
         return nest.stmt
 
     def body(self, stage: Stage) -> Body:

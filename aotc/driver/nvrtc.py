@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA to code for devices, by NVIDIA's run-time compiler: the extra `aotc[cuda]` installs it, and no GPU is needed.
+
+nvrtc = find_nvrtc()
+nvrtc.images(text, (80, 90))             # {"sm_80": machine code, "sm_90": machine code, "compute_80": PTX}
+
+Machine code runs on devices of its major version, PTX on all that are not older.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from aotc.driver import nvrtc_worker
+from aotc.driver.cache import ObjectCache, digest
+from aotc.driver.process import Finished, run
+from aotc.driver.toolchain import CC_SECONDS, MESSAGE_LINES, PROBE_SECONDS
+from aotc.ir import AotcError, frozen, refusals
+from aotc.tir import Gpu
+
+#: From a CUDA text, for compute capabilities (80 for 8.0), code by the name of its architecture.
+Images: TypeAlias = Callable[[str, Sequence[int]], Mapping[str, bytes]]
+#: Each operation is rounded by itself, as in C; a multiply-add is one where the program says so.
+FLAGS: Final = (
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    "--device-as-default-execution-space",
+    "--std=c++17",
+)
+#: The oldest version of PTX that has what kernels use, by architecture: older drivers refuse newer versions.
+_PTX: Final = {75: "6.3", 80: "7.0", 86: "7.1", 87: "7.4", 89: "7.8", 90: "7.8"}
+_NAMES: Final = ("*/lib/libnvrtc.so.1?", "*/bin/nvrtc64_1*_0.dll", "*/bin/*/nvrtc64_1*_0.dll")
+
+
+@frozen
+class DeviceCompiler:
+    """What makes code for devices.
+
+    images          does it
+    architectures   that it knows
+    least_driver    the oldest driver that takes what it makes: 12040 for that of CUDA 12.4
+    """
+
+    images: Images
+    architectures: tuple[int, ...]
+    least_driver: int
+
+    def chosen(self, gpu: Gpu | None) -> Sequence[int]:
+        """The architectures of a target: all that were asked for, or what is known of those that nobody asked for."""
+        wanted = (gpu or Gpu()).architectures
+        return [a for a in wanted if a in self.architectures] if wanted == Gpu().architectures else wanted
+
+
+@frozen
+class _Nvrtc:
+    path: Path
+    version: tuple[int, int]
+    architectures: tuple[int, ...]
+
+
+def find_nvrtc(store: ObjectCache | None = None, folders: Iterable[str] | None = None) -> DeviceCompiler:
+    """NVRTC, the newest that is installed as a package.
+
+    store     where what it makes is kept
+    folders   where packages of NVIDIA's lie; those that Python knows for None
+
+    Raises AotcError (code "no-nvrtc") where there is none.
+    """
+    package = find_spec("nvidia") if folders is None else None
+    known = package.submodule_search_locations if package is not None else None
+    nvrtc = _nvrtc(tuple(known or ()) if folders is None else tuple(folders))
+    return DeviceCompiler(partial(_images, nvrtc, store), nvrtc.architectures, 1000 * nvrtc.version[0])
+
+
+def _images(nvrtc: _Nvrtc, store: ObjectCache | None, source: str, archs: Sequence[int]) -> Mapping[str, bytes]:
+    """Machine code for each architecture, and PTX for the first.
+
+    Raises AotcError: code "cuda-arch" for an architecture that the compiler does not know, "compiler-failed" with its
+    message, also where that is a warning.
+    """
+    unknown = [str(arch) for arch in archs if arch not in nvrtc.architectures]
+    if unknown or not archs:
+        text = f"NVRTC {'.'.join(map(str, nvrtc.version))} makes no code for {', '.join(unknown) or 'nothing'}"
+        raise AotcError("cuda-arch", text, hint=f"known: {', '.join(map(str, nvrtc.architectures))}")
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        made = list(pool.map(partial(_compiled, nvrtc, store, source), archs))
+    images = {f"sm_{arch}": code for arch, (code, _) in zip(archs, made, strict=True)}
+    return images | {f"compute_{archs[0]}": _for_old_drivers(made[0][1], archs[0])}
+
+
+def _for_old_drivers(ptx: bytes, arch: int) -> bytes:
+    if arch not in _PTX:
+        return ptx
+    return re.sub(rb"^\.version \S+$", f".version {_PTX[arch]}".encode(), ptx, count=1, flags=re.MULTILINE)
+
+
+def _compiled(nvrtc: _Nvrtc, store: ObjectCache | None, source: str, arch: int) -> tuple[bytes, bytes]:
+    flags = (f"--gpu-architecture=sm_{arch}", *FLAGS)
+    key = digest("nvrtc", str(nvrtc.version), *flags, source)
+    found = store.get(key) if store is not None else None
+    if found is None:
+        done = _work(nvrtc.path, *flags, text=source.encode())
+        said = done.errors.decode("utf-8", "replace").strip()
+        if done.code != 0 or "warning" in said:
+            lines = said.splitlines()[:MESSAGE_LINES]
+            raise AotcError("compiler-failed", f"NVRTC did not take the kernels for sm_{arch}", notes=lines)
+        found = done.output
+        if store is not None:
+            store.put(key, found)
+    size = int.from_bytes(found[:8], "little")
+    return found[8 : 8 + size], found[8 + size :].rstrip(b"\0")
+
+
+def _work(path: Path, *flags: str, text: bytes = b"") -> Finished:
+    command = (sys.executable, "-I", str(nvrtc_worker.__file__), str(path), *flags)
+    with refusals("compiler-failed", "run NVRTC"):
+        return run(command, seconds=CC_SECONDS if flags else PROBE_SECONDS, given=text)
+
+
+@lru_cache
+def _nvrtc(folders: Sequence[str]) -> _Nvrtc:
+    found = [path for folder in folders for name in _NAMES for path in Path(folder).glob(name)]
+    if not found:
+        hint = "install it: pip install 'aotc[cuda]'; no GPU and no CUDA toolkit are needed"
+        raise AotcError("no-nvrtc", "NVRTC, which makes code for GPUs, is not installed", hint=hint)
+    path = max(found, key=lambda p: p.name)
+    done = _work(path)
+    if done.code != 0:
+        raise AotcError("no-nvrtc", f"{path} cannot be loaded", notes=done.lines()[-1:])
+    major, minor, *archs = map(int, done.output.split())
+    return _Nvrtc(path, (major, minor), tuple(archs))

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for devices that are given blocks of threads.  Programs of calls in, programs of launches out.
+
+`launches` makes a kernel, or several, of each that is called.  `parts` says what of it can be launched by itself, and
+what passes from one to the next; `grid` gives each thread its iterations of a nest of loops, and scratch of its own.
+"""

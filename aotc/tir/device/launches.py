@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels and programs for a device: a kernel in, kernels that blocks of threads run out, one after the other.
+
+first, second = on_device(kernel, target)      # what passes between them is a parameter of both
+
+Parts that do not depend on each other are one launch: the first blocks take one part, the next blocks another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from aotc.ir import AotcError
+from aotc.tir import (
+    Block,
+    Buffer,
+    Expr,
+    For,
+    Gpu,
+    If,
+    Intrinsic,
+    Kernel,
+    Stmt,
+    Target,
+    Var,
+    all_of,
+    launch_of,
+    walk_stmts,
+)
+from aotc.tir.device.grid import Nest, Share, alone, nests, shared_out, threads_for
+from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
+from aotc.tir.loops.dependence import loads, read, written
+from aotc.tir.plan.memory import merged_kernel
+from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.stmt import Store, without
+from aotc.tir.verify import verify
+
+#: Parts of one launch: each thread looks for the one that its block is for.
+_TOGETHER: Final = 32
+#: Bytes of an argument.
+_POINTER: Final = 8
+
+
+def launched(program: Program, target: Target) -> Program:
+    """The program with launches in place of its calls; results on their way from one to the next are temporaries."""
+    made = {kernel: on_device(kernel, target) for kernel in program.kernels}
+    steps = [launch for step in program.steps for launch in _launches(step, made[step.kernel])]
+    return replace(program, steps=tuple(steps))
+
+
+def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:
+    """A call as calls of the kernels that its own was made into."""
+    views = dict(zip(step.kernel.params, step.args, strict=True))
+    shapes = dict(zip(step.kernel.outputs, step.output_shapes, strict=True))
+    found: list[Step] = []
+    for kernel in kernels:
+        for buffer in (b for b in kernel.params if b not in views):
+            views[buffer] = View(Storage(name=f"{kernel.name}_{buffer.name}", dtype=buffer.dtype, shape=(buffer.size,)))
+        own = tuple(shapes.get(b, (b.size,)) for b in kernel.outputs)
+        origin = step.origin if kernel.outputs == step.kernel.outputs and kernel is kernels[-1] else None
+        args = tuple(views[b] for b in kernel.params)
+        found.append(Step(kernel, args, step.span, own, origin))
+    return found
+
+
+def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
+    """The kernels of blocks and threads that do in order what a kernel does; none for one that does nothing.
+
+    Memory that is handed from one of them to others is a buffer in the parameters of each.
+    """
+    gpu = target.gpu
+    if kernel.source is not None or gpu is None or launch_of(kernel) is not None:
+        return (kernel,)
+    runs = ranked(kernel, parts_of(kernel))
+    if len(runs) > 1 and work(kernel.body) <= FEW:
+        runs = [[whole(kernel)]]
+    mapper = _Mapper(kernel, gpu, target.budget.stack_bytes)
+    made = [one for run in runs for one in mapper.run(run)]
+    heaviest = max(made, key=lambda one: work(one.body), default=None)
+    names = [kernel.name] if len(made) == 1 else [f"{kernel.name}_{k}" for k in range(len(made))]
+    return tuple(
+        replace(one, name=name, macs=kernel.macs if one is heaviest else 0)
+        for one, name in zip(made, names, strict=True)
+    )
+
+
+class _Mapper:
+    """Makes launches of the parts of one kernel."""
+
+    def __init__(self, kernel: Kernel, gpu: Gpu, stack_bytes: int) -> None:
+        self.kernel, self.gpu, self.stack_bytes = kernel, gpu, stack_bytes
+
+    def run(self, parts: Sequence[Part]) -> list[Kernel]:
+        """Parts that do not depend on each other, in as few launches as can be."""
+        room = self.gpu.argument_bytes // _POINTER
+        groups: list[list[Part]] = []
+        used: list[set[Buffer]] = []
+        for part in parts:
+            buffers = written(part.body) | read(part.body)
+            if groups and len(groups[-1]) < _TOGETHER and len(used[-1] | buffers) <= room:
+                groups[-1].append(part)
+                used[-1] |= buffers
+            else:
+                groups.append([part])
+                used.append(buffers)
+        return [kernel for group in groups for kernel in self.together(group)]
+
+    def together(self, parts: Sequence[Part]) -> list[Kernel]:
+        """One launch of some parts, or several where it is not known that their blocks write to different places."""
+        chosen = [(part, self.nest(part)) for part in parts]
+        made = self.launch(chosen)
+        if len(parts) == 1 or _is_sound(made):
+            return [made]
+        return [self.launch([one]) for one in chosen]
+
+    def nest(self, part: Part) -> Nest | None:
+        """The best way to number the iterations of a part that is known to be right; None where one thread does all."""
+        return next((nest for nest in nests(part) if _is_sound(self.launch([(part, nest)]))), None)
+
+    def launch(self, parts: Sequence[tuple[Part, Nest | None]]) -> Kernel:
+        """One launch: of each part the blocks that it takes, one after the other."""
+        threads = max(1 if nest is None else threads_for(nest.size, self.gpu) for _, nest in parts)
+        block, thread = Var("block"), Var("thread")
+        shares: list[tuple[int, Share]] = []
+        at = 0
+        for part, nest in parts:
+            shares.append((at, self.share(part, nest, block - at, thread, threads)))
+            at += shares[-1][1].blocks
+        body = Block(_only(block, first, first + share.blocks, at, share.body) for first, share in shares)
+        over = For(block, at, For(thread, threads, body, kind="thread"), kind="block")
+        return self.made([share for _, share in shares], over)
+
+    def share(self, part: Part, nest: Nest | None, block: Expr, thread: Var, threads: int) -> Share:
+        if nest is None:
+            share = alone(part)
+            return share if threads == 1 else replace(share, body=If(thread < 1, share.body))
+        return shared_out(part, nest, block, thread, threads, self.gpu, self.stack_bytes)
+
+    def made(self, shares: Sequence[Share], body: Stmt) -> Kernel:
+        """A kernel of what some shares do: its parameters are what it uses, its outputs all that it writes."""
+        kernel, r = self.kernel, read(body)
+        stores = (s for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic)))
+        body = without(body, {s for s in stores if s.buffer.scope != "param" and s.buffer not in r})  # unseen
+        w = written(body)
+        passed = [b for b in dict.fromkeys(_mentioned(body)) if b.scope == "param"]
+        order = [*kernel.inputs, *kernel.outputs, *passed]
+        outputs = tuple(b for b in dict.fromkeys((*kernel.outputs, *passed)) if b in w)
+        inputs = tuple(b for b in dict.fromkeys(order) if b in r and b not in w)
+        workspace = [*kernel.workspace, *(b for share in shares for b in share.workspace)]
+        stack = dict.fromkeys(b for share in shares for b in share.stack)
+        made = replace(
+            kernel,
+            inputs=inputs,
+            outputs=outputs,
+            workspace=tuple(b for b in workspace if b in w | r),
+            stack=tuple(b for b in stack if b in w | r),
+            body=body,
+            inplace=(),
+        )
+        pairs = ((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
+        found = [(outputs.index(o), inputs.index(i)) for o, i in pairs if o in outputs and i in inputs]
+        return replace(made, inplace=tuple(pair for pair in found if _is_sound(merged_kernel(made, (pair,)))))
+
+
+def _only(block: Var, first: int, end: int, blocks: int, body: Stmt) -> Stmt:
+    """What the blocks from `first` up to `end` of so many do."""
+    limits = [*([block >= first] if first else []), *([block < end] if end < blocks else [])]
+    return If(all_of(*limits), body) if limits else body
+
+
+def _mentioned(body: Stmt) -> Iterator[Buffer]:
+    """The buffers that a statement uses, in its order."""
+    for stmt in walk_stmts(body):
+        yield from (load.buffer for load in loads(stmt))
+        if isinstance(stmt, (Store, Intrinsic)):
+            yield stmt.buffer
+
+
+def _is_sound(kernel: Kernel) -> bool:
+    """Whether the verifier knows that the blocks and threads of a kernel do not get in each other's way."""
+    with suppress(AotcError):
+        verify(kernel)
+        return True
+    return False

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels for devices that run blocks of threads: what their two outermost loops say of a launch.
+
+    for b in 0..56 block { for t in 0..128 thread { ... } }    # launch_of: 56 blocks of 128 threads
+
+Everything else is inside these two loops, which count from 0 to literals.  The threads of one block share the memory in
+`Kernel.shared` and meet at every `Sync`; each has a `Kernel.stack` of its own.  Loops that deal out their iterations,
+`for n in 128 * b + t..N step 7168`, are proven to give each value of n to one thread.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aotc.ir import frozen
+from aotc.tir.expr import Const
+from aotc.tir.stmt import LAUNCHED, For, Kernel, Stmt, stmts_of, walk_stmts
+
+#: What one launch may have at most, on every device.
+MOST_BLOCKS: Final = 2**31 - 1
+MOST_THREADS: Final = 1024
+
+
+@frozen
+class Launch:
+    """How many blocks of how many threads run a kernel, and the memory that the threads of each block share."""
+
+    grid: int
+    block: int
+    shared_bytes: int
+
+
+def launch_of(kernel: Kernel) -> Launch | None:
+    """How a device runs a kernel; None for a kernel that does not have the form for it."""
+    grid, blocks = _counted(kernel.body, "block")
+    block, threads = _counted(blocks, "thread")
+    fits = 1 <= grid <= MOST_BLOCKS and 1 <= block <= MOST_THREADS
+    if not fits or kernel.team or uses_device(threads):
+        return None
+    return Launch(grid, block, sum(b.nbytes for b in kernel.shared))
+
+
+def uses_device(stmt: Stmt) -> bool:
+    """Whether there are loops over blocks or threads in a statement."""
+    return any(isinstance(s, For) and s.kind in LAUNCHED for s in walk_stmts(stmt))
+
+
+def _counted(stmt: Stmt, kind: str) -> tuple[int, Stmt]:
+    """How often a loop of a kind repeats what; 0 for a statement that is none, counting from 0 to a literal."""
+    match stmts_of(stmt):
+        case (For(begin=Const(value=0), end=Const(value=extent), step=1) as loop,) if loop.kind == kind:
+            return int(extent), loop.body
+    return 0, stmt

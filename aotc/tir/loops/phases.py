@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the threads of a block do between one barrier and the next.
+
+In: a loop over threads.  Out: what each phase consists of, with the loops around barriers in place of their variables.
+
+    for k in 0..3 { tile[t] = x[3 * t + k]  sync  y[t] = y[t] + tile[7 - t]  sync }
+    # tile[t] = x[3 * t]  |  y[t] = y[t] + tile[7 - t]  |  tile[t] = x[3 * t + k + 1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, substitute, walk
+from aotc.tir.loops.dependence import Ranges, extent_of, inside, read, written
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Sync,
+    While,
+    map_exprs,
+    stmt_children,
+    stmt_exprs,
+    stmts_of,
+    walk_stmts,
+)
+
+_UNDER: Final = "a barrier is under control that is not alike for all threads"
+_SKIPPED: Final = "a barrier inside a loop is under a condition"
+_Env = Mapping[Var, Expr]
+
+
+def meets(stmt: Stmt) -> bool:
+    """Whether there is a barrier in a statement."""
+    return any(isinstance(s, Sync) for s in walk_stmts(stmt))
+
+
+@dataclass(slots=True)
+class Phases:
+    """The phases of a loop over threads or blocks, as far as they touch memory that something writes.
+
+    ranges   of variables, those that stand for loops around barriers among them
+    rounds   these variables; each has one value for all threads
+    found    what is done in each phase: at most this, where conditions decide
+    problem  what is wrong with a barrier
+    """
+
+    ranges: Ranges
+    written: frozenset[Buffer]
+    changing: frozenset[Var]
+    rounds: set[Var] = field(default_factory=set)
+    found: list[Stmt] = field(default_factory=list)
+    problem: str | None = None
+    present: list[Stmt] = field(default_factory=list)
+
+    @staticmethod
+    def of(loop: For, ranges: Ranges, own: Container[Buffer]) -> Phases:
+        """The phases, of blocks a single one; `own` is memory that each iteration has for itself."""
+        changing = frozenset(s.var for s in walk_stmts(loop.body) if isinstance(s, Assign))
+        made = Phases(ranges, frozenset(b for b in written(loop.body) if b not in own), changing)
+        if loop.kind == "block" or not meets(loop.body):
+            made.found = [loop.body]
+        elif _is_divided(loop):
+            made.problem = _UNDER
+        else:
+            made.add(loop.body, {})
+            made.end()
+        return made
+
+    def end(self) -> None:
+        """A barrier."""
+        self.found.append(Block(self.present))
+        self.present = []
+
+    def add(self, stmt: Stmt, env: _Env) -> None:
+        """A statement, whose variables of rounds and registers of one index have the values in `env`."""
+        self.present += (self.kept(Declare(Var("read", e.dtype, e.lanes), e), env) for e in _own(stmt))
+        if not meets(stmt):
+            self.present.append(self.kept(stmt, env))
+            return
+        match stmt:
+            case Sync():
+                self.end()
+            case Block():
+                for inner in stmt.stmts:
+                    self.add(inner, env)
+                    if isinstance(inner, Declare) and inner.var.dtype == INDEX and inner.var not in self.changing:
+                        env = {**env, inner.var: substitute(inner.value, env)}
+            case If():
+                before = self.present
+                ends = [] if stmt.orelse is not None else list(before)
+                for branch in stmt_children(stmt):
+                    self.present = list(before)
+                    self.add(branch, env)
+                    ends += self.present
+                self.present = list(dict.fromkeys(ends))
+            case For():
+                self.rounds_of(stmt, env)
+            case _:
+                self.problem = _SKIPPED
+
+    def rounds_of(self, loop: For, env: _Env) -> None:
+        """The first round of a loop around barriers, then any one, and the one that follows it."""
+        if not _always(loop.body):
+            self.problem = _SKIPPED
+        before, var = list(self.present), Var(loop.var.name)
+        begin, end = (substitute(e, env) for e in (loop.begin, loop.end))
+        self.ranges = inside([replace(loop, var=var, begin=begin, end=end)], self.ranges)
+        self.rounds.add(var)
+        self.add(loop.body, {**env, loop.var: begin})
+        self.present = []
+        self.add(loop.body, {**env, loop.var: var})
+        last = list(self.present)
+        self.add(loop.body, {**env, loop.var: var + loop.step})
+        self.present = last if extent_of(loop) else [*before, *last]
+
+    def kept(self, stmt: Stmt, env: _Env) -> Stmt:
+        """A statement of the present phase; nothing, where it touches no memory that something writes."""
+        touched = self.written.intersection(written(stmt) | read(stmt))
+        return map_exprs(stmt, lambda e: substitute(e, env)) if touched else Block(())
+
+
+def _own(stmt: Stmt) -> Sequence[Expr]:
+    """The expressions of a statement around barriers."""
+    return stmt_exprs(stmt) if meets(stmt) else ()
+
+
+def _always(stmt: Stmt) -> bool:
+    """Whether a statement always comes to a barrier."""
+    match stmt:
+        case If():
+            return stmt.orelse is not None and all(map(_always, stmt_children(stmt)))
+        case For():
+            return extent_of(stmt) > 0 and _always(stmt.body)
+        case _:
+            return isinstance(stmt, Sync) or any(map(_always, stmts_of(stmt) if isinstance(stmt, Block) else ()))
+
+
+def _is_divided(loop: For) -> bool:
+    """Whether conditions or loops around a barrier may differ between the threads."""
+    own = {loop.var}
+    while True:
+        size = len(own)
+        divided = _spread(loop.body, own, under=False)
+        if len(own) == size:
+            return divided
+
+
+def _spread(stmt: Stmt, own: set[Var], *, under: bool) -> bool:
+    """Add the registers that may differ between threads to `own`; whether a barrier is under what differs."""
+    differs = any(
+        n in own if isinstance(n, Var) else isinstance(n, Load) and n.buffer.scope == "stack"
+        for e in stmt_exprs(stmt)
+        for n in walk(e)
+    )
+    if isinstance(stmt, (For, Declare, Assign)) and (under or differs):
+        own.add(stmt.var)
+    under = under or (differs and isinstance(stmt, (For, While, If)))
+    found = [_spread(s, own, under=under) for s in stmt_children(stmt)]
+    return any(found) or (under and isinstance(stmt, Sync))

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of a program as one CUDA text, which NVRTC takes, and C++ with an emulator of the device in front.
+
+printed = print_device_kernels(program.kernels, "net", gpu)
+device_source(printed, name="net", banner="...")       # extern "C" __global__ void net_conv2d(...) { ... }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from aotc.ir import AotcError
+from aotc.tir import Gpu, Kernel
+from aotc_codegen.c.dialect import CUDA
+from aotc_codegen.c.kernels import PrintedKernels, print_kernels
+from aotc_codegen.c.templates import render
+
+#: Numbers of elements, and of iterations, below which indices have 32 bits; half of what 32 bits hold, since indices
+#: may go beyond the ends of buffers before conditions keep them inside.
+SMALL: Final = 1 << 30
+#: Bytes of one argument of a launch: all are pointers.
+_POINTER: Final = 8
+
+
+def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> PrintedKernels:
+    """Print each kernel, which must have the form of `aotc.tir.launch`, as PREFIX_NAME.
+
+    Raises AotcError: code "external" for a kernel whose code is the user's C, "target" for one of more parameters than
+    the device takes arguments.
+    """
+    for kernel in kernels:
+        if kernel.source is not None:
+            text = f"the code of {kernel.name} is C, which {kernel.source.author} wrote: it does not run on a GPU"
+            raise AotcError("external", text, span=kernel.span, hint="take a target that runs C")
+        if _POINTER * len(kernel.params) > gpu.argument_bytes:
+            text = f"kernel {kernel.name} has {len(kernel.params)} parameters, a GPU takes "
+            text += f"{gpu.argument_bytes // _POINTER} at most"
+            raise AotcError("target", text, span=kernel.span, hint="join fewer tensors at once")
+    large = any(b.size >= SMALL for kernel in kernels for b in (*kernel.params, *kernel.local))
+    return print_kernels(kernels, prefix, replace(CUDA, index="int64_t") if large else CUDA)
+
+
+def device_source(printed: PrintedKernels, **common: Any) -> str:
+    """The text of a file with all kernels.
+
+    common   the project's values for templates: its `name`, the `banner` in the first line
+    """
+    made = [kernel.printed for kernel in printed.kernels]
+    helpers = {name: text for one in made for name, text in one.definitions.items()}
+    names = [kernel.name for kernel in printed.kernels]
+    return render(
+        "device.cu",
+        helpers="\n".join(helpers.values()),
+        kernels=[kernel.text for kernel in printed.kernels],
+        names=names,
+        **common,
+    )

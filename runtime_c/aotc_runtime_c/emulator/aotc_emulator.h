@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CUDA C on the CPU: behind this header, a text of kernels is C++17.
+ *
+ *   #include "aotc_emulator.h"
+ *   extern "C" __global__ void __launch_bounds__(64) twice(float *x) {
+ *     x[blockIdx.x * 64 + threadIdx.x] *= 2.0f;
+ *   }
+ *   AOTC_EMULATE(twice)
+ *
+ * The last line defines twice_emulated, an aotc_emulator::Kernel, which
+ * aotc_emulator_launch (emulator.cpp) runs block by block.  A kernel is
+ * inlined into a loop over threads, so that the compiler sees plain C; a
+ * thread that comes to a barrier or an instruction of its warp is a fiber.
+ *
+ * Blocks and threads have one dimension.  Shared memory is __shared__ arrays
+ * or, where its size is an argument of the launch, what aotc_shared points to;
+ * all of it is NaN (bytes 0xff) when a block begins.
+ */
+#ifndef AOTC_EMULATOR_H
+#define AOTC_EMULATOR_H
+
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <type_traits>
+#include <utility>
+
+#define __global__ inline __attribute__((always_inline))
+#define __device__
+#define __host__
+#define __constant__ static const
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __shared__ static thread_local __attribute__((aligned(16)))
+
+namespace aotc_emulator {
+
+struct Index {
+  unsigned x, y, z;
+};
+
+/* What each lane of a warp has given. */
+struct Lanes {
+  uint64_t value[32];
+};
+
+/* Where threads of a block meet; `thread` is the one that calls. */
+struct Meeting {
+  void (*barrier)(unsigned thread);
+  const Lanes *(*exchange)(unsigned thread, unsigned mask, uint64_t value);
+  void (*copy)(unsigned thread, void *to, const void *from, size_t bytes);
+  void (*commit)(unsigned thread);
+  void (*wait)(unsigned thread, unsigned groups);
+};
+
+/* Threads of one block: first, first + step, ..., `count` of them. */
+struct Threads {
+  unsigned block, blocks, threads;
+  unsigned first, count;
+  int step;
+  unsigned char *shared;
+};
+
+/* What AOTC_EMULATE tells of a kernel. */
+struct Kernel {
+  void (*run)(const Threads &threads, void *const *arguments);
+  void *(*memory)(); /* some variable of the calling thread in this library */
+  const Meeting **meeting;
+  unsigned parameters;
+  const unsigned *bytes; /* of each parameter */
+  const bool *pointer;   /* whether it is one */
+};
+
+} // namespace aotc_emulator
+
+/*
+ * All of these are static, because a process has several libraries of kernels,
+ * and because the compiler keeps a variable whose address nobody has in a
+ * register while it writes through a kernel's pointers.
+ */
+static thread_local aotc_emulator::Index threadIdx, blockIdx, blockDim, gridDim;
+static thread_local unsigned char *aotc_shared;
+
+namespace aotc_emulator {
+
+static const Meeting *meeting;
+static thread_local char any;
+
+static inline void *memory() {
+  return &any;
+}
+
+template <auto kernel> struct Emulated;
+
+template <class... Type, void (*kernel)(Type...)> struct Emulated<kernel> {
+  /* One element more, as there are no arrays of none. */
+  static constexpr unsigned bytes[] = {unsigned(sizeof(Type))..., 0};
+  static constexpr bool pointer[] = {std::is_pointer_v<Type>..., false};
+
+  static void loop(const Threads &part, Type... values) {
+    gridDim = {part.blocks, 1, 1};
+    blockDim = {part.threads, 1, 1};
+    blockIdx = {part.block, 0, 0};
+    aotc_shared = part.shared;
+    unsigned thread = part.first;
+    for (unsigned k = 0; k < part.count; ++k, thread += unsigned(part.step)) {
+      threadIdx = {thread, 0, 0};
+      kernel(values...);
+    }
+  }
+
+  template <size_t... k>
+  static void unpack(const Threads &part, void *const *arguments,
+                     std::index_sequence<k...>) {
+    loop(part, *static_cast<Type *>(arguments[k])...);
+  }
+
+  static void run(const Threads &part, void *const *arguments) {
+    unpack(part, arguments, std::index_sequence_for<Type...>());
+  }
+};
+
+/* Other threads run until all have come; then this one is itself again. */
+static inline void barrier() {
+  const Index me = threadIdx;
+  meeting->barrier(me.x);
+  threadIdx = me;
+}
+
+static inline const Lanes *exchange(unsigned mask, uint64_t value) {
+  const Index me = threadIdx;
+  const Lanes *found = meeting->exchange(me.x, mask, value);
+  threadIdx = me;
+  return found;
+}
+
+/* What the lane `from` gives; `value` itself where that is no lane of ours. */
+template <class Type>
+inline Type shuffle(unsigned mask, Type value, int from, int width) {
+  static_assert(sizeof value <= sizeof(uint64_t), "a register or two");
+  uint64_t bits = 0;
+  memcpy(&bits, &value, sizeof value);
+  const Lanes *lanes = exchange(mask, bits);
+  const int lane = int(threadIdx.x % 32);
+  const int begin = lane / width * width;
+  if (from >= begin && from < begin + width)
+    memcpy(&value, &lanes->value[from], sizeof value);
+  return value;
+}
+
+} // namespace aotc_emulator
+
+#define AOTC_EMULATE(name)                                                     \
+  extern "C" __attribute__((visibility("default")))                            \
+  const aotc_emulator::Kernel name##_emulated = {                              \
+      aotc_emulator::Emulated<name>::run,                                      \
+      aotc_emulator::memory,                                                   \
+      &aotc_emulator::meeting,                                                 \
+      sizeof aotc_emulator::Emulated<name>::bytes / sizeof(unsigned) - 1,      \
+      aotc_emulator::Emulated<name>::bytes,                                    \
+      aotc_emulator::Emulated<name>::pointer,                                  \
+  };
+
+/* --- what CUDA C has beyond C++ */
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+static inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+
+static inline void __syncthreads() {
+  aotc_emulator::barrier();
+}
+static inline void __syncwarp(unsigned mask = ~0u) {
+  aotc_emulator::exchange(mask, 0);
+}
+
+template <class Type>
+inline Type __shfl_sync(unsigned mask, Type value, int from, int width = 32) {
+  const int begin = int(threadIdx.x % 32) / width * width;
+  return aotc_emulator::shuffle(mask, value, begin + from % width, width);
+}
+template <class Type>
+inline Type __shfl_xor_sync(unsigned mask, Type value, int bits,
+                            int width = 32) {
+  const int from = int(threadIdx.x % 32) ^ bits;
+  return aotc_emulator::shuffle(mask, value, from, width);
+}
+template <class Type>
+inline Type __shfl_down_sync(unsigned mask, Type value, unsigned by,
+                             int width = 32) {
+  const int from = int(threadIdx.x % 32 + by);
+  return aotc_emulator::shuffle(mask, value, from, width);
+}
+template <class Type>
+inline Type __shfl_up_sync(unsigned mask, Type value, unsigned by,
+                           int width = 32) {
+  const int from = int(threadIdx.x % 32) - int(by);
+  return aotc_emulator::shuffle(mask, value, from, width);
+}
+
+/* --- what the text calls instead of instructions that C++ has no name for */
+
+/* Asynchronous copies: NaN (bytes 0xff) until the thread has waited. */
+static inline void aotc_copy16(void *to, const void *from) {
+  aotc_emulator::meeting->copy(threadIdx.x, to, from, 16);
+}
+static inline void aotc_copy4(void *to, const void *from) {
+  aotc_emulator::meeting->copy(threadIdx.x, to, from, 4);
+}
+static inline void aotc_copy_commit() {
+  aotc_emulator::meeting->commit(threadIdx.x);
+}
+/* Waits until all but the latest `groups` groups of copies have landed. */
+template <int groups> inline void aotc_copy_wait() {
+  aotc_emulator::meeting->wait(threadIdx.x, unsigned(groups));
+}
+
+#endif

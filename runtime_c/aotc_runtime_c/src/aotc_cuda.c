@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Programs on devices: the driver, found at run time, code and weights.
+ */
+#if !defined(_WIN32) && !defined(_DEFAULT_SOURCE)
+#define _DEFAULT_SOURCE 1 /* dlopen under -std=c99 */
+#endif
+#include "aotc_cuda_driver.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- the system */
+
+#if defined(_WIN32)
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#define DRIVER_LIBRARY "nvcuda.dll"
+typedef FARPROC symbol_t;
+#define open_library(path) (void *)LoadLibraryA(path)
+#define find_symbol(handle, name) GetProcAddress((HMODULE)(handle), name)
+#else
+#include <dlfcn.h>
+#define DRIVER_LIBRARY "libcuda.so.1"
+typedef void *symbol_t;
+#define open_library(path) dlopen(path, RTLD_NOW | RTLD_LOCAL)
+#define find_symbol(handle, name) dlsym(handle, name)
+#endif
+
+/* --- a program on a device */
+
+static int told(int status, char *message, size_t bytes) {
+  if (bytes > 0) snprintf(message, bytes, "%s", aotc_status_message(status));
+  return status;
+}
+
+/* A status, and a sentence about it with what is known beyond. */
+static int failed(const aotc_cuda *c, int status, const char *format, ...) {
+  char detail[256];
+  va_list values;
+  va_start(values, format);
+  vsnprintf(detail, sizeof detail, format, values);
+  va_end(values);
+  if (c->message_bytes > 0)
+    snprintf(c->message, c->message_bytes, "%s: %s",
+             aotc_status_message(status), detail);
+  return status;
+}
+
+int aotc_cuda_status_of(CUresult result) {
+  switch ((int)result) {
+  case SUCCESS: return AOTC_OK;
+  case ERROR_OUT_OF_MEMORY: return AOTC_ERROR_DEVICE_MEMORY;
+  case ERROR_NO_DEVICE:
+  case ERROR_INVALID_DEVICE: return AOTC_ERROR_NO_DEVICE;
+  case ERROR_NO_BINARY_FOR_GPU: return AOTC_ERROR_NO_CODE;
+  default: return AOTC_ERROR_CUDA;
+  }
+}
+
+const char *aotc_cuda_name_of(const aotc_cuda_driver *call, CUresult result) {
+  const char *name = NULL;
+  if (call->cuGetErrorName != NULL) call->cuGetErrorName(result, &name);
+  return name != NULL ? name : "unknown error";
+}
+
+static int load_driver(aotc_cuda *c) {
+  const char *const given = getenv("AOTC_CUDA_DRIVER");
+  const char *const path =
+      given != NULL && *given != '\0' ? given : DRIVER_LIBRARY;
+  void *const library = open_library(path); /* for good: it has threads */
+  const int least = c->program->least_driver;
+  symbol_t symbol;
+  CUresult result;
+  int version = 0;
+  if (library == NULL)
+    return failed(c, AOTC_ERROR_NO_DRIVER, "there is no %s", path);
+#define FIND(name, parameters)                                                 \
+  symbol = find_symbol(library, #name);                                        \
+  if (symbol == NULL)                                                          \
+    return failed(c, AOTC_ERROR_OLD_DRIVER, "it has no %s", #name);            \
+  memcpy(&c->call.name, &symbol, sizeof symbol); /* ISO C has no such cast */
+  DRIVER_FUNCTIONS(FIND)
+#undef FIND
+  result = c->call.cuInit(0);
+  if (result == SUCCESS) result = c->call.cuDriverGetVersion(&version);
+  if (result != SUCCESS)
+    return failed(c, aotc_cuda_status_of(result), "%s",
+                  aotc_cuda_name_of(&c->call, result));
+  if (version < least)
+    return failed(c, AOTC_ERROR_OLD_DRIVER, "it is for CUDA %d.%d, not %d.%d",
+                  version / 1000, version % 1000 / 10, least / 1000,
+                  least % 1000 / 10);
+  return AOTC_OK;
+}
+
+/* The best code for a device: that of its own kind and the newest; NULL where
+ * there is none. */
+static const aotc_cuda_image *find_image(const aotc_cuda_program *p, int arch) {
+  const aotc_cuda_image *best = NULL;
+  int32_t k;
+  for (k = 0; k < p->num_images; ++k) {
+    const aotc_cuda_image *const one = &p->images[k];
+    const int fits =
+        one->arch <= arch && (one->is_ptx || one->arch / 10 == arch / 10);
+    if (fits && (best == NULL || one->is_ptx < best->is_ptx ||
+                 (one->is_ptx == best->is_ptx && one->arch > best->arch)))
+      best = one;
+  }
+  return best;
+}
+
+/* The code, its functions and the weights; in the context. */
+static CUresult load_code(aotc_cuda *c, const aotc_cuda_image *image) {
+  const aotc_cuda_program *const p = c->program;
+  const aotc_cuda_driver *const call = &c->call;
+  int32_t k;
+  TRY(call->cuModuleLoadData(&c->module, image->begin));
+  for (k = 0; k < p->num_kernels; ++k) {
+    const aotc_cuda_kernel *const kernel = &p->kernels[k];
+    TRY(call->cuModuleGetFunction(&c->functions[k], c->module, kernel->name));
+    if (kernel->shared_bytes > 0)
+      TRY(call->cuFuncSetAttribute(c->functions[k], DYNAMIC_SHARED_BYTES,
+                                   kernel->shared_bytes));
+  }
+  if (p->weights_bytes == 0) return SUCCESS;
+  TRY(call->cuMemAlloc_v2(&c->weights, (size_t)p->weights_bytes));
+  TRY(call->cuMemcpyHtoDAsync_v2(c->weights, p->weights,
+                                 (size_t)p->weights_bytes, NULL));
+  return call->cuStreamSynchronize(NULL);
+}
+
+static int open_device(aotc_cuda *c, int32_t device) {
+  const aotc_cuda_driver *const call = &c->call;
+  const aotc_cuda_image *image = NULL;
+  CUcontext popped;
+  int major = 0, minor = 0;
+  CUresult result = call->cuDeviceGet(&c->device, device);
+  if (result == SUCCESS)
+    result = call->cuDeviceGetAttribute(&major, CAPABILITY_MAJOR, c->device);
+  if (result == SUCCESS)
+    result = call->cuDeviceGetAttribute(&minor, CAPABILITY_MINOR, c->device);
+  if (result == SUCCESS) {
+    image = find_image(c->program, 10 * major + minor);
+    if (image == NULL)
+      return failed(c, AOTC_ERROR_NO_CODE, "its compute capability is %d.%d",
+                    major, minor);
+    result = call->cuDevicePrimaryCtxRetain(&c->context, c->device);
+    c->retained = result == SUCCESS;
+  }
+  if (result == SUCCESS) result = call->cuCtxPushCurrent_v2(c->context);
+  if (result == SUCCESS) {
+    result = load_code(c, image);
+    call->cuCtxPopCurrent_v2(&popped);
+  }
+  return result == SUCCESS ? AOTC_OK
+                           : failed(c, aotc_cuda_status_of(result), "%s",
+                                    aotc_cuda_name_of(call, result));
+}
+
+int aotc_cuda_open(const aotc_cuda_program *program, int32_t device,
+                   aotc_cuda **opened, char *message, size_t message_bytes) {
+  aotc_cuda *c;
+  int status;
+  if (message_bytes > 0) *message = '\0';
+  if (opened != NULL) *opened = NULL;
+  if (opened == NULL || program == NULL)
+    return told(AOTC_ERROR_NULL_ARGUMENT, message, message_bytes);
+  c = (aotc_cuda *)calloc(1, sizeof *c + (size_t)program->num_kernels *
+                                             sizeof c->functions[0]);
+  if (c == NULL) return told(AOTC_ERROR_HOST_MEMORY, message, message_bytes);
+  c->program = program;
+  c->model = program->info();
+  c->message = message;
+  c->message_bytes = message_bytes;
+  status = load_driver(c);
+  if (status == AOTC_OK) status = open_device(c, device);
+  c->message_bytes = 0;
+  if (status == AOTC_OK)
+    *opened = c;
+  else
+    aotc_cuda_close(c);
+  return status;
+}
+
+void aotc_cuda_close(aotc_cuda *opened) {
+  CUcontext popped;
+  if (opened == NULL) return;
+  if (opened->retained) {
+    const aotc_cuda_driver *const call = &opened->call;
+    if (call->cuCtxPushCurrent_v2(opened->context) == SUCCESS) {
+      if (opened->weights != 0) call->cuMemFree_v2(opened->weights);
+      if (opened->module != NULL) call->cuModuleUnload(opened->module);
+      call->cuCtxPopCurrent_v2(&popped);
+    }
+    call->cuDevicePrimaryCtxRelease_v2(opened->device);
+  }
+  free(opened);
+}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels as CUDA: one text for all of a program, heads, numbers of blocks and threads, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from aotc_codegen.c.dialect import CUDA
+from aotc_codegen.c.printer import print_kernel
+from aotc_codegen.cuda.source import device_source, print_device_kernels
+
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
+from aotc.tir.expr import Buffer
+from aotc.tir.parse import parse_kernel
+from aotc.tir.stmt import Kernel, UserSource, stmts_of
+from aotc.tir.target import Gpu
+
+SUMS = """kernel "sums" {
+  input x: float32[100]
+  output y: float32[100]
+  stack own: float32[20]
+  shared tile: float32[16]
+  for b in 0..7 block {
+    for t in 0..16 thread {
+      tile[t] = x[min(b * 16 + t, 99)]
+      own[1] = tile[t]
+      sync
+      let n: int64 = b * 16 + t
+      if n < 100 { y[n // 10 + n % 10 * 10] = max(tile[15 - t], own[1]) }
+    }
+  }
+}
+"""
+TEXT = """\
+extern "C" __global__ void __launch_bounds__(16) net_sums(const float *__restrict__ x, float *y) {
+  float own[20];
+  __shared__ __align__(4) float tile[16];
+  const int b = (int)blockIdx.x;
+  const int t = (int)threadIdx.x;
+  tile[t] = x[aotc_index_min_i64(b * 16 + t, 99)];
+  own[1] = tile[t];
+  __syncthreads();
+  int n = b * 16 + t;
+  if (n < 100) {
+    y[n / 10 + n % 10 * 10] = aotc_max_f32(tile[15 - t], own[1]);
+  }
+}
+"""
+
+
+def resized(kernel: Kernel, size: int) -> Kernel:
+    """The kernel with an input of so many elements more, which it does not read."""
+    return replace(kernel, inputs=(*kernel.inputs, Buffer("more", DType("int8"), size)))
+
+
+def test_one_text_for_all_kernels() -> None:
+    """Blocks and threads that a kernel does not tell apart are not asked for their numbers."""
+    kernel = parse_kernel(SUMS)
+    alone = parse_kernel(
+        'kernel "one" { output y: int32[1] for b in 0..1 block { for t in 0..1 thread { y[0] = 7:int32 } } }'
+    )
+    source = device_source(print_device_kernels([kernel, alone], "net", Gpu()), name="net", banner="made by a test")
+    assert source.startswith("/* made by a test */\n")
+    assert TEXT in source
+    assert "__launch_bounds__(1) net_one(int32_t *__restrict__ y) {\n  y[0] = 7;\n}\n" in source
+    assert source.index("aotc_index_min_i64(int a, int b) {") < source.index("net_sums")
+    assert source.endswith("AOTC_EMULATE(net_sums)\nAOTC_EMULATE(net_one)\n#endif\n")
+
+
+def test_indices_of_large_buffers_have_64_bits() -> None:
+    kernel = parse_kernel(SUMS)
+    (small,), (large,) = (
+        print_device_kernels([resized(kernel, size)], "net", Gpu()).kernels for size in (1 << 29, 1 << 30)
+    )
+    assert "const int b = (int)blockIdx.x;" in small.text
+    assert "int64_t" not in small.text
+    assert "const int64_t b = (int)blockIdx.x;" in large.text
+    assert "int64_t n = b * 16 + t;" in large.text
+
+
+def test_what_a_gpu_does_not_run_is_refused() -> None:
+    kernel = parse_kernel(SUMS)
+    mine = replace(kernel, source=UserSource("void mine(void) {}", "somebody"))
+    with pytest.raises(AotcError, match="the code of sums is C, which somebody wrote") as raised:
+        print_device_kernels([mine], "net", Gpu())
+    assert raised.value.code == "external"
+    with pytest.raises(AotcError, match="kernel sums has 2 parameters, a GPU takes 1 at most") as raised:
+        print_device_kernels([kernel], "net", Gpu(argument_bytes=8))
+    assert raised.value.code == "target"
+    with pytest.raises(AotcError, match="a kernel that is not launched cannot be printed"):
+        print_kernel(replace(kernel, body=stmts_of(kernel.body)[0].body), CUDA)  # type: ignore[union-attr]

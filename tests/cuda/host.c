@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A model for GPUs written by hand: y = x + 1 + the sums of x * w by rows.
+ * x + 1 has the memory of x * w, which nothing reads any more then.
+ *
+ * host MODE prints the status of opening, of a session, of a run, and what is
+ * known beyond; then the outputs, a line each.
+ */
+#include "aotc_cuda_driver.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STRING(text) STRING_OF(text)
+#define STRING_OF(text) #text
+__asm__(".section .rodata\n.balign 64\nimage:\n.incbin " STRING(
+    IMAGE) "\n"
+           ".balign 8\nimage_end:\n.previous\n");
+extern const unsigned char image[] __asm__("image");
+extern const unsigned char image_end[] __asm__("image_end");
+
+enum { ROWS = 4, ROW = 64, SIZE = ROWS * ROW, BYTES = SIZE * 4 };
+
+static float weights[SIZE];
+static const int64_t shape[] = {ROWS, ROW};
+static const aotc_tensor inputs[] = {{"x", shape, BYTES, 2, AOTC_FLOAT32}};
+static const aotc_tensor outputs[] = {{"y", shape, BYTES, 2, AOTC_FLOAT32}};
+static const aotc_cuda_image images[] = {{80, 0, image, image_end}};
+static const aotc_cuda_kernel kernels[] = {
+    {"product", ROW, 0}, {"sums", ROW, 0}, {"more", 32, 0}, {"joined", ROW, 0}};
+enum { FIRST, SUMS = BYTES };
+static const aotc_cuda_arg args[] = {
+    {AOTC_CUDA_INPUT, 0, 0},     {AOTC_CUDA_WEIGHTS, 0, 0},
+    {AOTC_CUDA_ARENA, 0, FIRST}, {AOTC_CUDA_ARENA, 0, FIRST},
+    {AOTC_CUDA_ARENA, 0, SUMS},  {AOTC_CUDA_INPUT, 0, 0},
+    {AOTC_CUDA_ARENA, 0, FIRST}, {AOTC_CUDA_ARENA, 0, FIRST},
+    {AOTC_CUDA_ARENA, 0, SUMS},  {AOTC_CUDA_OUTPUT, 0, 0}};
+#if !defined(MISSING)
+#define MISSING -1
+#endif
+/* Kernel, grid, arguments, and an edge to the step before but for one. */
+#define STEP(number, grid, first, count)                                       \
+  {number, grid, first, count, number - 1, number > 0 && number != MISSING}
+static const aotc_cuda_step steps[] = {STEP(0, ROWS, 0, 3), STEP(1, ROWS, 3, 2),
+                                       STEP(2, SIZE / 32, 5, 2),
+                                       STEP(3, ROWS, 7, 3)};
+static const int32_t edges[] = {0, 1, 2};
+
+static aotc_model model;
+static aotc_cuda_program program;
+
+static const aotc_model *info(void) {
+  return &model;
+}
+
+/* What stands in for a caller who has memory of the device. */
+typedef struct caller {
+  CUresult (*allocate)(CUdeviceptr *, size_t);
+  CUresult (*to_device)(CUdeviceptr, const void *, size_t);
+  CUresult (*to_host)(void *, CUdeviceptr, size_t);
+  CUresult (*enter)(CUcontext);
+  CUresult (*finish)(void);
+} caller;
+
+static void find_caller(caller *c, CUcontext context) {
+  void *const driver = dlopen(getenv("AOTC_CUDA_DRIVER"), RTLD_NOW);
+  *(void **)&c->allocate = dlsym(driver, "cuMemAlloc_v2");
+  *(void **)&c->to_device = dlsym(driver, "cuMemcpyHtoD_v2");
+  *(void **)&c->to_host = dlsym(driver, "cuMemcpyDtoH_v2");
+  *(void **)&c->enter = dlsym(driver, "cuCtxPushCurrent_v2");
+  *(void **)&c->finish = dlsym(driver, "cuCtxSynchronize");
+  c->enter(context);
+}
+
+static int run_on_device(aotc_cuda *opened, aotc_cuda_session *session,
+                         const float *x, float *y, aotc_run_options *options,
+                         const char *mode) {
+  CUdeviceptr given = 0, made = 0;
+  caller c;
+  const void *in;
+  void *out;
+  int status;
+  find_caller(&c, opened->context);
+  if (c.allocate(&given, BYTES) != SUCCESS ||
+      c.allocate(&made, BYTES) != SUCCESS ||
+      c.to_device(given, x, BYTES) != SUCCESS)
+    return -1;
+  in = (const void *)(uintptr_t)given;
+  out = (void *)(uintptr_t)made;
+  if (strcmp(mode, "touch") == 0) return (int)*(volatile const float *)in;
+  if (strcmp(mode, "beyond") == 0) out = (char *)out + 64;
+  status = aotc_cuda_run(session, &in, &out, options);
+  if (c.to_host(y, made, BYTES) != SUCCESS) return -2;
+  return status;
+}
+
+static int run_mode(aotc_cuda *opened, aotc_cuda_session *session,
+                    const float *x, float *y, const char *mode) {
+  aotc_run_options options;
+  aotc_cuda_options how;
+  const void *in = x;
+  void *out = y;
+  memset(&options, 0, sizeof options);
+  memset(&how, 0, sizeof how);
+  options.size = sizeof options;
+  options.cuda = &how;
+  how.size = sizeof how;
+  if (strcmp(mode, "plain") == 0) how.flags = AOTC_CUDA_PLAIN;
+  if (strcmp(mode, "late") == 0) {
+    caller c;
+    how.flags = AOTC_CUDA_NO_WAIT;
+    find_caller(&c, opened->context);
+    if (aotc_cuda_run(session, &in, &out, &options) != AOTC_OK) return -1;
+    if (y[0] != -1.0f) return -2;
+    return (int)c.finish();
+  }
+  if (strcmp(mode, "host") == 0 || strcmp(mode, "plain") == 0)
+    return aotc_cuda_run(session, &in, &out, &options);
+  return run_on_device(opened, session, x, y, &options, mode);
+}
+
+int main(int argc, char **argv) {
+  static float x[SIZE], y[SIZE];
+  aotc_cuda *opened;
+  aotc_cuda_session *session;
+  char message[256];
+  int k, status;
+  model.inputs = inputs;
+  model.outputs = outputs;
+  model.num_inputs = model.num_outputs = 1;
+  program.info = info;
+  program.images = images;
+  program.kernels = kernels;
+  program.steps = steps;
+  program.args = args;
+  program.edges = edges;
+  program.num_images = 1;
+  program.num_kernels = program.num_steps = 4;
+  program.num_args = sizeof args / sizeof args[0];
+  program.least_driver = 12000;
+  program.weights = weights;
+  program.weights_bytes = sizeof weights;
+  program.arena_bytes = BYTES + 4 * ROWS;
+  for (k = 0; k < SIZE; ++k) {
+    x[k] = (float)(k % 7);
+    weights[k] = (float)(k % 5);
+    y[k] = -1.0f;
+  }
+  status = aotc_cuda_open(&program, 0, &opened, message, sizeof message);
+  printf("%d %s\n", status, message);
+  if (status != AOTC_OK || argc < 2) return 0;
+  status = aotc_cuda_session_open(opened, &session);
+  printf("%d\n", status);
+  if (status == AOTC_OK) {
+    status = run_mode(opened, session, x, y, argv[1]);
+    printf("%d %s\n", status, aotc_cuda_error(session));
+    for (k = 0; k < SIZE; ++k)
+      printf("%g\n", (double)y[k]);
+  }
+  aotc_cuda_session_close(session);
+  aotc_cuda_close(opened);
+  return 0;
+}

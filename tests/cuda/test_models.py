@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks through the whole road to a GPU: the emitted project, its driver emulated where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+
+from aotc.checking.verify import verify
+from benchmarks.models import resnet18
+from tests.e2e.test_verify_models import LIGHT, PINS, light_model
+from tests.share import share
+
+
+def check(model: Path | onnx.ModelProto, shapes: dict[str, tuple[int, ...]] | None = None) -> None:
+    report = verify(model, seeds=1, input_shapes=shapes, target="cuda")
+    assert "GPU" in report.device
+    assert report.ok, "\n".join(f"{o.name}: {o.reason}" for c in report.cases for o in c.outputs if not o.ok)
+
+
+@pytest.mark.parametrize("name", share(PINS, 0, always=("mnist8",)))
+def test_trained_models(name: str, models: Path) -> None:
+    check(models / f"{name}.onnx", PINS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIGHT)
+def test_light_models(name: str) -> None:
+    check(light_model(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["forwards", "backwards"])
+def test_resnet18(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOTC_EMULATOR_ORDER", order)
+    check(resnet18())

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What callers in C may ask of a run on a device, and what they may get wrong."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.driver.build import build_library
+from aotc.driver.emulation import emulating, fake_driver
+from aotc.driver.toolchain import find_toolchain
+from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.device import Device, DeviceSession
+from aotc.runtime.library import Library, find_library
+from aotc.tir.target import get_target
+from tests.cuda.programs import SIZE, diamond_results
+from tests.cuda.test_project import written
+
+X = np.linspace(-3, 3, SIZE, dtype=np.float32)
+NO_WAIT, PLAIN, DEVICE_POINTERS = 1, 2, 4
+
+
+class Caller:
+    """A loaded model on the fake device, and a session."""
+
+    def __init__(self, project: Path) -> None:
+        self.library = Library(find_library(project))
+        with emulating():
+            self.device = Device(self.library, 0)
+        self.session = DeviceSession(self.device)
+        self.y, self.z = (np.zeros(SIZE, np.float32) for _ in range(2))
+        self.kept: list[Any] = []
+
+    def options(self, flags: int = 0, stream: int = 0, on_step: Any = ffi.NULL, size: int | None = None) -> Any:
+        how = ffi.new("aotc_cuda_options *", [ffi.sizeof("aotc_cuda_options") if size is None else size])
+        how.stream, how.flags = ffi.cast("void *", stream), flags
+        made = ffi.new("aotc_run_options *", [ffi.sizeof("aotc_run_options"), on_step])
+        made.cuda = how
+        self.kept += [how, made]
+        return made
+
+    def run(self, options: Any = ffi.NULL, x: int = X.ctypes.data, workspace: Any = None) -> int:
+        read = ffi.new("void *[]", [ffi.cast("void *", x)])
+        written = ffi.new("void *[]", [ffi.cast("void *", array.ctypes.data) for array in (self.y, self.z)])
+        return int(self.library.run(read, written, self.session.pointer if workspace is None else workspace, options))
+
+    @property
+    def right(self) -> bool:
+        return all(np.array_equal(a, b) for a, b in zip((self.y, self.z), diamond_results(X), strict=True))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("device")
+    build_library(folder, written(folder), find_toolchain(), get_target("cuda"))
+    return folder
+
+
+@pytest.fixture
+def caller(project: Path) -> Caller:
+    return Caller(project)
+
+
+@pytest.fixture
+def stream(caller: Caller) -> Iterator[int]:
+    """One of the caller's own."""
+    driver, context, made = ctypes.CDLL(str(fake_driver())), ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxPushCurrent_v2(context) == 0
+    assert driver.cuStreamCreate(ctypes.byref(made), 0) == 0
+    yield made.value or 0
+    assert driver.cuStreamSynchronize(made) == 0
+    assert driver.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
+
+
+def test_runs_in_a_stream_of_the_caller(caller: Caller, stream: int) -> None:
+    assert caller.run(caller.options(stream=stream)) == 0 and caller.right
+
+
+def test_launches_one_by_one(caller: Caller) -> None:
+    assert caller.run(caller.options(PLAIN)) == 0 and caller.right
+
+
+def test_runs_that_nobody_waits_for_come_before_the_next(caller: Caller, stream: int) -> None:
+    """The next one, in another stream, takes the session's memory after them; the last result stays."""
+    other = -X
+    assert caller.run(caller.options(NO_WAIT, stream), x=other.ctypes.data) == 0
+    assert not caller.right
+    assert caller.run() == 0 and caller.right
+
+
+def test_a_session_is_for_one_run_at_a_time(caller: Caller) -> None:
+    inner: list[int] = []
+    told = ffi.callback("aotc_step_fn", lambda *_: inner.append(caller.run()))
+    assert caller.run(caller.options(on_step=told)) == 0 and caller.right
+    assert {STATUS_MESSAGES[status] for status in inner} == {"another thread runs the session"}
+    assert caller.run() == 0
+
+
+def test_wrong_arguments_are_statuses(caller: Caller) -> None:
+    """After each the session is as before."""
+    for status, said in (
+        (caller.run(x=X.ctypes.data + 1), "an input, an output or the workspace is not aligned"),
+        (caller.run(x=0), "an input, an output or the workspace is missing"),
+        (caller.run(workspace=ffi.NULL), "an input, an output or the workspace is missing"),
+        (caller.run(caller.options(size=3)), "the options have an unknown size"),
+        (caller.run(caller.options(DEVICE_POINTERS)), "a pointer is not of the GPU's memory, as was promised"),
+    ):
+        assert STATUS_MESSAGES[status] == said
+        assert caller.run() == 0 and caller.right

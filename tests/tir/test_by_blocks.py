@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contractions in tiles for blocks of threads: right, proven, and the barriers are all needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aotc.ir.diagnostics import AotcError
+from aotc.tir import te
+from aotc.tir.device.launches import on_device
+from aotc.tir.expr import maximum
+from aotc.tir.interp import run_kernel
+from aotc.tir.launch import launch_of
+from aotc.tir.parse import parse_kernel
+from aotc.tir.schedule import schedule
+from aotc.tir.target import CUDA
+from aotc.tir.text import to_text
+from aotc.tir.verify import verify
+from tests.tir.contractions import Case, conv, matmul
+
+CASES = {
+    "padded": conv(batch=2, ic=3, oc=17, size=(4, 5), kernel=(3, 2), padding=1),
+    "strided": conv(ic=2, oc=16, size=(9, 9), kernel=(3, 3), stride=2, padding=2, dilation=2),
+    "channels last": conv(ic=5, oc=33, size=(4, 5), kernel=(1, 1), block=32, last=True),
+    "groups": conv(ic=4, oc=32, size=(4, 5), kernel=(1, 2), groups=2),
+    "batched": matmul(m=18, k=5, n=20, batch=2, transposed=True),
+    "int8": matmul(m=17, k=19, n=40, dtype="int8", acc="int32"),
+    "float16": matmul(m=16, k=3, n=16, dtype="float16", acc="float32"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tiles_of_blocks_are_right(name: str) -> None:
+    case = CASES[name]
+    kernel = case.kernel(CUDA)
+    verify(kernel)
+    assert launch_of(kernel) is not None
+    a, b = case.values(seed=1)
+    forwards, backwards = (run_kernel(kernel, [a, b], backwards=turned)[0] for turned in (False, True))
+    assert forwards.tobytes() == backwards.tobytes()
+    expected = case.expected(a, b)
+    np.testing.assert_allclose(forwards.reshape(expected.shape), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_what_follows_is_computed_where_a_tile_is_finished() -> None:
+    case = matmul(m=20, k=2, n=19)
+    rest = te.placeholder((20, 19), "float32", "rest")
+    done = te.compute((20, 19), lambda i, j: maximum(case.out[i, j] + rest[i, j], 0.0), "done")
+    kernel = schedule("k", [case.a, case.b, rest], [done], CUDA)
+    verify(kernel)
+    assert launch_of(kernel) is not None
+    assert not kernel.workspace
+    a, b = case.values(seed=2)
+    c = np.random.default_rng(3).standard_normal(380).astype(np.float32)
+    expected = np.maximum(case.expected(a, b).reshape(-1) + c, 0)
+    np.testing.assert_allclose(run_kernel(kernel, [a, b, c])[0], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_large_tiles_where_they_fill_the_processors() -> None:
+    kernel = matmul(m=4096, k=64, n=4096).kernel(CUDA)
+    verify(kernel)
+    launch = launch_of(kernel)
+    assert launch is not None
+    assert (launch.grid, launch.block) == (32 * 32, 256)
+    assert on_device(kernel, CUDA) == (kernel,)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_every_barrier_is_needed(number: int) -> None:
+    parts = to_text(CASES["padded"].kernel(CUDA)).split("sync\n")
+    assert len(parts) == 3
+    text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
+    with pytest.raises(AotcError, match=r"iterations may touch the same elements of [xw]s"):
+        verify(parse_kernel(text))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        conv(ic=3, oc=16, size=(4, 4), padding=1, finite=False),  # zero times infinity
+        conv(ic=16, oc=16, size=(4, 4), groups=16),
+        matmul(m=1, k=64, n=100),
+    ],
+)
+def test_what_does_not_fit_has_a_nest_of_the_host(case: Case) -> None:
+    kernel = case.kernel(CUDA)
+    verify(kernel)
+    assert launch_of(kernel) is None

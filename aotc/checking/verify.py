@@ -27,7 +27,7 @@ from aotc.ir import DType, TensorType, frozen
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
-from aotc.runtime.device import gpus
+from aotc.runtime.gpu import gpus
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

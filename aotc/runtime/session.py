@@ -24,8 +24,8 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime import tensor as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.device import DeviceSession, open_device
 from aotc.runtime.forks import own_lock
+from aotc.runtime.gpu import DeviceSession, open_device
 from aotc.runtime.library import Library, Threads, find_library
 from aotc.runtime.tensor import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
 

@@ -51,6 +51,17 @@ def test_an_emulated_gpu_computes_what_processors_do(model: Path, tmp_path: Path
     assert launches and all(grid >= 1 and block >= 1 for grid, block in launches)
 
 
+def test_each_model_of_a_process_has_its_own_kernels() -> None:
+    """Which have the names of other models' kernels, too."""
+    x, sessions = np.float32([0.25, 4]), []
+    for op in ("Sqrt", "Neg", "Abs"):
+        text = f'<ir_version: 8, opset_import: ["" : 17]> net (float[2] x) => (float[2] y) {{ y = {op}(x) }}'
+        made = CompileOptions(target="cuda", emulated=True).compiled(parser.parse_model(text))
+        sessions.append(made.session())
+    found = [session.run(None, {"x": x})[0].tolist() for session in sessions]
+    assert found == [[0.5, 2], [-0.25, -4], [0.25, 4]]
+
+
 def test_verify_says_what_ran_the_model(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     done = call("verify", model, "--target", "cuda", "--seeds", "1")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from aotc.driver.emulation import emulated_images, fake_driver
-from aotc.runtime.device import gpus
+from aotc.runtime.gpu import gpus
 
 KERNELS = """\
 #include "aotc_emulator.h"

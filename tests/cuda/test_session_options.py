@@ -15,7 +15,7 @@ from aotc.driver.build import build_library
 from aotc.driver.emulation import emulating, fake_driver
 from aotc.driver.toolchain import find_toolchain
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.device import Device, DeviceSession
+from aotc.runtime.gpu import Device, DeviceSession
 from aotc.runtime.library import Library, find_library
 from aotc.tir.target import get_target
 from tests.cuda.programs import SIZE, diamond_results

@@ -208,7 +208,11 @@ def _to_integers(bits: int) -> Definition:
 _VECTORS: Final[Mapping[str, Definition]] = {
     "splat": function("const $vector v = {$copies};\n  return v;", "$T x", "$vector"),
     # gcc makes one masked move of a sum, and two operations of "or"
-    "blend": function("return ($vector)((($M)a & m) + (($M)b & ~m));", "$M m, $vector a, $vector b", "$vector"),
+    # (unused where a compiler has instructions for what calls it)
+    "blend": Definition(
+        "__attribute__((__unused__)) $inline $vector $name($M m, $vector a, $vector b) {\n"
+        "  return ($vector)((($M)a & m) + (($M)b & ~m));\n}\n"
+    ),
     **_vector_extremes("max", ">"),
     **_vector_extremes("min", "<"),
     "abs": function("return ($vector)(($M)a & INT${W}_MAX);", "$vector a", "$vector"),

@@ -119,7 +119,8 @@ size_t library_bytes(const void *image) {
   return head.e_shoff + size_t(head.e_shnum) * head.e_shentsize;
 }
 
-/* The system loads libraries from files. */
+/* The system loads libraries from files.  A library's stays open: under the
+ * name of its number dlopen would give that library again, not the next. */
 void *load_library(const void *image, size_t bytes) {
   const int file = memfd_create("kernels", MFD_CLOEXEC);
   void *library = nullptr;
@@ -128,7 +129,7 @@ void *load_library(const void *image, size_t bytes) {
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) fprintf(stderr, "%s\n", dlerror());
   }
-  if (file >= 0) close(file);
+  if (file >= 0 && library == nullptr) close(file);
   return library;
 }
 

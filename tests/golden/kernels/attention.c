@@ -101,7 +101,7 @@ static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, 
 #endif
 }
 
-static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+__attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
   return (aotc_float32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
 }
 
@@ -118,7 +118,7 @@ static inline aotc_float32x8 aotc_max_f32x8(aotc_float32x8 a, aotc_float32x8 b) 
   return aotc_blend_f32x8((aotc_int32x8)(b != b), b, m);
 }
 
-static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+__attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
   return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 

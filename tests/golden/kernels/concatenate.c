@@ -16,7 +16,7 @@ typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__,
 typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
 typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
 
-static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+__attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
   return (aotc_float32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
 }
 

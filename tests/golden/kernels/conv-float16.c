@@ -107,7 +107,7 @@ __attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_
 }
 #endif
 
-static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+__attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
   return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 
@@ -133,7 +133,7 @@ static inline aotc_int32x8 aotc_splat_i32x8(int32_t x) {
   return v;
 }
 
-static inline aotc_uint32x8 aotc_blend_u32x8(aotc_int32x8 m, aotc_uint32x8 a, aotc_uint32x8 b) {
+__attribute__((__unused__)) static inline aotc_uint32x8 aotc_blend_u32x8(aotc_int32x8 m, aotc_uint32x8 a, aotc_uint32x8 b) {
   return (aotc_uint32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
 }
 
@@ -186,7 +186,7 @@ static inline aotc_int32x4 aotc_splat_i32x4(int32_t x) {
   return v;
 }
 
-static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
+__attribute__((__unused__)) static inline aotc_uint32x4 aotc_blend_u32x4(aotc_int32x4 m, aotc_uint32x4 a, aotc_uint32x4 b) {
   return (aotc_uint32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 

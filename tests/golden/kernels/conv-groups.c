@@ -95,7 +95,7 @@ __attribute__((__unused__)) static void aotc_transpose_f32x8(float *to, ptrdiff_
 }
 #endif
 
-static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
+__attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
   return (aotc_float32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
 }
 

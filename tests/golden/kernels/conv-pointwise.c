@@ -48,7 +48,7 @@ static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16
 #endif
 }
 
-static inline aotc_float32x16 aotc_blend_f32x16(aotc_int32x16 m, aotc_float32x16 a, aotc_float32x16 b) {
+__attribute__((__unused__)) static inline aotc_float32x16 aotc_blend_f32x16(aotc_int32x16 m, aotc_float32x16 a, aotc_float32x16 b) {
   return (aotc_float32x16)(((aotc_int32x16)a & m) + ((aotc_int32x16)b & ~m));
 }
 
@@ -65,7 +65,7 @@ static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   return v;
 }
 
-static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+__attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
   return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 

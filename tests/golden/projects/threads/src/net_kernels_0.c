@@ -104,7 +104,7 @@ static inline aotc_float32x4 aotc_splat_f32x4(float x) {
   return v;
 }
 
-static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
+__attribute__((__unused__)) static inline aotc_float32x4 aotc_blend_f32x4(aotc_int32x4 m, aotc_float32x4 a, aotc_float32x4 b) {
   return (aotc_float32x4)(((aotc_int32x4)a & m) + ((aotc_int32x4)b & ~m));
 }
 

@@ -11,7 +11,7 @@ SEED   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo digits test test-all fuzz fuzz-kernels lint format conformance bench train clean
+.PHONY: help setup demo demo-cuda digits test test-all fuzz fuzz-kernels lint format conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -29,6 +29,9 @@ $(VENV)/.verify: pyproject.toml tests/setup.sh
 demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch=1") to C, run it from C and Python, compare
 	$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
+demo-cuda: $(VENV)/.test ## Compile ResNet-18 (or MODEL=...) for GPUs, run it on one or emulated, compare
+	$(BIN)/python examples/demo.py --target cuda --cuda-arch 80,90 --output build/demo-cuda $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
 digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
 	$(MAKE) -C examples/digits PYTHON="$$(cd "$(BIN)" && pwd)/python"
 
@@ -38,7 +41,7 @@ test: setup ## Run the tests
 
 test-all: setup ## Run the tests, slow ones included
 	sh tests/setup.sh tools
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=random
 
 fuzz: setup ## Fuzz the readers and compare executions of random graphs for TIME (10m, 1h), from SEED or a random one
 	$(BIN)/python -m tests.fuzz --time $(TIME) $(if $(SEED),--seed $(SEED))

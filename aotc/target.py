@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets by Relay's names: `Target("llvm")` is this machine, `cuda()` says that it does not exist yet."""
+"""Targets by Relay's names: `Target("llvm")` is this machine, `cuda()` are GPUs of NVIDIA."""
 
 from aotc.relay_api.target import Target as Target
 from aotc.relay_api.target import cuda as cuda

@@ -232,6 +232,32 @@ def gpt2_small() -> onnx.ModelProto:
     return n.model("gpt2_small", {"embeddings": [1, length, width]}, {"hidden": [1, length, width]})
 
 
+def gpt2_step() -> onnx.ModelProto:
+    """One token through GPT-2 small (Radford et al., 2019) behind 128 others, whose keys and values are inputs.
+
+    embedding[1, 1, 768], 12 layers' past[1, 12, 128, 64] -> logits[1, 1, 50257], the token's own keys and values.
+    """
+    n, width, heads, size = Network(), 768, 12, 64
+    inputs, outputs = {"embedding": [1, 1, width]}, {"logits": [1, 1, 50257]}
+    x = "embedding"
+    for layer in range(12):
+        y = n.layer_norm(x, width)
+        q, *own = (_heads(n, n.linear(y, width, width), 1, width, heads, (0, 2, 1, 3)) for _ in range(3))
+        past = [f"past_{kind}{layer}" for kind in "kv"]
+        inputs |= {name: [1, heads, 128, size] for name in past}
+        outputs |= {name: [1, heads, 1, size] for name in own}
+        k, v = (n.node("Concat", a, b, axis=2) for a, b in zip(past, own, strict=True))
+        scores = n.node("MatMul", q, n.node("Transpose", k, perm=[0, 1, 3, 2]))
+        scores = n.node("Softmax", n.node("Mul", scores, n.constant(1 / math.sqrt(size))), axis=-1)
+        y = n.node("Transpose", n.node("MatMul", scores, v), perm=[0, 2, 1, 3])
+        y = n.node("Reshape", y, n.constant([1, 1, width], "int64"))
+        x = n.node("Add", x, n.linear(y, width, width))
+        y = n.linear(_tanh_gelu(n, n.linear(n.layer_norm(x, width), width, 4 * width)), 4 * width, width)
+        x = n.node("Add", x, y)
+    n.op("MatMul", n.layer_norm(x, width), n.uniform(width, 50257, fan=width), name="logits")
+    return n.model("gpt2_step", inputs, outputs)
+
+
 def ds_cnn() -> onnx.ModelProto:
     """The keyword spotter DS-CNN-S (Zhang et al., 2017): mfcc[1, 1, 49, 10] -> scores[1, 12]."""
     n = Network()

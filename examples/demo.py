@@ -5,6 +5,7 @@ In: nothing (ResNet-18, 224x224, seeded Xavier weights), or a model of yours.  O
 build/demo, and an exit code: 0 if C and Python agree with the reference, 1 if not, 2 for what the user can put right.
 
     make demo
+    make demo-cuda
     make demo MODEL=path.onnx ARGS="--dim batch=1"
     python examples/demo.py --model path.onnx --input-shape x:1,3,48,192
 """
@@ -34,10 +35,11 @@ from aotc.checking.compare import Comparison, bound_for, compare, exact_error, j
 from aotc.checking.inputs import random_inputs, read_inputs
 from aotc.checking.reference import onnx_reference
 from aotc.cli.console import Reporter, reporting
-from aotc.cli.options import PATH, SHAPES, TARGET, option
+from aotc.cli.options import ARCHITECTURES, PATH, SHAPES, TARGET, option
+from aotc.cli.tables import show_project
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import model_name
-from aotc.driver.toolchain import find_toolchain
+from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
@@ -263,7 +265,8 @@ def show_verdict(console: Console, reference: str, results: Mapping[str, Sequenc
     if wrong:
         console.print(f"\n[bold red]{' and '.join(wrong)} DIFFER from {reference}[/]")
         return False
-    console.print(f"\n[bold green]{' and '.join(results)} agree with {reference}[/]")
+    verb = "agree" if len(results) > 1 else "agrees"
+    console.print(f"\n[bold green]{' and '.join(results)} {verb} with {reference}[/]")
     return True
 
 
@@ -296,6 +299,31 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     return show_verdict(CONSOLE, subject.reference, results)
 
 
+def demonstrate_on_gpu(
+    subject: Subject, output: Path, cc: str | None, runs: int, reporter: Reporter, **options: Any
+) -> bool:
+    """Compile for GPUs, show what kernels take, run on the first GPU, emulated where there is none, and compare."""
+    clock = Clock(reporter)
+    arguments = {**subject.arguments, **options, "name": subject.name, "cc": cc, "progress": clock}
+    compiled = aotc.compile(output=output, **arguments)
+    device = "GPU 0" if aotc.cuda(0).exist else "an emulated GPU"
+    session = (compiled if aotc.cuda(0).exist else aotc.compile(emulated=True, **arguments)).session()
+    inputs = subject.inputs({i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()})
+    clock(f"running on {device}")
+    names = [o.name for o in session.get_outputs()]
+    found = dict(zip(names, session.run(None, inputs), strict=True))
+    times = time_from_python(session, inputs, runs) if aotc.cuda(0).exist else []
+    clock(f"running {subject.reference}")
+    expected = subject.expected(inputs, names)
+    clock.stop()
+    reporter.stop()
+    CONSOLE.print(*show_project(compiled.metadata), f"project      {compiled.path}", sep="\n")
+    if times:
+        CONSOLE.print(f"from Python  {statistics.median(times):.3f} ms (median of {runs} runs, host's memory)")
+    results = {device: compare_all(found, expected, lambda: subject.exact(inputs), compiled.metadata["error_bound"])}
+    return show_verdict(CONSOLE, subject.reference, results)
+
+
 @click.command()
 @option("--model", "An ONNX model [default: ResNet-18].", PATH)
 @option("--inputs", "Its inputs by name.", PATH, metavar="FILE.npz")
@@ -304,6 +332,7 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
 @option("--runs", "Runs to time.", click.IntRange(1), 20)
 @SHAPES
 @TARGET
+@ARCHITECTURES
 def main(
     model: Path | None, inputs: Path | None, output: Path | None, cc: str | None, runs: int, **options: Any
 ) -> None:
@@ -319,9 +348,9 @@ def main(
         CONSOLE.print(
             f"[bold]{subject.title}[/] for target {options['target']}, optimisation level {options['opt_level']}\n"
         )
-        agree = demonstrate(
-            subject, output or ROOT / "build" / "demo" / subject.name, cc, runs, reporter=reporter, **options
-        )
+        place = output or ROOT / "build" / "demo" / subject.name
+        shown = demonstrate if resolve_target(options["target"]).gpu is None else demonstrate_on_gpu
+        agree = shown(subject, place, cc, runs, reporter=reporter, **options)
     if not agree:
         raise SystemExit(1)
 

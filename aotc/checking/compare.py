@@ -94,7 +94,8 @@ def judge_by_exact(found: Comparison, actual: Array, exact: Array, noise: float)
         return found
     ours = exact_error(actual, exact)
     if noise > UNTRUSTED:
-        return found  # the evaluator, not rounding, is the odd one out
+        # the evaluator, not rounding, is the odd one out
+        return found
     limit = max(found.bound, noise * (LARGE_FACTOR if noise > LARGE_NOISE else NOISE_FACTOR))
     reason = "" if ours <= limit else f"error against the exact result is {ours:.2e}, the reference's is {noise:.2e}"
     return replace(found, reason=reason, exact=ours, reference_exact=noise)

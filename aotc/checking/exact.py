@@ -32,7 +32,8 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
 
 
 def _widen_node(node: onnx.NodeProto) -> None:
-    if node.op_type == "Upsample":  # the evaluator's own knows the nearest mode only
+    if node.op_type == "Upsample":
+        # the evaluator's own knows the nearest mode only
         node.op_type, node.input[1:] = "Resize", ["", *node.input[1:]]
         how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         node.attribute.extend(helper.make_attribute(*item) for item in how.items())

@@ -62,7 +62,8 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
         try:
             loaded = np.load(file, allow_pickle=False)
             arrays = None if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
-        except Exception as error:  # numpy and zipfile raise all sorts of things for what is damaged
+        except Exception as error:
+            # numpy and zipfile raise all sorts of things for what is damaged
             text = f"cannot read {path}: it is damaged, or no .npz file"
             raise AotcError("inputs-file", text, hint="numpy.savez writes one") from error
     if arrays is None:
@@ -77,7 +78,9 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
 def _of_type(array: Array, ty: TensorType) -> Array:
     """The array, with the type that is wanted where .npz files know no name for it (bfloat16 and its like)."""
     nameless = array.dtype.kind == "V" and array.dtype.names is None
-    return array.view(ty.dtype.numpy) if nameless and array.dtype.itemsize == ty.dtype.itemsize else array
+    if nameless and array.dtype.itemsize == ty.dtype.itemsize:
+        return array.view(ty.dtype.numpy)
+    return array
 
 
 def save_arrays(file: IO[bytes], arrays: Arrays) -> None:

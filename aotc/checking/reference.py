@@ -73,7 +73,8 @@ def _onnxruntime_session(model: ModelProto) -> Any:
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception:  # its own exception types; whatever it is, it cannot serve as the reference
+    except Exception:
+        # its own exception types; whatever it is, it cannot serve as the reference
         return None
 
 
@@ -86,7 +87,8 @@ def session_runner(name: str, session: Any, names: Sequence[str]) -> RunOnce:
     def run(inputs: Arrays) -> Arrays:
         try:
             values = session.run(list(names), dict(inputs))
-        except Exception as error:  # of many kinds
+        except Exception as error:
+            # errors of many kinds
             text = f"{name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"
             hint = "integers of random inputs are 0 to 7; --inputs FILE.npz gives what the model takes"
             raise AotcError("reference", text, hint=hint) from error

@@ -45,7 +45,9 @@ class _InDouble(torch.fx.Interpreter):  # type: ignore[misc]
 
 
 def _wide(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+    if isinstance(value, torch.Tensor) and value.dtype == torch.float32:
+        return value.double()
+    return value
 
 
 def _wide_dtype(value: Any) -> Any:

@@ -89,7 +89,8 @@ class _Schedule:
             meant = self._meant(call)
             expected = actual = [array.copy() for array in before]
             self._library.call(numbers[kernel], arrays, actual)
-            if kernel.source is None:  # else its program is the user's C
+            if kernel.source is None:
+                # else its program is the user's C
                 if kernel not in interpreted:
                     interpreted[kernel] = compile_kernel(kernel)
                 expected = interpreted[kernel](arrays, output_init=before)

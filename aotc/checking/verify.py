@@ -21,13 +21,13 @@ from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_r
 from aotc.checking.suspects import first_suspect
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
+from aotc.driver.emulation import is_emulated
 from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu
-from aotc.ir import DType, TensorType, frozen
+from aotc.ir import DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
-from aotc.runtime.gpu import gpus
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -129,7 +129,8 @@ def reference_of(model: Model, types: Mapping[str, TensorType], names: Sequence[
     if isinstance(model, IRModule):
         return relay_reference(infer_module(model), names)
     if is_exported_program(model):
-        from aotc.checking.reference_torch import torch_reference  # torch is an extra
+        # torch is an extra
+        from aotc.checking.reference_torch import torch_reference
 
         return torch_reference(model, names)
     return onnx_reference(with_static_inputs(model, types))
@@ -172,7 +173,7 @@ def verify(
     """
     chosen = CompileOptions(**options)
     checked = chosen.machine.gpu is None and not bisect if check_compiler is None else check_compiler
-    emulated = chosen.machine.gpu is not None and not gpus()
+    emulated = chosen.machine.gpu is not None and (is_emulated() or not gpus())
     chosen = replace(chosen, check_compiler=checked, emulated=emulated)
     require_cpu(chosen.machine)
     model = loaded(path)

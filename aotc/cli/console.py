@@ -116,7 +116,8 @@ def reporting(quiet: bool = False, as_json: bool = False, verbose: int = 0) -> I
         reporter.failure(error)
         raise SystemExit(USER_ERROR) from None
     except OSError as error:
-        if error.filename is None:  # a stream, or no file of the user's
+        if error.filename is None:
+            # a stream, or no file of the user's
             raise
         reporter.failure(AotcError("file", f"cannot use {error.filename}: {error.strerror}"))
         raise SystemExit(USER_ERROR) from None

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.json import JSON
 
 from aotc import __version__
 from aotc.checking.verify import verify
@@ -31,7 +30,7 @@ from aotc.measuring.contestants import RIVALS
 from aotc.measuring.profile import profile
 from aotc.measuring.run import run_library
 from aotc.measuring.tuning import cluster_runner, run_here, tune
-from aotc.reporting.inspect import inspect_model, inspect_project
+from aotc.reporting.inspect import LIBRARIES, inspect_model, inspect_project
 from aotc.reporting.report import PassReport
 from aotc.reporting.support import support_table
 
@@ -246,13 +245,12 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
 
 @command("inspect", options_of.MODEL, options_of.SHAPES, options_of.TARGET)
 def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
-    """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project.
+    """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project (or of the library in it).
 
     What of it cannot be compiled is part of the answer: the exit code is 0 then, too.
     """
-    if model.is_dir():
-        found = inspect_project(model)
-        out.result(found, lambda data: [JSON.from_data(data)])
+    if model.is_dir() or model.suffix in LIBRARIES:
+        out.result(inspect_project(model), tables.show_project)
         return
     out.stage("inspecting the model")
     report = inspect_model(model, **options)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from rich.json import JSON
 from rich.text import Text
 
 from aotc.cli.console import Data, Shown
-from aotc.reporting.text import grid, unit
+from aotc.reporting.text import grid, spilled, unit
 
 
 def arena(memory: Data) -> str:
@@ -25,6 +27,41 @@ def show_compiled(data: Data) -> Shown:
         yield f"library      {library} ({unit(Path(library).stat().st_size, 'B')})"
     yield f"arena        {arena(data['metadata']['memory'])}"
     yield f"numerics     {data['metadata']['numerics']}"
+    if slow := spilled(data["metadata"]):
+        yield f"warning      kernels that spill into memory: {slow}"
+
+
+def show_project(data: Data) -> Shown:
+    """The metadata of a project; of one for GPUs what its kernels take of each."""
+    if "device" not in data:
+        yield JSON.from_data(data)
+        return
+    device, steps = data["device"], data["steps"]
+    for arch, kernels in device["kernels"].items():
+        rows = []
+        for name, row in kernels.items():
+            launches = [s for s in steps if s["kernel"] == name]
+            rows.append(_kernel_row(data["name"], launches, name, row))
+        head = (arch, "blocks", "threads", "registers", "shared", "local", "held", "occupancy", "code")
+        yield grid(*head, rows=rows, figures=slice(1, None), padding=(0, 1, 0, 0))
+        yield ""
+    code = ", ".join(f"{name} {unit(size, 'B')}" for name, size in device["code_bytes"].items())
+    yield f"code         {code}"
+    yield f"driver       for CUDA {device['least_driver']} or newer"
+    yield f"parameters   {unit(data['weights_bytes'], 'B')}"
+    yield f"MACs         {unit(data['macs'])} in {len(steps)} steps, {data['kernels']} kernels"
+    yield f"arena        {arena(data['memory'])}"
+    if slow := spilled(data):
+        yield f"warning      kernels that spill into memory: {slow}"
+
+
+def _kernel_row(model: str, launches: Sequence[Data], name: str, row: Data) -> list[str | Text]:
+    """Blocks of all launches, what a thread and a block take, how many blocks a processor holds at a time."""
+    sizes = [row[key] for key in ("registers", "shared_bytes", "local_bytes")]
+    figures = [sum(one["grid"] for one in launches), launches[0]["block"], *sizes]
+    held = "" if row["resident_blocks"] is None else str(row["resident_blocks"])
+    part = "" if row["occupancy"] is None else f"{row['occupancy']:.0%}"
+    return [name.removeprefix(f"{model}_"), *map(str, figures), held, part, str(row["code_bytes"])]
 
 
 def show_cache(data: Data) -> Shown:
@@ -41,14 +78,18 @@ def show_model(report: Data) -> Shown:
         for problem in report["unsupported"]:
             yield f"  {problem}"
         return
-    tensors = [(kind, tensor) for kind in ("input", "output") for tensor in report[f"{kind}s"]]
-    rows = [(kind, str(t["name"]), f"{t['dtype']} {'x'.join(map(str, t['shape'])) or 'scalar'}") for kind, t in tensors]
+    rows = []
+    for kind in ("input", "output"):
+        for tensor in report[f"{kind}s"]:
+            shape = "x".join(map(str, tensor["shape"])) or "scalar"
+            rows.append((kind, str(tensor["name"]), f"{tensor['dtype']} {shape}"))
     yield grid("", "name", "type", rows=rows)
     yield f"parameters   {unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})"
     yield f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels"
     yield f"arena        {arena(report['arena'])}"
     yield f"numerics     {report['numerics']}"
-    operators = ", ".join(f"{name} {n}" for name, n in sorted(report["operators"].items(), key=lambda r: -r[1]))
+    ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
+    operators = ", ".join(f"{name} {n}" for name, n in ranked)
     yield f"operators    {operators}"
     kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
     yield grid("largest kernels", "MACs", "nodes", rows=kernels)
@@ -59,19 +100,26 @@ def show_model(report: Data) -> Shown:
         yield grid("scalar loops", "of", "because of", "first node", rows=scalar)
 
 
+def _output_row(source: str, o: Data) -> list[str | Text]:
+    """How an output of a run on inputs from a source compares with the reference."""
+    verdict = Text("ok", "green") if o["ok"] else Text(o["reason"], "red")
+    if o["ok"] and o["exact"] is not None:
+        more = f" (from the exact result: {o['exact']:.1e}, the reference: {o['reference_exact']:.1e})"
+        verdict = Text.assemble(verdict, more)
+    figures = [f"{o['max_abs']:.2e}", f"{o['relative']:.2e}", str(o["max_ulp"])]
+    return [source, o["name"], *figures, verdict]
+
+
 def show_report(report: Data) -> Shown:
     """The report of `verify` as data."""
     rows = []
-    for source, o in [(case["source"], o) for case in report["cases"] for o in case["outputs"]]:
-        verdict = Text("ok", "green") if o["ok"] else Text(o["reason"], "red")
-        if o["ok"] and o["exact"] is not None:
-            more = f" (from the exact result: {o['exact']:.1e}, the reference: {o['reference_exact']:.1e})"
-            verdict = Text.assemble(verdict, more)
-        rows.append((source, o["name"], f"{o['max_abs']:.2e}", f"{o['relative']:.2e}", str(o["max_ulp"]), verdict))
+    for case in report["cases"]:
+        rows += [_output_row(case["source"], output) for output in case["outputs"]]
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
         yield f"run on {report['device']}"
-    yield f"compared with {report['reference']}: {'all outputs agree' if report['ok'] else 'outputs DIFFER'}"
+    verdict = "all outputs agree" if report["ok"] else "outputs DIFFER"
+    yield f"compared with {report['reference']}: {verdict}"
     if report["first_difference"]:
         yield f"first difference: {report['first_difference']}"
     if report["blame"]:
@@ -84,6 +132,7 @@ def show_operators(support: Data) -> Shown:
     yield grid("operator", "fusion", "compiled", "attributes", rows=rows)
     for domain, names in support["onnx"].items():
         yield f"\n{len(names)} operators of {domain}: {', '.join(names)}"
+    yield "\nOthers that ONNX defines by functions, such as HardSwish and Attention, are replaced by these."
 
 
 def _threads(number: int) -> str:
@@ -97,7 +146,9 @@ def _known(number: float | None, form: str) -> str:
 
 def _bench_row(row: Data, threads: int) -> list[str | Text]:
     times, memory = row["milliseconds"], row["memory"]
-    name = row["name"] if row["threads"] == threads else f"{row['name']} ({_threads(row['threads'])})"
+    name = row["name"]
+    if row["threads"] != threads:
+        name += f" ({_threads(row['threads'])})"
     figures = [f"{times[key]:.3f}" for key in ("min", "median", "first")]
     figures += [f"{times['load']:.1f}", _known(memory and memory / 1e6, ".1f"), _known(row["ratio"], ".2f")]
     error = _known(row["relative"], ".1e") if row["agrees"] else Text("differs", "red")
@@ -113,10 +164,12 @@ def show_bench(result: Data) -> Shown:
         yield ""
         head = (_threads(turn["threads"]), "version", "min ms", "median", "first", "load", "MB", "ratio", "error")
         rows = [_bench_row(row, turn["threads"]) for row in turn["contestants"]]
-        narrow = (0, 1, 0, 0)  # nine columns in 80 characters
+        # nine columns in 80 characters
+        narrow = (0, 1, 0, 0)
         yield grid(*head, rows=rows, figures=slice(2, None), padding=narrow)
-        for row in (row for row in turn["contestants"] if not row["agrees"]):
-            yield f"differs: {row['name']}: {row['reason']}"
+        for row in turn["contestants"]:
+            if not row["agrees"]:
+                yield f"differs: {row['name']}: {row['reason']}"
         for rival in turn["skipped"]:
             yield f"left out: {rival['name']}: {rival['reason']}"
         if turn["ratio"] is not None:
@@ -143,8 +196,11 @@ NODES_SHOWN = 3
 def _profile_row(row: Data, whole: float, model: str) -> list[str | Text]:
     """The figures of a kernel of which all take so many milliseconds, then its name and nodes."""
     more = len(row["nodes"]) - NODES_SHOWN
-    nodes = ", ".join(row["nodes"][:NODES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    times = f"{row['milliseconds']:.3f}", f"{row['milliseconds'] / max(whole, 1e-9):.1%}", str(row["calls"])
+    nodes = ", ".join(row["nodes"][:NODES_SHOWN])
+    if more > 0:
+        nodes += f" and {more} more"
+    taken = row["milliseconds"]
+    times = f"{taken:.3f}", f"{taken / max(whole, 1e-9):.1%}", str(row["calls"])
     speeds = (f"{row['gflops']:.1f}", f"{row['of_peak']:.0%}") if row["macs"] else ("", "")
     name = Text.assemble((row["kernel"].removeprefix(f"{model}_"), "bold"), " ", nodes)
     return [*times, *speeds, f"{row['gbytes_per_s']:.1f}", f"{row['of_roofline']:.0%}", name]
@@ -157,8 +213,9 @@ def show_profile(result: Data) -> Shown:
     rows = [_profile_row(row, times["watched"], result["model"]) for row in result["kernels"]]
     yield grid(*head, rows=rows, figures=slice(7))
     yield f"{runs(result)}; with the clock between steps {times['watched']:.3f} ms"
+    how = "now, on one core" if machine["measured"] else "as the driver states, not measured"
     yield (
-        f"now, on one core: {machine['peak_gflops']:.1f} GFLOP/s, and {machine['bandwidth_gbytes_per_s']:.1f} GB/s "
+        f"{how}: {machine['peak_gflops']:.1f} GFLOP/s, and {machine['bandwidth_gbytes_per_s']:.1f} GB/s "
         f"over the {unit(machine['touched_bytes'], 'B')} of a run"
     )
     if any(row["of_roofline"] > 1 for row in result["kernels"]):

@@ -87,7 +87,8 @@ class Watch:
         """What is told each stage; the report is written at the end, also of what failed."""
 
         def stage(name: str) -> None:
-            if name == WRITING and self._stops:  # all passes have run
+            if name == WRITING and self._stops:
+                # all passes have run
                 text = f"the pass {self.stop_after!r} did not run"
                 raise AotcError("stop-after", text, hint=_NOT_RUN)
             self.out.stage(name)

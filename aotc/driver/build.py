@@ -54,7 +54,8 @@ def build_library(
     require_vectors(toolchain, target)
     library = directory / str(metadata["library"])
     library.parent.mkdir(exist_ok=True)
-    sources = sorted(path for pattern in ("src/*.c", "src/*.S", "runtime/*.c") for path in directory.glob(pattern))
+    patterns = ("src/*.c", "src/*.S", "runtime/*.c")
+    sources = sorted(path for pattern in patterns for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
     compiler = object_compiler(directory, metadata, toolchain, target, visible=visible)
     with tempfile.TemporaryDirectory(prefix=".objects-", dir=directory.absolute()) as scratch:
@@ -62,8 +63,9 @@ def build_library(
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
         _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
         # the largest first, after the parameters: they take longest
-        rest = sorted(objects.keys() - externals.keys(), key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
-        compiler.compile_all([(source, objects[source]) for source in rest])
+        rest = objects.keys() - externals.keys()
+        ranked = sorted(rest, key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
+        compiler.compile_all([(source, objects[source]) for source in ranked])
         threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
         files = (*map(str, objects.values()), *threads, "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
         link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, made=library)
@@ -73,7 +75,8 @@ def build_library(
 
 def record_checksum(directory: Path, metadata: dict[str, Any], library: Path) -> None:
     """Add the SHA-256 of a project's library to those of its sources, and write the metadata again."""
-    metadata["sha256"] = metadata["sha256"] | {library.relative_to(directory).as_posix(): checksum(library)}
+    name = library.relative_to(directory).as_posix()
+    metadata["sha256"] = metadata["sha256"] | {name: checksum(library)}
     write_metadata(directory, metadata)
 
 
@@ -94,23 +97,29 @@ def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path,
         try:
             compiler.compile(source, target)
         except AotcError as error:
-            problems += [_complaint(external, "does not compile", d.notes or (d.message,)) for d in error.diagnostics]
+            for d in error.diagnostics:
+                lines = d.notes or (d.message,)
+                problems.append(_complaint(external, "does not compile", lines))
     if problems:
         raise AotcError.collect(problems)
 
 
 def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[External]) -> None:
     """Link the library; what the user's code does not define is an error here, not at loading."""
-    mac = sys.platform == "darwin"
-    required = [f"-Wl,-u,_{e['kernel']}" if mac else f"-Wl,--require-defined={e['kernel']}" for e in externals]
+    flag = "-Wl,-u,_" if sys.platform == "darwin" else "-Wl,--require-defined="
+    required = [f"{flag}{e['kernel']}" for e in externals]
     try:
         link((*command, *required))
     except AotcError as error:
         said = [line for d in error.diagnostics for line in d.notes if re.search("undefined|not defined", line, re.I)]
-        lines = {e["kernel"]: [line for line in said if re.search(rf"\b_?{e['kernel']}\b", line)] for e in externals}
-        missing = [_complaint(e, "does not define it", lines[e["kernel"]]) for e in externals if lines[e["kernel"]]]
+        missing = []
+        for e in externals:
+            lines = [line for line in said if re.search(rf"\b_?{e['kernel']}\b", line)]
+            if lines:
+                missing.append(_complaint(e, "does not define it", lines))
         if missing:
             raise AotcError.collect(missing) from error
         if not required:
             raise
-        link(command)  # a linker that cannot be asked
+        # a linker that cannot be asked
+        link(command)

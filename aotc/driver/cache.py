@@ -136,7 +136,8 @@ class ObjectCache:
                 self.hits += 1
                 # another process removed it, or it belongs to another user
                 with suppress(OSError):
-                    os.utime(path)  # its modification time is that of its last use
+                    # its modification time is that of its last use
+                    os.utime(path)
                 return data
         self.misses += 1
         return None
@@ -166,7 +167,8 @@ class ObjectCache:
         # a folder that may not be looked into holds nothing for us
         with suppress(OSError):
             for path in self.folder.glob(f"??/*{_SUFFIX}"):
-                with suppress(OSError):  # gone since
+                with suppress(OSError):
+                    # gone since
                     found.append((path, path.stat()))
         return found
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -145,6 +145,14 @@ class Compilation:
         require_known("accuracy", "accuracy", accuracy, ACCURACIES)
         if accuracy == "reproducible":
             object.__setattr__(self, "target", in_order(self.target))
+        tf32, fast = self.context.get_config("compile.tf32", False), accuracy == ACCURACIES[0]
+        if tf32 and not fast:
+            text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which is not {accuracy}"
+            raise AotcError("accuracy", text, hint="it goes with the accuracy fast")
+        if self.target.gpu is not None and (tf32 or not fast):
+            matrices = (*self.target.gpu.matrices, "float32") if tf32 else ()
+            gpu = replace(self.target.gpu, matrices=matrices)
+            object.__setattr__(self, "target", replace(self.target, gpu=gpu))
 
     @property
     def uses_cache(self) -> bool:
@@ -242,7 +250,8 @@ class Compilation:
         temporary = ScratchDirectory("aotc-") if output is None else None
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
         with self.running():
-            self._device_compiler()  # complains before work is done
+            # complains before work is done
+            self._device_compiler()
             _ = self.programs
             with staged(path) as work:
                 metadata = self._emitted(work)

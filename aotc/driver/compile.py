@@ -122,7 +122,8 @@ class CompileOptions:
         if self.check_compiler and self.machine.gpu is not None:
             text = "the C compiler makes nothing of kernels for GPUs, so there is nothing to check"
             raise AotcError("compiler-check", text, hint="leave --check-compiler out")
-        self.context()  # looks at the configuration
+        # looks at the configuration
+        self.context()
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that the options describe."""
@@ -182,7 +183,8 @@ class CompileOptions:
         """The project of a model, with its library where that is to be made."""
         output = Path(self.output) if self.output is not None else None
         toolchain = self.toolchain() if self.build else None
-        model_name(model, self.name)  # looks at the name
+        # looks at the name
+        model_name(model, self.name)
         if output is not None:
             check_destination(output)
         work = self.compilation(model, toolchain=toolchain)

@@ -165,7 +165,8 @@ class _Check:
         jobs = [(source, folder / f"{source.stem}.o") for source in self.part.files]
         compiler.compile_all(sorted(jobs, key=lambda job: -job[0].stat().st_size))
         made, cc, flags = folder / "check", compiler.toolchain, (*compiler.flags, *compiler.toolchain.cflags)
-        static = ("-static",) if self.runner else ()  # an emulator has no libraries of the other machine
+        # an emulator has no libraries of the other machine
+        static = ("-static",) if self.runner else ()
         files = (str(self.scratch / "check.c"), *(str(target) for _, target in jobs))
         command = (*cc.cc, *flags, "-w", *static, *files, "-lm", "-o", str(made))
         run_compiler(command, compiler.directory, cc.seconds, made)

@@ -15,7 +15,8 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from ctypes import CDLL
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -52,8 +53,9 @@ def emulated_images(source: str, archs: Sequence[int], *more: str) -> Mapping[st
 @cache
 def fake_driver(*more: str) -> Path:
     """The driver as a file, which lies there until this process ends; arguments and errors as `emulated_images`."""
-    folder = aotc_runtime_c.emulator_dir()
-    files = {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.iterdir())}
+    headers = [path for path in (*aotc_runtime_c.sources(), *aotc_runtime_c.cuda_sources()) if path.suffix == ".h"]
+    paths = [*aotc_runtime_c.emulator_dir().iterdir(), *headers]
+    files = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths)}
     kept = Path(tempfile.mkdtemp(prefix="aotc-cuda-"))
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
     made = kept / "libcuda.so.1"
@@ -64,6 +66,13 @@ def fake_driver(*more: str) -> Path:
 
 #: What makes code for the fake device.
 EMULATOR: Final = DeviceCompiler(emulated_images, (ARCHITECTURE,), 12000)
+
+
+def is_emulated() -> bool:
+    """Whether $AOTC_CUDA_DRIVER names a driver that emulates a GPU."""
+    with suppress(OSError):
+        return DRIVER in os.environ and hasattr(CDLL(os.environ[DRIVER]), "aotc_emulator_launch")
+    return False
 
 
 @contextmanager

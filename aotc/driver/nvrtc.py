@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from aotc_codegen.c.flags import ON_DEVICES
+
 from aotc.driver import nvrtc_worker
 from aotc.driver.cache import ObjectCache, digest
 from aotc.driver.process import Finished, run
@@ -28,15 +30,7 @@ from aotc.tir import Gpu
 
 #: From a CUDA text, for compute capabilities (80 for 8.0), code by the name of its architecture.
 Images: TypeAlias = Callable[[str, Sequence[int]], Mapping[str, bytes]]
-#: Each operation is rounded by itself, as in C; a multiply-add is one where the program says so.
-FLAGS: Final = (
-    "--fmad=false",
-    "--ftz=false",
-    "--prec-div=true",
-    "--prec-sqrt=true",
-    "--device-as-default-execution-space",
-    "--std=c++17",
-)
+FLAGS: Final = (*ON_DEVICES, "--device-as-default-execution-space")
 #: The oldest version of PTX that has what kernels use, by architecture: older drivers refuse newer versions.
 _PTX: Final = {75: "6.3", 80: "7.0", 86: "7.1", 87: "7.4", 89: "7.8", 90: "7.8"}
 _NAMES: Final = ("*/lib/libnvrtc.so.1?", "*/bin/nvrtc64_1*_0.dll", "*/bin/*/nvrtc64_1*_0.dll")
@@ -58,7 +52,9 @@ class DeviceCompiler:
     def chosen(self, gpu: Gpu | None) -> Sequence[int]:
         """The architectures of a target: all that were asked for, or what is known of those that nobody asked for."""
         wanted = (gpu or Gpu()).architectures
-        return [a for a in wanted if a in self.architectures] if wanted == Gpu().architectures else wanted
+        if wanted != Gpu().architectures:
+            return wanted
+        return [a for a in wanted if a in self.architectures]
 
 
 @frozen
@@ -139,3 +135,16 @@ def _nvrtc(folders: Sequence[str]) -> _Nvrtc:
         raise AotcError("no-nvrtc", f"{path} cannot be loaded", notes=done.lines()[-1:])
     major, minor, *archs = map(int, done.output.split())
     return _Nvrtc(path, (major, minor), tuple(archs))
+
+
+def rebuild(text: Path, *files: Path) -> None:
+    """Make files of code for devices anew, such as net_sm_80.cubin and net_compute_80.ptx, of a CUDA text."""
+    names = {file: "_".join(file.stem.split("_")[-2:]) for file in files}
+    archs = sorted({int(name.rpartition("_")[2]) for name in names.values() if name.startswith("sm_")})
+    images = find_nvrtc().images(text.read_text(encoding="utf-8"), archs)
+    for file, name in names.items():
+        file.write_bytes(images[name])
+
+
+if __name__ == "__main__":
+    rebuild(*map(Path, sys.argv[1:]))

@@ -28,7 +28,8 @@ class PassList(PassInstrument):
         self._depth = 0
 
     def run_before_pass(self, module: Any, info: PassInfo) -> None:
-        if self._depth == 1:  # 0 is the pipeline itself
+        if self._depth == 1:
+            # 0 is the pipeline itself
             self.names = (*self.names, info.name)
         self._depth += 1
 

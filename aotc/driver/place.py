@@ -83,8 +83,10 @@ def _move(source: Path, destination: Path) -> None:
 
 
 def _remove_empty(output: Path, folders: Iterable[Path]) -> None:
-    for folder in sorted(folders, reverse=True):  # the deepest first
-        with suppress(OSError):  # not empty, or gone
+    # the deepest first
+    for folder in sorted(folders, reverse=True):
+        with suppress(OSError):
+            # not empty, or gone
             (output / folder).rmdir()
 
 

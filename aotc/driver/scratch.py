@@ -30,7 +30,8 @@ from aotc.ir import refusals
 
 try:
     import fcntl
-except ImportError:  # a platform without them
+except ImportError:
+    # a platform without them
     fcntl = None  # type: ignore[assignment]
 
 _PREFIX: Final = ".aotc-"
@@ -60,7 +61,8 @@ def _lock(path: Path, flags: int, *, mode: int = 0o600, wait: bool = False, trus
         mine = True
     except BlockingIOError:
         mine = False
-    except OSError:  # none here
+    except OSError:
+        # none here
         mine = trusted or time.time() - os.fstat(descriptor).st_mtime > _ABANDONED_SECONDS
     with suppress(FileNotFoundError):
         if mine and os.path.samestat(os.fstat(descriptor), path.stat()):
@@ -130,13 +132,15 @@ def scratches(home: Path) -> list[Path]:
 def abandoned(home: Path) -> Iterator[Path]:
     """What dead processes of this user left in a directory, each locked while the caller looks at it."""
     for path in scratches(home):
-        with suppress(OSError):  # gone since, or another user's
+        with suppress(OSError):
+            # gone since, or another user's
             state = path.lstat()
             if state.st_uid != os.geteuid():
                 continue
             if stat.S_ISDIR(state.st_mode):
                 with suppress(OSError):
-                    path.rmdir()  # empty: without a lock yet, or no more
+                    # empty: without a lock yet, or no more
+                    path.rmdir()
             lock = _lock(path / _LOCK if stat.S_ISDIR(state.st_mode) else path, os.O_RDWR, trusted=False)
             if lock is None:
                 continue

@@ -323,7 +323,8 @@ class ObjectCompiler:
                     result.result()
             except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
-                if not isinstance(error, Exception):  # an interrupt
+                if not isinstance(error, Exception):
+                    # an interrupt
                     end_all()
                 raise
         if self.toolchain.cache is not None and self.toolchain.cache.misses:

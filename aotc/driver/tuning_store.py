@@ -100,7 +100,8 @@ class TuningStore:
             if unsound := len(records) - len(sound):
                 LOG.warning("%d tuning records in %s are ignored: no measurement gives such", unsound, self.path)
             return sound
-        except sqlite3.OperationalError as error:  # locked, another program's, not to be opened
+        except sqlite3.OperationalError as error:
+            # locked, another program's, not to be opened
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
         except _CORRUPT as error:
             self._move_aside(inode, error)

@@ -21,6 +21,8 @@ from aotc.ir.bytecode import VMFunction as VMFunction
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu
 from aotc.ir.device import cuda as cuda
+from aotc.ir.device import driver_path as driver_path
+from aotc.ir.device import gpus as gpus
 from aotc.ir.device import require_device as require_device
 from aotc.ir.diagnostics import AotcError as AotcError
 from aotc.ir.diagnostics import AotcTypeError as AotcTypeError

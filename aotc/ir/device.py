@@ -2,11 +2,14 @@
 """Devices: where tensors lie and models run.
 
 device("llvm", 0)                      # cpu(0)
-cuda(0).exist                          # False: no back end for it yet
+cuda(0).exist                          # whether there is a GPU, and a driver for it
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from typing import Final
 
 from aotc.ir.diagnostics import AotcError, nearest
@@ -39,7 +42,7 @@ class Device:
     @property
     def exist(self) -> bool:
         """Whether compiled models can run on it."""
-        return self.kind == "cpu" and self.index == 0
+        return self.index < (1 if self.kind == "cpu" else gpus())
 
     def __repr__(self) -> str:
         return f"{self.kind}({self.index})"
@@ -70,14 +73,36 @@ def cuda(index: int = 0) -> Device:
     return device("cuda", index)
 
 
-def require_device(wanted: Device | None) -> Device:
-    """A device that models can run on, cpu(0) for None; AotcError (code "device") if it is not there."""
+def driver_path() -> str:
+    """Where the driver of GPUs is looked for: what $AOTC_CUDA_DRIVER names, else the system's."""
+    return os.environ.get("AOTC_CUDA_DRIVER") or ("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+
+
+def gpus() -> int:
+    """How many GPUs there are whose driver can be loaded."""
+    count = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL(driver_path())
+        works = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    except (OSError, AttributeError):
+        return 0
+    return count.value if works else 0
+
+
+def require_device(wanted: Device | None, *, cuda: bool = False) -> Device:
+    """A device that models can run on, cpu(0) for None.
+
+    cuda    it may be a GPU
+
+    Raises AotcError (code "device") for what is no device, or is not there.
+    """
     if wanted is None:
         return Device("cpu")
     if not isinstance(wanted, Device):
         raise AotcError("device", f"expected a device, not {type(wanted).__name__}", hint="aotc.cpu() makes one")
-    if wanted.kind == "cuda":
-        raise AotcError("device", f"{wanted} cannot be used: there is no CUDA back end yet", hint="use aotc.cpu()")
+    if wanted.kind == "cuda" and not cuda:
+        raise AotcError("device", f"{wanted} cannot be used here: this runs on processors", hint="use aotc.cpu()")
     if not wanted.exist:
-        raise AotcError("device", f"there is no device {wanted}", hint="the processor is cpu(0)")
+        hint = "the processor is cpu(0)" if wanted.kind == "cpu" else f"GPUs whose driver is found: {gpus()}"
+        raise AotcError("device", f"there is no device {wanted}", hint=hint)
     return wanted

@@ -24,11 +24,11 @@ class NDArray:
     """A tensor.  `copyfrom` gives it another value; arrays that were taken from it before stay as they are.
 
     shape, dtype   of the tensor; the dtype is a string
-    device         where it lies
+    device         for which it is; the value itself lies in the host's memory, runs on a GPU copy it
     """
 
     def __init__(self, data: Any, device: Device | None = None) -> None:
-        self.device = require_device(device)
+        self.device = require_device(device, cuda=True)
         self._data: Array = _owned(np.asarray(data))
         self.dtype = DType.of(self._data)
 

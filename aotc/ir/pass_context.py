@@ -36,8 +36,8 @@ class _Table:
 
 
 _SWITCHES: Final = """
-compile.cache compile.tuning relay.AlterOpLayout.winograd relay.FuseOps.link_params relay.SelectLayout.channels_last
-relay.ToMixedPrecision.keep_orig_output_dtype testing.immutable_module
+compile.cache compile.tf32 compile.tuning relay.AlterOpLayout.winograd relay.FuseOps.link_params
+relay.SelectLayout.channels_last relay.ToMixedPrecision.keep_orig_output_dtype testing.immutable_module
 """
 _COUNTS: Final = """
 compile.max_bytes compile.max_nodes compile.max_unroll compile.max_work compile.threads relay.FoldConstant.max_bytes

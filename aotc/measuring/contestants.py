@@ -274,6 +274,7 @@ def prepare(name: str, entrant: Entrant, threads: int) -> Contestant:
         return started(name, threads, lambda: RIVALS[name](package, entrant, threads))
     except AotcError:
         raise
-    except Exception as error:  # whatever a rival raises: it cannot take part, and the user is told why
+    except Exception as error:
+        # whatever a rival raises: it cannot take part, and the user is told why
         text = " ".join(str(error).split())
         raise AotcError("rival", f"{type(error).__name__}: {text[:COMPLAINT_CHARACTERS]}") from error

@@ -11,7 +11,8 @@ bytes at the bandwidth with which as much memory as a run touches can be read.  
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +21,12 @@ import numpy as np
 from aotc.checking.inputs import session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir import AotcError, Array
+from aotc.measuring.gpu import DeviceClock
 from aotc.measuring.probe import Probe
 from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.library import MARKER, find_library, read_metadata
-from aotc.runtime.session import Binding, load
+from aotc.runtime.session import Binding, Session, load
+from aotc.tir import Target
 
 #: Bytes that no cache holds: reading more is not slower.
 MOST_READ: Final = 256 << 20
@@ -39,7 +42,8 @@ def _has_form(value: object, form: object) -> bool:
     match form:
         case dict():
             return isinstance(value, dict) and all(_has_form(value.get(key), part) for key, part in form.items())
-        case range():  # which is a sequence, too
+        case range():
+            # which is a sequence, too
             return type(value) is int and value in form
         case [item]:
             return isinstance(value, list) and all(_has_form(part, item) for part in value)
@@ -113,6 +117,25 @@ def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: -row["milliseconds"])
 
 
+def _probe(target: Target, cc: str | None) -> Probe:
+    return Probe(target, find_toolchain(cc))
+
+
+def _measured(
+    session: Session, binding: Binding, steps: int, repeat: int, touched: int, probe: Callable[[], Probe]
+) -> tuple[Array, float, float]:
+    """Times of steps; operations and bytes in a second that the machine could do."""
+    if session.device is None:
+        own = probe()
+        times = _step_times(binding, own, steps, repeat)
+        return times, own.flops(), own.bandwidth(min(touched, MOST_READ))
+    if session.device.steps != steps:
+        raise _stale(f"the library has {session.device.steps} steps, not the {steps} in its project's {MARKER}")
+    clock = DeviceClock(session.device)
+    times = np.array([clock.step_times(binding) for _ in range(repeat)]).reshape(repeat, steps)
+    return times, clock.flops(), clock.bandwidth()
+
+
 def profile(
     library: str | Path,
     *,
@@ -129,31 +152,27 @@ def profile(
     inputs    an .npz file; seeded random inputs for None
     repeat    runs with the clock and runs without it; a step's time is the median of the former
     cc        the C compiler for the measuring program
-    isa, device, check   as for `load`; GPUs are refused, whose peak and bandwidth are not known
+    isa, device, check   as for `load`
 
-    In the result, "milliseconds" has the minimum and median of plain runs and the median of watched ones; "machine" the
-    measured peak and bandwidth; "steps" follow the schedule, "kernels" are sums over the steps of one kernel, the most
-    expensive first.  Each has its time, multiply-accumulates and bytes (of all its arguments), the speeds that follow,
-    what these are of the peak and of the roofline, and the names of the model's nodes.  Winograd convolutions count the
-    multiplications of the definition, and activations may still lie in a nearer cache: then a part can be above 1.
+    In the result, "milliseconds" has the minimum and median of plain runs and the median of watched ones; "machine"
+    the measured peak and bandwidth, those that the driver states for a GPU; "steps" follow the schedule, "kernels" are
+    sums over the steps of one kernel, the most expensive first.  Each has its time, multiply-accumulates and bytes (of
+    all its arguments), the speeds that follow, what these are of the peak and of the roofline, and the names of the
+    model's nodes.  Winograd convolutions count the multiplications of the definition, and activations may still lie in
+    a nearer cache: then a part can be above 1.
     """
     path = find_library(Path(library))
     metadata = _metadata(path)
     session = load(path, isa=isa, device=device, check=check)
-    if session.device is not None:
-        text = f"{library} runs on a GPU, of which neither the peak nor the bandwidth is known"
-        raise AotcError("profile", text, hint="leave --profile out, and --repeat tells the time of a run")
     rows = _rows(metadata, session.isa)
     binding = session.bind(session_inputs(session, inputs))
     target = resolve_target(session.isa or metadata["target"])
-    probe = Probe(target, find_toolchain(cc))
     binding.run()
     plain = [milliseconds(binding.run) for _ in range(repeat)]
-    times = _step_times(binding, probe, len(rows), repeat)
-    medians = np.median(times, axis=0).tolist()
     touched = session.workspace_bytes + session.weights_bytes
     touched += sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
-    peak, bandwidth = probe.flops(), probe.bandwidth(min(touched, MOST_READ))
+    times, peak, bandwidth = _measured(session, binding, len(rows), repeat, touched, partial(_probe, target, cc))
+    medians = np.median(times, axis=0).tolist()
     steps = []
     for row, median in zip(rows, medians, strict=True):
         moved = row["bytes_read"] + row["bytes_written"]
@@ -165,7 +184,12 @@ def profile(
         "target": target.name,
         "repeat": repeat,
         "milliseconds": {**summary(plain), "watched": watched},
-        "machine": {"peak_gflops": peak / 1e9, "bandwidth_gbytes_per_s": bandwidth / 1e9, "touched_bytes": touched},
+        "machine": {
+            "peak_gflops": peak / 1e9,
+            "bandwidth_gbytes_per_s": bandwidth / 1e9,
+            "touched_bytes": touched,
+            "measured": session.device is None,
+        },
         "steps": [_rated(step, peak, bandwidth) for step in steps],
         "kernels": [_rated(kernel, peak, bandwidth) for kernel in _by_kernel(steps)],
     }

@@ -275,6 +275,9 @@ def tune(
     """
     records = _writable_store(store)
     chosen = CompileOptions(**options)
+    if chosen.machine.gpu is not None:
+        hint = "take a target that runs C; of kernels for GPUs `aotc run --profile` tells the times"
+        raise AotcError("tuning", "tilings are measured on processors, not on GPUs", hint=hint)
     sites = collect(model, chosen)
     known = {} if again or runner is not run_here else records.choices(cpu_model())
     jobs = [make_job(signature, site, trials) for signature, site in sites.items()]

@@ -14,8 +14,8 @@ in a thread with a stack of its own and the same context, so that programs of an
 from __future__ import annotations
 
 import contextvars
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from aotc.relay.expr import Expr
@@ -27,22 +27,8 @@ NESTED: Final = 64
 
 def _on_new_stack(call: Callable[[], Any]) -> Any:
     """What `call()` gives or raises in another thread, in this thread's context."""
-    context = contextvars.copy_context()
-    outcome: list[Any] = []
-    failure: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(context.run(call))
-        except BaseException as error:  # handed to the caller, whatever it is
-            failure.append(error)
-
-    thread = threading.Thread(target=work, name="aotc-visit")
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="aotc-visit") as pool:
+        return pool.submit(contextvars.copy_context().run, call).result()
 
 
 class ExprFunctor:

@@ -20,6 +20,7 @@ from typing import IO, Any
 from aotc_codegen.c.names import model_identifier
 
 from aotc.driver.compilation import Compilation, CompiledModel
+from aotc.driver.emulation import is_emulated
 from aotc.driver.importing import with_params
 from aotc.driver.scratch import output_file
 from aotc.ir import AotcError, AotcTypeError, NDArray
@@ -122,7 +123,7 @@ def _require_names(module: IRModule) -> None:
 
 def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tuple[Compilation, CompiledModel]:
     """A module compiled under the current pass context, and what came of it; AotcError if it gives no tensors."""
-    work = Compilation(module, target, c_name, PassContext.current())
+    work = Compilation(module, target, c_name, PassContext.current(), emulated=target.gpu is not None and is_emulated())
     with work.running():
         if not work.calls[0].outputs:
             raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")
@@ -166,5 +167,6 @@ def build(
     _require_names(module)
     work, made = compile_static(module, machine, c_name)
     threads = executor_threads(work.context)
-    library = CompiledLibrary(made.built, made.temporary, threads=threads, debug=cache(lambda: graph_machine(work)))
+    debug = None if machine.gpu is not None else cache(lambda: graph_machine(work))
+    library = CompiledLibrary(made.built, made.temporary, threads=threads, debug=debug)
     return ExecutorFactory(work, library, made.path)

@@ -80,8 +80,9 @@ class Executor:
             hint = "parameters of the function, or binds of the expression, have values"
             raise AotcError("free-variable", f"without a value: {names}", span=loose[0].span, hint=hint)
         module = infer_module(whole)
-        made = list if self.kind in _STATIC else tuple  # as with Relay's executors
-        call = FunctionValue(module.main.params, _PREPARE[self.kind](module, self.target), sequence=made)
+        # as with Relay's executors
+        made = list if self.kind in _STATIC else tuple
+        call = FunctionValue(module.main.params, _PREPARE[self.kind](module, self.target, self.device), sequence=made)
         return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
 
     def _module(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:
@@ -89,7 +90,8 @@ class Executor:
         if expr is None:
             if binds:
                 raise AotcError("executor", "binds go with an expression, @main takes its inputs as arguments")
-            self.mod[_MAIN]  # an error if there is none
+            # an error if there is none
+            self.mod[_MAIN]
             return self.mod
         for var, value in reversed(list(binds.items())):
             if var not in free_vars(expr):
@@ -123,7 +125,11 @@ def create_executor(
     require_known("executor", "kind of executor", kind, _PREPARE)
     module = mod if mod is not None else IRModule()
     require_module(module, "executor")
-    return Executor(kind, with_params(module, params), require_device(device), Target(target))
+    where, machine = require_device(device, cuda=kind in _STATIC), Target(target)
+    if (machine.gpu is not None) != (where.kind == "cuda"):
+        text = f"{where} does not run what is compiled for {machine.name}"
+        raise AotcError("device", text, hint='GPUs take device=aotc.cuda(0) and target="cuda"')
+    return Executor(kind, with_params(module, params), where, machine)
 
 
 # --- what is evaluated
@@ -185,7 +191,7 @@ def _inside(value: Any) -> Any:
 # --- the kinds
 
 
-def _debug(module: IRModule, target: MachineTarget) -> Run:
+def _debug(module: IRModule, target: MachineTarget, device: Device) -> Run:
     return lambda values: _callable(evaluate(module, *values), module)
 
 
@@ -201,11 +207,12 @@ def _callable(value: Any, module: IRModule) -> Any:
             return value
 
 
-def _compiled(kind: str, module: IRModule, target: MachineTarget) -> Run:
+def _compiled(kind: str, module: IRModule, target: MachineTarget, device: Device) -> Run:
     with _static_only(kind):
         flat = with_flat_inputs(module)
         work, made = compile_static(flat, target, f"{PREFIX}default")
-    session = made.session(executor_threads(work.context))
+    number = device.index if device.kind == "cuda" else None
+    session = made.session(executor_threads(work.context), number)
     names = [p.name for p in flat.main.params]
     result = type_of(module.main.body)
 
@@ -216,7 +223,7 @@ def _compiled(kind: str, module: IRModule, target: MachineTarget) -> Run:
     return run
 
 
-def _vm(module: IRModule, target: MachineTarget) -> Run:
+def _vm(module: IRModule, target: MachineTarget, device: Device) -> Run:
     program = compile_for_vm(module, target)
     machine, main = VirtualMachine(program), program.function(_MAIN)
     return lambda values: machine.execute(main, values)
@@ -262,7 +269,7 @@ def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
 
 
 #: What makes a program ready to run, by kind of executor.
-_PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget], Run]]] = {
+_PREPARE: Final[Mapping[str, Callable[[IRModule, MachineTarget, Device], Run]]] = {
     "debug": _debug,
     "graph": partial(_compiled, "graph"),
     "aot": partial(_compiled, "aot"),

@@ -2,7 +2,7 @@
 """Targets by the names that Relay's users know.
 
 Target("llvm")                         # the best C target of this machine
-cuda()                                 # AotcError: there is no CUDA back end yet
+cuda()                                 # GPUs of NVIDIA
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aotc.ir import AotcError, AotcTypeError, require_known
 from aotc.tir import TARGETS
 from aotc.tir import Target as MachineTarget
 
-_LATER: Final = {name.lower(): name for name in ("CUDA", "ROCm", "OpenCL", "Vulkan", "Metal")} | {"nvptx": "CUDA"}
+_LATER: Final = {name.lower(): name for name in ("ROCm", "OpenCL", "Vulkan", "Metal")}
 
 
 def Target(target: str | MachineTarget) -> MachineTarget:
@@ -48,5 +48,5 @@ def llvm() -> MachineTarget:
 
 
 def cuda() -> MachineTarget:
-    """The target of CUDA devices; AotcError (code "target"), since there is no back end for it yet."""
-    _no_back_end("cuda")
+    """The target of GPUs of NVIDIA."""
+    return Target("cuda")

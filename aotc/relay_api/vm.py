@@ -59,6 +59,9 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     if not PassContext.current().pass_enabled(FuseOps().info):
         raise AotcError("vm", "the pass context leaves out FuseOps, which makes the kernels")
     machine = Target(target)
+    if machine.gpu is not None:
+        text = "the virtual machine calls kernels on processors"
+        raise AotcError("target", text, hint="relay.build compiles static programs for GPUs")
     work = Compilation(with_params(mod, params), machine, "main", PassContext.current())
     with work.running():
         _require_data(work.graph.main)

@@ -24,6 +24,8 @@ from aotc.tir.plan.program import Program, Storage
 
 #: How many kernels the list of the largest shows.
 LARGEST = 10
+#: How the names of libraries end.
+LIBRARIES = (".so", ".dylib", ".dll")
 
 
 def _tensors(storages: Sequence[Storage]) -> list[dict[str, Any]]:
@@ -86,8 +88,10 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     }
 
 
-def inspect_project(directory: str | Path) -> dict[str, Any]:
-    """The metadata of an emitted project."""
-    if not is_ours(Path(directory)):
-        raise AotcError("not-a-project", f"{directory} holds no project made by aotc", hint="run `aotc compile` first")
-    return read_metadata(Path(directory))
+def inspect_project(path: str | Path) -> dict[str, Any]:
+    """The metadata of an emitted project, of which the directory is given or the library that was built there."""
+    folder = Path(path)
+    folder = folder if folder.is_dir() else folder.absolute().parent.parent
+    if not is_ours(folder):
+        raise AotcError("not-a-project", f"{folder} holds no project made by aotc", hint="run `aotc compile` first")
+    return read_metadata(folder)

@@ -27,7 +27,7 @@ from aotc.relay.instrument.measure import Measure, PassRecord, PassRecords, Rule
 from aotc.relay.transform.base import rewrite_report
 from aotc.reporting.graphs import difference, nodes_of
 from aotc.reporting.pictures import Picture, arena_picture, roofline_picture
-from aotc.reporting.text import grid, unit
+from aotc.reporting.text import grid, spilled, unit
 from aotc.tir import TARGETS, Target
 from aotc.tir.loops.scalar import scalar_loops
 from aotc.tir.plan.program import Program
@@ -78,7 +78,7 @@ class PassReport(PassRecords):
         code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
         memory, weights = metadata["memory"], unit(metadata["weights_bytes"], "B")
         self._target = metadata["target"]
-        self.facts.append(("numerics", metadata["numerics"]))
+        self.facts += [("numerics", metadata["numerics"]), ("warning: kernels spill", spilled(metadata))]
         self._results = {
             LOWERING: f"{metadata['kernels']} kernels for {len(metadata['steps'])} calls",
             PLANNING: f"arena of {unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "

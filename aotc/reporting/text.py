@@ -7,7 +7,7 @@ grid("kernel", "ms", rows=[("conv2d", "0.12")], figures=slice(1, None))
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Column, Table
@@ -21,6 +21,15 @@ def unit(number: float, name: str = "") -> str:
             return f"{number:.4g} {prefix}{name}".strip()
         number /= 1000
     return f"{number:.4g} T{name}"
+
+
+def spilled(metadata: Mapping[str, Any]) -> str:
+    """The kernels of a project for GPUs that keep what threads compute with in memory; "" where none does."""
+    most: dict[str, int] = {}
+    for kernels in metadata.get("device", {}).get("kernels", {}).values():
+        for name, row in kernels.items():
+            most[name] = max(most.get(name, 0), row["local_bytes"])
+    return ", ".join(f"{name} ({size} bytes of a thread)" for name, size in most.items() if size)
 
 
 def grid(*headers: str, rows: Iterable[Sequence[str | Text]], figures: slice = slice(0), **more: Any) -> Table:

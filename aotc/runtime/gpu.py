@@ -11,17 +11,24 @@ What a process has opened is of no use in its forked children.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
-import sys
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
+import numpy as np
+
+from aotc.ir.device import driver_path
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.dlpack import DeviceArray
 from aotc.runtime.library import Library
 
 _CUDA: Final = next(code for code, text in STATUS_MESSAGES.items() if "reports an error" in text)
 _MESSAGE_BYTES: Final = 512
+#: An attribute of pointers: the number of the GPU.
+_DEVICE_ORDINAL: Final = 9
 
 
 def open_device(library: Library, number: int | None) -> Device | None:
@@ -30,7 +37,7 @@ def open_device(library: Library, number: int | None) -> Device | None:
     Raises AotcError (code "gpu"): there is no driver, no such GPU, no code for it, or no memory; or a number is
     given and the library is not for GPUs.
     """
-    if hasattr(library.handle, "aotc_model_cuda_program"):
+    if is_for_gpus(library):
         return Device(library, number or 0)
     if number is not None:
         text = f"{library.path} does not run on GPUs"
@@ -38,17 +45,72 @@ def open_device(library: Library, number: int | None) -> Device | None:
     return None
 
 
-def gpus() -> int:
-    """How many GPUs there are whose driver can be loaded; the one that $AOTC_CUDA_DRIVER names, if it is set."""
-    windows = sys.platform == "win32"
-    path = os.environ.get("AOTC_CUDA_DRIVER") or ("nvcuda.dll" if windows else "libcuda.so.1")
-    count = ctypes.c_int()
-    try:
-        driver = ctypes.CDLL(path)
-        works = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
-    except (OSError, AttributeError):
-        return 0
-    return count.value if works else 0
+def is_for_gpus(library: Library) -> bool:
+    """Whether a library has code for GPUs."""
+    return hasattr(library.handle, "aotc_model_cuda_program")
+
+
+class Driver:
+    """The driver's calls for what callers have on a GPU beside a model, in its primary context, which stays."""
+
+    def __init__(self, path: str, number: int) -> None:
+        self._library, self._context, self.number = ctypes.CDLL(path), ctypes.c_void_p(), number
+        self.handle = ctypes.c_int()
+        self._require(self._library.cuDeviceGet(ctypes.byref(self.handle), number))
+        self._require(self._library.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), self.handle))
+
+    def __call__(self, name: str, *arguments: Any) -> None:
+        """Raises AotcError (code "gpu") with the name of the driver's error."""
+        self._library.cuCtxPushCurrent_v2(self._context)
+        result = getattr(self._library, name)(*arguments)
+        self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        self._require(result)
+
+    def _require(self, result: int) -> None:
+        if result != 0:
+            name = ctypes.c_char_p()
+            self._library.cuGetErrorName(result, ctypes.byref(name))
+            raise AotcError("gpu", f"GPU {self.number}: {(name.value or b'unknown error').decode()}")
+
+    def attribute(self, key: int) -> int:
+        """A figure of the GPU, by the driver's number for it."""
+        found = ctypes.c_int()
+        self("cuDeviceGetAttribute", ctypes.byref(found), key, self.handle)
+        return found.value
+
+    def number_of(self, pointer: int) -> int | None:
+        """The number of the GPU that memory is of; None for that of none."""
+        found = ctypes.c_int()
+        with suppress(AotcError):
+            self("cuPointerGetAttribute", ctypes.byref(found), _DEVICE_ORDINAL, ctypes.c_uint64(pointer))
+            return found.value
+        return None
+
+    def allocated(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> DeviceArray:
+        """New memory for a tensor, whose contents are open."""
+        memory = _Memory(self, max(1, math.prod(shape) * dtype.itemsize))
+        return DeviceArray(int(memory.pointer.value), shape, dtype, self.number, owner=memory)
+
+
+_driver: Final = cache(Driver)
+
+
+class _Memory:
+    """Memory of a GPU; freed when nothing refers to it any more."""
+
+    def __init__(self, driver: Driver, nbytes: int) -> None:
+        self.pointer = ctypes.c_uint64()
+        self._driver, self._process = driver, os.getpid()
+        driver("cuMemAlloc_v2", ctypes.byref(self.pointer), ctypes.c_size_t(nbytes))
+
+    def read(self, to: int, nbytes: int) -> None:
+        """Copy from its beginning to an address of the host's."""
+        self._driver("cuMemcpy", ctypes.c_uint64(to), self.pointer, ctypes.c_size_t(nbytes))
+
+    def __del__(self) -> None:
+        if self.pointer.value and self._process == os.getpid():
+            with suppress(AotcError):
+                self._driver("cuMemFree_v2", self.pointer)
 
 
 class Device:
@@ -56,15 +118,19 @@ class Device:
 
     def __init__(self, library: Library, number: int) -> None:
         self.number = number
-        self._library = library  # whose code is called
+        # whose code is called
+        self._library = library
         self._process = os.getpid()
         program = library.handle.aotc_model_cuda_program()
         self.calls: Any = program.calls
+        self.steps = int(program.num_steps)
         found, message = ffi.new("aotc_cuda **"), ffi.new("char[]", _MESSAGE_BYTES)
         # looked up here: `__del__` may run within cffi, where looking up would wait for cffi's lock for ever
         self._closing = [self.calls.close]
-        self.users = [None]  # itself and its sessions: the last that goes closes the GPU, whatever order they go in
+        # itself and its sessions: the last that goes closes the GPU, whatever order they go in
+        self.users = [None]
         self.pointer: Any = ffi.NULL
+        self._driver = driver_path()
         if self.calls.open(program, number, found, message, _MESSAGE_BYTES) != 0:
             said = bytes(ffi.string(message)).decode("utf-8", "replace")
             raise AotcError("gpu", f"{library.path} does not run on GPU {number}: {said}")
@@ -78,8 +144,14 @@ class Device:
         """One user less."""
         self.users.pop()
         if not self.users and self.is_here:
-            with suppress(IndexError):  # another thread was faster
+            with suppress(IndexError):
+                # another thread was faster
                 self._closing.pop()(self.pointer)
+
+    @property
+    def driver(self) -> Driver:
+        """Of the GPU, for what has no model."""
+        return _driver(self._driver, self.number)
 
     @property
     def is_here(self) -> bool:

@@ -148,7 +148,7 @@ class GraphModule:
 
         Raises AotcError for counts below 1, another function than "run", and a device that is not there.
         """
-        require_device(device)
+        require_device(device, cuda=True)
         if func_name != "run":
             raise AotcError("benchmark", f"there is no function {func_name!r} to time", hint='only "run"')
         require_counts(repeat, number)

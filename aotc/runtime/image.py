@@ -69,7 +69,8 @@ class _Headers:
         """
         end = start + count * stride
         for row in (start + k * stride for k in range(count if end <= self.file_bytes else 0)):
-            part = self.address(row + size)  # an empty one may be said to be anywhere
+            # an empty one may be said to be anywhere
+            part = self.address(row + size)
             if part and kind in (0, self.number(row, 4)):
                 end = max(end, self.base + self.address(row + offset) + part)
         return end

@@ -288,7 +288,8 @@ class Threads:
     def __init__(self, library: Library, count: int, pointer: Any) -> None:
         self.count = count
         self.pointer = pointer
-        self._library = library  # whose code the threads run
+        # whose code the threads run
+        self._library = library
         # looked up here: `__del__` may run within cffi, where looking up would wait for cffi's lock for ever
         self._destroy = library.handle.aotc_model_threads_destroy
 

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
-from aotc.ir import AotcError, Device, nearest, open_regular, require_device
+from aotc.ir import AotcError, Device, gpus, nearest, open_regular, require_device
 from aotc.runtime.forks import ScratchDirectory
+from aotc.runtime.gpu import is_for_gpus
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.image import require_checksum
 from aotc.runtime.library import Library, find_library, is_inside, shown
@@ -64,8 +65,11 @@ class CompiledLibrary:
         return iter([self.name])
 
     def _executor(self, device: Device, threads: int | None = None) -> Session:
-        require_device(device)
-        session = Session(self._library, self._threads if threads is None else threads)
+        wanted = require_device(device, cuda=True)
+        if wanted.kind == "cpu" and is_for_gpus(self._library):
+            raise AotcError("device", f"{self.path.name} runs on GPUs, not on {wanted}", hint="use aotc.cuda(0)")
+        number = wanted.index if wanted.kind == "cuda" else None
+        session = Session(self._library, self._threads if threads is None else threads, device=number)
         session.keep_alive = self._keep_alive
         return session
 
@@ -74,7 +78,7 @@ class CompiledLibrary:
         require_device(device)
         if self._debug is None:
             text = f"{self.path.name} keeps its kernels to itself: it cannot be executed call by call"
-            raise AotcError("debug", text, hint="relay.build the module in this process")
+            raise AotcError("debug", text, hint="relay.build the module in this process, for a processor")
         return self._debug()
 
     def __repr__(self) -> str:
@@ -151,4 +155,4 @@ def _is_plain(member: tarfile.TarInfo) -> bool:
 def enabled(target: str) -> bool:
     """Whether models can be compiled for a target, by its Relay name, and run here."""
     words = str(target).split()
-    return bool(words) and words[0] in _HOSTS
+    return bool(words) and (words[0] in _HOSTS or (words[0] == "cuda" and gpus() > 0))

@@ -24,6 +24,8 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.runtime import tensor as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
+from aotc.runtime.dlpack import is_on_gpu
+from aotc.runtime.exchange import Exchange
 from aotc.runtime.forks import own_lock
 from aotc.runtime.gpu import DeviceSession, open_device
 from aotc.runtime.library import Library, Threads, find_library
@@ -138,16 +140,26 @@ class Session:
         """The outputs, in order, described like the inputs."""
         return list(self._library.outputs)
 
-    def run(self, output_names: Iterable[str] | None, inputs: Mapping[str, Any]) -> list[Array]:
+    def run(
+        self, output_names: Iterable[str] | None, inputs: Mapping[str, Any], *, outputs: Any = None, stream: Any = None
+    ) -> list[Any]:
         """Run once: the outputs with these names, or all of them, in order, for None (or no names).
 
         inputs    an array for each name, of exactly the shape and dtype that `get_inputs` states.  Arrays that
-                  are contiguous, aligned and in the machine's byte order are read in place, others copied.
+                  are contiguous, aligned and in the machine's byte order are read in place, others copied.  For a
+                  model that runs on a GPU, tensors in its memory, which have __dlpack__ or __cuda_array_interface__,
+                  are read in place, too, if they begin at a multiple of 16 bytes; they must be contiguous
+        outputs   None: new arrays; "device": new tensors in the GPU's memory, `DeviceArray`, which others take by
+                  both protocols; or by name arrays or tensors to write into
+        stream    of the GPU in which it runs, after what was put into it before: a number, or torch's; the legacy
+                  stream for None where tensors lie in the GPU's memory.  Results are there when this returns
 
-        The outputs are new arrays.  Raises AotcError with one diagnostic for each thing that is wrong.
+        Raises AotcError with one diagnostic for each thing that is wrong.
         """
         sources = self._in_place(inputs)
         chosen = self._chosen(output_names)
+        if outputs is not None or stream is not None or (sources is None and _names_gpu(inputs)):
+            return self._run_there(output_names, inputs, outputs, stream)
         if sources is None or chosen is None:
             sources, chosen = self._prepared(output_names, inputs)
         frame = self._take_frame()
@@ -166,6 +178,30 @@ class Session:
             results[k] = results[k].astype(dtype)
         return [results[k] for k in chosen]
 
+    def _run_there(self, names: Iterable[str] | None, inputs: Any, outputs: Any, stream: Any) -> list[Any]:
+        """A run with tensors in the memory of the GPU."""
+        if self.device is None:
+            text = f"{self.name} runs on the processor, which cannot use the memory of a GPU"
+            raise AotcError("device-array", text, hint="compile with --target cuda, or copy the tensors to the host")
+        self.device.require_here()
+        exchange = Exchange(self.device, stream)
+        numbers = self._numbers(names)
+        sources = exchange.inputs(inputs, self._library.inputs)
+        targets = exchange.outputs(outputs, self._library.outputs)
+        options = self._options_with(ffi.NULL, ffi.NULL)
+        options.cuda = exchange.options
+        frame = self._take_frame()
+        try:
+            read, written, workspace, _ = frame
+            for pointers, given in ((read, sources), (written, targets)):
+                for k, pointer in enumerate(given):
+                    pointers[k] = pointer
+            self._invoke(read, written, workspace, options)
+        finally:
+            self._frames.append(frame)
+        exchange.finish()
+        return [exchange.results[k] for k in numbers]
+
     def _in_place(self, inputs: Mapping[str, Any]) -> list[Any] | None:
         """The memory of inputs that are as they must be and that C can read as they are; None where one is not."""
         if type(inputs) is not dict or len(inputs) != len(self._expected) or not self._direct:
@@ -177,7 +213,8 @@ class Session:
                 return None
             if (array.dtype is not dtype and array.dtype != dtype) or array.flags.num & _IN_PLACE != _IN_PLACE:
                 return None
-            found.append(_memory(array))  # while that exists, the array cannot be resized
+            # while that exists, the array cannot be resized
+            found.append(_memory(array))
         return found
 
     def _chosen(self, names: Iterable[str] | None) -> Iterable[int] | None:
@@ -192,13 +229,18 @@ class Session:
     def _prepared(self, names: Iterable[str] | None, inputs: Mapping[str, Any]) -> tuple[list[Any], Iterable[int]]:
         """The inputs' memory, copies where C cannot read them as they are, and the numbers of the outputs named."""
         arrays, problems = check_inputs(inputs, self._library.inputs)
+        numbers = self._numbers(names, problems)
+        buffers = own_memory(arrays, self._library.inputs)
+        transfer(moves(buffers, arrays))
+        return list(map(_memory, buffers)), numbers
+
+    def _numbers(self, names: Iterable[str] | None, problems: Sequence[Diagnostic] = ()) -> list[int]:
+        """Those of the outputs with these names; AotcError for unknown ones, and for problems found before."""
         if isinstance(names, str):
             raise AotcTypeError("output-type", "output names must be a list, not a string", hint=f"[{names!r}]")
         wanted = list(names or ()) or list(self._places)
         require_none([*problems, *tensors.unknown_names("output", wanted, self._library.outputs)])
-        buffers = own_memory(arrays, self._library.inputs)
-        transfer(moves(buffers, arrays))
-        return list(map(_memory, buffers)), [self._places[name] for name in wanted]
+        return [self._places[name] for name in wanted]
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Binding:
         """Fix the buffers of repeated runs; change the contents of the arrays between them.
@@ -294,11 +336,26 @@ class Binding:
         """
         self._run(self._session._options_with(ffi.cast("aotc_step_fn", on_step), ffi.cast("void *", context)))
 
+    def run_timed(self, events: Any) -> None:
+        """Run once on a GPU, one kernel after the other; an event of its driver's is recorded before them and after
+        each.
+
+        events    C's array of their addresses: one more than there are steps
+        """
+        how = ffi.new("aotc_cuda_options *", {"size": ffi.sizeof("aotc_cuda_options"), "events": events})
+        options = self._session._options_with(ffi.NULL, ffi.NULL)
+        options.cuda = how
+        self._run(options)
+
     def _run(self, options: Any) -> None:
         with self._lock:
             transfer(self._loads)
             self._session._invoke(*self._arguments, options)
             transfer(self._stores)
+
+
+def _names_gpu(inputs: object) -> bool:
+    return isinstance(inputs, Mapping) and any(map(is_on_gpu, inputs.values()))
 
 
 def _by_name(infos: Sequence[TensorInfo], arrays: Sequence[Array]) -> Mapping[str, Array]:

@@ -94,9 +94,10 @@ def aligned(size: int, alignment: int) -> Array:
     return memory[skip : skip + size]
 
 
-def mismatches(role: str, info: TensorInfo, array: Array) -> Iterable[Diagnostic]:
-    """What is wrong with the dtype and the shape of an array for `info`; `role` is "input" or "output"."""
-    if array.dtype.newbyteorder("=") != info.dtype.numpy:  # in the machine's byte order
+def mismatches(role: str, info: TensorInfo, array: Any) -> Iterable[Diagnostic]:
+    """What is wrong with the dtype and the shape of a tensor for `info`; `role` is "input" or "output"."""
+    if array.dtype.newbyteorder("=") != info.dtype.numpy:
+        # in the machine's byte order
         text = f"{role} {info.name!r} is {array.dtype.name}, expected {info.dtype}"
         module = "np" if hasattr(np, info.dtype) or info.dtype.is_bool else "ml_dtypes"
         name = "bool_" if info.dtype.is_bool else info.dtype

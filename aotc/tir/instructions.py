@@ -11,13 +11,14 @@ function.  What has no text is spelled by the language's library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import numerics
+from aotc.tir import fragments, numerics
 
 
 @frozen(kw_only=True)
@@ -52,6 +53,11 @@ class Instruction:
              its type is that of the elements, its meaning is on a matrix, and its call has
              the addresses of the block that is written, {0}, and of the other one, {2}, each
              followed by the distance of its rows
+    warp     the 32 threads of a warp compute it together: in the meaning, operands and result have
+             an axis of them in front.  It is the whole value of a statement, which all of them come to.
+             Where that has several lanes, its call has the address of what it makes, {0}, then its
+             operands, those of several lanes by their addresses
+    least    the compute capability that a device needs for it, 80 for 8.0
     """
 
     name: str
@@ -60,6 +66,8 @@ class Instruction:
     gives: str = ""
     texts: tuple[Text, ...] = ()
     block: bool = False
+    warp: bool = False
+    least: int = 0
 
     def text(self, dialect: str, lanes: int) -> Text | None:
         """How a language says it of so many lanes; None where its library has a function for it."""
@@ -113,6 +121,90 @@ def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
     return [Instruction(name=n, takes=kinds, meaning=meaning, **facts) for n, meaning in meanings.items()]
 
 
+def _shuffle(name: str, call: str, lane: Callable[[Any, Any], Any]) -> Instruction:
+    """Each thread has the value of another one of its warp, its own where there is none."""
+
+    def meaning(values: Any, by: Any) -> Any:
+        own = np.arange(WARP)
+        other = lane(own, by)
+        return values[np.where(other < WARP, other, own)]
+
+    text = Text(call=f"{call}(0xffffffffu, {{0}}, {{1}})", dialects=("cuda",))
+    return Instruction(name=name, takes=("number", "int32"), meaning=meaning, texts=(text,), warp=True)
+
+
+_COPY: Final = """\
+#if !defined(AOTC_EMULATED)
+/* Begins to copy some bytes to shared memory; zeros where there are none inside. */
+template <int bytes> $inline void aotc_copy(void *to, const void *from, bool inside) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(at), "l"(from), "r"(inside ? 16 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(at), "l"(from), "n"(bytes), "r"(inside ? bytes : 0) : "memory");
+#else
+  for (int k = 0; k < bytes / 4; ++k)
+    ((int *)to)[k] = inside ? ((const int *)from)[k] : 0;
+#endif
+}
+#endif
+"""
+_WAIT: Final = """\
+#if !defined(AOTC_EMULATED)
+/* Ends a group of copies, and waits for all but the latest ones. */
+template <int groups> $inline void aotc_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;\\n  cp.async.wait_group %0;" :: "n"(groups) : "memory");
+#endif
+}
+#endif
+"""
+
+
+def _said(name: str, call: str, function: str) -> Instruction:
+    """How a device says a statement that is no value."""
+    text = Text(call=call, dialects=("cuda",), function=function)
+    return Instruction(name=name, takes=(), meaning=_program, texts=(text,))
+
+
+def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
+    """What brings matrices to registers, and multiplies them."""
+    words = {"DTYPE": dtype, "KIND": kind, "STEPS": str(256 // dtype.bits), "BITS": f"uint{dtype.bits}_t"}
+
+    def said(call: str, function: str) -> tuple[Text, ...]:
+        for word, text in words.items():
+            function = function.replace(word, text)
+        return (Text(call=call, dialects=("cuda",), function=function),)
+
+    if dtype.bits == 32:
+        texts = said("aotc_tf32({0})", fragments.ROUND)
+        yield Instruction(name="tf32", takes=(dtype,), gives="uint32", meaning=fragments.rounded, texts=texts, least=80)
+    else:
+        yield Instruction(
+            name=f"ldmatrix_{dtype}",
+            takes=(f"{dtype}x8",),
+            gives="uint32x4",
+            meaning=fragments.turned,
+            texts=said(f"aotc_ldmatrix_{dtype}({{0}}, {{1}})", fragments.LOAD),
+            warp=True,
+            least=75,
+        )
+    yield Instruction(
+        name=f"mma_{dtype}",
+        takes=("float32x4", "uint32x4", "uint32x2"),
+        gives="float32x4",
+        meaning=partial(fragments.product, dtype),
+        texts=said(f"aotc_mma_{dtype}({{0}}, {{1}}, {{2}}, {{3}})", fragments.MULTIPLY),
+        warp=True,
+        least=80,
+    )
+
+
+#: Threads of a device that go in step, those of a block from a multiple of this number on.
+WARP: Final = 32
 #: Functions of one float that libraries have.
 ELEMENTARY: Final = """
 exp exp2 expm1 log log2 log10 log1p sqrt cbrt sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf
@@ -127,6 +219,13 @@ _TABLE: Final = (
     *_rows("number", "abs"),
     *_rows("number number", "pow"),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
+    _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
+    _said("wait", "aotc_wait<{0}>()", _WAIT),
+    _shuffle("shuffle_xor", "__shfl_xor_sync", np.bitwise_xor),
+    _shuffle("shuffle_down", "__shfl_down_sync", np.add),
+    *_matrices(DType("float16"), "f16"),
+    *_matrices(DType("bfloat16"), "bf16"),
+    *_matrices(DType("float32"), "tf32"),
     Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
 #: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.

@@ -8,7 +8,7 @@ become numpy operations, with the results that the loop would give, in the loop'
     run = compile_kernel(kernel)               # for repeated runs: run([x, w])
 
 The threads of kernels for teams take turns: each goes on until it waits for the others at a barrier.  So do the
-threads of a block; one block runs after the other.
+threads of a block; one block runs after the other.  At an instruction of a warp its 32 threads wait for each other.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -25,6 +26,7 @@ from aotc.tir import INSTRUCTIONS, OPS, Binary, Bitcast, Broadcast, Element, Int
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
+from aotc.tir.instructions import WARP
 from aotc.tir.loops.dependence import extent_of, outer_assigns, read, straight_line, written
 from aotc.tir.numerics import NAMESPACE, wrapped
 from aotc.tir.stmt import (
@@ -40,9 +42,11 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     Sync,
+    Wait,
     While,
     nodes,
     walk_stmts,
+    warp_call,
 )
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -109,12 +113,29 @@ class CompiledKernel:
     def _take_turns(self, threads: Iterable[Iterator[None]]) -> None:
         """All threads, one after the other, from each barrier to the next; the end of the kernel is one."""
         runs = tuple(threads)
+        warps = [runs[k : k + WARP] for k in range(0, len(runs), WARP)]
         met = len(runs)
         while met:
-            met = sum(next(run, self) is None for run in runs)
+            met = sum(map(self._up_to_barrier, warps))
             if met not in (0, len(runs)):
-                text = f"kernel {self.kernel.name}: {met} of {len(runs)} threads wait for the others, who are done"
-                raise AotcError("tir-run", text, span=self.kernel.span)
+                raise self._apart(f"{met} of {len(runs)} threads wait for the others, who are done")
+
+    def _up_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
+        """How many threads come to a barrier, after all that they compute together; the others are done."""
+        while True:
+            found = [next(run, self) for run in warp]
+            calls = sorted((call for call in found if isinstance(call, list)), key=itemgetter(0))
+            if not calls:
+                return sum(one is None for one in found)
+            meaning = calls[0][1]
+            if [call[1] for call in calls] != [meaning] * WARP:
+                raise self._apart(f"{len(calls)} threads of a warp come to an instruction of all")
+            operands = (np.stack(values) for values in zip(*(call[2:] for call in calls), strict=True))
+            for call, result in zip(calls, meaning(*operands), strict=True):
+                call[0] = result
+
+    def _apart(self, text: str) -> AotcError:
+        return AotcError("tir-run", f"kernel {self.kernel.name}: {text}", span=self.kernel.span)
 
 
 def compile_kernel(kernel: Kernel) -> CompiledKernel:
@@ -130,9 +151,25 @@ def _loaded(writer: _Writer, name: str) -> Callable[..., Any]:
     """The Python function that a writer has written."""
     meanings = {f"intrinsic_{name}": row.meaning for name, row in INSTRUCTIONS.items()}
     functions = {name: _function(*key) for name, key in writer.functions.items()}
-    namespace = dict(NAMESPACE, np=np, const=writer.constants, **meanings, **functions)
+    namespace = dict(NAMESPACE, np=np, begin=_begin, land=_land, const=writer.constants, **meanings, **functions)
     exec(compile(writer.source, f"<tensor program {name}>", "exec"), namespace)
     return namespace["run"]  # type: ignore[no-any-return]
+
+
+def _begin(copies: list[list[Any]], array: Array, index: Any, value: Any, label: str) -> None:
+    """Copy nothing yet, though what was there is lost."""
+    places = np.atleast_1d(index)
+    rubbish = _poison(Buffer(label, DType(str(array.dtype)), places.size))
+    NAMESPACE["put"](array, places, rubbish, label)
+    copies[-1].append((array, places, value, label))
+
+
+def _land(copies: list[list[Any]], groups: int) -> None:
+    """The present group ends; all but the latest ones land."""
+    copies.append([])
+    while len(copies) > groups + 1:
+        for copy in copies.pop(0):
+            NAMESPACE["put"](*copy)
 
 
 @cache
@@ -184,6 +221,7 @@ class _Writer:
     functions: dict[str, tuple[str, DType, bool]] = field(default_factory=dict)
     lazy: bool = True
     fresh: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
+    thread: str = ""
 
     @property
     def source(self) -> str:
@@ -195,14 +233,16 @@ class _Writer:
         self.stmt(Block(function.body), 1)
         self.line(1, f"return {self.expr(function.result)}")
 
-    def function(self, call: Call) -> str:
-        """The name of what computes a call: a tensor program, or the meaning of an instruction."""
-        dtype = call.args[0].dtype
+    def call(self, call: Call) -> str:
+        """What computes a call: a tensor program, or the meaning of an instruction, for which a warp meets."""
+        dtype, args = call.args[0].dtype, ", ".join(map(self.expr, call.args))
+        if INSTRUCTIONS[call.name].warp:
+            return f"(met := [{self.thread}, intrinsic_{call.name}, {args}], (yield met), met[0])[2]"
         if call.name in ROUNDING or definition(call.name, dtype) is None:
-            return f"intrinsic_{call.name}"
+            return f"intrinsic_{call.name}({args})"
         name = f"function_{call.name}_{dtype}_{int(call.fused)}"
         self.functions[name] = call.name, dtype, call.fused
-        return name
+        return f"{name}({args})"
 
     def kernel(self, kernel: Kernel) -> None:
         arguments: tuple[Var | Buffer, ...] = (*kernel.params, *kernel.local, PART, PARTS)
@@ -243,6 +283,8 @@ class _Writer:
                     self.stmt(inner, depth)
             case Sync():
                 self.line(depth, "yield")
+            case Wait():
+                self.line(depth, f"land(copies, {stmt.groups})")
             case _:
                 assert_never(stmt)
 
@@ -271,8 +313,10 @@ class _Writer:
     def launched(self, loop: For, depth: int) -> None:
         """Blocks or threads; each finds memory of its own as nobody has set it."""
         var, span = self.name(loop.var), f"order(range({self.expr(loop.end)}))"
-        meets = loop.kind == "thread" and any(isinstance(s, Sync) for s in walk_stmts(loop.body))
+        meets = loop.kind == "thread" and any(isinstance(s, Sync) or warp_call(s) for s in walk_stmts(loop.body))
+        self.thread = var if meets else ""
         self.line(depth, f"def thread({var}):" if meets else f"for {var} in {span}:")
+        self.line(depth + 1, "copies = [[]]")
         for buffer in self.fresh[loop.kind]:
             self.line(depth + 1, f"{self.name(buffer)} = const[{len(self.constants)}].copy()")
             self.constants.append(_poison(buffer))
@@ -299,8 +343,9 @@ class _Writer:
         index, value = self.places(stmt.index, stmt.value.lanes), self.expr(stmt.value)
         if self.vector is not None and not self.varies(stmt.index):  # the last iteration's value stays
             index = f"np.full({self.name(self.vector)}.size, {index})"
-        function = "store" if self.vector is None and stmt.value.lanes == 1 else "put"
-        self.line(depth, f"{function}({self.name(stmt.buffer)}, {index}, {value}, {stmt.buffer.name!r})")
+        function = "store(" if self.vector is None and stmt.value.lanes == 1 else "put("
+        function = "begin(copies, " if stmt.asynchronous else function
+        self.line(depth, f"{function}{self.name(stmt.buffer)}, {index}, {value}, {stmt.buffer.name!r})")
 
     def places(self, index: Expr, lanes: int, stride: int = 1) -> str:
         return self.expr(index) if lanes == 1 else f"{self.expr(index)} + np.arange({lanes}) * {stride}"
@@ -341,7 +386,7 @@ class _Writer:
                 values = ", ".join(map(self.expr, operands(expr)))
                 return f"np.full({expr.lanes}, [{values}], {_dtype(expr)})"
             case Call():
-                return f"{self.function(expr)}({', '.join(self.expr(a) for a in expr.args)})"
+                return self.call(expr)
             case Element():
                 raise AotcError("tir-run", f"element of {expr.tensor.name} in a kernel: it was not scheduled")
             case _:

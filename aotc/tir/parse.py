@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from aotc.ir import DTYPES, AotcError, DType, Span, frozen
 from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Binary, Bitcast, Broadcast, Intrinsic
 from aotc.tir.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var
-from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, Wait, While
 from aotc.tir.text import BITCAST, FUSED
 
 _TOKEN: Final = re.compile(
@@ -198,6 +198,8 @@ class _Parser(_Reader):
     def stmt(self) -> Stmt:
         if self.accept("sync"):
             return Sync()
+        if self.accept("wait"):
+            return Wait(self.integer())
         if self.accept("for"):
             return self.loop()
         if self.accept("while"):
@@ -211,7 +213,9 @@ class _Parser(_Reader):
         if self.token.text not in self.buffers:
             return Assign(self.variable(), self.after("=", self.expr))
         buffer, index, *_ = self.place()
-        return Store(buffer, index, self.after("=", self.expr))
+        self.next("=")
+        asynchronous = self.accept("async")
+        return Store(buffer, index, self.expr(), asynchronous)
 
     def loop(self) -> Stmt:
         var = self.declared(self.next("name"), INDEX, 1)

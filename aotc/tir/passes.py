@@ -39,7 +39,6 @@ class ProgramPass(Pass[Any]):
         return [getattr(part, f.name) for part in parts for f in fields(part)], dict(module.plan.offsets)
 
 
-@dataclass(frozen=True, repr=False)
 class TakeViews(ProgramPass):
     """Kernels read parts of tensors where they lie, and write into the caller's outputs."""
 
@@ -57,7 +56,6 @@ class LaunchOnDevice(ProgramPass):
         return launched(module, self.target)
 
 
-@dataclass(frozen=True, repr=False)
 class WorkInPlace(ProgramPass):
     """Kernels write over inputs that nobody needs any more, where they may."""
 
@@ -99,7 +97,6 @@ class KernelPass(ProgramPass):
         return module.with_kernels({kernel: self.kernel(kernel) for kernel in module.kernels})
 
 
-@dataclass(frozen=True, repr=False)
 class FuseMultiplyAdds(KernelPass):
     """Products and their sums are rounded once, where the target has an instruction for both."""
 
@@ -107,7 +104,6 @@ class FuseMultiplyAdds(KernelPass):
         return fused_kernel(kernel) if self.target.fma else kernel
 
 
-@dataclass(frozen=True, repr=False)
 class VectorizeLoops(KernelPass):
     """Iterations that are independent run in the lanes of vectors."""
 

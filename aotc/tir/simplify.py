@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
@@ -29,29 +29,22 @@ Ranges: TypeAlias = "Mapping[Var, Interval]"
 _ALL: Interval = (-math.inf, math.inf)
 
 
-class _Scope(Mapping[Var, Interval]):
+@dataclass(slots=True)
+class _Scope:
     """Ranges (not copied: a kernel may have thousands of loops), and the intervals that expressions have under them.
 
     A bound is asked for at every level above it; without the memory the work would double from level to level.
     """
 
-    __slots__ = ("found", "known")
-
-    def __init__(self, ranges: Ranges) -> None:
-        self.known = ranges
-        self.found: dict[Expr, Interval] = {}
-
-    def __getitem__(self, var: Var) -> Interval:
-        return self.known[var]
-
-    def __iter__(self) -> Iterator[Var]:
-        return iter(self.known)
-
-    def __len__(self) -> int:
-        return len(self.known)
+    known: Ranges
+    found: dict[Expr, Interval] = field(default_factory=dict)
 
 
-def _scope(ranges: Ranges) -> _Scope:
+#: What functions take that call each other for the parts of an expression.
+_Known: TypeAlias = "Ranges | _Scope"
+
+
+def _scope(ranges: _Known) -> _Scope:
     return ranges if isinstance(ranges, _Scope) else _Scope(ranges)
 
 
@@ -93,7 +86,7 @@ class Linear:
         return total - -const if INDEX.min < const < 0 else total + const
 
 
-def linear(expr: Expr, ranges: Ranges) -> Linear:
+def linear(expr: Expr, ranges: _Known) -> Linear:
     """An index expression as a sum of terms."""
     ranges = _scope(ranges)
     match expr:
@@ -192,7 +185,7 @@ def _extreme(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
     return _atom(binary(op, a.expr(), b.expr()))
 
 
-def recombined(a: Linear, ranges: Ranges) -> Linear:
+def recombined(a: Linear, ranges: _Known) -> Linear:
     """x // c * (k * c) + x % c * k == x * k; known ranges show that more quotients are x // c."""
     for atom, k in a.terms.items():
         match atom:
@@ -204,7 +197,7 @@ def recombined(a: Linear, ranges: Ranges) -> Linear:
     return a
 
 
-def bounds(expr: Expr, ranges: Ranges) -> Interval:
+def bounds(expr: Expr, ranges: _Known) -> Interval:
     """The least and greatest value of an integer; infinite where unknown, or where it may wrap around."""
     ranges = _scope(ranges)
     if expr.lanes > 1:
@@ -215,7 +208,7 @@ def bounds(expr: Expr, ranges: Ranges) -> Interval:
     return linear_bounds(form, ranges) if _exact(form, ranges) else _ALL
 
 
-def linear_bounds(a: Linear, ranges: Ranges) -> Interval:
+def linear_bounds(a: Linear, ranges: _Known) -> Interval:
     """The least and greatest value of a sum of terms (infinite where unknown)."""
     ranges = _scope(ranges)
     ends = [sorted(c * end for end in _bounds_atom(atom, ranges)) for atom, c in a.terms.items()]
@@ -298,7 +291,7 @@ def _truncated(value: Bound, divisor: int) -> Bound:
     return -_quotient(-value, divisor) if value < 0 else _quotient(value, divisor)
 
 
-def simplify(expr: Expr, ranges: Ranges) -> Expr:
+def simplify(expr: Expr, ranges: _Known) -> Expr:
     """An equal expression, given the inclusive ranges of variables.
 
     Integer index arithmetic (int64 scalars) is normalised; floats are left as they are written, but for
@@ -353,7 +346,7 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
             yield node
 
 
-def half_space(cond: Expr, ranges: Ranges) -> Linear | None:
+def half_space(cond: Expr, ranges: _Known) -> Linear | None:
     """d such that an index comparison `cond` says d >= 0; None for other conditions."""
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype == INDEX):
         return None
@@ -377,7 +370,7 @@ def _undivided(d: Linear, ranges: _Scope) -> Linear:
     return d
 
 
-def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt:
+def simplify_stmt(stmt: Stmt, ranges: _Known) -> Stmt:
     """An equal statement: indices normalised, loops of one iteration and decided branches gone.
 
     A loop over a guarded body gets the guard's affine conditions as bounds.
@@ -398,9 +391,9 @@ def is_empty(stmt: Stmt) -> bool:
     return all(isinstance(s, Block) for s in walk_stmts(stmt))
 
 
-def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
+def _simplify_for(loop: For, ranges: _Scope) -> Stmt:
     begin, end = simplify(loop.begin, ranges), simplify(loop.end, ranges)
-    inside = {**ranges, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
+    inside = {**ranges.known, loop.var: (bounds(begin, ranges)[0], bounds(end, ranges)[1] - 1)}
     if loop.kind in LAUNCHED:  # these say how the kernel is launched
         return replace(loop, body=simplify_stmt(loop.body, inside))
     extent = linear(end, ranges).plus(linear(begin, ranges), -1)
@@ -416,7 +409,7 @@ def _simplify_for(loop: For, ranges: Ranges) -> Stmt:
     return _tightened(fresh, body, inside, ranges) if isinstance(body, If) and body.orelse is None else fresh
 
 
-def _tightened(loop: For, guard: If, inside: Ranges, ranges: Ranges) -> Stmt:
+def _tightened(loop: For, guard: If, inside: Ranges, ranges: _Scope) -> Stmt:
     """For v: If(c, s) with the conditions on v as bounds, those without v outside, all others inside."""
     begin, end = loop.begin, loop.end
     conditions = list(conjuncts(guard.cond))
@@ -451,7 +444,7 @@ def _invariant(cond: Expr, loop: For) -> bool:
     return changed(loop).isdisjoint(mentioned(cond))
 
 
-def _simplify_if(stmt: If, ranges: Ranges) -> Stmt:
+def _simplify_if(stmt: If, ranges: _Scope) -> Stmt:
     cond = simplify(stmt.cond, ranges)
     if isinstance(cond, Const):
         chosen = stmt.then if cond.value else stmt.orelse

@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, Form, Span, alike, frozen, remembered
 from aotc.tir import expr as values
-from aotc.tir.expr import Buffer, Expr, Load, Operand, Var, as_expr, walk
+from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, walk
+from aotc.tir.instructions import INSTRUCTIONS
 
 #: The number of a thread in its team, from 0.
 PART: Final = Var("part")
@@ -78,11 +79,16 @@ class If:
 
 @frozen(eq=False)
 class Store:
-    """Write `value` (as many elements as it has lanes) to a buffer from flat `index` on."""
+    """Write `value` (as many elements as it has lanes) to a buffer from flat `index` on.
+
+    asynchronous   the elements are under way to memory that threads share: they are there after a `Wait` and a `Sync`.
+                   The value is a load of 4, 8 or 16 bytes from a multiple of them on, or zeros by a condition
+    """
 
     buffer: Buffer
     index: Expr
     value: Expr
+    asynchronous: bool = False
 
 
 @frozen(eq=False)
@@ -137,7 +143,14 @@ class Sync:
     """A barrier: all threads of a team or block wait for each other.  Nothing where one thread runs alone."""
 
 
-Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Sync"
+@frozen(eq=False)
+class Wait:
+    """Wait for all but the latest groups: what a thread stores asynchronously from one `Wait` to the next is one."""
+
+    groups: int
+
+
+Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Block | Sync | Wait"
 
 
 @frozen
@@ -196,7 +209,7 @@ _KERNELS: Final = Form(
     Kernel,
     [
         *(DType, Buffer, Span, *values.KINDS),
-        *(For, While, If, Store, Intrinsic, Declare, Assign, Block, Sync, UserSource, Kernel),
+        *(For, While, If, Store, Intrinsic, Declare, Assign, Block, Sync, Wait, UserSource, Kernel),
     ],
     shared=TEAM,
 )
@@ -227,12 +240,13 @@ _PARTS: Final[dict[type, tuple[_Exprs, _Stmts, Any]]] = {
         lambda s: (s.then,) if s.orelse is None else (s.then, s.orelse),
         lambda _, *parts: If(*parts),
     ),
-    Store: (lambda s: (s.index, s.value), _nothing, lambda s, index, value: Store(s.buffer, index, value)),
+    Store: (lambda s: (s.index, s.value), _nothing, lambda s, at, value: Store(s.buffer, at, value, s.asynchronous)),
     Intrinsic: (lambda s: (s.index, s.source), _nothing, None),
     Declare: (lambda s: (s.value,), _nothing, lambda s, value: Declare(s.var, value)),
     Assign: (lambda s: (s.value,), _nothing, lambda s, value: Assign(s.var, value)),
     Block: (_nothing, lambda s: s.stmts, lambda _, *stmts: Block(stmts)),
     Sync: (_nothing, _nothing, lambda s: s),
+    Wait: (_nothing, _nothing, lambda s: s),
 }
 
 
@@ -263,6 +277,12 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
 def nodes(stmt: Stmt) -> Iterator[Expr]:
     """Every expression and sub-expression in a statement, at any depth of statements."""
     return (n for s in walk_stmts(stmt) for e in stmt_exprs(s) for n in walk(e))
+
+
+def warp_call(stmt: Stmt) -> Call | None:
+    """What the threads of a warp compute together in a statement, if it is of this kind."""
+    value = stmt.value if isinstance(stmt, (Store, Declare, Assign)) else None
+    return value if isinstance(value, Call) and INSTRUCTIONS[value.name].warp else None
 
 
 def changed(stmt: Stmt) -> set[Var | Buffer]:

@@ -150,6 +150,8 @@ class Gpu:
     scratch_bytes    copies of private scratch, one for each thread that runs, may take so much in all: fewer threads
                      run where it is more
     architectures    compute capabilities that code is made for, 80 for 8.0
+    matrices         types that matrix instructions may multiply, which round sums in a way of their own, and float32
+                     to a fraction of 10 bits
     """
 
     threads: int = 256
@@ -161,6 +163,12 @@ class Gpu:
     argument_bytes: int = 4096
     scratch_bytes: int = 64 << 20
     architectures: tuple[int, ...] = (80, 90, 100, 120)
+    matrices: tuple[str, ...] = ("float16", "bfloat16")
+
+    @property
+    def busy(self) -> int:
+        """Threads beyond which others only wait for their turn, as a rule: some hide what others wait for."""
+        return self.processors * self.resident // 4
 
 
 #: What lies in one piece, and what it is made of: results on their way from kernel to kernel, together with what a
@@ -343,6 +351,11 @@ class Target:
         return max(1, self.vector_bytes // DType(dtype).itemsize)
 
     @property
+    def shares_sums(self) -> bool:
+        """Whether threads of a block have parts of one sum."""
+        return self.gpu is not None and not self.ordered
+
+    @property
     def is_scalar(self) -> bool:
         return self.vector_bytes == 0
 
@@ -407,10 +420,12 @@ RISCV64: Final = Target(
 )
 
 #: GPUs of NVIDIA.  A thread has its scratch in memory, as much of it as all threads that are resident could need.
-#: Loops stay whole, with their conditions, since each of their iterations may be another thread.
+#: Loops stay whole, with their conditions, since each of their iterations may be another thread.  What is to stay in a
+#: cache is what the threads of a block share.
 CUDA: Final = Target(
     name="cuda",
     registers=64,
+    l2=64 << 10,
     fma=True,
     gpu=Gpu(),
     budget=Budget(stack_bytes=1024, row_bytes=0, pieces=0, piece_nodes=0, transposed=1),

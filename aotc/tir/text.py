@@ -23,7 +23,7 @@ from typing import Final
 from aotc.ir import DTYPES, assert_never
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Broadcast, Call, Intrinsic, operands
 from aotc.tir.expr import BOOL, INDEX, Buffer, Cast, Const, Element, Expr, Load, Pack, Select, Unary, Var
-from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, While
+from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, Wait, While
 
 _SYMBOLS: Final = {
     "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
@@ -40,7 +40,7 @@ FUSED: Final = "fused_"
 NAMED: Final = ("min", "max", "truncdiv", "truncmod")
 _WORDS: Final = (
     "kernel input output workspace stack shared align private inplace macs team for in step while if else let sync "
-    "true false inf nan neg broadcast"
+    "wait async true false inf nan neg broadcast"
 )
 _KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, NAMED, INSTRUCTIONS, DTYPES)
 ROLES: Final = ("input", "output", "workspace", "stack", "shared")
@@ -103,7 +103,8 @@ class _Printer:
                     self.lines.pop()
                     self.nested("} else", stmt.orelse, depth)
             case Store():
-                self.line(depth, f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}] = {self.expr(stmt.value)}")
+                how = "async " if stmt.asynchronous else ""
+                self.line(depth, f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}] = {how}{self.expr(stmt.value)}")
             case Intrinsic():
                 to, source = f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}]", self.expr(stmt.source)
                 self.line(depth, f"{stmt.name} {to} step {stmt.stride} = {source} step {stmt.source_stride}")
@@ -115,8 +116,8 @@ class _Printer:
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
-            case Sync():
-                self.line(depth, "sync")
+            case Sync() | Wait():
+                self.line(depth, f"wait {stmt.groups}" if isinstance(stmt, Wait) else "sync")
             case _:
                 assert_never(stmt)
 

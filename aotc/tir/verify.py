@@ -17,10 +17,12 @@ from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.launch import launch_of, uses_device
+from aotc.tir.loops.copies import why_not_landed
 from aotc.tir.loops.dependence import assigned, inside, read, why_not, written
 from aotc.tir.loops.launched import why_not_at_once
 from aotc.tir.loops.reached import Around, reached
-from aotc.tir.simplify import Interval, bounds
+from aotc.tir.loops.whole import is_whole
+from aotc.tir.simplify import Interval, bounds, linear
 from aotc.tir.stmt import (
     KINDS,
     LAUNCHED,
@@ -34,8 +36,11 @@ from aotc.tir.stmt import (
     Stmt,
     Store,
     Sync,
+    Wait,
     While,
     stmt_exprs,
+    walk_stmts,
+    warp_call,
 )
 
 _INTEGER_ONLY = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr", "xor"})
@@ -48,14 +53,17 @@ _MOST_PARTS = 1 << 16
 def verify(kernel: Kernel) -> None:
     """Raise AotcError (code "tir-verify") with one diagnostic for each violation in the kernel."""
     body = kernel.body
-    checker = _Checker(
-        kernel, assigned(body), written(body), frozenset((*kernel.workspace, *kernel.local)) - read(body)
-    )
+    scratch = frozenset((*kernel.workspace, *kernel.local))
+    checker = _Checker(kernel, assigned(body), written(body), scratch - read(body))
     checker.buffers()
-    if (kernel.shared or uses_device(body)) and launch_of(kernel) is None:
+    device = kernel.shared or uses_device(body) or any(map(warp_call, walk_stmts(body)))
+    if device and launch_of(kernel) is None:
         checker.report("blocks and threads are not two loops around all statements, from 0 to literals")
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
     checker.stmt(body, _Scope(frozenset(team), team))
+    moves = any(isinstance(s, Store) and s.asynchronous for s in walk_stmts(body))
+    if moves and (problem := why_not_landed(body)) is not None:
+        checker.report(problem)
     if checker.problems:
         raise AotcError.collect(checker.problems)
 
@@ -120,7 +128,7 @@ class _Checker:
 
     def stmt(self, stmt: Stmt, scope: _Scope) -> None:
         for expr in stmt_exprs(stmt):
-            self.expr(expr, scope)
+            self.expr(expr, scope, warp_call(stmt))
         match stmt:
             case For():
                 self.loop(stmt, scope)
@@ -142,7 +150,7 @@ class _Checker:
                 self.block(stmt, scope)
             case Declare():
                 self.typed(stmt.var, stmt.value)
-            case Sync():
+            case Sync() | Wait():
                 pass
             case _:
                 assert_never(stmt)
@@ -151,14 +159,16 @@ class _Checker:
         here: set[Var] = set()
         for stmt in block.stmts:
             self.stmt(stmt, scope)
-            if isinstance(stmt, Declare):
-                if stmt.var in here or stmt.var in scope.visible - frozenset(here):
-                    self.report(f"register {stmt.var.name} is declared twice")
-                here.add(stmt.var)
-                if stmt.var.dtype == INDEX and stmt.var not in self.changing:
-                    known = {**scope.ranges, stmt.var: _bounds_of_share(stmt.value, scope.ranges)}
-                    scope = replace(scope.inside(stmt), ranges=known)
-                scope = replace(scope, visible=scope.visible | {stmt.var})
+            if not isinstance(stmt, Declare):
+                continue
+            var = stmt.var
+            if var in here or var in scope.visible - frozenset(here):
+                self.report(f"register {var.name} is declared twice")
+            here.add(var)
+            if var.dtype == INDEX and var not in self.changing:
+                known = {**scope.ranges, var: _bounds_of_share(stmt.value, scope.ranges)}
+                scope = replace(scope.inside(stmt), ranges=known)
+            scope = replace(scope, visible=scope.visible | {var})
 
     def loop(self, loop: For, scope: _Scope) -> None:
         if loop.step < 1 or loop.kind not in KINDS:
@@ -180,8 +190,33 @@ class _Checker:
 
     def store(self, stmt: Store, scope: _Scope) -> None:
         self.write(stmt.buffer, stmt.index, stmt.value.lanes, scope)
+        if stmt.asynchronous and not self.is_copied(stmt, scope):
+            self.report(f"{stmt.buffer.name} is not written by copies of 4, 8 or 16 bytes from multiples of them on")
+        call = warp_call(stmt)
+        taken = [e for e in (call.args if call else (stmt.value,)) if isinstance(e, Load)]
+        pieces = [(e.buffer, e.index, e.lanes) for e in taken if e.lanes > 1]
+        if pieces and uses_device(self.kernel.body):
+            made = (stmt.buffer, stmt.index, stmt.value.lanes)
+            for buffer, index, lanes in (made, *pieces):
+                if not is_whole(buffer, linear(index, scope.ranges), lanes):
+                    self.report(f"{buffer.name} is not accessed at multiples of {lanes} elements")
         if stmt.value.dtype != stmt.buffer.dtype:
             self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
+
+    def is_copied(self, stmt: Store, scope: _Scope) -> bool:
+        """Whether a device can copy asynchronously what is stored."""
+        source = stmt.value
+        if isinstance(source, Select):
+            if not isinstance(source.b, Const) or source.b.value:
+                return False
+            source = source.a
+        if not isinstance(source, Load) or source.buffer in self.written:
+            return False
+        if stmt.buffer.scope != "shared":
+            return False
+        lanes = source.lanes
+        whole = all(is_whole(one.buffer, linear(one.index, scope.ranges), lanes) for one in (stmt, source))
+        return whole and lanes * source.dtype.itemsize >= 4 and source.stride == 1
 
     def intrinsic(self, stmt: Intrinsic, scope: _Scope) -> None:
         last = stmt.size - 1
@@ -217,7 +252,7 @@ class _Checker:
 
     # expressions
 
-    def expr(self, expr: Expr, scope: _Scope) -> None:
+    def expr(self, expr: Expr, scope: _Scope, whole: Call | None) -> None:
         stack = [(expr, scope)]
         while stack:
             node, here = stack.pop()
@@ -225,6 +260,8 @@ class _Checker:
                 self.report(message)
             if isinstance(node, Var) and node not in here.visible:
                 self.report(f"{node.name} is used, but not declared")
+            if isinstance(node, Call) and INSTRUCTIONS[node.name].warp and node is not whole:
+                self.report(f"{node.name} is only a part of a statement")
             if isinstance(node, Load):
                 self.access(node.buffer, *node.span, here)
                 self.filled_before(node.buffer, here)

@@ -35,7 +35,7 @@ SUMS = """kernel "sums" {
 """
 TEXT = """\
 extern "C" __global__ void __launch_bounds__(16) net_sums(const float *__restrict__ x, float *y) {
-  float own[20];
+  __align__(4) float own[20];
   __shared__ __align__(4) float tile[16];
   const int b = (int)blockIdx.x;
   const int t = (int)threadIdx.x;

@@ -33,6 +33,9 @@ def run_batch(
     """The outputs of scheduled kernels for the device, which are mapped here: in order, and from the last thread on."""
     launches = [[finished(one, CUDA) for one in on_device(kernel, CUDA)] for kernel, _ in jobs]
     assert CUDA.gpu is not None
+    for one in (one for made in launches for one in made):
+        size = launch_of(one)
+        assert size is not None and size.shared_bytes <= CUDA.gpu.shared_bytes, one.name
     printed = print_device_kernels([one for made in launches for one in made], "batch", CUDA.gpu)
     kernels = build(device_source(printed, name="batch", banner="made by a test"), folder, *(flags or FLAGS))
 

@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from aotc.driver import nvrtc
 from aotc.driver.compile import CompileOptions
 from aotc.driver.emulation import emulating
 from aotc.ir.diagnostics import AotcError
+from aotc.reporting.text import spilled
 from tests.cli.invoke import call
 from tests.conftest import missing
 
@@ -75,10 +80,30 @@ def test_code_for_the_chosen_architectures(model: Path, monkeypatch: pytest.Monk
     except AotcError:
         missing("NVRTC")
     made = aotc.compile(model, target="cuda", cuda_arch=[90, 80], output=tmp_path / "out")
-    assert list(made.metadata["device"]["code_bytes"]) == ["compute_80", "sm_80", "sm_90"]
+    device = made.metadata["device"]
+    assert list(device["code_bytes"]) == ["compute_80", "sm_80", "sm_90"]
+    assert list(device["kernels"]) == ["sm_80", "sm_90"]
+    names = {row["kernel"] for row in made.metadata["steps"]}
+    for kernels in device["kernels"].values():
+        assert kernels.keys() == names
+        assert all(row["registers"] > 0 < row["code_bytes"] and 0 < row["occupancy"] <= 1 for row in kernels.values())
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     with pytest.raises(AotcError, match="the driver of the GPU cannot be loaded"):
         made.session()
+    kept = {path: path.read_bytes() for path in (tmp_path / "out/src").glob("*_[0-9]*")}
+    for path in kept:
+        path.write_bytes(b"")
+    subprocess.run(["make", "-s", "cubins", "NVCC=", f"PYTHON={sys.executable}"], cwd=tmp_path / "out", check=True)
+    assert len(kept) == 3 and all(path.read_bytes() == data for path, data in kept.items())
+    asked = subprocess.run(["make", "-n", "cubins"], cwd=tmp_path / "out", check=True, capture_output=True, text=True)
+    assert "nvcc --fmad=false" in asked.stdout and "-cubin -arch=sm_90 src/" in asked.stdout
+    shown = call("inspect", made.library).out
+    assert all(name.removeprefix(f"{made.metadata['name']}_") in shown for name in names)
+    assert "for CUDA 12.0 or newer" in shown and "spill" not in shown
+    assert json.loads(call("inspect", tmp_path / "out", "--json").out) == made.metadata
+    for row in device["kernels"]["sm_90"].values():
+        row["local_bytes"] = 40
+    assert spilled(made.metadata).count("(40 bytes of a thread)") == len(names)
 
 
 def test_without_nvrtc_nothing_is_written(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -88,6 +113,42 @@ def test_without_nvrtc_nothing_is_written(model: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "out").exists()
 
 
+def test_tilings_are_not_measured_on_gpus(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOTC_TUNING_STORE", str(tmp_path / "tuning"))
+    assert "measured on processors, not on GPUs" in call("tune", model, "--target", "cuda").err
+
+
 def test_there_is_no_c_compiler_to_check(model: Path) -> None:
     with pytest.raises(AotcError, match="nothing of kernels for GPUs"):
         aotc.compile(model, target="cuda", check_compiler=True)
+
+
+HALVES = """<ir_version: 8, opset_import: ["" : 17]>
+net (TYPE[2, 16, 12, 12] x, TYPE[32, 16, 3, 3] w, TYPE[320, 24] v) => (TYPE[10, 24] y) {
+  c = Conv(x, w)
+  r = Relu(c)
+  s = Constant<value = int64[2] {20, 320}>()
+  f = Reshape(r, s)
+  m = MatMul(f, v)
+  t = Constant<value = int64[3] {10, 2, 24}>()
+  g = Reshape(m, t)
+  y = ReduceMean<axes = [1], keepdims = 0>(g)
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float"])
+def test_models_that_matrix_instructions_multiply(dtype: str, tmp_path: Path) -> None:
+    """Of float16, and of float32 as TF32 where that is asked for."""
+    onnx.save(parser.parse_model(HALVES.replace("TYPE", dtype)), tmp_path / "net.onnx")
+    options = CompileOptions(target="cuda", emulated=True, config={"compile.tf32": True}, output=tmp_path / "out")
+    made = options.compiled(tmp_path / "net.onnx")
+    text = (tmp_path / "out" / "src" / "net.cu").read_text(encoding="utf-8")
+    assert len(re.findall(r"^ +aotc_mma_float\d\d\(", text, re.MULTILINE)) == 2
+    rng = np.random.default_rng(6)
+    shapes = {"x": (2, 16, 12, 12), "w": (32, 16, 3, 3), "v": (320, 24)}
+    kind = {"float": np.float32, "float16": np.float16}[dtype]
+    values = {name: rng.standard_normal(shape).astype(kind) for name, shape in shapes.items()}
+    expected = aotc.compile(tmp_path / "net.onnx", target="c").session().run(None, values)[0]
+    (y,) = made.session().run(None, values)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-3 * np.abs(expected).max())

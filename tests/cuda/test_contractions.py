@@ -1,40 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles for blocks of threads as CUDA C on the CPU: the bits of the interpreter, whoever of the threads goes first."""
+"""Tiles for blocks of threads: as CUDA C on the CPU the bits of the interpreter, whoever of the threads goes first; as
+machine code of a GPU few registers, nothing on a stack, and loops that multiply most of the time.
+"""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pytest
+from aotc_codegen.cuda.resources import resources
 from aotc_codegen.cuda.source import device_source, print_device_kernels
 
+from aotc.driver.nvrtc import find_nvrtc
+from aotc.ir.diagnostics import AotcError
 from aotc.tir.interp import run_kernel
 from aotc.tir.launch import launch_of
 from aotc.tir.passes import kernel_passes
+from aotc.tir.schedule.contraction.by_blocks import Tile
+from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA
+from tests.conftest import missing
 from tests.cuda.emulator import build, launch
-from tests.tir.contractions import conv, matmul
+from tests.tir.contractions import Case, conv, matmul
 
+ONE_GROUP, GROUPS, FEW = Tile(8, 8, 4, 4), Tile(4, 4, 4, 8, 4, 32), Tile(4, 4, 4, 4, 16, 128)
 CASES = {
-    "conv": conv(batch=2, ic=3, oc=17, size=(4, 5), kernel=(3, 2), padding=1),
-    "product": matmul(m=33, k=20, n=40),
-    "half": matmul(m=16, k=3, n=16, dtype="float16", acc="float32"),
+    "pieces": (conv(ic=32, oc=20, size=(5, 4), kernel=(2, 1), padding=1, block=4), GROUPS),
+    "conv": (conv(batch=2, ic=3, oc=17, size=(4, 5), kernel=(3, 2), padding=1), ONE_GROUP),
+    "product": (matmul(m=33, k=20, n=20), ONE_GROUP),
+    "thin": (conv(ic=16, oc=9, size=(2, 2), kernel=(2, 2), padding=1), FEW),
+    "half": (matmul(m=16, k=3, n=16, dtype="float16", acc="float32"), FEW),
+    "halves": (conv(ic=32, oc=20, size=(5, 4), kernel=(2, 1), padding=1, dtype="float16", acc="float32"), FEW),
+    "brain": (matmul(m=70, k=40, n=20, dtype="bfloat16", acc="float32"), FEW),
 }
 
 
-def test_bits_of_tiles(tmp_path: Path) -> None:
-    kernels = {}
-    for name, case in CASES.items():
-        kernel = replace(case.kernel(CUDA), name=name)
-        for one in kernel_passes(CUDA):
-            kernel = one.kernel(kernel)
-        kernels[name] = kernel
+def ready(case: Case, name: str) -> Kernel:
+    """A kernel that can be printed."""
+    kernel = replace(case.kernel(CUDA), name=name)
+    for one in kernel_passes(CUDA):
+        kernel = one.kernel(kernel)
+    return kernel
+
+
+def printed(kernels: Mapping[str, Kernel]) -> str:
     assert CUDA.gpu is not None
-    printed = print_device_kernels([*kernels.values()], "net", CUDA.gpu)
-    built = build(device_source(printed, name="net", banner=""), tmp_path)
+    return device_source(print_device_kernels([*kernels.values()], "net", CUDA.gpu), name="net", banner="")
+
+
+def test_bits_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = {}
+    for name, (case, tile) in CASES.items():
+        monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (tile,))
+        kernels[name] = ready(case, name)
+    built = build(printed(kernels), tmp_path)
     for name, kernel in kernels.items():
-        a, b = (value.reshape(-1) for value in CASES[name].values(seed=4))
+        a, b = (value.reshape(-1) for value in CASES[name][0].values(seed=4))
         (expected,) = run_kernel(kernel, [a, b])
         size = launch_of(kernel)
         assert size is not None
@@ -44,3 +72,84 @@ def test_bits_of_tiles(tmp_path: Path) -> None:
             problem = launch(built, f"net_{name}", arguments, blocks=size.grid, threads=size.block, backwards=backwards)
             assert problem == ""
             assert y.tobytes() == expected.tobytes(), name
+
+
+#: Registers at most, the least share of multiply-adds in the innermost loop around most of them, and how many of these
+#: there are for each load from shared memory, which brings four operands.
+FIGURES = {
+    "conv3x3": (conv(ic=64, oc=64, size=(56, 56), padding=1, block=32), 96, 0.66, 10),
+    "conv1x1": (conv(ic=256, oc=1024, size=(14, 14), kernel=(1, 1), block=32), 96, 0.6, 8),
+    "dense": (matmul(m=128, k=384, n=1536), 96, 0.7, 10),
+    "large": (matmul(m=4096, k=4096, n=4096), 128, 0.8, 16),
+    "vector": (matmul(m=1, k=512, n=1000), 48, 0.0, 0),
+}
+#: Of float16, where matrix instructions multiply, and the tile is 64 x 64.
+HALF = matmul(m=1024, k=512, n=1024, dtype="float16", acc="float32")
+_INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+ )?(.*?) ?;")
+_LABEL = re.compile(r"^(\.L_\w+):")
+
+
+def hot_loop(text: str) -> list[str]:
+    """The instructions of the shortest loop of those that multiply most."""
+    labels: dict[str, int] = {}
+    found: list[str] = []
+    loops: list[list[str]] = [[]]
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(found)
+        if instruction := _INSTRUCTION.search(line):
+            found.append(instruction[1])
+            target = re.search(r"BRA.*`\((\.L_\w+)\)", instruction[1])
+            if target and target[1] in labels:
+                loops.append(found[labels[target[1]] :])
+    return max(loops, key=lambda loop: (multiplied(loop), -len(loop)))
+
+
+def multiplied(loop: list[str]) -> int:
+    return sum(one.startswith("FFMA") for one in loop)
+
+
+def disassembled(code: bytes, folder: Path) -> Iterator[tuple[str, str]]:
+    """The name and instructions of each kernel."""
+    package = find_spec("nvidia")
+    folders = (package.submodule_search_locations if package is not None else None) or ()
+    tool = next((tool for found in folders for tool in Path(found).glob("*/bin/nvdisasm*")), None)
+    if tool is None:
+        missing("nvdisasm")
+    (folder / "net.cubin").write_bytes(code)
+    done = subprocess.run([tool, "-c", folder / "net.cubin"], capture_output=True, text=True, check=True)
+    for part in re.split(r"\n\s*\.section\s+\.text\.net_", done.stdout)[1:]:
+        yield part.partition(",")[0], part
+
+
+@pytest.fixture(scope="module")
+def code() -> bytes:
+    cases = {name: case for name, (case, *_) in FIGURES.items()} | {"half": HALF}
+    text = printed({name: ready(case, name) for name, case in cases.items()})
+    try:
+        return find_nvrtc().images(text, (80,))["sm_80"]
+    except AotcError as error:
+        if error.diagnostics[0].code != "no-nvrtc":
+            raise
+        missing("NVRTC")
+
+
+def test_accumulators_are_in_registers(code: bytes) -> None:
+    found = resources(code)
+    for name, (_, registers, *_) in FIGURES.items():
+        assert found[f"net_{name}"].registers <= registers, name
+        assert found[f"net_{name}"].local_bytes == 0, name
+    assert found["net_half"].registers <= 128
+    assert found["net_half"].local_bytes == 0
+
+
+def test_loops_multiply_most_of_the_time(code: bytes, tmp_path: Path) -> None:
+    texts = dict(disassembled(code, tmp_path))
+    half = re.findall(r" (HMMA|LDSM)\.(\w+)", texts.pop("half"))
+    assert half.count(("HMMA", "16816")) == 4 * half.count(("LDSM", "16")) // 2 == 16  # of 32 steps
+    assert texts.keys() == FIGURES.keys()
+    for name, (_, _, share, each) in FIGURES.items():
+        loop = hot_loop(texts[name])
+        loads = [one for one in loop if one.startswith("LDS")]
+        assert all(one.startswith("LDS.128") for one in loads), name
+        assert multiplied(loop) >= max(share * len(loop), each * len(loads)), name

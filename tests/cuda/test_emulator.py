@@ -82,14 +82,13 @@ template <int waited> static __device__ __forceinline__ void through(const float
   __shared__ float4 ring[3][32];
   const int t = (int)threadIdx.x;
   for (int k = 0; k < 2; ++k) {
-    aotc_copy16(&ring[k][t], x + k * 32 + t);
-    aotc_copy_commit();
+    if (k != 0) aotc_wait<waited>();
+    aotc_copy<16>(&ring[k][t], x + k * 32 + t);
   }
   for (int k = 0; k < 8; ++k) {
-    aotc_copy_wait<waited>();
+    aotc_wait<waited>();
     __syncthreads();
-    if (k + 2 < 8) aotc_copy16(&ring[(k + 2) % 3][t], x + (k + 2) * 32 + t);
-    aotc_copy_commit();
+    if (k + 2 < 8) aotc_copy<16>(&ring[(k + 2) % 3][t], x + (k + 2) * 32 + t);
     y[k * 32 + t] = ring[k % 3][31 - t];
   }
 }
@@ -97,6 +96,12 @@ extern "C" __global__ void fetched(const float4 *x, float4 *y) { through<1>(x, y
 extern "C" __global__ void early(const float4 *x, float4 *y) { through<2>(x, y); }
 AOTC_EMULATE(fetched)
 AOTC_EMULATE(early)
+
+extern "C" __global__ void pieces(const float *x, float *y) {
+  const int t = (int)threadIdx.x;
+  aotc_move<4>(y + t * 4, x + t * 4);
+}
+AOTC_EMULATE(pieces)
 
 extern "C" __global__ void split_barrier(int first) {
   if ((int)threadIdx.x >= first) __syncthreads();
@@ -166,6 +171,19 @@ def test_copies_land_when_they_are_waited_for(kernels: Kernels, backwards: bool)
     np.testing.assert_array_equal(y, x[:, ::-1])
     assert not launch(kernels, "early", [x, y], blocks=1, threads=32, backwards=backwards)
     assert np.isnan(y).any()
+
+
+@pytest.mark.parametrize("backwards", ORDERS)
+def test_pieces_begin_at_multiples_of_their_bytes(kernels: Kernels, backwards: bool) -> None:
+    x, y = np.random.default_rng(3).standard_normal((2, 132), np.float32)
+    begin = -x.ctypes.data // 4 % 4
+    x, y = x[begin:], np.full(132, np.nan, np.float32)
+    to = y[-y.ctypes.data // 4 % 4 :]
+    sizes = {"blocks": 1, "threads": 32, "backwards": backwards}
+    assert not launch(kernels, "pieces", [x, to], **sizes)
+    np.testing.assert_array_equal(to[:128], x[:128])
+    for arguments in ([x[1:], to], [x, to[2:]]):
+        assert "multiple of their bytes" in launch(kernels, "pieces", arguments, **sizes)
 
 
 def test_a_missing_barrier_shows_in_one_of_two_orders(kernels: Kernels) -> None:

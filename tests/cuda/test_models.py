@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -10,19 +11,30 @@ import pytest
 
 from aotc.checking.verify import verify
 from benchmarks.models import resnet18
-from tests.e2e.test_verify_models import LIGHT, PINS, light_model
+from benchmarks.networks import NETWORKS
+from benchmarks.run import PINS, TRAINED
+from tests.e2e.test_verify_models import LIGHT, light_model
 from tests.share import share
 
+#: Beside those that benchmarks measure.
+OTHERS = ("squeezenet10_fp16", "squeezenet10_int8_qdq")
 
-def check(model: Path | onnx.ModelProto, shapes: dict[str, tuple[int, ...]] | None = None) -> None:
+
+def check(model: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> None:
     report = verify(model, seeds=1, input_shapes=shapes, target="cuda")
     assert "GPU" in report.device
     assert report.ok, "\n".join(f"{o.name}: {o.reason}" for c in report.cases for o in c.outputs if not o.ok)
 
 
-@pytest.mark.parametrize("name", share(PINS, 0, always=("mnist8",)))
+@pytest.mark.parametrize("name", share((*TRAINED, *OTHERS), 0, always=("mnist8",)))
 def test_trained_models(name: str, models: Path) -> None:
-    check(models / f"{name}.onnx", PINS[name])
+    check(models / f"{name}.onnx", PINS.get(name))
+
+
+@pytest.mark.parametrize("name", share(NETWORKS, 0))
+def test_networks(name: str) -> None:
+    """Those that benchmarks build."""
+    check(NETWORKS[name]())
 
 
 @pytest.mark.slow

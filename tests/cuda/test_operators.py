@@ -6,16 +6,20 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aotc.relay import op as operators
 from aotc.relay.op.opdef import OpDef, Sample
+from aotc.tir.device.launches import on_device
+from aotc.tir.launch import launch_of
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
 from tests.cuda.device import CUDA, run_batch
 from tests.ops.harness import Job, interpret, kernel_job
+from tests.tir.contractions import conv, matmul
 
 FAMILIES = {family.__name__.rpartition(".")[2]: operators.operators_of(family) for family in operators.FAMILIES}
 SOME = 60
@@ -42,6 +46,18 @@ def test_some_samples(tmp_path: Path) -> None:
     """A share of all, drawn by $AOTC_TEST_SEED, but for those that the interpreter takes seconds for."""
     every = cases([op for family, ops in FAMILIES.items() if family != "recurrent" for op in ops])
     check(random.Random(int(os.environ.get("AOTC_TEST_SEED", "0"))).sample(every, SOME), tmp_path)
+
+
+@pytest.mark.parametrize("limit", [48 << 10, 12 << 10, 1 << 8, 0])
+def test_kernels_keep_to_the_shared_memory_that_there_is(limit: int) -> None:
+    """Smaller tiles, and none in the end, instead of a device that refuses a launch."""
+    assert CUDA.gpu is not None
+    target = replace(CUDA, gpu=replace(CUDA.gpu, shared_bytes=limit))
+    cases = (matmul(m=65, k=70, n=66), conv(oc=32, size=(9, 9)), matmul(m=3, k=256, n=40), matmul(m=2, k=80, n=96))
+    taken = [launch_of(one) for case in cases for one in on_device(case.kernel(target), target)]
+    sizes = [launch.shared_bytes for launch in taken if launch is not None]
+    assert len(sizes) == len(taken) and max(sizes) <= limit
+    assert (max(sizes) > 0) == (limit > 1 << 8)
 
 
 @pytest.mark.slow

@@ -106,7 +106,7 @@ def test_projects_are_reproducible(tmp_path: Path) -> None:
     images = {"sm_80": b"\x7fELF code", "compute_80": b".version 7.0\n"}
     first, second = (written(tmp_path / name, images) for name in ("one", "two"))
     assert first == second
-    assert first["device"] == {"least_driver": "12.0", "code_bytes": {"compute_80": 13, "sm_80": 9}}
+    assert first["device"] == {"least_driver": "12.0", "code_bytes": {"compute_80": 13, "sm_80": 9}, "kernels": {}}
     assert first == json.loads((tmp_path / "one/metadata.json").read_text())
     assert {"grid": 16, "block": 64, "shared_bytes": 0}.items() <= first["steps"][0].items()
     names = {p.name for p in (tmp_path / "one/src").iterdir()}
@@ -164,7 +164,14 @@ def test_run_takes_a_device(project: Path, tmp_path: Path) -> None:
     assert call("run", project, "--device", "0", *inputs).code == 0
     np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["z"], diamond_results(X)[1])
     assert "there is no GPU of that number" in call("run", project, "--device", "3").err
-    assert "runs on a GPU" in call("run", project, "--profile").err
+    said = json.loads(call("run", project, "--profile", "--repeat", "2", "--json").out)
+    assert [row["kernel"] for row in said["steps"]] == [
+        row["kernel"] for row in json.loads((project / "metadata.json").read_text())["steps"]
+    ]
+    assert all(row["milliseconds"] > 0 for row in said["steps"]) and not said["machine"]["measured"]
+    # 1000 processors of 64 lanes and 1 MHz; 1 MHz on 1000 bits
+    assert said["machine"]["peak_gflops"] == 128 and said["machine"]["bandwidth_gbytes_per_s"] == 0.25
+    assert "as the driver states, not measured" in call("run", project, "--profile", "--repeat", "1").out
 
 
 @pytest.mark.usefixtures("gpu")
@@ -191,10 +198,11 @@ def refused(project: Path, **options: Any) -> str:
     return diagnostic.message
 
 
-def test_what_is_missing_is_said(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_said(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     assert "the driver of the GPU cannot be loaded: there is no /nowhere/libcuda.so.1" in refused(project)
-    monkeypatch.setenv("AOTC_CUDA_DRIVER", str(fake_driver()))
+    own = shutil.copy(fake_driver(), tmp_path)  # nobody else has memory of its device
+    monkeypatch.setenv("AOTC_CUDA_DRIVER", own)
     assert "there is no GPU of that number: CUDA_ERROR_INVALID_DEVICE" in refused(project, device=7)
     for name, value, said in (
         ("AOTC_FAKE_DEVICES", 0, "there is no GPU of that number: CUDA_ERROR_NO_DEVICE"),

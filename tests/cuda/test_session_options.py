@@ -82,6 +82,12 @@ def test_runs_in_a_stream_of_the_caller(caller: Caller, stream: int) -> None:
     assert caller.run(caller.options(stream=stream)) == 0 and caller.right
 
 
+@pytest.mark.parametrize("stream", [1, 2])
+def test_runs_in_the_streams_that_there_always_are(caller: Caller, stream: int) -> None:
+    """The one of old, which waits for all others, and that of the thread."""
+    assert caller.run(caller.options(stream=stream)) == 0 and caller.right
+
+
 def test_launches_one_by_one(caller: Caller) -> None:
     assert caller.run(caller.options(PLAIN)) == 0 and caller.right
 

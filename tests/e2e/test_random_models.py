@@ -127,7 +127,7 @@ class Chain:
 
 @pytest.mark.parametrize("count", [40, pytest.param(400, marks=(pytest.mark.slow, pytest.mark.timeout(1800)))])
 def test_random_models(count: int) -> None:
-    @settings(max_examples=count, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(0, 2**32 - 1), st.integers(4, 14), st.sampled_from(["c", "host"]), st.integers(0, 3))
     def run(seed: int, steps: int, target: str, opt_level: int) -> None:
         chain = Chain(np.random.default_rng(seed))

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from examples import demo
-from tests.conftest import require_tool
+from tests.conftest import missing, require_tool
 from tests.examples.conftest import ROOT
 
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
@@ -58,6 +58,17 @@ def test_model_of_the_user(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "C and Python agree with" in done.output
     assert (tmp_path / "net" / "build" / "digits_example").exists()
+
+
+def test_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is emulated."""
+    monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    arguments = ("--target", "cuda", "--cuda-arch", "90", "--output", tmp_path / "net")
+    done = invoke("--model", DIGITS, *arguments)
+    if "code for GPUs, is not installed" in done.output:
+        missing("NVRTC")
+    assert done.exit_code == 0, done.output
+    assert "sm_90 " in done.output and "an emulated GPU agrees with" in done.output
 
 
 def test_second_run_takes_the_place_of_the_first(tmp_path: Path) -> None:

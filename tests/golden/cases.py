@@ -125,7 +125,7 @@ def _products() -> list[Case]:
         ),
         Case(
             "lstm",
-            "x86-64-v3",
+            "x86-64-v4",
             f"%x: {tensor(5, 1, 8)}, %wi: {tensor(8, 64)}, %wh: {tensor(16, 64)}, %wb: {tensor(64)},"
             f" %h: {tensor(1, 16)}, %c: {tensor(1, 16)}",
             "nn.lstm(%x, %wi, %wh, %wb, %h, %c)",
@@ -180,6 +180,7 @@ _SMALL = (
 _PARAMS = f"%x: {tensor(1, 2, 8, 8)}, %w: {tensor(4, 2, 3, 3)}, %wb: {tensor(4)}, %wd: {tensor(5, 64)}"
 # large enough to be shared by threads
 _LARGER = f"%x: {tensor(1, 16, 14, 14)}, %w: {tensor(32, 16, 3, 3)}, %wb: {tensor(32)}, %wd: {tensor(5, 1568)}"
+_TWO = f"%x: {tensor(17, 20)}, %w: {tensor(24, 20)}, %y: {tensor(3, 100)}"
 _HALF = (
     f"%x: {tensor(1, 16, dtype='float16')}, %w: {tensor(16, 16, dtype='float16')}, %y: {tensor(1, 16, dtype='float16')}"
 )
@@ -189,6 +190,7 @@ PROJECTS = {
         Case("scalar", "c", _PARAMS, _SMALL),
         Case("threads", "x86-64-v3", _LARGER, _SMALL, {"accuracy": "strict"}),
         Case("versions", "x86-64-multi", _PARAMS, _SMALL),
+        Case("gpu", "cuda", _TWO, "(nn.relu(nn.dense(%x, %w, units=None)), multiply(%y, exp(%y)))"),
         Case("float16", "aarch64", _HALF, "(add(nn.dense(%x, %w, units=None), %y), nn.relu(%y))"),
     )
 }

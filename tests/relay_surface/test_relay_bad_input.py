@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "bound dtype": (lambda: bound(w=WEIGHT.astype("float64")), r"the value is Tensor\[\(4, 3, 3, 3\), float64\]"),
     "target": (lambda: relay.build(module(), "lvm"), "did you mean 'llvm'"),
     "far target": (lambda: relay.build(module(), "6502"), "known: llvm, host, c, "),
-    "no back end": (lambda: relay.build(module(), aotc.target.cuda()), "no CUDA back end yet"),
+    "no back end": (lambda: relay.build(module(), "metal"), "no Metal back end yet"),
     "parameter": (lambda: relay.build(module(), "c", params={"v": WEIGHT}), "no parameter is called 'v'"),
     "device": (lambda: aotc.device("cdua"), "did you mean 'cuda'"),
     "no device": (lambda: relay.create_executor("graph", module(), aotc.cpu(7)).evaluate(), r"no device cpu\(7\)"),

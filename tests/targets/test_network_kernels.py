@@ -8,6 +8,7 @@ whole networks that are small, on one thread and on several.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,18 @@ from tests.targets.machines import machine
 from tests.targets.reduced import reduced
 
 TARGETS = ("x86-64-v3", "c")
-"""Of whole networks; kernels are made for the first one, whose vectors leave remainders."""
+"""One whose vectors leave remainders, and one without vectors."""
 UNITS = (48, 16, 8)
 """What extents are divided by: all vectors and most tiles divide the first, which small kernels can afford."""
 MOST = 300_000
 """Multiplications of a small kernel."""
 SPECIAL = (np.nan, np.inf, -np.inf, -0.0, 1e-40)
-SMALL = ("ds_cnn", "lstm", "mnist8", "kws_fp32", "dtln_1", "dtln_2")
+WHOLE = (
+    "ds_cnn", "lstm", "mnist8", "kws_fp32", "dtln_1", "dtln_2", "gtcrn_simple", "silero_vad_16k_op15", "ppocr_cls",
+    "tinystories260k_prefill", "tinystories260k_decode", "vittrack", "selfie_seg", "mobilenet_v3_small",
+    "ultraface_rfb320", "yunet_n_320",
+)  # fmt: skip
+"""Networks of up to 200 million multiplications; the interpreter takes minutes for those."""
 
 
 @pytest.fixture
@@ -84,21 +90,12 @@ def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
             yield finished(kernel, target), list(arrays(small, rng))
 
 
-def check(work: Compilation, target: str, folder: Path) -> None:
-    here = machine(target)
+@pytest.mark.parametrize(("name", "target"), share(product((*NETWORKS, *TRAINED), TARGETS), 4))
+def test_kernels_of_networks(name: str, target: str, compilation: Any, tmp_path: Path) -> None:
+    here, work = machine(target), compilation(name, target)
     jobs = list(small_kernels(work, here.target))
     assert jobs and max(kernel.macs for kernel, _ in jobs) < 30 * MOST
-    assert disagreements(jobs, here, folder, levels=["-O1"], others=False) == []
-
-
-@pytest.mark.parametrize("name", share(NETWORKS, 2))
-def test_kernels_of_networks(name: str, compilation: Any, tmp_path: Path) -> None:
-    check(compilation(name, TARGETS[0]), TARGETS[0], tmp_path)
-
-
-@pytest.mark.parametrize("name", share(TRAINED, 2))
-def test_kernels_of_trained_models(name: str, compilation: Any, tmp_path: Path) -> None:
-    check(compilation(name, TARGETS[0]), TARGETS[0], tmp_path)
+    assert disagreements(jobs, here, tmp_path, levels=["-O1"], others=False) == []
 
 
 def inputs_of(work: Compilation, name: str, models: Path | None) -> dict[str, Array]:
@@ -115,9 +112,9 @@ def bits(found: Sequence[Array], expected: Sequence[Array]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", WHOLE)
 def test_whole_networks(name: str, target: str, compilation: Any, request: pytest.FixtureRequest) -> None:
     work: Compilation = compilation(name, target)
     inputs = inputs_of(work, name, None if name in NETWORKS else request.getfixturevalue("models"))

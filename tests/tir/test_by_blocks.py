@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,8 @@ from aotc.tir.interp import run_kernel
 from aotc.tir.launch import launch_of
 from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
+from aotc.tir.schedule.contraction.by_blocks import Tile
+from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA
 from aotc.tir.text import to_text
 from aotc.tir.verify import verify
@@ -25,22 +29,70 @@ CASES = {
     "channels last": conv(ic=5, oc=33, size=(4, 5), kernel=(1, 1), block=32, last=True),
     "groups": conv(ic=4, oc=32, size=(4, 5), kernel=(1, 2), groups=2),
     "batched": matmul(m=18, k=5, n=20, batch=2, transposed=True),
+    "pieces": conv(ic=32, oc=16, size=(4, 4), kernel=(3, 2), padding=1, block=16),
+    "pieces in order": conv(ic=32, oc=16, size=(4, 4), kernel=(2, 1), padding=1, last=True),
     "int8": matmul(m=17, k=19, n=40, dtype="int8", acc="int32"),
     "float16": matmul(m=16, k=3, n=16, dtype="float16", acc="float32"),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_tiles_of_blocks_are_right(name: str) -> None:
-    case = CASES[name]
-    kernel = case.kernel(CUDA)
-    verify(kernel)
-    assert launch_of(kernel) is not None
+#: Tiles that are small enough for the interpreter, and those that are there for few elements.
+TILES = {"few": None, "one group": Tile(4, 4, 4, 4), "groups": Tile(2, 2, 4, 4, 4, 32)}
+
+
+def check(case: Case, kernel: Kernel) -> None:
+    """Both orders of threads give the same bits, and what is expected."""
     a, b = case.values(seed=1)
     forwards, backwards = (run_kernel(kernel, [a, b], backwards=turned)[0] for turned in (False, True))
     assert forwards.tobytes() == backwards.tobytes()
     expected = case.expected(a, b)
     np.testing.assert_allclose(forwards.reshape(expected.shape), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    ("name", "tile"), [*((name, tile) for name in CASES for tile in list(TILES)[1:]), ("float16", "few")]
+)
+def test_tiles_of_blocks_are_right(name: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if chosen := TILES[tile]:
+        monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (chosen,))
+    case = CASES[name]
+    kernel = case.kernel(CUDA)
+    verify(kernel)
+    assert launch_of(kernel) is not None
+    check(case, kernel)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        matmul(m=3, k=70, n=9),
+        matmul(m=2, k=70, n=9, batch=2, transposed=True),
+        matmul(m=18, k=64, n=2, dtype="int8", acc="int32"),
+        conv(batch=2, ic=16, oc=17, size=(2, 2), kernel=(3, 2), padding=1, block=16),
+        conv(ic=32, oc=6, size=(3, 2), kernel=(2, 2), groups=2, last=True),
+    ],
+)
+def test_thin_products_are_right(case: Case) -> None:
+    kernel = case.kernel(CUDA)
+    verify(kernel)
+    assert launch_of(kernel) is not None
+    assert [buffer.name for buffer in kernel.shared] == ["parts"]
+    check(case, kernel)
+
+
+def test_a_thread_of_a_large_image_has_all_channels() -> None:
+    case = conv(ic=3, oc=3, size=(240, 241), kernel=(1, 1))
+    kernel = case.kernel(CUDA)
+    verify(kernel)
+    launch = launch_of(kernel)
+    assert launch is not None
+    assert launch.grid == -(-240 * 241 // 256)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_threads_load_the_neighbours_of_a_matrix(transposed: bool) -> None:
+    text = to_text(matmul(m=1, k=512, n=1000, transposed=transposed).kernel(CUDA))
+    assert ("t // 64" if transposed else "t % 8") in text.split("column")[1].split("\n")[0]
 
 
 def test_what_follows_is_computed_where_a_tile_is_finished() -> None:
@@ -66,12 +118,28 @@ def test_large_tiles_where_they_fill_the_processors() -> None:
     assert on_device(kernel, CUDA) == (kernel,)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_every_barrier_is_needed(number: int) -> None:
-    parts = to_text(CASES["padded"].kernel(CUDA)).split("sync\n")
-    assert len(parts) == 3
+@pytest.mark.parametrize(
+    ("case", "blocks"),
+    [
+        (conv(ic=64, oc=64, size=(56, 56), padding=1, block=32), 98),
+        (conv(ic=256, oc=256, size=(14, 14), padding=1, block=32), 13 * 8),
+        (conv(ic=512, oc=512, size=(7, 7), padding=1, block=32), 4 * 16),
+        (matmul(m=128, k=384, n=384), 8 * 12),
+    ],
+)
+def test_few_tiles_are_smaller(case: Case, blocks: int) -> None:
+    launch = launch_of(case.kernel(CUDA))
+    assert launch is not None
+    assert (launch.grid, launch.block) == (blocks, 256)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_every_barrier_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (TILES["groups"],))
+    parts = to_text(CASES["pieces"].kernel(CUDA)).split("sync\n")
+    assert len(parts) == 4
     text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
-    with pytest.raises(AotcError, match=r"iterations may touch the same elements of [xw]s"):
+    with pytest.raises(AotcError, match=r"iterations may touch the same elements of ([xw]s|sums)"):
         verify(parse_kernel(text))
 
 
@@ -80,7 +148,7 @@ def test_every_barrier_is_needed(number: int) -> None:
     [
         conv(ic=3, oc=16, size=(4, 4), padding=1, finite=False),  # zero times infinity
         conv(ic=16, oc=16, size=(4, 4), groups=16),
-        matmul(m=1, k=64, n=100),
+        matmul(m=1, k=63, n=100),  # a thread is done with it as soon
     ],
 )
 def test_what_does_not_fit_has_a_nest_of_the_host(case: Case) -> None:

@@ -112,6 +112,8 @@ CASES = {
     "uint8 depthwise": conv(ic=4, oc=4, size=(8, 20), groups=4, padding=1, dtype="uint8", acc="int32"),
     "float64": matmul(m=9, k=9, n=19, block=8, dtype="float64"),
     "float16": conv(ic=2, oc=4, size=(5, 6), padding=1, block=4, dtype="float16", acc="float32"),
+    "slices of rows of ten": conv(batch=2, ic=1, oc=16, size=(7, 1), kernel=(1, 1), stride=2, padding=1),
+    "slices of rows of five": conv(batch=2, ic=1, oc=16, size=(12, 1), kernel=(1, 1), padding=2),
     "int64": matmul(m=3, k=5, n=9, dtype="int64"),
 }
 
@@ -308,6 +310,8 @@ def test_generated_code_is_deterministic() -> None:
         (64, "x86-64-v3", "float32", 16),
         (64, "x86-64-v4", "int8", 32),
         (64, "c", "float32", 4),
+        (100, "cuda", "float32", 32),  # that many threads go in step
+        (10, "cuda", "float32", 12),
         (64, "x86-64-v4", "float16", 32),
         (64, "x86-64-v4", "bfloat16", 32),
     ],
@@ -318,6 +322,10 @@ def test_pack_block(n: int, target: str, dtype: str, block: int) -> None:
 
 def test_packing_for_one_row_takes_more_vectors() -> None:
     assert pack_block(1000, V4, "float32", columns=1) == 64
+
+
+def test_thin_products_on_devices_take_weights_as_they_are() -> None:
+    assert [pack_block(1000, get_target("cuda"), "float32", columns=n) for n in (1, 15, 16)] == [0, 0, 32]
 
 
 def test_pack_block_of_rows_that_share_a_place_of_the_cache() -> None:

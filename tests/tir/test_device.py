@@ -105,7 +105,7 @@ def test_what_passes_between_parts_is_memory_of_the_program() -> None:
     names = [[b.name for b in (*k.inputs, *k.outputs)] for k in (first, second, third)]
     assert names == [["x", "row"], ["row", "sum"], ["x", "sum", "row", "y"]]
     assert first.outputs[0] is second.inputs[0] is third.inputs[2]
-    assert launches(HANDED_ON.replace("300", "30")) == [Launch(1, 1, 0)]  # sooner done than launched
+    assert launches(HANDED_ON.replace("300", "30")) == [Launch(1, 32, 4 * 30)]  # sooner done than launched
 
 
 OWN = """kernel "own" {
@@ -113,8 +113,8 @@ OWN = """kernel "own" {
   output y: float32[4000]
   workspace row: float32[40] align 64 private
   for i in 0..100 independent {
-    for j in 0..40 independent { row[j] = x[i * 40 + j] }
-    for k in 0..40 independent { y[i * 40 + k] = row[39 - k] * 2.0 }
+    for j in 0..40 { row[j] = x[i * 40 + j] }
+    for k in 0..40 { y[i * 40 + k] = row[39 - k] * 2.0 }
   }
 }
 """
@@ -132,14 +132,36 @@ def test_threads_have_scratch_of_their_own() -> None:
     assert launches(OWN, replace(none, gpu=Gpu(scratch_bytes=11_000))) == [Launch(2, 32, 0)]
 
 
+INNER = """kernel "inner" {
+  input x: float32[4000]
+  output y: float32[4000]
+  output z: float32[100]
+  workspace row: float32[20] align 64 private
+  for i in 0..100 independent {
+    z[i] = x[i]
+    for half in 0..2 independent {
+      for j in 0..20 { row[j] = x[i * 40 + half * 20 + j] }
+      for k in 0..20 { y[i * 40 + half * 20 + k] = row[19 - k] }
+    }
+  }
+}
+"""
+
+
+def test_scratch_of_inner_iterations_has_a_copy_for_each_thread() -> None:
+    """It stays private to them: each fills it anew."""
+    few = replace(CUDA, budget=Budget(stack_bytes=40), gpu=Gpu(scratch_bytes=100_000))
+    assert launches(INNER, few) == [Launch(4, 32, 0)]
+
+
 CLEARED = """kernel "cleared" {
   input x: float32[800]
   output y: float32[1000]
   stack row: float32[10] private
   for l in 0..10 independent { row[l] = 0.0 }
   for i in 0..100 independent {
-    for j in 0..8 independent { row[j] = x[i * 8 + j] }
-    for k in 0..10 independent { y[i * 10 + k] = row[9 - k] }
+    for j in 0..8 { row[j] = x[i * 8 + j] }
+    for k in 0..10 { y[i * 10 + k] = row[9 - k] }
   }
 }
 """
@@ -168,7 +190,9 @@ TWO = """kernel "two" {
 
 def test_parts_that_do_not_depend_on_each_other_are_one_launch() -> None:
     assert launches(TWO) == [Launch(10 + 16, 32, 0)]
-    assert launches(TWO.replace("x[j // 2]", "y[j // 2]")) == [Launch(10, 32, 0), Launch(16, 32, 0)]
+    assert launches(TWO.replace("x[j // 2]", "y[j // 2]")) == [Launch(1, 128, 0)]  # a barrier instead of a launch
+    long = TWO.replace("300", "300000").replace("500", "500000")
+    assert len(on_device(parse_kernel(long.replace("x[j // 2]", "y[j // 2]")), CUDA)) == 2
     joined = TWO.replace("  output z: float32[500]\n", "").replace("y: float32[300]", "y: float32[800]")
     assert launches(joined.replace("z[j]", "y[300 + j]")) == [Launch(10 + 16, 32, 0)]
     running = TWO.replace("for j in 0..500 independent { z[j] =", "for j in 0..500 { z[j // 2] =")
@@ -199,9 +223,9 @@ def test_what_is_not_independent_is_left_to_one_thread() -> None:
     assert launches(text.replace("; ", "\n")) == [Launch(1, 1, 0)]
 
 
-@pytest.mark.parametrize(("at", "size", "launch"), [("i", 300, Launch(10, 32, 0)), ("i + k", 308, Launch(1, 1, 0))])
+@pytest.mark.parametrize(("at", "size", "launch"), [("i", 300, Launch(10, 32, 0)), ("i + k", 308, Launch(1, 128, 0))])
 def test_loops_change_places_where_independent_iterations_never_meet(at: str, size: int, launch: Launch) -> None:
-    """A thread writes over what it wrote before; over what others wrote it could not."""
+    """A thread writes over what it wrote before, but over what others wrote only after a barrier."""
     text = f"""kernel "running" {{
       input x: float32[2700]
       output y: float32[{size}]

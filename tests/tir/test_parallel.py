@@ -153,6 +153,18 @@ def test_what_others_still_read_is_not_overwritten() -> None:
         np.testing.assert_array_equal(found, whole)
 
 
+def test_scratch_that_one_loop_hands_to_another_is_common() -> None:
+    """The second loop changes what the first one has left for it in scratch, in another order."""
+    i, k, z = Var("i"), Var("k"), Buffer("z", FLOAT, 1024)
+    kept = Buffer("kept", FLOAT, 1024, "workspace", private=True)
+    place = k * -1 + 1023
+    first = each(i, 1024, Block((Store(kept, i, Load(X, i) * 2.0), Store(z, i, Load(kept, i)))))
+    changed = Store(kept, place, Load(kept, place) + 1.0)
+    second = each(k, 1024, Block((changed, Store(Y, k, Load(kept, place)))))
+    kernel = Kernel(name="k", inputs=(X,), outputs=(Y, z), body=Block((first, second)), workspace=(kept,))
+    assert not wrong_teams(kernel, [np.arange(1024, dtype=np.float32)], EAGER)
+
+
 def elementwise(shape: tuple[int, ...]) -> Kernel:
     x = te.placeholder(shape, "float32", "x")
     return schedule("double", [x], [te.compute(shape, lambda *i: x[i] * 2.0)], V4)

@@ -13,7 +13,22 @@ from hypothesis import strategies as st
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
-from aotc.tir.expr import Buffer, Expr, Load, Select, Var, all_of, call, const, maximum, operands, select, walk
+from aotc.tir.expr import (
+    Buffer,
+    Expr,
+    Load,
+    Select,
+    Var,
+    all_of,
+    call,
+    cast,
+    const,
+    maximum,
+    minimum,
+    operands,
+    select,
+    walk,
+)
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, stmt_exprs, walk_stmts
@@ -49,6 +64,24 @@ def check(
 @given(graph=graphs(), target=st.sampled_from([C, X86_64_V4]))
 def test_random_graphs(graph: Graph, target: Target) -> None:
     check(graph.inputs, graph.outputs, target)
+
+
+def test_tiles_across_rows_of_an_output_of_more_axes() -> None:
+    """Rows of 20 by tiles of 48: the digits of where a tile begins and of what is in it are not those of their sum."""
+    x, w = te.placeholder((1, 4, 5), "float32", "x"), te.placeholder((2, 5), "float32", "w")
+    rows = te.compute((1, 4, 5, 4, 5), lambda a, b, c, d, e: x[minimum(maximum(cast(x[a, b, c], "int64"), 0), 0), d, e])
+    flat = te.view(rows, (80, 5))
+    dot = te.contraction((80, 2), (5,), flat, lambda i, j, k: (i, k), w, lambda i, j, k: (j, k), dtype="float32")
+    shaped = te.view(dot, (1, 4, 5, 4, 2))
+    check([x, w], [te.compute(shaped.shape, lambda *i: maximum(shaped[i] + 1.0, 0.0))], X86_64_V4)
+
+
+def test_windows_over_rows_that_the_kernel_has_just_made() -> None:
+    """Where a window begins depends on the element: that it stays in its row is known of loops that are written out."""
+    x = te.placeholder((2, 2), "float32", "x")
+    rows = te.compute((2, 2), lambda i, j: maximum(x[i, j], 0.0))
+    inside = {"guard": lambda i, j, k: all_of(j + k >= 1, j + k < 3)}
+    check([x], [te.reduce("max", (2, 3), (2,), lambda i, j, k: rows[i, j + k - 1], **inside), rows], X86_64_V4)
 
 
 def outer_loops(kernel: Kernel) -> list[For]:

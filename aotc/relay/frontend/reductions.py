@@ -11,7 +11,7 @@ In: a tensor, axes from 0, and whether reduced axes stay with size
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
@@ -19,8 +19,6 @@ from aotc.relay.frontend import graph as g
 
 Axes: TypeAlias = "tuple[int, ...]"
 Reduction: TypeAlias = "Callable[[Expr, Axes, bool], Expr]"
-
-_ON_BOOL: Final = {"max": "any", "min": "all"}
 
 
 def plain(name: str) -> Reduction:
@@ -37,41 +35,10 @@ def over(body: Reduction, x: Expr, axes: Iterable[int], keepdims: bool) -> Expr:
     return body(x, tuple(sorted(set(axes))), keepdims)
 
 
-def _is_empty(x: Expr, axes: Axes) -> bool:
-    """Whether each result is a reduction of no elements."""
-    return any(g.dims(x)[a] == 0 for a in axes)
-
-
-def _of_nothing(x: Expr, axes: Axes, keepdims: bool, value: g.Number) -> Expr:
-    """What a reduction of nothing gives."""
-    kept = [1 if k in axes else d for k, d in enumerate(g.dims(x)) if keepdims or k not in axes]
-    return g.filled(value, [d for d in kept if isinstance(d, int)], g.dtype(x))
-
-
-def extreme(name: str) -> Reduction:
-    """The greatest ("max") or the least ("min") elements: any or
-    all of truth values, the worst one of nothing.
-    """
-
-    def body(x: Expr, axes: Axes, keepdims: bool) -> Expr:
-        dtype = g.dtype(x)
-        if dtype.is_bool:
-            return g.reduce(_ON_BOOL[name], x, axes, keepdims)
-        if not _is_empty(x, axes):
-            return g.reduce(name, x, axes, keepdims)
-        if dtype.is_float:
-            return _of_nothing(x, axes, keepdims, float("-inf") if name == "max" else float("inf"))
-        return _of_nothing(x, axes, keepdims, dtype.min if name == "max" else dtype.max)
-
-    return body
-
-
 def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
     """log(sum(exp(x))), shifted by the maximum so that it does not
     overflow.
     """
-    if _is_empty(x, axes):
-        return _of_nothing(x, axes, keepdims, float("-inf"))
     top = g.reduce("max", x, axes, True)
     top = g.where(g.op("isfinite", top), top, 0.0)
     result = g.add(g.log(g.reduce("sum", g.exp(g.sub(x, top)), axes, True)), top)

@@ -49,6 +49,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.FoldConstant()),
         (3, passes.FuseAttention()),
         (0, passes.FuseOps()),
+        *([(1, passes.FuseOutputs())] if target.gpu is not None else []),
     ]
 
 

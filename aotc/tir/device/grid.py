@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from aotc.ir import frozen
+from aotc.ir import AotcError, frozen
 from aotc.tir import (
     Block,
     Buffer,
@@ -27,6 +28,7 @@ from aotc.tir import (
     Gpu,
     If,
     Intrinsic,
+    Kernel,
     Stmt,
     Var,
     all_of,
@@ -34,9 +36,12 @@ from aotc.tir import (
     linear,
     walk_stmts,
 )
-from aotc.tir.device.parts import Part, elsewhere, is_shared_out
-from aotc.tir.loops.dependence import extent_of, loads, written
+from aotc.tir.device.parts import Part, elsewhere, is_shared_out, work
+from aotc.tir.device.turned import LEAST, Across
+from aotc.tir.device.wide import Wide
+from aotc.tir.loops.dependence import extent_of, loads, outer_assigns, written
 from aotc.tir.stmt import Assign, Store, stmts_of
+from aotc.tir.verify import verify
 
 #: Threads take several iterations where a processor would be given more blocks than so many times what it can hold.
 _WAVES: Final = 8
@@ -44,15 +49,26 @@ _WAVES: Final = 8
 
 @frozen(eq=False)
 class Nest:
-    """Loops of independent iterations, one in the other, the one that counts fastest last, and what they repeat."""
+    """Loops of independent iterations, one in the other, the one that counts fastest last, and what they repeat.
+
+    stack, shared   arrays that each thread, and each block, needs for that
+    thread          where the threads of a block share each iteration: which of them
+    """
 
     loops: tuple[For, ...]
     body: Block
+    stack: tuple[Buffer, ...] = ()
+    shared: tuple[Buffer, ...] = ()
+    thread: Var | None = None
 
     @property
     def size(self) -> int:
         """Iterations in all."""
         return math.prod(map(extent_of, self.loops))
+
+    def threads(self, gpu: Gpu) -> int:
+        """The threads of a block."""
+        return threads_for(self.size, gpu) if self.thread is None else gpu.threads
 
     def iteration(self, n: Expr) -> Block:
         """What is done for the iteration number `n`."""
@@ -64,15 +80,51 @@ class Nest:
         return Block((*(Declare(loop.var, loop.begin + digit * loop.step) for loop, digit in counted), self.body))
 
 
-def nests(part: Part) -> list[Nest]:
+def nests(part: Part, gpu: Gpu) -> list[Nest]:
     """Ways to number the iterations of a part, the best first: of all of its loops, of fewer; none for one thread."""
+    found = numbered(part)
+    if part.own:
+        return found
+    return [made for nest in found for one in (*_turned(nest, gpu), nest) for made in (*_in_pieces(one, gpu), one)]
+
+
+def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
+    """A nest with several neighbouring iterations as one, where enough are left for all processors."""
+    made = Wide.of(nest.loops, nest.body) if nest.thread is None else None
+    if made is None:
+        return []
+    loop, body, stack = made
+    fewer = Nest((*nest.loops[:-1], loop), body, (*stack,))
+    return [fewer] if fewer.size >= gpu.processors * gpu.warp else []
+
+
+def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
+    """A nest whose reads are by neighbours as its stores are, where enough is left for all processors."""
+    found = Across.of(nest.loops, nest.body)
+    if found is None:
+        return []
+    if extent_of(found.loop) < LEAST:
+        one = replace(found.loop, body=nest.body, kind="serial")
+        made = Nest(tuple(loop for loop in nest.loops if loop is not found.loop), Block([one]))
+        return [made] if made.size >= gpu.processors * gpu.warp else []
+    if extent_of(found.last) < LEAST:
+        return []
+    tiles = found.by_tiles(nest.body, gpu.threads)
+    outer = (loop for loop in nest.loops if loop not in (found.loop, found.last))
+    made = Nest((*outer, *tiles.loops), tiles.body, shared=tiles.shared, thread=tiles.thread)
+    fits = sum(b.nbytes for b in made.shared) <= gpu.shared_bytes
+    return [made] if fits and made.size >= gpu.processors // 2 else []
+
+
+def numbered(part: Part) -> list[Nest]:
+    """Ways to number the iterations of a part one by one."""
     if part.loop is None:
         return []
     loops: list[For] = []
     before: list[Stmt] = []
     rest: tuple[Stmt, ...] = part.stmts
     found: list[Nest] = []
-    while (loop := _last(rest)) is not None:
+    while (loop := _last(rest, part.own)) is not None:
         before += rest[:-1]
         loops, rest = [*loops, loop], tuple(s for s in stmts_of(loop.body))
         body = Block((*part.before, *before, *rest))
@@ -81,14 +133,21 @@ def nests(part: Part) -> list[Nest]:
     return found
 
 
-def _last(stmts: Sequence[Stmt]) -> For | None:
-    """The loop behind registers that each of its iterations can compute by itself; None if there is something else."""
+def _last(stmts: Sequence[Stmt], own: Sequence[Buffer]) -> For | None:
+    """The loop behind what each of its iterations can compute by itself; None if there is something else.
+
+    That is registers, and scratch that takes little beside what an iteration does.
+    """
     *before, last = stmts or [Block(())]
     if not isinstance(last, For) or not is_shared_out(last):
         return None
     changing = written(last) | {s.var for s in walk_stmts(last) if isinstance(s, Assign)}
-    again = all(isinstance(s, Declare) and s.var not in changing for s in before)
-    return last if again and not any(load.buffer in changing for s in before for load in loads(s)) else None
+    filled = Block(s for s in before if not isinstance(s, Declare))
+    again = all(s.var not in changing for s in before if isinstance(s, Declare)) and not any(outer_assigns(filled))
+    little = not filled.stmts or 2 * work(filled) <= work(last.body)
+    if not again or not little or not written(filled) <= {b for b in own if b.private} - changing:
+        return None
+    return None if any(load.buffer in changing for s in before for n in walk_stmts(s) for load in loads(n)) else last
 
 
 def _fastest(loops: Sequence[For], body: Stmt) -> For:
@@ -114,14 +173,15 @@ def threads_for(size: int, gpu: Gpu) -> int:
 class Share:
     """What the threads of some blocks do.
 
-    blocks             how many
-    workspace, stack   their scratch; that of all threads, and what each thread has
+    blocks                     how many
+    workspace, stack, shared   their scratch; that of all threads, what each thread has, and each block
     """
 
     blocks: int
     body: Stmt
     workspace: tuple[Buffer, ...] = ()
     stack: tuple[Buffer, ...] = ()
+    shared: tuple[Buffer, ...] = ()
 
 
 def alone(part: Part) -> Share:
@@ -131,14 +191,17 @@ def alone(part: Part) -> Share:
 
 def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, gpu: Gpu, stack_bytes: int) -> Share:
     """The iterations of a nest as the share of a thread in blocks that are numbered by `block`."""
-    stack, copied = _placed(part.own, stack_bytes)
+    if nest.thread is not None:
+        own = Block((Declare(nest.thread, thread), nest.iteration(block)))
+        return Share(nest.size, own, (), nest.stack, nest.shared)
+    stack, copied = placed(part.own, stack_bytes)
     blocks = -(-nest.size // threads)
     most = gpu.processors * max(1, gpu.resident // threads)
     least = max(1, gpu.scratch_bytes // max(1, threads * sum(b.nbytes for b in copied)))
     taken = min(blocks, least if copied else _WAVES * most)
     rounds = -(-blocks // taken)
     number = block * threads + thread
-    copies = {b: replace(b, size=b.size * taken * threads, scope="workspace", private=False) for b in copied}
+    copies = {b: replace(b, size=b.size * taken * threads, scope="workspace") for b in copied}
     places = {b: (local, as_expr(0)) for b, local in stack.items() if b is not local}
     places |= {b: (copy, number * b.size) for b, copy in copies.items()}
     body = Block([elsewhere(nest.body, places)])
@@ -150,10 +213,10 @@ def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, g
         made = For(again, rounds, Block((Declare(n, again * (taken * threads) + number), made)))
     else:
         made = Block((Declare(n, number), made))
-    return Share(taken, made, tuple(copies.values()), tuple(stack.values()))
+    return Share(taken, made, tuple(copies.values()), (*stack.values(), *nest.stack))
 
 
-def _placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], list[Buffer]]:
+def placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], list[Buffer]]:
     """Scratch that a thread has on its stack, the smallest first, and what does not fit there."""
     stack: dict[Buffer, Buffer] = {}
     copied: list[Buffer] = []
@@ -164,3 +227,11 @@ def _placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], lis
         else:
             copied.append(buffer)
     return stack, copied
+
+
+def is_sound(kernel: Kernel) -> bool:
+    """Whether the verifier knows that the blocks and threads of a kernel do not get in each other's way."""
+    with suppress(AotcError):
+        verify(kernel)
+        return True
+    return False

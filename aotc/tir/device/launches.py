@@ -9,11 +9,9 @@ Parts that do not depend on each other are one launch: the first blocks take one
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from aotc.ir import AotcError
 from aotc.tir import (
     Block,
     Buffer,
@@ -30,25 +28,27 @@ from aotc.tir import (
     launch_of,
     walk_stmts,
 )
-from aotc.tir.device.grid import Nest, Share, alone, nests, shared_out, threads_for
+from aotc.tir.device.aligned import with_alignment
+from aotc.tir.device.grid import Nest, Share, alone, is_sound, nests, shared_out
 from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
+from aotc.tir.device.rows import joined, rows_of
+from aotc.tir.device.together import POINTER, together
 from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Store, without
-from aotc.tir.verify import verify
 
 #: Parts of one launch: each thread looks for the one that its block is for.
 _TOGETHER: Final = 32
-#: Bytes of an argument.
-_POINTER: Final = 8
 
 
 def launched(program: Program, target: Target) -> Program:
     """The program with launches in place of its calls; results on their way from one to the next are temporaries."""
+    program = with_alignment(program)
     made = {kernel: on_device(kernel, target) for kernel in program.kernels}
     steps = [launch for step in program.steps for launch in _launches(step, made[step.kernel])]
-    return replace(program, steps=tuple(steps))
+    program = replace(program, steps=tuple(steps))
+    return program if target.gpu is None else together(program, target.gpu)
 
 
 def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:
@@ -75,9 +75,14 @@ def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
     if kernel.source is not None or gpu is None or launch_of(kernel) is not None:
         return (kernel,)
     runs = ranked(kernel, parts_of(kernel))
+    mapper = _Mapper(kernel, gpu, target.budget.stack_bytes)
     if len(runs) > 1 and work(kernel.body) <= FEW:
         runs = [[whole(kernel)]]
-    mapper = _Mapper(kernel, gpu, target.budget.stack_bytes)
+    elif len(runs) > 1:
+        other = _Mapper(joined(kernel, gpu), gpu, target.budget.stack_bytes)
+        fewer = ranked(other.kernel, parts_of(other.kernel))
+        if len(fewer) < len(runs) and all(other.by_rows(part) for run in fewer for part in run if part.is_single):
+            mapper, runs = other, fewer
     made = [one for run in runs for one in mapper.run(run)]
     heaviest = max(made, key=lambda one: work(one.body), default=None)
     names = [kernel.name] if len(made) == 1 else [f"{kernel.name}_{k}" for k in range(len(made))]
@@ -95,7 +100,7 @@ class _Mapper:
 
     def run(self, parts: Sequence[Part]) -> list[Kernel]:
         """Parts that do not depend on each other, in as few launches as can be."""
-        room = self.gpu.argument_bytes // _POINTER
+        room = self.gpu.argument_bytes // POINTER
         groups: list[list[Part]] = []
         used: list[set[Buffer]] = []
         for part in parts:
@@ -109,20 +114,38 @@ class _Mapper:
         return [kernel for group in groups for kernel in self.together(group)]
 
     def together(self, parts: Sequence[Part]) -> list[Kernel]:
-        """One launch of some parts, or several where it is not known that their blocks write to different places."""
-        chosen = [(part, self.nest(part)) for part in parts]
-        made = self.launch(chosen)
-        if len(parts) == 1 or _is_sound(made):
-            return [made]
-        return [self.launch([one]) for one in chosen]
+        """One launch of some parts, or several where it is not known that their blocks write to different places.
+
+        Parts whose rows threads share are launched by themselves.
+        """
+        rows = {part: self.by_rows(part) for part in parts}
+        found = [kernel for kernel in rows.values() if kernel is not None]
+        chosen = [(part, self.nest(part)) for part in parts if rows[part] is None]
+        made = [self.launch(chosen)] if chosen else []
+        if len(chosen) > 1 and not is_sound(made[0]):
+            made = [self.launch([one]) for one in chosen]
+        return [*found, *made]
+
+    def by_rows(self, part: Part) -> Kernel | None:
+        """A launch whose blocks take rows; None where that does not pay, or is not known to be right."""
+        block, thread, rows = Var("block"), Var("thread"), rows_of(part, self.gpu)
+        share = rows.share(block, thread, self.gpu, self.stack_bytes) if rows is not None else None
+        if rows is None or share is None:
+            return None
+        threads = For(thread, rows.threads, share.body, kind="thread")
+        made = self.made([share], For(block, share.blocks, threads, kind="block"))
+        return made if is_sound(made) else None
 
     def nest(self, part: Part) -> Nest | None:
         """The best way to number the iterations of a part that is known to be right; None where one thread does all."""
-        return next((nest for nest in nests(part) if _is_sound(self.launch([(part, nest)]))), None)
+        for nest in nests(part, self.gpu):
+            if is_sound(self.launch([(part, nest)])):
+                return nest
+        return None
 
     def launch(self, parts: Sequence[tuple[Part, Nest | None]]) -> Kernel:
         """One launch: of each part the blocks that it takes, one after the other."""
-        threads = max(1 if nest is None else threads_for(nest.size, self.gpu) for _, nest in parts)
+        threads = max(1 if nest is None else nest.threads(self.gpu) for _, nest in parts)
         block, thread = Var("block"), Var("thread")
         shares: list[tuple[int, Share]] = []
         at = 0
@@ -157,12 +180,13 @@ class _Mapper:
             outputs=outputs,
             workspace=tuple(b for b in workspace if b in w | r),
             stack=tuple(b for b in stack if b in w | r),
+            shared=tuple(b for share in shares for b in share.shared),
             body=body,
             inplace=(),
         )
         pairs = ((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
         found = [(outputs.index(o), inputs.index(i)) for o, i in pairs if o in outputs and i in inputs]
-        return replace(made, inplace=tuple(pair for pair in found if _is_sound(merged_kernel(made, (pair,)))))
+        return replace(made, inplace=tuple(pair for pair in found if is_sound(merged_kernel(made, (pair,)))))
 
 
 def _only(block: Var, first: int, end: int, blocks: int, body: Stmt) -> Stmt:
@@ -177,11 +201,3 @@ def _mentioned(body: Stmt) -> Iterator[Buffer]:
         yield from (load.buffer for load in loads(stmt))
         if isinstance(stmt, (Store, Intrinsic)):
             yield stmt.buffer
-
-
-def _is_sound(kernel: Kernel) -> bool:
-    """Whether the verifier knows that the blocks and threads of a kernel do not get in each other's way."""
-    with suppress(AotcError):
-        verify(kernel)
-        return True
-    return False

@@ -41,6 +41,7 @@ from aotc.tir import (
 from aotc.tir.loops.dependence import (
     Ranges,
     counted,
+    extent_of,
     outer_assigns,
     read,
     read_places,
@@ -79,6 +80,11 @@ class Part:
     @property
     def body(self) -> Block:
         return Block((*self.before, *self.stmts))
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is a loop of one iteration, around what threads share."""
+        return self.loop is not None and extent_of(self.loop) == 1
 
 
 def is_shared_out(stmt: Stmt) -> bool:

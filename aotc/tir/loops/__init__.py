@@ -13,5 +13,5 @@ In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
 `dependence` proves what loops say of their iterations, and finds statements that touch common memory; `nest` merges,
 splits and unrolls loops; `vectorize` finds the vector form of a body, and `lanes` puts it into loops; `pack` makes
 loops longer that are shorter than vectors; `registers` keeps vectors of scratch in registers; `scalar` says which loops
-have no vectors, and why.
+have no vectors, and why; `whole` knows what a device moves at once.
 """

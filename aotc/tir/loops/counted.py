@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Unary, Var, unary
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Unary, Var, substitute, unary
 from aotc.tir.loops.dependence import Ranges, counted, extent_of, is_fixed, range_of, read, touched, written
 from aotc.tir.simplify import Linear, conjuncts, linear
-from aotc.tir.stmt import Assign, Declare, For, If, Stmt, stmt_children, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, map_exprs, stmt_children, walk_stmts
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Points: TypeAlias = "Mapping[Var, Numbers]"
@@ -125,12 +125,15 @@ class _Counter(NamedTuple):
             case If():
                 for branch in stmt_children(stmt):
                     yield from self.touches(branch, _where(stmt.cond, branch is stmt.then, points))
+            case Block():
+                for k, inner in enumerate(stmt.stmts):
+                    yield from self.touches(inner, points)
+                    if isinstance(inner, Declare) and inner.var.dtype == INDEX and inner.var not in self.changing:
+                        yield from self.touches(_written_out(inner, Block(stmt.stmts[k + 1 :])), points)
+                        return
             case _:
                 for inner in stmt_children(stmt):
                     yield from self.touches(inner, points)
-                    if isinstance(inner, Declare) and inner.var.dtype == INDEX and inner.var not in self.changing:
-                        with suppress(_Unknown):
-                            points = {**points, inner.var: _spread(_value(inner.value, points), points)}
 
     def inside(self, loop: For, points: Points) -> Points:
         """The points of the iterations of a loop."""
@@ -147,6 +150,13 @@ class _Counter(NamedTuple):
         copies = np.repeat(np.arange(trips.size), trips)
         turn = np.arange(copies.size) - (np.cumsum(trips) - trips)[copies]
         return {**{v: a[copies] for v, a in points.items()}, loop.var: begin[copies] + turn * loop.step}
+
+
+def _written_out(register: Declare, rest: Stmt) -> Stmt:
+    """What follows the declaration of a register, with its value in its place."""
+    if any(isinstance(s, Declare) and s.var is register.var for s in walk_stmts(rest)):
+        raise _Unknown
+    return map_exprs(rest, lambda e: substitute(e, {register.var: register.value}))
 
 
 def _spread(value: Any, points: Points) -> Numbers:

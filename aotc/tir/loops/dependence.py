@@ -19,9 +19,9 @@ from typing import Final
 
 from aotc.tir import stmt_exprs
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, loads_in, mentioned, substitute, walk
-from aotc.tir.loops.digits import Access, plain, tell_apart
+from aotc.tir.loops.digits import Access, plain, shared, tell_apart
 from aotc.tir.simplify import Interval, Linear, bounds, linear, linear_bounds
-from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts
+from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts, warp_call
 
 Ranges = dict[Var, Interval]
 #: Places in buffers.
@@ -41,9 +41,10 @@ def loads(stmt: Stmt) -> Iterator[Load]:
 
 
 def straight_line(loop: For) -> tuple[Stmt, ...] | None:
-    """The statements of an innermost loop without branches; None for another."""
+    """The statements of an innermost loop without branches, and nothing that waits for others; None for another."""
     stmts = stmts_of(loop.body)
-    return stmts if all(isinstance(s, (Store, Declare, Assign)) for s in stmts) else None
+    kinds = all(isinstance(s, (Store, Declare, Assign)) for s in stmts)
+    return stmts if kinds and not any(warp_call(s) or getattr(s, "asynchronous", False) for s in stmts) else None
 
 
 def written(stmt: Stmt) -> set[Buffer]:
@@ -116,12 +117,19 @@ def _parted(a: Interval, b: Interval, row: int) -> bool:
 
 def window(accesses: Sequence[Access], row: int = 0) -> Interval:
     """The interval from the first element accessed to the last: in each row of `row` elements, in the buffer for 0."""
-    first, last = math.inf, -math.inf
+    rests: list[Linear] = []
     for access in accesses:
         terms = {atom: c for atom, c in access.form.terms.items() if not row or c % row}
-        rest = Linear(terms, access.form.const % row if row else access.form.const)
-        first = min(first, linear_bounds(rest, access.ranges)[0])
-        last = max(last, access.highest(rest) + access.lanes - 1)
+        rests.append(Linear(terms, access.form.const % row if row else access.form.const))
+    return _reach(accesses, rests)
+
+
+def _reach(accesses: Sequence[Access], forms: Sequence[Linear]) -> Interval:
+    """The interval from the first element to the last where these are the places of accesses."""
+    first, last = math.inf, -math.inf
+    for access, form in zip(accesses, forms, strict=True):
+        first = min(first, linear_bounds(form, access.ranges)[0])
+        last = max(last, access.highest(form) + access.lanes - 1)
     return first, last
 
 
@@ -181,7 +189,7 @@ class _Places:
             self.moved[loop.var] = begin.plus(Linear({var: 1}))
         else:
             begin = Linear()
-        lasts = [self.form(end).plus(begin, -1).plus(Linear(const=-1)) for end in _smallest(loop.end)]
+        lasts = [self.form(end).plus(begin, -1).plus(Linear(const=-1)) for end in nested("min", loop.end)]
         self.lasts[var] = [last for last in lasts if last.terms]  # the others are in the ranges
         if begin.terms:
             self.ranges[var] = (0, max(0, min(linear_bounds(last, self.ranges)[1] for last in lasts)))
@@ -200,26 +208,22 @@ class _Places:
         return Access(self.form(index), lanes, self.ranges, self.lasts)
 
 
-def _smallest(expr: Expr) -> list[Expr]:
-    """The operands of nested minima: the value of `expr` is the smallest of theirs."""
-    if isinstance(expr, Binary) and expr.op == "min":
-        return [*_smallest(expr.a), *_smallest(expr.b)]
+def nested(op: str, expr: Expr) -> list[Expr]:
+    """The operands of nested minima, or maxima: the value of `expr` is the smallest of theirs."""
+    if isinstance(expr, Binary) and expr.op == op:
+        return [*nested(op, expr.a), *nested(op, expr.b)]
     return [expr]
 
 
 def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
-    """Whether statements read from scratch only what they themselves have written there before.
-
-    A statement that both writes and reads it fills it first: so scratch is used.
-    """
+    """Whether statements read from scratch only what they have written there before."""
     filled: set[int] = set()
     for stmt in stmts:
-        if buffer in written(stmt):
-            filled |= written_places(stmt, buffer, {})
-        elif buffer in read(stmt):
+        if buffer in read(stmt) and not begins_with_filling(buffer, stmt):
             places = read_places(stmt, buffer, ranges)
             if places is None or not places <= filled:
                 return False
+        filled |= written_places(stmt, buffer, {})
     return True
 
 
@@ -246,8 +250,8 @@ def read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
             low, high = ranges[s.var] = range_of(s, ranges)
             if -math.inf < low and high < math.inf:
                 values[s.var] = range(int(low), int(max(low, high)) + 1)
-        for place in (place for place in touched(s, stores=False) if place[0] is buffer):
-            elements = _elements(place[1], place[2], values)
+        for other, index, lanes in touched(s, stores=False):
+            elements = _elements(index, lanes, values) if other is buffer else set()
             if elements is None:
                 return None
             found |= elements
@@ -284,7 +288,9 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
     accesses: Accesses = {buffer: [] for buffer in written(loop.body)}
     collect(loop.body, {**ranges, loop.var: (low, high)}, accesses, closely=True)
     for buffer, found in accesses.items():
-        if buffer in unread or differ(found, loop, fixed) or (buffer.private and _is_filled_first(buffer, loop)):
+        if buffer in unread or differ(found, loop, fixed):
+            continue
+        if buffer.private and begins_with_filling(buffer, loop.body):
             continue
         stores = [s for s in walk_stmts(loop.body) if isinstance(s, (Store, Intrinsic)) and s.buffer is buffer]
         if not _accumulates(buffer, stores, reads):
@@ -319,13 +325,13 @@ def _update(stmt: Stmt) -> str | None:
     return None
 
 
-def _is_filled_first(buffer: Buffer, loop: For) -> bool:
-    """Whether an iteration reads from scratch only after it has written to it."""
+def begins_with_filling(buffer: Buffer, stmt: Stmt) -> bool:
+    """Whether a statement reads from scratch only after it has begun to write there."""
     filled = False
-    for stmt in walk_stmts(loop.body):
-        if any(load.buffer is buffer for load in loads(stmt)):
+    for inner in walk_stmts(stmt):
+        if any(load.buffer is buffer for load in loads(inner)):
             return filled
-        filled = filled or (isinstance(stmt, (Store, Intrinsic)) and stmt.buffer is buffer)
+        filled = filled or (isinstance(inner, (Store, Intrinsic)) and inner.buffer is buffer)
     return False
 
 
@@ -336,16 +342,24 @@ def differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
     found = [plain(access) for access in accesses]
     if _apart(found, loop, fixed) or tell_apart(found, loop.var, lambda atom: is_fixed(atom, fixed)):
         return True
-    return len(counted(loop)) <= _FEW and _are_counted_apart(accesses, loop)
+    return len(counted(loop)) <= _FEW and _are_counted_apart(accesses, loop, fixed)
 
 
-def _are_counted_apart(accesses: Sequence[Access], loop: For) -> bool:
-    """Whether places that only depend on the variable of a loop differ, one iteration after the other."""
+def _are_counted_apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
+    """Whether the places of one iteration after the other differ from all before, as far as they can be counted."""
+    common = Linear(shared(accesses, lambda atom: is_fixed(atom, fixed)))
     taken: set[int] = set()
     for value in counted(loop):
-        forms = [linear(substitute(access.form.expr(), {loop.var: Const(value, INDEX)}), {}) for access in accesses]
-        here = {form.const + k for form, access in zip(forms, accesses, strict=True) for k in range(access.lanes)}
-        if any(form.terms for form in forms) or here & taken:
+        here: set[int] = set()
+        for access in accesses:
+            place = substitute(access.form.plus(common, -1).expr(), {loop.var: Const(value, INDEX)})
+            known = {v: r for v, r in access.ranges.items() if -math.inf < r[0] <= r[1] < math.inf}
+            values = {v: range(int(low), int(high) + 1) for v, (low, high) in known.items()}
+            elements = _elements(place, access.lanes, values)
+            if elements is None:
+                return False
+            here |= elements
+        if here & taken:
             return False
         taken |= here
     return bool(taken)
@@ -388,12 +402,10 @@ def _steps_apart(
 ) -> bool:
     """Whether places without multiples of `unit` stay within their steps, and all steps in a unit."""
     step, span = abs(factor) * loop.step, _span(factor, loop)
-    least, most, first, last = math.inf, -math.inf, math.inf, -math.inf
+    lows: list[Linear] = []
     for access, rest in zip(accesses, rests, strict=True):
         const = access.form.const % unit if unit else access.form.const
-        low = Linear({a: c for a, c in rest.items() if abs(c) <= span}, const)
-        least, most = min(least, linear_bounds(low, access.ranges)[0]), max(most, access.highest(low) + access.lanes)
-        whole = low.plus(Linear({loop.var: factor}))
-        first = min(first, linear_bounds(whole, access.ranges)[0])
-        last = max(last, access.highest(whole) + access.lanes)
-    return most - least <= step and (unit == 0 or last - first <= unit)  # neither if it is infinite
+        lows.append(Linear({a: c for a, c in rest.items() if abs(c) <= span}, const))
+    least, most = _reach(accesses, lows)
+    first, last = _reach(accesses, [low.plus(Linear({loop.var: factor})) for low in lows])
+    return most - least < step and (unit == 0 or last - first < unit)  # neither if it is infinite

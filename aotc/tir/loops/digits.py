@@ -85,8 +85,8 @@ def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
 
     Every place is factor * digit + remainder, where the remainder is below the factor, and is split by the next one.
     """
-    shared = _shared(accesses, is_fixed)
-    forms = [a.form.plus(Linear(shared), -1) for a in accesses]
+    common = shared(accesses, is_fixed)
+    forms = [a.form.plus(Linear(common), -1) for a in accesses]
     factors = sorted({c for form in forms for c in form.terms.values()}, reverse=True)
     if not factors or factors[-1] < 0:
         return False
@@ -106,7 +106,7 @@ def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
     return _determine(digits, accesses[0], var, is_fixed)
 
 
-def _shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
+def shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
     """The terms that all places have, with one factor."""
     first, *others = (access.form.terms for access in accesses)
     return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in others)}

@@ -114,6 +114,5 @@ class _Packer:
             first, at = Var(self.inner.name), Var(self.inner.name)
             own = Store(row, first, substitute(value, {self.inner: first}))
             again = Store(row, at, Load(row, at - self.short))
-            made.append(For(first, self.short, own))
-            made.append(For(at, row.size, again, begin=self.short))
+            made += [For(first, self.short, own), For(at, row.size, again, begin=self.short)]
         return made

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeGuard
 
-from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, substitute, walk
+from aotc.ir import frozen
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operands, substitute
+from aotc.tir.instructions import WARP
 from aotc.tir.loops.dependence import Ranges, extent_of, inside, read, written
 from aotc.tir.stmt import (
     Assign,
@@ -29,9 +31,11 @@ from aotc.tir.stmt import (
     stmt_exprs,
     stmts_of,
     walk_stmts,
+    warp_call,
 )
 
 _UNDER: Final = "a barrier is under control that is not alike for all threads"
+_DIVERGENT: Final = "an instruction of a warp is under control that is not alike for its threads"
 _SKIPPED: Final = "a barrier inside a loop is under a condition"
 _Env = Mapping[Var, Expr]
 
@@ -64,9 +68,11 @@ class Phases:
         """The phases, of blocks a single one; `own` is memory that each iteration has for itself."""
         changing = frozenset(s.var for s in walk_stmts(loop.body) if isinstance(s, Assign))
         made = Phases(ranges, frozenset(b for b in written(loop.body) if b not in own), changing)
+        if loop.kind == "thread" and (any(map(warp_call, walk_stmts(loop.body))) and _is_divided(loop, warp=True)):
+            made.problem = _DIVERGENT
         if loop.kind == "block" or not meets(loop.body):
             made.found = [loop.body]
-        elif _is_divided(loop):
+        elif _is_divided(loop, warp=False):
             made.problem = _UNDER
         else:
             made.add(loop.body, {})
@@ -79,7 +85,7 @@ class Phases:
         self.present = []
 
     def add(self, stmt: Stmt, env: _Env) -> None:
-        """A statement, whose variables of rounds and registers of one index have the values in `env`."""
+        """A statement; variables of rounds, and registers of one index of earlier phases, have the values in `env`."""
         self.present += (self.kept(Declare(Var("read", e.dtype, e.lanes), e), env) for e in _own(stmt))
         if not meets(stmt):
             self.present.append(self.kept(stmt, env))
@@ -88,10 +94,12 @@ class Phases:
             case Sync():
                 self.end()
             case Block():
+                known = env
                 for inner in stmt.stmts:
+                    env = known if meets(inner) else env
                     self.add(inner, env)
-                    if isinstance(inner, Declare) and inner.var.dtype == INDEX and inner.var not in self.changing:
-                        env = {**env, inner.var: substitute(inner.value, env)}
+                    if self.is_index(inner):
+                        known = {**known, inner.var: substitute(inner.value, known)}
             case If():
                 before = self.present
                 ends = [] if stmt.orelse is not None else list(before)
@@ -120,9 +128,13 @@ class Phases:
         self.add(loop.body, {**env, loop.var: var + loop.step})
         self.present = last if extent_of(loop) else [*before, *last]
 
+    def is_index(self, stmt: Stmt) -> TypeGuard[Declare]:
+        """Whether a statement declares a register of one index."""
+        return isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in self.changing
+
     def kept(self, stmt: Stmt, env: _Env) -> Stmt:
         """A statement of the present phase; nothing, where it touches no memory that something writes."""
-        touched = self.written.intersection(written(stmt) | read(stmt))
+        touched = self.is_index(stmt) or self.written.intersection(written(stmt) | read(stmt))
         return map_exprs(stmt, lambda e: substitute(e, env)) if touched else Block(())
 
 
@@ -142,25 +154,46 @@ def _always(stmt: Stmt) -> bool:
             return isinstance(stmt, Sync) or any(map(_always, stmts_of(stmt) if isinstance(stmt, Block) else ()))
 
 
-def _is_divided(loop: For) -> bool:
-    """Whether conditions or loops around a barrier may differ between the threads."""
-    own = {loop.var}
+def _is_divided(loop: For, *, warp: bool) -> bool:
+    """Whether control around a barrier may differ between the threads, or that around what a warp computes in one."""
+    own: set[Var] = set()
+    spread = _Spread(loop.var, own, warp)
     while True:
         size = len(own)
-        divided = _spread(loop.body, own, under=False)
+        divided = spread.over(loop.body, under=warp and extent_of(loop) % WARP != 0)
         if len(own) == size:
             return divided
 
 
-def _spread(stmt: Stmt, own: set[Var], *, under: bool) -> bool:
-    """Add the registers that may differ between threads to `own`; whether a barrier is under what differs."""
-    differs = any(
-        n in own if isinstance(n, Var) else isinstance(n, Load) and n.buffer.scope == "stack"
-        for e in stmt_exprs(stmt)
-        for n in walk(e)
-    )
-    if isinstance(stmt, (For, Declare, Assign)) and (under or differs):
-        own.add(stmt.var)
-    under = under or (differs and isinstance(stmt, (For, While, If)))
-    found = [_spread(s, own, under=under) for s in stmt_children(stmt)]
-    return any(found) or (under and isinstance(stmt, Sync))
+@frozen(eq=False)
+class _Spread:
+    """Follows what differs between threads.
+
+    own    registers that may
+    warp   whether only threads of one warp are compared, else those of a block
+    """
+
+    thread: Var
+    own: set[Var]
+    warp: bool
+
+    def over(self, stmt: Stmt, *, under: bool) -> bool:
+        """Add the registers that a statement sets; whether threads meet in it under what differs."""
+        differs = any(map(self.differs, stmt_exprs(stmt)))
+        if isinstance(stmt, (For, Declare, Assign)) and (under or differs):
+            self.own.add(stmt.var)
+        met = warp_call(stmt) is not None if self.warp else isinstance(stmt, Sync)
+        under = under or (differs and isinstance(stmt, (For, While, If)))
+        found = [self.over(s, under=under) for s in stmt_children(stmt)]
+        return any(found) or (under and met)
+
+    def differs(self, expr: Expr) -> bool:
+        """Whether a value may differ; that of t // 32 and t < 64 does not in a warp."""
+        match expr:
+            case Var():
+                return expr is self.thread or expr in self.own
+            case Load() if expr.buffer.scope == "stack":
+                return True
+            case Binary(a=a, b=Const(value=n), op="floordiv" | "lt" | "ge") if a is self.thread and n % WARP == 0:
+                return not self.warp
+        return any(map(self.differs, operands(expr)))

@@ -14,7 +14,7 @@ from aotc.tir import Buffer, Expr, Target, Var, graph, simplify_stmt, te
 from aotc.tir.loops.nest import copied, hoist_invariants, optimized, substituted
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
-from aotc.tir.schedule.contraction import build_contraction, by_blocks
+from aotc.tir.schedule.contraction import build_contraction, by_warps
 from aotc.tir.schedule.stages.body import Slot
 from aotc.tir.schedule.stages.grouping import Group, Stage, form_groups, form_stages
 from aotc.tir.schedule.stages.inline import plan_storage
@@ -34,7 +34,7 @@ class Lowering:
         plan = plan_storage(outputs, target)
         self.builder = KernelBuilder(plan, target)
         self.stages = form_stages(plan)
-        self.groups = form_groups(self.stages, plan)
+        self.groups = form_groups(self.stages, plan, target)
         self.chains = find_chains(plan, self.groups, outputs)
         self.input_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in inputs)
         self.output_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in outputs)
@@ -134,7 +134,7 @@ class Lowering:
                 if isinstance(anchor, te.Winograd):
                     return builder.placed(build_winograd(anchor, a, b, store, builder.target))
                 alone = len(self.stages) == 1 and not self._copies()  # blocks of threads are a kernel's outermost loops
-                nest = by_blocks(anchor, a, b, store, builder.target) if alone else None
+                nest = by_warps(anchor, a, b, store, builder.target) if alone else None
                 return builder.placed(nest or build_contraction(anchor, a, b, store, builder.target))
             case te.Extern():
                 return _extern(builder, anchor.group)

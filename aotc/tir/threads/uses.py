@@ -15,7 +15,16 @@ from functools import cached_property
 from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, stmt_exprs, walk_stmts
 from aotc.tir.expr import mentioned
-from aotc.tir.loops.dependence import Accesses, Ranges, collect, disjoint, is_filled_before_read, loads, outer_assigns
+from aotc.tir.loops.dependence import (
+    Accesses,
+    Ranges,
+    begins_with_filling,
+    collect,
+    disjoint,
+    is_filled_before_read,
+    loads,
+    outer_assigns,
+)
 from aotc.tir.stmt import Store, stmt_children, stmts_of
 
 
@@ -62,8 +71,8 @@ class Uses:
 
     def classify(self, stmts: Sequence[Stmt]) -> None:
         """Scratch is private where a statement of this region fills it and reads it; else one hands it to another."""
-        for buffer in self.kernel.workspace:
-            if buffer.private and any(all(buffer in found for found in self.buffers(s)) for s in stmts):
+        for buffer in (b for b in self.kernel.workspace if b.private):
+            if any(buffer in self.buffers(s)[0] and begins_with_filling(buffer, s) for s in stmts):
                 self.private.add(buffer)
 
     def is_local(self, buffer: Buffer) -> bool:

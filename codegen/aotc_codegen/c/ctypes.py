@@ -54,7 +54,8 @@ def _float_literal(value: float, dtype: DType) -> str:
         sign, cast = "-" if value < 0 else "", "(double)" if double else ""
         return f"{sign}{cast}{'NAN' if math.isnan(value) else 'INFINITY'}"
     number = np.float64(value) if double else np.float32(value)
-    text = str(number)  # the shortest decimal that reads back as the same number
+    # the shortest decimal that reads back as the same number
+    text = str(number)
     if "." not in text and "e" not in text:
         text += ".0"
     return text if double else f"{text}f"

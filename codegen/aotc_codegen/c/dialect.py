@@ -55,7 +55,8 @@ class Dialect:
                    `threads` a block of a device has
     restrict       in front of the name of a pointer to memory that is reached through
                    no other one
-    array          the declaration of a local array, without its initial value
+    array          the declaration of a local array, without its initial value, from a
+                   multiple of `align` bytes on where the language asks for that
     shared         that of an array which the threads of a block share, from a multiple of
                    `align` bytes on
     launched       the number of a block or thread by the kind of its loop, where a
@@ -66,6 +67,8 @@ class Dialect:
     part, parts    which thread of a team this is, and how many there are
     barrier        the statement where the threads of a team wait for each other
     launch         the statement that runs a kernel, from its `name` and `arguments`
+    move           the statement that copies some elements (`lanes`) at once, from a multiple
+                   of their bytes to another one; "" where vectors do
     functions      those of the library whose results are exact or rounded once, by the names of `aotc.tir`
     single         behind the names of those for float32
     reserved       what kernels call nothing of their own: keywords, functions of
@@ -89,6 +92,7 @@ class Dialect:
     parts: str = "team->parts"
     barrier: str = "AOTC_TEAM_SYNC(team);"
     launch: str = "{name}({arguments});"
+    move: str = ""
     functions: Mapping[str, str] = field(default_factory=lambda: _MATH)
     single: str = "f"
     reserved: frozenset[str] = KEYWORDS | _LIBRARY | frozenset(_MATH.values())
@@ -158,11 +162,12 @@ CUDA: Final = replace(
     index="int",
     kernel='extern "C" __global__ void __launch_bounds__({threads}) {name}({parameters})',
     restrict="__restrict__ ",
-    array="{type} {name}[{size}]",
+    array="__align__({align}) {type} {name}[{size}]",
     shared="__shared__ __align__({align}) {type} {name}[{size}]",
     launched={"block": "(int)blockIdx.x", "thread": "(int)threadIdx.x"},
     inline="static __device__ __forceinline__",
     barrier="__syncthreads();",
+    move="aotc_move<{lanes}>({to}, {source})",
 )
 #: The dialects by the names that targets give.
 DIALECTS: Final = {dialect.name: dialect for dialect in (C99, GNU_C, CUDA)}

@@ -61,6 +61,9 @@ def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
         case tir.Pack():
             parts = tuple(found for part in expr.parts if (found := _in_memory(scope, part)) is not None)
             return tir.Pack(parts) if len(parts) == expr.lanes else None
+        case tir.Select(a=tir.Load() as a, b=tir.Const() as b) if b == tir.Const(0.0, b.dtype):
+            stored = replace(a, buffer=scope.bits_of(a.buffer))
+            return tir.Select(expr.cond, stored, tir.Const(0, stored.dtype))
     return None
 
 
@@ -138,8 +141,8 @@ def _number(scope: Scope, expr: tir.Expr) -> Piece:
         case tir.Bitcast():
             return _bitcast(scope, expr)
         case tir.Select():
-            cond, a, b = (value(scope, e, level) for e, level in ((expr.cond, OR), (expr.a, OR), (expr.b, TERNARY)))
-            return Piece(f"{cond} ? {a} : {b}", TERNARY)
+            cond, a = value(scope, expr.cond, OR), value(scope, expr.a, OR)
+            return Piece(f"{cond} ? {a} : {value(scope, expr.b, TERNARY)}", TERNARY)
         case tir.Unary():
             return _unary(scope, expr)
         case tir.Binary():
@@ -253,7 +256,9 @@ def _bitcast(scope: Scope, expr: tir.Bitcast) -> Piece:
         return Piece(f"aotc_from_bits{kind}({inner if source == bits else f'({scope.dialect.types[bits]}){inner}'})")
     if source.is_float:
         inner = f"aotc_bits{kind}({value(scope, expr.a)})"
-    return Piece(inner) if source.is_float and dtype == bits else Piece(f"({scope.dialect.types[dtype]}){inner}", UNARY)
+    if source.is_float and dtype == bits:
+        return Piece(inner)
+    return Piece(f"({scope.dialect.types[dtype]}){inner}", UNARY)
 
 
 def _wrapped(scope: Scope, dtype: DType, text: str) -> str:
@@ -311,7 +316,8 @@ def _logical(scope: Scope, expr: tir.Binary) -> Piece:
 
     def side(e: tir.Expr) -> str:
         same = isinstance(e, tir.Binary) and e.dtype.is_bool and e.op == expr.op
-        return value(scope, e, level if same else EQUALITY)  # gcc wants && inside || in parentheses
+        # gcc wants && inside || in parentheses
+        return value(scope, e, level if same else EQUALITY)
 
     return Piece(f"{side(expr.a)} {symbol} {side(expr.b)}", level)
 

@@ -14,6 +14,9 @@ from aotc.tir.target import Target
 #: Vectors and multiply-adds are those of the program: compilers choose addresses, registers and the order of work.
 OPTIMISE: Final = ("-O2", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=off")
 
+#: For nvcc and NVRTC: each operation is rounded by itself, as in C; a multiply-add is one where the program says so.
+ON_DEVICES: Final = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17")
+
 
 def cflags(target: Target) -> tuple[str, ...]:
     """Flags of gcc and clang for kernels."""

@@ -74,6 +74,7 @@ def _text(outer: Scope, called: str, function: Function) -> str:
     result = value(scope, function.result)
     result_type = register_type(scope, Var("result", function.result.dtype, function.result.lanes))
     head = f"{outer.dialect.inline} {result_type} {called}({parameters})"
-    define(scope)  # what it calls itself stands before it
+    # what it calls itself stands before it
+    define(scope)
     outer.vectors.update(scope.vectors)
     return f"{head} {{\n{''.join(lines)}  return {result};\n}}\n"

@@ -163,7 +163,8 @@ def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]
             kind = "v4sf" if value == "float32" else "v2df"
             yield "aarch64", f"aarch64_{what}{kind}({operands})"
     if size == 64:
-        if what == "fma":  # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
+        if what == "fma":
+            # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
             unsigned = masked.replace("-1", "65535")
             yield "AVX512F clang", f"ia32_{name}512_mask({operands}, {unsigned})"
         yield "AVX512F", f"ia32_{name}512_mask({operands}, {masked})"
@@ -294,7 +295,8 @@ class Helpers:
         name = f"aotc_{what}{kind}"
         if name not in self.definitions:
             row, names = _definition(what, dtype, lanes), {}
-            for use in row.uses:  # which come first
+            for use in row.uses:
+                # which come first
                 names[use] = self.use(use, dtype, lanes)
             vector = self._vector_words(dtype, lanes) if lanes > 1 else {}
             self.definitions[name] = Template(row.text).substitute(self._words(dtype) | vector, name=name, **names)

@@ -47,7 +47,8 @@ class Params:
             raw = packed(storage).reshape(-1).view(np.uint8)
             others = alike.setdefault((str(storage.dtype), raw[:_BEGIN].tobytes(), raw.size), [])
             home = next((s for s in others if self._pieces[s][0] == raw.data), storage)
-            self._home[storage] = home  # equal constants are stored once
+            # equal constants are stored once
+            self._home[storage] = home
             if home is storage:
                 others.append(storage)
                 self._pieces[storage] = raw.data, bytes(-storage.nbytes % ALIGN)

@@ -15,6 +15,7 @@ from typing import Final
 from aotc.ir import DType, assert_never, frozen
 from aotc.tir import Buffer, Load, Var, bounds, launch_of
 from aotc.tir import stmt as tir
+from aotc.tir.expr import Select
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.expressions import address, assigned, bits, index, no_word, place, register_type, spelled, value
@@ -27,6 +28,8 @@ from aotc_codegen.c.vectors import Vectors
 
 #: Bytes of a stack array that is zero at first.
 SMALL_ARRAY: Final = 64
+#: Bytes that arrays of devices are aligned to at most: what one access moves.
+MOST_ALIGNED: Final = 16
 
 
 @frozen
@@ -65,7 +68,8 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
         start = " = {0}" if buffer.nbytes <= SMALL_ARRAY and buffer.scope == "stack" else ""
         array = dialect.shared if buffer.scope == "shared" else dialect.array
         words = {"type": dialect.types[buffer.dtype], "name": scope.name(buffer), "size": max(1, buffer.size)}
-        lines.append(f"  {array.format(**words, align=buffer.align)}{start};")
+        align = max(min(buffer.align, MOST_ALIGNED), buffer.dtype.itemsize)
+        lines.append(f"  {array.format(**words, align=align)}{start};")
     used = tir.changed(body) | {n.buffer for n in tir.nodes(body) if isinstance(n, Load)}
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.local) if b not in used]
     lines += _block(scope, body, 1)
@@ -133,12 +137,15 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
             return [f"{pad}{scope.name(stmt.var)} = {assigned(scope, stmt.var, stmt.value)};"]
         case tir.Sync():
             return [f"{pad}{scope.dialect.barrier}"]
+        case tir.Wait():
+            return [f"{pad}{spelled(scope, 'wait', DType('int32'), 1).format(stmt.groups)};"]
         case _:
             assert_never(stmt)
 
 
 def _declare(scope: Scope, stmt: tir.Declare) -> str:
-    made = assigned(scope, stmt.var, stmt.value)  # before the name: it cannot mention the register
+    # before the name: it cannot mention the register
+    made = assigned(scope, stmt.var, stmt.value)
     if stmt.var in scope.indices.fixed:
         scope.ranges[stmt.var] = bounds(stmt.value, scope.ranges)
     return f"{register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made}"
@@ -168,8 +175,30 @@ def _intrinsic(scope: Scope, stmt: tir.Intrinsic) -> str:
 
 def _store(scope: Scope, stmt: tir.Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
+    if stmt.asynchronous:
+        return _copy(scope, stmt)
+    if lanes > 1 and (call := tir.warp_call(stmt)) is not None:
+        operands = [
+            address(scope, a.buffer, a.index) if isinstance(a, Load) and a.lanes > 1 else value(scope, a)
+            for a in call.args
+        ]
+        made = spelled(scope, call.name, dtype, lanes)
+        return made.format(address(scope, stmt.buffer, stmt.index), *operands)
     buffer = scope.bits_of(stmt.buffer) if dtype.is_narrow_float else stmt.buffer
+    if lanes > 1 and scope.dialect.move and isinstance(stmt.value, Load):
+        source = address(scope, stmt.value.buffer, stmt.value.index)
+        return scope.dialect.move.format(lanes=lanes, to=address(scope, buffer, stmt.index), source=source)
     return f"{place(scope, buffer, stmt.index, lanes)} = {_stored(scope, stmt)}"
+
+
+def _copy(scope: Scope, stmt: tir.Store) -> str:
+    source, inside = stmt.value, "true"
+    if isinstance(source, Select):
+        inside, source = value(scope, source.cond), source.a
+    assert isinstance(source, Load)
+    ends = address(scope, stmt.buffer, stmt.index), address(scope, source.buffer, source.index)
+    size = source.lanes * source.dtype.itemsize
+    return spelled(scope, "copy_async", source.dtype, source.lanes).format(*ends, size, inside)
 
 
 def _stored(scope: Scope, store: tir.Store) -> str:
@@ -181,7 +210,8 @@ def _stored(scope: Scope, store: tir.Store) -> str:
     if source.lanes > 1:
         return value(scope, source)
     if isinstance(source, Load) and is_small(dtype):
-        return place(scope, source.buffer, source.index, 1)  # bits are copied
+        # bits are copied
+        return place(scope, source.buffer, source.index, 1)
     if dtype.is_bool:
         return f"({scope.dialect.types[dtype]}){value(scope, source, UNARY)}"
     if is_small(dtype):

@@ -222,6 +222,7 @@ class _Project:
         libraries = "-lm -pthread" if self.team else "-lm"
         self.common |= {"flagged": flagged, "sources": sources, "libraries": libraries}
         small, name = self.params.small, self.name
+        self.common |= shared_build(self.common, "C", self.common["runtime"])
         self.add(
             "Makefile",
             loaded=[f"{name}_entry", f"{name}_threads"] if self.team else [f"{name}_entry"],
@@ -242,6 +243,19 @@ class _Project:
         names = [", ".join(t.argument for t in side) for side in (self.inputs, self.outputs)]
         compiler = "a C99 compiler" if self.target.is_scalar else "gcc or clang"
         self.add("README.md", input_list=names[0] or "0", output_list=names[1], compiler=compiler)
+
+
+def shared_build(common: Mapping[str, Any], languages: str, libraries: Sequence[str], *headers: str) -> dict[str, str]:
+    """The parts of build files that are equal for processors and GPUs.
+
+    libraries   that are installed beside the model's, with aotc.h and more headers
+    """
+    included = " ".join(f"include/{header}" for header in ("aotc.h", *headers))
+    return {
+        "link": render("link.mk", **common),
+        "begin": render("begin.cmake", **common, languages=languages),
+        "end": render("end.cmake", **common, installed=libraries, headers=included),
+    }
 
 
 def emit(

@@ -81,7 +81,8 @@ def tensors_of(program: Program) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _tensors(role: str, storages: Iterable[Storage], prefix: str) -> list[Tensor]:
-    names = Names(any_case=True)  # macros are made of them
+    # macros are made of them
+    names = Names(any_case=True)
     idents = {s: names.fresh(s.name) for s in storages}
     return [
         Tensor(role, number, f"{name}_" if name.startswith(prefix) else name, s)

@@ -64,7 +64,8 @@ class Vectors:
                 return Piece(self.scope.name(expr))
             case tir.Const() | tir.Broadcast():
                 return self.repeated(expr)
-            case tir.Load():  # of elements apart from each other: one by one
+            case tir.Load():
+                # of elements apart from each other: one by one
                 places = (expr.index + k * expr.stride for k in range(expr.lanes))
                 return self.packed(tir.Pack(tuple(tir.Load(expr.buffer, place) for place in places)))
             case tir.Pack():
@@ -186,7 +187,8 @@ class Vectors:
             case tir.Const():
                 return self.helper("splat", dtype, lanes, str(-int(expr.value))).text
             case tir.Broadcast():
-                kind = f"({self.scope.dialect.types[dtype]})" if bits < 32 else ""  # C computes in int
+                # C computes in int
+                kind = f"({self.scope.dialect.types[dtype]})" if bits < 32 else ""
                 return self.helper("splat", dtype, lanes, f"{kind}-({self.value(expr.a)})").text
             case tir.Pack():
                 kind = self.scope.dialect.types[dtype]

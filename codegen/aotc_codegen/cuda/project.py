@@ -10,6 +10,7 @@ Building the project takes a C compiler alone: the code for devices lies beside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from aotc_runtime_c import cuda_sources
 from aotc.ir import AotcError, frozen, refusals
 from aotc.tir import Target, launch_of
 from aotc.tir.plan.program import Program
+from aotc_codegen.c.flags import ON_DEVICES
 from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.metadata import describe, write_metadata
 from aotc_codegen.c.params import Params
@@ -29,9 +31,11 @@ from aotc_codegen.c.project import (
     model_words,
     require_name,
     runtime_files,
+    shared_build,
     write_files,
 )
 from aotc_codegen.c.templates import render
+from aotc_codegen.cuda.resources import occupancy, resident, resources
 from aotc_codegen.cuda.schedule import Tables, tables
 from aotc_codegen.cuda.source import device_source, print_device_kernels
 
@@ -57,10 +61,19 @@ class Image:
         return f"{self.symbol}.{'ptx' if self.name.startswith(PTX) else 'cubin'}"
 
     @property
+    def number(self) -> int:
+        """The compute capability, 80 for 8.0."""
+        return int(self.name.removeprefix(MACHINE).removeprefix(PTX))
+
+    @property
+    def nvcc(self) -> str:
+        """How nvcc is asked for it."""
+        return f"{'-ptx' if self.name.startswith(PTX) else '-cubin'} -arch={self.name}"
+
+    @property
     def row(self) -> str:
         """The entry of the table of images."""
-        number = self.name.removeprefix(MACHINE).removeprefix(PTX)
-        return f"{{{number}, {int(self.name.startswith(PTX))}, {self.symbol}, {self.symbol}_end}},"
+        return f"{{{self.number}, {int(self.name.startswith(PTX))}, {self.symbol}, {self.symbol}_end}},"
 
 
 def device_text(program: Program, target: Target) -> tuple[PrintedKernels, str]:
@@ -106,6 +119,7 @@ def emit_device(
         "workspace_align": 1,
         "thread_workspace_bytes": 0,
         "images": found,
+        "nvcc_flags": ON_DEVICES,
         "least_driver": least_driver,
         "runtime": _RUNTIME,
     }
@@ -114,9 +128,13 @@ def emit_device(
         launch = launch_of(step.kernel)
         assert launch is not None
         row |= {"grid": launch.grid, "block": launch.block, "shared_bytes": launch.shared_bytes}
-    code = {image.name: len(image.data) for image in found}
     metadata |= {"numerics": numerics, "passes": list(passes)}
-    metadata["device"] = {"least_driver": f"{least_driver // 1000}.{least_driver % 1000 // 10}", "code_bytes": code}
+    blocks = {row["kernel"]: row["block"] for row in metadata["steps"]}
+    metadata["device"] = {
+        "least_driver": f"{least_driver // 1000}.{least_driver % 1000 // 10}",
+        "code_bytes": {image.name: len(image.data) for image in found},
+        "kernels": {image.name: kernels for image in found if (kernels := _kernels(image, blocks))},
+    }
     files = _files(common, tables(program, printed, params))
     files[f"src/{program.name}.cu"] = text
     files[f"src/{program.name}_params.bin"] = params.blob()
@@ -128,11 +146,24 @@ def emit_device(
     return metadata
 
 
+def _kernels(image: Image, blocks: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:
+    """What the kernels take of a device, by name, and how much of a processor blocks of so many threads occupy."""
+    return {
+        name: {
+            **asdict(found),
+            "resident_blocks": resident(found, blocks[name], image.number),
+            "occupancy": occupancy(found, blocks[name], image.number),
+        }
+        for name, found in resources(image.data).items()
+    }
+
+
 def _files(common: Mapping[str, Any], rows: Tables) -> dict[str, Content]:
     """What the host compiles and reads."""
     name = common["name"]
     isas = {"num_isas": "0", "isa_fields": ["NULL"] * 3}
     session = {"scratch": (), "memory": render("main_session.c", **common), "arena": "open_session()"}
+    common = {**common, **shared_build(common, "C ASM", ("aotc_rt", "aotc_cuda"), "aotc_cuda.h")}
     return {
         f"include/{name}.h": render("model.h", **common, header="aotc_cuda.h", run_note=render("session.h", **common)),
         f"src/{name}.c": render("device.c", **common, rows=rows, tables=render("tables.c", **common, **isas)),

@@ -82,7 +82,8 @@ def edges(program: Program) -> list[tuple[int, ...]]:
     """
     pieces = _Pieces(program)
     found: list[tuple[int, ...]] = []
-    behind: list[int] = []  # for each step all that are known to have ended before it, as bits
+    # for each step all that are known to have ended before it, as bits
+    behind: list[int] = []
     for number in range(len(program.steps)):
         kept, covered = [], 0
         for other in sorted(pieces.touch(number), reverse=True):

@@ -46,17 +46,19 @@ struct Index {
 };
 
 /* What each lane of a warp has given. */
-struct Lanes {
-  uint64_t value[32];
+struct alignas(8) Lanes {
+  unsigned char value[32][24];
 };
 
 /* Where threads of a block meet; `thread` is the one that calls. */
 struct Meeting {
   void (*barrier)(unsigned thread);
-  const Lanes *(*exchange)(unsigned thread, unsigned mask, uint64_t value);
+  const Lanes *(*exchange)(unsigned thread, unsigned mask, const void *value,
+                           size_t bytes);
   void (*copy)(unsigned thread, void *to, const void *from, size_t bytes);
   void (*commit)(unsigned thread);
   void (*wait)(unsigned thread, unsigned groups);
+  void (*fail)(const char *why);
 };
 
 /* Threads of one block: first, first + step, ..., `count` of them. */
@@ -133,24 +135,41 @@ static inline void barrier() {
   threadIdx = me;
 }
 
-static inline const Lanes *exchange(unsigned mask, uint64_t value) {
+/* What all lanes give, which is the next one's to change. */
+template <class Type>
+inline const Lanes *exchange(unsigned mask, const Type &value) {
+  static_assert(sizeof value <= sizeof Lanes().value[0], "a few registers");
   const Index me = threadIdx;
-  const Lanes *found = meeting->exchange(me.x, mask, value);
+  const Lanes *found = meeting->exchange(me.x, mask, &value, sizeof value);
   threadIdx = me;
   return found;
+}
+
+/* Numbers by their bits. */
+static inline float of_float32(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+static inline float of_float16(unsigned bits) {
+  uint32_t wide = (bits & 0x7fff) << 13;
+  if (wide >= 0x0f800000) wide |= 0x7f800000; /* infinity, or no number */
+  float value = of_float32(wide);
+  if (wide < 0x0f800000) value *= 0x1p112f;
+  return bits & 0x8000 ? -value : value;
+}
+static inline float of_bfloat16(unsigned bits) {
+  return of_float32(bits << 16);
 }
 
 /* What the lane `from` gives; `value` itself where that is no lane of ours. */
 template <class Type>
 inline Type shuffle(unsigned mask, Type value, int from, int width) {
-  static_assert(sizeof value <= sizeof(uint64_t), "a register or two");
-  uint64_t bits = 0;
-  memcpy(&bits, &value, sizeof value);
-  const Lanes *lanes = exchange(mask, bits);
+  const Lanes *lanes = exchange(mask, value);
   const int lane = int(threadIdx.x % 32);
   const int begin = lane / width * width;
   if (from >= begin && from < begin + width)
-    memcpy(&value, &lanes->value[from], sizeof value);
+    memcpy(&value, lanes->value[from], sizeof value);
   return value;
 }
 
@@ -222,18 +241,25 @@ inline Type __shfl_up_sync(unsigned mask, Type value, unsigned by,
 
 /* --- what the text calls instead of instructions that C++ has no name for */
 
+/* Some elements at once, from a multiple of their bytes to another one. */
+template <int lanes, class Type>
+inline void aotc_move(Type *to, const Type *from) {
+  constexpr size_t bytes = lanes * sizeof(Type);
+  if ((uintptr_t(to) | uintptr_t(from)) % bytes != 0)
+    aotc_emulator::meeting->fail("an access of several elements does not begin "
+                                 "at a multiple of their bytes");
+  memcpy(to, from, bytes);
+}
+
 /* Asynchronous copies: NaN (bytes 0xff) until the thread has waited. */
-static inline void aotc_copy16(void *to, const void *from) {
-  aotc_emulator::meeting->copy(threadIdx.x, to, from, 16);
+template <int bytes>
+inline void aotc_copy(void *to, const void *from, bool inside = true) {
+  static const unsigned char zeros[bytes] = {0};
+  aotc_emulator::meeting->copy(threadIdx.x, to, inside ? from : zeros, bytes);
 }
-static inline void aotc_copy4(void *to, const void *from) {
-  aotc_emulator::meeting->copy(threadIdx.x, to, from, 4);
-}
-static inline void aotc_copy_commit() {
+/* Ends a group of copies; waits until all but the latest ones have landed. */
+template <int groups> inline void aotc_wait() {
   aotc_emulator::meeting->commit(threadIdx.x);
-}
-/* Waits until all but the latest `groups` groups of copies have landed. */
-template <int groups> inline void aotc_copy_wait() {
   aotc_emulator::meeting->wait(threadIdx.x, unsigned(groups));
 }
 

@@ -164,11 +164,15 @@ class Worker {
 public:
   void work(Launch &launch);
   void barrier(unsigned thread);
-  const Lanes *exchange(unsigned thread, unsigned mask, uint64_t value);
+  const Lanes *exchange(unsigned thread, unsigned mask, const void *value,
+                        size_t bytes);
   Fiber &fiber(unsigned thread) {
     return fibers_[thread];
   }
   void run_current();
+  void fail(const char *why) {
+    launch_->fail(why);
+  }
 
 private:
   void run_block(unsigned block);
@@ -237,7 +241,8 @@ void Worker::barrier(unsigned thread) {
   wait(current_, State::at_barrier);
 }
 
-const Lanes *Worker::exchange(unsigned thread, unsigned mask, uint64_t value) {
+const Lanes *Worker::exchange(unsigned thread, unsigned mask, const void *value,
+                              size_t bytes) {
   const unsigned lane = thread % warp_size;
   Fiber &fiber = fibers_[current_];
   if (mask != ~0u || thread - lane + warp_size > launch_->threads)
@@ -247,7 +252,7 @@ const Lanes *Worker::exchange(unsigned thread, unsigned mask, uint64_t value) {
                   " comes to an instruction that others of its warp do not");
   /* Two in turn: a lane may give again before others have looked. */
   Lanes &lanes = lanes_[thread / warp_size][fiber.exchanges++ % 2];
-  lanes.value[lane] = value;
+  memcpy(lanes.value[lane], value, bytes);
   wait(current_, State::at_warp);
   return &lanes;
 }
@@ -336,8 +341,8 @@ void Worker::work(Launch &launch) {
 
 const Meeting meeting = {
     [](unsigned thread) { worker->barrier(thread); },
-    [](unsigned thread, unsigned mask, uint64_t value) {
-      return worker->exchange(thread, mask, value);
+    [](unsigned thread, unsigned mask, const void *value, size_t bytes) {
+      return worker->exchange(thread, mask, value, bytes);
     },
     [](unsigned thread, void *to, const void *from, size_t bytes) {
       memset(to, poison, bytes);
@@ -359,6 +364,7 @@ const Meeting meeting = {
           memcpy(copies[k].to, copies[k].from, copies[k].bytes);
       copies.erase(copies.begin(), copies.begin() + ptrdiff_t(k));
     },
+    [](const char *why) { worker->fail(why); },
 };
 
 /* --- threads of the host */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <chrono>
 #include <thread>
 
 extern "C" const char *aotc_emulator_launch(const aotc_emulator::Kernel *kernel,
@@ -113,7 +114,11 @@ bool Device::step(CUstream stream) {
     return false;
   stream->waiting.pop_front();
   if (work.run && error == SUCCESS) work.run();
-  if (work.reached != nullptr) work.reached->reached = work.number;
+  if (work.reached != nullptr) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    work.reached->reached = work.number;
+    work.reached->seconds = std::chrono::duration<double>(now).count();
+  }
   return true;
 }
 

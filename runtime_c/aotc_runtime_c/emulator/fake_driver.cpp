@@ -46,8 +46,7 @@ struct CUgraph_st {
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
 };
 struct CUgraphExec_st {
-  std::vector<CUgraphNode> order;
-  std::map<CUgraphNode, Launch> launches;
+  std::vector<std::pair<CUgraphNode, Launch>> order;
 };
 
 namespace {
@@ -72,37 +71,44 @@ CUstream stream_of(CUstream stream) {
   return uintptr_t(stream) <= 2 ? &device.default_stream : stream;
 }
 
-CUresult put(CUstream stream, std::function<int()> run) {
+/* What a call does while nobody else calls the device ... */
+template <class Action> CUresult alone(Action action) {
   const Guard guard(device.lock);
-  if (const int problem = obstacle()) return result(problem);
-  Work work;
-  work.run = std::move(run);
-  stream_of(stream)->waiting.push_back(std::move(work));
-  return result(SUCCESS);
+  return CUresult(action());
+}
+
+/* ... and where nothing stands against it. */
+template <class Action> CUresult inside(Action action) {
+  return alone([&] {
+    const int problem = obstacle();
+    return problem != SUCCESS ? problem : int(action());
+  });
+}
+
+CUresult put(CUstream stream, std::function<int()> run) {
+  return inside([&] {
+    stream_of(stream)->waiting.push_back({std::move(run), nullptr, nullptr, 0});
+    return SUCCESS;
+  });
 }
 
 /* A launch as the driver keeps it; false for one that no device takes. */
-bool make_launch(Launch &made, CUfunction function, const unsigned (&grid)[3],
-                 const unsigned (&block)[3], unsigned shared, void **values) {
-  const bool fits = grid[0] > 0 && block[0] > 0 &&
-                    block[0] <= fake::max_threads && grid[0] <= INT_MAX &&
-                    shared <= function->shared_bytes;
-  const bool flat = grid[1] * grid[2] * block[1] * block[2] == 1;
-  if (!fits || !flat) return false;
-  made = {function, grid[0], block[0], shared, {}};
-  const aotc_emulator::Kernel &kernel = *function->kernel;
+bool make_launch(Launch &made, const CUDA_KERNEL_NODE_PARAMS_v2 &given) {
+  const unsigned blocks = given.gridDimX, threads = given.blockDimX;
+  const bool fits = blocks > 0 && threads > 0 && threads <= fake::max_threads &&
+                    blocks <= INT_MAX &&
+                    given.sharedMemBytes <= given.func->shared_bytes;
+  if (!fits ||
+      given.gridDimY * given.gridDimZ * given.blockDimY * given.blockDimZ != 1)
+    return false;
+  made = {given.func, blocks, threads, given.sharedMemBytes, {}};
+  const aotc_emulator::Kernel &kernel = *given.func->kernel;
   for (unsigned k = 0; k < kernel.parameters; ++k) {
-    const auto *const begin = static_cast<const unsigned char *>(values[k]);
+    const auto *const begin =
+        static_cast<const unsigned char *>(given.kernelParams[k]);
     made.values.emplace_back(begin, begin + kernel.bytes[k]);
   }
   return true;
-}
-
-bool make_launch(Launch &made, const CUDA_KERNEL_NODE_PARAMS_v2 &given) {
-  return make_launch(made, given.func,
-                     {given.gridDimX, given.gridDimY, given.gridDimZ},
-                     {given.blockDimX, given.blockDimY, given.blockDimZ},
-                     given.sharedMemBytes, given.kernelParams);
 }
 
 /* --- code */
@@ -154,7 +160,7 @@ CUresult cuGetErrorName(CUresult error, const char **name) {
   switch (int(error)) {
 #define NAME(name_, value)                                                     \
   case value: *name = "CUDA_" #name_; return result(SUCCESS);
-    ERRORS(NAME)
+    DRIVER_RESULTS(NAME)
 #undef NAME
   default: *name = nullptr; return result(ERROR_INVALID_VALUE);
   }
@@ -171,48 +177,38 @@ CUresult cuDeviceGet(CUdevice *found, int number) {
   return result(exists ? SUCCESS : ERROR_INVALID_DEVICE);
 }
 
-CUresult cuDeviceGetName(char *name, int bytes, CUdevice) {
-  snprintf(name, size_t(bytes), "emulated");
-  return result(SUCCESS);
-}
-
 CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute,
                               CUdevice) {
   const int arch = int(setting("AOTC_FAKE_ARCH", 80));
-  switch (int(attribute)) {
-  case MAX_THREADS: *value = int(fake::max_threads); break;
-  case MAX_SHARED_BYTES: *value = int(fake::shared_bytes); break;
-  case PROCESSORS: *value = int(fake::processors); break;
-  case CAPABILITY_MAJOR: *value = arch / 10; break;
-  case CAPABILITY_MINOR: *value = arch % 10; break;
-  case MAX_SHARED_BYTES_ON_REQUEST:
-    *value = int(fake::shared_bytes_on_request);
-    break;
-  default: return result(ERROR_INVALID_VALUE);
-  }
+  *value = int(attribute) == CAPABILITY_MAJOR   ? arch / 10
+           : int(attribute) == CAPABILITY_MINOR ? arch % 10
+                                                : 1000; /* some figure */
   return result(SUCCESS);
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
-  const Guard guard(device.lock);
-  *context = &device.context;
-  ++device.context.retained;
-  return result(device.error);
+  return alone([=] {
+    *context = &device.context;
+    ++device.context.retained;
+    return device.error;
+  });
 }
 
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
-  const Guard guard(device.lock);
-  if (device.context.retained == 0) return result(ERROR_INVALID_CONTEXT);
-  --device.context.retained;
-  return result(SUCCESS);
+  return alone([] {
+    if (device.context.retained == 0) return ERROR_INVALID_CONTEXT;
+    --device.context.retained;
+    return SUCCESS;
+  });
 }
 
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
-  const Guard guard(device.lock);
-  if (context != &device.context || context->retained == 0)
-    return result(ERROR_INVALID_CONTEXT);
-  ++entered;
-  return result(SUCCESS);
+  return alone([=] {
+    if (context != &device.context || context->retained == 0)
+      return ERROR_INVALID_CONTEXT;
+    ++entered;
+    return SUCCESS;
+  });
 }
 
 CUresult cuCtxPopCurrent_v2(CUcontext *context) {
@@ -223,29 +219,28 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 }
 
 CUresult cuCtxSynchronize(void) {
-  const Guard guard(device.lock);
-  return result(device.finish_all());
+  return alone([] { return device.finish_all(); });
 }
 
 /* --- code */
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image) {
-  const Guard guard(device.lock);
-  if (const int problem = obstacle()) return result(problem);
-  const size_t bytes = library_bytes(image);
-  if (bytes == 0) return result(ERROR_NO_BINARY_FOR_GPU);
-  void *const library = load_library(image, bytes);
-  if (library == nullptr) return result(ERROR_INVALID_IMAGE);
-  *module = new CUmod_st{library};
-  return result(SUCCESS);
+  return inside([=] {
+    const size_t bytes = library_bytes(image);
+    if (bytes == 0) return ERROR_NO_BINARY_FOR_GPU;
+    void *const library = load_library(image, bytes);
+    if (library == nullptr) return ERROR_INVALID_IMAGE;
+    *module = new CUmod_st{library};
+    return SUCCESS;
+  });
 }
 
 /* Libraries stay, as work may be put off that runs what is in them. */
 CUresult cuModuleUnload(CUmodule module) {
-  const Guard guard(device.lock);
-  const CUresult finished = result(device.finish_all());
-  delete module;
-  return finished;
+  return alone([=] {
+    delete module;
+    return device.finish_all();
+  });
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module,
@@ -270,79 +265,60 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 /* --- memory */
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-  const Guard guard(device.lock);
-  if (const int problem = obstacle()) return result(problem);
-  return result(bytes == 0 ? ERROR_INVALID_VALUE
-                           : device.allocate(pointer, bytes));
+  return inside([=] {
+    return bytes == 0 ? int(ERROR_INVALID_VALUE)
+                      : device.allocate(pointer, bytes);
+  });
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  const Guard guard(device.lock);
-  if (const int problem = obstacle()) return result(problem);
-  return result(device.release(pointer));
+  return inside([=] { return device.release(pointer); });
 }
 
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
                                CUdeviceptr pointer) {
   const Guard guard(device.lock);
-  if (int(attribute) != MEMORY_TYPE || !device.holds(pointer))
+  const bool of_device = int(attribute) == DEVICE_ORDINAL;
+  if ((int(attribute) != MEMORY_TYPE && !of_device) || !device.holds(pointer))
     return result(ERROR_INVALID_VALUE);
-  const unsigned type = MEMORY_TYPE_DEVICE;
-  memcpy(value, &type, sizeof type);
+  const unsigned found = of_device ? 0 : MEMORY_TYPE_DEVICE;
+  memcpy(value, &found, sizeof found);
   return result(SUCCESS);
 }
 
-CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes,
-                              CUstream stream) {
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                       CUstream stream) {
   void *const target = reinterpret_cast<void *>(uintptr_t(to));
-  return put(stream, [=] { return memcpy(target, from, bytes), SUCCESS; });
-}
-
-CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes,
-                              CUstream stream) {
   const void *const source = reinterpret_cast<void *>(uintptr_t(from));
-  return put(stream, [=] { return memcpy(to, source, bytes), SUCCESS; });
+  return put(stream, [=] { return memcpy(target, source, bytes), SUCCESS; });
 }
 
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) {
-  const CUresult asked = cuMemcpyHtoDAsync_v2(to, from, bytes, nullptr);
-  const Guard guard(device.lock);
-  return int(asked) == SUCCESS ? result(device.finish_all()) : asked;
-}
-
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) {
-  const CUresult asked = cuMemcpyDtoHAsync_v2(to, from, bytes, nullptr);
-  const Guard guard(device.lock);
-  return int(asked) == SUCCESS ? result(device.finish_all()) : asked;
+CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+  const CUresult asked = cuMemcpyAsync(to, from, bytes, nullptr);
+  return int(asked) == SUCCESS ? cuCtxSynchronize() : asked;
 }
 
 /* --- streams and events */
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int) {
-  const Guard guard(device.lock);
-  if (const int problem = obstacle()) return result(problem);
-  device.streams.push_back(*stream = new CUstream_st);
-  return result(SUCCESS);
+  return inside([=] {
+    device.streams.push_back(*stream = new CUstream_st);
+    return SUCCESS;
+  });
 }
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
-  const Guard guard(device.lock);
-  const CUresult finished = result(device.finish(stream));
-  auto &streams = device.streams;
-  streams.erase(std::find(streams.begin(), streams.end(), stream));
-  delete stream;
-  return finished;
+  return alone([=] {
+    const int finished = device.finish(stream);
+    auto &streams = device.streams;
+    streams.erase(std::find(streams.begin(), streams.end(), stream));
+    delete stream;
+    return finished;
+  });
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-  const Guard guard(device.lock);
-  return result(device.finish(stream_of(stream)));
-}
-
-CUresult cuStreamQuery(CUstream stream) {
-  const Guard guard(device.lock);
-  if (!stream_of(stream)->waiting.empty()) return result(ERROR_NOT_READY);
-  return result(device.error);
+  return alone([=] { return device.finish(stream_of(stream)); });
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned int) {
@@ -351,28 +327,28 @@ CUresult cuEventCreate(CUevent *event, unsigned int) {
 }
 
 CUresult cuEventDestroy_v2(CUevent event) {
-  const Guard guard(device.lock);
-  const CUresult finished = result(device.finish_all()); /* all that names it */
+  const CUresult finished = cuCtxSynchronize(); /* all that names it */
   delete event;
   return finished;
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
-  const Guard guard(device.lock);
-  Work work;
-  work.reached = event;
-  work.number = ++event->asked;
-  stream_of(stream)->waiting.push_back(work);
+  return alone([=] {
+    stream_of(stream)->waiting.push_back({{}, nullptr, event, ++event->asked});
+    return SUCCESS;
+  });
+}
+
+CUresult cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end) {
+  *milliseconds = float(1e3 * (end->seconds - begin->seconds));
   return result(SUCCESS);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
-  const Guard guard(device.lock);
-  Work work;
-  work.awaited = event;
-  work.number = event->asked;
-  stream_of(stream)->waiting.push_back(work);
-  return result(SUCCESS);
+  return alone([=] {
+    stream_of(stream)->waiting.push_back({{}, event, nullptr, event->asked});
+    return SUCCESS;
+  });
 }
 
 /* --- launches and graphs */
@@ -381,11 +357,12 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x,
                         unsigned int grid_y, unsigned int grid_z,
                         unsigned int block_x, unsigned int block_y,
                         unsigned int block_z, unsigned int shared,
-                        CUstream stream, void **values, void **) {
+                        CUstream stream, void **values, void **extra) {
   Launch launch;
-  if (!make_launch(launch, function, {grid_x, grid_y, grid_z},
-                   {block_x, block_y, block_z}, shared, values))
-    return result(ERROR_INVALID_VALUE);
+  const bool made =
+      make_launch(launch, {function, grid_x, grid_y, grid_z, block_x, block_y,
+                           block_z, shared, values, extra, nullptr, nullptr});
+  if (!made) return result(ERROR_INVALID_VALUE);
   return put(stream, [launch] { return device.run(launch); });
 }
 
@@ -413,30 +390,25 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph,
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph,
                                      unsigned long long) {
   auto exec = std::make_unique<CUgraphExec_st>();
-  std::vector<CUgraphNode> left;
   std::set<CUgraphNode> done;
-  for (const auto &node : graph->nodes)
-    left.push_back(node.get());
-  const auto may_run = [&](CUgraphNode node) {
+  const auto is_done = [&](CUgraphNode one) { return done.count(one) != 0; };
+  const auto may_run = [&](const auto &node) {
     const auto &before = node->before;
-    return std::all_of(before.begin(), before.end(),
-                       [&](CUgraphNode one) { return done.count(one) != 0; });
+    return !is_done(node.get()) &&
+           std::all_of(before.begin(), before.end(), is_done);
   };
-  while (!left.empty()) {
-    const auto last = std::find_if(left.rbegin(), left.rend(), may_run);
-    if (last == left.rend()) return result(ERROR_INVALID_VALUE); /* a circle */
-    done.insert(*last);
-    exec->order.push_back(*last);
-    exec->launches[*last] = (*last)->launch;
-    left.erase(std::next(last).base());
+  const auto &nodes = graph->nodes; /* each behind those that it waits for */
+  while (done.size() < nodes.size()) {
+    const auto &last = *std::find_if(nodes.rbegin(), nodes.rend(), may_run);
+    done.insert(last.get());
+    exec->order.emplace_back(last.get(), last->launch);
   }
   *made = exec.release();
   return result(SUCCESS);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {
-  const Guard guard(device.lock);
-  const CUresult finished = result(device.finish_all());
+  const CUresult finished = cuCtxSynchronize();
   delete exec;
   return finished;
 }
@@ -444,12 +416,11 @@ CUresult cuGraphExecDestroy(CUgraphExec exec) {
 CUresult
 cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
                                   const CUDA_KERNEL_NODE_PARAMS_v2 *given) {
-  const Guard guard(device.lock);
-  Launch launch;
-  if (exec->launches.count(node) == 0 || !make_launch(launch, *given))
-    return result(ERROR_INVALID_VALUE);
-  exec->launches[node] = launch;
-  return result(SUCCESS);
+  return alone([=] {
+    for (auto &[known, launch] : exec->order)
+      if (known == node && make_launch(launch, *given)) return SUCCESS;
+    return ERROR_INVALID_VALUE;
+  });
 }
 
 CUresult cuGraphUpload(CUgraphExec, CUstream) {
@@ -458,13 +429,9 @@ CUresult cuGraphUpload(CUgraphExec, CUstream) {
 
 /* Nodes that change afterwards are those of later launches. */
 CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  const Guard guard(device.lock);
-  std::vector<Launch> launches;
-  for (CUgraphNode node : exec->order)
-    launches.push_back(exec->launches.at(node));
-  return put(stream, [launches] {
-    for (const Launch &launch : launches)
-      if (device.run(launch) != SUCCESS) break;
+  return put(stream, [order = exec->order] {
+    for (const auto &one : order)
+      if (device.run(one.second) != SUCCESS) break;
     return device.error;
   });
 }

@@ -8,9 +8,9 @@
  *   aotc_cuda_session *session;    // once for each thread
  *   char message[256];
  *   int status = aotc_cuda_open(NAME_program(), 0, &opened, message, 256);
- *   if (status == AOTC_OK) status = aotc_cuda_session_open(opened, &session);
+ *   if (status == AOTC_OK) status = NAME_session_open(opened, &session);
  *   if (status == AOTC_OK) status = NAME_run(&in, &out, session, NULL);
- *   aotc_cuda_session_close(session);
+ *   NAME_session_close(session);
  *   aotc_cuda_close(opened);
  *
  * Opening takes memory on the device and in the host; runs take none.
@@ -109,6 +109,9 @@ typedef struct aotc_cuda_options {
                  * CU_STREAM_LEGACY; NULL: the session's own */
   uint32_t flags;
   uint32_t reserved;
+  void *const *events; /* CUevents that are recorded, the first before the first
+                        * step, each of the others behind a step: kernels run
+                        * one by one then; may be NULL */
 } aotc_cuda_options;
 
 /* Loads the code of a program onto device number `device`, and its weights.
@@ -135,9 +138,9 @@ void aotc_cuda_session_close(aotc_cuda_session *session);
 
 /* Runs the schedule once.  Pointers are in the order of the model's inputs
  * and outputs, aligned to their elements, each of the host's memory or the
- * device's: what lies in the host's is copied.  Of the options `on_step` and
- * `cuda` count; with `on_step` kernels run one by one, each to its end before
- * the next call.
+ * device's: what lies in the host's is copied, and what lies in the device's
+ * at no multiple of 16 bytes.  Of the options `on_step` and `cuda` count; with
+ * `on_step` kernels run one by one, each to its end before the next call.
  *
  * AOTC_OK, or AOTC_ERROR_NULL_ARGUMENT, _ALIGNMENT, _OPTIONS, _POINTER, _BUSY
  * where another thread runs the session, or _CUDA: then outputs have no

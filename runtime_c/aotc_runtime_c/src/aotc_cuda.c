@@ -127,8 +127,8 @@ static CUresult load_code(aotc_cuda *c, const aotc_cuda_image *image) {
   }
   if (p->weights_bytes == 0) return SUCCESS;
   TRY(call->cuMemAlloc_v2(&c->weights, (size_t)p->weights_bytes));
-  TRY(call->cuMemcpyHtoDAsync_v2(c->weights, p->weights,
-                                 (size_t)p->weights_bytes, NULL));
+  TRY(call->cuMemcpyAsync(c->weights, (uintptr_t)p->weights,
+                          (size_t)p->weights_bytes, NULL));
   return call->cuStreamSynchronize(NULL);
 }
 

@@ -43,18 +43,31 @@ typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
 } CUDA_KERNEL_NODE_PARAMS_v2;
 #endif
 
+#define DRIVER_RESULTS(R)                                                      \
+  R(SUCCESS, 0)                                                                \
+  R(ERROR_INVALID_VALUE, 1)                                                    \
+  R(ERROR_OUT_OF_MEMORY, 2)                                                    \
+  R(ERROR_NO_DEVICE, 100)                                                      \
+  R(ERROR_INVALID_DEVICE, 101)                                                 \
+  R(ERROR_INVALID_IMAGE, 200)                                                  \
+  R(ERROR_INVALID_CONTEXT, 201)                                                \
+  R(ERROR_NO_BINARY_FOR_GPU, 209)                                              \
+  R(ERROR_NOT_FOUND, 500)                                                      \
+  R(ERROR_ILLEGAL_ADDRESS, 700)                                                \
+  R(ERROR_LAUNCH_FAILED, 719)
+
 /* Values of the driver's enumerations. */
 enum {
-  SUCCESS = 0,
-  ERROR_OUT_OF_MEMORY = 2,
-  ERROR_NO_DEVICE = 100,
-  ERROR_INVALID_DEVICE = 101,
-  ERROR_NO_BINARY_FOR_GPU = 209,
-  CAPABILITY_MAJOR = 75, /* attributes of a device */
+#define VALUE(name, value) name = value,
+  DRIVER_RESULTS(VALUE)
+#undef VALUE
+      CAPABILITY_MAJOR = 75, /* attributes of a device */
   CAPABILITY_MINOR = 76,
   DYNAMIC_SHARED_BYTES = 8, /* attribute of a function */
   MEMORY_TYPE = 2,          /* attribute of a pointer ... */
-  MEMORY_TYPE_HOST = 1      /* ... and what host memory has there */
+  MEMORY_TYPE_HOST = 1,     /* ... what host memory has there ... */
+  MEMORY_TYPE_DEVICE = 2,   /* ... and that of a device */
+  DEVICE_ORDINAL = 9        /* attribute of a pointer */
 };
 
 #define DRIVER_FUNCTIONS(F)                                                    \
@@ -73,8 +86,7 @@ enum {
   F(cuFuncSetAttribute, (CUfunction, CUfunction_attribute, int))               \
   F(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                    \
   F(cuMemFree_v2, (CUdeviceptr))                                               \
-  F(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream))       \
-  F(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream))             \
+  F(cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))               \
   F(cuPointerGetAttribute, (void *, CUpointer_attribute, CUdeviceptr))         \
   F(cuStreamCreate, (CUstream *, unsigned int))                                \
   F(cuStreamDestroy_v2, (CUstream))                                            \

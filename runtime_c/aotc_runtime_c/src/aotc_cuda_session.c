@@ -19,12 +19,15 @@
 
 /* --- a session */
 
-enum { ROOM_ALIGN = 256 };
+enum {
+  ROOM_ALIGN = 256,
+  TENSOR_ALIGN = 16 /* what kernels rely on */
+};
 
 /* Of the tensors those of the inputs come first. */
 struct aotc_cuda_session {
   aotc_cuda *cuda;
-  CUdeviceptr memory;  /* the arena, then room for tensors in host memory */
+  CUdeviceptr memory;  /* the arena, then room for tensors that are copied */
   CUdeviceptr *room;   /* of each tensor */
   CUdeviceptr *bases;  /* where the last run found each ... */
   int moved;           /* ... and whether arguments are still to follow */
@@ -262,17 +265,18 @@ static int find_tensors(aotc_cuda_session *s, const run *r) {
     if (pointer == 0) return AOTC_ERROR_NULL_ARGUMENT;
     if (pointer % aotc_dtype_bytes(tensor->dtype) != 0)
       return AOTC_ERROR_ALIGNMENT;
-    if (is_on_device(&s->cuda->call, pointer))
-      base = pointer;
-    else if (r->how.flags & AOTC_CUDA_DEVICE_POINTERS)
+    if (is_on_device(&s->cuda->call, pointer)) {
+      if (pointer % TENSOR_ALIGN == 0) base = pointer;
+    } else if (r->how.flags & AOTC_CUDA_DEVICE_POINTERS) {
       return AOTC_ERROR_POINTER;
+    }
     s->moved |= base != s->bases[k];
     s->bases[k] = base;
   }
   return AOTC_OK;
 }
 
-/* Copies the tensors from `first` on that lie in host memory. */
+/* Copies the tensors from `first` on that lie where kernels cannot use them. */
 static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
                              int32_t first, int32_t end) {
   const aotc_model *const model = s->cuda->model;
@@ -280,13 +284,12 @@ static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
   int32_t k;
   for (k = first; k < end; ++k) {
     const size_t bytes = tensor_of(model, k)->bytes;
-    if (bytes == 0 || s->bases[k] != s->room[k]) continue;
-    if (k < model->num_inputs)
-      TRY(call->cuMemcpyHtoDAsync_v2(s->room[k], r->inputs[k], bytes,
-                                     r->stream));
-    else
-      TRY(call->cuMemcpyDtoHAsync_v2(r->outputs[k - model->num_inputs],
-                                     s->room[k], bytes, r->stream));
+    const CUdeviceptr given = (uintptr_t)pointer_of(r, model, k);
+    const CUdeviceptr room = s->room[k];
+    if (bytes == 0 || s->bases[k] != room) continue;
+    TRY(k < model->num_inputs
+            ? call->cuMemcpyAsync(room, given, bytes, r->stream)
+            : call->cuMemcpyAsync(given, room, bytes, r->stream));
   }
   return SUCCESS;
 }
@@ -294,6 +297,8 @@ static CUresult copy_tensors(const aotc_cuda_session *s, const run *r,
 /* Tells of a step, after all before have ended. */
 static CUresult tell_step(const aotc_cuda_session *s, const run *r,
                           int32_t step) {
+  if (r->how.events != NULL)
+    TRY(s->cuda->call.cuEventRecord((CUevent)r->how.events[step], r->stream));
   if (r->options.on_step == NULL) return SUCCESS;
   TRY(s->cuda->call.cuStreamSynchronize(r->stream));
   r->options.on_step(r->options.step_context, step);
@@ -370,7 +375,8 @@ int aotc_cuda_run(aotc_cuda_session *session, const void *const *inputs,
   r.outputs = outputs;
   r.stream = r.how.stream != NULL ? (CUstream)r.how.stream : session->stream;
   r.no_wait = (r.how.flags & AOTC_CUDA_NO_WAIT) != 0;
-  r.plain = (r.how.flags & AOTC_CUDA_PLAIN) != 0 || r.options.on_step != NULL;
+  r.plain = (r.how.flags & AOTC_CUDA_PLAIN) != 0 || r.options.on_step != NULL ||
+            r.how.events != NULL;
   r.by_caller = r.no_wait && (r.how.flags & AOTC_CUDA_PLAIN) != 0;
   status = run_alone(session, &r);
   exchange(&session->busy, 0);

@@ -11,95 +11,97 @@ extern "C" {
 #pragma GCC optimize("no-predictive-commoning")
 #endif
 
-typedef float aotc_float32x8 __attribute__((__vector_size__(32), __may_alias__));
-typedef float aotc_float32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
-typedef int32_t aotc_int32x8 __attribute__((__vector_size__(32), __may_alias__));
-typedef int32_t aotc_int32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
-typedef uint32_t aotc_uint32x8 __attribute__((__vector_size__(32), __may_alias__));
-typedef uint32_t aotc_uint32x8u __attribute__((__vector_size__(32), __may_alias__, __aligned__(4)));
+typedef float aotc_float32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef float aotc_float32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+typedef int32_t aotc_int32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef int32_t aotc_int32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
+typedef uint32_t aotc_uint32x16 __attribute__((__vector_size__(64), __may_alias__));
+typedef uint32_t aotc_uint32x16u __attribute__((__vector_size__(64), __may_alias__, __aligned__(4)));
 
-static inline aotc_float32x8 aotc_splat_f32x8(float x) {
-  const aotc_float32x8 v = {x, x, x, x, x, x, x, x};
+static inline aotc_float32x16 aotc_splat_f32x16(float x) {
+  const aotc_float32x16 v = {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
   return v;
 }
 
-static inline aotc_float32x8 aotc_fma_f32x8(aotc_float32x8 a, aotc_float32x8 b, aotc_float32x8 c) {
+static inline aotc_float32x16 aotc_fma_f32x16(aotc_float32x16 a, aotc_float32x16 b, aotc_float32x16 c) {
 #if defined(__clang__) && AOTC_HAS(__builtin_elementwise_fma)
-  return (aotc_float32x8)__builtin_elementwise_fma(a, b, c);
-#elif defined(__FMA__) && AOTC_HAS(__builtin_ia32_vfmaddps256)
-  return (aotc_float32x8)__builtin_ia32_vfmaddps256(a, b, c);
+  return (aotc_float32x16)__builtin_elementwise_fma(a, b, c);
+#elif defined(__AVX512F__) && defined(__clang__) && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return (aotc_float32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, 65535, 4);
+#elif defined(__AVX512F__) && AOTC_HAS(__builtin_ia32_vfmaddps512_mask)
+  return (aotc_float32x16)__builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4);
 #else
-  aotc_float32x8 y = a;
-  for (int i = 0; i < 8; ++i) y[i] = fmaf(a[i], b[i], c[i]);
+  aotc_float32x16 y = a;
+  for (int i = 0; i < 16; ++i) y[i] = fmaf(a[i], b[i], c[i]);
   return y;
 #endif
 }
 
-__attribute__((__unused__)) static inline aotc_float32x8 aotc_blend_f32x8(aotc_int32x8 m, aotc_float32x8 a, aotc_float32x8 b) {
-  return (aotc_float32x8)(((aotc_int32x8)a & m) + ((aotc_int32x8)b & ~m));
+__attribute__((__unused__)) static inline aotc_float32x16 aotc_blend_f32x16(aotc_int32x16 m, aotc_float32x16 a, aotc_float32x16 b) {
+  return (aotc_float32x16)(((aotc_int32x16)a & m) + ((aotc_int32x16)b & ~m));
 }
 
-static inline aotc_float32x8 aotc_minc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_minps256)
-  return (aotc_float32x8)__builtin_ia32_minps256(b, a);
+static inline aotc_float32x16 aotc_minc_f32x16(aotc_float32x16 a, aotc_float32x16 b) {
+#if defined(__AVX512F__) && AOTC_HAS(__builtin_ia32_minps512_mask)
+  return (aotc_float32x16)__builtin_ia32_minps512_mask(b, a, a, -1, 4);
 #else
-  return aotc_blend_f32x8((aotc_int32x8)(b < a), b, a);
+  return aotc_blend_f32x16((aotc_int32x16)(b < a), b, a);
 #endif
 }
 
-static inline aotc_float32x8 aotc_maxc_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-#if defined(__AVX__) && AOTC_HAS(__builtin_ia32_maxps256)
-  return (aotc_float32x8)__builtin_ia32_maxps256(b, a);
+static inline aotc_float32x16 aotc_maxc_f32x16(aotc_float32x16 a, aotc_float32x16 b) {
+#if defined(__AVX512F__) && AOTC_HAS(__builtin_ia32_maxps512_mask)
+  return (aotc_float32x16)__builtin_ia32_maxps512_mask(b, a, a, -1, 4);
 #else
-  return aotc_blend_f32x8((aotc_int32x8)(b > a), b, a);
+  return aotc_blend_f32x16((aotc_int32x16)(b > a), b, a);
 #endif
 }
 
-static inline aotc_uint32x8 aotc_splat_u32x8(uint32_t x) {
-  const aotc_uint32x8 v = {x, x, x, x, x, x, x, x};
+static inline aotc_uint32x16 aotc_splat_u32x16(uint32_t x) {
+  const aotc_uint32x16 v = {x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};
   return v;
 }
 
-static inline aotc_float32x8 aotc_fused_exp_f32x8(aotc_float32x8 x) {
-  const aotc_float32x8 t = aotc_minc_f32x8(aotc_maxc_f32x8(x, aotc_splat_f32x8(-104.0f)), aotc_splat_f32x8(89.0f));
-  const aotc_float32x8 t_1 = aotc_fma_f32x8(t, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
-  const aotc_float32x8 t_2 = t_1 - aotc_splat_f32x8(1.2582912e+07f);
-  const aotc_float32x8 t_3 = aotc_fma_f32x8(t_2, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_2, aotc_splat_f32x8(0.6933594f), t));
-  const aotc_float32x8 t_4 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_3, aotc_splat_f32x8(0.00836889f)), t_3, aotc_splat_f32x8(0.041666206f));
-  const aotc_float32x8 t_5 = aotc_fma_f32x8(aotc_fma_f32x8(t_4, t_3, aotc_splat_f32x8(0.16666518f)), t_3, aotc_splat_f32x8(0.5f));
-  const aotc_float32x8 t_6 = aotc_fma_f32x8(t_5 * t_3, t_3, t_3) + aotc_splat_f32x8(1.0f);
-  const aotc_uint32x8 t_7 = (((aotc_uint32x8)t_1 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(256u));
-  const aotc_uint32x8 t_8 = (t_7 >> aotc_splat_u32x8(1u));
-  const aotc_float32x8 t_9 = t_6 * (aotc_float32x8)((t_8 - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
-  const aotc_float32x8 t_10 = (aotc_float32x8)(((t_7 - t_8) - aotc_splat_u32x8(1u)) << aotc_splat_u32x8(23u));
+static inline aotc_float32x16 aotc_fused_exp_f32x16(aotc_float32x16 x) {
+  const aotc_float32x16 t = aotc_minc_f32x16(aotc_maxc_f32x16(x, aotc_splat_f32x16(-104.0f)), aotc_splat_f32x16(89.0f));
+  const aotc_float32x16 t_1 = aotc_fma_f32x16(t, aotc_splat_f32x16(1.442695f), aotc_splat_f32x16(1.2582912e+07f));
+  const aotc_float32x16 t_2 = t_1 - aotc_splat_f32x16(1.2582912e+07f);
+  const aotc_float32x16 t_3 = aotc_fma_f32x16(t_2, aotc_splat_f32x16(0.00021219444f), aotc_fma_f32x16(-t_2, aotc_splat_f32x16(0.6933594f), t));
+  const aotc_float32x16 t_4 = aotc_fma_f32x16(aotc_fma_f32x16(aotc_splat_f32x16(0.0013950489f), t_3, aotc_splat_f32x16(0.00836889f)), t_3, aotc_splat_f32x16(0.041666206f));
+  const aotc_float32x16 t_5 = aotc_fma_f32x16(aotc_fma_f32x16(t_4, t_3, aotc_splat_f32x16(0.16666518f)), t_3, aotc_splat_f32x16(0.5f));
+  const aotc_float32x16 t_6 = aotc_fma_f32x16(t_5 * t_3, t_3, t_3) + aotc_splat_f32x16(1.0f);
+  const aotc_uint32x16 t_7 = (((aotc_uint32x16)t_1 - aotc_splat_u32x16(1262485504u)) + aotc_splat_u32x16(256u));
+  const aotc_uint32x16 t_8 = (t_7 >> aotc_splat_u32x16(1u));
+  const aotc_float32x16 t_9 = t_6 * (aotc_float32x16)((t_8 - aotc_splat_u32x16(1u)) << aotc_splat_u32x16(23u));
+  const aotc_float32x16 t_10 = (aotc_float32x16)(((t_7 - t_8) - aotc_splat_u32x16(1u)) << aotc_splat_u32x16(23u));
   return t_9 * t_10;
 }
 
-static inline aotc_float32x8 aotc_abs_f32x8(aotc_float32x8 a) {
-  return (aotc_float32x8)((aotc_int32x8)a & INT32_MAX);
+static inline aotc_float32x16 aotc_abs_f32x16(aotc_float32x16 a) {
+  return (aotc_float32x16)((aotc_int32x16)a & INT32_MAX);
 }
 
-static inline aotc_float32x8 aotc_copysign_f32x8(aotc_float32x8 a, aotc_float32x8 b) {
-  return (aotc_float32x8)(((aotc_int32x8)a & INT32_MAX) | ((aotc_int32x8)b & INT32_MIN));
+static inline aotc_float32x16 aotc_copysign_f32x16(aotc_float32x16 a, aotc_float32x16 b) {
+  return (aotc_float32x16)(((aotc_int32x16)a & INT32_MAX) | ((aotc_int32x16)b & INT32_MIN));
 }
 
-static inline aotc_float32x8 aotc_fused_tanh_f32x8(aotc_float32x8 x) {
-  const aotc_float32x8 t = aotc_abs_f32x8(x);
-  const aotc_float32x8 t_1 = x * x;
-  const aotc_float32x8 t_2 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(-0.0055286246f), t_1, aotc_splat_f32x8(0.020483306f)), t_1, aotc_splat_f32x8(-0.053692963f));
-  const aotc_float32x8 t_3 = aotc_fma_f32x8(aotc_fma_f32x8(t_2, t_1, aotc_splat_f32x8(0.133309f)), t_1, aotc_splat_f32x8(-0.33333263f));
-  const aotc_float32x8 t_4 = aotc_minc_f32x8(t, aotc_splat_f32x8(10.0f));
-  const aotc_float32x8 t_5 = t_4 + t_4;
-  const aotc_float32x8 t_6 = aotc_fma_f32x8(t_5, aotc_splat_f32x8(1.442695f), aotc_splat_f32x8(1.2582912e+07f));
-  const aotc_float32x8 t_7 = t_6 - aotc_splat_f32x8(1.2582912e+07f);
-  const aotc_float32x8 t_8 = aotc_fma_f32x8(t_7, aotc_splat_f32x8(0.00021219444f), aotc_fma_f32x8(-t_7, aotc_splat_f32x8(0.6933594f), t_5));
-  const aotc_float32x8 t_9 = aotc_fma_f32x8(aotc_fma_f32x8(aotc_splat_f32x8(0.0013950489f), t_8, aotc_splat_f32x8(0.00836889f)), t_8, aotc_splat_f32x8(0.041666206f));
-  const aotc_float32x8 t_10 = aotc_fma_f32x8(aotc_fma_f32x8(t_9, t_8, aotc_splat_f32x8(0.16666518f)), t_8, aotc_splat_f32x8(0.5f));
-  const aotc_float32x8 t_11 = aotc_fma_f32x8(t_10 * t_8, t_8, t_8) + aotc_splat_f32x8(1.0f);
-  const aotc_uint32x8 t_12 = ((((aotc_uint32x8)t_6 - aotc_splat_u32x8(1262485504u)) + aotc_splat_u32x8(127u)) << aotc_splat_u32x8(23u));
-  const aotc_float32x8 t_13 = aotc_splat_f32x8(2.0f) / aotc_fma_f32x8(t_11, (aotc_float32x8)t_12, aotc_splat_f32x8(1.0f));
-  const aotc_float32x8 t_14 = aotc_blend_f32x8((aotc_int32x8)(t < aotc_splat_f32x8(0.65f)), aotc_fma_f32x8(t_3 * t_1, x, x), aotc_splat_f32x8(1.0f) - t_13);
-  return aotc_copysign_f32x8(t_14, x);
+static inline aotc_float32x16 aotc_fused_tanh_f32x16(aotc_float32x16 x) {
+  const aotc_float32x16 t = aotc_abs_f32x16(x);
+  const aotc_float32x16 t_1 = x * x;
+  const aotc_float32x16 t_2 = aotc_fma_f32x16(aotc_fma_f32x16(aotc_splat_f32x16(-0.0055286246f), t_1, aotc_splat_f32x16(0.020483306f)), t_1, aotc_splat_f32x16(-0.053692963f));
+  const aotc_float32x16 t_3 = aotc_fma_f32x16(aotc_fma_f32x16(t_2, t_1, aotc_splat_f32x16(0.133309f)), t_1, aotc_splat_f32x16(-0.33333263f));
+  const aotc_float32x16 t_4 = aotc_minc_f32x16(t, aotc_splat_f32x16(10.0f));
+  const aotc_float32x16 t_5 = t_4 + t_4;
+  const aotc_float32x16 t_6 = aotc_fma_f32x16(t_5, aotc_splat_f32x16(1.442695f), aotc_splat_f32x16(1.2582912e+07f));
+  const aotc_float32x16 t_7 = t_6 - aotc_splat_f32x16(1.2582912e+07f);
+  const aotc_float32x16 t_8 = aotc_fma_f32x16(t_7, aotc_splat_f32x16(0.00021219444f), aotc_fma_f32x16(-t_7, aotc_splat_f32x16(0.6933594f), t_5));
+  const aotc_float32x16 t_9 = aotc_fma_f32x16(aotc_fma_f32x16(aotc_splat_f32x16(0.0013950489f), t_8, aotc_splat_f32x16(0.00836889f)), t_8, aotc_splat_f32x16(0.041666206f));
+  const aotc_float32x16 t_10 = aotc_fma_f32x16(aotc_fma_f32x16(t_9, t_8, aotc_splat_f32x16(0.16666518f)), t_8, aotc_splat_f32x16(0.5f));
+  const aotc_float32x16 t_11 = aotc_fma_f32x16(t_10 * t_8, t_8, t_8) + aotc_splat_f32x16(1.0f);
+  const aotc_uint32x16 t_12 = ((((aotc_uint32x16)t_6 - aotc_splat_u32x16(1262485504u)) + aotc_splat_u32x16(127u)) << aotc_splat_u32x16(23u));
+  const aotc_float32x16 t_13 = aotc_splat_f32x16(2.0f) / aotc_fma_f32x16(t_11, (aotc_float32x16)t_12, aotc_splat_f32x16(1.0f));
+  const aotc_float32x16 t_14 = aotc_blend_f32x16((aotc_int32x16)(t < aotc_splat_f32x16(0.65f)), aotc_fma_f32x16(t_3 * t_1, x, x), aotc_splat_f32x16(1.0f) - t_13);
+  return aotc_copysign_f32x16(t_14, x);
 }
 
 void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, const float *AOTC_RESTRICT p2, const float *AOTC_RESTRICT p3, const float *AOTC_RESTRICT p4, const float *AOTC_RESTRICT p5, float *AOTC_RESTRICT layer0, float *AOTC_RESTRICT layer1, float *AOTC_RESTRICT layer2);
@@ -112,123 +114,133 @@ void net_lstm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1, cons
   float layer_tmp0[64] AOTC_ALIGNED(64);
   float layer_tmp1[512] AOTC_ALIGNED(64);
   float layer_tmp2[16] AOTC_ALIGNED(64) = {0};
-  for (ptrdiff_t i = 0; i < 16; i += 8) {
-    *(aotc_float32x8u *)(layer1 + i) = *(const aotc_float32x8u *)(p4 + i);
+  *(aotc_float32x16u *)(layer1 + 0) = *(const aotc_float32x16u *)(p4 + 0);
+  *(aotc_float32x16u *)(layer2 + 0) = *(const aotc_float32x16u *)(p5 + 0);
+  aotc_float32x16 acc0_0 = (aotc_float32x16){0};
+  aotc_float32x16 acc0_1 = (aotc_float32x16){0};
+  aotc_float32x16 acc0_2 = (aotc_float32x16){0};
+  aotc_float32x16 acc0_3 = (aotc_float32x16){0};
+  aotc_float32x16 acc1_0 = (aotc_float32x16){0};
+  aotc_float32x16 acc1_1 = (aotc_float32x16){0};
+  aotc_float32x16 acc1_2 = (aotc_float32x16){0};
+  aotc_float32x16 acc1_3 = (aotc_float32x16){0};
+  aotc_float32x16 acc2_0 = (aotc_float32x16){0};
+  aotc_float32x16 acc2_1 = (aotc_float32x16){0};
+  aotc_float32x16 acc2_2 = (aotc_float32x16){0};
+  aotc_float32x16 acc2_3 = (aotc_float32x16){0};
+  aotc_float32x16 acc3_0 = (aotc_float32x16){0};
+  aotc_float32x16 acc3_1 = (aotc_float32x16){0};
+  aotc_float32x16 acc3_2 = (aotc_float32x16){0};
+  aotc_float32x16 acc3_3 = (aotc_float32x16){0};
+  for (ptrdiff_t k = 0; k < 8; ++k) {
+    aotc_float32x16 w = *(const aotc_float32x16u *)(p1 + k * 64);
+    aotc_float32x16 w_1 = *(const aotc_float32x16u *)(p1 + (k * 64 + 16));
+    aotc_float32x16 w_2 = *(const aotc_float32x16u *)(p1 + (k * 64 + 32));
+    aotc_float32x16 w_3 = *(const aotc_float32x16u *)(p1 + (k * 64 + 48));
+    aotc_float32x16 y = aotc_splat_f32x16(p0[k]);
+    acc0_0 = aotc_fma_f32x16(w, y, acc0_0);
+    acc0_1 = aotc_fma_f32x16(w_1, y, acc0_1);
+    acc0_2 = aotc_fma_f32x16(w_2, y, acc0_2);
+    acc0_3 = aotc_fma_f32x16(w_3, y, acc0_3);
+    aotc_float32x16 y_1 = aotc_splat_f32x16(p0[k + 8]);
+    acc1_0 = aotc_fma_f32x16(w, y_1, acc1_0);
+    acc1_1 = aotc_fma_f32x16(w_1, y_1, acc1_1);
+    acc1_2 = aotc_fma_f32x16(w_2, y_1, acc1_2);
+    acc1_3 = aotc_fma_f32x16(w_3, y_1, acc1_3);
+    aotc_float32x16 y_2 = aotc_splat_f32x16(p0[k + 16]);
+    acc2_0 = aotc_fma_f32x16(w, y_2, acc2_0);
+    acc2_1 = aotc_fma_f32x16(w_1, y_2, acc2_1);
+    acc2_2 = aotc_fma_f32x16(w_2, y_2, acc2_2);
+    acc2_3 = aotc_fma_f32x16(w_3, y_2, acc2_3);
+    aotc_float32x16 y_3 = aotc_splat_f32x16(p0[k + 24]);
+    acc3_0 = aotc_fma_f32x16(w, y_3, acc3_0);
+    acc3_1 = aotc_fma_f32x16(w_1, y_3, acc3_1);
+    acc3_2 = aotc_fma_f32x16(w_2, y_3, acc3_2);
+    acc3_3 = aotc_fma_f32x16(w_3, y_3, acc3_3);
   }
-  for (ptrdiff_t i_1 = 0; i_1 < 16; i_1 += 8) {
-    *(aotc_float32x8u *)(layer2 + i_1) = *(const aotc_float32x8u *)(p5 + i_1);
-  }
-  for (ptrdiff_t j = 0; j < 2; ++j) {
-    for (ptrdiff_t i_2 = 0; i_2 < 2; ++i_2) {
-      aotc_float32x8 acc0_0 = (aotc_float32x8){0};
-      aotc_float32x8 acc0_1 = (aotc_float32x8){0};
-      aotc_float32x8 acc0_2 = (aotc_float32x8){0};
-      aotc_float32x8 acc0_3 = (aotc_float32x8){0};
-      aotc_float32x8 acc1_0 = (aotc_float32x8){0};
-      aotc_float32x8 acc1_1 = (aotc_float32x8){0};
-      aotc_float32x8 acc1_2 = (aotc_float32x8){0};
-      aotc_float32x8 acc1_3 = (aotc_float32x8){0};
-      for (ptrdiff_t k = 0; k < 8; ++k) {
-        aotc_float32x8 w = *(const aotc_float32x8u *)(p1 + (j * 256 + k * 32));
-        aotc_float32x8 w_1 = *(const aotc_float32x8u *)(p1 + (j * 256 + k * 32 + 8));
-        aotc_float32x8 w_2 = *(const aotc_float32x8u *)(p1 + (j * 256 + k * 32 + 16));
-        aotc_float32x8 w_3 = *(const aotc_float32x8u *)(p1 + (j * 256 + k * 32 + 24));
-        aotc_float32x8 y = aotc_splat_f32x8(p0[i_2 * 16 + k]);
-        acc0_0 = aotc_fma_f32x8(w, y, acc0_0);
-        acc0_1 = aotc_fma_f32x8(w_1, y, acc0_1);
-        acc0_2 = aotc_fma_f32x8(w_2, y, acc0_2);
-        acc0_3 = aotc_fma_f32x8(w_3, y, acc0_3);
-        aotc_float32x8 y_1 = aotc_splat_f32x8(p0[i_2 * 16 + k + 8]);
-        acc1_0 = aotc_fma_f32x8(w, y_1, acc1_0);
-        acc1_1 = aotc_fma_f32x8(w_1, y_1, acc1_1);
-        acc1_2 = aotc_fma_f32x8(w_2, y_1, acc1_2);
-        acc1_3 = aotc_fma_f32x8(w_3, y_1, acc1_3);
-      }
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8)) = acc0_0 + *(const aotc_float32x8u *)(p3 + j * 8);
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 16)) = acc0_1 + *(const aotc_float32x8u *)(p3 + (j * 8 + 16));
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 32)) = acc0_2 + *(const aotc_float32x8u *)(p3 + (j * 8 + 32));
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 48)) = acc0_3 + *(const aotc_float32x8u *)(p3 + (j * 8 + 48));
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 64)) = acc1_0 + *(const aotc_float32x8u *)(p3 + j * 8);
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 80)) = acc1_1 + *(const aotc_float32x8u *)(p3 + (j * 8 + 16));
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 96)) = acc1_2 + *(const aotc_float32x8u *)(p3 + (j * 8 + 32));
-      *(aotc_float32x8u *)(layer_tmp1 + (i_2 * 128 + j * 8 + 112)) = acc1_3 + *(const aotc_float32x8u *)(p3 + (j * 8 + 48));
-    }
-  }
+  *(aotc_float32x16u *)(layer_tmp1 + 0) = acc0_0 + *(const aotc_float32x16u *)(p3 + 0);
+  *(aotc_float32x16u *)(layer_tmp1 + 16) = acc0_1 + *(const aotc_float32x16u *)(p3 + 16);
+  *(aotc_float32x16u *)(layer_tmp1 + 32) = acc0_2 + *(const aotc_float32x16u *)(p3 + 32);
+  *(aotc_float32x16u *)(layer_tmp1 + 48) = acc0_3 + *(const aotc_float32x16u *)(p3 + 48);
+  *(aotc_float32x16u *)(layer_tmp1 + 64) = acc1_0 + *(const aotc_float32x16u *)(p3 + 0);
+  *(aotc_float32x16u *)(layer_tmp1 + 80) = acc1_1 + *(const aotc_float32x16u *)(p3 + 16);
+  *(aotc_float32x16u *)(layer_tmp1 + 96) = acc1_2 + *(const aotc_float32x16u *)(p3 + 32);
+  *(aotc_float32x16u *)(layer_tmp1 + 112) = acc1_3 + *(const aotc_float32x16u *)(p3 + 48);
+  *(aotc_float32x16u *)(layer_tmp1 + 128) = acc2_0 + *(const aotc_float32x16u *)(p3 + 0);
+  *(aotc_float32x16u *)(layer_tmp1 + 144) = acc2_1 + *(const aotc_float32x16u *)(p3 + 16);
+  *(aotc_float32x16u *)(layer_tmp1 + 160) = acc2_2 + *(const aotc_float32x16u *)(p3 + 32);
+  *(aotc_float32x16u *)(layer_tmp1 + 176) = acc2_3 + *(const aotc_float32x16u *)(p3 + 48);
+  *(aotc_float32x16u *)(layer_tmp1 + 192) = acc3_0 + *(const aotc_float32x16u *)(p3 + 0);
+  *(aotc_float32x16u *)(layer_tmp1 + 208) = acc3_1 + *(const aotc_float32x16u *)(p3 + 16);
+  *(aotc_float32x16u *)(layer_tmp1 + 224) = acc3_2 + *(const aotc_float32x16u *)(p3 + 32);
+  *(aotc_float32x16u *)(layer_tmp1 + 240) = acc3_3 + *(const aotc_float32x16u *)(p3 + 48);
   for (ptrdiff_t s = 0; s < 4; ++s) {
-    for (ptrdiff_t i_3 = 0; i_3 < 16; i_3 += 8) {
-      *(aotc_float32x8u *)(layer_tmp2 + i_3) = *(const aotc_float32x8u *)(layer1 + i_3);
+    *(aotc_float32x16u *)(layer_tmp2 + 0) = *(const aotc_float32x16u *)(layer1 + 0);
+    aotc_float32x16 acc0_0_1 = (aotc_float32x16){0};
+    aotc_float32x16 acc0_1_1 = (aotc_float32x16){0};
+    aotc_float32x16 acc0_2_1 = (aotc_float32x16){0};
+    aotc_float32x16 acc0_3_1 = (aotc_float32x16){0};
+    aotc_float32x16 next0_0 = (aotc_float32x16){0};
+    aotc_float32x16 next1_0 = (aotc_float32x16){0};
+    aotc_float32x16 next2_0 = (aotc_float32x16){0};
+    aotc_float32x16 next3_0 = (aotc_float32x16){0};
+    for (ptrdiff_t k_1 = 0; k_1 < 8; ++k_1) {
+      aotc_float32x16 y_4 = aotc_splat_f32x16(layer_tmp2[k_1]);
+      aotc_float32x16 w_4 = *(const aotc_float32x16u *)(p1 + (k_1 * 64 + s * 16));
+      acc0_0_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + k_1 * 64), y_4, acc0_0_1);
+      aotc_float32x16 y_5 = aotc_splat_f32x16(p0[k_1 + 32]);
+      acc0_1_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_1 * 64 + 16)), y_4, acc0_1_1);
+      next0_0 = aotc_fma_f32x16(w_4, y_5, next0_0);
+      acc0_2_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_1 * 64 + 32)), y_4, acc0_2_1);
+      aotc_float32x16 y_6 = aotc_splat_f32x16(p0[k_1 + 32]);
+      acc0_3_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_1 * 64 + 48)), y_4, acc0_3_1);
+      next1_0 = aotc_fma_f32x16(w_4, y_6, next1_0);
+      aotc_float32x16 y_7 = aotc_splat_f32x16(p0[k_1 + 32]);
+      next2_0 = aotc_fma_f32x16(w_4, y_7, next2_0);
+      aotc_float32x16 y_8 = aotc_splat_f32x16(p0[k_1 + 32]);
+      next3_0 = aotc_fma_f32x16(w_4, y_8, next3_0);
     }
-    for (ptrdiff_t j_1 = 0; j_1 < 2; ++j_1) {
-      aotc_float32x8 acc0_0_1 = (aotc_float32x8){0};
-      aotc_float32x8 acc0_1_1 = (aotc_float32x8){0};
-      aotc_float32x8 acc0_2_1 = (aotc_float32x8){0};
-      aotc_float32x8 acc0_3_1 = (aotc_float32x8){0};
-      aotc_float32x8 next0_0 = (aotc_float32x8){0};
-      aotc_float32x8 next1_0 = (aotc_float32x8){0};
-      aotc_float32x8 next2_0 = (aotc_float32x8){0};
-      aotc_float32x8 next3_0 = (aotc_float32x8){0};
-      for (ptrdiff_t k_1 = 0; k_1 < 8; ++k_1) {
-        aotc_float32x8 y_2 = aotc_splat_f32x8(layer_tmp2[k_1]);
-        aotc_float32x8 w_4 = *(const aotc_float32x8u *)(p1 + (j_1 * 256 + k_1 * 32 + s * 8));
-        acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32)), y_2, acc0_0_1);
-        aotc_float32x8 y_3 = aotc_splat_f32x8(p0[k_1 + 32]);
-        acc0_1_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 8)), y_2, acc0_1_1);
-        next0_0 = aotc_fma_f32x8(w_4, y_3, next0_0);
-        acc0_2_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 16)), y_2, acc0_2_1);
-        aotc_float32x8 y_4 = aotc_splat_f32x8(p0[k_1 + 32]);
-        acc0_3_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_1 * 32 + 24)), y_2, acc0_3_1);
-        next1_0 = aotc_fma_f32x8(w_4, y_4, next1_0);
-        aotc_float32x8 y_5 = aotc_splat_f32x8(p0[k_1 + 32]);
-        next2_0 = aotc_fma_f32x8(w_4, y_5, next2_0);
-        aotc_float32x8 y_6 = aotc_splat_f32x8(p0[k_1 + 32]);
-        next3_0 = aotc_fma_f32x8(w_4, y_6, next3_0);
-      }
-      for (ptrdiff_t k_2 = 8; k_2 < 16; ++k_2) {
-        aotc_float32x8 y_7 = aotc_splat_f32x8(layer_tmp2[k_2]);
-        acc0_0_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32)), y_7, acc0_0_1);
-        acc0_1_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 8)), y_7, acc0_1_1);
-        acc0_2_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 16)), y_7, acc0_2_1);
-        acc0_3_1 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_1 * 512 + k_2 * 32 + 24)), y_7, acc0_3_1);
-      }
-      *(aotc_float32x8u *)(layer_tmp0 + j_1 * 8) = acc0_0_1;
-      *(aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)) = acc0_1_1;
-      *(aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 32)) = acc0_2_1;
-      *(aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 48)) = acc0_3_1;
-      *(aotc_float32x8u *)(layer_tmp1 + (s * 16 + j_1 * 8 + 256)) = next0_0 + *(const aotc_float32x8u *)(p3 + (s * 16 + j_1 * 8));
-      *(aotc_float32x8u *)(layer_tmp1 + (s * 16 + j_1 * 8 + 320)) = next1_0 + *(const aotc_float32x8u *)(p3 + (s * 16 + j_1 * 8));
-      *(aotc_float32x8u *)(layer_tmp1 + (s * 16 + j_1 * 8 + 384)) = next2_0 + *(const aotc_float32x8u *)(p3 + (s * 16 + j_1 * 8));
-      *(aotc_float32x8u *)(layer_tmp1 + (s * 16 + j_1 * 8 + 448)) = next3_0 + *(const aotc_float32x8u *)(p3 + (s * 16 + j_1 * 8));
-      aotc_float32x8 state = aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 48)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 48)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 48)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 48)), aotc_splat_f32x8(87.72284f)))) * aotc_fused_tanh_f32x8(aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 32)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_1 * 8)));
-      aotc_float32x8 state_1 = aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8)) + *(const aotc_float32x8u *)(layer_tmp0 + j_1 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 32)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (s * 64 + j_1 * 8 + 16)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_1 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_1 * 8));
-      *(aotc_float32x8u *)(layer0 + (s * 16 + j_1 * 8)) = state;
-      *(aotc_float32x8u *)(layer1 + j_1 * 8) = state;
-      *(aotc_float32x8u *)(layer2 + j_1 * 8) = state_1;
+    for (ptrdiff_t k_2 = 8; k_2 < 16; ++k_2) {
+      aotc_float32x16 y_9 = aotc_splat_f32x16(layer_tmp2[k_2]);
+      acc0_0_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + k_2 * 64), y_9, acc0_0_1);
+      acc0_1_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_2 * 64 + 16)), y_9, acc0_1_1);
+      acc0_2_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_2 * 64 + 32)), y_9, acc0_2_1);
+      acc0_3_1 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_2 * 64 + 48)), y_9, acc0_3_1);
     }
+    *(aotc_float32x16u *)(layer_tmp0 + 0) = acc0_0_1;
+    *(aotc_float32x16u *)(layer_tmp0 + 16) = acc0_1_1;
+    *(aotc_float32x16u *)(layer_tmp0 + 32) = acc0_2_1;
+    *(aotc_float32x16u *)(layer_tmp0 + 48) = acc0_3_1;
+    *(aotc_float32x16u *)(layer_tmp1 + (s * 16 + 256)) = next0_0 + *(const aotc_float32x16u *)(p3 + s * 16);
+    *(aotc_float32x16u *)(layer_tmp1 + (s * 16 + 320)) = next1_0 + *(const aotc_float32x16u *)(p3 + s * 16);
+    *(aotc_float32x16u *)(layer_tmp1 + (s * 16 + 384)) = next2_0 + *(const aotc_float32x16u *)(p3 + s * 16);
+    *(aotc_float32x16u *)(layer_tmp1 + (s * 16 + 448)) = next3_0 + *(const aotc_float32x16u *)(p3 + s * 16);
+    aotc_float32x16 state = aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 48)) + *(const aotc_float32x16u *)(layer_tmp0 + 48), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 48)) + *(const aotc_float32x16u *)(layer_tmp0 + 48), aotc_splat_f32x16(87.72284f)))) * aotc_fused_tanh_f32x16(aotc_fma_f32x16(aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + s * 64) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + s * 64) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f)))), aotc_fused_tanh_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 32)) + *(const aotc_float32x16u *)(layer_tmp0 + 32)), aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 16)) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 16)) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f)))) * *(const aotc_float32x16u *)(layer2 + 0)));
+    aotc_float32x16 state_1 = aotc_fma_f32x16(aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + s * 64) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + s * 64) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f)))), aotc_fused_tanh_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 32)) + *(const aotc_float32x16u *)(layer_tmp0 + 32)), aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 16)) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + (s * 64 + 16)) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f)))) * *(const aotc_float32x16u *)(layer2 + 0));
+    *(aotc_float32x16u *)(layer0 + s * 16) = state;
+    *(aotc_float32x16u *)(layer1 + 0) = state;
+    *(aotc_float32x16u *)(layer2 + 0) = state_1;
   }
-  for (ptrdiff_t i_4 = 0; i_4 < 16; i_4 += 8) {
-    *(aotc_float32x8u *)(layer_tmp2 + i_4) = *(const aotc_float32x8u *)(layer1 + i_4);
+  *(aotc_float32x16u *)(layer_tmp2 + 0) = *(const aotc_float32x16u *)(layer1 + 0);
+  aotc_float32x16 acc0_0_2 = (aotc_float32x16){0};
+  aotc_float32x16 acc0_1_2 = (aotc_float32x16){0};
+  aotc_float32x16 acc0_2_2 = (aotc_float32x16){0};
+  aotc_float32x16 acc0_3_2 = (aotc_float32x16){0};
+  for (ptrdiff_t k_3 = 0; k_3 < 16; ++k_3) {
+    aotc_float32x16 y_10 = aotc_splat_f32x16(layer_tmp2[k_3]);
+    acc0_0_2 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + k_3 * 64), y_10, acc0_0_2);
+    acc0_1_2 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_3 * 64 + 16)), y_10, acc0_1_2);
+    acc0_2_2 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_3 * 64 + 32)), y_10, acc0_2_2);
+    acc0_3_2 = aotc_fma_f32x16(*(const aotc_float32x16u *)(p2 + (k_3 * 64 + 48)), y_10, acc0_3_2);
   }
-  for (ptrdiff_t j_2 = 0; j_2 < 2; ++j_2) {
-    aotc_float32x8 acc0_0_2 = (aotc_float32x8){0};
-    aotc_float32x8 acc0_1_2 = (aotc_float32x8){0};
-    aotc_float32x8 acc0_2_2 = (aotc_float32x8){0};
-    aotc_float32x8 acc0_3_2 = (aotc_float32x8){0};
-    for (ptrdiff_t k_3 = 0; k_3 < 16; ++k_3) {
-      aotc_float32x8 y_8 = aotc_splat_f32x8(layer_tmp2[k_3]);
-      acc0_0_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32)), y_8, acc0_0_2);
-      acc0_1_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 8)), y_8, acc0_1_2);
-      acc0_2_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 16)), y_8, acc0_2_2);
-      acc0_3_2 = aotc_fma_f32x8(*(const aotc_float32x8u *)(p2 + (j_2 * 512 + k_3 * 32 + 24)), y_8, acc0_3_2);
-    }
-    *(aotc_float32x8u *)(layer_tmp0 + j_2 * 8) = acc0_0_2;
-    *(aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)) = acc0_1_2;
-    *(aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 32)) = acc0_2_2;
-    *(aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 48)) = acc0_3_2;
-    aotc_float32x8 state_2 = aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 304)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 48)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 304)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 48)), aotc_splat_f32x8(87.72284f)))) * aotc_fused_tanh_f32x8(aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 288)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_2 * 8)));
-    aotc_float32x8 state_3 = aotc_fma_f32x8(aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 256)) + *(const aotc_float32x8u *)(layer_tmp0 + j_2 * 8), aotc_splat_f32x8(87.72284f)))), aotc_fused_tanh_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 288)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 32))), aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f))) / (aotc_splat_f32x8(1.0f) + aotc_fused_exp_f32x8(aotc_minc_f32x8(*(const aotc_float32x8u *)(layer_tmp1 + (j_2 * 8 + 272)) + *(const aotc_float32x8u *)(layer_tmp0 + (j_2 * 8 + 16)), aotc_splat_f32x8(87.72284f)))) * *(const aotc_float32x8u *)(layer2 + j_2 * 8));
-    *(aotc_float32x8u *)(layer0 + (j_2 * 8 + 64)) = state_2;
-    *(aotc_float32x8u *)(layer1 + j_2 * 8) = state_2;
-    *(aotc_float32x8u *)(layer2 + j_2 * 8) = state_3;
-  }
+  *(aotc_float32x16u *)(layer_tmp0 + 0) = acc0_0_2;
+  *(aotc_float32x16u *)(layer_tmp0 + 16) = acc0_1_2;
+  *(aotc_float32x16u *)(layer_tmp0 + 32) = acc0_2_2;
+  *(aotc_float32x16u *)(layer_tmp0 + 48) = acc0_3_2;
+  aotc_float32x16 state_2 = aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 304) + *(const aotc_float32x16u *)(layer_tmp0 + 48), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 304) + *(const aotc_float32x16u *)(layer_tmp0 + 48), aotc_splat_f32x16(87.72284f)))) * aotc_fused_tanh_f32x16(aotc_fma_f32x16(aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 256) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 256) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f)))), aotc_fused_tanh_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 288) + *(const aotc_float32x16u *)(layer_tmp0 + 32)), aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 272) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 272) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f)))) * *(const aotc_float32x16u *)(layer2 + 0)));
+  aotc_float32x16 state_3 = aotc_fma_f32x16(aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 256) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 256) + *(const aotc_float32x16u *)(layer_tmp0 + 0), aotc_splat_f32x16(87.72284f)))), aotc_fused_tanh_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 288) + *(const aotc_float32x16u *)(layer_tmp0 + 32)), aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 272) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f))) / (aotc_splat_f32x16(1.0f) + aotc_fused_exp_f32x16(aotc_minc_f32x16(*(const aotc_float32x16u *)(layer_tmp1 + 272) + *(const aotc_float32x16u *)(layer_tmp0 + 16), aotc_splat_f32x16(87.72284f)))) * *(const aotc_float32x16u *)(layer2 + 0));
+  *(aotc_float32x16u *)(layer0 + 64) = state_2;
+  *(aotc_float32x16u *)(layer1 + 0) = state_2;
+  *(aotc_float32x16u *)(layer2 + 0) = state_3;
 }
 

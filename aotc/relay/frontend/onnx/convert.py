@@ -253,7 +253,9 @@ def _check_output(value: Any, result: Expr) -> None:
     if not isinstance(ty, TensorType):
         raise AotcError("onnx-output", f"output {value.name!r} is a sequence; only tensors can be outputs")
     declared = value.type.tensor_type
-    stated = load.dtype_of_elem(declared.elem_type, f"output {value.name!r}") if declared.elem_type else ty.dtype
+    stated = ty.dtype
+    if declared.elem_type:
+        stated = load.dtype_of_elem(declared.elem_type, f"output {value.name!r}")
     text = f"output {value.name!r} is declared {stated}, the graph computes {ty.dtype}"
     require("onnx-output", stated == ty.dtype, text)
     dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]

@@ -105,7 +105,8 @@ class LoadedModel:
             except ValueError as error:
                 text = f"external data of {what}: the offset or the length that is stated is no number"
                 raise AotcError("onnx-external-data", text) from error
-            needed = math.ceil(math.prod(shape) * (dtype.bits if dtype.bits not in (1,) else 8) / 8)
+            bits = 8 if dtype.bits == 1 else dtype.bits
+            needed = math.ceil(math.prod(shape) * bits / 8)
             if offset < 0 or length != needed or offset + length > size:
                 text = f"needs {needed} bytes, bytes {offset} to {offset + length} of {size} in {path.name} are named"
                 raise AotcError("onnx-external-data", f"external data of {what} does not fit: {text}")
@@ -125,7 +126,9 @@ class LoadedModel:
                 f"{what} has external data, but the model was given without a folder",
                 hint="pass the path of the .onnx file instead of a ModelProto",
             )
-        relative, shown = Path(location), repr(location[:MOST_SHOWN]) + ("..." if len(location) > MOST_SHOWN else "")
+        relative, shown = Path(location), repr(location[:MOST_SHOWN])
+        if len(location) > MOST_SHOWN:
+            shown += "..."
         if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or "\\" in location:
             raise AotcError("onnx-external-data", f"{what} names external data outside the model's folder: {shown}")
         path = Path(os.path.realpath(self.folder / relative))
@@ -133,7 +136,8 @@ class LoadedModel:
             raise AotcError("onnx-external-data", f"external data of {what} leaves the model's folder: {shown}")
         try:
             found = path.is_file()
-        except (OSError, ValueError) as error:  # a name longer than file systems take
+        except (OSError, ValueError) as error:
+            # a name longer than file systems take
             reason = error.strerror if isinstance(error, OSError) else error
             raise AotcError("onnx-external-data", f"external data of {what} in {shown}: {reason}") from error
         require("onnx-external-data", found, f"external data of {what} is missing: no file {shown}")
@@ -198,7 +202,8 @@ def _parse(path: Path) -> ModelProto:
         proto.ParseFromString(data)
     except DecodeError as error:
         hint = "export or download it again"
-        if data.startswith(b"PK"):  # a zip archive, as torch writes them
+        if data.startswith(b"PK"):
+            # a zip archive, as torch writes them
             hint = "files of torch.export.save end in .pt2; TorchScript is taken as a module in memory (from_pytorch)"
         raise AotcError("onnx-file", f"{path} is not an ONNX file, or is truncated", hint=hint) from error
     return proto
@@ -220,7 +225,8 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise AotcError("onnx-version", f"domain {domain or 'ai.onnx'!r} is imported in two versions", span=span)
     if not opsets:
-        opsets[""] = 1  # IR version 2 and older: the first operator set
+        # IR version 2 and older: the first operator set
+        opsets[""] = 1
     newest = onnx.defs.onnx_opset_version()
     if not 1 <= opsets.get("", 1) <= newest:
         message = f"operator set {opsets['']} is not supported (known: 1 to {newest})"

@@ -7,7 +7,7 @@ operators in data types and corner cases; most others are rows of a
 table.
 
     OPS["Add"](a, b)                        # add(a, b)
-    OPS["HardSwish"](x)                     # x * clip(x / 6 + 0.5, 0, 1)
+    OPS["HardSigmoid"](x)                   # clip(x * 0.2 + 0.5, 0, 1)
     OPS["ReduceL2"](x, [1], keepdims=0)     # sqrt(sum(x * x, 1))
 """
 
@@ -17,8 +17,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from functools import reduce as fold
-
-import numpy as np
 
 from aotc.ir import AotcError, DType
 from aotc.relay.expr import Constant, Expr
@@ -94,21 +92,7 @@ def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int 
 
 
 def _bit_shift(x: Expr, amount: Expr, *, direction: str) -> Expr:
-    """A shift by the width or more, or by a negative amount, leaves
-    only copies of the sign bit.
-    """
-    left, dtype = direction == "LEFT", g.dtype(x)
-    op = "left_shift" if left else "right_shift"
-    if isinstance(amount, Constant) and bool(np.all((amount.data >= 0) & (amount.data < dtype.bits))):
-        return g.op(op, x, amount)
-    inside = g.less(amount, dtype.bits)
-    if dtype.is_signed:
-        inside = g.op("logical_and", inside, g.binary("greater_equal", amount, 0))
-    shifted = g.op(op, x, g.where(inside, amount, 0))
-    beyond: Expr = g.constant(0, dtype)
-    if dtype.is_signed and not left:
-        beyond = g.where(g.less(x, 0), g.constant(-1, dtype), 0)
-    return g.where(inside, shifted, beyond)
+    return g.op("left_shift" if direction == "LEFT" else "right_shift", x, amount)
 
 
 def _cast(x: Expr, *, to: DType, saturate: bool = True) -> Expr:
@@ -162,13 +146,6 @@ def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
 
 def _selu(x: Expr, *, alpha: float, gamma: float) -> Expr:
     return g.mul(g.where(g.greater(x, 0.0), x, activations.stretched(x, alpha)), gamma)
-
-
-def _shrink(x: Expr, *, bias: float, lambd: float) -> Expr:
-    if not g.dtype(x).is_float:
-        bias, lambd = int(bias), int(lambd)
-    inner = g.where(g.less(x, -lambd), g.add(x, bias), 0)
-    return g.where(g.greater(x, lambd), g.sub(x, bias), inner)
 
 
 def _flat(apply: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: Node) -> Expr:
@@ -257,13 +234,11 @@ def _top_k(x: Expr, k: Int, *, axis: Axis = -1, largest: int = 1) -> list[Expr]:
 
 
 OPS: Table = {
-    **named(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _shrink, _top_k),
+    **named(_bit_shift, _cast, _celu, _clip, _dropout, _is_inf, _pow, _selu, _top_k),
     **named(elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish),
     **{name: partial(g.op, op) for name, op in _UNARY.items()},
     **{name: partial(_binary, op) for name, op in _BINARY.items()},
     **{name: partial(_variadic, op) for name, op in _VARIADIC.items()},
-    "CastLike": lambda x, like, *, saturate=True: converted(x, g.dtype(like), bool(saturate)),
-    "HardSwish": lambda x: g.mul(x, hard_sigmoid(x, alpha=1.0 / 6.0)),
     "Hardmax": partial(_flat, _hardmax),
     "Identity": lambda x: x,
     "LogSoftmax": partial(_flat, lambda x, axis: g.op("nn.log_softmax", x, axis=axis)),
@@ -272,12 +247,10 @@ OPS: Table = {
     "PRelu": _prelu,
     "Reciprocal": lambda x: g.div(1.0, x),
     "Softmax": partial(_flat, lambda x, axis: g.op("nn.softmax", x, axis=axis)),
-    "ThresholdedRelu": lambda x, *, alpha: g.where(g.greater(x, alpha), x, 0.0),
     "Where": g.where,
     **{f"Arg{name}": partial(_arg, f"arg{name.lower()}") for name in ("Max", "Min")},
     **{f"Cum{name}": partial(_running, f"cum{name.lower()}") for name in ("Prod", "Sum")},
-    **{f"Reduce{name}": _reduction(reductions.extreme(name.lower())) for name in ("Max", "Min")},
-    **{f"Reduce{name}": _reduction(plain(name.lower())) for name in ("Mean", "Prod", "Sum")},
+    **{f"Reduce{name}": _reduction(plain(name.lower())) for name in ("Max", "Mean", "Min", "Prod", "Sum")},
     "ReduceL1": _reduction(_sum_of(g.absolute), g.absolute),
     "ReduceL2": _reduction(_in_floats(_sum_of(_square, g.sqrt)), g.absolute),
     "ReduceLogSum": _reduction(_in_floats(_sum_of(_same, g.log)), g.log),

@@ -90,12 +90,6 @@ def _layer_normalization(
     return [y if bias is None else g.add(y, bias), mean, inverse]
 
 
-def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float, stash_type: DType) -> Expr:
-    data = g.cast(x, stash_type)
-    root = g.sqrt(g.add(g.reduce("mean", g.mul(data, data), range(axis, g.rank(x)), True), epsilon))
-    return g.mul(g.cast(g.div(data, root), g.dtype(scale)), scale)
-
-
 def _group_normalization(
     x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: DType = _FLOAT32, node: Node
 ) -> Expr:
@@ -314,6 +308,5 @@ OPS: Table = {
     "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
-    "RMSNormalization": _rms_normalization,
     **dict.fromkeys(_KINDS, _recurrent),
 }

@@ -117,7 +117,9 @@ def _check_kind(archive: _Archive) -> None:
     archive.check()
     ours = "archive_format" in archive and archive.read("archive_format") == b"pt2"
     demand(ours, "it is no archive of torch.export.save")
-    order = archive.read("byteorder").decode("ascii", "replace") if "byteorder" in archive else sys.byteorder
+    order: str = sys.byteorder
+    if "byteorder" in archive:
+        order = archive.read("byteorder").decode("ascii", "replace")
     text = "its values are in another order of bytes than this machine's"
     demand(order == sys.byteorder, text)
 
@@ -134,7 +136,8 @@ def _program(archive: _Archive) -> Any:
     try:
         program = serialize._dict_to_dataclass(schema.ExportedProgram, clean)
         return serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
-    except Exception as error:  # whatever torch raises: the parts of the program do not fit one another
+    except Exception as error:
+        # whatever torch raises: the parts of the program do not fit one another
         _LOG.debug("torch cannot build the program", exc_info=True)
         raise Refused("its graph contradicts itself") from error
 

@@ -20,7 +20,7 @@ from aotc.relay.frontend.activations import gelu, mish, prelu, relu6, softplus, 
 from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value
-from aotc.relay.frontend.reductions import Reduction, extreme, log_sum_exp, over, p_norm, plain, top_k
+from aotc.relay.frontend.reductions import Reduction, log_sum_exp, over, p_norm, plain, top_k
 
 
 def _scaled(value: Value, alpha: Value) -> Value:
@@ -90,9 +90,8 @@ def _logical(name: str, x: Expr, other: Expr) -> Expr:
     return g.op(name, as_bool(x), as_bool(other))
 
 
-def _rounding(name: str, x: Expr) -> Expr:
-    """A function that leaves integers as they are."""
-    return g.op(name, x) if g.dtype(x).is_float else x
+def _unary(name: str, x: Expr) -> Expr:
+    return g.op(name, x)
 
 
 def _finite(name: str, x: Expr) -> Expr:
@@ -184,14 +183,11 @@ def _summing(name: str, x: Expr, dim: Value = None, keepdim: bool = False, dtype
 
 
 def _extreme_with_place(name: str, x: Expr, dim: int, keepdim: bool = False) -> list[Expr]:
-    return [reduced(extreme(name), x, [dim], keepdim), _arg(f"arg{name}", x, dim, keepdim)]
+    return [reduced(plain(name), x, [dim], keepdim), _arg(f"arg{name}", x, dim, keepdim)]
 
 
 def _arg(name: str, x: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
-    if dim is None:
-        flat = g.op(name, g.flat(x), axis=(0,), keepdims=False)
-        return g.cast(g.reshape(flat, [1] * g.rank(x)) if keepdim else flat, "int64")
-    return g.cast(reduced(plain(name), x, [dim], keepdim), "int64")
+    return g.cast(reduced(plain(name), x, dim, keepdim), "int64")
 
 
 def _truth(name: str, x: Expr, dim: Value = None, keepdim: bool = False) -> Expr:
@@ -277,7 +273,7 @@ OPS: Table = {
     **{f"logical_{name}": partial(_logical, f"logical_{name}") for name in ("and", "or", "xor")},
     **{f"bitwise_{name}": converter for name, converter in _BITWISE.items()},
     **{f"__{name}__": converter for name, converter in _BITWISE.items()},
-    **{name: partial(_rounding, name) for name in ("ceil", "floor", "trunc")},
+    **{name: partial(_unary, name) for name in ("ceil", "floor", "sign", "trunc")},
     **{name: partial(_finite, name) for name in ("isfinite", "isinf", "isnan")},
     **dict.fromkeys(("clamp", "clamp_max", "clamp_min"), _clamp),
     "abs": lambda x: x if g.dtype(x).is_bool else g.absolute(x),
@@ -303,7 +299,6 @@ OPS: Table = {
     "relu": lambda x: g.op("nn.relu", x),
     "rsub": lambda x, other, alpha=1: _sub(other, x, alpha),
     "selu": lambda x: _elu(x, 1.6732632423543772848170429916717, 1.0507009873554804934193349852946),
-    "sign": lambda x: g.op("sign", x),
     "silu": swish,
     "square": lambda x: g.mul(x, x),
     "tanhshrink": lambda x: g.sub(x, g.tanh(x)),
@@ -311,7 +306,7 @@ OPS: Table = {
     **tv.named(_argsort, _cosine_similarity, _linalg_norm, _median, _sort, _std, _var),
     **dict.fromkeys(("norm", "linalg_vector_norm"), _norm),
     **{name: partial(_arg, name) for name in ("argmax", "argmin")},
-    **{f"{a}{name}": partial(reduced, extreme(name)) for a in ("", "a") for name in ("max", "min")},
+    **{f"{a}{name}": partial(reduced, plain(name)) for a in ("", "a") for name in ("max", "min")},
     **{f"{name}.dim": partial(_extreme_with_place, name) for name in ("max", "min")},
     **{name: partial(_running, name) for name in ("cumprod", "cumsum")},
     **{name: partial(_summing, name) for name in ("mean", "prod", "sum")},

@@ -101,8 +101,7 @@ def _repeat(x: Expr, repeats: Sequence[Value], /) -> Expr:
 
 
 def _repeat_interleave(x: Expr, repeats: Value, dim: int | None = None) -> Expr:
-    y = x if dim is not None else g.flat(x)
-    return g.op("repeat", y, repeats=tv.int_of(repeats), axis=tv.axis(dim or 0, y))
+    return g.op("repeat", x, repeats=tv.int_of(repeats), axis=dim)
 
 
 def _cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:

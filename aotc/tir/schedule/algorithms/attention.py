@@ -90,7 +90,8 @@ class Chain:
     @property
     def roots(self) -> set[te.Tensor]:
         """Tensors that get no memory of their own."""
-        found = {self.weights}.union(*(g.tensors for g in self.absorbed if g is not self.middle))
+        others = (g.tensors for g in self.absorbed if g is not self.middle)
+        found = {self.weights}.union(*others)
         return found if self.moved is None else found - {self.moved.tensor} | {self.moved.source}
 
 
@@ -109,27 +110,35 @@ class _Finder:
 
     def chain(self, last: Group) -> Chain | None:
         """The chain that ends with a group, if there is one."""
-        second = _product(last.stages[0]) if len(last.stages) == 1 else None
+        second = _product(last)
         if second is None:
             return None
         weights = graph.base(second.c.a)
         middle = self._home(weights)
-        scores = self._scores(middle) if middle is not None and len(middle.stages) > 1 else None
+        if middle is None or len(middle.stages) < 2:
+            return None
+        scores = self._scores(middle)
         before = None if scores is None else self._home(scores)
-        first = None if before is None or len(before.stages) != 1 else _product(before.stages[0])
-        if middle is None or scores is None or before is None or first is None:
+        first = None if before is None else _product(before)
+        if scores is None or before is None or first is None:
             return None
         fits = _fits(first, second) and self._by_rows(middle, first, scores, weights)
-        if not fits or not self._is_private(before, middle, scores, weights, second):
+        if not fits or not self._is_private(before, middle, second):
             return None
-        fed = tuple(g for t in (first.c.a, first.c.b, second.c.b) if (g := self._feeding(t)) is not None)
         moved = self._moved(second.stage)
-        after = () if moved is None else (self._home(moved.tensor),)
-        absorbed = (before, middle, *fed, *(g for g in after if g is not None))
+        beside = [self._feeding(t) for t in (first.c.a, first.c.b, second.c.b)]
+        if moved is not None:
+            beside.append(self._home(moved.tensor))
+        absorbed = (before, middle, *(g for g in beside if g is not None))
         return Chain(first, middle, second, scores, weights, moved, absorbed)
 
     def _home(self, tensor: te.Tensor) -> Group | None:
         return next((g for g in self.groups if tensor in g.tensors), None)
+
+    def _alone(self, tensor: te.Tensor) -> Group | None:
+        """The group that computes a tensor and nothing else."""
+        group = self._home(tensor)
+        return None if group is None or group.tensors != {tensor} else group
 
     def _scores(self, middle: Group) -> te.Tensor | None:
         """The one tensor of another stage that a group reads."""
@@ -137,7 +146,7 @@ class _Finder:
         outside = read.intersection(self.plan.stored) - middle.tensors
         return outside.pop() if len(outside) == 1 else None
 
-    def _is_private(self, before: Group, middle: Group, scores: te.Tensor, weights: te.Tensor, second: Product) -> bool:
+    def _is_private(self, before: Group, middle: Group, second: Product) -> bool:
         """Whether nothing else reads what lies between the products."""
         own = before.tensors | middle.tensors
         readers = {r.stage for t in own for r in self.plan.reads.get(t, ())}
@@ -146,36 +155,39 @@ class _Finder:
 
     def _by_rows(self, middle: Group, first: Product, scores: te.Tensor, weights: te.Tensor) -> bool:
         """Whether row i of the group's tensors needs row i of the scores and no other."""
-        shared = middle.stages[0].axes[: middle.depth]
+        shared = [n for _, n in middle.stages[0].axes[: middle.depth]]
         rows, columns = first.row[1], first.column[1]
-        if not shared or [n for _, n in shared][-1] != rows or math.prod(n for _, n in shared) != first.heads * rows:
+        if shared[-1:] != [rows] or math.prod(shared) != first.heads * rows:
             return False
-        if scores.shape[-2:] != (rows, columns) or weights.shape[-2:] != (rows, columns):
+        if not scores.shape[-2:] == weights.shape[-2:] == (rows, columns):
             return False
         reads = self.plan.reads.get(scores, ())
-        return all(_same_row(r.stage, middle.depth, te.flat_index(scores.shape, r.indices), columns) for r in reads)
+        places = [(r.stage, te.flat_index(scores.shape, r.indices)) for r in reads]
+        return all(_same_row(stage, middle.depth, place, columns) for stage, place in places)
 
     def _moved(self, stage: Stage) -> Moved | None:
         """The one tensor that takes the results of a stage, if it only puts them in another order."""
         source = stage.roots[-1]
         reads = self.plan.reads.get(source, ())
-        if len(reads) != 1 or source in self.plan.operands or any(t in self.outputs for t in stage.roots):
+        if len(reads) != 1 or source in self.plan.operands:
             return None
-        tensor, group = reads[0].stage, self._home(reads[0].stage)
-        alone = group is not None and group.tensors == {tensor}
-        if not alone or not isinstance(tensor, te.Compute) or not isinstance(source, (te.Compute, te.Contraction)):
+        tensor, indices = reads[0].stage, reads[0].indices
+        if not self.outputs.isdisjoint(stage.roots) or self._alone(tensor) is None:
             return None
-        place = _inverse(tensor, reads[0].indices, source) if _is_move(tensor, source, self.plan) else None
+        if not isinstance(tensor, te.Compute) or not isinstance(source, (te.Compute, te.Contraction)):
+            return None
+        if not _is_move(tensor, source, self.plan):
+            return None
+        place = _inverse(tensor, indices, source)
         return None if place is None else Moved(tensor, source, place)
 
     def _feeding(self, tensor: te.Tensor) -> Group | None:
         """The group that computes an operand for the products only; it becomes part of the packing."""
         base = graph.base(tensor)
-        group = self._home(base)
-        alone = group is not None and group.tensors == {base}
-        single = len(self.plan.operands.get(base, ())) == 1 and not self.plan.reads.get(base)
-        wanted = isinstance(base, te.Compute) and base not in self.outputs
-        return group if alone and single and wanted else None
+        if not isinstance(base, te.Compute) or base in self.outputs:
+            return None
+        taken = len(self.plan.operands.get(base, ()))
+        return self._alone(base) if taken == 1 and not self.plan.reads.get(base) else None
 
 
 def _is_move(tensor: te.Compute, source: te.Tensor, plan: Plan) -> bool:
@@ -205,16 +217,21 @@ def _same_row(reader: te.Tensor, depth: int, place: Expr, columns: int) -> bool:
     """Whether what is read at `place` of a matrix is in the row that the first axes of the reader count."""
     axes = graph.domain(reader)
     ranges = graph.axis_ranges(axes)
-    rows = te.flat_index([n for _, n in axes[:depth]], [v for v, _ in axes[:depth]])
-    column = linear(place - rows * columns, ranges)
+    column = linear(place - _row_number(axes[:depth]) * columns, ranges)
     low, high = bounds(column.expr(), ranges)
-    return 0 <= low <= high < columns and not variables(*column.terms) & {v for v, _ in axes[:depth]}
+    return 0 <= low <= high < columns and variables(*column.terms).isdisjoint(v for v, _ in axes[:depth])
 
 
-def _product(stage: Stage) -> Product | None:
-    """The contraction of a stage, if it is a matrix product of floats for each of some heads."""
+def _row_number(axes: Sequence[te.Axis]) -> Expr:
+    """The number of a row that some axes count."""
+    return te.flat_index([n for _, n in axes], [v for v, _ in axes])
+
+
+def _product(group: Group) -> Product | None:
+    """The contraction of a group, if it is nothing but a matrix product of floats for each of some heads."""
+    stage, *others = group.stages
     c = stage.anchor
-    if not isinstance(c, te.Contraction) or len(c.axes) < 2 or len(c.reduce_axes) != 1 or c.size == 0:
+    if others or not isinstance(c, te.Contraction) or len(c.axes) < 2 or len(c.reduce_axes) != 1 or c.size == 0:
         return None
     if not c.dtype.is_float or {c.a.dtype, c.b.dtype} != {c.dtype}:
         return None
@@ -227,12 +244,14 @@ def _product(stage: Stage) -> Product | None:
 
 def _fits(first: Product, second: Product) -> bool:
     """Whether row i of the second product's data is row i of the first one's result."""
-    sizes = (first.heads, first.row[1], first.column[1]) == (second.heads, second.row[1], second.inner[1])
-    c = second.c
+    c, (k, depth) = second.c, second.inner
+    made = first.heads, first.row[1], first.column[1]
+    if made != (second.heads, second.row[1], depth):
+        return False
     ranges = graph.axis_ranges(graph.domain(c))
-    rows = te.flat_index([n for _, n in c.axes[:-1]], [v for v, _ in c.axes[:-1]])
-    wanted = rows * second.inner[1] + second.inner[0]
-    return sizes and simplify(te.flat_index(c.a.shape, c.a_index) - wanted, ranges) == as_expr(0)
+    wanted = _row_number(c.axes[:-1]) * depth + k
+    distance = te.flat_index(c.a.shape, c.a_index) - wanted
+    return simplify(distance, ranges) == as_expr(0)
 
 
 def strip_rows(rows: int, columns: int, itemsize: int, target: Target) -> int:
@@ -271,11 +290,21 @@ class _Panels:
     def of(builder: KernelBuilder, product: Product, name: str) -> _Panels:
         """Empty panels."""
         extent, dtype = product.column[1], product.c.dtype
-        vectors = computed_lanes(builder.target, dtype) > 1
-        packed = pack_block(extent, builder.target, dtype, columns=product.row[1]) if vectors else 0
+        packed = 0
+        if computed_lanes(builder.target, dtype) > 1:
+            packed = pack_block(extent, builder.target, dtype, columns=product.row[1])
         block = packed or extent
         size = -(-extent // block) * block * product.inner[1]
         return _Panels(product, builder.scratch(name, dtype, size, private=True), block, packed > 0)
+
+
+@frozen(eq=False)
+class _Cut:
+    """The rows of a strip, from `start` on, and what is known of variables there."""
+
+    start: Expr
+    height: int
+    ranges: Ranges
 
 
 @frozen(eq=False)
@@ -321,10 +350,10 @@ class _Strips:
         """The whole nest."""
         first, strip = self.chain.first, Var("strip")
         whole, left = divmod(first.row[1], self.height)
-        rows = self._strip(strip * self.height, self.height, {strip: (0, whole - 1)})
+        rows = self._strip(_Cut(strip * self.height, self.height, {strip: (0, whole - 1)}))
         body = [self._pack(self.keys), self._pack(self.values), forall(strip, whole, rows)]
         if left:
-            body.append(self._strip(as_expr(whole * self.height), left, {}))
+            body.append(self._strip(_Cut(as_expr(whole * self.height), left, {})))
         return simplify_stmt(forall(self.head, first.heads, Block(body)), {})
 
     def _batch(self, axes: Sequence[te.Axis]) -> dict[Var, Expr]:
@@ -355,37 +384,40 @@ class _Strips:
                 ranges[number] = (0, count - 1)
             before, value = self._element(product, product.c.b, product.c.b_index, names, ranges)
             store = Store(panels.buffer, (number * depth + k) * block + lane, value)
-            squares = None if before else _transposed(store, (k, depth), (lane, width), side)
-            return squares or loops([(k, depth), (lane, width)], Block((*before, store)), "independent")
+            axes = (k, depth), (lane, width)
+            squares = None if before else _transposed(store, *axes, side)
+            return squares or loops(axes, Block((*before, store)), "independent")
 
         number = Var("panel")
         stmts: list[Stmt] = [forall(number, whole, panel(number, block, whole))] if whole else []
         if left:
             stmts.append(panel(as_expr(whole), left, 1))
-        return optimized(Block(stmts))
+        return optimized(Block(stmts), self.builder.target.budget)
 
-    def _strip(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
-        """Rows `start` and following of one head."""
-        for tensor, buffer in ((self.chain.scores, self.strip), (self.chain.weights, self.weights)):
-            self.builder.memory[tensor] = Slot(buffer, place=partial(_in_strip, start, self.pitch))
-        gathered = self._gather(start, height, ranges)
-        scores = self._multiply(self.keys, self.queries, self.chain.first.inner[1], start, height)
-        rows = self._rows(start, height, ranges)
-        return Block((gathered, scores, rows, self._multiply(self.values, self.weights, self.pitch, start, height)))
+    def _strip(self, cut: _Cut) -> Stmt:
+        """Some rows of one head."""
+        chain, memory = self.chain, self.builder.memory
+        place = partial(_in_strip, cut.start, self.pitch)
+        memory[chain.scores] = Slot(self.strip, place=place)
+        memory[chain.weights] = Slot(self.weights, place=place)
+        gathered, depth = self._gather(cut), chain.first.inner[1]
+        scores = self._multiply(self.keys, self.queries, depth, cut)
+        rows, made = self._rows(cut), self._multiply(self.values, self.weights, self.pitch, cut)
+        return Block((gathered, scores, rows, made))
 
-    def _gather(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
+    def _gather(self, cut: _Cut) -> Stmt:
         """The rows of the first product's data, side by side."""
         product = self.chain.first
         row, k, depth = Var("row"), Var("k"), product.inner[1]
-        names = {product.row[0]: start + row, product.inner[0]: k}
-        inner = {**ranges, row: (0, height - 1), k: (0, depth - 1)}
+        names = {product.row[0]: cut.start + row, product.inner[0]: k}
+        inner = {**cut.ranges, row: (0, cut.height - 1), k: (0, depth - 1)}
         before, value = self._element(product, product.c.a, product.c.a_index, names, inner)
         store = Store(self.queries, row * depth + k, value)
-        return optimized(loops([(row, height), (k, depth)], Block((*before, store)), "independent"))
+        return optimized(loops([(row, cut.height), (k, depth)], Block((*before, store)), "independent"))
 
-    def _multiply(self, panels: _Panels, data: Buffer, pitch: int, start: Expr, height: int) -> Stmt:
+    def _multiply(self, panels: _Panels, data: Buffer, pitch: int, cut: _Cut) -> Stmt:
         """A strip of rows, which are `pitch` elements apart, by the panels of one head."""
-        product, block = panels.product, panels.block
+        builder, product, block, height = self.builder, panels.product, panels.block, cut.height
         extent, depth, dtype = product.column[1], product.inner[1], product.c.dtype
         c = te.contraction(
             (height, extent),
@@ -400,16 +432,16 @@ class _Strips:
             block=block if panels.packed else 0,
         )
         outer = self._batch(product.batch)
-        finish = self.builder.finisher(product.stage, lambda at: (*outer.values(), start + at[0], at[1]))
-        return self.builder.placed(build_contraction(c, data, panels.buffer, finish, self.builder.target))
+        finish = builder.finisher(product.stage, lambda at: (*outer.values(), cut.start + at[0], at[1]))
+        return builder.placed(build_contraction(c, data, panels.buffer, finish, builder.target))
 
-    def _rows(self, start: Expr, height: int, ranges: Ranges) -> Stmt:
+    def _rows(self, cut: _Cut) -> Stmt:
         """What is done to each row between the products."""
         group, row = self.chain.middle, Var("row")
         *batch, last = group.stages[0].axes[: group.depth]
-        body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: start + row})
-        known: Ranges = {**ranges, self.head: (0, self.chain.first.heads - 1)}
-        return optimized(simplify_stmt(forall(row, height, body), known))
+        body = substituted(Block(self.middle()), {**self._batch(batch), last[0]: cut.start + row})
+        known: Ranges = {**cut.ranges, self.head: (0, self.chain.first.heads - 1)}
+        return optimized(simplify_stmt(forall(row, cut.height, body), known))
 
 
 def _transposed(store: Store, row: te.Axis, lane: te.Axis, side: int) -> Stmt | None:

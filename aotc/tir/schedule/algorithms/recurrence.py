@@ -114,7 +114,9 @@ class _Plan:
         vectors = min(_vectors(layer.gates, target), most)
         wide = min(max(1, target.registers // 8 // layer.gates), most)
         rows = max(1, min(ROWS, target.registers * 3 // 4 // (wide * layer.gates)))
-        beside = layer.batch == 1 and layer.steps > vectors * layer.gates
+        # with 16 vector registers the two products take longer side by side than one after the other
+        roomy = target.registers >= 32 or target.is_scalar
+        beside = roomy and layer.batch == 1 and layer.steps > vectors * layer.gates
         block = vectors * layer.gates if beside else min(layer.steps, -(-2 * rows // layer.batch))
         return _Plan(layer, lanes, vectors, wide, rows, block, beside)
 

@@ -59,8 +59,8 @@ def cut_strips(w: te.Winograd, target: Target) -> Strips:
     """
     height, width = (-(-extent // w.tile) for extent in w.shape[2:])
     per_tile = (w.tile + 2) ** 2 * (w.a.shape[1] + w.shape[1]) * w.dtype.itemsize
-    weights = w.b.size * w.dtype.itemsize
-    room = (target.l2 * 3 // 4 if weights <= target.l2 else BIG * target.l2) // per_tile
+    fits = w.b.size * w.dtype.itemsize <= target.l2
+    room = (target.l2 * 3 // 4 if fits else BIG * target.l2) // per_tile
     if room < width:
         across = -(-width // max(1, room))
         return Strips(height, 1, across, -(-width // across))
@@ -77,7 +77,8 @@ def convolution_cost(shape: tuple[int, int, int, int], channels: int, tile: int,
     images, outputs, height, width = shape
     lanes, cost = target.lanes("float32"), target.winograd
     if tile == 0:
-        macs, taps, transforms = math.prod(shape) * channels * TAPS**2, TAPS**2, 0.0
+        taps, transforms = TAPS**2, 0.0
+        macs = math.prod(shape) * channels * taps
     else:
         taps = (tile + TAPS - 1) ** 2
         tiles = images * -(-height // tile) * -(-width // tile)
@@ -139,11 +140,12 @@ class _Registers:
         terms.sort(key=lambda term: (abs(abs(term[0]) - 1.0) > TINY, term[0] < 0.0))
         total: Expr | None = None
         for c, x in terms:
-            if abs(abs(c) - 1.0) < TINY:
-                total = (x if c > 0 else -x) if total is None else (total + x if c > 0 else total - x)
+            alone = abs(abs(c) - 1.0) < TINY
+            term = x if alone else x * Const(c, x.dtype, self.lanes)
+            if alone and c < 0:
+                total = -term if total is None else total - term
             else:
-                scaled = x * Const(c, x.dtype, self.lanes)
-                total = scaled if total is None else total + scaled
+                total = term if total is None else total + term
         return Const(0.0, xs[0].dtype, self.lanes) if total is None else total
 
 
@@ -151,15 +153,18 @@ def _in_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
     """Each row of a matrix after its number; two neighbours together where they mirror each other."""
     k = 0
     while k < len(rows):
-        count = 2 if k + 1 < len(rows) and _mirrored(rows[k], rows[k + 1]) else 1
-        yield k, *rows[k : k + count]
+        pair = rows[k : k + 2]
+        count = 2 if len(pair) == 2 and _mirrored(*pair) else 1
+        yield k, *pair[:count]
         k += count
 
 
 def _mirrored(a: Matrix, b: Matrix) -> bool:
     """Whether `b` is `a` but for the signs of some elements."""
     same, negated = np.abs(a - b) < TINY, np.abs(a + b) < TINY
-    return bool(np.all(same | negated) and not np.all(same) and not np.all(negated))
+    if np.all(same) or np.all(negated):
+        return False
+    return bool(np.all(same | negated))
 
 
 class _Builder:
@@ -167,9 +172,11 @@ class _Builder:
 
     def __init__(self, w: te.Winograd, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> None:
         self.w, self.a, self.b, self.store, self.target = w, a, b, store, target
+        self.image, self.strip = Var("n"), Var("strip")
         self.at, _, self.bt = matrices(w.tile)
         self.lanes = math.gcd(computed_lanes(target, w.dtype), w.block)
         self.strips = cut_strips(w, target)
+        self.side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
         self.rows, self.columns = self.strips.rows, self.strips.columns
         self.alpha = w.tile + 2
         self.pitch = self.columns + 1
@@ -188,14 +195,13 @@ class _Builder:
 
     def nest(self) -> ContractionNest:
         """The whole nest, and its scratch."""
-        image, strip, channel = Var("n"), Var("strip"), Var("c")
-        side: Expr = Var("side") if self.strips.across > 1 else as_expr(0)
-        forward = Block((self._split(image, strip, side, channel), self._forward(channel)))
-        product = self._product()
-        channels = forall(channel, self.channels, forward)
-        around = [(image, self.w.shape[0]), (strip, self.strips.down)]
-        around += [(side, self.strips.across)] if isinstance(side, Var) else []
-        body = loops(around, Block((channels, product.stmt, self._backward(image, strip, side))), "independent")
+        channel, product = Var("c"), self._product()
+        forward = Block((self._split(channel), self._forward(channel)))
+        around = [(self.image, self.w.shape[0]), (self.strip, self.strips.down)]
+        if isinstance(self.side, Var):
+            around.append((self.side, self.strips.across))
+        stmts = forall(channel, self.channels, forward), product.stmt, self._backward()
+        body = loops(around, Block(stmts), "independent")
         scratch = (self.phases, self.data, self.product, self.tile, *product.workspace)
         return ContractionNest(Block((cleared(self.phases), body)), product.stack, scratch)
 
@@ -206,24 +212,24 @@ class _Builder:
         m = self.w.tile
         return (i % m * m + j % m) * self.plane + place + (i // m * self.pitch + j // m)
 
-    def _split(self, image: Var, strip: Var, side: Expr, channel: Var) -> Stmt:
+    def _split(self, channel: Var) -> Stmt:
         """Copy the rows of a channel that a strip needs, one plane for each pair of remainders."""
         m, (_, _, height, width) = self.w.tile, self.w.a.shape
-        first = side * (self.columns * m) - self.w.pads[1]
+        first = self.side * (self.columns * m) - self.w.pads[1]
         stmts: list[Stmt] = []
         for phase in range(m):
             row = Var("row")
-            y = (strip * self.rows + row) * m + (phase - self.w.pads[0])
-            source = ((image * self.channels + channel) * height + y) * width
-            inside = all_of(y >= 0, y < height)
-            copy = If(inside, self._copy_row(phase, row, source, first), self._clear_row(phase, row))
-            stmts.append(forall(row, self.rows + (phase < 2), copy))
+            y = (self.strip * self.rows + row) * m + (phase - self.w.pads[0])
+            source = ((self.image * self.channels + channel) * height + y) * width
+            copy = self._copy_row(phase, row, source, first)
+            inside = If(all_of(y >= 0, y < height), copy, self._clear_row(phase, row))
+            stmts.append(forall(row, self.rows + (phase < 2), inside))
         return Block(stmts)
 
     def _clear_row(self, phase: int, row: Var) -> Stmt:
         t, zero = Var("t"), const(0, self.w.dtype)
-        places = (Store(self.phases, self._phase(phase, j, row * self.pitch + t), zero) for j in range(self.w.tile))
-        return forall(t, self.pitch, Block(places))
+        places = (self._phase(phase, j, row * self.pitch + t) for j in range(self.w.tile))
+        return forall(t, self.pitch, Block(Store(self.phases, place, zero) for place in places))
 
     def _copy_row(self, phase: int, row: Var, source: Expr, first: Expr) -> Stmt:
         """One row from column `first` on, its columns split by remainder; zeros beyond its ends."""
@@ -235,7 +241,8 @@ class _Builder:
         def moved(t: Expr, j: int, border: bool) -> Stmt:
             column, place = first + t * m + j, self._phase(phase, j, row * self.pitch + t)
             copy = Store(self.phases, place, Load(self.a, source + column))
-            return If(all_of(column >= 0, column < width), copy, Store(self.phases, place, zero)) if border else copy
+            inside = all_of(column >= 0, column < width)
+            return If(inside, copy, Store(self.phases, place, zero)) if border else copy
 
         stmts: list[Stmt] = []
         for low, high in pairwise((as_expr(0), begin, end, as_expr(self.pitch))):
@@ -284,10 +291,10 @@ class _Builder:
 
     # --- backward
 
-    def _backward(self, image: Var, strip: Var, side: Expr) -> Stmt:
+    def _backward(self) -> Stmt:
         """A^T M A, a vector of output channels at a time, and the elements to `store`."""
         row, part, group = Var("row"), Var("part"), Var("group")
-        body = Block((self._transform(row, part, group), self._finish(image, strip, side, row, part, group)))
+        body = Block((self._transform(row, part, group), self._finish(row, part, group)))
         groups = -(-self.w.shape[1] // self.lanes)
         parts = -(-self.columns // self.chunk)
         return loops([(row, self.rows), (part, parts), (group, groups)], body, "independent")
@@ -310,13 +317,14 @@ class _Builder:
             return as_expr(self.chunk)
         return minimum(self.chunk, self.columns - part * self.chunk)
 
-    def _finish(self, image: Var, strip: Var, side: Expr, row: Var, part: Var, group: Var) -> Stmt:
+    def _finish(self, row: Var, part: Var, group: Var) -> Stmt:
         """Each element of the transformed tiles that is in the output."""
         m, (_, outputs, height, width) = self.w.tile, self.w.shape
         lane, i, x = Var("lane"), Var("y"), Var("x")
-        top, left = (strip * self.rows + row) * m, side * (self.columns * m) + part * (self.chunk * m)
-        value = Load(self.tile, (i * (self.chunk * m) + x) * self.lanes + lane)
-        body = self.store((image, group * self.lanes + lane, top + i, left + x), value)
+        top, chunk = (self.strip * self.rows + row) * m, self.chunk * m
+        left = self.side * (self.columns * m) + part * chunk
+        value = Load(self.tile, (i * chunk + x) * self.lanes + lane)
+        body = self.store((self.image, group * self.lanes + lane, top + i, left + x), value)
         body = forall(x, minimum(self._tiles(part) * m, width - left), body)
         body = forall(i, minimum(m, height - top), body)
         return forall(lane, minimum(self.lanes, outputs - group * self.lanes), body)

@@ -25,6 +25,8 @@ The way of a contraction:
     tiling                the tiling as data: loops, product, reduction, output
     tile, epilogue        its statements: loops, multiply-adds, what becomes of finished elements
     by_blocks             tiles for blocks of threads, where a kernel has a device for itself
+    by_warps              these by matrix instructions of warps, for operands of 16 bits
+    by_slices             thin products there: threads share out the reduction
     naive                 the definition as it stands, for what no tiling fits
 
 A packed layout is said by the operand's indices alone (`o // 32, k, o % 32`); `space.Split` gives them a plain form in
@@ -36,16 +38,16 @@ from __future__ import annotations
 
 from aotc.tir import Buffer, Target, te
 from aotc.tir.schedule.contraction import naive
-from aotc.tir.schedule.contraction.by_blocks import by_blocks
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
 from aotc.tir.schedule.contraction.by_pixels import by_pixels
+from aotc.tir.schedule.contraction.by_warps import by_warps
 from aotc.tir.schedule.contraction.candidate import Candidate, Request
 from aotc.tir.schedule.contraction.choice import choose
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import Irregular, analyse, in_order
 
-__all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_blocks", "candidates", "pack_block"]
+__all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_warps", "candidates", "pack_block"]
 
 
 def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:

@@ -3,50 +3,81 @@
 
     for b in 0..98 block: for t in 0..256 thread:                    # 64 x 64 elements, 4 x 4 of each thread
         acc[4 x 4] = 0
-        for step in 0..36: xs[16 x 64] = data; ws[16 x 64] = weights; sync; acc += xs * ws; sync
+        x, w = the first pieces of data and weights
+        for step in 0..36: xs[16 x 64] = x; ws[16 x 64] = w; sync; x, w = the next ones; acc += xs * ws; sync
         y = what is inside of acc
 
 Rows of the product are the axes of the data alone, columns those of the weights alone; the axes of both are walked by
-the blocks, and all reduction axes are one.  Neighbouring threads load neighbouring elements.  Where an operand ends,
-and outside the data, zeros are shared; so every thread takes every step.
+the blocks.  Neighbouring threads load neighbouring elements, into registers while the piece before is used.  Where an
+operand ends, and outside the data, zeros are shared; so every thread takes every step.
+
+Where there are few tiles, they are smaller, and groups of threads have the same tile: each multiplies its own share of
+a piece, and their sums are added in the order of the groups.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from aotc.ir import frozen
+from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Stmt, Store, Sync, Target, Var, te
-from aotc.tir.expr import Binary, Const, Select, all_of, cast, const, substitute, walk
+from aotc.tir.expr import Binary, Const, Select, all_of, cast, const, minimum, substitute, walk
+from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, analyse, finite_weights, flat, used
-from aotc.tir.stmt import loops
+from aotc.tir.schedule.contraction.space import (
+    Analysis,
+    Dimension,
+    Irregular,
+    analyse,
+    apart,
+    digits,
+    finite_weights,
+    flat,
+    points,
+    used,
+)
+from aotc.tir.stmt import Assign, loops
 
-#: Steps of the reduction whose operands are in shared memory at a time.
-_DEPTH: Final = 16
 #: Neighbouring accumulators of a thread: their operands are loaded together.
 _QUAD: Final = 4
 #: Elements between rows in shared memory, so that threads that store down a column meet in fewer of its banks.
 _GAP: Final = 4
-#: Sides below which a tile would be filled by little.
-_LEAST: Final = 16
+#: Neighbours in memory that are fetched at once even where others follow far away: 32 bytes.
+_SECTOR: Final = 8
+#: Multiply-adds that a processor begins in a cycle.
+_RATE: Final = 128
+#: Cycles from one barrier to the next at least: what is loaded from memory comes that late.
+_LATENCY: Final = 700
+
+
+#: Of a group of a thread's rows or columns, and the number of one in it.
+Place = Callable[[Expr, Expr], Expr]
 
 
 @frozen
 class Tile:
-    """Threads of a block, rows by columns, and accumulators of each thread."""
+    """Threads of a group, rows by columns; accumulators of each thread; groups; how deep the pieces of a step are."""
 
     rows: int
     columns: int
     high: int
     wide: int
+    groups: int = 1
+    depth: int = 16
+    quad: int = _QUAD
+    gap: int = _GAP
+
+    @property
+    def group(self) -> int:
+        """Threads of a group."""
+        return self.rows * self.columns
 
     @property
     def threads(self) -> int:
-        return self.rows * self.columns
+        """Threads of a block."""
+        return self.groups * self.group
 
     @property
     def height(self) -> int:
@@ -58,24 +89,113 @@ class Tile:
         """Columns of the product."""
         return self.columns * self.wide
 
-    def cost(self, rows: int, columns: int, batch: int, gpu: Gpu) -> float:
-        """What the threads of a processor do in all: products, and operands that they load from shared memory."""
+    def elements(self) -> tuple[int, int, int]:
+        """Of shared memory: those of both pieces, and the sums of the groups."""
+        left, right = (self.depth * (size + self.gap) for size in (self.height, self.width))
+        return left, right, self.height * self.width * self.groups if self.groups > 1 else 0
+
+    def of(self, dtype: DType) -> DType:
+        """The type of operands in shared memory, for sums of a type."""
+        return dtype
+
+    def own(self, thread: Expr, along: bool) -> tuple[Place, Place]:
+        """Which rows and columns of a tile are a thread's own; neighbours have neighbouring rows, or columns."""
+        quick, slow = thread % self.rows, thread // self.rows
+        if along:
+            quick, slow = thread // self.columns, thread % self.columns
+        return (
+            lambda quad, one: quad * (self.quad * self.rows) + quick * self.quad + one,
+            lambda quad, one: quad * (self.quad * self.columns) + slow * self.quad + one,
+        )
+
+    def accumulator(self, down: Expr, i: Expr, across: Expr, j: Expr) -> Expr:
+        """The number of a thread's accumulator: `i` of its rows `down`, `j` of its columns `across`."""
+        return (down * self.quad + i) * self.wide + across * self.quad + j
+
+    def product(self, acc: Buffer, left: Side, right: Side, thread: Expr, group: Expr) -> tuple[Stmt, Sequence[Buffer]]:
+        """A group's steps that are in shared memory: operands in registers, and all products of them."""
+        depth, stmts, found = Var("depth"), list[Stmt](), list[Buffer]()
+        for side in (left, right):
+            quad, one = Var("quad"), Var("one")
+            found.append(Buffer(side.local.name[0], acc.dtype, side.count, "stack", 16))
+            value = Load(side.local, (group * (self.depth // self.groups) + depth) * side.pitch + side.own(quad, one))
+            copy = Store(found[-1], quad * self.quad + one, value)
+            stmts.append(loops([(quad, side.count // self.quad), (one, self.quad)], copy, "independent"))
+        i, j = Var("i"), Var("j")
+        at = i * right.count + j
+        update = Store(acc, at, Load(acc, at) + Load(found[0], i) * Load(found[1], j))
+        stmts.append(loops([(i, left.count), (j, right.count)], update, "independent"))
+        return For(depth, self.depth // self.groups, Block(stmts)), found
+
+    @property
+    def work(self) -> float:
+        """Of the threads in a step: products, and operands that come from shared memory."""
+        return self.group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
+
+    def cost(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
+        """Cycles of a processor: what its threads do, what they bring to shared memory, the sums of groups."""
         blocks = batch * -(-rows // self.height) * -(-columns // self.width)
-        threads = -(-blocks // gpu.processors) * self.threads
-        return threads * (self.high * self.wide + 2 * (self.high + self.wide))
+        share = -(-blocks // gpu.processors)
+        brought = 4 * self.depth * (self.height + self.width)
+        work = share * (self.work + brought) / _RATE
+        return -(-steps // self.depth) * max(work, _LATENCY) + share * self.elements()[2] / 16
 
 
-_TILES: Final = (Tile(16, 16, 8, 8), Tile(16, 16, 4, 8), Tile(16, 16, 8, 4), Tile(16, 16, 4, 4), Tile(8, 8, 4, 4))
+_TILES: Final = (
+    *(Tile(16, 16, 8, 8), Tile(16, 16, 4, 8), Tile(16, 16, 8, 4), Tile(16, 16, 4, 4)),
+    *(Tile(8, 8, 8, 4, 4, 32), Tile(8, 8, 4, 8, 4, 32), Tile(8, 8, 4, 4, 4, 64)),
+    *(Tile(4, 8, 4, 4, 8, 128), Tile(4, 4, 4, 4, 16, 128)),
+)
 
 
 @frozen(eq=False)
-class _Side:
+class _Steps:
+    """How the reduction is walked: pieces of `depth` by so many threads, the values of other axes in `names`.
+
+    Where the last axis is made of whole pieces, the number of a step tells all others: no thread computes quotients.
+    """
+
+    axes: Sequence[te.Axis]
+    depth: int
+    thread: Var
+    threads: int
+    names: Mapping[Var, Expr]
+
+    @staticmethod
+    def of(c: te.Contraction, tile: Tile, names: Mapping[Var, Expr], any_order: bool) -> _Steps:
+        """An axis of whole pieces becomes the last one, if any order will do."""
+        axes = [axis for axis in c.reduce_axes if axis[1] > 1] or c.reduce_axes[:1]
+        last = next((axis for axis in reversed(axes) if axis[1] % tile.depth == 0), axes[-1])
+        if any_order:
+            axes = [*(axis for axis in axes if axis is not last), last]
+        none = {var: const(0) for var, _ in c.reduce_axes}
+        return _Steps(axes, tile.depth, Var("t"), tile.threads, {**names, **none})
+
+    @property
+    def count(self) -> int:
+        return -(-points(self.axes) // self.depth)
+
+    def at(self, step: Expr, place: Expr, k: Var) -> tuple[dict[Var, Expr], list[Expr]]:
+        """The values of the axes at a place of a step, by the register k, which numbers it, and whether it is one."""
+        *outer, (inner, extent) = self.axes
+        if extent % self.depth == 0:
+            found = digits([*outer, (inner, extent // self.depth)], step)
+            return {**found, inner: found[inner] * self.depth + place}, []
+        size = points(self.axes)
+        return digits(self.axes, k), [k < size] if size % self.depth else []
+
+
+@frozen(eq=False)
+class Side:
     """One operand of the product: rows of the data, or columns of the weights.
 
     axes      of these rows or columns
     local     where shared memory holds what a tile needs of them
+    held      the elements that a thread brings there
     count     how many of them each thread has accumulators for
-    threads   how many threads of a block lie along them, and `mine`, which of these a thread is
+    threads   how many threads of a group lie along them
+    own       which one of a tile is one of a thread's own
+    pitch     elements of shared memory from one step to the next
     tile      which tile a block has
     """
 
@@ -83,9 +203,11 @@ class _Side:
     dims: Sequence[Dimension]
     axes: Sequence[te.Axis]
     local: Buffer
+    held: Buffer
     count: int
     threads: int
-    mine: Expr
+    own: Place
+    pitch: int
     tile: Expr
 
     @property
@@ -95,63 +217,51 @@ class _Side:
 
     def inside(self, number: Expr) -> list[Expr]:
         """The conditions on the number of one, if a tile may reach across the end."""
-        extent = _extent(self.axes)
+        extent = points(self.axes)
         return [number < extent] if extent % self.size else []
 
-    def own(self, quad: Var, one: Var) -> Expr:
-        """Which one of a tile is one of a thread's own."""
-        return quad * (_QUAD * self.threads) + self.mine * _QUAD + one
+    def place(self, turn: Var, steps: _Steps) -> tuple[Expr, Expr]:
+        """What a thread brings in one of its turns: how deep in the piece it is, and of which row or column."""
+        thread, threads = steps.thread, steps.threads
+        if apart(self.dims, self.axes) == 1 or apart(self.dims, steps.axes) != 1:
+            return turn * (threads // self.size) + thread // self.size, thread % self.size
+        sectors = steps.depth // _SECTOR
+        number = turn * (threads // _SECTOR) + thread // _SECTOR
+        return number % sectors * _SECTOR + thread % _SECTOR, number // sectors
 
-    def filled(self, step: Expr, thread: Var, threads: int, known: _Known) -> Stmt:
-        """The piece of a step in shared memory, a few elements by each thread."""
+    def fetched(self, step: Expr, steps: _Steps) -> Stmt:
+        """The elements of a step that a thread brings, in its registers."""
         turn, number, k = Var("turn"), Var("number"), Var("k")
-        own, steps = (flat(self.dims).coefficient(axes[-1][0]) for axes in (self.axes, known.reduce))
-        along = own != 1 and steps == 1
-        across = _DEPTH if along else self.size
-        fast, slow = thread % across, turn * (threads // across) + thread // across
-        depth, within = (fast, slow) if along else (slow, fast)
-        names = {**known.names, **digits(self.axes, number), **digits(known.reduce, k)}
+        depth, within = self.place(turn, steps)
+        values, tests = steps.at(step, depth, k)
+        names = {**steps.names, **digits(self.axes, number), **values}
         place = substitute(flat(self.dims).expr(), names)
-        tests = self.inside(number) + ([k < known.steps] if known.steps % _DEPTH else [])
         for dim in self.dims:
             index = substitute(dim.index.expr(), names)
             tests += [] if dim.inside else [index >= 0, index < dim.extent]
         dtype = self.local.dtype
         value, condition = cast(Load(self.buffer, place), dtype), all_of(*tests)
         value = Select(condition, value, const(0, dtype)) if tests else value
-        registers = Declare(number, self.tile * self.size + within), Declare(k, step * _DEPTH + depth)
-        store = Store(self.local, depth * (self.size + _GAP) + within, value)
-        return For(turn, self.size * _DEPTH // threads, Block((*registers, store)))
+        one = self.tile * self.size + within
+        if self.inside(number):  # beyond the end, what is loaded is not used: any element will do
+            one = minimum(one, points(self.axes) - 1)
+        registers = Declare(number, one), Declare(k, step * steps.depth + depth)
+        return For(turn, self.held.size, Block((*registers, Store(self.held, turn, value))))
+
+    def shared(self, steps: _Steps) -> Stmt:
+        """These elements in shared memory."""
+        turn = Var("turn")
+        depth, within = self.place(turn, steps)
+        store = Store(self.local, depth * self.pitch + within, Load(self.held, turn))
+        return For(turn, self.held.size, store)
 
 
-@frozen(eq=False)
-class _Known:
-    """What both sides share: the reduction axes, the product of their extents, and the values of other axes."""
-
-    reduce: Sequence[te.Axis]
-    names: Mapping[Var, Expr]
-
-    @property
-    def steps(self) -> int:
-        return _extent(self.reduce)
-
-
-def _extent(axes: Sequence[te.Axis]) -> int:
-    return math.prod(n for _, n in axes)
-
-
-def digits(axes: Sequence[te.Axis], number: Expr) -> dict[Var, Expr]:
-    """The values of axes at a row-major number."""
-    found: dict[Var, Expr] = {}
-    inner = _extent(axes)
-    for place, (var, extent) in enumerate(axes):
-        inner //= extent
-        found[var] = number // inner if place == 0 else number // inner % extent
-    return found
-
-
-def by_blocks(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest | None:
+def by_blocks(
+    c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, tiles: Sequence[Tile] = ()
+) -> ContractionNest | None:
     """The nest that computes `c`, as `build_contraction` does, on blocks of threads; None where that does not fit.
+
+    tiles   of which the cheapest is taken, if others than those of plain numbers
 
     It is a whole kernel: `aotc.tir.launch.launch_of` finds it.
     """
@@ -166,11 +276,18 @@ def by_blocks(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: T
     if not finite_weights(c) and not all(dim.inside for dim in analysis.a):
         return None  # zero times infinity is no zero
     columns = [axis for axis in analysis.channel if axis[0] not in used(analysis.a)]
-    down, across = _extent(analysis.pixel), _extent(columns)
-    if min(down, across) < _LEAST or not c.reduce_axes:
+    down, across = points(analysis.pixel), points(columns)
+    if not c.reduce_axes:
         return None
-    tile = min(_TILES, key=lambda one: one.cost(down, across, c.size // (down * across), gpu))
-    return _nest(analysis, a, b, columns, places, store, tile)
+    sides = Half(a, analysis.a, analysis.pixel), Half(b, analysis.b, columns)
+    if min(down, across) < LEAST:
+        return by_slices(analysis, sides, places, store, gpu)
+    batch, steps = c.size // (down * across), points(c.reduce_axes)
+    fit = [tile for tile in tiles or _TILES if sum(tile.elements()) * c.dtype.itemsize <= gpu.shared_bytes]
+    if not fit:
+        return None
+    tile = min(fit, key=lambda one: one.cost(down, across, batch, steps, gpu))
+    return _nest(analysis, sides, places, store, tile)
 
 
 def _without_groups(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
@@ -189,73 +306,95 @@ def _without_groups(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
 
 
 def _nest(
-    analysis: Analysis,
-    a: Buffer,
-    b: Buffer,
-    columns: Sequence[te.Axis],
-    places: Sequence[Expr],
-    store: StoreFn,
-    tile: Tile,
+    analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, tile: Tile
 ) -> ContractionNest:
-    c, block, thread, step = analysis.c, Var("b"), Var("t"), Var("step")
-    taken = {var for var, _ in (*analysis.pixel, *columns)}
-    outer = [axis for axis in c.axes if axis[0] not in taken]
-    down, across = -(-_extent(analysis.pixel) // tile.height), -(-_extent(columns) // tile.width)
-    known = _Known(c.reduce_axes, digits(outer, block // (down * across)))
-    quick, slow = thread % tile.rows, thread // tile.rows
-    if c.axes[-1] in columns:  # neighbours write next to each other
-        quick, slow = thread // tile.columns, thread % tile.columns
-    xs, ws = (
-        Buffer(name, c.dtype, _DEPTH * (size + _GAP), "shared", 16)
-        for name, size in (("xs", tile.height), ("ws", tile.width))
-    )
-    left = _Side(a, analysis.a, analysis.pixel, xs, tile.high, tile.rows, quick, block // across % down)
-    right = _Side(b, analysis.b, columns, ws, tile.wide, tile.columns, slow, block % across)
+    c, block, step, (a, b) = analysis.c, Var("b"), Var("step"), sides
+    outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
+    down, across = -(-a.size // tile.height), -(-b.size // tile.width)
+    names = digits(outer, block // (down * across))
+    steps = _Steps.of(c, tile, names, apart(b.dims, b.axes) == 1)
+    thread, along = steps.thread, c.axes[-1] in b.axes
+    group, one = (const(0), thread) if tile.groups == 1 else (thread // tile.group, thread % tile.group)
+    high, wide, summed = tile.elements()
+    dtype, depth = tile.of(c.dtype), tile.depth
+    xs, ws = Buffer("xs", dtype, high, "shared", 16), Buffer("ws", dtype, wide, "shared", 16)
+    sums = Buffer("sums", c.dtype, summed, "shared", 16)
+    x = Buffer("x", dtype, tile.height * depth // tile.threads, "stack", 16)
+    w = Buffer("w", dtype, tile.width * depth // tile.threads, "stack", 16)
+    rows, cols = tile.own(one, along)  # neighbours write next to each other
+    pitches = tile.height + tile.gap, tile.width + tile.gap
+    numbers = block // across % down, block % across
+    left = Side(a.buffer, a.dims, a.axes, xs, x, tile.high, tile.rows, rows, pitches[0], numbers[0])
+    right = Side(b.buffer, b.dims, b.axes, ws, w, tile.wide, tile.columns, cols, pitches[1], numbers[1])
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
-    product, operands = _product(acc, left, right)
-    fills = (side.filled(step, thread, tile.threads, known) for side in (left, right))
+    product, operands = tile.product(acc, left, right, one, group)
+
+    def fetched(step: Expr) -> Stmt:
+        return Block(side.fetched(step, steps) for side in (left, right))
+
+    def finish(found: Mapping[Var, Expr], value: Expr) -> Stmt:
+        names = {**steps.names, **found}
+        return store(tuple(substitute(place, names) for place in places), value)
+
+    shares = (side.shared(steps) for side in (left, right))
+    following = If(step < steps.count - 1, fetched(step + 1)) if steps.count > 1 else Block(())
+    others = [Sync()] if steps.count > 1 else []  # the pieces are brought to one place
     body = (
         loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
-        For(step, -(-known.steps // _DEPTH), Block((*fills, Sync(), product, Sync()))),
-        _finished(acc, left, right, lambda found: _placed(places, {**known.names, **found}), store),
+        fetched(const(0)),
+        For(step, steps.count, Block((*shares, Sync(), following, product, *others))),
+        _summed(acc, sums, left, right, along, tile, thread, finish)
+        if sums.size
+        else _finished(acc, left, right, tile, finish),
     )
-    grid = _extent(outer) * down * across
+    grid = points(outer) * down * across
     stmt = For(block, grid, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
-    return ContractionNest(stmt, (acc, *operands), shared=(xs, ws))
+    return ContractionNest(stmt, (acc, x, w, *operands), shared=(xs, ws, sums) if sums.size else (xs, ws))
 
 
-def _placed(places: Sequence[Expr], values: Mapping[Var, Expr]) -> tuple[Expr, ...]:
-    return tuple(substitute(place, values) for place in places)
+_Finish = Callable[[Mapping[Var, Expr], Expr], Stmt]
 
 
-def _product(acc: Buffer, left: _Side, right: _Side) -> tuple[Stmt, Sequence[Buffer]]:
-    """The steps that are in shared memory: operands in registers, and all products of them."""
-    depth, stmts, found = Var("depth"), list[Stmt](), list[Buffer]()
-    for side in (left, right):
-        quad, one = Var("quad"), Var("one")
-        found.append(Buffer(side.local.name[0], acc.dtype, side.count, "stack", 16))
-        value = Load(side.local, depth * (side.size + _GAP) + side.own(quad, one))
-        copy = Store(found[-1], quad * _QUAD + one, value)
-        stmts.append(loops([(quad, side.count // _QUAD), (one, _QUAD)], copy, "independent"))
-    i, j = Var("i"), Var("j")
-    at = i * right.count + j
-    update = Store(acc, at, Load(acc, at) + Load(found[0], i) * Load(found[1], j))
-    stmts.append(loops([(i, left.count), (j, right.count)], update, "independent"))
-    return For(depth, _DEPTH, Block(stmts)), found
-
-
-def _finished(
-    acc: Buffer, left: _Side, right: _Side, place: Callable[[Mapping[Var, Expr]], tuple[Expr, ...]], store: StoreFn
-) -> Stmt:
+def _finished(acc: Buffer, left: Side, right: Side, tile: Tile, finish: _Finish) -> Stmt:
     """What becomes of the accumulators that are inside the output."""
-    m, n = Var("row"), Var("column")
+
+    def element(m: Expr, n: Expr, value: Expr) -> Stmt:
+        return _inside(left, right, m, n, lambda found: finish(found, value))
+
+    return _each(acc, left, right, tile, element)
+
+
+def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
+    """`element(row, column, value)` for each accumulator, rows and columns counted in its tile."""
     down, i, across, j = (Var(name) for name in ("down", "i", "across", "j"))
-    value = Load(acc, (down * _QUAD + i) * right.count + across * _QUAD + j)
-    body = store(place({**digits(left.axes, m), **digits(right.axes, n)}), value)
-    tests = [*left.inside(m), *right.inside(n)]
-    body = If(all_of(*tests), body) if tests else body
-    rows, columns = ((side.tile * side.size) for side in (left, right))
-    body = Block((Declare(n, columns + right.own(across, j)), body))
-    body = loops([(across, right.count // _QUAD), (j, _QUAD)], body)
-    body = Block((Declare(m, rows + left.own(down, i)), body))
-    return loops([(down, left.count // _QUAD), (i, _QUAD)], body)
+    made = element(left.own(down, i), right.own(across, j), Load(acc, tile.accumulator(down, i, across, j)))
+    body = loops([(across, tile.wide // tile.quad), (j, tile.quad)], made)
+    return loops([(down, tile.high // tile.quad), (i, tile.quad)], body)
+
+
+def _inside(left: Side, right: Side, m: Expr, n: Expr, finish: Callable[[Mapping[Var, Expr]], Stmt]) -> Stmt:
+    """What finishes an element of a tile, if it is inside the output."""
+    row, column = Var("row"), Var("column")
+    body = finish({**digits(left.axes, row), **digits(right.axes, column)})
+    tests = [*left.inside(row), *right.inside(column)]
+    registers = (Declare(row, left.tile * left.size + m), Declare(column, right.tile * right.size + n))
+    return Block((*registers, If(all_of(*tests), body) if tests else body))
+
+
+def _summed(
+    acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, finish: _Finish
+) -> Stmt:
+    """What becomes of the sums of all groups, in shared memory; neighbouring threads finish neighbours."""
+    size, quick = tile.height * tile.width, tile.width if wide else tile.height
+    first = thread // tile.group * size
+
+    def kept(m: Expr, n: Expr, value: Expr) -> Stmt:
+        return Store(sums, first + (m * quick + n if wide else n * quick + m), value)
+
+    turn, other, total = Var("turn"), Var("group"), Var("total", acc.dtype)
+    place = turn * tile.threads + thread
+    m, n = (place // quick, place % quick) if wide else (place % quick, place // quick)
+    add = For(other, tile.groups, Assign(total, total + Load(sums, other * size + place)), begin=1)
+    element = _inside(left, right, m, n, lambda found: finish(found, total))
+    done = Block((Declare(total, Load(sums, place)), add, element))
+    return Block((_each(acc, left, right, tile, kept), Sync(), For(turn, size // tile.threads, done)))

@@ -61,18 +61,17 @@ def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
     direct = _from_registers(tile, accs)
     if direct is not None:
         return direct
-    rows = _whole_rows(tile)
-    strides = _strides(tile, rows)
+    strides = _strides(tile)
     stmts: list[Stmt] = []
     for offsets, value in _sums(tile, accs):
         place = sum(strides[axis] * (offset + tile.segments[axis].shift) for axis, offset in offsets.items())
         stmts.append(Store(spill.buffer, as_expr(place), value))
     if spill.transposed is None:
-        return [*stmts, _stores(tile, strides, spill.buffer, rows)]
+        return [*stmts, _stores(tile, strides, spill.buffer)]
     vector = tile.tiling.vector
     stmts += _transposed(tile, strides, spill, spill.transposed)
     strides = {axis: stride // vector.width for axis, stride in strides.items()} | {vector: spill.positions}
-    return [*stmts, _stores(tile, strides, spill.transposed, rows)]
+    return [*stmts, _stores(tile, strides, spill.transposed)]
 
 
 def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
@@ -100,24 +99,10 @@ def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
     return stmts
 
 
-def _whole_rows(tile: Tile) -> TileAxis | None:
-    """The axis of whole rows in the output, which are kept without gaps: their elements are one run."""
-    vector, output = tile.tiling.vector, tile.tiling.output
-    place = output.place(vector) - 1
-    segment = tile.segments[vector]
-    if place < 0 or segment.size != vector.extent or segment.clip or segment.shift:
-        return None
-    above = [a for a in tile.tiling.levels if a.role == "x" and a.var is output.axes[place][0] and a.extent > 1]
-    return above[0] if above else None
-
-
-def _strides(tile: Tile, rows: TileAxis | None) -> dict[TileAxis, int]:
+def _strides(tile: Tile) -> dict[TileAxis, int]:
     """The distances of neighbours on the stack, along each axis of a tile."""
     tiled = tile.tiling.tiled
-    strides = {axis: math.prod(inner.width for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
-    if rows is not None:
-        strides[rows] = tile.segments[tile.tiling.vector].size
-    return strides
+    return {axis: math.prod(inner.width for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
 
 
 def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, target: Buffer) -> list[Stmt]:
@@ -135,7 +120,7 @@ def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, targe
     return stmts
 
 
-def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer, rows: TileAxis | None) -> Stmt:
+def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer) -> Stmt:
     """Loops over the tile, in the order of the output, that store each element of `buffer`."""
     tiling = tile.tiling
     values: dict[Var, Expr] = {axis.var: base for axis, base in tile.bases.items()}
@@ -144,18 +129,11 @@ def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer, rows: T
     for axis in sorted(tiling.tiled, key=tiling.output.place):
         segment, base = tile.segments[axis], tile.bases[axis]
         index = index + segment.shift * strides[axis]
-        run = rows is not None and axis is tiling.vector
-        if (segment.size == 1 and not segment.clip and not run) or axis is rows:
+        if segment.size == 1 and not segment.clip:
             continue
         loop = Var(axis.var.name)
-        end: Expr = as_expr(segment.size)
         values[axis.var] = base + loop
-        if segment.clip:
-            end = minimum(end, axis.extent - base)
-        if rows is not None and run:
-            end = as_expr(segment.size * tile.segments[rows].size)
-            values[rows.var] = tile.bases[rows] + loop // segment.size
-            values[axis.var] = loop % segment.size
-        nest.append((loop, end))
+        size = as_expr(segment.size)
+        nest.append((loop, minimum(size, axis.extent - base) if segment.clip else size))
         index = index + loop * strides[axis]
     return loops(nest, tiling.output.finish(values, Load(buffer, index)), "independent")

@@ -10,11 +10,12 @@ A te.Contraction in, an `Analysis` of it out; operands become `Operand`s, flat p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Linear, Ranges, Var, bounds, graph, linear, substitute, te, walk
+from aotc.tir import Buffer, Const, Expr, Linear, Ranges, Var, bounds, const, graph, linear, substitute, te, walk
 
 
 class Irregular(Exception):
@@ -79,6 +80,29 @@ def flat(dims: Iterable[Dimension]) -> Linear:
     for dim in dims:
         total = total.plus(dim.index, dim.stride)
     return total
+
+
+def points(axes: Sequence[te.Axis]) -> int:
+    """How many points some axes have in all."""
+    return math.prod(n for _, n in axes)
+
+
+def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
+    """How far from each other neighbours along the last one of some axes are in memory."""
+    axis = next((var for var, extent in reversed(axes) if extent > 1), None)
+    names: dict[Var, Expr] = {var: const(0) for dim in dims for var in dim.variables}
+    first, second = (substitute(flat(dims).expr(), {**names, **one}) for one in ({}, {axis: const(1)} if axis else {}))
+    return abs(int(second.value) - int(first.value)) if isinstance(first, Const) and isinstance(second, Const) else 0
+
+
+def digits(axes: Sequence[te.Axis], number: Expr) -> dict[Var, Expr]:
+    """The values of axes at a row-major number."""
+    found: dict[Var, Expr] = {}
+    inner = points(axes)
+    for place, (var, extent) in enumerate(axes):
+        inner //= extent
+        found[var] = number // inner if place == 0 else number // inner % extent
+    return found
 
 
 @frozen(eq=False)

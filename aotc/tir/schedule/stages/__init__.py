@@ -20,4 +20,5 @@ the stages of a group share their outer loops.
     body       expressions of elements from the definitions of tensors
     kernel     the kernel that is being built: memory, scratch, epilogues
     reduce     the nests of reductions
+    by_threads long reductions in pieces, for the threads of blocks
 """

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-from aotc.tir import Expr, as_expr, graph, linear, te
+from aotc.tir import Expr, Target, as_expr, graph, linear, te
 from aotc.tir.schedule.stages.inline import Plan, Read
 
 #: The least extent of an output axis along which a reduction keeps a row of accumulators.
 ROW: Final = 8
+#: Reductions of fewer elements are one thread's.
+_SHORT: Final = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -80,12 +82,17 @@ def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tenso
     )
 
 
-def form_groups(stages: Sequence[Stage], plan: Plan) -> list[Group]:
-    """Runs of stages that can share outer loops: a row, not a tensor, passes between them."""
+def form_groups(stages: Sequence[Stage], plan: Plan, target: Target) -> list[Group]:
+    """Runs of stages that can share outer loops: a row, not a tensor, passes between them.
+
+    On a device all loops around a reduction are shared, or none: what they repeat is for the threads of a block.
+    """
     groups: list[Group] = []
     for stage in stages:
         group = groups[-1] if groups else None
         depth = 0 if group is None else _shared_depth(group, stage, plan)
+        if group is not None and target.shares_sums:
+            depth *= all(_is_inside(s, depth) for s in (*group.stages, stage))
         if group is None or depth == 0:
             group = Group([])
             groups.append(group)
@@ -94,6 +101,13 @@ def form_groups(stages: Sequence[Stage], plan: Plan) -> list[Group]:
         group.tensors.update(stage.roots)
         group.depth = depth
     return groups
+
+
+def _is_inside(stage: Stage, depth: int) -> bool:
+    """Whether so many loops are all that are around a reduction, if threads would share its elements."""
+    anchor = stage.anchor
+    short = not isinstance(anchor, te.Reduce) or math.prod(n for _, n in anchor.reduce_axes) < _SHORT
+    return short or math.prod(stage.extents[depth:]) == 1
 
 
 def _own_depth(stage: Stage, plan: Plan) -> int:

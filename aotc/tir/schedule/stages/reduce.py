@@ -8,6 +8,7 @@ Four shapes, after how many elements are combined and which axis lies contiguous
                                                                                of them for parts of many k
     partial    a reduction axis:        for k by 16: for l in 0..16: part[l] += x[i, k + l]
     scalar     neither:                 for k: acc += x[...]
+    threads    long, on a device:       for l in 0..256: for k from l by 256: part[l] += x[i, k]        (`by_threads`)
 
 Partial results are those of elements so many apart; what is left over goes to the first of them or, where elements may
 be combined twice, is a whole number of vectors that begins earlier.  Then halves are combined until one is left.  The
@@ -27,6 +28,7 @@ from aotc.ir import DType, frozen
 from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, substitute, te
 from aotc.tir.loops.dependence import loads, straight_line, written
 from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed
+from aotc.tir.schedule.stages.by_threads import Long, in_pieces
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
@@ -77,7 +79,7 @@ def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: 
     if not isinstance(nest, Block):
         raise AssertionError("a reduction is a block")
     parts = _Reduction(builder, COMBINE[anchor.combiner], acc, start, nest.stmts[1], nest.stmts[2:])
-    return _shaped(parts, free, nest, depth)
+    return _shaped(parts, free, nest, depth, stage.axes)
 
 
 def _update(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, acc: Var) -> Stmt:
@@ -101,7 +103,9 @@ def _stride(stmt: Stmt, var: Var) -> int | None:
     return None if None in found else max((abs(factor or 0) for factor in found), default=0)
 
 
-def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int) -> Stmt:
+def _shaped(
+    parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, depth: int, axes: Sequence[te.Axis]
+) -> Stmt:
     builder, dtype = parts.builder, parts.acc.dtype
     lanes = ORDERED_LANES if builder.target.ordered else max(builder.target.lanes(dtype), _SCALAR_LANES)
     row = _stride(parts.update, free[-1][0]) if free and not written(parts.update) else None
@@ -109,6 +113,11 @@ def _shaped(parts: _Reduction, free: Sequence[tuple[Var, int]], scalar: Stmt, de
     window = _window(parts.update) if strided else None
     if window is not None:
         return loops(free, Block((Declare(parts.acc, parts.start), *window, *parts.finish)), "independent")
+    if (gpu := builder.target.gpu) is not None and builder.target.shares_sums:
+        long = Long(parts.op, parts.acc, parts.start, parts.update, Block(parts.finish), free, builder.scratch)
+        across = any(extent > 1 and _stride(parts.update, var) == 1 for var, extent in (*free, *axes[:depth])[-1:])
+        results = math.prod(extent for _, extent in axes)
+        return in_pieces(long, gpu, results, across=across, alone=depth == 0) or loops(free, scalar, "independent")
     if row is not None and row <= 1 and free[-1][1] >= ROW:
         if depth == 0 and (count := _parts_of_long(parts, free)):
             return loops(free[:-1], _in_parts(parts, *free[-1], count), "independent")
@@ -132,8 +141,9 @@ def _window(update: Stmt) -> list[Stmt] | None:
     points, nest = 1, update
     while isinstance(nest, For):
         points, nest = points * len(literal(nest)), nest.body
-    guarded = any(isinstance(s, If) for s in walk_stmts(nest))
-    if not 0 < points <= (_WINDOW_GUARDED if guarded else _WINDOW) or any(isinstance(s, For) for s in walk_stmts(nest)):
+    kinds = {type(s) for s in walk_stmts(nest)}
+    most = _WINDOW_GUARDED if If in kinds else _WINDOW
+    if For in kinds or not 0 < points <= most:
         return None
     return _written_out(update)
 

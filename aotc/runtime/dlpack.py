@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors in the memory of GPUs, as libraries hand them to each other: by DLPack, or by __cuda_array_interface__.
+
+array = on_gpu(tensor, stream)           # of torch, cupy, numba, jax; None for what lies in the host's memory
+array.pointer, array.shape, array.dtype, array.problem
+torch.from_dlpack(array), cupy.asarray(array)
+
+Neither copies.  Specifications: DLPack's dlpack.h, the "Python Specification for DLPack", and numba's "CUDA Array
+Interface (Version 3)".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import field
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import AotcError, DType, frozen
+
+_CUDA, _CUDA_MANAGED = 2, 13
+_NAME: Final = b"dltensor"
+_CODES: Final = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
+_KINDS: Final = {code: kind for kind, code in _CODES.items()}
+#: The stream that others wait for and that waits for others, in the driver and in both protocols.
+LEGACY: Final = 1
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("offset", ctypes.c_uint64),
+        # this and the next are of what manages the tensor
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+    )
+
+
+_freeing: Final[Any] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_new: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+#: By the address of a capsule, since one that goes must not be referred to any more.
+_pointer_in: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_is_valid: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
+    ("PyCapsule_IsValid", ctypes.pythonapi)
+)
+#: What others were given, by address, with what it points to.
+_GIVEN: Final[dict[int, Any]] = {}
+
+
+def _forget(capsule: int) -> None:
+    """Nobody took what a capsule holds, which goes."""
+    if _is_valid(capsule, _NAME):
+        _GIVEN.pop(_pointer_in(capsule, _NAME), None)
+
+
+_free: Final = _freeing(lambda tensor: _GIVEN.pop(tensor, None) and None)
+_drop: Final = _freeing(_forget)
+
+
+@frozen
+class DeviceArray:
+    """A tensor in the memory of a GPU, C-contiguous.
+
+    pointer    to its first element
+    shape      its dimensions
+    dtype      of numpy's
+    device     the number of the GPU; None where that is not said
+    problem    why a model cannot read it, "" where nothing is wrong
+    fixed      whether it may not be written
+    stream     in which its values come to be, if that is still to be waited for
+    owner      what keeps the memory
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: int | None
+    problem: str = ""
+    fixed: bool = False
+    stream: int | None = None
+    owner: Any = field(default=None, repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy in the host's memory, of what a run has made."""
+        made = np.empty(self.shape, self.dtype)
+        self.owner.read(made.ctypes.data, made.nbytes)
+        return made
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.dtype.kind == "V":
+            raise AttributeError(f"__cuda_array_interface__ has no {self.dtype.name}: take __dlpack__")
+        data = (self.pointer, False)
+        return {"shape": self.shape, "typestr": self.dtype.str, "data": data, "strides": None, "version": 3}
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CUDA, self.device or 0
+
+    def __dlpack__(
+        self, *, stream: int | None = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """A capsule for `from_dlpack`; the values are there before any stream comes to what is put into it."""
+        if copy or dl_device not in (None, self.__dlpack_device__()):
+            raise BufferError("memory of a GPU is handed on as it is, not copied")
+        return capsule_of(self, self.__dlpack_device__())
+
+
+def capsule_of(array: Any, device: tuple[int, int]) -> Any:
+    """What DLPack hands on: a contiguous array with `pointer`, `shape` and `dtype` on a device (kind, number)."""
+    match = re.fullmatch("([a-z]+)([0-9]+)", DType.of(array.dtype).replace("bool", "bool8"))
+    if match is None or match[1] not in _CODES:
+        raise BufferError(f"DLPack has no {array.dtype}")
+    shape = (ctypes.c_int64 * len(array.shape))(*array.shape)
+    steps = (ctypes.c_int64 * len(array.shape))(*_contiguous(array.shape))
+    free = ctypes.cast(_free, ctypes.c_void_p)
+    made = _Tensor(array.pointer, device, len(shape), _CODES[match[1]], int(match[2]), 1, shape, steps, 0, None, free)
+    address = ctypes.addressof(made)
+    _GIVEN[address] = made, shape, steps, array
+    return _new(address, _NAME, ctypes.cast(_drop, ctypes.c_void_p))
+
+
+def is_on_gpu(value: Any) -> bool:
+    """Whether a tensor says that it lies in the memory of a GPU."""
+    if hasattr(value, "__dlpack_device__"):
+        return value.__dlpack_device__()[0] in (_CUDA, _CUDA_MANAGED)
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def on_gpu(value: Any, stream: int) -> DeviceArray | None:
+    """A tensor that lies in the memory of a GPU, None for one that lies elsewhere.
+
+    stream    in which it will be used: its library has that wait for the values, or the result names another one
+
+    Raises AotcError (code "device-array") for what its library does not hand on.
+    """
+    if not is_on_gpu(value):
+        return None
+    if isinstance(value, DeviceArray):
+        return value
+    try:
+        if hasattr(value, "__dlpack__"):
+            return _by_dlpack(value.__dlpack__(stream=stream))
+        return _by_interface(value, value.__cuda_array_interface__)
+    except (AttributeError, BufferError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise AotcError("device-array", f"a {type(value).__name__} cannot be read on the GPU: {error}") from error
+
+
+def _by_dlpack(capsule: Any) -> DeviceArray:
+    """What a capsule holds; the capsule, which nobody else takes, keeps it and lets it go."""
+    tensor = _Tensor.from_address(_pointer_in(id(capsule), _NAME))
+    kind, bits = _KINDS[tensor.code], tensor.bits
+    dtype = DType(kind if kind == "bool" else f"{kind}{bits}").numpy
+    shape = tuple(tensor.shape[: tensor.ndim])
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    problem = _gaps(shape, strides) if tensor.lanes == 1 else "has vectors as elements"
+    return DeviceArray((tensor.data or 0) + tensor.offset, shape, dtype, tensor.device[1], problem, owner=capsule)
+
+
+def _by_interface(value: Any, said: dict[str, Any]) -> DeviceArray:
+    shape, dtype, strides = tuple(said["shape"]), np.dtype(said["typestr"]), said.get("strides")
+    steps = None if strides is None else [step / dtype.itemsize for step in strides]
+    pointer, fixed = said["data"]
+    return DeviceArray(pointer or 0, shape, dtype, None, _gaps(shape, steps), fixed, said.get("stream"), value)
+
+
+def _contiguous(shape: Sequence[int]) -> list[int]:
+    """How many elements lie between neighbours along each axis."""
+    return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
+
+
+def _gaps(shape: Sequence[int], strides: Sequence[float] | None) -> str:
+    """What is wrong with strides in elements: "" where that is nothing, as with None."""
+    if strides is None or math.prod(shape) == 0:
+        return ""
+    ways = zip(shape, strides, _contiguous(shape), strict=True)
+    return "" if all(size == 1 or step == dense for size, step, dense in ways) else "is not contiguous"

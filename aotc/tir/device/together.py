@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches that do not wait for each other as one, where the first leaves processors idle.  Programs in and out.
+
+conv2d (x, w, a)        # 100 blocks of 64 threads           conv2d_conv2d (x, w, v, a, b)     # 200 blocks
+add    (c, d, e)                                       =>    add (c, d, e)
+conv2d (x, v, b)        # 100 blocks of 64 threads
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from aotc.ir import merge_spans
+from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Kernel, Stmt, Var, as_expr, launch_of
+from aotc.tir.device.grid import is_sound
+from aotc.tir.device.parts import elsewhere
+from aotc.tir.expr import maximum
+from aotc.tir.loops.nest import refreshed, substituted
+from aotc.tir.plan.program import Program, Step, Storage
+from aotc.tir.stmt import stmts_of
+
+#: Launches that become one at most, and how far back the first of them may lie.
+_MOST: Final = 8
+_NEAR: Final = 32
+#: Bytes of an argument.
+POINTER: Final = 8
+
+#: For each input of a kernel the number of the other one's input that it is, too.
+_Common: TypeAlias = "tuple[int | None, ...]"
+
+
+def together(program: Program, gpu: Gpu) -> Program:
+    """The program with fewer launches; it computes what it did."""
+    schedule = _Schedule(gpu)
+    for step in program.steps:
+        schedule.add(step)
+    return replace(program, steps=tuple(schedule.steps))
+
+
+@dataclass
+class _Schedule:
+    """Steps that have been made of others, which do not wait for each other.
+
+    sizes   how many each was made of
+    uses    of each storage: first element, the end, the number of the step, whether it writes
+    known   kernels made of two, by these and by what inputs they share; None where that is not known to be right
+    """
+
+    gpu: Gpu
+    steps: list[Step] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    uses: dict[Storage, list[tuple[int, int, int, bool]]] = field(default_factory=dict)
+    known: dict[tuple[Kernel, Kernel, _Common], Kernel | None] = field(default_factory=dict)
+
+    def add(self, step: Step) -> None:
+        """Join a step to the last one that it can be joined to, behind all that it waits for."""
+        touched = [
+            (view.storage, view.offset, view.offset + buffer.size, k >= len(step.inputs))
+            for k, (buffer, view) in enumerate(zip(step.kernel.params, step.args, strict=True))
+        ]
+        first = 1 + max((at for one in touched for at in self._before(*one)), default=-1)
+        for at in range(len(self.steps) - 1, max(first, len(self.steps) - _NEAR) - 1, -1):
+            made = self._joined(self.steps[at], step) if self.sizes[at] < _MOST else None
+            if made is not None:
+                self.steps[at], self.sizes[at] = made, self.sizes[at] + 1
+                break
+        else:
+            at = len(self.steps)
+            self.steps.append(step)
+            self.sizes.append(1)
+        for storage, begin, end, writes in touched:
+            self.uses.setdefault(storage, []).append((begin, end, at, writes))
+
+    def _before(self, storage: Storage, begin: int, end: int, writes: bool) -> Iterator[int]:
+        """The steps that must be over before such a use."""
+        found = self.uses.get(storage, ())
+        return (at for b, e, at, wrote in found if (wrote or writes) and b < end and begin < e)
+
+    def _joined(self, a: Step, b: Step) -> Step | None:
+        """One step that does what two do; None if nothing is gained by it."""
+        first, second = launch_of(a.kernel), launch_of(b.kernel)
+        if first is None or second is None or first.block != second.block:
+            return None
+        idle = first.grid < self.gpu.processors * max(1, self.gpu.resident // first.block)
+        if not idle or (len(a.args) + len(b.args)) * POINTER > self.gpu.argument_bytes:
+            return None
+        places = [(view, buffer.size) for buffer, view in zip(a.kernel.inputs, a.inputs, strict=True)]
+        own = [(view, buffer.size) for buffer, view in zip(b.kernel.inputs, b.inputs, strict=True)]
+        common = tuple(places.index(place) if place in places else None for place in own)
+        key = a.kernel, b.kernel, common
+        if key not in self.known:
+            made = joined_kernel(*key)
+            fits = sum(buffer.nbytes for buffer in made.shared) <= self.gpu.shared_bytes
+            self.known[key] = made if fits and is_sound(made) else None
+        kernel = self.known[key]
+        if kernel is None:
+            return None
+        inputs = (*a.inputs, *(view for view, k in zip(b.inputs, common, strict=True) if k is None))
+        args = (*inputs, *a.outputs, *b.outputs, *a.workspace, *b.workspace)
+        return Step(kernel, args, merge_spans((a.span, b.span)), (*a.output_shapes, *b.output_shapes))
+
+
+def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
+    """The kernel whose first blocks do what those of `a` do, and the others what those of `b` do, side by side.
+
+    common   for each input of `b` the number of an input of `a` that is one with it; None for others
+    """
+    first, second = launch_of(a), launch_of(b)
+    assert first is not None and second is not None
+    grid, block, thread = first.grid + second.grid, Var("block"), Var("thread")
+    moved = {buffer: replace(buffer) for buffer in (*b.params, *b.stack)}
+    moved |= {own: a.inputs[k] for own, k in zip(b.inputs, common, strict=True) if k is not None}
+    shared = {buffer: replace(buffer) for buffer in a.shared}  # a block needs what one of them needs
+    for buffer in b.shared:
+        fitting = (one for one in a.shared if one.dtype == buffer.dtype and shared[one] not in moved.values())
+        like = next(fitting, None)
+        moved[buffer] = replace(buffer) if like is None else shared[like]
+        if like is not None:
+            size = max(like.size, buffer.size)
+            shared[like] = moved[buffer] = replace(like, size=size, align=max(like.align, buffer.align))
+    own = Var("own")
+    count = Declare(own, maximum(block - first.grid, 0))
+    others = Block((count, _at(b, own, thread, moved)))
+    body = If(block < first.grid, _at(a, block, thread, shared), others)
+    over = For(block, grid, For(thread, first.block, body, kind="thread"), kind="block")
+    inputs, outputs, workspace = (tuple(moved[x] for x in some) for some in (b.inputs, b.outputs, b.workspace))
+    alone = tuple(buffer for buffer in inputs if buffer not in a.inputs)
+    pairs = [(a.outputs[o], a.inputs[i]) for o, i in a.inplace if i not in common]
+    pairs += [(outputs[o], inputs[i]) for o, i in b.inplace if common[i] is None]
+    all_inputs, all_outputs = (*a.inputs, *alone), (*a.outputs, *outputs)
+    return Kernel(
+        name=f"{a.name}_{b.name}",
+        inputs=all_inputs,
+        outputs=all_outputs,
+        body=over,
+        workspace=(*a.workspace, *workspace),
+        stack=(*a.stack, *(moved[x] for x in b.stack)),
+        shared=tuple(dict.fromkeys((*shared.values(), *(moved[x] for x in b.shared)))),
+        inplace=tuple((all_outputs.index(o), all_inputs.index(i)) for o, i in pairs),
+        macs=a.macs + b.macs,
+        approximate=a.approximate or b.approximate,
+        span=merge_spans((a.span, b.span)),
+    )
+
+
+def _at(kernel: Kernel, block: Expr, thread: Var, buffers: dict[Buffer, Buffer]) -> Stmt:
+    """What a thread of a block does in a kernel, with other buffers."""
+    (blocks,) = stmts_of(kernel.body)
+    assert isinstance(blocks, For)
+    (threads,) = stmts_of(blocks.body)
+    assert isinstance(threads, For)
+    body = substituted(refreshed(threads.body), {blocks.var: block, threads.var: thread})
+    return elsewhere(body, {old: (new, as_expr(0)) for old, new in buffers.items()})

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiles of `by_blocks` whose operands each warp multiplies as matrices, of 16 bits or TF32, and adds in float32.
+
+    for s in 0..2:                                    # 16 steps of the reduction, of 32 in shared memory
+        a[2 x 4] = ldmatrix(xs); b[2 x 4] = ldmatrix(ws)
+        for i in 0..2: for j in 0..4: acc[4 * i + j] = mma(acc[4 * i + j], a[i], b[j])
+
+A warp has 32 rows and 32 columns of a tile.  Of each 16 x 8 of them a thread has two rows, 8 apart, and two columns
+(`aotc.tir.fragments`).  Operands lie in shared memory by steps, so that blocks are loaded turned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from aotc.ir import DType, frozen
+from aotc.tir import INSTRUCTIONS, Block, Buffer, Expr, For, Load, Stmt, Store, Target, Var, te
+from aotc.tir.expr import Call
+from aotc.tir.schedule.contraction.by_blocks import Place, Side, Tile, by_blocks
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.stmt import loops
+
+#: Warps of a tile by rows and columns, groups of them, and steps of the reduction that are shared at a time.
+_SHAPES: Final = ((4, 2, 1, 32), (2, 4, 1, 32), (2, 2, 1, 32), (1, 1, 4, 64))
+#: Products of matrices that are done in the time of one of numbers.
+_FASTER: Final = 8
+#: Bits of a row that is loaded at once lie together from a multiple of 16 bytes on, rows in different banks.
+_GAP: Final = 8
+
+
+@frozen
+class Warps(Tile):
+    """A tile of warps; `operands` is the type of what they multiply."""
+
+    operands: DType = DType("float16")
+
+    def of(self, dtype: DType) -> DType:
+        return self.operands
+
+    @property
+    def work(self) -> float:
+        return self.height * self.width * self.depth / _FASTER
+
+    def own(self, thread: Expr, along: bool) -> tuple[Place, Place]:
+        warp, lane, across = thread // 32, thread % 32, self.columns // 4
+        return (
+            lambda quad, one: warp // across * 32 + quad * 16 + one * 8 + lane // 4,
+            lambda quad, one: warp % across * 32 + quad * 8 + lane % 4 * 2 + one,
+        )
+
+    def accumulator(self, down: Expr, i: Expr, across: Expr, j: Expr) -> Expr:
+        return ((down * (self.wide // 2) + across) * 2 + i) * 2 + j
+
+    def product(self, acc: Buffer, left: Side, right: Side, thread: Expr, group: Expr) -> tuple[Stmt, Sequence[Buffer]]:
+        a, b = (Buffer(name, DType("uint32"), 8, "stack", 16) for name in "ab")
+        warp, across, steps = thread // 32, self.columns // 4, 256 // self.operands.bits
+        step, i, j = Var("s"), Var("i"), Var("j")
+        first = group * (self.depth // self.groups) + step * steps
+        row, column = (first * side.pitch + own * 32 for side, own in ((left, warp // across), (right, warp % across)))
+        bring = _turned if steps == 16 else _rounded
+        brought = bring(a, b, Load(left.local, row), Load(right.local, column), left.pitch, right.pitch, thread % 32)
+        at = i * 16 + j * 4
+        operands = Load(acc, at, 4), Load(a, i * 4, 4), Load(b, j * 2, 2)
+        product = Store(acc, at, Call(f"mma_{self.operands}", operands))
+        body = Block((brought, loops([(i, 2), (j, 4)], product)))
+        return For(step, self.depth // self.groups // steps, body), (a, b)
+
+
+def _turned(a: Buffer, b: Buffer, left: Load, right: Load, high: int, wide: int, lane: Expr) -> Stmt:
+    """Operands of 16 bits in registers: the columns of blocks of 8 x 8."""
+    i, other = Var("i"), lane // 16 * 8
+    row = left.index + (lane % 8 + other) * high + i * 16 + lane % 16 // 8 * 8
+    column = right.index + lane % 16 * wide + i * 16 + other
+    loads = ((a, Load(left.buffer, row, 8)), (b, Load(right.buffer, column, 8)))
+    return loops([(i, 2)], Block(Store(to, i * 4, Call(f"ldmatrix_{x.dtype}", (x,))) for to, x in loads))
+
+
+def _rounded(a: Buffer, b: Buffer, left: Load, right: Load, high: int, wide: int, lane: Expr) -> Stmt:
+    """Operands of 32 bits in registers, rounded to TF32."""
+    i, k, half = Var("i"), Var("k"), Var("half")
+    row = left.index + (lane % 4 + k * 4) * high + i * 16 + half * 8 + lane // 4
+    column = right.index + (lane % 4 + k * 4) * wide + i * 16 + half * 8 + lane // 4
+    loads = (
+        Store(a, i * 4 + k * 2 + half, Call("tf32", (Load(left.buffer, row),))),
+        Store(b, i * 4 + half * 2 + k, Call("tf32", (Load(right.buffer, column),))),
+    )
+    return loops([(i, 2), (k, 2), (half, 2)], Block(loads))
+
+
+def by_warps(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest | None:
+    """The nest of `by_blocks`, by matrices of warps where both operands are of one type that these take."""
+    gpu, name = target.gpu, f"mma_{a.dtype}"
+    fits = a.dtype == b.dtype and c.dtype == "float32" and name in INSTRUCTIONS
+    if gpu is None or not (fits and a.dtype in gpu.matrices) or min(gpu.architectures) < INSTRUCTIONS[name].least:
+        return by_blocks(c, a, b, store, target)
+    tiles = [
+        Warps(8 * down, 4 * across, 4, 8, groups, depth, 2, _GAP, a.dtype) for down, across, groups, depth in _SHAPES
+    ]
+    return by_blocks(c, a, b, store, target, tiles)

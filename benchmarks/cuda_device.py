@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled models on a GPU, on a machine that has one and nothing else: bits, sanitizer, speed beside PyTorch.
+
+    python -m benchmarks.cuda_prepare build/device                          # here: cases, no GPU is needed
+    cd build/device && python3 -m benchmarks.cuda_device results.jsonl      # there; again until it says "0 left"
+    python -m benchmarks.cuda_device results.jsonl --table                  # rows for docs/performance.md
+
+A job is a process of its own; what it finds becomes a line of the file at once, and jobs with a line there are not done
+again.  Jobs are "facts" (of the machine), "bits/CASE" (outputs are those of the emulator, bit by bit, thrice; those
+of tensor cores, whose sums have an order of their own, are close), "sanitize/TOOL/CASE" (compute-sanitizer finds
+nothing), and "speed/CASE".  numpy is needed, for facts and speed torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+CASES = Path("cases")
+DRIVER = Path("libcuda.so.1")
+"""The emulator's, which is prepared on request."""
+TOOLS = ("memcheck", "racecheck", "synccheck")
+FLOATS = {"float16": ("u2", 0x7C00), "bfloat16": ("u2", 0x7F80), "float32": ("u4", 0x7F800000)}
+FLOATS["float64"] = ("u8", 0x7FF << 52)
+"""Unsigned integers of a size, and the bits of infinity: what is greater is NaN."""
+CLOSE = 0.03
+"""How far results of tensor cores may be from the emulator's, in standard deviations."""
+NO_WAIT, PLAIN = 1, 2
+FOUND = 9
+"""The exit code of compute-sanitizer where it has found something."""
+TOO_LONG = "longer than"
+CHILDREN = 30
+"""Processes for one job, at most."""
+_WORDS, _NUMBERS = ctypes.c_void_p, ctypes.c_int32
+
+
+class Program(ctypes.Structure):
+    """aotc_cuda_program of aotc_cuda.h."""
+
+    _fields_ = (
+        *((name, _WORDS) for name in ("info", "calls", "images", "kernels", "steps", "args", "edges")),
+        *((f"num_{name}", _NUMBERS) for name in ("images", "kernels", "steps", "args")),
+        *((name, _NUMBERS) for name in ("least_driver", "reserved")),
+        *((name, ctypes.c_uint64) for name in ("weights", "weights_bytes", "arena_bytes")),
+    )
+
+
+class CudaOptions(ctypes.Structure):
+    """aotc_cuda_options of aotc_cuda.h."""
+
+    _fields_ = (("size", ctypes.c_size_t), ("stream", _WORDS), ("flags", ctypes.c_uint32), ("reserved", _NUMBERS))
+
+
+class RunOptions(ctypes.Structure):
+    """aotc_run_options of aotc.h."""
+
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        *((name, _WORDS) for name in ("on_step", "context", "threads", "isa")),
+        ("cuda", ctypes.POINTER(CudaOptions)),
+    )
+
+
+# --- cases
+
+
+class Case:
+    """A prepared case: a library without weights, what its weights and inputs are, and what comes out.
+
+    about   JSON: name, sanitize (whether), weights ([first byte, elements, dtype, mean, spread] of drawn ones), inputs
+            and outputs ({name, dtype, shape, bytes}), samples ({name, steps: [first, end], outputs: [numbers], exact}),
+            macs, bytes
+    data    arrays: library, kept (the weights that are not drawn), in0... where inputs are not drawn, out0... where
+            outputs are known, model (ONNX with weights as inputs) where there are rivals
+    """
+
+    def __init__(self, path: Path) -> None:
+        with np.load(path) as file:
+            self.data = dict(file)
+        self.about = json.loads(self.data.pop("about").tobytes())
+
+    def weights(self) -> Array:
+        """The bytes of the weights; those that were not kept are drawn again."""
+        weights: Array = self.data["kept"].copy()
+        for k, (first, count, dtype, mean, spread) in enumerate(self.about["weights"]):
+            made = drawn(k, count, dtype, mean, spread)
+            weights[first : first + made.size] = made
+        return weights
+
+    def inputs(self) -> list[Array]:
+        """The bytes of the inputs."""
+        sizes = [int(np.prod(x["shape"])) for x in self.about["inputs"]]
+        known = (self.data.get(f"in{k}") for k in range(len(sizes)))
+        return [
+            drawn(1000 + k, sizes[k], x["dtype"], 0, 2) if data is None else data
+            for k, (x, data) in enumerate(zip(self.about["inputs"], known, strict=True))
+        ]
+
+
+def drawn(seed: int, count: int, dtype: str, mean: float, spread: float) -> Array:
+    """The bytes of uniform numbers, the same on every machine."""
+    found = np.empty(count, dtype)
+    source = np.random.Philox(seed)
+    for first in range(0, count, 1 << 22):
+        raw = source.random_raw(min(1 << 22, count - first)) >> np.uint64(40)
+        unit = raw.astype(np.float32) * np.float32(2**-24) - np.float32(0.5)
+        found[first : first + raw.size] = unit * np.float32(spread) + np.float32(mean)
+    return found.view(np.uint8)
+
+
+class Opened:
+    """A case on the first GPU, or some of its samples; it stays open to the end of the process."""
+
+    def __init__(self, case: Case, samples: slice = slice(None)) -> None:
+        self._kept: list[Any] = [case, weights := case.weights()]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "case.so"
+            path.write_bytes(case.data["library"].tobytes())
+            library = ctypes.CDLL(str(path))
+        name = case.about["name"]
+        library.aotc_model_cuda_program.restype = _WORDS
+        library.aotc_model_cuda_program.argtypes = ()
+        program = Program.from_buffer_copy(Program.from_address(library.aotc_model_cuda_program()))
+        program.weights = weights.ctypes.data
+        self.whole = samples == slice(None)
+        if not self.whole:
+            first, end = (case.about["samples"][samples][k]["steps"][k] for k in (0, -1))
+            program.steps += first * 6 * 4
+            program.num_steps = end - first
+            steps = np.ctypeslib.as_array((_NUMBERS * (6 * (end - first))).from_address(program.steps)).copy()
+            steps[5::6] = 0  # no edges: a stream has an order
+            program.steps = steps.ctypes.data
+            self._kept.append(steps)
+        calls = (_WORDS * 5).from_address(program.calls)
+        message = ctypes.create_string_buffer(512)
+        opened, self._session = _WORDS(), _WORDS()
+        opening = ctypes.CFUNCTYPE(_NUMBERS, _WORDS, _NUMBERS, _WORDS, _WORDS, ctypes.c_size_t)(calls[0])
+        if opening(ctypes.addressof(program), 0, ctypes.addressof(opened), ctypes.addressof(message), 512):
+            raise RuntimeError(message.value.decode())
+        session = ctypes.CFUNCTYPE(_NUMBERS, _WORDS, _WORDS)(calls[2])
+        if status := session(opened, ctypes.addressof(self._session)):
+            raise RuntimeError(f"a session cannot be had: status {status}")
+        self._error = ctypes.CFUNCTYPE(ctypes.c_char_p, _WORDS)(calls[4])
+        self._run = library[f"{name}_run"]
+        self._kept += [library, program]
+
+    def run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int = 0, flags: int = 0) -> None:
+        """Run on tensors at these addresses; RuntimeError with what the driver says."""
+        how = CudaOptions(ctypes.sizeof(CudaOptions), stream, flags | (0 if self.whole else PLAIN), 0)
+        options = RunOptions(ctypes.sizeof(RunOptions), cuda=ctypes.pointer(how))
+        sides = ((_WORDS * max(1, len(side)))(*side) for side in (inputs, outputs))
+        if status := self._run(*sides, self._session, ctypes.byref(options)):
+            raise RuntimeError(f"status {status}: {self._error(self._session).decode()}")
+
+
+# --- jobs, each in its process
+
+
+def words(raw: Array, dtype: str) -> Array:
+    """Bytes of elements as numbers that are equal where the elements are; all NaNs count as one."""
+    if dtype not in FLOATS:
+        return raw
+    kind, infinity = FLOATS[dtype]
+    found = raw.view(kind).copy()
+    found[found & ((1 << (8 * found.itemsize - 1)) - 1) > infinity] = infinity + 1
+    return found
+
+
+def distance(found: Array, known: Array, dtype: str) -> float:
+    """The greatest difference between elements, over the standard deviation of the known ones."""
+    wide = (a.view("u2").astype("u4") << 16 for a in (found, known)) if dtype == "bfloat16" else (found, known)
+    a, b = (x.view("f4" if dtype == "bfloat16" else dtype).astype(np.float64) for x in wide)
+    return float(np.abs(a - b).max(initial=0) / max(float(b.std()), 1e-30))
+
+
+def outputs_of(case: Case, samples: slice = slice(None), times: int = 1) -> Iterator[list[Array]]:
+    """The bytes of all outputs, of each run; those of other samples hold rubbish."""
+    opened, inputs = Opened(case, samples), case.inputs()
+    for _ in range(times):
+        outputs = [np.full(x["bytes"], 0xA5, np.uint8) for x in case.about["outputs"]]
+        opened.run([a.ctypes.data for a in inputs], [a.ctypes.data for a in outputs])
+        yield outputs
+
+
+def bits(name: str, first: int, end: int) -> dict[str, Any]:
+    """How many samples of a case were compared, which differ, and how far those of tensor cores are: samples from
+    `first` up to `end`, all for 0 and 0.
+    """
+    case = Case(CASES / f"{name}.npz")
+    chosen = slice(first, end) if end else slice(None)
+    differ: dict[str, str] = {}
+    far = 0.0
+    for outputs in outputs_of(case, chosen, times=3):
+        for sample in case.about["samples"][chosen]:
+            for k in sample["outputs"]:
+                dtype, known = case.about["outputs"][k]["dtype"], case.data[f"out{k}"]
+                if not sample["exact"] and dtype in FLOATS:
+                    far = max(far, away := distance(outputs[k], known, dtype))
+                    if not away < CLOSE:
+                        differ[sample["name"]] = f"off by {away:.1e} of the standard deviation"
+                elif text := _difference(words(outputs[k], dtype), words(known, dtype)):
+                    differ.setdefault(sample["name"], text)
+    return {"samples": len(case.about["samples"][chosen]), "differ": differ, "far": far}
+
+
+def _difference(found: Array, known: Array) -> str:
+    """The first word that differs; "" where none does."""
+    places = np.flatnonzero(found != known)
+    if not places.size:
+        return ""
+    k = int(places[0])
+    return f"element {k} is {found[k]:#x}, not {known[k]:#x}; {places.size} of {found.size} differ"
+
+
+def facts() -> dict[str, Any]:
+    """The device, and what a large copy reaches."""
+    import torch
+
+    from benchmarks.cuda_rivals import seconds
+
+    found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
+    if not torch.cuda.is_available():
+        return found | {"device": "none"}
+    x = torch.ones(1 << 28, device="cuda")
+    y = torch.empty_like(x)
+    device = torch.cuda.get_device_properties(0)
+    copied = 2e-12 * x.nbytes / min(seconds({"copy": lambda: y.copy_(x)})["copy"])
+    return found | {"device": device.name, "processors": device.multi_processor_count, "copy, TB/s": copied}
+
+
+def child(words: Sequence[str]) -> None:
+    """One job; each line that is printed is a result, the last one counts."""
+    match words:
+        case ["facts"]:
+            print(json.dumps(facts()))
+        case ["bits", name, first, end]:
+            print(json.dumps(bits(name, int(first), int(end))))
+        case ["speed", name]:
+            from benchmarks.cuda_rivals import speed
+
+            case = Case(CASES / f"{name}.npz")
+            for result in speed(case.data["model"].tobytes(), case.inputs(), Opened(case), case.about):
+                print(json.dumps(result), flush=True)
+
+
+# --- all jobs
+
+
+def call(words: Sequence[object], seconds: float, tool: Sequence[str] = ()) -> dict[str, Any]:
+    """What a child finds, with an "error" where it fails or takes longer."""
+    command = [*tool, sys.executable, "-m", "benchmarks.cuda_device", "--child", *map(str, words)]
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        try:
+            code: object = subprocess.run(command, stdout=out, stderr=errors, timeout=seconds, check=False).returncode
+        except subprocess.TimeoutExpired:
+            code = f"{TOO_LONG} {seconds:.0f} s"
+        printed, said = (file.seek(0) or file.read() for file in (out, errors))
+    lines = [line for line in printed.splitlines() if line.startswith("{")]
+    found: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    if code != 0:
+        found["error"] = f"exit code {code}: " + " | ".join((printed if tool else said).strip().splitlines()[-4:])
+    return found
+
+
+def all_bits(name: str, seconds: float) -> dict[str, Any]:
+    """The bits of a case; where it fails, its halves are done each by itself, down to the samples that fail."""
+    whole = call(["bits", name, 0, 0], seconds)
+    if "error" not in whole:
+        return whole
+    samples = Case(CASES / f"{name}.npz").about["samples"]
+    found: dict[str, Any] = {"samples": 0, "differ": {}, "failed": {}, "whole": whole["error"]}
+    parts, left = [(0, len(samples))], CHILDREN
+    while parts and left:
+        first, end = parts.pop()
+        part, left = call(["bits", name, first, end], seconds / 4), left - 1
+        if "error" not in part:
+            found["samples"] += part["samples"]
+            found["differ"] |= part["differ"]
+        elif end - first == 1:
+            found["failed"][samples[first]["name"]] = part["error"]
+        else:
+            middle = (first + end) // 2
+            parts += [(middle, end), (first, middle)]
+    return found | {"left": parts}
+
+
+def job(name: str, seconds: float) -> dict[str, Any]:
+    """What a job finds."""
+    match name.split("/"):
+        case ["bits", case]:
+            return all_bits(case, seconds)
+        case ["sanitize", tool, case]:
+            if shutil.which("compute-sanitizer") is None:
+                return {"skipped": "compute-sanitizer is not installed"}
+            wrapper = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)]
+            return call(["bits", case, 0, 0], seconds, wrapper)
+        case words:
+            return call(words, seconds)
+
+
+def jobs() -> list[str]:
+    """All, what matters most first."""
+    cases = {path.stem: Case(path) for path in sorted(CASES.glob("*.npz"))}
+    checked = [name for name, case in cases.items() if "out0" in case.data]
+    sanitized = [f"sanitize/{tool}/{n}" for tool in TOOLS for n in checked if cases[n].about["sanitize"]]
+    timed = [f"speed/{name}" for name, case in cases.items() if "model" in case.data]
+    return ["facts", *(f"bits/{name}" for name in checked), *timed, *sanitized]
+
+
+def done(results: Path) -> dict[str, Any]:
+    """What was found, by job."""
+    lines = results.read_text().splitlines() if results.exists() else []
+    return {row["job"]: row for row in map(json.loads, lines)}
+
+
+def table(found: dict[str, Any]) -> Iterator[str]:
+    """Rows of Markdown: microseconds of a run, and how long it takes beside the fastest rival."""
+    rivals = ("eager", "graph", "compiled")
+    yield f"| case | aotc, us | {' | '.join(f'{r}, us' for r in rivals)} | ratio | CPU, us | TB/s | TFLOP/s |"
+    yield "|---" * 9 + "|"
+    for name, row in found.items():
+        if name.startswith("speed/") and "us" in row:
+            us = row["us"]
+            cells = [f"{us[k]:.1f}" if k in us else "-" for k in ("aotc", *rivals)]
+            rates = (f"{1e-6 * row[what] / us['aotc']:.2f}" for what in ("bytes", "flops"))
+            cells = [name[6:], *cells, f"{row['ratio']:.2f}", f"{row['cpu_us']:.1f}", *rates]
+            yield f"| {' | '.join(cells)} |"
+
+
+def main() -> int:
+    """Do what is left of the jobs, as far as the time goes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path, nargs="?", default=Path("results.jsonl"))
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all that is done now")
+    parser.add_argument("--seconds", type=float, default=150.0, help="for each job, at most")
+    parser.add_argument("--only", default="", help="jobs whose names contain this")
+    parser.add_argument("--emulated", action="store_true", help="on this machine's processor, where that was prepared")
+    parser.add_argument("--table", action="store_true", help="print what was measured")
+    parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.child:
+        child(chosen.child)
+        return 0
+    if chosen.table:
+        print(*table(done(chosen.results)), sep="\n")
+        return 0
+    if chosen.emulated:
+        os.environ["AOTC_CUDA_DRIVER"] = str(DRIVER.resolve())
+    end = time.monotonic() + 60 * chosen.minutes
+    left = [name for name in jobs() if name not in done(chosen.results) and chosen.only in name]
+    while left and time.monotonic() < end:
+        start = time.monotonic()
+        name = left.pop(0)
+        limit = min(chosen.seconds, end - start)
+        try:
+            found = job(name, limit)
+        except Exception as error:
+            found = {"error": repr(error)}
+        if limit < chosen.seconds and TOO_LONG in str(found):
+            left.insert(0, name)  # there was too little time: the next call has more
+            break
+        row = {"job": name, "seconds": round(time.monotonic() - start, 1), **found}
+        with chosen.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row)[:400], flush=True)
+    print(f"{len(left)} left")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepare what `benchmarks.cuda_device` runs on a machine with a GPU: libraries without weights, and what they compute.
+
+    python -m benchmarks.cuda_prepare build/device                    # everything
+    python -m benchmarks.cuda_prepare build/device ds_cnn operators_3 --emulated      # cases by their names
+
+A folder has all that is needed there, in a few MB: weights are drawn there again, results are those of the emulator.
+Cases are the samples of all operators, many to a library; networks; and single operators on much data, which are too
+slow to emulate and are compared with PyTorch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from aotc_codegen.c.kernels import PrintedKernels
+from aotc_codegen.c.params import Params
+from aotc_codegen.cuda.project import device_text, emit_device
+from onnx import TensorProto, helper, numpy_helper
+
+from aotc.driver.build import build_library
+from aotc.driver.cache import default_cache
+from aotc.driver.compile import CompileOptions
+from aotc.driver.emulation import EMULATOR, emulating, fake_driver
+from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.toolchain import find_toolchain
+from aotc.driver.wiring import install
+from aotc.relay.op import FAMILIES, operators_of
+from aotc.tir.passes import scheduled
+from aotc.tir.plan.memory import plan_memory
+from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.target import CUDA
+from benchmarks import cuda_device
+from benchmarks.cuda_device import DRIVER, Case, outputs_of
+from benchmarks.networks import NETWORKS, gpt2_step
+from tests.ops.harness import kernel_job
+
+BATCH = 64
+"""Samples of operators to a library."""
+KEPT = 16 << 10
+"""Bytes of a constant from which on it is drawn, unless it takes little room when compressed."""
+TIMED = ("resnet18", "resnet50", "mobilenet_v2", "minilm", "gpt2_step")
+BATCHED = 32
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a case is made of.
+
+    samples    a name, the steps and the outputs of each
+    inputs     arrays; none where they are drawn
+    model      what rivals compute, if there are any
+    emulated   whether results are made here
+    """
+
+    program: Program
+    samples: Sequence[tuple[str, range, Sequence[Storage]]]
+    inputs: Sequence[Array] = ()
+    model: onnx.ModelProto | None = None
+    emulated: bool = True
+
+
+# --- operators
+
+
+def samples() -> list[tuple[str, Any, Any]]:
+    """All samples of operators that have kernels: a name, the operator, the sample."""
+    ops = [op for family in FAMILIES for op in operators_of(family) if op.static is None]
+    return [(f"{op.name} {k}", op, sample) for op in ops for k, sample in enumerate(op.samples())]
+
+
+def operators(number: int) -> Subject:
+    """One batch of samples as a program.  Each is scheduled by itself: launches are not joined with those of others."""
+    arrays: list[Array] = []
+    made: list[Program] = []
+    chosen = samples()[number * BATCH : (number + 1) * BATCH]
+    for count, (_, op, sample) in enumerate(chosen):
+        job = kernel_job(op, sample, CUDA, printed=False)
+        kernel = replace(job.kernel, name=f"s{count}_{job.kernel.name}")
+        inputs, outputs, scratch = (
+            tuple(
+                Storage(name=f"s{count}_{kind}{k}", dtype=b.dtype, shape=(b.size,), kind=kind)
+                for k, b in enumerate(buffers)
+            )
+            for buffers, kind in ((kernel.inputs, "input"), (kernel.outputs, "output"), (kernel.workspace, "temp"))
+        )
+        step = Step(kernel, tuple(map(View, (*inputs, *outputs, *scratch))))
+        program = Program(name=f"operators_{number}", inputs=inputs, outputs=outputs, steps=(step,))
+        made.append(scheduled(program, CUDA))
+        arrays += job.inputs
+    first, rows = 0, []
+    for (name, *_), one in zip(chosen, made, strict=True):
+        rows.append((name, range(first, first := first + len(one.steps)), one.outputs))
+    whole = Program(
+        name=f"operators_{number}",
+        inputs=tuple(s for one in made for s in one.inputs),
+        outputs=tuple(s for one in made for s in one.outputs),
+        steps=tuple(s for one in made for s in one.steps),
+        homes={a: b for one in made for a, b in one.homes.items()},
+    )
+    return Subject(plan_memory(whole), rows, arrays)
+
+
+# --- networks
+
+
+def network(name: str, make: Callable[[], onnx.ModelProto], timed: bool = False, emulated: bool = True) -> Subject:
+    model = make()
+    (program,) = CompileOptions(target=CUDA, name=name).compilation(model).programs
+    rows = [(name, range(len(program.steps)), program.outputs)]
+    return Subject(program, rows, model=model if timed else None, emulated=emulated)
+
+
+def in_half(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
+    """A model with float16 in the place of float32."""
+    model = make()
+    for tensor in (t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
+
+
+def batched(make: Callable[[], onnx.ModelProto]) -> onnx.ModelProto:
+    """A model of images with a batch."""
+    model = make()
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = BATCHED
+    return model
+
+
+def single(op: str, *shapes: Sequence[int], out: Sequence[int], half: bool = False, **attributes: Any) -> Any:
+    """A model of one node, all of whose tensors are inputs."""
+    dtype = TensorProto.FLOAT16 if half else TensorProto.FLOAT
+    inputs = [helper.make_tensor_value_info(f"x{k}", dtype, shape) for k, shape in enumerate(shapes)]
+    outputs = [helper.make_tensor_value_info("y", dtype, out)]
+    node = helper.make_node(op, [x.name for x in inputs], ["y"], **attributes)
+    graph = helper.make_graph([node], op.lower(), inputs, outputs)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def singles() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
+    """Operators on data of four times the cache and more, products and convolutions that fill the device."""
+    rows, square = (16384, 4096), (4096, 4096)
+    yield "one_add", partial(single, "Add", rows, rows, out=rows)
+    yield "one_transpose", partial(single, "Transpose", rows, out=rows[::-1], perm=[1, 0])
+    yield "one_softmax", partial(single, "Softmax", rows, out=rows, axis=-1)
+    yield "one_mean", partial(single, "ReduceMean", rows, out=(16384, 1), axes=[1])
+    norm = partial(single, "LayerNormalization", rows, (4096,), (4096,), out=rows, axis=-1, epsilon=1e-5)
+    yield "one_layer_norm", norm
+    for half in (False, True):
+        end = "_half" if half else ""
+        yield f"one_product{end}", partial(single, "MatMul", square, square, out=square, half=half)
+        for channels, size in ((64, 56), (256, 14)):
+            shape = BATCHED, channels, size, size
+            conv = partial(single, "Conv", shape, (channels, channels, 3, 3), out=shape, half=half)
+            yield f"one_conv{channels}{end}", partial(conv, kernel_shape=[3, 3], pads=[1] * 4, strides=[1, 1])
+
+
+def subjects() -> dict[str, Callable[[], Subject]]:
+    """All cases by their names."""
+    found: dict[str, Callable[[], Subject]] = {}
+    for k in range(-(-len(samples()) // BATCH)):
+        found[f"operators_{k}"] = partial(operators, k)
+    for name, make in {**NETWORKS, "gpt2_step": gpt2_step}.items():
+        found[name] = partial(network, name, make, timed=name in TIMED)
+        if name in TIMED:
+            found[f"{name}_half"] = partial(network, f"{name}_half", partial(in_half, make), timed=True)
+    for name in TIMED[:2]:
+        many = partial(batched, NETWORKS[name])
+        for case, make in {f"{name}_many": many, f"{name}_many_half": partial(in_half, many)}.items():
+            found[case] = partial(network, case, make, timed=True, emulated=False)
+    for name, make in singles():
+        found[name] = partial(network, name, make, timed=True, emulated=False)
+    return found
+
+
+# --- cases on disk
+
+
+def rows_of(subject: Subject, printed: PrintedKernels) -> Iterator[dict[str, Any]]:
+    """The samples with their steps and outputs; those that need no step are left out."""
+    tensor_cores = {one.name for one in printed.kernels if "aotc_mma_" in one.text}
+    numbers = {s: k for k, s in enumerate(subject.program.outputs)}
+    for name, steps, outputs in subject.samples:
+        if steps:
+            own = {printed.names[subject.program.steps[k].kernel] for k in steps}
+            row = {"name": name, "steps": [steps.start, steps.stop], "exact": not own & tensor_cores}
+            yield row | {"outputs": [numbers[s] for s in outputs]}
+
+
+def without_drawn(program: Program, params: Params) -> tuple[Array, list[list[Any]]]:
+    """The weights with zeros where numbers are drawn, and which these are, with the mean and the spread of the real."""
+    blob = np.frombuffer(b"".join(params.blob()), np.uint8).copy()
+    found = []
+    for storage in (s for s in params.offsets if s.nbytes >= KEPT and str(s.dtype) in ("float16", "float32")):
+        first = params.offset(storage)
+        piece = blob[first : first + storage.nbytes]
+        if len(zlib.compress(piece[:KEPT].tobytes(), 1)) > KEPT // 2:
+            values = piece.view(storage.dtype.numpy).astype(np.float64)
+            dtype, spread = str(storage.dtype), float(values.std() * np.sqrt(12))
+            found.append([first, storage.size, dtype, float(values.mean()), spread])
+            piece[:] = 0
+    return blob, found
+
+
+def library(program: Program, made: tuple[PrintedKernels, str], emulated: bool, archs: Sequence[int]) -> Array:
+    """A library of a program without its weights; `made` is what `device_text` makes of it."""
+    printed, text = made
+    compiler = EMULATOR if emulated else find_nvrtc(default_cache())
+    images = compiler.images(text, archs)
+    images = {name: data for name, data in images.items() if name.startswith("sm_")}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, toolchain = Path(scratch), find_toolchain()
+        metadata = emit_device(program, printed, text, images, folder, target=CUDA, least_driver=compiler.least_driver)
+        (folder / f"src/{program.name}_params.bin").write_bytes(b"")
+        return np.frombuffer(build_library(folder, metadata, toolchain, CUDA).read_bytes(), np.uint8)
+
+
+def stripped(model: onnx.ModelProto) -> bytes:
+    """A model whose large weights are inputs."""
+    for tensor in [t for t in model.graph.initializer if np.prod(t.dims) > 1024]:
+        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        model.graph.initializer.remove(tensor)
+    made: bytes = model.SerializeToString()
+    return made
+
+
+def prepare(path: Path, subject: Subject, number: int, archs: Sequence[int], emulated: bool) -> None:
+    """Write one case."""
+    program = subject.program
+    made = device_text(program, CUDA)
+    params = Params(program.name, program.constants, 0)
+    kept, weights = without_drawn(program, params)
+    sides = (
+        [{"name": s.name, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes} for s in side]
+        for side in (program.inputs, program.outputs)
+    )
+    about: dict[str, Any] = dict(zip(("inputs", "outputs"), sides, strict=True))
+    about |= {"name": program.name, "weights": weights, "samples": list(rows_of(subject, made[0]))}
+    about["sanitize"] = not subject.model and subject.emulated and (number % 6 == 0 or len(program.steps) < 20)
+    about["macs"] = sum(step.kernel.macs for step in program.steps)
+    about["bytes"] = params.bytes + sum(s.nbytes for s in (*program.inputs, *program.outputs))
+    data: dict[str, Array] = {"kept": kept, "about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    data |= {f"in{k}": np.ascontiguousarray(a).reshape(-1).view(np.uint8) for k, a in enumerate(subject.inputs)}
+    if subject.model is not None:
+        data["model"] = np.frombuffer(stripped(subject.model), np.uint8)
+    if subject.emulated:
+        data["library"] = library(program, made, True, archs)
+        np.savez(path, **data)
+        with emulating():
+            (outputs,) = outputs_of(Case(path))
+        data |= {f"out{k}": output for k, output in enumerate(outputs)}
+    if not emulated:
+        data["library"] = library(program, made, False, archs)
+    np.savez_compressed(path, **data)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("cases", nargs="*", help="all for none")
+    parser.add_argument("--arch", type=int, action="append", help="compute capability, 90 for 9.0")
+    parser.add_argument("--emulated", action="store_true", help="for the emulator in the place of a GPU")
+    chosen = parser.parse_args()
+    install()
+    found = subjects()
+    for name in ("cases", "benchmarks"):
+        (chosen.folder / name).mkdir(parents=True, exist_ok=True)
+    for module in ("cuda_device.py", "cuda_rivals.py"):
+        shutil.copy(Path(cuda_device.__file__).with_name(module), chosen.folder / "benchmarks")
+    if chosen.emulated:
+        shutil.copy(fake_driver(), chosen.folder / DRIVER)
+    for number, name in enumerate(found):
+        path = chosen.folder / "cases" / f"{name}.npz"
+        if path.exists() or (chosen.cases and name not in chosen.cases):
+            continue
+        prepare(path, found[name](), number, chosen.arch or [90], chosen.emulated)
+        print(f"{name}: {path.stat().st_size / 1e6:.2f} MB", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

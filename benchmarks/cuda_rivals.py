@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX models as modules of PyTorch, and how long runs on a GPU take: what compiled models are measured beside.
+
+Needs torch and onnx, nothing of aotc.  Without a GPU, tensors lie in the host's memory and clocks are the host's.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+import torch
+from torch.nn import functional as F
+
+from benchmarks.cuda_device import NO_WAIT, PLAIN, Opened
+
+ROUNDS = 15
+SECONDS = 0.01
+"""Of one turn in a round."""
+Runs = Mapping[str, Callable[[], Any]]
+
+OPERATORS: dict[str, Callable[..., torch.Tensor]] = {
+    "Add": torch.add,
+    "BatchNormalization": lambda x, w, b, mean, var, epsilon: F.batch_norm(x, mean, var, w, b, False, 0.0, epsilon),
+    "Clip": torch.clamp,
+    "Concat": lambda *xs, axis: torch.cat(xs, axis),
+    "Conv": lambda x, w, b=None, kernel_shape=(), pads=(0, 0), strides=1, group=1: F.conv2d(
+        x, w, b, strides, pads[: len(pads) // 2], 1, group
+    ),
+    "Div": torch.div,
+    "Erf": torch.erf,
+    "Flatten": lambda x: x.flatten(1),
+    "Gemm": lambda x, w, b, transB: F.linear(x, w, b),
+    "GlobalAveragePool": lambda x: x.mean((2, 3), keepdim=True),
+    "Identity": lambda x: x,
+    "LayerNormalization": lambda x, w, b, axis, epsilon: F.layer_norm(x, x.shape[axis:], w, b, epsilon),
+    "MatMul": torch.matmul,
+    "MaxPool": lambda x, kernel_shape, pads, strides: F.max_pool2d(x, kernel_shape, strides, pads[:2]),
+    "Mul": torch.mul,
+    "ReduceMean": lambda x, axes, keepdims=1: x.mean(axes, keepdim=bool(keepdims)),
+    "Relu": torch.relu,
+    "Reshape": torch.reshape,
+    "Softmax": lambda x, axis: x.softmax(axis),
+    "Tanh": torch.tanh,
+    "Transpose": lambda x, perm: x.permute(perm),
+}
+
+
+#: An operator, its inputs, its output and its attributes.
+Step: TypeAlias = "tuple[Callable[..., torch.Tensor], list[str], str, dict[str, Any]]"
+
+
+def _attend(q: torch.Tensor, turned: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, turned.mT, v, scale=scale)
+
+
+def _step(node: onnx.NodeProto) -> Step:
+    words = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return OPERATORS[node.op_type], list(node.input), node.output[0], words
+
+
+class Net(torch.nn.Module):
+    """A model; inputs of its graph beyond the first `inputs` are weights, drawn anew: they do not change the time."""
+
+    def __init__(self, model: onnx.ModelProto, inputs: int) -> None:
+        super().__init__()
+        graph = model.graph
+        self.names = [value.name for value in graph.input[:inputs]]
+        self.results = [value.name for value in graph.output]
+        self.numbers: dict[str, Any] = {}
+        for tensor in graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            if array.dtype.kind == "f" and array.ndim:
+                self.register_buffer(tensor.name, torch.from_numpy(array.copy()))
+            else:
+                self.numbers[tensor.name] = array.tolist()
+        for value in graph.input[inputs:]:
+            shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            data = np.random.default_rng(0).standard_normal(shape, np.float32) / np.sqrt(np.prod(shape[1:]))
+            self.register_buffer(value.name, torch.from_numpy(data.astype(dtype)))
+        self.steps: list[Step] = []
+        made = {name: node for node in graph.node for name in node.output}
+        needed = set(self.results)
+        for node in reversed(graph.node):
+            if node.output[0] in needed:
+                step = self._attention(node, made) or _step(node)
+                needed.update(step[1])
+                self.steps.insert(0, step)
+
+    def _attention(self, node: onnx.NodeProto, made: Mapping[str, onnx.NodeProto]) -> Step | None:
+        """An attention as one call, as models of PyTorch have it, if a node is the product that ends one."""
+        chain = [node]
+        for kind in ("Softmax", "Mul", "MatMul"):
+            before = made.get(chain[-1].input[0])
+            if node.op_type != "MatMul" or before is None or before.op_type != kind:
+                return None
+            chain.append(before)
+        scale = self.numbers[chain[2].input[1]]
+        return _attend, [*chain[3].input, node.input[1]], node.output[0], {"scale": scale}
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        values: dict[str, Any] = dict(zip(self.names, tensors, strict=True)) | self.numbers | dict(self.named_buffers())
+        for operator, inputs, output, words in self.steps:
+            values[output] = operator(*(values[name] for name in inputs), **words)
+        return [values[name] for name in self.results]
+
+
+def seconds(runs: Runs, rounds: int = ROUNDS) -> dict[str, list[float]]:
+    """How long a run takes, measured in turns: for each of several, one number a round."""
+    counts = {}
+    for name, run in runs.items():
+        for _ in range(3):
+            run()
+        counts[name] = max(1, min(1000, int(SECONDS / _turn(run, 1))))
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            found[name].append(_turn(run, counts[name]))
+    return found
+
+
+def _turn(run: Callable[[], Any], count: int) -> float:
+    """Seconds of a run, the mean of so many one after the other."""
+    if not torch.cuda.is_available():
+        start = time.perf_counter()
+        for _ in range(count):
+            run()
+        return (time.perf_counter() - start) / count
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    for _ in range(count):
+        run()
+    after.record()
+    after.synchronize()
+    return float(before.elapsed_time(after)) / 1e3 / count
+
+
+def _captured(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        net(*inputs)
+    return lambda: graph.replay()
+
+
+def _compiled(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
+    import torch._inductor.config
+
+    torch._inductor.config.freezing = True  # folds batch normalisation
+    made = torch.compile(net, mode="max-autotune")
+    return lambda: made(*inputs)
+
+
+RIVALS: dict[str, Callable[[Net, Sequence[torch.Tensor]], Callable[[], Any]]] = {
+    "eager": lambda net, inputs: lambda: net(*inputs),
+    "graph": _captured,
+    "compiled": _compiled,
+}
+
+
+@torch.no_grad()
+def speed(model: bytes, inputs: Sequence[Any], opened: Opened, about: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A case beside its rivals: what is known after each has joined.
+
+    us        microseconds of a run, the median of the rounds; runs follow each other in a stream, on the same tensors
+    ratio     our time in a round over that of the fastest rival, the median
+    cpu_us    microseconds until a run that is not waited for returns
+    close     the greatest difference from PyTorch's results over their standard deviation, where weights are inputs
+    """
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda" if cuda else "cpu")
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    parsed = onnx.load_from_string(model)
+    net = Net(parsed, len(inputs)).eval().to(device)
+    dtypes = [getattr(torch, x["dtype"]) for x in about["inputs"]]
+    tensors = [
+        torch.from_numpy(raw).view(dtype).reshape(x["shape"]).to(device)
+        for raw, dtype, x in zip(inputs, dtypes, about["inputs"], strict=True)
+    ]
+    outputs = [torch.empty(x["shape"], dtype=getattr(torch, x["dtype"]), device=device) for x in about["outputs"]]
+    stream = torch.cuda.Stream() if cuda else None
+    addresses = [[t.data_ptr() for t in side] for side in (tensors, outputs)]
+
+    def ours(flags: int = NO_WAIT if cuda else 0) -> None:
+        opened.run(*addresses, stream.cuda_stream if stream is not None else 0, flags)
+
+    rounds = ROUNDS if cuda else 1
+    found: dict[str, Any] = {"bytes": about["bytes"], "flops": 2 * about["macs"], "failed": {}}
+    runs: dict[str, Callable[[], Any]] = {"aotc": ours}
+    with torch.cuda.stream(stream):
+        for name, make in RIVALS.items() if cuda else [("eager", RIVALS["eager"])]:
+            try:
+                run = make(net, tensors)
+                run()
+            except Exception as error:
+                found["failed"][name] = f"{type(error).__name__}: {error}"[:300]
+                yield found
+                continue
+            runs[name] = run
+            times = seconds(runs, rounds)
+            found["us"] = {key: 1e6 * statistics.median(values) for key, values in times.items()}
+            best = min((key for key in runs if key != "aotc"), key=lambda key: found["us"][key])
+            ratios = (a / b for a, b in zip(times["aotc"], times[best], strict=True))
+            found |= {"best": best, "ratio": statistics.median(ratios), "cpu_us": 1e6 * _host(ours)}
+            if name == "eager" and len(parsed.graph.input) == len(inputs):
+                found["close"] = max(map(_difference, outputs, net(*tensors)))
+            yield found
+        if cuda:
+            yield found | {"kernel_us": _kernels(lambda: ours(NO_WAIT | PLAIN))}
+
+
+def _host(run: Callable[[], Any]) -> float:
+    """Seconds until a run returns; few enough at a time that nobody waits for room in the stream."""
+    times = []
+    for _ in range(20 if torch.cuda.is_available() else 1):
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    a, b = a.double(), b.double()
+    return float((a - b).abs().max() / b.std())
+
+
+def _kernels(run: Callable[[], Any]) -> dict[str, float]:
+    """Microseconds of each kernel, of all of its launches in a run together."""
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(10):
+            run()
+        torch.cuda.synchronize()
+    return {event.key: round(event.device_time_total / 10, 3) for event in profile.key_averages()}

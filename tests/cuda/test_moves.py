@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that move memory in pieces of 16 bytes, as CUDA C: their bits on the CPU, and what NVRTC makes of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from aotc_codegen.cuda.resources import resources
+from aotc_codegen.cuda.source import device_source, print_device_kernels
+
+from aotc.driver.nvrtc import find_nvrtc
+from aotc.ir.diagnostics import AotcError
+from aotc.tir.expr import Buffer
+from aotc.tir.interp import run_kernel
+from aotc.tir.launch import launch_of
+from aotc.tir.parse import parse_kernel
+from aotc.tir.passes import scheduled
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import Target
+from tests.conftest import missing
+from tests.cuda.device import CUDA
+from tests.cuda.emulator import build, launch
+from tests.tir.programs import program_of
+from tests.tir.test_wide import SMALL, nest, slid
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+CASES = {
+    "copied": ("x[i * {n} + j]", "float16"),
+    "scaled": ("x[i * {n} + j] * b[i]", "float32"),
+    "bytes": ("max(x[i * {n} + j], 0:int8)", "int8"),
+    "narrowed": ("float16(x[i * {n} + j] + b[i])", "float32 float16"),
+    "chosen": ("i < 3 ? x[i * {n} + j] : b[i]", "float32"),
+    "gathered": ("x[i * {n} + j // 2] + b[j % 5]", "float32"),
+    "tested": ("x[i * {n} + j] > b[i]", "float32 bool"),
+    "turned": ("x[j * 33 + i] * b[i]", "float32"),
+    "spread": ("x[j * 6 + i]", "float16"),
+}
+
+
+def case(name: str, columns: int) -> Kernel:
+    if name == "slid":
+        value = f"acc + x[(i + r) * {columns} + j + k - {columns + 1}] * w[r * 3 + k]"
+        taps = f"max(1 - j, 0)..min({columns + 1} - j, 3)"
+        return parse_kernel(slid(value, columns=columns, taps=taps))
+    value, types = CASES[name]
+    rows = 33 if name == "turned" else 6
+    return replace(parse_kernel(nest(value.format(n=columns), types, rows, columns)), name=name)
+
+
+def mapped(kernel: Kernel, target: Target) -> Kernel:
+    """The launch that a kernel becomes."""
+    (made,) = scheduled(program_of(kernel), target).kernels
+    return made
+
+
+def source(kernels: list[Kernel]) -> str:
+    assert CUDA.gpu is not None
+    return device_source(print_device_kernels(kernels, "net", CUDA.gpu), name="net", banner="")
+
+
+def random(buffer: Buffer) -> Array:
+    return np.random.default_rng(buffer.size).integers(-9, 9, buffer.size).astype(buffer.dtype.numpy)
+
+
+def test_bits_of_pieces(tmp_path: Path) -> None:
+    kernels = [mapped(case(name, 96), SMALL) for name in (*CASES, "slid")]
+    built = build(source(kernels), tmp_path)
+    for kernel in kernels:
+        original, size = case(kernel.name, 96), launch_of(kernel)
+        inputs = [random(b) for b in original.inputs]
+        (expected,) = run_kernel(original, inputs)
+        given = dict(zip((b.name for b in original.inputs), inputs, strict=True))
+        assert size is not None
+        for backwards in (False, True):
+            y = np.full_like(expected, 1)
+            arguments = [*(given[b.name] for b in kernel.inputs), y]
+            sizes = {"blocks": size.grid, "threads": size.block}
+            problem = launch(built, f"net_{kernel.name}", arguments, **sizes, backwards=backwards)
+            assert problem == ""
+            assert y.tobytes() == expected.tobytes(), kernel.name
+    arguments = [random(kernels[1].inputs[0])[1:], arguments[-1], y]
+    assert "multiple of their bytes" in launch(built, "net_scaled", arguments, blocks=1, threads=32)
+
+
+def test_code_for_devices() -> None:
+    """Accesses of 16 bytes, and everything in registers."""
+    try:
+        nvrtc = find_nvrtc()
+    except AotcError:
+        missing("NVRTC")
+    text = source([mapped(case(name, 9600), CUDA) for name in (*CASES, "slid")])
+    images = nvrtc.images(text, (80,))
+    assert all(one.local_bytes == 0 and one.registers <= 40 for one in resources(images["sm_80"]).values())
+    _, *entries = images["compute_80"].decode().split(".entry net_")
+    found = {}
+    for entry in entries:
+        accesses = re.findall(r"\b(ld|st)\.(global|local|shared)\S*?(\.v4)?\.[fu]\d+\b", entry)
+        found[entry.partition("(")[0]] = Counter("".join(access) for access in accesses)
+    once = {"ldglobal.v4": 1, "stglobal.v4": 1}
+    assert found["copied"] == found["bytes"] == once
+    assert found["scaled"] == once | {"ldglobal": 1}
+    assert found["narrowed"] == {"ldglobal.v4": 2, "ldglobal": 1, "stglobal.v4": 1}
+    assert found["tested"] == {"ldglobal.v4": 4, "ldglobal": 1, "stglobal.v4": 1}
+    assert found["chosen"]["ldglobal.v4"] == 1
+    # of a row: four elements at once, one on each side, three weights; two more rows by the loop
+    assert found.pop("slid") == {"ldglobal.v4": 1, "ldglobal": 5, "stglobal.v4": 1}
+    assert found.pop("spread") == {"ldglobal": 6, "stglobal": 6}
+    tiles = found.pop("turned")
+    assert tiles.pop("ldglobal") in (4, 8)
+    assert tiles == {"stshared": 4, "ldshared": 4, "stglobal": 4}
+    assert {access for one in found.values() for access in one} == {"ldglobal", *once}

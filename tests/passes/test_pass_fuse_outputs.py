@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FuseOutputs: which calls become further results of a kernel, and which stay."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from passes.graphs import checked, const, module_of, noise, var
+from relay.programs import functions, inputs
+
+from aotc.relay.analysis import free_vars, list_op_freqs
+from aotc.relay.expr import Call, Expr, Function, Tuple
+from aotc.relay.interp import evaluate
+from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.conv import conv2d
+from aotc.relay.op.elementwise import relu, sigmoid
+from aotc.relay.op.reduce import sum as sum_
+from aotc.relay.op.shape import reshape
+from aotc.relay.transform import FuseOps, FuseOutputs
+from aotc.relay.transform.fuse_ops import fuse
+from aotc.relay.visitor import post_order
+
+X = var("x", 1, 4, 6, 6)
+WEIGHT, CHANNELS = noise(4, 4, 3, 3), noise(4, 1, 1, seed=1)
+
+
+def convolve(x: Expr) -> Expr:
+    return conv2d(x, WEIGHT, padding=(1, 1))
+
+
+def kernels(*results: Expr) -> list[str]:
+    """The operators of each kernel after the pass, which changes no value."""
+    fused = FuseOps()(module_of(Tuple(results), *free_vars(Tuple(results))))
+    main = checked(FuseOutputs(), fused).main
+    calls = (n.op for n in post_order(main) if isinstance(n, Call) and isinstance(n.op, Function))
+    return ["+".join(list_op_freqs(f)) for f in calls]
+
+
+@settings(max_examples=80, deadline=None)
+@given(functions())
+def test_no_result_changes(function: Function) -> None:
+    fused = fuse(function)
+    made = FuseOutputs()(module_of(fused.body, *fused.params)).main
+    for flag in (True, False):
+        before, after = (evaluate(f, *inputs(flag=flag)) for f in (function, made))
+        for a, b in zip(*(v if isinstance(v, tuple) else (v,) for v in (before, after)), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_what_follows_element_by_element_is_one_more_result() -> None:
+    sums = add(convolve(X), X)
+    assert kernels(convolve(relu(multiply(sums, CHANNELS))), sums) == ["nn.conv2d+add+multiply+nn.relu", "nn.conv2d"]
+    first = relu(X)
+    both = sigmoid(first), multiply(first, const(3.0))
+    assert kernels(first, *both, convolve(both[0])) == ["nn.relu+sigmoid+multiply", "nn.conv2d"]
+
+
+def test_what_comes_later_is_not_waited_for() -> None:
+    sums = add(convolve(X), X)
+    gate = sigmoid(sum_(sums, (2, 3), keepdims=True))
+    scaled = multiply(sums, gate)
+    assert "nn.conv2d+add" in kernels(scaled, convolve(scaled), sums)
+
+
+def test_other_shapes_and_other_elements_stay() -> None:
+    flat = reshape(X, (4, 36))
+    assert kernels(flat, relu(flat)) == ["reshape", "nn.relu"]
+    wide = add(X, noise(3, 4, 6, 6))
+    assert kernels(wide, X, relu(X)) == ["add", "nn.relu"]

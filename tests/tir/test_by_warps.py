@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contractions by matrix instructions of warps: within the bound of docs/accuracy.md, proven, for what fits only."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from aotc.driver.compilation import Compilation
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.transform import PassContext
+from aotc.relay.module import IRModule
+from aotc.tir.interp import run_kernel
+from aotc.tir.launch import launch_of
+from aotc.tir.schedule.contraction.by_warps import Warps
+from aotc.tir.stmt import walk_stmts, warp_call
+from aotc.tir.target import CUDA, Gpu
+from aotc.tir.verify import verify
+from tests.tir.contractions import Case, conv, matmul
+
+#: Warps by rows and columns, groups, steps: small ones, for the interpreter.
+SHAPES = {"one": (1, 1, 1, 16), "rows": (2, 1, 1, 32), "columns": (1, 2, 1, 32), "groups": (1, 1, 2, 32)}
+
+
+def cases(dtype: str) -> dict[str, tuple[Case, str]]:
+    wide = {"dtype": dtype, "acc": "float32"}
+    return {
+        "padded": (conv(batch=2, ic=3, oc=17, size=(4, 5), kernel=(3, 2), padding=1, **wide), "columns"),
+        "channels last": (conv(ic=5, oc=33, size=(4, 5), kernel=(1, 1), block=32, last=True, **wide), "rows"),
+        "groups": (conv(ic=4, oc=32, size=(4, 5), kernel=(1, 2), groups=2, **wide), "one"),
+        "product": (matmul(m=70, k=40, n=20, **wide), "rows"),
+        "batched": (matmul(m=18, k=50, n=20, batch=2, transposed=True, **wide), "groups"),
+    }
+
+
+#: With TF32.
+TF32 = replace(CUDA, gpu=Gpu(matrices=("float16", "bfloat16", "float32")))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", cases("float16"))
+def test_products_of_warps(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, shape = cases(dtype)[name]
+    monkeypatch.setattr(sys.modules[Warps.__module__], "_SHAPES", (SHAPES[shape],))
+    kernel = case.kernel(TF32)
+    verify(kernel)
+    assert launch_of(kernel) is not None
+    assert multiplies(case, TF32.gpu)
+    a, b = case.values(seed=1)
+    forwards, backwards = (run_kernel(kernel, [a, b], backwards=turned)[0] for turned in (False, True))
+    assert forwards.tobytes() == backwards.tobytes()
+    expected = case.expected(a, b)
+    steps = np.prod([extent for _, extent in case.out.reduce_axes])
+    sizes = case.expected(np.abs(a), np.abs(b))
+    bound = 2.0**-10 + (steps + 2) * 2.0**-22 if dtype == "float32" else steps * 2.0**-23
+    assert (np.abs(forwards.reshape(expected.shape) - expected) <= bound * sizes).all()
+
+
+def multiplies(case: Case, gpu: Gpu | None) -> bool:
+    body = case.kernel(replace(CUDA, gpu=gpu)).body
+    found = filter(None, map(warp_call, walk_stmts(body)))
+    return any(call.name.startswith("mma") for call in found)
+
+
+def test_what_warps_multiply() -> None:
+    product = matmul(m=64, k=64, n=64, dtype="float16", acc="float32")
+    assert multiplies(product, Gpu())
+    assert not multiplies(product, Gpu(architectures=(75, 80)))
+    assert not multiplies(product, Gpu(matrices=("bfloat16", "float32")))
+    assert not multiplies(matmul(m=64, k=64, n=64, dtype="float16", acc="float16"), Gpu())
+    assert not multiplies(matmul(m=64, k=64, n=64), Gpu())
+    assert not multiplies(matmul(m=1, k=64, n=64, dtype="float16", acc="float32"), Gpu())
+
+
+@pytest.mark.parametrize(("accuracy", "expected"), [("fast", True), ("strict", False), ("reproducible", False)])
+def test_only_fast_models_take_them(accuracy: str, expected: bool) -> None:
+    made = Compilation(IRModule(), CUDA, "net", PassContext(config={"compile.accuracy": accuracy})).target
+    assert made.gpu is not None
+    assert ("float16" in made.gpu.matrices) == expected
+    assert "float32" not in made.gpu.matrices
+
+
+def test_tf32_goes_with_fast_models_only() -> None:
+    context = PassContext(config={"compile.tf32": True})
+    assert Compilation(IRModule(), CUDA, "net", context).target == TF32
+    context = PassContext(config={"compile.tf32": True, "compile.accuracy": "strict"})
+    with pytest.raises(AotcError, match="rounds float32 to a fraction of 10 bits, which is not strict"):
+        Compilation(IRModule(), CUDA, "net", context)

@@ -177,10 +177,6 @@ def _clip(node: Call) -> Outcome:
     return recall(inner, inner.args, a_min=low, a_max=high)
 
 
-def _identity(node: Call) -> Any:
-    return node.args[0]
-
-
 _VALUES: Final = (
     Rule("x + 0 => x", ("add",), _neutral(0, (1, 0))),
     Rule("x - 0 => x", ("subtract",), _neutral(0, (1,))),
@@ -189,7 +185,7 @@ _VALUES: Final = (
     Rule("x / 2^k => x * 2^-k", ("divide",), _divide_by_power_of_two),
     Rule("x ^ n => x * ... * x, 1 / x or a root", ("power",), _power),
     Rule("(x op c1) op c2 => x op (c1 op c2)", ("add", "multiply"), _regroup),
-    Rule("copy(x) => x", ("copy",), _identity),
+    Rule("copy(x) => x", ("copy",), lambda node: node.args[0]),
     Rule("relu(relu(x)) => relu(x)", ("nn.relu",), _twice("nn.relu", 1)),
     Rule("abs(abs(x)) => abs(x)", ("abs",), _twice("abs", 1)),
     Rule("-(-x) => x", ("negative",), _twice("negative", 0)),

@@ -9,7 +9,7 @@ In: a loop over threads.  Out: what each phase consists of, with the loops aroun
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
@@ -86,10 +86,10 @@ class Phases:
 
     def add(self, stmt: Stmt, env: _Env) -> None:
         """A statement; variables of rounds, and registers of one index of earlier phases, have the values in `env`."""
-        self.present += (self.kept(Declare(Var("read", e.dtype, e.lanes), e), env) for e in _own(stmt))
         if not meets(stmt):
             self.present.append(self.kept(stmt, env))
             return
+        self.present += (self.kept(Declare(Var("read", e.dtype, e.lanes), e), env) for e in stmt_exprs(stmt))
         match stmt:
             case Sync():
                 self.end()
@@ -136,11 +136,6 @@ class Phases:
         """A statement of the present phase; nothing, where it touches no memory that something writes."""
         touched = self.is_index(stmt) or self.written.intersection(written(stmt) | read(stmt))
         return map_exprs(stmt, lambda e: substitute(e, env)) if touched else Block(())
-
-
-def _own(stmt: Stmt) -> Sequence[Expr]:
-    """The expressions of a statement around barriers."""
-    return stmt_exprs(stmt) if meets(stmt) else ()
 
 
 def _always(stmt: Stmt) -> bool:

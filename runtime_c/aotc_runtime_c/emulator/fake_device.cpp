@@ -9,12 +9,6 @@
 #include <chrono>
 #include <thread>
 
-extern "C" const char *aotc_emulator_launch(const aotc_emulator::Kernel *kernel,
-                                            unsigned blocks, unsigned threads,
-                                            size_t shared_bytes,
-                                            void *const *arguments,
-                                            int backwards, unsigned hosts);
-
 namespace fake {
 
 Device device;

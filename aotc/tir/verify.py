@@ -21,7 +21,7 @@ from aotc.tir.loops.copies import why_not_landed
 from aotc.tir.loops.dependence import assigned, inside, read, why_not, written
 from aotc.tir.loops.launched import why_not_at_once
 from aotc.tir.loops.reached import Around, reached
-from aotc.tir.loops.whole import is_whole
+from aotc.tir.loops.vector_access import is_vector_access
 from aotc.tir.simplify import Interval, bounds, linear
 from aotc.tir.stmt import (
     KINDS,
@@ -198,7 +198,7 @@ class _Checker:
         if pieces and uses_device(self.kernel.body):
             made = (stmt.buffer, stmt.index, stmt.value.lanes)
             for buffer, index, lanes in (made, *pieces):
-                if not is_whole(buffer, linear(index, scope.ranges), lanes):
+                if not is_vector_access(buffer, linear(index, scope.ranges), lanes):
                     self.report(f"{buffer.name} is not accessed at multiples of {lanes} elements")
         if stmt.value.dtype != stmt.buffer.dtype:
             self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
@@ -215,7 +215,7 @@ class _Checker:
         if stmt.buffer.scope != "shared":
             return False
         lanes = source.lanes
-        whole = all(is_whole(one.buffer, linear(one.index, scope.ranges), lanes) for one in (stmt, source))
+        whole = all(is_vector_access(one.buffer, linear(one.index, scope.ranges), lanes) for one in (stmt, source))
         return whole and lanes * source.dtype.itemsize >= 4 and source.stride == 1
 
     def intrinsic(self, stmt: Intrinsic, scope: _Scope) -> None:

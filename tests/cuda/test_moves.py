@@ -26,7 +26,7 @@ from tests.conftest import missing
 from tests.cuda.device import CUDA
 from tests.cuda.emulator import build, launch
 from tests.tir.programs import program_of
-from tests.tir.test_wide import SMALL, nest, slid
+from tests.tir.test_coarsening import SMALL, nest, slid
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 CASES = {

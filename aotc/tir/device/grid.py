@@ -36,9 +36,9 @@ from aotc.tir import (
     linear,
     walk_stmts,
 )
+from aotc.tir.device.coarsening import Coarsening
 from aotc.tir.device.parts import Part, elsewhere, is_shared_out, work
-from aotc.tir.device.turned import LEAST, Across
-from aotc.tir.device.wide import Wide
+from aotc.tir.device.transposes import LEAST, Across
 from aotc.tir.loops.dependence import extent_of, loads, outer_assigns, written
 from aotc.tir.stmt import Assign, Store, stmts_of
 from aotc.tir.verify import verify
@@ -90,7 +90,7 @@ def nests(part: Part, gpu: Gpu) -> list[Nest]:
 
 def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
     """A nest with several neighbouring iterations as one, where enough are left for all processors."""
-    made = Wide.of(nest.loops, nest.body) if nest.thread is None else None
+    made = Coarsening.of(nest.loops, nest.body) if nest.thread is None else None
     if made is None:
         return []
     loop, body, stack = made

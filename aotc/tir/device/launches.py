@@ -28,11 +28,11 @@ from aotc.tir import (
     launch_of,
     walk_stmts,
 )
-from aotc.tir.device.aligned import with_alignment
+from aotc.tir.device.alignment import with_alignment
 from aotc.tir.device.grid import Nest, Share, alone, is_sound, nests, shared_out
+from aotc.tir.device.horizontal_fusion import POINTER, fuse_launches
 from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
 from aotc.tir.device.rows import joined, rows_of
-from aotc.tir.device.together import POINTER, together
 from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
@@ -48,7 +48,7 @@ def launched(program: Program, target: Target) -> Program:
     made = {kernel: on_device(kernel, target) for kernel in program.kernels}
     steps = [launch for step in program.steps for launch in _launches(step, made[step.kernel])]
     program = replace(program, steps=tuple(steps))
-    return program if target.gpu is None else together(program, target.gpu)
+    return program if target.gpu is None else fuse_launches(program, target.gpu)
 
 
 def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Elements that a device moves at once: a store of a load, both of several lanes, from a multiple of their bytes on.
 
-is_whole(x, linear(8 * i + 4), 4)       # whether x[8 * i + 4 : 4] is one access: where x is aligned to 16 bytes
+is_vector_access(x, linear(8 * i + 4), 4)       # whether x[8 * i + 4 : 4] is one access: where x is aligned to 16 bytes
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aotc.tir.simplify import Linear
 MOST: Final = 16
 
 
-def is_whole(buffer: Buffer, first: Linear, lanes: int) -> bool:
+def is_vector_access(buffer: Buffer, first: Linear, lanes: int) -> bool:
     """Whether some elements are no more than one access moves, and always begin at a multiple of their bytes."""
     size = lanes * buffer.dtype.itemsize
     fits = size <= MOST and not size & (size - 1)

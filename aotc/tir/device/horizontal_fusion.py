@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launches that do not wait for each other as one, where the first leaves processors idle.  Programs in and out.
+"""Horizontal fusion: launches that do not wait for each other as one, where the first leaves processors idle.
+
+In and out: programs.
 
 conv2d (x, w, a)        # 100 blocks of 64 threads           conv2d_conv2d (x, w, v, a, b)     # 200 blocks
 add    (c, d, e)                                       =>    add (c, d, e)
@@ -31,7 +33,7 @@ POINTER: Final = 8
 _Common: TypeAlias = "tuple[int | None, ...]"
 
 
-def together(program: Program, gpu: Gpu) -> Program:
+def fuse_launches(program: Program, gpu: Gpu) -> Program:
     """The program with fewer launches; it computes what it did."""
     schedule = _Schedule(gpu)
     for step in program.steps:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Neighbouring iterations of a loop as one thread's, which moves what they read and write in pieces of up to 16 bytes.
+"""Thread coarsening: neighbouring iterations as one thread's, which moves memory in pieces of up to 16 bytes.
 
 A loop with its body in, one of fewer iterations out:
 
@@ -22,11 +22,11 @@ from typing import Final
 
 from aotc.ir import DType
 from aotc.tir import Linear, all_of, linear, mentioned, operands, substitute, with_operands
-from aotc.tir.device.turned import replaced
+from aotc.tir.device.transposes import replaced
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var, loads_in, unary
 from aotc.tir.loops.dependence import Ranges, assigned, extent_of, inside, loads, nested
 from aotc.tir.loops.digits import Access, plain
-from aotc.tir.loops.whole import MOST, is_whole
+from aotc.tir.loops.vector_access import MOST, is_vector_access
 from aotc.tir.simplify import bounds, half_space, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, kept, map_exprs, rebuilt, stmts_of, walk_stmts
 
@@ -38,7 +38,7 @@ _SHORT: Final = 7
 
 
 @dataclass(slots=True)
-class Wide:
+class Coarsening:
     """A loop over what several iterations of another one do.
 
     lane      which of the `lanes` iterations; `values` are registers of indices, and elements of arrays
@@ -66,7 +66,7 @@ class Wide:
         if lanes < 2 or loop.begin != _FIRST or loop.step != 1:
             return None
         several = replace(loop, var=Var(loop.var.name), end=Const(extent_of(loop) // lanes, INDEX))
-        made = Wide(several, lanes, inside([*loops[:-1], several], {}), assigned(body))
+        made = Coarsening(several, lanes, inside([*loops[:-1], several], {}), assigned(body))
         made.ranges[made.lane] = (0, lanes - 1)
         made.values[loop.var] = several.var * lanes + made.lane
         block = Block(made.together(body))
@@ -173,7 +173,7 @@ class Wide:
         while at < window.size:
             found = [self.at(test, k, n) for n in range(at, min(at + size, window.size)) for test in tests]
             first = self.at(load.index, k, at)
-            whole = is_whole(load.buffer, linear(first, self.ranges), size) and at + size <= window.size
+            whole = is_vector_access(load.buffer, linear(first, self.ranges), size) and at + size <= window.size
             if whole and size > 1 and all(isinstance(test, Const) and test.value for test in found):
                 array = self.array("piece", load.dtype)
                 made += self.moves(array, _FIRST, load.buffer, first)
@@ -256,7 +256,7 @@ class Wide:
             self.single += abs(step) * buffer.dtype.itemsize < _SECTOR
             return None
         form = form.plus(Linear({self.lane: 1}), -1)
-        if not is_whole(buffer, form, self.piece(buffer.dtype)):
+        if not is_vector_access(buffer, form, self.piece(buffer.dtype)):
             self.single += 1
             return None
         self.moved += 1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.device.together import joined_kernel, together
+from aotc.tir.device.horizontal_fusion import fuse_launches, joined_kernel
 from aotc.tir.parse import parse_kernel
 from aotc.tir.plan.memory import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
@@ -62,7 +62,7 @@ def program(*calls: tuple[Kernel, str]) -> Program:
 
 def check(before: Program, gpu: Gpu = GPU) -> list[str]:
     """The names of the kernels after joining, which changes no result."""
-    after = together(before, gpu)
+    after = fuse_launches(before, gpu)
     inputs = list(np.random.default_rng(5).standard_normal((2, 64)).astype(np.float32))
     expected = run_program(plan_memory(before), inputs)
     for kernel in after.kernels:

@@ -13,7 +13,7 @@ from typing import Any
 from aotc.tir import Buffer, Kernel
 from aotc.tir.device.parts import elsewhere
 from aotc.tir.expr import INDEX, Const
-from aotc.tir.loops.whole import MOST
+from aotc.tir.loops.vector_access import MOST
 from aotc.tir.plan.program import Program
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -104,9 +105,7 @@ class _Planner:
 
     def _worth_storing(self, tensor: te.Compute, cost: int) -> bool:
         reads = self.reads.get(tensor, {})
-        per_stage: dict[te.Tensor, int] = {}
-        for stage, _ in reads:
-            per_stage[stage] = per_stage.get(stage, 0) + 1
+        per_stage = Counter(stage for stage, _ in reads)
         if max(per_stage.values(), default=0) > _INSTANCE_LIMIT:
             return True
         if any(_is_deep(indices) or self._is_long(indices) for _, indices in reads):
@@ -129,16 +128,12 @@ def _is_deep(indices: Sequence[Expr]) -> bool:
 
 
 def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Tensor]:
-    uses: dict[te.Tensor, int] = {}
+    uses = Counter(graph.base(element.tensor) for tensor in order for element in graph.elements(tensor))
     level: dict[te.Tensor, int] = {}
     registers: set[te.Tensor] = set()
     for tensor in order:
-        for element in graph.elements(tensor):
-            source = graph.base(element.tensor)
-            uses[source] = uses.get(source, 0) + 1
-    for tensor in order:
         depth = 1 + max((level[s] for s in graph.sources(tensor)), default=0)
-        fresh = uses.get(tensor, 0) > 1 and graph.body_cost(tensor) > 0
+        fresh = uses[tensor] > 1 and graph.body_cost(tensor) > 0
         if isinstance(tensor, te.Compute) and tensor not in stored and (fresh or depth > _REGISTER_DEPTH):
             registers.add(tensor)
         level[tensor] = depth if isinstance(tensor, (te.Compute, te.View)) and tensor not in registers else 0

@@ -46,11 +46,11 @@ class Half:
     def size(self) -> int:
         return points(self.axes)
 
-    def load(self, names: Mapping[Var, Expr], dtype: DType) -> Expr:
-        """The element where variables have these values; 0 outside of the operand."""
+    def load(self, names: Mapping[Var, Expr], dtype: DType, tests: Sequence[Expr] = ()) -> Expr:
+        """The element where variables have these values; 0 outside of the operand, and where a test says no."""
         value = cast(Load(self.buffer, substitute(flat(self.dims).expr(), names)), dtype)
         places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.dims if not dim.inside)
-        tests = [test for index, end in places for test in (index >= 0, index < end)]
+        tests = [*tests, *(test for index, end in places for test in (index >= 0, index < end))]
         return Select(all_of(*tests), value, const(0, dtype)) if tests else value
 
 

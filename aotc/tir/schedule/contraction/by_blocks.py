@@ -211,11 +211,6 @@ class Side:
         """How many of them a tile has."""
         return self.count * self.threads
 
-    def inside(self, number: Expr) -> list[Expr]:
-        """The conditions on the number of one, if a tile may reach across the end."""
-        extent = self.whole.size
-        return [number < extent] if extent % self.size else []
-
     def place(self, turn: Var, steps: _Steps) -> tuple[Expr, Expr]:
         """What a thread brings in one of its turns: how deep in the piece it is, and of which row or column."""
         thread, threads, dims = steps.thread, steps.threads, self.whole.dims
@@ -233,7 +228,7 @@ class Side:
         names = {**steps.names, **digits(self.whole.axes, number), **values}
         value = self.whole.load(names, self.local.dtype, tests)
         one = self.tile * self.size + within
-        if self.inside(number):  # beyond the end, what is loaded is not used: any element will do
+        if self.whole.inside(number, self.size):  # beyond the end, what is loaded is not used: any element will do
             one = minimum(one, self.whole.size - 1)
         registers = Declare(number, one), Declare(k, step * steps.depth + depth)
         return For(turn, self.held.size, Block((*registers, Store(self.held, turn, value))))
@@ -327,7 +322,7 @@ def _nest(
         row, column = Var("row"), Var("column")
         names = {**steps.names, **digits(a.axes, row), **digits(b.axes, column)}
         body = store(tuple(substitute(place, names) for place in places), value)
-        tests = [*left.inside(row), *right.inside(column)]
+        tests = [*a.inside(row, left.size), *b.inside(column, right.size)]
         registers = (Declare(row, left.tile * left.size + m), Declare(column, right.tile * right.size + n))
         return Block((*registers, If(all_of(*tests), body) if tests else body))
 

@@ -73,7 +73,9 @@ class _Planner:
         cost = graph.costs(self.order)
         for tensor in reversed(self.order):
             if isinstance(tensor, te.View):
-                self._forward_view(tensor)
+                for (stage, indices), times in self.reads.get(tensor, {}).items():
+                    moved = graph.reindex(tensor, indices, tensor.source, self.ranges[stage])
+                    self._add(tensor.source, stage, moved, times)
             elif not isinstance(tensor, te.Placeholder):
                 self._decide(tensor, cost[tensor])
 
@@ -97,11 +99,6 @@ class _Planner:
     def _add(self, tensor: te.Tensor, stage: te.Tensor, indices: tuple[Expr, ...], times: int) -> None:
         reads = self.reads.setdefault(tensor, {})
         reads[stage, indices] = max(reads.get((stage, indices), 0), times)
-
-    def _forward_view(self, view: te.View) -> None:
-        for (stage, indices), times in self.reads.get(view, {}).items():
-            moved = graph.reindex(view, indices, view.source, self.ranges[stage])
-            self._add(view.source, stage, moved, times)
 
     def _worth_storing(self, tensor: te.Compute, cost: int) -> bool:
         reads = self.reads.get(tensor, {})

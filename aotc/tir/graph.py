@@ -62,20 +62,15 @@ def topological(outputs: Sequence[te.Tensor]) -> list[te.Tensor]:
     """All tensors that the outputs need, producers before consumers, in a deterministic order."""
     order: list[te.Tensor] = []
     seen: set[te.Tensor] = set()
-    for output in outputs:
-        stack: list[tuple[te.Tensor, list[te.Tensor] | None]] = [(output, None)]
-        while stack:
-            tensor, pending = stack.pop()
-            if pending is None:
-                if tensor in seen:
-                    continue
-                seen.add(tensor)
-                pending = sources(tensor)[::-1]
-            if pending:
-                stack.append((tensor, pending))
-                stack.append((pending.pop(), None))
-            else:
-                order.append(tensor)
+    stack = [(output, False) for output in reversed(outputs)]
+    while stack:
+        tensor, done = stack.pop()
+        if done:
+            order.append(tensor)
+        elif tensor not in seen:
+            seen.add(tensor)
+            stack.append((tensor, True))
+            stack.extend((source, False) for source in reversed(sources(tensor)))
     return order
 
 

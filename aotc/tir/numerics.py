@@ -245,15 +245,9 @@ def _fma(*args: Value) -> Value:
     return (bits + np.where(even, np.where(away, 1, -1), 0)).view(np.float64).astype(dtype)[()]
 
 
-def _library_fma() -> Callable[..., Value]:
-    function = ctypes.CDLL(find_library("m")).fma
-    function.restype, function.argtypes = ctypes.c_double, [ctypes.c_double] * 3
-    return np.vectorize(function, otypes=[np.float64])
-
-
-_FMA: Final = _library_fma()
-
-
+_LIBRARY_FMA: Final = ctypes.CDLL(find_library("m")).fma
+_LIBRARY_FMA.restype, _LIBRARY_FMA.argtypes = ctypes.c_double, [ctypes.c_double] * 3
+_FMA: Final = np.vectorize(_LIBRARY_FMA, otypes=[np.float64])
 _NUMPY_NAMES: Final = "sqrt floor ceil trunc copysign fmod"
 #: Functions of values, by name.
 FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {

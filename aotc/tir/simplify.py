@@ -308,7 +308,9 @@ def _rebuilt(expr: Expr, ranges: _Scope) -> Expr:
         case Var() | Const():
             return expr
         case Binary() if expr.op in COMPARE and expr.a.dtype == INDEX and expr.lanes == 1:
-            return _comparison(expr, ranges)
+            a, b = linear(expr.a, ranges), linear(expr.b, ranges)
+            always, never = _SURE[expr.op](*_difference(a, b, ranges))
+            return Const(always, BOOL) if always or never else binary(expr.op, a.expr(), b.expr())
         case Select():
             cond = simplify(expr.cond, ranges)
             if isinstance(cond, Const):
@@ -316,12 +318,6 @@ def _rebuilt(expr: Expr, ranges: _Scope) -> Expr:
             return select(cond, simplify(expr.a, ranges), simplify(expr.b, ranges))
         case _:
             return with_operands(expr, tuple(simplify(o, ranges) for o in operands(expr)))
-
-
-def _comparison(expr: Binary, ranges: _Scope) -> Expr:
-    a, b = linear(expr.a, ranges), linear(expr.b, ranges)
-    always, never = _SURE[expr.op](*_difference(a, b, ranges))
-    return Const(always, BOOL) if always or never else binary(expr.op, a.expr(), b.expr())
 
 
 #: Whether `d op 0` holds for every d of [low, high], and whether for none.
@@ -424,7 +420,7 @@ def _tightened(loop: For, guard: If, inside: Ranges, ranges: _Scope) -> Stmt:
         elif not factor or loop.step != 1 or not _invariant(rest.expr(), loop):
             inner.append(cond)
         elif factor > 0:  # v >= ceil(-rest / factor)
-            begin = binary("max", begin, _ceildiv(Linear().plus(rest, -1), factor))
+            begin = binary("max", begin, binary("floordiv", Linear(const=factor - 1).plus(rest, -1).expr(), factor))
         else:  # v < floor(rest / -factor) + 1
             end = binary("min", end, binary("floordiv", rest.expr(), -factor) + 1)
     if len(inner) == len(conditions):
@@ -433,10 +429,6 @@ def _tightened(loop: For, guard: If, inside: Ranges, ranges: _Scope) -> Stmt:
     fresh: Stmt = replace(loop, begin=begin, end=end, body=body)
     fresh = fresh if not outer else If(all_of(*outer), fresh)
     return simplify_stmt(fresh, ranges)
-
-
-def _ceildiv(a: Linear, divisor: int) -> Expr:
-    return binary("floordiv", a.plus(Linear(const=divisor - 1)).expr(), divisor)
 
 
 def _invariant(cond: Expr, loop: For) -> bool:

@@ -389,14 +389,11 @@ X86_64_V3: Final = replace(
     level="v3",
 )
 X86_64_V4: Final = replace(
-    X86_64,
+    X86_64_V3,
     name="x86-64-v4",
     vector_bytes=64,
     registers=32,
-    fma_bytes=64,
-    fma=True,
     l2=1 << 20,
-    winograd=Winograd(macs=16),
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
     features=_V4,
     level="v4",

@@ -139,9 +139,11 @@ class _Lanes:
     def _last(self, loop: For, whole: Const, lanes: int, inside: bool) -> Stmt | None:
         """The elements from `whole` on in one vector, some of them for the second time; None where that has no form.
 
+        An iteration may run twice where nothing that is written is read.
         Vectors of functions stay as wide as the others: each width has definitions of its own.
         """
-        if not self._repeats(loop):
+        reads, writes = read(loop.body), written(loop.body)
+        if writes & reads or any((w, r) in self.shared for w in writes for r in reads):
             return None
         rest = bounds(loop.end - whole, {})[1]
         called = (n for n in nodes(loop.body) if isinstance(n, Call))
@@ -155,11 +157,6 @@ class _Lanes:
     def _body(self, loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
         """The body of a loop for `lanes` iterations from `first` on."""
         return vectorized(*_of_lanes(loop, first), lanes, {}, inside=inside, packs=True)
-
-    def _repeats(self, loop: For) -> bool:
-        """Whether an iteration may run twice: nothing that is written is read."""
-        reads, writes = read(loop.body), written(loop.body)
-        return not writes & reads and not any((w, r) in self.shared for w in writes for r in reads)
 
     def reads_behind(self, loop: For) -> bool:
         """Whether what one statement writes may lie where another one, or a later round of it, reads something else."""

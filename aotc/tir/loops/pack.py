@@ -60,7 +60,7 @@ def packed(nest: For, lanes: int, ranges: Ranges, shared: AbstractSet[Buffer]) -
     end = rounds.start + len(rounds) // many * many
     most = forall(nest.var, end, forall(inner.var, len(short) * many, body), begin=rounds.start, step=many)
     rest = () if end == rounds.stop else (replace(nest, begin=Const(end, INDEX)),)
-    return Block((*packer.filled(), refreshed(most), *rest)), [row for row, _ in packer.rows]
+    return Block((*packer.filled(), refreshed(most), *rest)), [*packer.rows.values()]
 
 
 @frozen
@@ -71,7 +71,7 @@ class _Packer:
     short, many     iterations of the inner one, and rounds of it that are packed
     ranges          of the variables that are known
     changing        variables and buffers that a round gives other values
-    rows            scratch and the expression whose values for `inner` it holds
+    rows            for an expression, the scratch that holds its values for `inner`
     """
 
     outer: Var
@@ -80,7 +80,7 @@ class _Packer:
     many: int
     ranges: Ranges
     changing: AbstractSet[Var | Buffer]
-    rows: list[tuple[Buffer, Expr]] = field(default_factory=list)
+    rows: dict[Expr, Buffer] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Expr:
         """An expression of an iteration of the inner loop, in the longer loop."""
@@ -101,16 +101,14 @@ class _Packer:
         return inside and self.outer not in mentioned(expr) and self.changing.isdisjoint(mentioned(expr))
 
     def held(self, expr: Expr) -> Expr:
-        found = [row for row, value in self.rows if value == expr]
-        if not found:
-            found = [private_buffer("row", expr.dtype, self.short * self.many, "stack")]
-            self.rows.append((found[0], expr))
-        return Load(found[0], self.inner)
+        if expr not in self.rows:
+            self.rows[expr] = private_buffer("row", expr.dtype, self.short * self.many, "stack")
+        return Load(self.rows[expr], self.inner)
 
     def filled(self) -> list[Stmt]:
         """What fills the scratch."""
         made: list[Stmt] = []
-        for row, value in self.rows:
+        for value, row in self.rows.items():
             first, at = Var(self.inner.name), Var(self.inner.name)
             own = Store(row, first, substitute(value, {self.inner: first}))
             again = Store(row, at, Load(row, at - self.short))

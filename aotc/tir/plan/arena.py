@@ -18,6 +18,7 @@ gap, and that is kept if it reaches the bound or comparing would take too long.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
@@ -147,14 +148,14 @@ class _Packer:
             offset = max(offset, start + size)
         return offset
 
-    def pack(self, order: Sequence[int], limit: int | None = None) -> tuple[list[int], int] | None:
+    def pack(self, order: Sequence[int], limit: float = math.inf) -> tuple[list[int], int] | None:
         """Offsets and peak for an order; None as soon as the peak reaches `limit`."""
         offsets = [-1] * len(self.blocks)
         peak = 0
         for k in order:
             offsets[k] = self.lowest(k, offsets)
             peak = max(peak, offsets[k] + self.sizes[k])
-            if limit is not None and peak >= limit:
+            if peak >= limit:
                 return None
         return offsets, peak
 
@@ -207,7 +208,7 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
         if rng.random() < 0.3:  # a second, arbitrary exchange helps out of local minima
             i, j = rng.randrange(len(trial)), rng.randrange(len(trial))
             trial[i], trial[j] = trial[j], trial[i]
-        packed = packer.pack(trial, limit=current_peak + 1)
+        packed = packer.pack(trial, current_peak + 1)
         if packed is not None:
             order, (current, current_peak) = trial, packed
             if current_peak < best_peak:
@@ -225,18 +226,12 @@ def place(blocks: Sequence[Block], align: int = 64) -> Arrangement:
         if peak == bound or pairs > COMPARED_PAIRS:
             return Arrangement(tuple(offsets), peak, bound)
     packer = _Packer(blocks, align)
-    best_order: list[int] = []
-    best: tuple[list[int], int] | None = None
+    best_order, best = list[int](), (list[int](), sum(packer.sizes) + 1)
     for order in packer.greedy_orders():
-        packed = packer.pack(order, limit=None if best is None else best[1])
-        if packed is not None:
+        if best[1] > packer.bound and (packed := packer.pack(order, best[1])) is not None:
             best_order, best = order, packed
-        if best is not None and best[1] <= packer.bound:
-            break
-    assert best is not None
-    if best[1] > packer.bound:
-        if len(blocks) <= EXACT_BLOCKS:
-            best = _exact(packer, *best)
-        else:
-            best = _local_search(packer, best_order, *best)
+    if len(blocks) <= EXACT_BLOCKS:
+        best = _exact(packer, *best)
+    else:
+        best = _local_search(packer, best_order, *best)
     return Arrangement(tuple(best[0]), best[1], packer.bound)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from aotc.ir import frozen
@@ -124,18 +125,12 @@ class _Splitter:
 
     def _groups(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
         """Loops that write, each by itself, and what stands between them in one piece, if it writes."""
-        between: list[Stmt] = []
-        for stmt in (*stmts, None):
-            if stmt is not None and not (isinstance(stmt, For) and self.uses.writes(stmt)):
-                between.append(stmt)
-                continue
-            if any(self.uses.writes(s) for s in between):
-                yield between
+        for are_loops, run in groupby(stmts, lambda s: isinstance(s, For) and bool(self.uses.writes(s))):
+            found = list(run)
+            if are_loops or not any(self.uses.writes(s) for s in found):
+                yield from ([s] for s in found)
             else:
-                yield from ([s] for s in between)
-            between = []
-            if stmt is not None:
-                yield [stmt]
+                yield found
 
     def _joined(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
         """The groups of `_groups`; what continues the results of a loop is joined to it, and divided with it."""

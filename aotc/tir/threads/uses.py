@@ -84,15 +84,12 @@ class Uses:
     def of(self, stmt: Stmt, ranges: Ranges) -> Use:
         key = (stmts_of(stmt), tuple(ranges.items()), frozenset(self.private))
         if key not in self._known:
-            self._known[key] = self._found_use(stmt, ranges)
+            reads: Accesses = {b: [] for b in self.buffers(stmt)[1] if not self.is_local(b)}
+            writes: Accesses = {b: [] for b in self.writes(stmt)}
+            collect(stmt, ranges, reads, stores=False)
+            collect(stmt, ranges, writes, reads=False)
+            self._known[key] = Use(reads, writes)
         return self._known[key]
-
-    def _found_use(self, stmt: Stmt, ranges: Ranges) -> Use:
-        reads: Accesses = {b: [] for b in self.buffers(stmt)[1] if not self.is_local(b)}
-        writes: Accesses = {b: [] for b in self.writes(stmt)}
-        collect(stmt, ranges, reads, stores=False)
-        collect(stmt, ranges, writes, reads=False)
-        return Use(reads, writes)
 
     def can_be_single(self, group: Sequence[Stmt]) -> bool:
         """Whether nothing that every thread needs is left in registers or on the stack."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Final
 
 from aotc.ir import frozen
@@ -266,12 +265,6 @@ def padded_pitch(columns: int, itemsize: int, target: Target) -> int:
     return columns if columns < line else (-(-columns // line) | 1) * line
 
 
-def _in_strip(start: Expr, pitch: int, indices: Sequence[Expr]) -> Expr:
-    """The place of an element in a strip that begins with row `start`."""
-    *_, row, column = indices
-    return (row - start) * pitch + column
-
-
 def build_chain(builder: KernelBuilder, chain: Chain, middle: Callable[[], list[Stmt]]) -> Stmt:
     """The nest of a chain; `middle` makes the statements of its group for one row."""
     return _Strips.of(builder, chain, middle).nest()
@@ -376,12 +369,10 @@ class _Strips:
         depth, side = product.inner[1], computed_lanes(self.builder.target, product.c.dtype)
         whole, left = divmod(product.column[1], block)
 
-        def panel(number: Expr, width: int, count: int) -> Stmt:
+        def panel(number: Expr, width: int, known: Ranges) -> Stmt:
             lane, k = Var("lane"), Var("k")
             names = {product.column[0]: number * block + lane, product.inner[0]: k}
-            ranges: dict[Var, tuple[int, int]] = {lane: (0, width - 1), k: (0, depth - 1)}
-            if isinstance(number, Var):
-                ranges[number] = (0, count - 1)
+            ranges: Ranges = {**known, lane: (0, width - 1), k: (0, depth - 1)}
             before, value = self._element(product, product.c.b, product.c.b_index, names, ranges)
             store = Store(panels.buffer, (number * depth + k) * block + lane, value)
             axes = (k, depth), (lane, width)
@@ -389,15 +380,19 @@ class _Strips:
             return squares or loops(axes, Block((*before, store)), "independent")
 
         number = Var("panel")
-        stmts: list[Stmt] = [forall(number, whole, panel(number, block, whole))] if whole else []
+        stmts: list[Stmt] = [forall(number, whole, panel(number, block, {number: (0, whole - 1)}))] if whole else []
         if left:
-            stmts.append(panel(as_expr(whole), left, 1))
+            stmts.append(panel(as_expr(whole), left, {}))
         return optimized(Block(stmts), self.builder.target.budget)
 
     def _strip(self, cut: _Cut) -> Stmt:
         """Some rows of one head."""
         chain, memory = self.chain, self.builder.memory
-        place = partial(_in_strip, cut.start, self.pitch)
+
+        def place(indices: Sequence[Expr]) -> Expr:
+            *_, row, column = indices
+            return (row - cut.start) * self.pitch + column
+
         memory[chain.scores] = Slot(self.strip, place=place)
         memory[chain.weights] = Slot(self.weights, place=place)
         gathered, depth = self._gather(cut), chain.first.inner[1]

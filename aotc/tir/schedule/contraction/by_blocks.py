@@ -23,18 +23,16 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Stmt, Store, Sync, Target, Var, te
-from aotc.tir.expr import Binary, Const, Select, all_of, cast, const, minimum, substitute, walk
+from aotc.tir.expr import Binary, Const, all_of, const, minimum, substitute, walk
 from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import (
     Analysis,
-    Dimension,
     Irregular,
     analyse,
     apart,
     digits,
     finite_weights,
-    flat,
     points,
     used,
 )
@@ -189,7 +187,7 @@ class _Steps:
 class Side:
     """One operand of the product: rows of the data, or columns of the weights.
 
-    axes      of these rows or columns
+    whole     the operand with the axes of these rows or columns
     local     where shared memory holds what a tile needs of them
     held      the elements that a thread brings there
     count     how many of them each thread has accumulators for
@@ -199,9 +197,7 @@ class Side:
     tile      which tile a block has
     """
 
-    buffer: Buffer
-    dims: Sequence[Dimension]
-    axes: Sequence[te.Axis]
+    whole: Half
     local: Buffer
     held: Buffer
     count: int
@@ -215,15 +211,10 @@ class Side:
         """How many of them a tile has."""
         return self.count * self.threads
 
-    def inside(self, number: Expr) -> list[Expr]:
-        """The conditions on the number of one, if a tile may reach across the end."""
-        extent = points(self.axes)
-        return [number < extent] if extent % self.size else []
-
     def place(self, turn: Var, steps: _Steps) -> tuple[Expr, Expr]:
         """What a thread brings in one of its turns: how deep in the piece it is, and of which row or column."""
-        thread, threads = steps.thread, steps.threads
-        if apart(self.dims, self.axes) == 1 or apart(self.dims, steps.axes) != 1:
+        thread, threads, dims = steps.thread, steps.threads, self.whole.dims
+        if apart(dims, self.whole.axes) == 1 or apart(dims, steps.axes) != 1:
             return turn * (threads // self.size) + thread // self.size, thread % self.size
         sectors = steps.depth // _SECTOR
         number = turn * (threads // _SECTOR) + thread // _SECTOR
@@ -234,17 +225,11 @@ class Side:
         turn, number, k = Var("turn"), Var("number"), Var("k")
         depth, within = self.place(turn, steps)
         values, tests = steps.at(step, depth, k)
-        names = {**steps.names, **digits(self.axes, number), **values}
-        place = substitute(flat(self.dims).expr(), names)
-        for dim in self.dims:
-            index = substitute(dim.index.expr(), names)
-            tests += [] if dim.inside else [index >= 0, index < dim.extent]
-        dtype = self.local.dtype
-        value, condition = cast(Load(self.buffer, place), dtype), all_of(*tests)
-        value = Select(condition, value, const(0, dtype)) if tests else value
+        names = {**steps.names, **digits(self.whole.axes, number), **values}
+        value = self.whole.load(names, self.local.dtype, tests)
         one = self.tile * self.size + within
-        if self.inside(number):  # beyond the end, what is loaded is not used: any element will do
-            one = minimum(one, points(self.axes) - 1)
+        if self.whole.inside(number, self.size):  # beyond the end, what is loaded is not used: any element will do
+            one = minimum(one, self.whole.size - 1)
         registers = Declare(number, one), Declare(k, step * steps.depth + depth)
         return For(turn, self.held.size, Block((*registers, Store(self.held, turn, value))))
 
@@ -324,17 +309,22 @@ def _nest(
     rows, cols = tile.own(one, along)  # neighbours write next to each other
     pitches = tile.height + tile.gap, tile.width + tile.gap
     numbers = block // across % down, block % across
-    left = Side(a.buffer, a.dims, a.axes, xs, x, tile.high, tile.rows, rows, pitches[0], numbers[0])
-    right = Side(b.buffer, b.dims, b.axes, ws, w, tile.wide, tile.columns, cols, pitches[1], numbers[1])
+    left = Side(a, xs, x, tile.high, tile.rows, rows, pitches[0], numbers[0])
+    right = Side(b, ws, w, tile.wide, tile.columns, cols, pitches[1], numbers[1])
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
     product, operands = tile.product(acc, left, right, one, group)
 
     def fetched(step: Expr) -> Stmt:
         return Block(side.fetched(step, steps) for side in (left, right))
 
-    def finish(found: Mapping[Var, Expr], value: Expr) -> Stmt:
-        names = {**steps.names, **found}
-        return store(tuple(substitute(place, names) for place in places), value)
+    def element(m: Expr, n: Expr, value: Expr) -> Stmt:
+        """What finishes an element of a tile, if it is inside the output."""
+        row, column = Var("row"), Var("column")
+        names = {**steps.names, **digits(a.axes, row), **digits(b.axes, column)}
+        body = store(tuple(substitute(place, names) for place in places), value)
+        tests = [*a.inside(row, left.size), *b.inside(column, right.size)]
+        registers = (Declare(row, left.tile * left.size + m), Declare(column, right.tile * right.size + n))
+        return Block((*registers, If(all_of(*tests), body) if tests else body))
 
     shares = (side.shared(steps) for side in (left, right))
     following = If(step < steps.count - 1, fetched(step + 1)) if steps.count > 1 else Block(())
@@ -343,28 +333,20 @@ def _nest(
         loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
         fetched(const(0)),
         For(step, steps.count, Block((*shares, Sync(), following, product, *others))),
-        _summed(acc, sums, left, right, along, tile, thread, finish)
+        _summed(acc, sums, left, right, along, tile, thread, element)
         if sums.size
-        else _finished(acc, left, right, tile, finish),
+        else _each(acc, left, right, tile, element),
     )
     grid = points(outer) * down * across
     stmt = For(block, grid, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
     return ContractionNest(stmt, (acc, x, w, *operands), shared=(xs, ws, sums) if sums.size else (xs, ws))
 
 
-_Finish = Callable[[Mapping[Var, Expr], Expr], Stmt]
+#: The statement for a value at a row and a column, which are counted in its tile.
+_Element = Callable[[Expr, Expr, Expr], Stmt]
 
 
-def _finished(acc: Buffer, left: Side, right: Side, tile: Tile, finish: _Finish) -> Stmt:
-    """What becomes of the accumulators that are inside the output."""
-
-    def element(m: Expr, n: Expr, value: Expr) -> Stmt:
-        return _inside(left, right, m, n, lambda found: finish(found, value))
-
-    return _each(acc, left, right, tile, element)
-
-
-def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: Callable[[Expr, Expr, Expr], Stmt]) -> Stmt:
+def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -> Stmt:
     """`element(row, column, value)` for each accumulator, rows and columns counted in its tile."""
     down, i, across, j = (Var(name) for name in ("down", "i", "across", "j"))
     made = element(left.own(down, i), right.own(across, j), Load(acc, tile.accumulator(down, i, across, j)))
@@ -372,17 +354,8 @@ def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: Callable[[E
     return loops([(down, tile.high // tile.quad), (i, tile.quad)], body)
 
 
-def _inside(left: Side, right: Side, m: Expr, n: Expr, finish: Callable[[Mapping[Var, Expr]], Stmt]) -> Stmt:
-    """What finishes an element of a tile, if it is inside the output."""
-    row, column = Var("row"), Var("column")
-    body = finish({**digits(left.axes, row), **digits(right.axes, column)})
-    tests = [*left.inside(row), *right.inside(column)]
-    registers = (Declare(row, left.tile * left.size + m), Declare(column, right.tile * right.size + n))
-    return Block((*registers, If(all_of(*tests), body) if tests else body))
-
-
 def _summed(
-    acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, finish: _Finish
+    acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, element: _Element
 ) -> Stmt:
     """What becomes of the sums of all groups, in shared memory; neighbouring threads finish neighbours."""
     size, quick = tile.height * tile.width, tile.width if wide else tile.height
@@ -395,6 +368,5 @@ def _summed(
     place = turn * tile.threads + thread
     m, n = (place // quick, place % quick) if wide else (place % quick, place // quick)
     add = For(other, tile.groups, Assign(total, total + Load(sums, other * size + place)), begin=1)
-    element = _inside(left, right, m, n, lambda found: finish(found, total))
-    done = Block((Declare(total, Load(sums, place)), add, element))
+    done = Block((Declare(total, Load(sums, place)), add, element(m, n, total)))
     return Block((_each(acc, left, right, tile, kept), Sync(), For(turn, size // tile.threads, done)))

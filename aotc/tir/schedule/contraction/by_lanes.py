@@ -10,8 +10,7 @@ that axis: depthwise convolutions with the channels last.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import frozen
@@ -62,19 +61,17 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
     split = Split.of(req.analysis, axis, size)
     along = not independent(split.a, split.lane)
     attempt = _Attempt(req, axis, vectors, lanes, split, along)
-    makers: list[Callable[[], Candidate | None]] = [partial(_assembled, attempt, None)]
     if along:
         lane = split.lane
         alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
         if not alone or vectors > 1 or lanes == 1:
             raise Irregular("the data depends on the lane")
-        makers.append(partial(_assembled, attempt, None, rows=False))
-    else:
-        makers = [*(makers if req.broadcasts(req.a) else ()), lambda: _assembled(attempt, _padded(attempt))]
-    for make in makers:
-        if found := make():
-            return found
-    raise Irregular("borders that are not known when a tile is written")
+    found = _assembled(attempt, None) if along or req.broadcasts(req.a) else None
+    if found is None:
+        found = _assembled(attempt, None, rows=False) if along else _assembled(attempt, _padded(attempt))
+    if found is None:
+        raise Irregular("borders that are not known when a tile is written")
+    return found
 
 
 def _padded(attempt: _Attempt) -> Staging:

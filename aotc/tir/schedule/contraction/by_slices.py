@@ -46,11 +46,15 @@ class Half:
     def size(self) -> int:
         return points(self.axes)
 
-    def load(self, names: Mapping[Var, Expr], dtype: DType) -> Expr:
-        """The element where variables have these values; 0 outside of the operand."""
+    def inside(self, number: Expr, step: int) -> list[Expr]:
+        """The condition on the number of one, if tiles of so many may reach across the end."""
+        return [number < self.size] if self.size % step else []
+
+    def load(self, names: Mapping[Var, Expr], dtype: DType, tests: Sequence[Expr] = ()) -> Expr:
+        """The element where variables have these values; 0 outside of the operand, and where a test says no."""
         value = cast(Load(self.buffer, substitute(flat(self.dims).expr(), names)), dtype)
         places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.dims if not dim.inside)
-        tests = [test for index, end in places for test in (index >= 0, index < end)]
+        tests = [*tests, *(test for index, end in places for test in (index >= 0, index < end))]
         return Select(all_of(*tests), value, const(0, dtype)) if tests else value
 
 
@@ -80,10 +84,6 @@ class _Slices:
     def warp(self) -> int:
         return 1 << len(self.spread)
 
-    def inside(self, column: Expr) -> list[Expr]:
-        """The condition on a column, if blocks may reach across the end."""
-        return [column < self.long.size] if self.long.size % self.wide else []
-
     def products(self, depth: Expr, across: Expr) -> Stmt:
         """The share of a thread in its accumulators."""
         c, thin, long, acc = self.c, self.thin, self.long, self.acc
@@ -95,7 +95,7 @@ class _Slices:
         add = Store(acc, row, Load(acc, row) + a * b)
         every = loops([(row, thin.size)], add, "independent")
         body: Stmt = Block((Declare(value, long.load(names, c.dtype)), every))
-        tests = [*self.inside(column), *([k < steps] if steps % self.deep else [])]
+        tests = [*long.inside(column, self.wide), *([k < steps] if steps % self.deep else [])]
         body = If(all_of(*tests), body) if tests else body
         body = Block((Declare(k, turn * self.deep + depth), body))
         turns = For(turn, -(-steps // self.deep), body)
@@ -124,7 +124,7 @@ class _Slices:
         place = tuple(substitute(place, names) for place in places)
         sums = Declare(total, Load(self.parts, element))
         others = For(other, self.deep // self.warp, add, begin=1)
-        tests = [*self.inside(column), *([element < results] if results % _THREADS else [])]
+        tests = [*self.long.inside(column, self.wide), *([element < results] if results % _THREADS else [])]
         done: Stmt = Block((sums, others, store(place, total)))
         done = If(all_of(*tests), done) if tests else done
         numbered = Declare(element, turn * _THREADS + thread)

@@ -97,12 +97,7 @@ def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
 
 def digits(axes: Sequence[te.Axis], number: Expr) -> dict[Var, Expr]:
     """The values of axes at a row-major number."""
-    found: dict[Var, Expr] = {}
-    inner = points(axes)
-    for place, (var, extent) in enumerate(axes):
-        inner //= extent
-        found[var] = number // inner if place == 0 else number // inner % extent
-    return found
+    return graph.bind(axes, graph.unflatten(number, [extent for _, extent in axes]))
 
 
 @frozen(eq=False)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Declare, Expr, For, Gpu, Load, Stmt, Store, Var, as_expr, binary, te
+from aotc.tir import Buffer, Declare, Expr, For, Gpu, Load, Stmt, Store, Var, as_expr, binary, graph, te
 from aotc.tir.launch import MOST_THREADS
 from aotc.tir.loops.nest import literal, refreshed
 from aotc.tir.stmt import Assign, Block, loops
@@ -67,12 +67,9 @@ class Long:
         *outer, inner = self.loops
         if not outer:
             return replace(inner, begin=begin, end=end, step=step)
-        number, digits = Var("k"), list[Stmt]()
-        left: Expr = number
-        for k, loop in reversed(tuple(enumerate(self.loops))):
-            extent = len(literal(loop))
-            digits.insert(0, Declare(loop.var, left if k == 0 else left % extent))
-            left = left // extent
+        number = Var("k")
+        places = graph.unflatten(number, [len(literal(loop)) for loop in self.loops])
+        digits = (Declare(loop.var, place) for loop, place in zip(self.loops, places, strict=True))
         return For(number, end, Block((*digits, inner.body)), begin=begin, step=step, kind="reduction")
 
 

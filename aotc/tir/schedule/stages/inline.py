@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -72,7 +73,9 @@ class _Planner:
         cost = graph.costs(self.order)
         for tensor in reversed(self.order):
             if isinstance(tensor, te.View):
-                self._forward_view(tensor)
+                for (stage, indices), times in self.reads.get(tensor, {}).items():
+                    moved = graph.reindex(tensor, indices, tensor.source, self.ranges[stage])
+                    self._add(tensor.source, stage, moved, times)
             elif not isinstance(tensor, te.Placeholder):
                 self._decide(tensor, cost[tensor])
 
@@ -97,16 +100,9 @@ class _Planner:
         reads = self.reads.setdefault(tensor, {})
         reads[stage, indices] = max(reads.get((stage, indices), 0), times)
 
-    def _forward_view(self, view: te.View) -> None:
-        for (stage, indices), times in self.reads.get(view, {}).items():
-            moved = graph.reindex(view, indices, view.source, self.ranges[stage])
-            self._add(view.source, stage, moved, times)
-
     def _worth_storing(self, tensor: te.Compute, cost: int) -> bool:
         reads = self.reads.get(tensor, {})
-        per_stage: dict[te.Tensor, int] = {}
-        for stage, _ in reads:
-            per_stage[stage] = per_stage.get(stage, 0) + 1
+        per_stage = Counter(stage for stage, _ in reads)
         if max(per_stage.values(), default=0) > _INSTANCE_LIMIT:
             return True
         if any(_is_deep(indices) or self._is_long(indices) for _, indices in reads):
@@ -129,16 +125,12 @@ def _is_deep(indices: Sequence[Expr]) -> bool:
 
 
 def _registers(order: Sequence[te.Tensor], stored: set[te.Tensor]) -> set[te.Tensor]:
-    uses: dict[te.Tensor, int] = {}
+    uses = Counter(graph.base(element.tensor) for tensor in order for element in graph.elements(tensor))
     level: dict[te.Tensor, int] = {}
     registers: set[te.Tensor] = set()
     for tensor in order:
-        for element in graph.elements(tensor):
-            source = graph.base(element.tensor)
-            uses[source] = uses.get(source, 0) + 1
-    for tensor in order:
         depth = 1 + max((level[s] for s in graph.sources(tensor)), default=0)
-        fresh = uses.get(tensor, 0) > 1 and graph.body_cost(tensor) > 0
+        fresh = uses[tensor] > 1 and graph.body_cost(tensor) > 0
         if isinstance(tensor, te.Compute) and tensor not in stored and (fresh or depth > _REGISTER_DEPTH):
             registers.add(tensor)
         level[tensor] = depth if isinstance(tensor, (te.Compute, te.View)) and tensor not in registers else 0

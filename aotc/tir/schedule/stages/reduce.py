@@ -25,7 +25,7 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, substitute, te
+from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, minimum, substitute, te
 from aotc.tir.loops.dependence import loads, straight_line, written
 from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed
 from aotc.tir.schedule.stages.by_threads import Long, in_pieces
@@ -197,10 +197,7 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
     tile = extent if extent <= limit else _tile(extent, limit)
     row = parts.builder.scratch(f"{parts.acc.name}_row", parts.acc.dtype, tile, private=True)
     outer = Var(var.name)
-    width: Expr = as_expr(tile)
-    if extent % tile:
-        width = binary("min", width, extent - outer)
-
+    width = minimum(tile, extent - outer) if extent % tile else as_expr(tile)
     along = partial(_along, parts.acc, row, var, outer, width)
     init = along(Assign(parts.acc, parts.start))
     update = _inside(parts.update, along)

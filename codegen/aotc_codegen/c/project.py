@@ -61,6 +61,7 @@ def model_words(program: Program, target: Target, numerics: str, params: Params)
         "cflags": base_cflags(target),
         "no_inputs": () if inputs else ["char none;"],
         "input_table": "input_tensors" if inputs else "NULL",
+        "exported": render("exported.c", name=program.name),
         "sides": [(side[0].role, side) for side in (inputs, outputs) if side],
     }
 

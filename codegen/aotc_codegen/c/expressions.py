@@ -329,7 +329,8 @@ def _instruction(scope: Scope, expr: tir.Call) -> Piece | None:
     if definition(name, dtype) is None or (lanes == 1 and name in ROUNDING):
         return None
     args = _values(scope, *expr.args)
-    return Piece(f"{scope.function(expr)}({args})", exact=dtype.is_narrow_float)
+    function = scope.program(name, carrier(dtype), expr.lanes, expr.fused)
+    return Piece(f"{function}({args})", exact=dtype.is_narrow_float)
 
 
 def _function(scope: Scope, expr: tir.Call) -> Piece:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -120,13 +121,10 @@ def onnx_reference(model: ModelProto) -> Reference:
 def relay_reference(module: IRModule, names: Sequence[str]) -> Reference:
     """The interpreter on @main; `names` are those of the outputs, in order."""
 
-    def run(inputs: Arrays) -> Arrays:
-        return _evaluated(module, names, inputs)
-
     def exact(inputs: Arrays) -> Arrays:
         return _evaluated(in_double(module), names, in_float64(inputs))
 
-    return Reference("the numpy interpreter", run, or_none(exact))
+    return Reference("the numpy interpreter", partial(_evaluated, module, names), or_none(exact))
 
 
 def _evaluated(module: IRModule, names: Sequence[str], inputs: Arrays) -> Arrays:

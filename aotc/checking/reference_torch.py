@@ -8,6 +8,7 @@ reference.run({"x": array})["output"]; reference.exact({"x": array})
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,7 @@ from aotc.checking.reference import Reference, or_none
 
 def torch_reference(program: Any, names: Sequence[str]) -> Reference:
     """torch on an ExportedProgram; `names` are those of the outputs, in order."""
-
-    def run(inputs: Arrays) -> Arrays:
-        return _run(torch.fx.Interpreter(program.graph_module), program, names, inputs)
-
-    def exact(inputs: Arrays) -> Arrays:
-        return _run(_InDouble(program.graph_module), program, names, inputs)
-
+    run, exact = (partial(_run, kind, program, names) for kind in (torch.fx.Interpreter, _InDouble))
     return Reference(f"torch {torch.__version__}", run, or_none(exact))
 
 
@@ -54,7 +49,7 @@ def _wide_dtype(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
 
 
-def _run(interpreter: torch.fx.Interpreter, program: Any, names: Sequence[str], inputs: Arrays) -> Arrays:
+def _run(kind: type[torch.fx.Interpreter], program: Any, names: Sequence[str], inputs: Arrays) -> Arrays:
     """The outputs for inputs by name; parameters, and inputs that are no tensors, are the program's."""
     state = {**program.constants, **program.state_dict}
 
@@ -65,7 +60,7 @@ def _run(interpreter: torch.fx.Interpreter, program: Any, names: Sequence[str], 
         return torch.from_numpy(np.array(inputs[name])) if name in inputs else spec.arg.value
 
     with torch.no_grad():
-        values = interpreter.run(*map(argument, program.graph_signature.input_specs))
+        values = kind(program.graph_module).run(*map(argument, program.graph_signature.input_specs))
     specs = program.graph_signature.output_specs
     kept = [v for v, spec in zip(values, specs, strict=True) if spec.kind == OutputKind.USER_OUTPUT]
     return {name: np.asarray(value) for name, value in zip(names, kept, strict=True)}

@@ -13,6 +13,7 @@ Every kernel runs on what the interpreter made of the ones before.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 from aotc_codegen.c.kernels import print_kernels
@@ -25,7 +26,7 @@ from aotc.ir import Array, DType, frozen, leaves, nested, tensor_types
 from aotc.relay.expr import Function, type_of
 from aotc.relay.interp import evaluate
 from aotc.runtime.kernels import KernelLibrary
-from aotc.tir import Buffer, CompiledKernel, Kernel, compile_kernel
+from aotc.tir import Buffer, Kernel, compile_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
 
 COMPILER, SCHEDULE = "the C compiler", "the schedule"
@@ -80,7 +81,7 @@ class _Schedule:
         for storage in program.inputs:
             self._own[storage] = _flat(inputs[storage.name], storage)
         numbers = {kernel: f"{k}" for k, kernel in enumerate(program.kernels)}
-        interpreted: dict[Kernel, CompiledKernel] = {}
+        interpreted = cache(compile_kernel)
         for call, step in zip(self._calls.steps, program.steps, strict=True):
             kernel, outputs = step.kernel, list(zip(step.outputs, step.kernel.outputs, strict=True))
             arrays = [self._part(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
@@ -91,9 +92,7 @@ class _Schedule:
             self._library.call(numbers[kernel], arrays, actual)
             if kernel.source is None:
                 # else its program is the user's C
-                if kernel not in interpreted:
-                    interpreted[kernel] = compile_kernel(kernel)
-                expected = interpreted[kernel](arrays, output_init=before)
+                expected = interpreted(kernel)(arrays, output_init=before)
             for k, (view, buffer) in enumerate(outputs):
                 name = f"output {view.storage.name!r}: "
                 if reason := unequal(buffer, actual[k], expected[k], "by its program"):

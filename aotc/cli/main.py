@@ -253,8 +253,7 @@ def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
         out.result(inspect_project(model), tables.show_project)
         return
     out.stage("inspecting the model")
-    report = inspect_model(model, **options)
-    out.result(report, tables.show_model)
+    out.result(inspect_model(model, **options), tables.show_model)
 
 
 @command("replay", click.argument("file", type=PATH))

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.json import JSON
@@ -38,10 +37,7 @@ def show_project(data: Data) -> Shown:
         return
     device, steps = data["device"], data["steps"]
     for arch, kernels in device["kernels"].items():
-        rows = []
-        for name, row in kernels.items():
-            launches = [s for s in steps if s["kernel"] == name]
-            rows.append(_kernel_row(data["name"], launches, name, row))
+        rows = [_kernel_row(data, name, row) for name, row in kernels.items()]
         head = (arch, "blocks", "threads", "registers", "shared", "local", "held", "occupancy", "code")
         yield grid(*head, rows=rows, figures=slice(1, None), padding=(0, 1, 0, 0))
         yield ""
@@ -55,13 +51,13 @@ def show_project(data: Data) -> Shown:
         yield f"warning      kernels that spill into memory: {slow}"
 
 
-def _kernel_row(model: str, launches: Sequence[Data], name: str, row: Data) -> list[str | Text]:
+def _kernel_row(project: Data, name: str, row: Data) -> list[str | Text]:
     """Blocks of all launches, what a thread and a block take, how many blocks a processor holds at a time."""
+    launches = [step for step in project["steps"] if step["kernel"] == name]
     sizes = [row[key] for key in ("registers", "shared_bytes", "local_bytes")]
     figures = [sum(one["grid"] for one in launches), launches[0]["block"], *sizes]
-    held = "" if row["resident_blocks"] is None else str(row["resident_blocks"])
-    part = "" if row["occupancy"] is None else f"{row['occupancy']:.0%}"
-    return [name.removeprefix(f"{model}_"), *map(str, figures), held, part, str(row["code_bytes"])]
+    held = _known(row["resident_blocks"], "d"), _known(row["occupancy"], ".0%")
+    return [name.removeprefix(f"{project['name']}_"), *map(str, figures), *held, str(row["code_bytes"])]
 
 
 def show_cache(data: Data) -> Shown:
@@ -112,9 +108,7 @@ def _output_row(source: str, o: Data) -> list[str | Text]:
 
 def show_report(report: Data) -> Shown:
     """The report of `verify` as data."""
-    rows = []
-    for case in report["cases"]:
-        rows += [_output_row(case["source"], output) for output in case["outputs"]]
+    rows = [_output_row(case["source"], output) for case in report["cases"] for output in case["outputs"]]
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
         yield f"run on {report['device']}"

@@ -97,9 +97,8 @@ def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path,
         try:
             compiler.compile(source, target)
         except AotcError as error:
-            for d in error.diagnostics:
-                lines = d.notes or (d.message,)
-                problems.append(_complaint(external, "does not compile", lines))
+            said = [d.notes or (d.message,) for d in error.diagnostics]
+            problems += [_complaint(external, "does not compile", lines) for lines in said]
     if problems:
         raise AotcError.collect(problems)
 

@@ -11,8 +11,7 @@ bytes at the bandwidth with which as much memory as a run touches can be read.  
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,18 +116,14 @@ def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: -row["milliseconds"])
 
 
-def _probe(target: Target, cc: str | None) -> Probe:
-    return Probe(target, find_toolchain(cc))
-
-
 def _measured(
-    session: Session, binding: Binding, steps: int, repeat: int, touched: int, probe: Callable[[], Probe]
+    session: Session, binding: Binding, steps: int, repeat: int, touched: int, target: Target, cc: str | None
 ) -> tuple[Array, float, float]:
     """Times of steps; operations and bytes in a second that the machine could do."""
     if session.device is None:
-        own = probe()
-        times = _step_times(binding, own, steps, repeat)
-        return times, own.flops(), own.bandwidth(min(touched, MOST_READ))
+        probe = Probe(target, find_toolchain(cc))
+        times = _step_times(binding, probe, steps, repeat)
+        return times, probe.flops(), probe.bandwidth(min(touched, MOST_READ))
     if session.device.steps != steps:
         raise _stale(f"the library has {session.device.steps} steps, not the {steps} in its project's {MARKER}")
     clock = DeviceClock(session.device)
@@ -171,7 +166,7 @@ def profile(
     plain = [milliseconds(binding.run) for _ in range(repeat)]
     touched = session.workspace_bytes + session.weights_bytes
     touched += sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
-    times, peak, bandwidth = _measured(session, binding, len(rows), repeat, touched, partial(_probe, target, cc))
+    times, peak, bandwidth = _measured(session, binding, len(rows), repeat, touched, target, cc)
     medians = np.median(times, axis=0).tolist()
     steps = []
     for row, median in zip(rows, medians, strict=True):

@@ -48,8 +48,7 @@ def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
     rows = list[dict[str, Any]]()
     for kernel in program.kernels:
         facts = {"kernel": kernel.name, "nodes": _places(kernel.span)}
-        found = scalar_loops(kernel, target)
-        rows += [{**facts, "loop": s.loop, "reason": s.reason} for s in found]
+        rows += [{**facts, "loop": s.loop, "reason": s.reason} for s in scalar_loops(kernel, target)]
     return rows
 
 

@@ -47,17 +47,16 @@ class _Tensor(ctypes.Structure):
     )
 
 
+def _capsules(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of Python's on capsules."""
+    return ctypes.PYFUNCTYPE(result, *arguments)((f"PyCapsule_{name}", ctypes.pythonapi))
+
+
 _freeing: Final[Any] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new: Final = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
+_new: Final = _capsules("New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 #: By the address of a capsule, since one that goes must not be referred to any more.
-_pointer_in: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-_is_valid: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
-    ("PyCapsule_IsValid", ctypes.pythonapi)
-)
+_pointer_in: Final = _capsules("GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
+_is_valid: Final = _capsules("IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
 #: What others were given, by address, with what it points to.
 _GIVEN: Final[dict[int, Any]] = {}
 

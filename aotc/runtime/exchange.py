@@ -99,14 +99,9 @@ class Exchange:
 
     def _sorted(self, role: str, given: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[dict[str, Any], ...]:
         """Those in the memory of the GPU, which are checked, and the others."""
-        found: dict[str, Any] = {}
-        others: dict[str, Any] = {}
-        for name, value in given.items():
-            array = on_gpu(value, self._stream)
-            if array is None:
-                others[name] = value
-            else:
-                found[name] = array
+        arrays = {name: on_gpu(value, self._stream) for name, value in given.items()}
+        found = {name: array for name, array in arrays.items() if array is not None}
+        others = {name: given[name] for name, array in arrays.items() if array is None}
         self._problems += unknown_names(role, found, infos)
         for info in infos:
             if info.name in found:

@@ -103,7 +103,7 @@ class Session:
         self.threads = threads if isinstance(threads, Threads) else library.start_threads(threads)
         self.device = open_device(library, device)
         self._arguments = self.threads or threads, isa, device
-        self._options = self._options_with(ffi.NULL, ffi.NULL)
+        self._options = self._options_with()
         self._call = library.run
         self._lock = own_lock(self)
         self._calls = 0
@@ -188,8 +188,7 @@ class Session:
         numbers = self._numbers(names)
         sources = exchange.inputs(inputs, self._library.inputs)
         targets = exchange.outputs(outputs, self._library.outputs)
-        options = self._options_with(ffi.NULL, ffi.NULL)
-        options.cuda = exchange.options
+        options = self._options_with(cuda=exchange.options)
         frame = self._take_frame()
         try:
             read, written, workspace, _ = frame
@@ -275,11 +274,11 @@ class Session:
         memory = tensors.aligned(self.workspace_bytes, self._library.workspace_alignment)
         return memory, ffi.cast("void *", tensors.address(memory))
 
-    def _options_with(self, on_step: Any, context: Any) -> Any:
-        """Options of a run: what to call before each step, the threads and the instruction set."""
+    def _options_with(self, on_step: Any = ffi.NULL, context: Any = ffi.NULL, cuda: Any = ffi.NULL) -> Any:
+        """Options of a run: what to call before each step, the threads, the instruction set, those of the GPU."""
         size = ffi.sizeof("aotc_run_options")
         threads = ffi.NULL if self.threads is None else self.threads.pointer
-        return ffi.new("aotc_run_options *", [size, on_step, context, threads, self._isa])
+        return ffi.new("aotc_run_options *", [size, on_step, context, threads, self._isa, cuda])
 
     def _invoke(self, inputs: Any, outputs: Any, workspace: Any, options: Any = None) -> None:
         with self._lock:
@@ -343,9 +342,7 @@ class Binding:
         events    C's array of their addresses: one more than there are steps
         """
         how = ffi.new("aotc_cuda_options *", {"size": ffi.sizeof("aotc_cuda_options"), "events": events})
-        options = self._session._options_with(ffi.NULL, ffi.NULL)
-        options.cuda = how
-        self._run(options)
+        self._run(self._session._options_with(cuda=how))
 
     def _run(self, options: Any) -> None:
         with self._lock:

@@ -163,10 +163,6 @@ def _infix(scope: Scope, expr: tir.Binary) -> Piece:
     return Piece(text, level, expr.dtype.is_narrow_float)
 
 
-def _compared(scope: Scope, a: tir.Expr, symbol: str, b: tir.Expr) -> str:
-    return f"{value(scope, a, SHIFT)} {symbol} {value(scope, b, SHIFT)}"
-
-
 # --- index expressions
 
 
@@ -288,9 +284,8 @@ def _binary(scope: Scope, expr: tir.Binary) -> Piece:
     op, dtype = expr.op, expr.a.dtype
     if op in tir.COMPARE:
         level, symbol = LEVELS[op]
-        if scope.is_index(expr.a) and scope.is_index(expr.b):
-            return Piece(f"{index(scope, expr.a, SHIFT)} {symbol} {index(scope, expr.b, SHIFT)}", level)
-        return Piece(_compared(scope, expr.a, symbol, expr.b), level)
+        side = index if scope.is_index(expr.a) and scope.is_index(expr.b) else value
+        return Piece(f"{side(scope, expr.a, SHIFT)} {symbol} {side(scope, expr.b, SHIFT)}", level)
     if dtype.is_bool:
         return _logical(scope, expr)
     if op in ("min", "max"):
@@ -311,7 +306,7 @@ def _binary(scope: Scope, expr: tir.Binary) -> Piece:
 
 def _logical(scope: Scope, expr: tir.Binary) -> Piece:
     if expr.op == "xor":
-        return Piece(_compared(scope, expr.a, "!=", expr.b), EQUALITY)
+        return Piece(f"{value(scope, expr.a, SHIFT)} != {value(scope, expr.b, SHIFT)}", EQUALITY)
     level, symbol = LEVELS[_LOGICAL.get(expr.op, expr.op)]
 
     def side(e: tir.Expr) -> str:
@@ -334,7 +329,8 @@ def _instruction(scope: Scope, expr: tir.Call) -> Piece | None:
     if definition(name, dtype) is None or (lanes == 1 and name in ROUNDING):
         return None
     args = _values(scope, *expr.args)
-    return Piece(f"{scope.function(expr)}({args})", exact=dtype.is_narrow_float)
+    function = scope.program(name, carrier(dtype), expr.lanes, expr.fused)
+    return Piece(f"{function}({args})", exact=dtype.is_narrow_float)
 
 
 def _function(scope: Scope, expr: tir.Call) -> Piece:

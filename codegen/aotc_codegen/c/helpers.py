@@ -294,10 +294,9 @@ class Helpers:
         kind = "" if what in ("bits", "bits64") else f"_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"
         name = f"aotc_{what}{kind}"
         if name not in self.definitions:
-            row, names = _definition(what, dtype, lanes), {}
-            for use in row.uses:
-                # which come first
-                names[use] = self.use(use, dtype, lanes)
+            row = _definition(what, dtype, lanes)
+            # which come first
+            names = {use: self.use(use, dtype, lanes) for use in row.uses}
             vector = self._vector_words(dtype, lanes) if lanes > 1 else {}
             self.definitions[name] = Template(row.text).substitute(self._words(dtype) | vector, name=name, **names)
         return name

@@ -96,20 +96,15 @@ class PrintedKernels:
 
         common    the project's values for templates
         """
-        return [_kernel_file(group, self.dialect, common) for group in split(self.kernels)]
+        return [self.file("kernels.c", group, **common) for group in split(self.kernels)]
 
-
-def _kernel_file(kernels: Sequence[NamedKernel], dialect: Dialect, common: dict[str, Any]) -> str:
-    printed = [k.printed for k in kernels]
-    helpers = {name: text for made in printed for name, text in made.definitions.items()}
-    return render(
-        "kernels.c",
-        vectors=dialect.vector_prelude({vector for made in printed for vector in made.vectors}),
-        helpers="\n".join(helpers.values()),
-        prototypes=[k.prototype for k in kernels],
-        kernels=[k.text for k in kernels],
-        **common,
-    )
+    def file(self, template: str, kernels: Sequence[NamedKernel], **common: Any) -> str:
+        """Some of the kernels in a template, with the helper functions and vectors that they need."""
+        printed = [k.printed for k in kernels]
+        helpers = {name: text for made in printed for name, text in made.definitions.items()}
+        vectors = {vector for made in printed for vector in made.vectors}
+        words = {"vectors": self.dialect.vector_prelude(vectors), "helpers": "\n".join(helpers.values())}
+        return render(template, kernels=kernels, **words, **common)
 
 
 def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dict[Kernel, External]:

@@ -61,6 +61,7 @@ def model_words(program: Program, target: Target, numerics: str, params: Params)
         "cflags": base_cflags(target),
         "no_inputs": () if inputs else ["char none;"],
         "input_table": "input_tensors" if inputs else "NULL",
+        "exported": render("exported.c", name=program.name),
         "sides": [(side[0].role, side) for side in (inputs, outputs) if side],
     }
 
@@ -81,6 +82,16 @@ def kernel_files(kernels: PrintedKernels, suffix: str, common: Mapping[str, Any]
     """The files of kernels, by their paths in a project."""
     texts = enumerate(kernels.files(**common))
     return {f"src/{common['name']}_kernels{suffix}_{k}.c": text for k, text in texts}
+
+
+def write_project(
+    directory: Path, files: Mapping[str, Content], metadata: dict[str, Any], *, team: bool, more: Sequence[Path] = ()
+) -> dict[str, Any]:
+    """Write files by path, those of the C runtime behind them, and the metadata, which have the hashes of all then."""
+    with refusals("output", "write the project"):
+        metadata["sha256"] = write_files(directory, dict(sorted(files.items())) | runtime_files(team, more))
+        write_metadata(directory, metadata)
+    return metadata
 
 
 def write_files(directory: Path, files: Mapping[str, Content]) -> dict[str, str]:
@@ -151,8 +162,6 @@ class _Project:
         self.largest = max(self.versions, key=lambda v: v.program.plan.peak)
         self.program = self.largest.program
         plan = self.program.plan
-        self.inputs, self.outputs = tensors_of(self.program)
-        self.tensors = [*self.inputs, *self.outputs]
         self.common = common_words(self.name, self.team) | {
             **model_words(self.program, target, numerics, self.params),
             "workspace_bytes": plan.peak,
@@ -209,7 +218,7 @@ class _Project:
         """What must not be NULL, and how the workspace is aligned."""
         plan = self.program.plan
         return {
-            "required": [f"{t.role}s->{t.ident}" for t in self.tensors if t.storage.size]
+            "required": [f"{t.role}s->{t.ident}" for t in self.common["tensors"] if t.storage.size]
             + (["workspace"] if plan.peak else []),
             "aligned": [plan.align] if plan.peak else [],
         }
@@ -240,9 +249,8 @@ class _Project:
         arena = f"aligned(workspace, {alignment})"
         text = example(self.common, scratch=scratch, memory=render("main_arena.c"), arena=arena)
         self.files["examples/main.c"] = text
-        names = [", ".join(t.argument for t in side) for side in (self.inputs, self.outputs)]
         compiler = "a C99 compiler" if self.target.is_scalar else "gcc or clang"
-        self.add("README.md", input_list=names[0] or "0", output_list=names[1], compiler=compiler)
+        self.add("README.md", compiler=compiler)
 
 
 def shared_build(common: Mapping[str, Any], languages: str, libraries: Sequence[str], *headers: str) -> dict[str, str]:
@@ -287,8 +295,4 @@ def emit(
     metadata |= {"numerics": name, "isas": [v.described() | {"numerics": own} for v, own in rows]}
     externals = [external.described(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes)}
-    files = dict(sorted(project.files.items()))
-    with refusals("output", "write the project"):
-        metadata["sha256"] = write_files(directory, files | runtime_files(project.team))
-        write_metadata(directory, metadata)
-    return metadata
+    return write_project(directory, project.files, metadata, team=project.team)

@@ -81,10 +81,6 @@ class Scope:
         self.known[made] = self.name(buffer)
         return made
 
-    def function(self, call: tir.Call) -> str:
-        """The name of a function that is a tensor program, noted for its definition."""
-        return self.program(call.name, carrier(call.args[0].dtype), call.lanes, call.fused)
-
     def program(self, what: str, dtype: DType, lanes: int, fused: bool = False) -> str:
         """The name of a tensor program of `aotc.tir.functions`, noted for its definition."""
         name = f"aotc_{'fused_' if fused else ''}{what}_{suffix(dtype)}{f'x{lanes}' if lanes > 1 else ''}"

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from aotc_runtime_c import cuda_sources
 
-from aotc.ir import AotcError, frozen, refusals
+from aotc.ir import AotcError, frozen
 from aotc.tir import Target, launch_of
 from aotc.tir.plan.program import Program
 from aotc_codegen.c.flags import ON_DEVICES
 from aotc_codegen.c.kernels import PrintedKernels
-from aotc_codegen.c.metadata import describe, write_metadata
+from aotc_codegen.c.metadata import describe
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.project import (
     BANNER,
@@ -30,9 +30,8 @@ from aotc_codegen.c.project import (
     example,
     model_words,
     require_name,
-    runtime_files,
     shared_build,
-    write_files,
+    write_project,
 )
 from aotc_codegen.c.templates import render
 from aotc_codegen.cuda.resources import occupancy, resident, resources
@@ -139,11 +138,7 @@ def emit_device(
     files[f"src/{program.name}.cu"] = text
     files[f"src/{program.name}_params.bin"] = params.blob()
     files |= {f"src/{image.file}": [image.data] for image in found}
-    with refusals("output", "write the project"):
-        files = dict(sorted(files.items())) | runtime_files(False, cuda_sources())
-        metadata["sha256"] = write_files(directory, files)
-        write_metadata(directory, metadata)
-    return metadata
+    return write_project(directory, files, metadata, team=False, more=cuda_sources())
 
 
 def _kernels(image: Image, blocks: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:

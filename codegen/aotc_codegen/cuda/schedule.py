@@ -21,7 +21,7 @@ from aotc_codegen.c.params import Params
 
 #: Memory that pointers lead to: what kind it is, which input or output, and the first byte.
 Place: TypeAlias = tuple[str, int, int]
-_KINDS: Final = {"input": "AOTC_CUDA_INPUT", "output": "AOTC_CUDA_OUTPUT", "temp": "AOTC_CUDA_ARENA"}
+_KINDS: Final = {"constant": "WEIGHTS", "input": "INPUT", "output": "OUTPUT", "temp": "ARENA"}
 
 
 @frozen
@@ -55,16 +55,13 @@ def tables(program: Program, kernels: PrintedKernels, params: Params) -> Tables:
 
 
 def _arg(view: View, place: Callable[[View], Place], params: Params) -> str:
-    storage = view.storage
-    if storage.kind == "constant":
-        offset = params.offset(storage) + view.offset * storage.dtype.itemsize
-        return f"{{AOTC_CUDA_WEIGHTS, 0, {offset}}},"
     kind, number, offset = place(view)
-    return f"{{{_KINDS[kind]}, {number}, {offset}}},"
+    first = params.offset(view.storage) if kind == "constant" else 0
+    return f"{{AOTC_CUDA_{_KINDS[kind]}, {number}, {first + offset}}},"
 
 
 def place_of(program: Program) -> Callable[[View], Place]:
-    """Where views of what runs write or read lie."""
+    """Where views of what runs write or read lie; those of constants are counted from their own first bytes."""
     sides = (program.inputs, program.outputs)
     numbers = {storage: k for side in sides for k, storage in enumerate(side)}
 

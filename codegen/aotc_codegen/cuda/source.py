@@ -15,7 +15,6 @@ from aotc.ir import AotcError
 from aotc.tir import Gpu, Kernel
 from aotc_codegen.c.dialect import CUDA
 from aotc_codegen.c.kernels import PrintedKernels, print_kernels
-from aotc_codegen.c.templates import render
 
 #: Numbers of elements, and of iterations, below which indices have 32 bits; half of what 32 bits hold, since indices
 #: may go beyond the ends of buffers before conditions keep them inside.
@@ -47,13 +46,4 @@ def device_source(printed: PrintedKernels, **common: Any) -> str:
 
     common   the project's values for templates: its `name`, the `banner` in the first line
     """
-    made = [kernel.printed for kernel in printed.kernels]
-    helpers = {name: text for one in made for name, text in one.definitions.items()}
-    names = [kernel.name for kernel in printed.kernels]
-    return render(
-        "device.cu",
-        helpers="\n".join(helpers.values()),
-        kernels=[kernel.text for kernel in printed.kernels],
-        names=names,
-        **common,
-    )
+    return printed.file("device.cu", printed.kernels, **common)

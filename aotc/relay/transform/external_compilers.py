@@ -37,7 +37,7 @@ from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
 from aotc.relay.blocks import outside_scopes
 from aotc.relay.dataflow_pattern.groups import is_free, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.op.annotation import compiler_begin, compiler_end
@@ -233,8 +233,7 @@ class MergeCompilerRegions(FunctionPass):
         labels = marked(root)
         if not labels:
             return function
-        groups = convex_groups(root, labels, across=True)
-        return function.with_body(_with_marks(root, labels, groups))
+        return function.with_body(_with_marks(root, labels, convex_groups(root, labels, across=True)))
 
 
 # --- composites
@@ -309,8 +308,7 @@ def _fields(expr: Expr) -> list[Expr]:
     ty = type_of(expr)
     if not isinstance(ty, TupleType):
         return [expr]
-    parts = expr.fields if isinstance(expr, Tuple) else [TupleGetItem(expr, k) for k in range(len(ty.fields))]
-    return [tensor for part in parts for tensor in _fields(part)]
+    return [tensor for k in range(len(ty.fields)) for tensor in _fields(item_of(expr, k))]
 
 
 def _packed(expr: Expr, tensors: Iterator[Expr]) -> Expr:

@@ -122,7 +122,8 @@ def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> 
     for axes, shape in zip(inputs, shapes, strict=True):
         for axis, size in zip(axes, shape, strict=True):
             known = sizes.get(axis, 1)
-            require("graph-einsum", known == 1 or size in (1, known), f"axis {axis!r} is both {known} and {size}")
+            if size not in (1, known) and known != 1:
+                raise AotcError("graph-einsum", f"axis {axis!r} is both {known} and {size}")
             sizes[axis] = size if known == 1 else known
     return sizes
 

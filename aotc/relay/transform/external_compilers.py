@@ -60,13 +60,12 @@ def unmarked(expr: Expr) -> Expr:
 def marked(root: Expr) -> dict[Expr, str]:
     """The nodes between ends and begins, with the compiler of their region."""
     labels: dict[Expr, str] = {}
-    inside: tuple[Expr, ...]
     for node in reversed(list(post_order(root, outside_scopes))):  # users first
         end = op_call(node, compiler_end)
         if end is not None:
-            inside, compiler = (end.args[0],), end.attrs["compiler"]
+            inside, compiler = end.args, end.attrs["compiler"]
         elif node in labels and outside_scopes(node):
-            inside, compiler = tuple(children(node)), labels[node]
+            inside, compiler = children(node), labels[node]
         else:
             continue
         for child in inside:
@@ -233,7 +232,8 @@ class MergeCompilerRegions(FunctionPass):
         labels = marked(root)
         if not labels:
             return function
-        return function.with_body(_with_marks(root, labels, convex_groups(root, labels, across=True)))
+        groups = convex_groups(root, labels, across=True)
+        return function.with_body(_with_marks(root, labels, groups))
 
 
 # --- composites

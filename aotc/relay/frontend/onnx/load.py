@@ -337,7 +337,8 @@ def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
     """
     producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     reads = [sorted({producer[n] for n in captured_names(node) if n in producer}) for node in graph.node]
-    order = sorted(depth_first((producer[v.name] for v in graph.output if v.name in producer), reads.__getitem__))
+    roots = (producer[v.name] for v in graph.output if v.name in producer)
+    order = sorted(depth_first(roots, reads.__getitem__))
     if any(read >= index for index in order for read in reads[index]):
         try:
             order = list(TopologicalSorter({index: reads[index] for index in order}).static_order())

@@ -387,6 +387,11 @@ def op_of(call: Call) -> Op:
     return call.op
 
 
+def item_of(value: Expr, index: int, span: Span | None = None) -> Expr:
+    """An item of a tuple value: the very expression where the tuple is written out."""
+    return value.fields[index] if isinstance(value, Tuple) else TupleGetItem(value, index, span)
+
+
 def axis_map(call: Call) -> AxisMap | None:
     """The axis map of a call of an operator on arguments with types; None where no axis is mapped."""
     axes = op_of(call).axes

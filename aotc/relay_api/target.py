@@ -7,7 +7,7 @@ cuda()                                 # GPUs of NVIDIA
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Final
 
 from aotc.driver.toolchain import resolve_target
 from aotc.ir import AotcError, AotcTypeError, require_known
@@ -29,17 +29,13 @@ def Target(target: str | MachineTarget) -> MachineTarget:
         raise AotcTypeError("target", f"a target is a name or a Target, not {type(target).__name__}")
     words = target.split()
     if words and words[0] in _LATER:
-        _no_back_end(words[0])
+        text = f"target {words[0]!r} cannot be compiled for: there is no {_LATER[words[0]]} back end yet"
+        raise AotcError("target", text, hint='"llvm" compiles for the processor of this machine')
     if len(words) > 1:
         hint = 'name the machine itself, for example "x86-64-v3"'
         raise AotcError("target", f"options of targets are not understood: {target!r}", hint=hint)
     require_known("target", "target", target, ["llvm", "host", *TARGETS])
     return resolve_target("host" if target == "llvm" else target)
-
-
-def _no_back_end(name: str) -> NoReturn:
-    text = f"target {name!r} cannot be compiled for: there is no {_LATER[name]} back end yet"
-    raise AotcError("target", text, hint='"llvm" compiles for the processor of this machine')
 
 
 def llvm() -> MachineTarget:

@@ -26,7 +26,7 @@ from aotc.ir.transform import PassContext
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
 from aotc.relay.expr import Call, Function, Var, type_of
-from aotc.relay.infer import infer_expr
+from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
@@ -65,16 +65,10 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     work = Compilation(with_params(mod, params), machine, "main", PassContext.current())
     with work.running():
         _require_data(work.graph.main)
-        program = compile_bytecode(_normal(work.graph))
+        # function literals lifted, every value named: bytecode needs these passes at any level
+        program = compile_bytecode(ToANormalForm()(LambdaLift()(work.graph)))
         names = [f"{k}:{anchor_name(f)}" for k, f in enumerate(program.kernels)]
         return Executable(program.functions, program.constants, names, Kernels(work, program.kernels, names))
-
-
-def _normal(module: IRModule) -> IRModule:
-    """Function literals lifted, every value named: passes that bytecode needs at any level."""
-    for item in (LambdaLift(), ToANormalForm()):
-        module = item(module)
-    return module
 
 
 def _require_data(main: Function) -> None:
@@ -131,7 +125,7 @@ class Kernels:
         try:
             concrete = _retyped(function, types)
             if not _is_compiled(concrete):
-                return _on_host(concrete)
+                return lambda args: evaluate(concrete, *args)
             library = self.work.compile_functions({name: concrete})
         except AotcError as error:
             text = f"{anchor_name(function)} on ({', '.join(map(str, types))}): {error.diagnostics[0].message}"
@@ -144,9 +138,7 @@ def _retyped(function: Function, types: Sequence[Type]) -> Function:
     """A primitive function on arguments of more precise types."""
     params = [Var(p.name, ty, p.span) for p, ty in zip(function.params, types, strict=True)]
     body = substitute(function.body, dict(zip(function.params, params, strict=True)))
-    result = infer_expr(Function(params, body, attrs=function.attrs, span=function.span))
-    assert isinstance(result, Function)
-    return result
+    return infer_function(Function(params, body, attrs=function.attrs, span=function.span))
 
 
 def _is_compiled(function: Function) -> bool:
@@ -168,10 +160,6 @@ def _compiled(library: KernelLibrary, name: str, function: Function) -> Run:
         return value
 
     return run
-
-
-def _on_host(function: Function) -> Run:
-    return lambda args: evaluate(function, *args)
 
 
 def _type_of_value(value: Value) -> Type:

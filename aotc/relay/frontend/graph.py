@@ -44,7 +44,7 @@ import numpy as np
 from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, static_shape, tensor_types
 from aotc.ir.budget import array_cost, budget
 from aotc.relay.evaluate import evaluate_call
-from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, call, splat, tensor_type_of
+from aotc.relay.expr import Constant, Expr, Tuple, call, item_of, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
 
 Number: TypeAlias = "int | float | bool"
@@ -80,8 +80,7 @@ def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]
     """
     result = tuple(int(d) for d in sizes)
     check_rank(len(result), what)
-    if any(d < 0 for d in result):
-        raise AotcError("graph-shape", f"{what} has a negative dimension: {result}")
+    require("graph-shape", all(d >= 0 for d in result), f"{what} has a negative dimension: {result}")
     check_size(result, of, what)
     return result
 
@@ -274,6 +273,10 @@ def reduce(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
     return op(name, x, axis=tuple(axes), keepdims=keepdims) if axes else x
 
 
+#: One field of a tuple value.
+field = item_of
+
+
 # --- shapes
 
 
@@ -372,11 +375,6 @@ def equal_parts(size: int, part: int) -> list[int]:
     require("graph-split", part >= 1, f"{size} elements cannot be split into parts of {part}")
     check_unrolled(-(-size // part), "a split")
     return [min(part, size - k) for k in range(0, size, part)]
-
-
-def field(value: Expr, index: int) -> Expr:
-    """One field of a tuple value."""
-    return value.fields[index] if isinstance(value, Tuple) else TupleGetItem(value, index)
 
 
 def cut(x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], strides: Sequence[int] = ()) -> Expr:

@@ -29,10 +29,6 @@ class CastAttrs(Attrs):
     dtype: str
 
 
-def _cast_infer(a: CastAttrs, types: Types) -> Type:
-    return TensorType(tensor(types[0]).shape, DType(a.dtype))
-
-
 def _cast_samples() -> Samples:
     for source in ANY.examples:
         values = special_values(source)
@@ -52,7 +48,7 @@ def _cast_samples() -> Samples:
 cast = OpDef(
     name="cast",
     attrs=CastAttrs,
-    infer=_cast_infer,
+    infer=lambda a, types: TensorType(tensor(types[0]).shape, DType(a.dtype)),
     reference=lambda a, x: x.astype(DType(a.dtype).numpy),
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,

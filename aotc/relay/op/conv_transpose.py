@@ -28,7 +28,7 @@ from aotc.relay.op import conv, join, window
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
 from aotc.relay.op.contract import accumulator, as_dtype, float_work, result_dtype
-from aotc.relay.op.opdef import Array
+from aotc.relay.op.opdef import Array, types_of
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, static_shape_of, tensor
 from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, pick, spread, steps
@@ -100,17 +100,13 @@ def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Arr
     """Taps move a stride apart over the result."""
     source, form, result = _layouts(n, a)
     x, w = window.canonical(float_work(data), source), window.canonical(float_work(weight), form)
-    made = tensor(_infer(n, a, [_type(data), _type(weight)]))
+    made = tensor(_infer(n, a, types_of((data, weight))))
     batch, channels, *extents = pick(made.static_shape, result)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:]).swapaxes(1, 2)
     images = x.reshape(batch, a.groups, w.shape[0] // a.groups, *x.shape[2:])
     acc = accumulator(DType.of(x), made.dtype)
     total = conv.summed_by_taps(n, a, images, kernels, extents, acc, transposed=True)
     return window.laid_out(as_dtype(total.reshape(batch, channels, *extents), made.dtype), result)
-
-
-def _type(x: Array) -> TensorType:
-    return TensorType(x.shape, str(x.dtype))
 
 
 # --- expansion

@@ -27,10 +27,6 @@ def _rounded(name: str, fn: NumpyFn) -> OpDef:
     return unary(name, rounded, rounded, NUMBER, exact=True)
 
 
-def _abs(x: Scalar) -> Scalar:
-    return call("abs", x) if x.dtype.is_signed else x
-
-
 def _sign(x: Scalar) -> Scalar:
     if not x.dtype.is_signed:
         return minimum(x, 1)
@@ -48,14 +44,6 @@ def logistic(x: Scalar) -> Scalar:
     # far below zero it underflows gradually, as it should; 1 / (1 + exp(-x)) would jump to zero where exp overflows
     e = call("exp", minimum(x, math.log(x.dtype.max) - 1.0))
     return e / (1.0 + e)
-
-
-def _is_finite(x: Scalar) -> Scalar:
-    return call("abs", x) <= x.dtype.max
-
-
-def _is_infinite(x: Scalar) -> Scalar:
-    return call("abs", x) > x.dtype.max
 
 
 def _erf(x: Array) -> Any:
@@ -77,7 +65,7 @@ def _identity(x: Any) -> Any:
 
 
 # abs, round: Relay's names, wanted as attributes of this module
-abs = unary("abs", np.abs, _abs, NUMBER, exact=True)
+abs = unary("abs", np.abs, lambda x: call("abs", x) if x.dtype.is_signed else x, NUMBER, exact=True)
 ceil, floor, trunc = (_rounded(name, intrinsic(name)) for name in ("ceil", "floor", "trunc"))
 round = _rounded("round", either(intrinsic("round_even"), np.rint))
 sign = unary("sign", np.sign, _sign, WITH_ZERO, exact=True)
@@ -94,6 +82,6 @@ sigmoid = unary("sigmoid", wide(lambda x: 1 / (1 + np.exp(-x))), wide(logistic),
 logical_not = unary("logical_not", np.logical_not, lambda x: ~x, BOOL)
 bitwise_not = unary("bitwise_not", np.invert, lambda x: ~x, BITS)
 isnan = unary("isnan", np.isnan, intrinsic("isnan"), FLOAT, result="bool")
-isinf = unary("isinf", np.isinf, _is_infinite, FLOAT, result="bool")
-isfinite = unary("isfinite", np.isfinite, _is_finite, FLOAT, result="bool")
+isinf = unary("isinf", np.isinf, lambda x: call("abs", x) > x.dtype.max, FLOAT, result="bool")
+isfinite = unary("isfinite", np.isfinite, lambda x: call("abs", x) <= x.dtype.max, FLOAT, result="bool")
 copy = unary("copy", _identity, _identity, ANY, exact=True, quantised=Quantised.PASS)

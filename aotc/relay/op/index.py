@@ -82,17 +82,14 @@ def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
     return axis, batch
 
 
-def _flat_type(a: TakeAttrs, data: TensorType) -> TensorType:
-    return data if a.axis is not None else TensorType((elements(data.shape),), data.dtype)
-
-
 def _taken(data: Sequence[D], indices: Sequence[D], axis: int, batch: int) -> tuple[D, ...]:
     """The shape of the slices."""
     return (*data[:axis], *indices[batch:], *data[axis + 1 :])
 
 
 def _take_infer(a: TakeAttrs, types: Types) -> Type:
-    data, indices = _flat_type(a, tensor(types[0], "data")), integer_tensor(types[1])
+    data, indices = tensor(types[0], "data"), integer_tensor(types[1])
+    data = data if a.axis is not None else TensorType((elements(data.shape),), data.dtype)
     require_known("take.mode", "mode", a.mode, ("clip", "wrap", "fast"))
     axis, batch = _take_axes(a, data.rank, indices.rank)
     _check_batch("take", batch, data, indices, indices.shape)

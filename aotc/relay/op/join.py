@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, Shape, SymDim, TensorType, TupleType, Type
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
-from aotc.relay.expr import Expr, Tuple, TupleGetItem, tensor_type_of
+from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
 from aotc.relay.op import shape as views
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import replaced
@@ -166,8 +166,7 @@ def _stack_axes(a: StackAttrs, types: Types) -> AxisMap:
 
 def _stack_expand(a: StackAttrs, data: Expr) -> Expr:
     assert isinstance(data.checked_type, TupleType)
-    count = len(data.checked_type.fields)
-    parts = data.fields if isinstance(data, Tuple) else [TupleGetItem(data, k) for k in range(count)]
+    parts = [item_of(data, k) for k in range(len(data.checked_type.fields))]
     axis = axis_of(a.axis, tensor_type_of(parts[0]).rank + 1)
     return concatenate([views.expand_dims(part, axis) for part in parts], axis)
 

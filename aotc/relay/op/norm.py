@@ -92,8 +92,7 @@ def _copy(x: te.Tensor, name: str) -> te.Tensor:
 
 
 def _infer_batch(a: BatchNormAttrs, types: Types) -> Type:
-    data = rules.float_tensor(types[0])
-    rules.check_vectors("norm.params", a, data, types[1:], "parameter")
+    data = rules.tensor(_infer_norm(a, types))
     vector = TensorType((data.shape[a.axis],), data.dtype)
     return TupleType((data, vector, vector))
 

@@ -47,10 +47,7 @@ class AvgPoolAttrs(MaxPoolAttrs):
     count_include_pad: bool = False
 
 
-_Layouts = tuple[tuple[int, ...], tuple[int, ...]]
-
-
-def pool_layouts(n: int, a: Any) -> _Layouts:
+def pool_layouts(n: int, a: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Where the canonical axes are found in data and result."""
     return window.layouts(n, a.layout, a.out_layout)
 

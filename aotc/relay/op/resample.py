@@ -22,9 +22,8 @@ from aotc.ir import frozen
 from aotc.ir.attrs import Attrs, param
 from aotc.ir.op import require
 from aotc.relay.op.opdef import Array, Scalar
-from aotc.relay.op.rows import either
+from aotc.relay.op.rows import choose, greater
 from aotc.relay.op.window import spread
-from aotc.tir import maximum, select
 
 METHODS: Final = ("nearest_neighbor", "linear", "cubic")
 COORDINATES: Final = (
@@ -144,9 +143,6 @@ def rounding(a: ResizeAttrs) -> str:
 # --- filters: written once for numpy arrays and for expressions
 
 
-_max, _where = either(maximum, np.maximum), either(select, np.where)
-
-
 def keys(d: Any, alpha: float) -> tuple[Any, Any]:
     """Keys' cubic convolution kernel at a distance up to 1, and from 1 to 2."""
     # factored at the roots, where sums of powers would cancel
@@ -158,9 +154,9 @@ def keys(d: Any, alpha: float) -> tuple[Any, Any]:
 def falloff(a: ResizeAttrs, d: Any) -> Any:
     """The weight of a tap at any distance."""
     if a.method == "linear":
-        return _max(1.0 - d, 0.0)
+        return greater(1.0 - d, 0.0)
     near, far = keys(d, a.cubic_alpha)
-    return _where(d <= 1.0, near, _where(d < 2.0, far, 0.0))
+    return choose(d <= 1.0, near, choose(d < 2.0, far, 0.0))
 
 
 def weights(a: ResizeAttrs, f: Any) -> list[Any]:

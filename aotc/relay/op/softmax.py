@@ -58,19 +58,18 @@ def _compute_log_softmax(a: SoftmaxAttrs, data: te.Tensor) -> te.Tensor:
     return convert(result, data.dtype)
 
 
-def _reference_softmax(a: SoftmaxAttrs, data: Array, exp: Callable[[Any], Any] = np.exp) -> Array:
+def _shifted(a: SoftmaxAttrs, data: Array) -> Array:
     x = float_work(data)
-    if x.size == 0:
-        return data
-    terms = exp(x - x.max(axis=a.axis, keepdims=True))
+    return np.asarray(x - x.max(axis=a.axis, keepdims=True, initial=-np.inf))
+
+
+def _reference_softmax(a: SoftmaxAttrs, data: Array, exp: Callable[[Any], Any] = np.exp) -> Array:
+    terms = exp(_shifted(a, data))
     return as_dtype(terms / terms.sum(axis=a.axis, keepdims=True), data.dtype)
 
 
 def _reference_log_softmax(a: SoftmaxAttrs, data: Array) -> Array:
-    x = float_work(data)
-    if x.size == 0:
-        return data
-    shifted = x - x.max(axis=a.axis, keepdims=True)
+    shifted = _shifted(a, data)
     return as_dtype(shifted - np.log(np.exp(shifted).sum(axis=a.axis, keepdims=True)), data.dtype)
 
 

@@ -107,21 +107,6 @@ def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, chan
     return pack_block(channels, target, dtype, columns=columns, pitch=pitch)
 
 
-@dataclass
-class _Packed:
-    """Transforms made so far: a weight that several calls share is packed once per layout."""
-
-    known: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
-
-    def get(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
-        """The weight in another layout, transformed first for Winograd tiles of a size other than 0."""
-        key = (weight, f"{target}/{tile}")
-        if key not in self.known:
-            plain = _settled(winograd.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
-            self.known[key] = _settled(layout_transform(plain, source, target))
-        return self.known[key]
-
-
 def _settled(packed: Call) -> Expr:
     """A packed weight.  One above the limit of FoldConstant is evaluated here, lest it be packed in every run."""
     size = tensor_type_of(packed).nbytes
@@ -132,7 +117,8 @@ def _settled(packed: Call) -> Expr:
 class _Pack(GraphMutator):
     target: Target
     tiles: Mapping[Expr, int]
-    packed: _Packed = field(default_factory=_Packed)
+    # a weight that several calls share is packed once per layout
+    known: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if not isinstance(new.op, Op) or len(new.args) < 2 or not isinstance(new.args[1], Constant):
@@ -144,13 +130,21 @@ class _Pack(GraphMutator):
                 case Conv2DAttrs() as attrs if old in self.tiles:
                     return self._winograd(new, new.args[1], attrs, self.tiles[old])
                 case ConvAttrs() as attrs:
-                    return pack_convolution(new, attrs, self.target, self.packed.get)
+                    return pack_convolution(new, attrs, self.target, self._packed)
                 case DenseAttrs() as attrs:
                     return self._dense(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs:
                     return self._dense(new, new.args[1], "NC" if attrs.transpose_b else "CN", attrs.out_dtype)
                 case _:
                     return new
+
+    def _packed(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
+        """The weight in another layout, transformed first for Winograd tiles of a size other than 0."""
+        key = (weight, f"{target}/{tile}")
+        if key not in self.known:
+            plain = _settled(winograd.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
+            self.known[key] = _settled(layout_transform(plain, source, target))
+        return self.known[key]
 
     def _recurrent(self, call: Call) -> Expr:
         """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units."""
@@ -162,14 +156,14 @@ class _Pack(GraphMutator):
                 inputs, columns = weight.data.shape
                 block = recurrent_block(hidden, columns // hidden, tensor_type_of(weight).dtype, self.target)
                 gates = Constant(weight.data.reshape(inputs, columns // hidden, hidden))
-                args[number] = self.packed.get(gates, "CGN", f"NCG{block}n") if block else weight
+                args[number] = self._packed(gates, "CGN", f"NCG{block}n") if block else weight
         return recall(call, args)
 
     def _winograd(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:
         channels = weight.data.shape[0]
         tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
         block = _block(call, channels, tiles, self.target, channels_last=False)
-        packed = self.packed.get(weight, "HWOI", f"HWOI{block}o", tile)
+        packed = self._packed(weight, "HWOI", f"HWOI{block}o", tile)
         return winograd.contrib_conv2d_winograd_without_weight_transform(
             call.args[0], packed, tile, attrs.padding, channels=channels
         )
@@ -182,7 +176,7 @@ class _Pack(GraphMutator):
         if block == 0:
             return call
         target = f"NC{block}n"
-        packed = self.packed.get(weight, layout, target)
+        packed = self._packed(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
 
 

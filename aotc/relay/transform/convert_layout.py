@@ -241,11 +241,8 @@ class _Converter:
         expr = self._as_it_was(value)
         missing = len(Layout.parse(wanted.old).axes) - tensor_type_of(expr).rank
         if missing:
-            expr = self._expanded(expr, missing)
+            expr = self.transformed.setdefault((expr, "", str(missing)), expand_dims(expr, 0, missing))
         return self._transform(expr, wanted.old, wanted.new)
-
-    def _expanded(self, expr: Expr, count: int) -> Expr:
-        return self.transformed.setdefault((expr, "", str(count)), expand_dims(expr, 0, count))
 
     def _as_it_was(self, value: _Laid) -> Expr:
         return self._transform(value.expr, value.order.new, value.order.old)

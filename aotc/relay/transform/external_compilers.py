@@ -37,7 +37,7 @@ from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
 from aotc.relay.blocks import outside_scopes
 from aotc.relay.dataflow_pattern.groups import is_free, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, type_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.op.annotation import compiler_begin, compiler_end
@@ -60,13 +60,12 @@ def unmarked(expr: Expr) -> Expr:
 def marked(root: Expr) -> dict[Expr, str]:
     """The nodes between ends and begins, with the compiler of their region."""
     labels: dict[Expr, str] = {}
-    inside: tuple[Expr, ...]
     for node in reversed(list(post_order(root, outside_scopes))):  # users first
         end = op_call(node, compiler_end)
         if end is not None:
-            inside, compiler = (end.args[0],), end.attrs["compiler"]
+            inside, compiler = end.args, end.attrs["compiler"]
         elif node in labels and outside_scopes(node):
-            inside, compiler = tuple(children(node)), labels[node]
+            inside, compiler = children(node), labels[node]
         else:
             continue
         for child in inside:
@@ -309,8 +308,7 @@ def _fields(expr: Expr) -> list[Expr]:
     ty = type_of(expr)
     if not isinstance(ty, TupleType):
         return [expr]
-    parts = expr.fields if isinstance(expr, Tuple) else [TupleGetItem(expr, k) for k in range(len(ty.fields))]
-    return [tensor for part in parts for tensor in _fields(part)]
+    return [tensor for k in range(len(ty.fields)) for tensor in _fields(item_of(expr, k))]
 
 
 def _packed(expr: Expr, tensors: Iterator[Expr]) -> Expr:

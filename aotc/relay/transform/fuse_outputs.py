@@ -84,8 +84,7 @@ def _together(group: Sequence[Call], made: dict[Expr, Expr]) -> Call:
         function = as_function(call.op)
         for arg in call.args:
             if arg not in values:
-                params[arg] = Var(f"p{len(params)}", type_of(arg))
-                values[arg] = params[arg]
+                values[arg] = params[arg] = Var(f"p{len(params)}", type_of(arg))
         inner = dict(zip(function.params, (values[arg] for arg in call.args), strict=True))
         values[call] = substitute(function.body, inner)
     body = Tuple(values[call] for call in group)

@@ -22,7 +22,7 @@ from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
 from aotc.ir.op import Op, Precision, installed_ops
 from aotc.ir.transform import PassContext
 from aotc.relay.analysis import global_uses
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, op_of, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, op_of, type_of
 from aotc.relay.expr import call as node_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.cast import cast
@@ -120,7 +120,7 @@ class _Reduce(GraphMutator):
             case Tuple():
                 return Tuple(new.fields, new.span)
             case TupleGetItem():
-                return _field(new.tuple_value, new.index, new.span)
+                return item_of(new.tuple_value, new.index, new.span)
             case _:  # what binds or joins values keeps their types
                 kept = (self._restored(n, o) for n, o in zip(children(new), children(old), strict=True))
                 return with_children(new, tuple(kept))
@@ -139,7 +139,7 @@ class _Reduce(GraphMutator):
 
     def _convert(self, expr: Expr, ty: Type) -> Expr:
         if isinstance(ty, TupleType):
-            return Tuple(self.converted(_field(expr, k), t) for k, t in enumerate(ty.fields))
+            return Tuple(self.converted(item_of(expr, k), t) for k, t in enumerate(ty.fields))
         assert isinstance(ty, TensorType)
         same = isinstance(expr.checked_type, TensorType) and expr.checked_type.dtype == ty.dtype
         return expr if same else cast(expr, str(ty.dtype))
@@ -205,10 +205,6 @@ class _Reduce(GraphMutator):
         values = leaf.expr.stored
         largest = np.abs(values, where=np.isfinite(values), out=np.zeros(values.shape, values.dtype)).max(initial=0)
         return bool(largest <= self.low.max)
-
-
-def _field(value: Expr, index: int, span: Span | None = None) -> Expr:
-    return value.fields[index] if isinstance(value, Tuple) else TupleGetItem(value, index, span)
 
 
 def _leaves(old: Type, new: Type, expr: Expr | None) -> Iterator[_Leaf]:

@@ -28,6 +28,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
+from aotc.relay.visitor import depth_first
 
 #: Characters of a text from a model that a message repeats.
 MOST_SHOWN: Final = 80
@@ -83,8 +84,7 @@ class LoadedModel:
         except (ValueError, TypeError, OverflowError) as error:
             text = f"the data of {what} are not {math.prod(shape)} elements of {dtype}, as its shape {shape} says"
             raise AotcError("onnx-tensor", text, hint="the file is damaged; export or download it again") from error
-        if array.shape != shape:
-            raise AotcError("onnx-tensor", f"{what} holds {array.shape}, its dimensions say {shape}")
+        require("onnx-tensor", array.shape == shape, f"{what} holds {array.shape}, its dimensions say {shape}")
         return np.asarray(array)
 
     def embedded(self, tensor: TensorProto) -> TensorProto:
@@ -337,14 +337,8 @@ def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
     """
     producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     reads = [sorted({producer[n] for n in captured_names(node) if n in producer}) for node in graph.node]
-    needed: set[int] = set()
-    stack = [producer[v.name] for v in graph.output if v.name in producer]
-    while stack:
-        index = stack.pop()
-        if index not in needed:
-            needed.add(index)
-            stack.extend(reads[index])
-    order = sorted(needed)
+    roots = (producer[v.name] for v in graph.output if v.name in producer)
+    order = sorted(depth_first(roots, reads.__getitem__))
     if any(read >= index for index in order for read in reads[index]):
         try:
             order = list(TopologicalSorter({index: reads[index] for index in order}).static_order())

@@ -167,13 +167,12 @@ def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, nod
 
 def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
     """Flat positions in one shape as flat positions in another."""
-    result: Maybe = None
-    for k in range(len(source)):
+
+    def along(k: int) -> Expr:
         place = g.floor_mod(g.binary("floor_divide", indices, math.prod(source[k + 1 :])), source[k])
-        term = g.mul(place, math.prod(target[k + 1 :]))
-        result = term if result is None else g.add(result, term)
-    assert result is not None
-    return result
+        return g.mul(place, math.prod(target[k + 1 :]))
+
+    return fold(g.add, map(along, range(len(source))))
 
 
 def _global(kind: str, x: Expr) -> Expr:

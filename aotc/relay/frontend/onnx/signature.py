@@ -17,6 +17,7 @@ from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
 from aotc.relay.frontend.problems import Problems
+from aotc.relay.op.window import may_equal
 
 _Shape: TypeAlias = tuple[Dim, ...]
 _Shapes: TypeAlias = Mapping[str, _Shape | None]
@@ -90,12 +91,7 @@ def _pinned(
     dtype = dtype_of_elem(value.type.tensor_type.elem_type, what)
     if given is not None:
         shape: tuple[Dim, ...] = g.checked_shape(given, dtype, what)
-        fits = declared is None or (
-            len(declared) == len(shape)
-            and all(isinstance(d, SymDim) or d == g for d, g in zip(declared, shape, strict=True))
-        )
-        if not fits:
-            assert declared is not None
+        if declared is not None and not (len(declared) == len(shape) and all(map(may_equal, declared, shape))):
             text = f"{what} is declared ({', '.join(map(str, declared))}); shape {tuple(given)} contradicts it"
             raise AotcError("onnx-shape", text)
     elif declared is None:

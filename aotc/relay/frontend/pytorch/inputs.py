@@ -57,8 +57,7 @@ def _check_traced(name: str, ty: TensorType, traced: Any) -> None:
     """AotcError where the graph was recorded with another rank or
     dtype, or where the input is no tensor.
     """
-    if traced.kind() != "TensorType":
-        raise AotcError("torch-inputs", f"input {name!r} is a {traced}; only tensors can be inputs")
+    require("torch-inputs", traced.kind() == "TensorType", f"input {name!r} is a {traced}; only tensors can be inputs")
     dtype, rank = traced.dtype(), traced.dim()
     if dtype is not None and dtype_name(dtype) != ty.dtype:
         hint = f"give (name, (shape, {dtype_name(dtype)!r})) in input_infos"

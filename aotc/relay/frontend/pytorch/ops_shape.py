@@ -385,8 +385,7 @@ def _along(accumulate: bool, x: Expr, dim: Axis, index: Expr, source: Expr) -> E
 
 
 def _one_hot(x: Expr, num_classes: int = -1) -> Expr:
-    if num_classes < 0:
-        raise AotcError("torch-dynamic", "one_hot needs num_classes: the shape would depend on the values")
+    require("torch-dynamic", num_classes >= 0, "one_hot needs num_classes: the shape would depend on the values")
     hit = g.binary("equal", g.unsqueeze(x, [g.rank(x)]), g.iota(num_classes, g.dtype(x)))
     return g.cast(hit, "int64")
 

@@ -115,13 +115,10 @@ class _Conversion:
     def bind(self, node: Any, result: Value) -> None:
         """Name the results of a node."""
         outputs = [v.debugName() for v in node.outputs()]
-        for name in outputs:
-            self.views.pop(name, None)
-        if len(outputs) == 1:
-            self.values[outputs[0]] = result
-            return
+        results = [result] if len(outputs) == 1 else result
         for k, name in enumerate(outputs):
-            self.values[name] = result[k]
+            self.views.pop(name, None)
+            self.values[name] = results[k]
 
     # --- memory that is shared
 

@@ -104,7 +104,8 @@ def judge_by_exact(found: Comparison, actual: Array, exact: Array, noise: float)
 def compare(name: str, actual: Array, expected: Array, bound: float) -> Comparison:
     """`actual` against `expected`; NaN equals NaN and an infinity itself."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
-        got, want = f"{actual.dtype}{list(actual.shape)}", f"{expected.dtype}{list(expected.shape)}"
+        got = f"{actual.dtype}{list(actual.shape)}"
+        want = f"{expected.dtype}{list(expected.shape)}"
         return Comparison(name, np.inf, np.inf, 0, bound, f"is {got}, expected {want}")
     if actual.size == 0:
         return Comparison(name, 0.0, 0.0, 0, bound)

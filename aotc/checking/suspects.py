@@ -83,7 +83,8 @@ class _Schedule:
         numbers = {kernel: f"{k}" for k, kernel in enumerate(program.kernels)}
         interpreted = cache(compile_kernel)
         for call, step in zip(self._calls.steps, program.steps, strict=True):
-            kernel, outputs = step.kernel, list(zip(step.outputs, step.kernel.outputs, strict=True))
+            kernel = step.kernel
+            outputs = list(zip(step.outputs, step.kernel.outputs, strict=True))
             arrays = [self._part(v, b).copy() for v, b in zip(step.inputs, kernel.inputs, strict=True)]
             # kernels that work in place read their outputs
             before = [self._part(v, b).copy() for v, b in outputs]

@@ -145,7 +145,8 @@ class Compilation:
         require_known("accuracy", "accuracy", accuracy, ACCURACIES)
         if accuracy == "reproducible":
             object.__setattr__(self, "target", in_order(self.target))
-        tf32, fast = self.context.get_config("compile.tf32", False), accuracy == ACCURACIES[0]
+        tf32 = self.context.get_config("compile.tf32", False)
+        fast = accuracy == ACCURACIES[0]
         if tf32 and not fast:
             text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which is not {accuracy}"
             raise AotcError("accuracy", text, hint="it goes with the accuracy fast")

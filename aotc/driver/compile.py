@@ -208,7 +208,8 @@ def _of_fields(options: Callable[_Fields, CompileOptions]) -> Callable[Concatena
         return options(*args, **fields).compiled(model)
 
     compile.__qualname__ = "compile"
-    own, keywords = inspect.signature(compile), inspect.signature(options).parameters.values()
+    own = inspect.signature(compile)
+    keywords = inspect.signature(options).parameters.values()
     compile.__signature__ = own.replace(parameters=[own.parameters["model"], *keywords])  # type: ignore[attr-defined]
     return compile  # type: ignore[return-value]  # the model can be given by name, too
 

@@ -138,7 +138,8 @@ def replay(path: str | Path) -> str:
     try:
         context = PassContext(**data["context"])
         module = parse(data["program"])
-        name, options = str(data["name"]), _OPTIONS.load(json.dumps(data["options"]).encode())
+        name = str(data["name"])
+        options = _OPTIONS.load(json.dumps(data["options"]).encode())
         step = type(get_pass(name))(**options) if data["stage"] == "pass" else None
         if step is None and not isinstance(options.get("target"), Target):
             raise TypeError("a kernel without its target")

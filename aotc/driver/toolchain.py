@@ -96,7 +96,8 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
         package = f"gcc-{foreign.replace('_', '-')}-linux-gnu"
         hint = f"install it (on Debian and Ubuntu: {package}), name one with --cc"
     else:
-        text, hint = "no C compiler found (looked for cc, gcc, clang)", "install gcc or clang, name one with --cc"
+        text = "no C compiler found (looked for cc, gcc, clang)"
+        hint = "install gcc or clang, name one with --cc"
     raise AotcError("no-compiler", text, hint=f"{hint}, or emit sources only with --no-build")
 
 
@@ -174,7 +175,8 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
     if not problem and made is not None and not (made.is_file() and made.stat().st_size):
         problem = "did not fail, but wrote nothing"
     if problem:
-        notes, hint = done.lines()[:MESSAGE_LINES], f"the command was: {shlex.join(command)}"
+        notes = done.lines()[:MESSAGE_LINES]
+        hint = f"the command was: {shlex.join(command)}"
         raise AotcError("compiler-failed", f"{command[0]} {problem}", notes=notes, hint=hint)
 
 

@@ -159,7 +159,8 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
     they computed what the axis says there.
     """
     peak, bandwidth = (1e9 * profile["machine"][key] for key in ("peak_gflops", "bandwidth_gbytes_per_s"))
-    target, rows = get_target(profile["target"]), [row for row in profile["kernels"] if row["bytes"]]
+    target = get_target(profile["target"])
+    rows = [row for row in profile["kernels"] if row["bytes"]]
     modelled = target.memory_rate * peak / (target.fma_bytes / 2)
     intensities = [2 * row["macs"] / row["bytes"] for row in rows]
     corners = peak / bandwidth, peak / modelled
@@ -176,7 +177,8 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
     whole, named = sum(row["milliseconds"] for row in rows) or 1, list[Box]()
     for k, (row, (ops, speed)) in enumerate(zip(rows, spots, strict=True)):
         share = row["milliseconds"] / whole
-        radius, name = max(3, 60 * math.sqrt(share)), row["kernel"].removeprefix(f"{profile['model']}_")
+        radius = max(3, 60 * math.sqrt(share))
+        name = row["kernel"].removeprefix(f"{profile['model']}_")
         times = f"{row['milliseconds']:.3f} ms ({share:.1%}) in {row['calls']} calls"
         rates = f"{row['gflops']:.1f} GFLOP/s, {row['gbytes_per_s']:.1f} GB/s; {row['of_roofline']:.0%} of the roof"
         title = "\n".join([row["kernel"], times, rates, *row["nodes"][:NODES]])

@@ -140,7 +140,8 @@ def _unloadable(path: Path, error: OSError) -> AotcError:
     with suppress(OSError), path.open("rb") as file:
         made_for = elf_architecture(file.read(20))
         if made_for not in ("", architecture()):
-            text, notes = f"{path} was compiled for {made_for}, this machine is {architecture()}", []
+            text = f"{path} was compiled for {made_for}, this machine is {architecture()}"
+            notes = []
             hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
         elif path.suffix in (".onnx", ".pt2", ".relay"):
             text, notes = f"{text}: it is a model, not a library", []

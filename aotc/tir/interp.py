@@ -434,7 +434,8 @@ class _Writer:
         return f"np.where(({name} := np.asarray({cond})), {a}, {b})"
 
     def load(self, expr: Load) -> str:
-        buffer, index = self.name(expr.buffer), self.places(expr.index, expr.lanes, expr.stride)
+        buffer = self.name(expr.buffer)
+        index = self.places(expr.index, expr.lanes, expr.stride)
         several = self.vector is not None and (self.mask or self.varies(expr.index))
         function, mask = ("take", f"{self.mask or None}, ") if several or expr.lanes > 1 else ("load", "")
         return f"{function}({buffer}, {index}, {mask}{expr.buffer.name!r})"

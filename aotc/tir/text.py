@@ -106,7 +106,8 @@ class _Printer:
                 how = "async " if stmt.asynchronous else ""
                 self.line(depth, f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}] = {how}{self.expr(stmt.value)}")
             case Intrinsic():
-                to, source = f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}]", self.expr(stmt.source)
+                to = f"{self.name(stmt.buffer)}[{self.expr(stmt.index)}]"
+                source = self.expr(stmt.source)
                 self.line(depth, f"{stmt.name} {to} step {stmt.stride} = {source} step {stmt.source_stride}")
             case Declare():
                 value = self.expr(stmt.value)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from passes.graphs import checked, const, module_of, noise, ops, var
 
+from aotc.ir import PassContext
 from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.transform import Pass
 from aotc.relay.expr import Call, Expr, Function, Let, Tuple, TupleGetItem, Var, splat
@@ -147,6 +148,30 @@ def test_what_matters_stays(name: str) -> None:
     x = var("x", *X)
     module = module_of(KEPT[name](x), x)
     assert SimplifyExpr()(module) is module
+
+
+@pytest.mark.parametrize("accuracy", ["fast", "strict", "reproducible"])
+@pytest.mark.parametrize(
+    ("build", "exact"),
+    [
+        (lambda x: add(x, const(0.0)), False),
+        (lambda x: add(const(-0.0), x), True),
+        (lambda x: subtract(x, const(0.0)), True),
+        (lambda x: subtract(x, const(-0.0)), False),
+    ],
+)
+def test_signs_of_zeros_stay_where_models_are_not_fast(build: Build, exact: bool, accuracy: str) -> None:
+    x = var("x", *X)
+    with PassContext(config={"compile.accuracy": accuracy}):
+        gone = not ops(SimplifyExpr()(module_of(build(x), x)))
+    assert gone == (exact or accuracy == "fast")
+
+
+def test_zeros_go_from_integers() -> None:
+    x = var("x", *X, dtype="int32")
+    with PassContext(config={"compile.accuracy": "strict"}):
+        module = module_of(add(const(0, "int32"), subtract(x, const(0, "int32"))), x)
+        assert not ops(SimplifyExpr()(module))
 
 
 SHORTER: dict[str, tuple[Build, list[str]]] = {

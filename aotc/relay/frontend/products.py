@@ -161,8 +161,10 @@ def _contract(
     x, left = _summed(x, left, needed | set(right))
     y, right = _summed(y, right, needed | set(left))
     shared = [a for a in left if a in right]
-    batch, inner = [a for a in shared if a in needed], [a for a in shared if a not in needed]
-    rows, columns = [a for a in left if a not in shared], [a for a in right if a not in shared]
+    batch = [a for a in shared if a in needed]
+    inner = [a for a in shared if a not in needed]
+    rows = [a for a in left if a not in shared]
+    columns = [a for a in right if a not in shared]
     a = _matrix(x, left, (batch, rows, inner), sizes)
     b = _matrix(y, right, (batch, inner, columns), sizes)
     product = _batch_matmul(a, b)

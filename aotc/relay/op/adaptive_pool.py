@@ -146,7 +146,8 @@ def _facets(n: int, mean: bool, name: str) -> dict[str, Any]:
 
 def _global_pool(mean: bool) -> OpDef:
     facets = {k: _adapted(v) for k, v in _facets(2, mean, f"{'sum' if mean else 'max'}_pool").items()}
-    doc, samples = "The {} of each channel: (N, C, 1, 1).", cases(GlobalPool2DAttrs, _GLOBAL)
+    doc = "The {} of each channel: (N, C, 1, 1)."
+    samples = cases(GlobalPool2DAttrs, _GLOBAL)
     return pool_op(2, "global", mean, doc, attrs=GlobalPool2DAttrs, samples=samples, **facets)
 
 

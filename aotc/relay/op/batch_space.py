@@ -84,7 +84,8 @@ def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:
 
 def _moves(blocks: Sequence[int], wide: Sequence[int]) -> tuple[Rearrangement, Rearrangement]:
     """How data of the shape `wide`, whose blocks are in space, gets them into the batch, and back."""
-    axes, inner = [f"d{k}" for k in range(len(wide))], [f"b{k}" for k in range(len(blocks))]
+    axes = [f"d{k}" for k in range(len(wide))]
+    inner = [f"b{k}" for k in range(len(blocks))]
     space = [list(pair) for pair in zip(axes[1:], inner, strict=False)]
     spread = [["d0"], *space, *([axis] for axis in axes[1 + len(blocks) :])]
     batched = [[*inner, "d0"], *([axis] for axis in axes[1:])]

@@ -156,7 +156,8 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
 
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
     form = _form(n, a)
-    x, w = window.canonical(float_work(data), form.data), _unpacked(form, a, float_work(weight))
+    x = window.canonical(float_work(data), form.data)
+    w = _unpacked(form, a, float_work(weight))
     out_dtype = a.out_dtype or str(data.dtype)
     extents = window.window_extents(n, a, x.shape[2:], w.shape[2:])
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])

@@ -99,7 +99,8 @@ def _kernel_shape(n: int, a: ConvTransposeAttrs, data: TensorType, sizes: Sequen
 def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
     """Taps move a stride apart over the result."""
     source, form, result = _layouts(n, a)
-    x, w = window.canonical(float_work(data), source), window.canonical(float_work(weight), form)
+    x = window.canonical(float_work(data), source)
+    w = window.canonical(float_work(weight), form)
     made = tensor(_infer(n, a, types_of((data, weight))))
     batch, channels, *extents = pick(made.static_shape, result)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:]).swapaxes(1, 2)

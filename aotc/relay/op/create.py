@@ -92,7 +92,8 @@ def _filled(name: str, doc: str, value: int | None = None) -> OpDef:
     )
 
 
-zeros, ones = _filled("zeros", "A tensor of zeros.", 0), _filled("ones", "A tensor of ones.", 1)
+zeros = _filled("zeros", "A tensor of zeros.", 0)
+ones = _filled("ones", "A tensor of ones.", 1)
 zeros_like = _filled("zeros_like", "Zeros in the shape and type of `data`.", 0)
 ones_like = _filled("ones_like", "Ones in the shape and type of `data`.", 1)
 full = _filled("full", "A tensor of one value, converted to `dtype` if that is given.")

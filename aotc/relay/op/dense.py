@@ -139,7 +139,8 @@ def _compute(name: str, a: Any, left: te.Tensor, right: te.Tensor) -> te.Tensor:
 
 def _reference(a: Any, left: Array, right: Array) -> Array:
     first, second = _transposed(a)
-    x, y = left.swapaxes(-1, -2) if first else left, right.swapaxes(-1, -2) if second else right
+    x = left.swapaxes(-1, -2) if first else left
+    y = right.swapaxes(-1, -2) if second else right
     return dot(x, y, a.out_dtype or str(left.dtype))
 
 

@@ -211,7 +211,8 @@ broadcast_to = _dynamic(shape.broadcast_to, "shape", (({}, (3, 1), [2, 3, 4]), (
 tile = _dynamic(join.tile, "reps", (({}, (2, 3), [2]), ({}, (2,), [2, 1, 3])))
 full = _dynamic(create.full, "shape", (({"dtype": "int32"}, 2.5, [2, 3]), ({}, 2.5, [])))
 _FILLED: Any = (({"dtype": "int32"}, [2, 3]), ({}, []))
-zeros, ones = _dynamic(create.zeros, "shape", _FILLED), _dynamic(create.ones, "shape", _FILLED)
+zeros = _dynamic(create.zeros, "shape", _FILLED)
+ones = _dynamic(create.ones, "shape", _FILLED)
 one_hot = _dynamic(
     index.one_hot,
     "depth",

@@ -353,7 +353,8 @@ class OneHotAttrs(Attrs):
 
 def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
     indices = integer_tensor(types[0])
-    on, off = scalar("one_hot.values", types[1], "on value"), scalar("one_hot.values", types[2], "off value")
+    on = scalar("one_hot.values", types[1], "on value")
+    off = scalar("one_hot.values", types[2], "off value")
     require_same_dtype(on, off)
     require("one_hot.depth", a.depth >= 0, f"depth must not be negative, got {a.depth}")
     axis = axis_of(a.axis, indices.rank + 1)

@@ -84,7 +84,8 @@ def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], 
     if len(parts) == 1:
         return parts[0](index - starts[0])
     half = len(parts) // 2
-    low, high = _chosen(starts[:half], parts[:half], index), _chosen(starts[half:], parts[half:], index)
+    low = _chosen(starts[:half], parts[:half], index)
+    high = _chosen(starts[half:], parts[half:], index)
     return select(index < starts[half], low, high)
 
 

@@ -5,7 +5,7 @@ add(reshape(reshape(%x, (6,)), (2, 3)), 0f)
 %x                                               # where %x: Tensor[(2, 3), float32]
 
 Rules about values are identities of arithmetic, and chains of casts and clips.  Only what is
-exact stays within these rules, but for the sign of a zero (x + 0) and the last bit of a power;
+exact stays within these rules, but for the sign of a zero (x + 0, where models are fast) and the last bit of a power;
 NaN and infinity come out as before.  Rules about where elements lie are about reshapes,
 transposes, slices, joins and pads that do nothing, or that are one.
 
@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from aotc.ir import DType, NoAttrs, OpPattern, TensorType
+from aotc.ir import DType, NoAttrs, OpPattern, PassContext, TensorType
 from aotc.relay.expr import Call, Constant, Expr, Tuple, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.binary import divide, multiply
@@ -43,11 +43,16 @@ def _keep(node: Call, x: Expr) -> Outcome:
 
 
 def _neutral(value: float, sides: tuple[int, ...]) -> Callable[[Call], Outcome]:
-    """Drop an operand that is `value` everywhere, if it is one of `sides`."""
+    """Drop an operand that is `value` everywhere, if it is one of `sides`.
+
+    A zero of the other sign goes from integers and where models are fast: -0.0 + 0.0 is 0.0.
+    """
 
     def rewrite(node: Call) -> Outcome:
+        fast = PassContext.current().get_config("compile.accuracy", "fast") == "fast"
+        either = value == 0 and (fast or not tensor_type_of(node).dtype.is_float)
         for side in sides:
-            if is_uniform(node.args[side], value) or (value == 0 and is_uniform(node.args[side], -0.0)):
+            if is_uniform(node.args[side], value) or (either and is_uniform(node.args[side], -value)):
                 return _keep(node, node.args[1 - side])
         return None
 
@@ -178,8 +183,8 @@ def _clip(node: Call) -> Outcome:
 
 
 _VALUES: Final = (
-    Rule("x + 0 => x", ("add",), _neutral(0, (1, 0))),
-    Rule("x - 0 => x", ("subtract",), _neutral(0, (1,))),
+    Rule("x + 0 => x", ("add",), _neutral(-0.0, (1, 0))),
+    Rule("x - 0 => x", ("subtract",), _neutral(0.0, (1,))),
     Rule("x * 1 => x", ("multiply",), _neutral(1, (1, 0))),
     Rule("x / 1 => x", ("divide",), _neutral(1, (1,))),
     Rule("x / 2^k => x * 2^-k", ("divide",), _divide_by_power_of_two),

@@ -181,7 +181,8 @@ def _with_registers(kernel: Kernel) -> list[Part] | None:
         joins = groups and not _is_part(stmt) and not _is_part(groups[-1][0])
         groups = [*groups[:-1], [*groups[-1], stmt]] if joins else [*groups, [stmt]]
     declares = [tuple(s.var for s in group if isinstance(s, Declare)) for group in groups]
-    changes, reads = [changed(Block(group)) for group in groups], [_reads(group) for group in groups]
+    changes = [changed(Block(group)) for group in groups]
+    reads = [_reads(group) for group in groups]
     kept: dict[Var, Buffer] = {}
     for k, own in enumerate(declares):
         others = [n for n in range(len(groups)) if n != k]

@@ -78,7 +78,8 @@ def resources(image: bytes) -> dict[str, Resources]:
     sections = [_Section(*row) for row in _SECTION.iter_unpack(image[start : start + count * entry])]
     by_name = {_text(image, sections[names], section.name): section for section in sections}
     attributes = dict(_attributes(image, by_name[".nv.info"])) if ".nv.info" in by_name else {}
-    table, system = by_name[".symtab"], _RESERVED if ".nv.shared.reserved.0" in by_name else 0
+    table = by_name[".symtab"]
+    system = _RESERVED if ".nv.shared.reserved.0" in by_name else 0
     found = {}
     for number, (at, size) in enumerate(_SYMBOL.iter_unpack(image[table.offset : table.offset + table.size])):
         if (registers := attributes.get((_REGCOUNT, number))) is not None:

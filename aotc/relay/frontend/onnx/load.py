@@ -100,7 +100,8 @@ class LoadedModel:
         path = self._external_path(entries.get("location", ""), what)
         with open_regular(path, "onnx-external-data") as file:
             try:
-                offset, size = int(entries.get("offset", 0)), os.fstat(file.fileno()).st_size
+                offset = int(entries.get("offset", 0))
+                size = os.fstat(file.fileno()).st_size
                 length = int(entries["length"]) if "length" in entries else size - offset
             except ValueError as error:
                 text = f"external data of {what}: the offset or the length that is stated is no number"
@@ -303,7 +304,8 @@ def check_graph(graph: GraphProto, source: str) -> None:
     """AotcError listing every tensor that is defined twice or used
     and never defined.
     """
-    problems, defined = Problems("onnx-node"), {v.name for v in graph.input} | fixed_names(graph)
+    problems = Problems("onnx-node")
+    defined = {v.name for v in graph.input} | fixed_names(graph)
     for what, values in (("input", graph.input), ("initializer", graph.initializer), ("output", graph.output)):
         for name, count in Counter(v.name for v in values).items():
             if count > 1:

@@ -122,7 +122,8 @@ class Node:
         """
         if parameter.name == "node":
             return self
-        value, wanted = self.attrs.get(parameter.name, parameter.default), parameter.annotation
+        value = self.attrs.get(parameter.name, parameter.default)
+        wanted = parameter.annotation
         if wanted == Axis:
             return g.axis(value, g.rank(self[0]))
         if wanted in (DType, Stated) and type(value) in (int, str) and (value or wanted is DType):

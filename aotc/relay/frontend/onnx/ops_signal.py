@@ -73,7 +73,8 @@ def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
 def _given(node: Node) -> tuple[list[float], list[int]]:
     """The factors and the sizes; one of them is empty."""
     newer = node.op_type != "Upsample" and node.since >= 11
-    factors, given = node.known(2 if newer else 1, "scales"), node.known(3, "sizes") if newer else None
+    factors = node.known(2 if newer else 1, "scales")
+    given = node.known(3, "sizes") if newer else None
     scales = [] if factors is None else [float(s) for s in factors.reshape(-1)]
     sizes = [] if given is None else [int(s) for s in given.reshape(-1)]
     require("onnx-resize", bool(scales) != bool(sizes), f"{node.op_type} needs either scales or sizes")

@@ -134,7 +134,8 @@ def _inputs(
                 users += [values[name]] if isinstance(values[name], Var) else []
                 continue
             tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
-            fits, text = isinstance(tensor, torch.Tensor), f"{spec.kind.name.lower()} {spec.target} is no tensor"
+            fits = isinstance(tensor, torch.Tensor)
+            text = f"{spec.kind.name.lower()} {spec.target} is no tensor"
             require("torch-inputs", fits, text)
             if id(tensor) not in shared:
                 constant = shared[id(tensor)] = Constant(array_of(tensor))

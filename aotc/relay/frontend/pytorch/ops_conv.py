@@ -66,7 +66,8 @@ _transposed = partial(_convolution, transposed=True)
 
 
 def _pool(kind: str, rank: int, x: Expr, kernel_size: Value, ceil_mode: bool = False, **options: Value) -> Expr:
-    include, divisor = options.pop("count_include_pad", True), options.pop("divisor_override", None)
+    include = options.pop("count_include_pad", True)
+    divisor = options.pop("divisor_override", None)
     window = _window(rank, kernel_size, **options)
     pool = partial(_batched, partial(windows.pool, kind), x, rank, window, ceil_mode=bool(ceil_mode))
     if kind == "max":

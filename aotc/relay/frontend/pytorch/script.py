@@ -126,7 +126,8 @@ class _Conversion:
         """Keep track of views, and write the result of an operator
         in place to what it changes.
         """
-        outputs, inputs = [v.debugName() for v in node.outputs()], [v.debugName() for v in node.inputs()]
+        outputs = [v.debugName() for v in node.outputs()]
+        inputs = [v.debugName() for v in node.inputs()]
         written = next((k for k, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write), None)
         if written is not None:
             target = inputs[written]

@@ -329,7 +329,8 @@ class _Strips:
         dtype, (_, rows), (_, columns) = first.c.dtype, first.row, first.column
         height = strip_rows(rows, columns, dtype.itemsize, builder.target)
         pitch = padded_pitch(columns, dtype.itemsize, builder.target)
-        keys, values = _Panels.of(builder, first, "keys"), _Panels.of(builder, chain.second, "values")
+        keys = _Panels.of(builder, first, "keys")
+        values = _Panels.of(builder, chain.second, "values")
         queries = builder.scratch("queries", dtype, height * first.inner[1], private=True)
         strip = weights = builder.scratch("strip", dtype, height * pitch, private=True)
         if chain.moved is not None:
@@ -366,7 +367,8 @@ class _Strips:
     def _pack(self, panels: _Panels) -> Stmt:
         """The second operand of a product, for one head, into its panels."""
         product, block = panels.product, panels.block
-        depth, side = product.inner[1], computed_lanes(self.builder.target, product.c.dtype)
+        depth = product.inner[1]
+        side = computed_lanes(self.builder.target, product.c.dtype)
         whole, left = divmod(product.column[1], block)
 
         def panel(number: Expr, width: int, known: Ranges) -> Stmt:
@@ -397,7 +399,8 @@ class _Strips:
         memory[chain.weights] = Slot(self.weights, place=place)
         gathered, depth = self._gather(cut), chain.first.inner[1]
         scores = self._multiply(self.keys, self.queries, depth, cut)
-        rows, made = self._rows(cut), self._multiply(self.values, self.weights, self.pitch, cut)
+        rows = self._rows(cut)
+        made = self._multiply(self.values, self.weights, self.pitch, cut)
         return Block((gathered, scores, rows, made))
 
     def _gather(self, cut: _Cut) -> Stmt:

@@ -70,7 +70,8 @@ def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
     """The program of a layer for a target."""
     plan = _Plan.of(layer, target)
     rows = layer.batch * layer.columns
-    gates, state = Scratch(layer.dtype, rows, private=True), Scratch(layer.dtype, layer.batch * layer.hidden)
+    gates = Scratch(layer.dtype, rows, private=True)
+    state = Scratch(layer.dtype, layer.batch * layer.hidden)
     products = Scratch(layer.dtype, 2 * plan.block * rows)
     return ExternProgram(lambda i, o, s: _Builder(plan, i, o, s).statement(), (gates, products, state))
 

@@ -302,7 +302,8 @@ def _nest(
     group, one = (const(0), thread) if tile.groups == 1 else (thread // tile.group, thread % tile.group)
     high, wide, summed = tile.elements()
     dtype, depth = tile.of(c.dtype), tile.depth
-    xs, ws = Buffer("xs", dtype, high, "shared", 16), Buffer("ws", dtype, wide, "shared", 16)
+    xs = Buffer("xs", dtype, high, "shared", 16)
+    ws = Buffer("ws", dtype, wide, "shared", 16)
     sums = Buffer("sums", c.dtype, summed, "shared", 16)
     x = Buffer("x", dtype, tile.height * depth // tile.threads, "stack", 16)
     w = Buffer("w", dtype, tile.width * depth // tile.threads, "stack", 16)

@@ -119,7 +119,8 @@ class Analysis:
 def analyse(c: te.Contraction) -> Analysis:
     """The dependences of a contraction."""
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
-    a, b = dimensions(c.a.shape, c.a_index, ranges), dimensions(c.b.shape, c.b_index, ranges)
+    a = dimensions(c.a.shape, c.a_index, ranges)
+    b = dimensions(c.b.shape, c.b_index, ranges)
     of_a, of_b = used(a), used(b)
     if not all(d.inside for d in b):
         raise Irregular("the weights are read out of range")

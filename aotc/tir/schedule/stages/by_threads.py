@@ -135,7 +135,8 @@ def _folded(long: Long, count: int, begin: Expr, end: Expr) -> Block:
     stmts: list[Stmt] = [For(lane, count, own, kind="independent")]
     groups = 1 << (count.bit_length() - 1) // 2
     if count > _PART:
-        fold, group = long.scratch(f"{acc.name}_fold", acc.dtype, groups, private=True), Var("a")
+        fold = long.scratch(f"{acc.name}_fold", acc.dtype, groups, private=True)
+        group = Var("a")
         combined = _combined(long.op, acc, part, group, count // groups, groups)
         stmts.append(For(group, groups, Block((*combined, Store(fold, group, acc))), kind="independent"))
         part, count = fold, groups

@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import accumulate
 from pathlib import Path
+from signal import strsignal
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -188,7 +189,8 @@ class _Check:
             if done.code == 0:
                 break
             last = int((done.output.split() or [b"%d" % first])[-1])
-            ends[names[last]] = f"it ends the program (exit code {done.code})"
+            signal = f", {strsignal(-done.code)}" if done.code < 0 else ""
+            ends[names[last]] = f"it ends the program (exit code {done.code}{signal})"
             with results.open("r+b") as file:
                 file.truncate(places[last + 1])
             first = last + 1
@@ -205,6 +207,8 @@ class _Check:
         if len(notes) > SHOWN_KERNELS:
             notes[SHOWN_KERNELS:] = [f"and {len(notes) - SHOWN_KERNELS} more"]
         hint = "take another compiler (--cc), or let it do less (--cflags=-O1, --cflags=-O0)"
+        if toolchain.cflags:
+            hint = f"leave {shlex.join(toolchain.cflags)} out; {hint}"
         return Diagnostic("compiler-check", text, notes=tuple(notes), hint=hint)
 
 

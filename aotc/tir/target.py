@@ -212,6 +212,8 @@ _INEXACT: Final = re.compile(
     r"|-f(no-honor-nans|no-honor-infinities|approx-func|single-precision-constant|fp-model=(fast|aggressive))"
     r"|-f(fp-contract=(?!off$).*|fp-eval-method=(?!source$).*)"
     r"|-fdenormal-fp-math(-f32)?=(?!ieee).*|-mfpmath=(?!sse$).*|-mdaz-ftz|-mrecip(=(?!none$).*)?|-mlow-precision-.*"
+    # what clang takes behind -Xclang and -mllvm
+    r"|-m?enable-(unsafe-fp-math|no-(infs|nans|signed-zeros)(-fp-math)?)|-mreassociate|-fp-contract=(?!off$).*"
 )
 
 

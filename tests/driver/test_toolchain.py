@@ -32,6 +32,7 @@ INEXACT = """
 -Ofast -ffast-math -funsafe-math-optimizations -ffinite-math-only -fassociative-math -freciprocal-math -fno-signed-zeros
 -mfpmath=387 -mfpmath=both -ffp-contract=fast -ffp-model=fast -ffp-eval-method=double -fno-honor-nans
 -fdenormal-fp-math=preserve-sign -mrecip -mrecip=all -mdaz-ftz
+-menable-unsafe-fp-math -mreassociate -enable-unsafe-fp-math -enable-no-nans-fp-math -fp-contract=fast
 """
 HARMLESS = "-O3 -fno-fast-math -fsigned-zeros -fno-trapping-math -mfpmath=sse -ffp-contract=off -mrecip=none"
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import fragments, numerics
+from aotc.tir import dots, fragments, numerics
 
 
 @frozen(kw_only=True)
@@ -203,6 +203,13 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
     )
 
 
+def _of_bytes() -> Iterator[Instruction]:
+    """Sums of products of bytes, for vectors."""
+    for name, takes, gives, meaning, call, function in dots.rows():
+        text = Text(call=call, dialects=("gnu-c",), function=function)
+        yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,))
+
+
 #: Threads of a device that go in step, those of a block from a multiple of this number on.
 WARP: Final = 32
 #: Functions of one float that libraries have.
@@ -226,6 +233,7 @@ _TABLE: Final = (
     *_matrices(DType("float16"), "f16"),
     *_matrices(DType("bfloat16"), "bf16"),
     *_matrices(DType("float32"), "tf32"),
+    *_of_bytes(),
     Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
 #: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.

@@ -289,12 +289,17 @@ def _is_of_vectors(call: Call) -> bool:
 
 
 def _by_halves(value: Expr, dtype: DType) -> Expr:
-    """Integers converted from each width to the next one: compilers make wider steps element by element."""
+    """Integers converted from each width to the next one: compilers make wider steps element by element.
+
+    There are instructions between bytes and 32 bits.
+    """
     if value.dtype.is_integer and not dtype.is_bool and not dtype.is_narrow_float:
+        if value.dtype.bits == 8 and dtype.bits >= 32:
+            value = cast(value, "int32")
         widest = dtype.bits // 2 if dtype.is_integer else 32
         while value.dtype.bits < widest:
             value = cast(value, f"int{value.dtype.bits * 2}")
-        while value.dtype.bits > 2 * dtype.bits:
+        while value.dtype.bits > max(2 * dtype.bits, 32):
             value = cast(value, f"int{value.dtype.bits // 2}")
     return cast(value, dtype)
 

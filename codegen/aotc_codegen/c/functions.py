@@ -36,6 +36,8 @@ def _define(scope: Scope, name: str, dtype: DType, lanes: int, fused: bool = Fal
         function = definition(name, dtype, fused)
         assert function is not None
         text = _text(scope, called, _of_lanes(function, lanes))
+        if lanes > 1:
+            text = scope.helpers.instructed(name, text, dtype, lanes)
         scope.helpers.definitions[called] = _half(scope, name, lanes, text) if dtype == HALF else text
     return called
 

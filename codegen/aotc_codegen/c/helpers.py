@@ -21,6 +21,7 @@ from string import Template
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
+from aotc_codegen.c import widths
 from aotc_codegen.c.ctypes import carrier, suffix
 from aotc_codegen.c.dialect import Dialect
 
@@ -136,7 +137,7 @@ _SCALARS: Final[Mapping[str, Row]] = {
 }
 
 #: Instructions of x86 as gcc calls them, by the helper and the type of lanes: features for vectors of 16 and 32 bytes,
-#: name, operands, and what follows them for 64 bytes, a mask of all lanes among it.
+#: name (a second one for 64 bytes), operands, and what follows them for 64 bytes, a mask of all lanes among it.
 _X86: Final[Mapping[str, tuple[str, ...]]] = {
     "fma float32": ("FMA FMA", "vfmaddps", "a, b, c", "-1, 4"),
     "fma float64": ("FMA FMA", "vfmaddpd", "a, b, c", "255, 4"),
@@ -151,23 +152,32 @@ _X86: Final[Mapping[str, tuple[str, ...]]] = {
     "maxc int32": ("SSE4_1 AVX2", "pmaxsd", "b, a", "a, 65535"),
     "minc uint32": ("SSE4_1 AVX2", "pminud", "($M)b, ($M)a", "($M)a, 65535"),
     "maxc uint32": ("SSE4_1 AVX2", "pmaxud", "($M)b, ($M)a", "($M)a, 65535"),
+    # what does not fit becomes the least integer
+    "to_i32 float32": ("SSE2 AVX", "cvttps2dq", "v", "($M)v, -1, 4"),
+    **{
+        f"{what} float{bits}": ("SSE4_1 AVX", f"round{kind} rndscale{kind}_mask", f"x, {code}", f"x, {mask}, 4")
+        for what, code in {"round_even": 8, "floor": 9, "ceil": 10, "trunc": 11}.items()
+        for bits, kind, mask in ((32, "ps", -1), (64, "pd", 255))
+    },
 }
 
 
 def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]:
     """What must be defined for an instruction on vectors of `size` bytes, and how it is called then."""
-    features, name, operands, masked = _X86[f"{what} {value}"]
+    features, names, operands, masked = _X86[f"{what} {value}"]
+    name, *longest = names.split()
     if what in ("fma", "sqrt"):
         yield "clang", f"elementwise_{what}({operands})"
         if size == 16:
             kind = "v4sf" if value == "float32" else "v2df"
             yield "aarch64", f"aarch64_{what}{kind}({operands})"
     if size == 64:
-        if what == "fma":
+        whole = longest[0] if longest else f"{name}512_mask"
+        if what in ("fma", "to_i32") or longest:
             # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
             unsigned = masked.replace("-1", "65535")
-            yield "AVX512F clang", f"ia32_{name}512_mask({operands}, {unsigned})"
-        yield "AVX512F", f"ia32_{name}512_mask({operands}, {masked})"
+            yield "AVX512F clang", f"ia32_{whole}({operands}, {unsigned})"
+        yield "AVX512F", f"ia32_{whole}({operands}, {masked})"
     elif size in (16, 32):
         width = 256 if size == 32 else 128 if name.startswith("p") else ""
         yield features.split()[size // 32], f"ia32_{name}{width}({operands})"
@@ -175,6 +185,7 @@ def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]
 
 def _instructed(what: str, plain: Definition, value: DType, lanes: int) -> Definition:
     """A function of vectors by an instruction of the processor where there is one, elsewhere by its plain text."""
+    made = "$M" if what == "to_i32" else "$vector"
     if f"{what} {value}" not in _X86:
         return plain
     text = ""
@@ -182,7 +193,7 @@ def _instructed(what: str, plain: Definition, value: DType, lanes: int) -> Defin
         builtin = f"__builtin_{call}"
         needs = [f"defined(__{f}__)" for f in features.split()]
         needs.append(f"AOTC_HAS({builtin.partition('(')[0]})")
-        text += f"#{'el' if text else ''}if {' && '.join(needs)}\n  return ($vector){builtin};\n"
+        text += f"#{'el' if text else ''}if {' && '.join(needs)}\n  return ({made}){builtin};\n"
     head, _, body = plain.text.partition("\n")
     return Definition(f"{head}\n{text}#else\n{body[:-2]}#endif\n}}\n" if text else plain.text, plain.uses)
 
@@ -272,6 +283,9 @@ def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     """The definition of a helper function for a dtype."""
     if what == "transpose":
         return Definition(_transpose(lanes))
+    if what in ("narrow", "widen"):
+        head = f"$inline {'$B' if what == 'narrow' else '$M32'} $name($vector v) {{\n"
+        return Definition(f"{head}{widths.conversion(what, lanes)}}}\n")
     if lanes > 1:
         return _instructed(what, _VECTORS[what], carrier(dtype), lanes)
     row = _SCALARS[what]
@@ -301,6 +315,11 @@ class Helpers:
             self.definitions[name] = Template(row.text).substitute(self._words(dtype) | vector, name=name, **names)
         return name
 
+    def instructed(self, what: str, text: str, dtype: DType, lanes: int) -> str:
+        """The definition of a function of vectors, by an instruction of the processor where there is one."""
+        made = _instructed(what, Definition(text), carrier(dtype), lanes)
+        return Template(made.text).substitute(self._vector_words(dtype, lanes))
+
     def add(self, name: str, text: str) -> None:
         """Use a function of an instruction's own, called `name` in its text."""
         self.definitions[name] = Template(text).substitute(self._words(DType("float32")))
@@ -329,6 +348,9 @@ class Helpers:
             "M32": name(DType("int32"), lanes),
             "M64": name(DType("int64"), lanes),
             "MU": name(DType("uint64"), lanes),
+            "B": name(DType("int8"), lanes),
+            "H": name(DType("int16"), lanes),
+            **widths.words(dtype),
             "lanes": lanes,
             "copies": ", ".join(["x"] * lanes),
         }

@@ -115,8 +115,20 @@ class Vectors:
             piece = self.helper(f"to_{suffix(DType(made))}", source, lanes, text)
             if dtype == made:
                 return piece
-            text = piece.text
+            text, source = piece.text, DType(made)
+        if source.is_integer and dtype.is_integer and (source.bits, dtype.bits) in ((32, 8), (8, 32)):
+            return self.resized(text, source, dtype, lanes)
         return Piece(self.converted(text, dtype, lanes), exact=narrow)
+
+    def resized(self, text: str, source: DType, dtype: DType, lanes: int) -> Piece:
+        """Bytes as integers of 32 bits, and back."""
+        for kind in ("int8", "int16", "int32"):
+            self.scope.vector(DType(kind), lanes)
+        what, made = ("narrow", "int8") if dtype.bits == 8 else ("widen", "int32")
+        if what == "narrow" and not source.is_signed:
+            source, text = DType("int32"), f"({self.scope.vector(DType('int32'), lanes)})({text})"
+        piece = self.helper(what, source, lanes, text)
+        return piece if dtype == made else Piece(f"({self.scope.vector(dtype, lanes)}){piece.text}", UNARY)
 
     # --- operations
 

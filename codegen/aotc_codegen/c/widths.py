@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversions between vectors of bytes and of int32, which GCC makes element by element.
+
+    conversion("narrow", 8)      # "#if ... defined(__AVX2__) ... vpshufb, vpermd ... #else <two steps> #endif"
+
+"narrow" keeps the low byte of each int32, as int8; "widen" takes int8 or uint8.  $B and $M32 are the vectors of bytes and
+of int32; a byte of int8 comes to the top of its int32 ($one, $other) and is shifted down ($down).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aotc.ir import DType
+
+_VECTORS: Final = """\
+  typedef char bytes __attribute__((__vector_size__(SIZE)));
+  typedef int words __attribute__((__vector_size__(SIZE)));
+  typedef long long longs __attribute__((__vector_size__(SIZE)));
+"""
+_NARROW_4: Final = """\
+#if GCC && defined(__SSSE3__)
+VECTORS16  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  return ($B)((words)__builtin_ia32_pshufb128((bytes)v, low))[0];
+#elif GCC && defined(__SSE2__)
+  typedef short halves __attribute__((__vector_size__(16)));
+VECTORS16  const halves h = __builtin_ia32_packssdw128((words)v & 255, (words)v & 255);
+  return ($B)((words)__builtin_ia32_packuswb128(h, h))[0];
+"""
+_NARROW_8: Final = """\
+#if GCC && defined(__AVX2__)
+VECTORS32  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+                     0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+  const words four = (words)__builtin_ia32_pshufb256((bytes)v, low);
+  return ($B)((longs)__builtin_ia32_permvarsi256(four, (words){0, 4, 1, 5, 2, 6, 3, 7}))[0];
+"""
+_NARROW_16: Final = """\
+#if GCC && defined(__AVX512F__)
+VECTORS16  return ($B)__builtin_ia32_pmovdb512_mask(v, (bytes){0}, -1);
+"""
+_WIDEN_4: Final = """\
+#if GCC && defined(__SSE4_1__)
+VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd128((bytes)(words){(int)v, 0, 0, 0});
+#elif GCC && __GNUC__ >= 12
+VECTORS16  const bytes from = (bytes)(words){(int)v, 0, 0, 0}, none = {0};
+  const bytes two = __builtin_shufflevector($one, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  return ($M32)__builtin_shufflevector($other, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23)$down;
+"""
+_WIDEN_8: Final = """\
+#if GCC && defined(__AVX2__)
+VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd256((bytes)(longs){(long long)v, 0});
+"""
+_WIDEN_16: Final = """\
+#if GCC && defined(__AVX512F__)
+VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}, -1);
+"""
+
+
+def _text(text: str) -> str:
+    for size in ("16", "32"):
+        text = text.replace(f"VECTORS{size}", _VECTORS.replace("SIZE", size))
+    return text.replace("GCC", "defined(__GNUC__) && !defined(__clang__)")
+
+
+_BY_LANES: Final = {
+    "narrow": {4: _text(_NARROW_4), 8: _text(_NARROW_8), 16: _text(_NARROW_16)},
+    "widen": {4: _text(_WIDEN_4), 8: _text(_WIDEN_8), 16: _text(_WIDEN_16)},
+}
+
+
+def words(dtype: DType) -> dict[str, str]:
+    """What placeholders stand for where a conversion takes `dtype`."""
+    if dtype.is_signed:
+        return {"kind": "sx", "one": "none, from", "other": "none, two", "down": " >> 24"}
+    return {"kind": "zx", "one": "from, none", "other": "two, none", "down": ""}
+
+
+def conversion(what: str, lanes: int) -> str:
+    """The lines of a function of a vector v."""
+    made = "B" if what == "narrow" else "M32"
+    steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${made});\n"
+    found = _BY_LANES[what].get(lanes)
+    return steps if found is None else f"{found}#else\n{steps}#endif\n"

@@ -46,7 +46,8 @@ class Instruction:
     """A row of the table.
 
     takes    the types of its operands: "float", "integer" or "number" for those of any one
-             type of that kind and any number of lanes, or a type such as "int32x16"
+             type of that kind and any number of lanes, a type such as "int32x16", or one with
+             any number of lanes, "int32*"
     gives    the type of the result; "" for that of the operands
     meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
     block    it makes a square block of memory of another one, instead of a value of values:
@@ -108,6 +109,8 @@ def split_type(text: str, lanes: int) -> tuple[DType, int]:
 
 
 def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
+    if wanted[-1] == "*":
+        return actual[0] == wanted[:-1]
     return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
 
 
@@ -162,6 +165,18 @@ template <int groups> $inline void aotc_wait() {
 }
 #endif
 """
+
+
+def _dot4(acc: Any, a: Any, b: Any) -> Any:
+    """Sums of four neighbouring products, added to integers that wrap around."""
+    products = a.astype(np.int32) * b.astype(np.int32)
+    return acc + products.reshape(-1, 4).sum(axis=1, dtype=np.int32)
+
+
+def _quarter(k: int, *vectors: Any) -> Any:
+    """A quarter of the elements of four vectors by turns."""
+    size = len(vectors[0])
+    return np.stack(vectors, axis=1).reshape(-1)[k * size : (k + 1) * size]
 
 
 def _said(name: str, call: str, function: str) -> Instruction:
@@ -225,6 +240,14 @@ _TABLE: Final = (
     *_rows("integer", "popcount clz"),
     *_rows("number", "abs"),
     *_rows("number number", "pow"),
+    # the greater or lesser of two numbers, the second one where neither is: as x86 has it
+    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: np.where(a > b, a, b)[()]),
+    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: np.where(a < b, a, b)[()]),
+    # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
+    *_rows("float float", "quantise_int8", gives="int8"),
+    *_rows("float float", "quantise_uint8", gives="uint8"),
+    Instruction(name="dot4", takes=("int32*", "uint8*", "int8*"), meaning=_dot4),
+    *(Instruction(name=f"quarter{k}", takes=("integer",) * 4, meaning=partial(_quarter, k)) for k in range(4)),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
     _said("wait", "aotc_wait<{0}>()", _WAIT),

@@ -180,7 +180,7 @@ def _function(name: str, dtype: DType, fused: bool) -> Callable[..., Any]:
     writer = _Writer(lazy=False)
     writer.formula(function)
     compute, carrier, convert = _loaded(writer, name), function.result.dtype, NAMESPACE["cast"]
-    if carrier == dtype:
+    if not dtype.is_narrow_float:
         return compute
     return lambda *args: convert(compute(*(convert(a, carrier.numpy) for a in args)), dtype.numpy)
 

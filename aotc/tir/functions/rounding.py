@@ -6,10 +6,11 @@ A float below 2^23 (2^52 in double) loses its fraction in the sum with that numb
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import Expr, as_expr, call, select
+from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, select
 
 _WHOLE: Final = {DType("float32"): 2.0**23, DType("float64"): 2.0**52}
 
@@ -47,3 +48,13 @@ def round_away(x: Expr) -> Expr:
     a = call("abs", x)
     t = _truncated(a)
     return call("copysign", select(a - t >= as_expr(0.5, x), t + 1.0, t), x)
+
+
+def _quantised(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
+    """The low byte of a sum with 1.5 * 2^23, whose last digit is 1."""
+    low = call("above", x, least - zero)
+    inside = call("below", low, (least + 255) - zero)
+    return cast(bitcast((inside + 12582912.0) + zero, "int32"), dtype)
+
+
+QUANTISE: Final = {f"quantise_{dtype}": partial(_quantised, dtype, least) for dtype, least in (("int8", -128), ("uint8", 0))}

@@ -61,6 +61,7 @@ ROUNDING: Final[Mapping[str, _Formula]] = {
 _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
     **{(name, "float64"): formula for name, formula in (*_DOUBLE.items(), *ROUNDING.items())},
+    **{(name, "float32"): formula for name, formula in rounding.QUANTISE.items()},
     **{("rsqrt", name): single.rsqrt for name in ("float32", "float64")},
     **{(f.__name__, str(d)): f for f in (integers.popcount, integers.clz) for d in DTYPES if d.is_integer},
 }

@@ -340,6 +340,8 @@ def _function(scope: Scope, expr: tir.Call) -> Piece:
         if name == "abs" and not dtype.is_signed:
             return _piece(scope, expr.args[0])
         return Piece(_wrapped(scope, dtype, f"{scope.helpers.use(name, dtype)}({args})"))
+    if name in ("above", "below"):
+        return Piece(f"{scope.helpers.use(name, carrier(dtype))}({args})")
     if name not in scope.dialect.functions:
         raise no_word(scope, name)
     function = scope.dialect.functions[name] + scope.dialect.ending(dtype)

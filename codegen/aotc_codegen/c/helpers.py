@@ -21,7 +21,7 @@ from string import Template
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc_codegen.c import widths
+from aotc_codegen.c import dots, widths
 from aotc_codegen.c.ctypes import carrier, suffix
 from aotc_codegen.c.dialect import Dialect
 
@@ -108,6 +108,8 @@ _SCALARS: Final[Mapping[str, Row]] = {
     "bits64": _reinterpretation("64", "uint64_t", "double"),
     **_extremes("max", ">"),
     **_extremes("min", "<"),
+    "above": _row("return a > b ? a : b;"),
+    "below": _row("return a < b ? a : b;"),
     "truncdiv": _row(f"{_GUARD}return ($T)(a / b);", unsigned=_DIVIDE),
     "floordiv": _row(f"{_GUARD}return ($T)({_BELOW});", unsigned=_DIVIDE),
     "truncmod": _row("if (b == 0 || b == -1) return 0;\n  return ($T)(a % b);", unsigned=_REMAINDER),
@@ -146,6 +148,8 @@ _X86: Final[Mapping[str, tuple[str, ...]]] = {
     # of two zeros, or with NaN, these give their second operand
     "minc float32": ("SSE2 AVX", "minps", "b, a", "a, -1, 4"),
     "maxc float32": ("SSE2 AVX", "maxps", "b, a", "a, -1, 4"),
+    "below float32": ("SSE2 AVX", "minps", "a, b", "b, -1, 4"),
+    "above float32": ("SSE2 AVX", "maxps", "a, b", "b, -1, 4"),
     "minc float64": ("SSE2 AVX", "minpd", "b, a", "a, 255, 4"),
     "maxc float64": ("SSE2 AVX", "maxpd", "b, a", "a, 255, 4"),
     "minc int32": ("SSE4_1 AVX2", "pminsd", "b, a", "a, 65535"),
@@ -227,6 +231,8 @@ _VECTORS: Final[Mapping[str, Definition]] = {
     ),
     **_vector_extremes("max", ">"),
     **_vector_extremes("min", "<"),
+    "above": function("return $blend(($M)(a > b), a, b);", "$vector a, $vector b", "$vector", "blend"),
+    "below": function("return $blend(($M)(a < b), a, b);", "$vector a, $vector b", "$vector", "blend"),
     "abs": function("return ($vector)(($M)a & INT${W}_MAX);", "$vector a", "$vector"),
     "copysign": function(
         "return ($vector)((($M)a & INT${W}_MAX) | (($M)b & INT${W}_MIN));", "$vector a, $vector b", "$vector"
@@ -286,6 +292,12 @@ def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     if what in ("narrow", "widen"):
         head = f"$inline {'$B' if what == 'narrow' else '$M32'} $name($vector v) {{\n"
         return Definition(f"{head}{widths.conversion(what, lanes)}}}\n")
+    if what == "dot4":
+        head = "$inline $vector $name($vector acc, $U4 a, $B4 b) {\n"
+        return Definition(f"{head}{dots.dot4(lanes)}}}\n")
+    if what.startswith("quarter"):
+        head = "$inline $vector $name($vector a, $vector b, $vector c, $vector d) {\n"
+        return Definition(f"{head}{dots.quarter(int(what[-1]), lanes)}}}\n")
     if lanes > 1:
         return _instructed(what, _VECTORS[what], carrier(dtype), lanes)
     row = _SCALARS[what]
@@ -349,6 +361,8 @@ class Helpers:
             "M64": name(DType("int64"), lanes),
             "MU": name(DType("uint64"), lanes),
             "B": name(DType("int8"), lanes),
+            "B4": name(DType("int8"), 4 * lanes),
+            "U4": name(DType("uint8"), 4 * lanes),
             "H": name(DType("int16"), lanes),
             **widths.words(dtype),
             "lanes": lanes,

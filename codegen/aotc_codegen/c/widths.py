@@ -13,11 +13,7 @@ from typing import Final
 
 from aotc.ir import DType
 
-_VECTORS: Final = """\
-  typedef char bytes __attribute__((__vector_size__(SIZE)));
-  typedef int words __attribute__((__vector_size__(SIZE)));
-  typedef long long longs __attribute__((__vector_size__(SIZE)));
-"""
+_TYPES: Final = {"bytes": "char", "words": "int", "longs": "long long"}
 _NARROW_4: Final = """\
 #if GCC && defined(__SSSE3__)
 VECTORS16  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
@@ -58,10 +54,13 @@ VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}
 
 def _text(text: str) -> str:
     for size in ("16", "32"):
-        text = text.replace(f"VECTORS{size}", _VECTORS.replace("SIZE", size))
+        used = {name: kind for name, kind in _TYPES.items() if f"{name})" in text or f"{name} " in text}
+        lines = (f"  typedef {kind} {name} __attribute__((__vector_size__({size})));\n" for name, kind in used.items())
+        text = text.replace(f"VECTORS{size}", "".join(lines))
     return text.replace("GCC", "defined(__GNUC__) && !defined(__clang__)")
 
 
+#: By what they do, and how many lanes.
 _BY_LANES: Final = {
     "narrow": {4: _text(_NARROW_4), 8: _text(_NARROW_8), 16: _text(_NARROW_16)},
     "widen": {4: _text(_WIDEN_4), 8: _text(_WIDEN_8), 16: _text(_WIDEN_16)},

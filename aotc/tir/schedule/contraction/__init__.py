@@ -19,6 +19,7 @@ The way of a contraction:
 
     space                 its axes, and the operands' indices as sums of terms
     by_lanes, by_pixels   tiles with vectors of weights, and with vectors of data
+    by_taps               depthwise convolutions of bytes, four taps at a time
     segments, staging     how an axis is cut into tiles; how an operand is copied, with its border, for vectors
     candidate, cost       partial sums, scratch, cycles: a tiling completed and compared
     choice                the cheapest tiling, or the one that a measurement names
@@ -42,6 +43,7 @@ from aotc.tir import Buffer, Target, te
 from aotc.tir.schedule.contraction import naive
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
 from aotc.tir.schedule.contraction.by_pixels import by_pixels
+from aotc.tir.schedule.contraction.by_taps import by_taps
 from aotc.tir.schedule.contraction.by_warps import by_warps
 from aotc.tir.schedule.contraction.candidate import Candidate, Request
 from aotc.tir.schedule.contraction.choice import choose
@@ -80,5 +82,5 @@ def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: 
             found += by_lanes(Request(*in_groups(c), a, b, store, target, lanes))
     with suppress(Irregular):
         request = Request(analyse(c), None, a, b, store, target, lanes)
-        found += [*by_lanes(request), *by_pixels(request)]
+        found += [*by_lanes(request), *by_pixels(request), *by_taps(request)]
     return found

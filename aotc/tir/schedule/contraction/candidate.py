@@ -101,17 +101,22 @@ class Request:
 
 @frozen(eq=False)
 class Candidate:
-    """A tiling, the scratch it needs, its estimated cost in cycles, and its parameters as a name."""
+    """A tiling, the scratch it needs, its estimated cost in cycles, and its parameters as a name.
+
+    others   further ones, for what is left of the output
+    """
 
     tiling: Tiling
     workspace: tuple[Buffer, ...]
     cost: float
     name: str
+    others: tuple[Candidate, ...] = ()
 
     def nest(self) -> ContractionNest:
         """The statements."""
-        stmt, stack = tiled_nest(self.tiling)
-        return ContractionNest(stmt, stack, self.workspace)
+        parts = [tiled_nest(one.tiling) for one in (self, *self.others)]
+        stack = tuple(buffer for _, buffers in parts for buffer in buffers)
+        return ContractionNest(Block(stmt for stmt, _ in parts), stack, self.workspace)
 
 
 def candidate(

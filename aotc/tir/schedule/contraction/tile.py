@@ -79,7 +79,8 @@ def _tile(tile: Tile, spill: Spill) -> Stmt:
         for name in ("", *"bcdefgh")[: tile.tiling.reduction.splits]
     ]
     zeros = (Declare(split[pair], made.zero) for pair in pairs for split in accs)
-    return Block((*zeros, _accumulated(tile, accs), *finished_tile(tile, accs, spill)))
+    accumulate = tile.tiling.accumulate or _accumulated
+    return Block((*zeros, accumulate(tile, accs), *finished_tile(tile, accs, spill)))
 
 
 def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
@@ -144,12 +145,12 @@ def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
     others = {var for var, _ in reduction.taps} - {tap}
     if any(dim.variables & others for dim in dims):
         return [range(k, k + 1) for k in range(extent)]
-    alike = groupby(range(extent), lambda k: [_present(tile, y, {tap: k}, dims) for y in tile.ys])
+    alike = groupby(range(extent), lambda k: [is_present(tile, y, {tap: k}, dims) for y in tile.ys])
     runs = [list(run) for _, run in alike]
     return [range(run[0], run[-1] + 1) for run in runs]
 
 
-def _present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:
+def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:
     """Whether products are inside the data in some dimensions; equal for all tiles of a segment."""
     at: dict[Expr, int] = {axis.var: tile.segments[axis].begin + offset for axis, offset in y.items()}
     at.update(taps.items())
@@ -163,7 +164,7 @@ def _updates(tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool
     first = {var: run.start for var, run in taps.items()}
     present: dict[int, Mapping[TileAxis, int] | None] = {}
     for j, y in enumerate(tile.ys):
-        here = inside and _present(tile, y, first, reduction.borders)
+        here = inside and is_present(tile, y, first, reduction.borders)
         if here or tile.tiling.product.fill:
             present[j] = y if here else None
     fixed = {var: run.start for var, run in taps.items() if len(run) == 1}

@@ -12,9 +12,10 @@ Tiling
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from itertools import product
+from typing import Any
 
 from aotc.ir import DType, frozen
 from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, call, cast, substitute, te
@@ -128,13 +129,17 @@ class Output:
 
 @frozen(eq=False)
 class Tiling:
-    """A tiled contraction; `copies` go inside the loop over an axis's tiles (None: before all loops)."""
+    """A tiled contraction; `copies` go inside the loop over an axis's tiles (None: before all loops).
+
+    accumulate   how a tile adds up its products, if not one step after the other
+    """
 
     levels: Sequence[TileAxis]
     product: Product
     reduction: Reduction
     output: Output
     copies: Mapping[TileAxis | None, CopyFn] = field(default_factory=dict)
+    accumulate: Callable[[Tile, Any], Stmt] | None = None
 
     @property
     def tiled(self) -> list[TileAxis]:

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tilings of depthwise convolutions of bytes with the channels last, four taps at a time.  A Request in, candidates out.
+
+A column of taps is four vectors of neighbouring channels, zeros where it is shorter.  Brought side by side byte by byte,
+each quarter of it is an operand of sums of four products, for all positions that it belongs to:
+
+    for 64 channels: for 8 columns: for column of taps: q = quarters of 3 rows and zeros;
+        for k in 0..4: acc[k][j] = dot4(acc[k][j], q[k], weights[column - j][k]) ...
+
+Weights are brought into this order once for each tile of channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Final, TypeAlias
+
+from aotc.ir import frozen
+from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, call, substitute, te
+from aotc.tir.expr import Const, private_buffer
+from aotc.tir.schedule.contraction import segments
+from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
+from aotc.tir.schedule.contraction.epilogue import Accumulators
+from aotc.tir.schedule.contraction.segments import BorderSignature, Segment, TileAxis
+from aotc.tir.schedule.contraction.space import Irregular, Operand, Split, flat, independent, used
+from aotc.tir.schedule.contraction.tile import is_present
+from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tile, Tiling
+from aotc.tir.simplify import simplify
+from aotc.tir.stmt import Assign, kept
+
+#: Taps that are multiplied at once.
+GROUP: Final = 4
+#: Columns of tiles.
+COLUMNS: Final = (8, 4)
+#: Bytes of the shortest vectors.
+LEAST: Final = 16
+_TYPES: Final = ("int32", "uint8", "int8")
+#: What the reduction axes are at a tap.
+_Tap: TypeAlias = Mapping[Var, int]
+
+
+def by_taps(req: Request) -> Iterator[Candidate]:
+    """Tilings along the channels, if they are the last axis of data and weights."""
+    c = req.c
+    if (c.dtype, req.a.dtype, req.b.dtype) == _TYPES and req.lanes > 1 and not c.block:
+        yield from attempts(_candidate, req, ((columns,) for columns in COLUMNS))
+
+
+def _candidate(req: Request, columns: int) -> Candidate:
+    """Tiles of so many columns, of channels in vectors of each length that fits the rest of them."""
+    axis = req.c.axes[-1]
+    found: list[Candidate] = []
+    begin, width = 0, req.target.vector_bytes
+    while begin < axis[1]:
+        if width < LEAST:
+            raise Irregular("channels that do not fill vectors")
+        if count := (axis[1] - begin) // width:
+            found.append(_part(req, columns, Segment(begin, count, width, tuple(range(0, width, width // GROUP)))))
+            begin += count * width
+        width //= 2
+    first, *others = found
+    scratch = tuple(buffer for one in found for buffer in one.workspace)
+    return replace(first, workspace=scratch, cost=sum(one.cost for one in found), others=tuple(others))
+
+
+def _part(req: Request, columns: int, channels: Segment) -> Candidate:
+    """Tiles of some of the channels."""
+    axis = req.c.axes[-1]
+    split = Split.of(req.analysis, axis, channels.size)
+    if any(flat(dims).coefficient(split.lane) != 1 for dims in (split.a, split.b)) or not req.analysis.pixel:
+        raise Irregular("channels that do not lie side by side")
+    open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables]
+    places = used(open_dims) & req.pixel_vars
+    taps = [(v, n) for v, n in req.c.reduce_axes if n > 1]
+    if not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
+        raise Irregular("borders that are not known when a tile is written")
+    lane = TileAxis(axis[0], axis[1], (channels,), "x", channels.size // GROUP, split.names)
+    column = req.analysis.pixel[-1][0]
+    inner: list[TileAxis] = []
+    for var, extent in req.analysis.pixel:
+        if var not in places and var is not column:
+            inner.append(segments.single(var, extent))
+            continue
+        signature = BorderSignature.of(open_dims, var, req.c.reduce_axes)
+        found = segments.bordered_segments(extent, columns if var is column else 1, signature)
+        inner.append(TileAxis(var, extent, found, "y"))
+    along = {v for d in split.a if column in d.variables for v in d.variables}
+    across = [a for a in taps if a[0] not in along] or taps
+    columns_of = _Columns(
+        split,
+        Operand(req.a, flat(split.a).expr()),
+        Operand(req.b, flat(split.b).expr()),
+        [dict.fromkeys((v for v, _ in req.c.reduce_axes), 0) | tap for tap in _taps(across)],
+        _taps([a for a in taps if a not in across]),
+        private_buffer("taps", req.b.dtype, 0),
+        req.c.fill,
+    )
+    made = replace(columns_of, panel=private_buffer("taps", req.b.dtype, columns_of.size))
+    tiling = Tiling(
+        [*req.around(axis), lane, *sorted(inner, key=lambda a: a.var is column)],
+        Product(Operand(made.panel, as_expr(0)), made.a, req.c.dtype, lane.lanes, True, req.c.fill),
+        Reduction((), (), req.c.reduce_axes, open_dims),
+        Output(req.c.axes, req.store, {}),
+        {lane: made.copy},
+        made.accumulated,
+    )
+    return Candidate(tiling, (made.panel,), made.cost(tiling, req), req.name("taps", axis, columns=columns))
+
+
+def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
+    return [dict(zip([v for v, _ in axes], at, strict=True)) for at in product(*(range(n) for _, n in axes))]
+
+
+@frozen(eq=False)
+class _Columns:
+    """Columns of taps of a vector of channels.
+
+    a, b     the operands
+    across   the taps of a column; `along` are those that tell columns apart
+    panel    the weights in the order in which they are multiplied
+    """
+
+    split: Split
+    a: Operand
+    b: Operand
+    across: Sequence[_Tap]
+    along: Sequence[_Tap]
+    panel: Buffer
+    fill: int
+
+    @property
+    def groups(self) -> list[Sequence[_Tap]]:
+        return [self.across[k : k + GROUP] for k in range(0, len(self.across), GROUP)]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the weights."""
+        return len(self.along) * len(self.groups) * GROUP * self.split.size
+
+    def copy(self, names: Mapping[Var, Expr]) -> Stmt:
+        """Fills the panel for a tile of channels."""
+        stmts: list[Stmt] = []
+        for number, (column, group) in enumerate(product(self.along, self.groups)):
+            places = [_place(self.b, {**names, **tap, **column}) for tap in group]
+            for k, value in enumerate(self.quarters(self.b, places, 0, stmts)):
+                stmts.append(Store(self.panel, as_expr((number * GROUP + k) * self.split.size), value))
+        return Block(stmts)
+
+    def quarters(self, operand: Operand, places: Sequence[Expr | None], fill: int, stmts: list[Stmt]) -> list[Expr]:
+        """Vectors from up to four places, brought side by side; `fill` where a place is none."""
+        size, dtype = self.split.size, operand.buffer.dtype
+        none = Const(0, dtype, size)
+        rows: list[Expr] = [
+            Const(fill, dtype, size) if place is None else kept("row", Load(operand.buffer, place, size), stmts)
+            for place in places
+        ]
+        rows += [none] * (GROUP - len(rows))
+        return [kept("quarter", call(f"quarter{k}", *rows), stmts) for k in range(GROUP)]
+
+    def accumulated(self, tile: Tile, accs: Accumulators) -> Stmt:
+        """The products of a tile, column by column."""
+        users: dict[tuple[Expr | None, ...], list[tuple[int, int]]] = {}
+        for (j, y), column in product(enumerate(tile.ys), enumerate(self.along)):
+            for g, group in enumerate(self.groups):
+                places = tuple(self.place(tile, y, {**tap, **column[1]}) for tap in group)
+                users.setdefault(places, []).append((j, column[0] * len(self.groups) + g))
+        stmts: list[Stmt] = []
+        for places, found in users.items():
+            if not self.fill and not any(places):
+                continue
+            values = self.quarters(self.a, places, self.fill, stmts)
+            for (j, number), (k, value) in product(found, enumerate(values)):
+                acc = accs[0][k, j]
+                weights = Load(self.panel, as_expr((number * GROUP + k) * self.split.size), self.split.size)
+                stmts.append(Assign(acc, call("dot4", acc, value, weights)))
+        return Block(stmts)
+
+    def place(self, tile: Tile, y: Mapping[TileAxis, int], tap: _Tap) -> Expr | None:
+        """Where the data of a tap of a position begins, None outside of it."""
+        if not is_present(tile, y, tap, tile.tiling.reduction.borders):
+            return None
+        return _place(self.a, {**tile.names(tile.xs[0], y), **tap})
+
+    def cost(self, tiling: Tiling, req: Request) -> float:
+        """Cycles: of shuffles, of products, of finished vectors."""
+        columns = tiling.levels[-1].segments[0].size
+        distinct = min(columns * len(self.along), columns + len(self.along) - 1)
+        shuffles = 3 * GROUP * len(self.groups) * distinct
+        products = 2 * GROUP * len(self.groups) * len(self.along) * columns
+        finish = GROUP * columns * req.target.tiles.finish_vector
+        return math.prod(axis.trips for axis in tiling.levels) * ((shuffles + products) / 2 + finish)
+
+
+def _place(operand: Operand, names: Mapping[Var, Expr | int]) -> Expr:
+    values = {var: as_expr(value) for var, value in names.items()}
+    return simplify(substitute(operand.flat, values), {})

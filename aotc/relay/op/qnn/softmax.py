@@ -24,7 +24,7 @@ from aotc.relay.op.samples import exact, random_array
 class QuantisedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / output_scale / total) + output_zero_point saturated, in float32: e are exponentials, as large as
+    round_even(e / total / output_scale) + output_zero_point saturated, in float32: e are exponentials, as large as
     their sum allows, which is taken in order.
     """
 
@@ -61,7 +61,7 @@ def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
     terms = exponentials[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
     total = np.cumsum(terms, a.axis, np.float32).take([-1] if x.shape[a.axis] else [], a.axis)
     factor = np.float32(1) / so.astype(np.float32).reshape(())
-    return numbers.stored(np.rint(terms * factor / total), zo, None, DType.of(x))
+    return numbers.stored(np.rint(terms / total * factor), zo, None, DType.of(x))
 
 
 def _exponentials(s: Expr, room: float) -> Expr:
@@ -84,7 +84,7 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
     factor = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
-    y = binary.divide(binary.multiply(terms, factor), total)
+    y = binary.multiply(binary.divide(terms, total), factor)
     return numbers.saturated(numbers.rounded(y), zo, None, ty.dtype)
 
 

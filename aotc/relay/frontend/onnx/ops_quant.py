@@ -421,32 +421,32 @@ def _q_attention(*, num_heads: int, unidirectional: bool = False, scale: float =
         key, value = (g.concat([element(past, 0, k), new], 2) for k, new in enumerate((key, value)))
     scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
     scores = g.mul(scores, scale or 1 / math.sqrt(size))
-    hidden = _hidden(node, unidirectional, (batch, steps, g.dim(key, 2)))
+    positions = g.dim(key, 2)
+    hidden = _hidden(node, batch, positions)
     if hidden is not None:
         scores = g.add(scores, g.mul(g.cast(hidden, _FLOAT), given.get("mask_filter_value", -10000.0)))
+    if unidirectional:
+        later = np.arange(positions) > np.arange(steps)[:, None] + positions - steps
+        scores = g.where(g.constant(later), float(_FLOAT.min), scores)
     mixed = matmul(g.op("nn.softmax", scores, axis=-1), value)
     y = g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, num_heads * size))
     return [y, g.stack([key, value], 0)]
 
 
-def _hidden(node: Node, causal: bool, sizes: tuple[int, int, int]) -> Maybe:
-    """Where attention must not look (batch, 1, steps, positions);
-    None where it may look everywhere.
+def _hidden(node: Node, batch: int, count: int) -> Maybe:
+    """Where attention must not look, as it meets (batch, heads,
+    steps, positions); None where it may look everywhere.
     """
-    batch, steps, count = sizes
-    mask, hidden = node.optional(5), None
-    if mask is not None and g.dims(mask) == (batch, count):
-        hidden = g.reshape(g.equal(mask, 0), (batch, 1, 1, count))
-    elif mask is not None and g.dims(mask) == (batch,):
-        beyond = g.op("greater_equal", g.iota(count, "int32"), g.reshape(mask, (batch, 1)))
-        hidden = g.reshape(beyond, (batch, 1, 1, count))
-    elif mask is not None:
+    mask = node.optional(5)
+    if mask is None:
+        return None
+    if g.dims(mask) == (batch, count):
+        hidden = g.equal(mask, 0)
+    elif g.dims(mask) == (batch,):
+        hidden = g.op("greater_equal", g.iota(count, "int32"), g.reshape(mask, (batch, 1)))
+    else:
         raise AotcError("onnx-quant", f"a mask of shape {g.dims(mask)} is not supported")
-    if not causal:
-        return hidden
-    later = np.arange(count) > np.arange(steps)[:, None] + count - steps
-    ahead = g.constant(later.reshape(1, 1, steps, count))
-    return ahead if hidden is None else g.op("logical_or", hidden, ahead)
+    return g.reshape(hidden, (batch, 1, 1, count))
 
 
 OPS: Table = {

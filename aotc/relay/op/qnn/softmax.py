@@ -24,7 +24,7 @@ from aotc.relay.op.samples import exact, random_array
 class QuantisedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e * floor(1 / output_scale) / total) + output_zero_point saturated, in float32, as in ONNX Runtime: e are
+    round_even(e / total * floor(1 / output_scale)) + output_zero_point saturated, in float32, as in ONNX Runtime: e are
     exponentials, as large as their sum allows, and the sum is taken in order.
     """
 
@@ -34,8 +34,6 @@ class QuantisedSoftmaxAttrs(Attrs):
 _EVERY = np.arange(256, dtype=np.float64) - 255
 #: What sums of exponentials stay below the greatest float32 by, as a logarithm.
 _RESERVE = 5.0
-#: Both sides of the quotient are made smaller by this, so that products with many steps stay finite; no bit changes.
-_DOWN = np.float32(2.0**-32)
 
 
 def _room(count: int) -> float:
@@ -62,8 +60,8 @@ def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
     wide = x.astype(np.int32)
     terms = exponentials[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
     total = np.cumsum(terms, a.axis, np.float32).take([-1] if x.shape[a.axis] else [], a.axis)
-    factor = np.floor(np.float32(1) / so.astype(np.float32).reshape(())) * _DOWN
-    return numbers.stored(np.rint(terms * factor / (total * _DOWN)), zo, None, DType.of(x))
+    factor = np.floor(np.float32(1) / so.astype(np.float32).reshape(()))
+    return numbers.stored(np.rint(terms / total * factor), zo, None, DType.of(x))
 
 
 def _exponentials(s: Expr, room: float) -> Expr:
@@ -86,9 +84,7 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
     inverse = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
-    down = numbers.constant(_DOWN, "float32")
-    factor = made(binary.multiply, made(elementwise.floor, inverse), down)
-    y = binary.divide(binary.multiply(terms, factor), binary.multiply(total, down))
+    y = binary.multiply(binary.divide(terms, total), made(elementwise.floor, inverse))
     return numbers.saturated(numbers.rounded(y), zo, None, ty.dtype)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary, elementwise
 from aotc.relay.op.opdef import Array, OpDef, Samples
@@ -53,7 +53,6 @@ class ProductAttrs(Attrs):
 def _infer(a: Any, types: Types) -> Type:
     x, y = numbers.quantised(types[0], "lhs"), numbers.quantised(types[1], "rhs")
     require_same_dtype(x, y)
-    require("dtype", x.dtype.bits <= 16, lambda: f"lhs must have at most 16 bits, got {x}")
     numbers.check_pairs(types[2:4], x, a.lhs_axis, *_LEFT)
     numbers.check_pairs(types[4:6], y, a.rhs_axis, *_RIGHT)
     numbers.check_pairs(types[6:8], x, None, *_RESULT)

@@ -119,7 +119,7 @@ class DequantizeAttrs(Attrs):
 
 
 def _dequantize_infer(a: DequantizeAttrs, types: Types) -> Type:
-    data = numbers.quantised(types[0])
+    data = numbers.quantised(types[0], bits=32)
     numbers.check_pairs(types[1:], data, a.axis, *_FROM)
     result = DType(a.out_dtype)
     require("dtype", result.is_float, f"data type {result} is not a float type")
@@ -189,8 +189,7 @@ _ROUNDINGS = ("None", *ROUNDINGS, "FLOAT_EVEN")
 
 
 def _requantize_infer(a: RequantizeAttrs, types: Types) -> Type:
-    data = numbers.quantised(types[0])
-    require("dtype", data.dtype.bits <= 32, lambda: f"data must have at most 32 bits, got {data}")
+    data = numbers.quantised(types[0], bits=32)
     numbers.check_pairs(types[1:3], data, a.axis, *_FROM)
     numbers.check_pairs(types[3:5], data, a.axis, *_ONTO)
     require_known("qnn.rounding", "rounding", a.rounding, _ROUNDINGS)

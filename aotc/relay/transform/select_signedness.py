@@ -27,6 +27,8 @@ from aotc.tir import C, Target
 #: Turning over the highest bit adds it, or takes it off.
 _BIT: Final = 0x80
 _OTHER: Final = {"uint8": "int8", "int8": "uint8"}
+#: Operators that round before they add the zero point, or do not round: their results move with it.
+_MOVES: Final = "quantize dequantize requantize concatenate softmax sigmoid tanh exp sqrt rsqrt erf log abs leaky_relu"
 #: What the zero point of a tensor is called.
 _POINTS: Final = {
     "data": ("input_zero_point",),
@@ -124,6 +126,8 @@ class _Select(GraphMutator):
     def _quantised(self, node: Call) -> Expr | None:
         """A quantised operator on tensors in the wanted type; None where nothing of it changes."""
         op, args = op_of(node), list(node.args)
+        if not op.is_contraction and op.name.removeprefix("qnn.") not in _MOVES.split():
+            return None
         names = [a.name for a in op.args]
         point = {name: k for k, name in enumerate(names) if name.endswith("zero_point")}
         own = _RESULT in point and self.is_source(node)
@@ -146,6 +150,8 @@ class _Select(GraphMutator):
         """Tensors put together, by qnn.concatenate or as they are."""
         parts, *points = node.args
         assert isinstance(parts, Tuple)
+        if op_of(node).name.removeprefix("qnn.") not in ("concatenate", "stack"):
+            return None
         if not self.is_source(node) or not any(f in self.other for f in parts.fields):
             return None
         data = Tuple([self.turned(f) for f in parts.fields])

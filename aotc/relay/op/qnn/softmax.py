@@ -24,8 +24,8 @@ from aotc.relay.op.samples import exact, random_array
 class QuantisedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / output_scale / total) + output_zero_point saturated, in float32: e are exponentials, as large as
-    their sum allows, which is taken in order.
+    round_even(e * floor(1 / output_scale) / total) + output_zero_point saturated, in float32: e are exponentials, as
+    large as their sum allows, which is taken in order.
     """
 
     axis: int = -1
@@ -60,7 +60,7 @@ def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
     wide = x.astype(np.int32)
     terms = exponentials[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
     total = np.cumsum(terms, a.axis, np.float32).take([-1] if x.shape[a.axis] else [], a.axis)
-    factor = np.float32(1) / so.astype(np.float32).reshape(())
+    factor = np.floor(np.float32(1) / so.astype(np.float32).reshape(()))
     return numbers.stored(np.rint(terms * factor / total), zo, None, DType.of(x))
 
 
@@ -83,13 +83,14 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     terms = index.take(_exponentials(s, _room(count)), place, axis=0)
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
-    factor = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
+    quotient = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
+    factor = made(elementwise.floor, quotient)
     y = binary.divide(binary.multiply(terms, factor), total)
     return numbers.saturated(numbers.rounded(y), zo, None, ty.dtype)
 
 
 def _samples() -> Samples:
-    pair = (scale.scale_array(0.1), scale.zero_array(3), scale.scale_array(1 / 256))
+    pair = (scale.scale_array(0.1), scale.zero_array(3), scale.scale_array(1 / 255))
     for shape, axis in (((3, 7), -1), ((2, 5, 3), 1), ((1, 40), 1)):
         for dtype, zero in (("uint8", 0), ("int8", -128)):
             a = QuantisedSoftmaxAttrs(axis=axis)

@@ -71,7 +71,8 @@ class _Unsigned(GraphMutator):
         if tensor_type_of(node).dtype != "int8" or zero is None or zero.size != 1 or len(after) != 1:
             return False
         other = op_call(after[0], _DEQUANTIZE)
-        same = other is not None and np.array_equal(known(other.args[2]), zero)
+        back = None if other is None else known(other.args[2])
+        same = back is not None and np.array_equal(back, zero)
         return same and len(self.uses.get(after[0], [])) == 1
 
 
@@ -183,17 +184,14 @@ def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftR
     for function in typed(module).functions.values():
         absorb = _Absorb(chosen)
         result = absorb.visit_function(chosen.prepared(function))
-        for node in post_order(result):
-            reason = _left(node, absorb)
-            if reason:
-                rows.append(LeftReal(node, reason))
+        found = (op_call(node) for node in post_order(result))
+        rows += [LeftReal(node, reason) for node in found if node and (reason := _left(node, absorb))]
     return rows
 
 
-def _left(node: Expr, absorb: _Absorb) -> str:
-    """Why a node stays on real numbers; "" for what does not, or has nothing to do with integers."""
-    inner = op_call(node)
-    if inner is None or op_of(inner).name.startswith("qnn."):
+def _left(node: Call, absorb: _Absorb) -> str:
+    """Why a call stays on real numbers; "" for what does not, or has nothing to do with integers."""
+    if op_of(node).name.startswith("qnn."):
         return ""
-    beside = any(is_call(a, _DEQUANTIZE) for a in inner.args)
-    return absorb.left.get(inner, _BESIDE if beside else "")
+    beside = any(is_call(a, _DEQUANTIZE) for a in node.args)
+    return absorb.left.get(node, _BESIDE if beside else "")

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType, Quantised, TensorType, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, op_of, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, item_of, op_of, tensor_type_of
 from aotc.relay.op.binary import add, bitwise_xor
 from aotc.relay.op.cast import cast
 from aotc.relay.op.qnn.numbers import made
@@ -157,7 +157,7 @@ class _Select(GraphMutator):
         data = Tuple([self.turned(f) for f in parts.fields])
         if points:
             scales, zeros, scale, zero = points
-            fields = zeros.fields if isinstance(zeros, Tuple) else tuple(zeros)
+            fields = [item_of(zeros, k) for k in range(len(parts.fields))]
             points = [scales, Tuple(map(self._zero, fields)), scale, self._zero(zero)]
         return call(op_of(node), (data, *points), node.attrs)
 

@@ -24,8 +24,8 @@ from aotc.relay.op.samples import exact, random_array
 class QuantisedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e * floor(1 / output_scale) / total) + output_zero_point saturated, in float32: e are exponentials, as
-    large as their sum allows, which is taken in order.
+    round_even(e * floor(1 / output_scale) / total) + output_zero_point saturated, in float32, as in ONNX Runtime: e are
+    exponentials, as large as their sum allows, and the sum is taken in order.
     """
 
     axis: int = -1
@@ -83,19 +83,21 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     terms = index.take(_exponentials(s, _room(count)), place, axis=0)
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
-    quotient = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
-    factor = made(elementwise.floor, quotient)
+    inverse = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
+    factor = made(elementwise.floor, inverse)
     y = binary.divide(binary.multiply(terms, factor), total)
     return numbers.saturated(numbers.rounded(y), zo, None, ty.dtype)
 
 
 def _samples() -> Samples:
-    pair = (scale.scale_array(0.1), scale.zero_array(3), scale.scale_array(1 / 255))
+    pair = (scale.scale_array(0.1), scale.zero_array(3), scale.scale_array(1 / 256))
     for shape, axis in (((3, 7), -1), ((2, 5, 3), 1), ((1, 40), 1)):
         for dtype, zero in (("uint8", 0), ("int8", -128)):
             a = QuantisedSoftmaxAttrs(axis=axis)
             yield numbers.with_constants(a, random_array(shape, dtype), *pair, scale.zero_array(zero))
     yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, scale.zero_array(0))
+    other = (*pair[:2], scale.scale_array(0.0039), scale.zero_array(0))
+    yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *other)
 
 
 softmax = OpDef(

@@ -8,21 +8,20 @@ sum((data - input_zero_point) * (kernel - kernel_zero_point)) over each window, 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args, variant
+from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args, record, variant
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, conv_transpose, pad, reduce, window
 from aotc.relay.op import join as joined
-from aotc.relay.op import shape as shapes
-from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers, sums
-from aotc.relay.op.qnn.numbers import constant, laid, made
+from aotc.relay.op.qnn.numbers import constant, known, laid, made
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
@@ -39,22 +38,26 @@ _ORDER: Final = (
 
 
 def _channel_axis(n: int, a: Any, letters: str) -> int | None:
-    """The axis of output channels in the kernel; None where it is in blocks, or in groups."""
-    layout, block = window.blocked(a.kernel_layout, "o")
-    transposed = letters[0] == "I"
-    return None if block or (transposed and a.groups > 1) else window.positions(layout, letters)[letters.index("O")]
+    """The axis of output channels in the kernel; None where it has those of one group."""
+    axis = window.positions(a.kernel_layout, letters)[letters.index("O")]
+    return None if letters[0] == "I" and a.groups > 1 else axis
 
 
 def _infer(n: int, plain: OpDef, letters: str, a: Any, types: Types) -> Type:
     data, kernel, data_zero, kernel_zero, data_scale, kernel_scale = types
     x, w = numbers.quantised(data), numbers.quantised(kernel, "kernel")
     numbers.check_pairs((data_zero, data_scale), x, None, "input_zero_point", "input_scale")
-    result = tensor(plain.infer(a, (data, kernel)))
+    result = tensor(plain.infer(_plainly(plain, a), (data, kernel)))
     channels = TensorType((result.shape[window.layouts(n, a.data_layout, a.out_layout)[1][1]],))
     numbers.check_pairs((kernel_scale,), channels, 0, "kernel_scale")
     axis = _channel_axis(n, a, letters)
     numbers.check_pairs((kernel_zero,), w, axis, "kernel_zero_point")
     return result
+
+
+def _plainly(plain: OpDef, a: Attrs) -> Any:
+    """The attributes as those of the operator on plain integers."""
+    return plain.attrs(**dict(a.items()))
 
 
 def _wide(x: Array, zero: Array, axis: int | None = None) -> Array:
@@ -65,6 +68,7 @@ def _wide(x: Array, zero: Array, axis: int | None = None) -> Array:
 def _reference(
     n: int, plain: OpDef, letters: str, a: Any, x: Array, w: Array, xz: Array, wz: Array, *_: Array
 ) -> Array:
+    a = _plainly(plain, a)
     return np.asarray(plain.reference(a, _wide(x, xz), _wide(w, wz, _channel_axis(n, a, letters))))
 
 
@@ -78,39 +82,35 @@ def _axes(n: int, a: Any, types: Types) -> AxisMap:
 
 
 def _padded(n: int, a: Any, data: Expr, zero: Expr) -> tuple[Expr, Any]:
-    """Data and attributes, the padding written out as what stands for 0."""
-    pads = window.pad_pairs(a.padding, n)
-    if numbers.is_zero(zero) or not any(map(any, pads)):
+    """Data and attributes with what stands for 0 as padding, written out where it is not known."""
+    pads, value = window.pad_pairs(a.padding, n), known(zero)
+    if not any(map(any, pads)):
         return data, a
+    if value is not None:
+        return data, a.replace(pad_value=int(value.reshape(())))
     ty, (source, _) = tensor_type_of(data), window.layouts(n, a.data_layout, a.out_layout)
     widths = window.arrange(((0, 0), (0, 0), *pads), source)
-    value = laid(zero, None, 0, ty.dtype)
-    return made(pad.pad, data, pad_value=value, pad_width=widths), a.replace(padding=(0,) * (2 * n))
+    filling = laid(zero, None, 0, ty.dtype)
+    return made(pad.pad, data, pad_value=filling, pad_width=widths), a.replace(padding=(0,) * (2 * n))
 
 
 def _expand(n: int, a: Any, data: Expr, kernel: Expr, xz: Expr, wz: Expr, *scales: Expr) -> Expr:
     op, letters = _CONV[n], window.KERNEL_LAYOUT[n]
     sums.check_zeros(data, kernel, (xz, wz), scales)
     axis = _channel_axis(n, a, letters)
-    weight = tensor_type_of(kernel)
-    shape = weight.static_shape
+    shape = tensor_type_of(kernel).static_shape
     kernel, wz = sums.without_zero(kernel, wz, axis)
-    at = window.positions(window.blocked(a.kernel_layout, "o")[0], letters)
-    inner, *taps = (shape[k] for k in at[1:])
+    inner, *taps = (shape[k] for k in window.positions(a.kernel_layout, letters)[1:])
     count = inner * prod(taps)
     sums.check_sums(f"qnn.conv{n}d", data, kernel, (xz, wz), axis, count)
-    data, a = _padded(n, a, data, xz)
+    data, a = _padded(n, _plainly(op, a), data, xz)
     total = made(op, data, kernel, **dict(a.items()))
     result = tensor_type_of(total)
     place = window.layouts(n, a.data_layout, a.out_layout)[1][1]
 
     def weights() -> Expr:
         wide = numbers.converted(kernel, "int32")
-        if axis is not None:
-            return made(reduce.sum, wide, axis=[k for k in range(n + 2) if k != axis])
-        rows = made(reduce.sum, wide, axis=at[1:])  # blocks of channels, the last one padded
-        flat = made(shapes.reshape, rows, newshape=(-1,))
-        return made(slices.strided_slice, flat, begin=[0], end=[result.static_shape[place]], strides=[1])
+        return made(reduce.sum, wide, axis=[k for k in range(n + 2) if k != axis])
 
     def windows() -> Expr:
         ones = {"channels": a.groups, "kernel_layout": letters, "kernel_size": tuple(taps)}
@@ -185,7 +185,8 @@ def _samples(attributes: type[Attrs], rows: Any) -> Samples:
 
 
 def _operator(n: int, plain: OpDef, letters: str, rows: Any, expand: Any, more: str) -> OpDef:
-    attributes: Any = variant(plain.attrs, f"Quantised{plain.attrs.__name__}", out_dtype="int32")
+    own = record("ConvAttrs", [f for f in fields(plain.attrs) if f.name != "pad_value"])
+    attributes: Any = variant(own, f"Quantised{plain.attrs.__name__}", out_dtype="int32")
     attributes.__doc__ = f"""{plain.doc.splitlines()[0]}
 
     Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.

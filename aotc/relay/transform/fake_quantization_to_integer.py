@@ -26,7 +26,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.transform.affine import Refused, Region, stated
 from aotc.relay.transform.affine_rules import RULES, fallback
-from aotc.relay.transform.affine_tables import rescaled
+from aotc.relay.transform.affine_tables import rescaled, tabled
 from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, is_call, op_call, record, typed
 from aotc.relay.visitor import children, post_order
 
@@ -94,7 +94,7 @@ class _Absorb(GraphMutator):
     def __post_init__(self) -> None:
         off = set(_OPTIONAL).difference(self.options.optional_qnn_ops or ())
         rules = {name: rule for name, rule in RULES.items() if name not in off}
-        self.region = Region(rules, fallback, self.options.rounding, rescaled)
+        self.region = Region(rules, fallback, self.options.rounding, rescaled, tabled)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         inside, node = self.region.inside, op_call(new)

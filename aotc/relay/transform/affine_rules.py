@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How operators on real numbers are computed on the integers that stand for them: a rule for each.
+
+RULES["nn.conv2d"].exact(region, call)                 # qnn.conv2d, sums in int32 of scale x * w
+RULES["add"].rounded(region, call, wanted)             # qnn.add to the scale and zero point of the result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import DType, Op, OpPattern, Quantised, installed_ops
+from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map, call, op_of, tensor_type_of, type_of
+from aotc.relay.op.binary import maximum
+from aotc.relay.op.cast import cast, clip
+from aotc.relay.op.qnn.numbers import known
+from aotc.relay.op.reduce import sum as total
+from aotc.relay.transform.affine import (
+    AbsorbRule,
+    Array,
+    Integers,
+    Refused,
+    Region,
+    TensorAffineType,
+    TupleAffineType,
+    affine,
+    pair,
+    qnn,
+)
+from aotc.relay.transform.affine_sums import LIMIT, batched, biased, convolved, multiplied, narrow, reach
+from aotc.relay.transform.affine_tables import tabled, tabulated
+
+#: Operators of one tensor that have a quantised one of the same name.
+_UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softmax"
+
+
+# --- operators of elements with scales of their own
+
+
+def _two(name: str, region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    """qnn.add, subtract and mul."""
+    left, right = (narrow(region.exact(a), node) for a in node.args)
+    if {left.tensor.dtype, right.tensor.dtype} != {wanted.dtype}:
+        raise Refused("its operands and its result are of different types", node)
+    operands = (left.expr, right.expr, *pair(left.tensor), *pair(right.tensor))
+    return tabulated(qnn(name, *operands, *pair(wanted)))
+
+
+def _one(name: str, region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    """Operators of one tensor, which lower to tables."""
+    x = narrow(region.exact(node.args[0]), node)
+    op = installed_ops().get(f"qnn.{name}")
+    if op is None or x.tensor.dtype != wanted.dtype:
+        return tabled(region, node, wanted)
+    names = {f.name for f in fields(op.attrs)}
+    given = {k: v for k, v in node.attrs.items() if k in names}
+    return qnn(name, x.expr, *pair(x.tensor), *pair(wanted), **given)
+
+
+# --- clamps
+
+
+def _relu_exact(region: Region, node: Call) -> Integers:
+    x = region.exact(node.args[0])
+    if not x.tensor.is_single and x.tensor.zero_point.data.any():
+        raise Refused("its operand has zero points by channel", node)
+    return x.over(maximum(x.expr, x.tensor.scalar))
+
+
+def _clamped(region: Region, node: Call, wanted: TensorAffineType, low: float, high: float) -> Expr:
+    """What was quantised before it is clamped, which is the same: rounding keeps the order."""
+    data = node.args[0]
+    if str(getattr(data, "op", "")) == "qnn.dequantize" and region.exact(data).type != wanted:
+        return tabled(region, node, wanted)
+    y = region.rounded(data, wanted)
+    dtype = DType(wanted.dtype)
+    ends = known(qnn("quantize", Constant(np.array([low, high], np.float32)), *pair(wanted), out_dtype=wanted.dtype))
+    assert ends is not None
+    first, last = map(int, ends)
+    if (first, last) == (dtype.min, dtype.max):
+        return y
+    return maximum(y, Constant(ends[0])) if last == dtype.max else clip(y, a_min=first, a_max=last)
+
+
+def _relu(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    return _clamped(region, node, wanted, 0.0, np.inf)
+
+
+def _clip(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    return _clamped(region, node, wanted, node.attrs["a_min"], node.attrs["a_max"])
+
+
+# --- moves, and choices among elements
+
+
+def _is_real(expr: Expr) -> bool:
+    return tensor_type_of(expr).dtype.is_float
+
+
+def _quantised(value: Array, ty: TensorAffineType) -> Constant:
+    """A constant as integers."""
+    found = known(qnn("quantize", Constant(value.astype(np.float32)), *pair(ty), out_dtype=ty.dtype))
+    assert found is not None
+    return Constant(found)
+
+
+def _same(region: Region, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
+    """An operand as integers of a type that it has, or that holds it exactly."""
+    value = known(arg)
+    if value is None:
+        found = region.exact(arg)
+        if found.type != ty:
+            raise Refused("its operands have different scales or zero points", node)
+        return found.expr
+    stored = _quantised(value, ty)
+    back = known(qnn("dequantize", stored, *pair(ty)))
+    if back is None or not np.array_equal(back, value):
+        raise Refused("a constant is none of the numbers that its other operands can be", node)
+    return stored
+
+
+def _moved_axis(node: Call, ty: TensorAffineType) -> int:
+    """Where the axis with the scales is in the result."""
+    if ty.is_single:
+        return ty.axis
+    mapped = axis_map(node)
+    found = [k for k, axis in enumerate(mapped.inputs[0] if mapped else ()) if axis == ty.axis]
+    if len(found) != 1:
+        raise Refused("elements with scales of their own do not stay apart", node)
+    return found[0]
+
+
+def _chosen_exact(region: Region, node: Call) -> Integers:
+    """An operator on the integers themselves, which all have one meaning."""
+    real = [a for a in node.args if _is_real(a)]
+    first = next((a for a in real if known(a) is None), None)
+    if first is None:
+        raise Refused("an operand is not quantised", node)
+    x = region.exact(first)
+    if not x.tensor.is_single and len(real) > 1:
+        raise Refused("its operands have scales by channel", node)
+    args = [_same(region, node, a, x.tensor) if a in real else a for a in node.args]
+    moved = call(op_of(node), args, node.attrs)
+    if str(op_of(node)) == "split":
+        count = len(type_of(moved).fields)  # type: ignore[union-attr]
+        axis = _split_axis(node, x.tensor)
+        return Integers(moved, TupleAffineType((x.over(x.expr, axis=axis).tensor,) * count), x.bound)
+    return x.over(moved, axis=_moved_axis(node, x.tensor))
+
+
+def _split_axis(node: Call, ty: TensorAffineType) -> int:
+    if not ty.is_single and node.attrs["axis"] % tensor_type_of(node.args[0]).rank == ty.axis:
+        raise Refused("it splits channels with scales of their own", node)
+    return ty.axis
+
+
+def _chosen(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    """The operator on operands that were quantised before, which is the same: rounding keeps the order."""
+    if op_of(node).name == "split":
+        raise Refused("it has several results", node)
+    real = [a for a in node.args if _is_real(a)]
+    if not any(a in region.inside for a in real):
+        raise Refused("an operand is not quantised", node)
+    args = [_to(region, a, wanted) if a in real else a for a in node.args]
+    return call(op_of(node), args, node.attrs)
+
+
+def _to(region: Region, arg: Expr, wanted: TensorAffineType) -> Expr:
+    value = known(arg)
+    return region.rounded(arg, wanted) if value is None else _quantised(value, wanted)
+
+
+def _joined_exact(region: Region, node: Call) -> Integers:
+    found = region.exact(node.args[0])
+    assert isinstance(found.type, TupleAffineType)
+    first = found.type.types[0]
+    if not first.is_single or any(t != first for t in found.type.types):
+        raise Refused("its operands have different scales or zero points", node)
+    return Integers(call(op_of(node), (found.expr,), node.attrs), first, found.bound)
+
+
+def _joined(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    """Each operand quantised before it is put into its place; those of bytes by qnn.concatenate."""
+    parts = node.args[0]
+    if not isinstance(parts, Tuple):
+        raise Refused("its operands are not written out", node)
+    given = [_narrow_leaf(region, part, wanted) for part in parts.fields]
+    if op_of(node).name != "concatenate" or any(g is None for g in given):
+        fresh = [_to(region, part, wanted) for part in parts.fields]
+        return call(op_of(node), (Tuple(fresh),), node.attrs)
+    known_parts = [g for g in given if g is not None]
+    data = Tuple([g.expr for g in known_parts])
+    if all(g.type == wanted for g in known_parts):
+        return call(op_of(node), (data,), node.attrs)
+    scales, zeros = ([part(g.tensor) for g in known_parts] for part in (_scale, _zero))
+    return qnn("concatenate", data, Tuple(scales), Tuple(zeros), *pair(wanted), axis=node.attrs["axis"])
+
+
+def _scale(ty: TensorAffineType) -> Expr:
+    return ty.scale
+
+
+def _zero(ty: TensorAffineType) -> Expr:
+    return ty.zero_point
+
+
+def _narrow_leaf(region: Region, part: Expr, wanted: TensorAffineType) -> Integers | None:
+    """The bytes that a part stands for, if they are of the wanted type; None for other parts."""
+    try:
+        found = region.exact(part)
+    except Refused:
+        return None
+    return found if found.is_narrow and found.tensor.dtype == wanted.dtype else None
+
+
+# --- means
+
+
+def _pooled(name: str, region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    x = narrow(region.exact(node.args[0]), node)
+    op = installed_ops().get(f"qnn.{name}")
+    if op is None or x.tensor.dtype != wanted.dtype:
+        raise Refused("there is no mean of these integers", node)
+    return qnn(name, x.expr, *pair(x.tensor), *pair(wanted), **dict(node.attrs.items()))
+
+
+def _summed_up(region: Region, node: Call) -> Integers:
+    """sum and mean: whole sums, and the count in scale and zero point."""
+    x = narrow(region.exact(node.args[0]), node)
+    source, result = (tensor_type_of(e) for e in (node.args[0], node))
+    if not (source.is_static and result.is_static) or 0 in result.static_shape:
+        raise Refused("the number of elements is not known", node)
+    count = source.numel // result.numel
+    ty = x.tensor
+    bound = count * max(reach(ty), 255.0) * 2
+    if bound >= LIMIT:
+        raise Refused("sums of so many elements may not fit int32", node)
+    mean = op_of(node).name == "mean"
+    scale = ty.factor / np.float32(count) if mean else ty.factor
+    sums = call(total, (cast(x.expr, dtype="int32"),), node.attrs)
+    return Integers(sums, affine(scale, ty.zero * count, "int32"), bound)
+
+
+def _global_mean(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    """The sum of each channel, its scale divided by the number of elements."""
+    x = narrow(region.exact(node.args[0]), node)
+    source, result = (tensor_type_of(e) for e in (node.args[0], node))
+    if not source.is_static or source.numel * 255 >= LIMIT or not wanted.is_single:
+        raise Refused("sums of so many elements may not fit int32", node)
+    count = source.numel // max(result.numel, 1)
+    if count * result.numel != source.numel or any(
+        a != b != 1 for a, b in zip(source.shape, result.shape, strict=True)
+    ):
+        raise Refused("it has means of parts", node)
+    axes = [k for k, (a, b) in enumerate(zip(source.shape, result.shape, strict=True)) if a != b]
+    sums = total(cast(x.expr, dtype="int32"), axis=axes, keepdims=True)
+    onto = affine(wanted.factor * np.float32(count), wanted.zero, wanted.dtype)
+    whole = affine(x.tensor.factor, x.tensor.zero * count, "int32")
+    more: dict[str, Any] = {"rounding": region.rounding, "out_dtype": wanted.dtype}
+    return qnn("requantize", sums, *pair(whole), *pair(onto), **more)
+
+
+# --- resampling
+
+
+def _resized(part: Callable[..., Any], region: Region, node: Call, *wanted: TensorAffineType) -> Any:
+    """Nearest neighbours are moves; Refused for means of several."""
+    a: Any = node.attrs
+    extrapolates = getattr(a, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    if a.method != "nearest_neighbor" or extrapolates:
+        raise Refused("it weighs elements with real numbers", node)
+    return part(region, node, *wanted)
+
+
+# --- the table
+
+_CHOICES: Final = AbsorbRule("choose(dequantize(x)) => dequantize(choose(x))", _chosen_exact, _chosen)
+
+
+def _sums(name: str, exact: Callable[[Region, Call], Integers]) -> AbsorbRule:
+    short = name.removeprefix("nn.")
+    return AbsorbRule(f"{short}(dequantize(x), dequantize(w)) => dequantize(qnn.{short}(x, w))", exact, sums=True)
+
+
+def _to_qnn(name: str, rounded: Any, short: str) -> AbsorbRule:
+    return AbsorbRule(f"quantize({name}(dequantize(x))) => qnn.{short}(x)", rounded=partial(rounded, short))
+
+
+def _rules() -> dict[str, AbsorbRule]:
+    rules: dict[str, AbsorbRule] = {}
+    for n, more in ((n, m) for n in (1, 2, 3) for m in ("", "_transpose")):
+        short = f"conv{n}d{more}"
+        rules[f"nn.{short}"] = _sums(short, partial(convolved, short))
+    rules |= {name: _sums(name, multiplied) for name in ("nn.dense", "nn.matmul")}
+    rules["nn.batch_matmul"] = _sums("nn.batch_matmul", batched)
+    bias = "dequantize(sums) + b => dequantize(sums + round(b / scale))"
+    rules["nn.bias_add"] = AbsorbRule(bias, biased)
+    for name, short in {"add": "add", "subtract": "subtract", "multiply": "mul"}.items():
+        rules[name] = _to_qnn(name, _two, short)
+    rules["add"] = AbsorbRule(rules["add"].name, biased, rules["add"].rounded)
+    for name in _UNARY.split():
+        rules[name] = _to_qnn(name, _one, name.removeprefix("nn."))
+    clamp = "quantize(clamp(x)) => clamp(quantize(x))"
+    rules["nn.relu"] = AbsorbRule(clamp, _relu_exact, _relu)
+    rules["clip"] = AbsorbRule(clamp, rounded=_clip)
+    join = "quantize(join(x, ...)) => join(quantize(x), ...)"
+    rules |= {name: AbsorbRule(join, _joined_exact, _joined) for name in ("concatenate", "stack")}
+    rules["nn.avg_pool2d"] = _to_qnn("avg_pool2d", _pooled, "avg_pool2d")
+    whole = AbsorbRule("quantize(global_mean(dequantize(x))) => requantize(sum(x))", rounded=_global_mean)
+    rules |= dict.fromkeys(("nn.global_avg_pool2d", *(f"nn.adaptive_avg_pool{n}d" for n in (1, 2, 3))), whole)
+    rules |= {n: AbsorbRule(f"{n}(dequantize(x)) => dequantize(sum(x))", _summed_up) for n in ("sum", "mean")}
+    near = AbsorbRule(_CHOICES.name, partial(_resized, _chosen_exact), partial(_resized, _chosen))
+    return rules | dict.fromkeys(("image.resize1d", "image.resize2d", "image.resize3d"), near)
+
+
+RULES: Final = _rules()
+_TABLE: Final = AbsorbRule("quantize(f(dequantize(x))) => table[x]", rounded=tabled)
+
+
+def fallback(node: Call) -> AbsorbRule | None:
+    """The rule of an operator without one of its own: by how it says that it behaves on integers."""
+    op = node.op
+    if not isinstance(op, Op):
+        return None
+    if op.quantised_kind is Quantised.PASS:
+        return _CHOICES
+    return _TABLE if op.pattern <= OpPattern.BROADCAST else None

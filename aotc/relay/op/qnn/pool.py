@@ -50,7 +50,7 @@ def _reference(a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Ar
 
 
 def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
-    table.check(x, s, z, so, zo)
+    table.check(x, s, z, so, zo, names=_NAMES)
     whole = numbers.converted(numbers.centred(x, z), "float32")
     real = made(rounded.product, whole, laid(s, None, 0, "float32"))
     mean = pool.avg_pool2d(real, **dict(a.items()))

@@ -41,6 +41,8 @@ _ARGS = (
     *numbers.scales("output_scale", "output_zero_point"),
 )
 
+_NAMES = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
+
 
 def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     data, scales, zeros = (tensor_fields(ty, arg.name) for ty, arg in zip(types[:3], _ARGS, strict=False))
@@ -48,8 +50,8 @@ def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     require("qnn.inputs", same, f"{len(data)} tensors with {len(scales)} scales and {len(zeros)} zero points")
     result = numbers.quantised(join.concatenate.infer(a, types[:1]))
     for ty, *pair in zip(data, scales, zeros, strict=True):
-        numbers.check_pairs(pair, ty, None, "input_scale", "input_zero_point")
-    numbers.check_pairs(types[3:], result, None, "output_scale", "output_zero_point")
+        numbers.check_pairs(pair, ty, None, *_NAMES[:2])
+    numbers.check_pairs(types[3:], result, None, *_NAMES[2:])
     return result
 
 
@@ -75,7 +77,7 @@ def _reference(
 
 
 def _part(x: Expr, pair: Sequence[Expr], onto: Sequence[Expr]) -> Expr:
-    table.check(x, *pair, *onto)
+    table.check(x, *pair, *onto, names=_NAMES)
     values, dtype = table.all_known(*pair, *onto), tensor_type_of(x).dtype
     if pair[0] is onto[0] and pair[1] is onto[1]:
         return x

@@ -43,32 +43,14 @@ def _axes(a: Any, types: Types) -> AxisMap:
     return AxisMap((*found.inputs, *((None,) * rank for _ in types[1:])))
 
 
-def _summed(a: Any, x: Array) -> tuple[Array, Array]:
-    """The sums of windows in canonical order, tap by tap, and how many elements each counts."""
-    windows = pool.windows_of(2, a, x.shape[2:])
-    pads = [(w.pad[0], w.reach() - w.extent - w.pad[0]) for w in windows]
-    x = np.pad(x, ((0, 0), (0, 0), *pads))
-    total = np.zeros((*x.shape[:2], *(w.count for w in windows)), np.float32)
-    for taps in np.ndindex(*(w.size for w in windows)):
-        starts = [k * w.dilation for k, w in zip(taps, windows, strict=True)]
-        spans = [slice(s, s + (w.count - 1) * w.stride + 1, w.stride) for s, w in zip(starts, windows, strict=True)]
-        total += x[:, :, spans[0], spans[1]]
-    counts = [np.maximum(w.seen(np.arange(w.count), a.count_include_pad), 1) for w in windows]
-    return total, np.multiply.outer(*counts)
-
-
 def _reference(a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
-    source, result = pool.pool_layouts(2, a)
-    wide = numbers.dequantized(x, s, z).transpose(source)
-    total, count = _summed(a, wide)
-    mean = total / count.astype(np.float32)
+    mean = pool.avg_pool2d.reference(a, numbers.dequantized(x, s, z))
     real = mean / so.astype(np.float32).reshape(()) + zo.astype(np.float32).reshape(())
-    found = numbers.stored(np.rint(real), np.zeros(()), None, DType.of(x))
-    return np.asarray(found.transpose(np.argsort(result)))
+    return numbers.stored(np.rint(real), np.zeros(()), None, DType.of(x))
 
 
 def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
-    table.check(x, s, z, so, zo)
+    table.check(x, s, z, so, zo, names=_NAMES)
     whole = numbers.converted(numbers.centred(x, z), "float32")
     real = made(rounded.product, whole, laid(s, None, 0, "float32"))
     mean = pool.avg_pool2d(real, **dict(a.items()))

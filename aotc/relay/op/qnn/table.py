@@ -10,7 +10,7 @@ Of 8 bits there are 256 values: where the scales are known, a function is a tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -48,10 +48,10 @@ def elementwise_axes(_: Any, types: Types) -> AxisMap:
     return AxisMap((tuple(range(rank)), *((None,) * rank for _ in types[1:])))
 
 
-def check(x: Expr, *pairs: Expr) -> None:
+def check(x: Expr, *pairs: Expr, names: Sequence[str] = NAMES) -> None:
     """AotcError for known scales and zero points that are none of x's type."""
     dtype = tensor_type_of(x).dtype
-    for name, value in zip(NAMES, pairs, strict=True):
+    for name, value in zip(names, pairs, strict=True):
         if name.endswith("scale"):
             numbers.checked_scales([(name, value)])
         else:

@@ -26,6 +26,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
     """
     return [
         (0, passes.InferType()),
+        (0, passes.QuantizedEdges()),
         (2, passes.DynamicToStatic()),
         (1, passes.DeadCodeElimination()),
         (0, passes.SimplifyInference()),

@@ -102,8 +102,13 @@ class _Twins:
         graph, float_graph = self.quantised.graph, self.float_model.graph
         self._constants = {tensor.name for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
-        self._readers = {node.input[0]: node for node in reversed(graph.node) if node.op_type == QUANTIZE}
-        self._inverses = {node.input[0]: node.output[0] for node in graph.node if node.op_type == DEQUANTIZE}
+        self._readers: dict[str, NodeProto] = {}
+        self._inverses: dict[str, str] = {}
+        for node in graph.node:
+            if node.op_type == QUANTIZE:
+                self._readers.setdefault(node.input[0], node)
+            elif node.op_type == DEQUANTIZE:
+                self._inverses[node.input[0]] = node.output[0]
         self._float = {name for node in float_graph.node for name in node.output}
         self._float |= {value.name for value in (*float_graph.input, *float_graph.initializer)}
         # no tensor of the float model begins with it

@@ -17,15 +17,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import onnx
 
 from aotc.checking.inputs import Arrays
 from aotc.ir import AotcError, Diagnostic, frozen, nearest, require_known
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 #: How ranges of activations are found, and what weights become.
 METHODS: Final = {"minmax": "MinMax", "percentile": "Percentile"}
@@ -58,7 +55,7 @@ class Settings:
         require_known("quantize", "type of weights", self.weights, WEIGHTS)
 
 
-def quantiser() -> ModuleType:
+def quantiser() -> Any:
     """ONNX Runtime's package; AotcError where it is missing."""
     if importlib.util.find_spec("onnxruntime") is None:
         text = "quantising needs ONNX Runtime, which is not installed"

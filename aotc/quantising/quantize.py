@@ -7,10 +7,10 @@ report["layers"][0], report["suggested_exclusions"], report["ratio"]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import onnx
 
@@ -31,9 +31,6 @@ from aotc.quantising.quantiser import Settings, prepare, quantise, quantiser
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 #: Sets of inputs on which the models are compared, spread evenly over all.
 MOST_COMPARED: Final = 32
@@ -56,30 +53,24 @@ def quantize(
     """Quantise an ONNX model, write the result, compile both, measure them in turns; what was found, ready for JSON.
 
     model         a path or ModelProto of a float model; dynamic dimensions are pinned by `dims` and `input_shapes`
-    output        the .onnx file that is written: the model with pairs of QuantizeLinear and DequantizeLinear, which
-                  `aotc.compile` takes; None for the report alone
+    output        the .onnx file that is written, which `aotc.compile` takes; None for the report alone
     calibration   what ranges of activations are found on: an .npz file, a folder of such, or mappings from the names
                   of inputs to arrays (see `aotc.quantising.calibration`)
-    per_channel   a scale for each output channel of weights, not one for all: more exact, mostly as fast
-    method        "minmax": activations range over all their values; "percentile": over all but the most extreme ones
-    weights       "int8" or "int4"
-    exclude       names of nodes that stay in float
+    per_channel, method, weights, exclude   see `aotc.quantising.quantiser.Settings`
     seconds       to measure, at most
-    options       as for `aotc.compile`; with `build=False` nothing is compiled and measured, `io_dtype` is for the
+    options       as for `aotc.compile`; with `build=False` nothing is compiled and measured; `io_dtype` is for the
                   quantised model
 
-    The report has for each layer the error that it adds if it alone is quantised, as a ratio of signal to noise in dB
-    ("layers", the worst first), the nodes to exclude where some are much worse than others ("suggested_exclusions"),
-    and for each output the ratio of the whole model ("outputs"); with these ratios None stands for no error at all.
-    "float32" and "quantised" tell sizes and times of the two; "ratio" is the quantised model's time over the other's.
+    In the report "layers", the worst first, have the error that each adds if it alone is quantised: signal to noise in
+    dB, None for no error; "suggested_exclusions" are nodes that are much worse than others; "outputs" have the error
+    of the whole; "float32" and "quantised" tell sizes and times, "ratio" is that of the times.
 
     Raises AotcError, with a diagnostic for each thing that is wrong with model, settings or calibration data.
     """
     settings = Settings(per_channel, method, weights, tuple(exclude))
     chosen = CompileOptions(**options)
     quantiser()
-    destination = Path(output) if output is not None else None
-    _require_onnx(model, destination)
+    _require_onnx(model, output)
     if chosen.build:
         require_cpu(chosen.machine)
     chosen.progress("importing the model")
@@ -91,12 +82,12 @@ def quantize(
     compared = sets[:: -(-len(sets) // MOST_COMPARED)]
     chosen.progress("measuring the error of each layer")
     layers = layer_errors(prepared, made, compared)
-    if destination is not None:
-        with output_file(destination, "output") as file:
+    if output is not None:
+        with output_file(Path(output), "output") as file:
             file.write(made.SerializeToString())
     report = {
-        "model": model_name(model, None) if isinstance(model, onnx.ModelProto) else str(model),
-        "output": None if destination is None else str(destination),
+        "model": str(model) if isinstance(model, (str, Path)) else None,
+        "output": None if output is None else str(output),
         "settings": asdict(settings),
         "calibration_sets": len(sets),
         "compared_sets": len(compared),
@@ -106,13 +97,14 @@ def quantize(
     return report | (_measured(model, made, compared, chosen, seconds) if chosen.build else {})
 
 
-def _require_onnx(model: object, output: Path | None) -> None:
+def _require_onnx(model: object, output: str | Path | None) -> None:
     if isinstance(model, IRModule) or is_relay_text(model) or is_exported_program(model):
         text = "only ONNX models are quantised"
         raise AotcError("quantize", text, hint="export the model to ONNX, or quantise it in the framework it is from")
-    if output is not None and output.suffix != ".onnx":
+    if output is not None and Path(output).suffix != ".onnx":
         text = f"the quantised model is an ONNX file, and {output} is not called such"
-        raise AotcError("quantize", text, hint=f"for example: {output.with_suffix('.onnx')}")
+        hint = f"for example: {Path(output).with_suffix('.onnx')}"
+        raise AotcError("quantize", text, hint=hint)
 
 
 def _measured(
@@ -125,14 +117,15 @@ def _measured(
     """What a report says of the two compiled models."""
     name = model_name(model, chosen.name)
     plain = replace(chosen, output=None, name=name, io_dtype=None)
-    pair = plain.compiled(model), replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None).compiled(made)
-    sessions = [compiled.session() for compiled in pair]
+    pinned = replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None)
+    both = plain.compiled(model), pinned.compiled(made)
+    before, after = (compiled.session() for compiled in both)
     chosen.progress("comparing outputs")
-    outputs = _compared(*sessions, sets)
+    outputs = _compared(before, after, sets)
     chosen.progress("measuring both models")
-    contestants = [_contestant(one, session, sets[0]) for one, session in zip(pair, sessions, strict=True)]
+    contestants = [_contestant(c, s, sets[0]) for c, s in zip(both, (before, after), strict=True)]
     times = take_turns(contestants, TURNS, seconds)
-    rows = [_facts(compiled, found) for compiled, found in zip(pair, times, strict=True)]
+    rows = [_facts(compiled, found) for compiled, found in zip(both, times, strict=True)]
     ratio = min(times[1]) / min(times[0])
     return {"outputs": outputs, "float32": rows[0], "quantised": rows[1], "ratio": ratio}
 
@@ -154,9 +147,9 @@ def _results(session: Session, arrays: Arrays) -> list[Array]:
     return [info.quantization.dequantize(value) if info.quantization else value for info, value in found]
 
 
-def _compared(plain: Session, quantised: Session, sets: Iterable[Mapping[str, Array]]) -> list[dict[str, Any]]:
+def _compared(plain: Session, quantised: Session, sets: Sequence[Arrays]) -> list[dict[str, Any]]:
     """For each output how large the error of the quantised model is."""
-    rows = [(_results(plain, dict(a)), _results(quantised, dict(a))) for a in sets]
+    rows = [(_results(plain, arrays), _results(quantised, arrays)) for arrays in sets]
     found = []
     for k, info in enumerate(plain.get_outputs()):
         pairs = [(wanted[k].astype(float), made[k].astype(float)) for wanted, made in rows]

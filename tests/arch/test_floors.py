@@ -47,6 +47,7 @@ BELOW_DRIVER = (
         "aotc_runtime_c",
     }
 )
+SHOWN = {"aotc.checking", "aotc.measuring", "aotc.quantising", "aotc.reporting"}
 FLOORS: dict[str, set[str]] = {
     "aotc.ir": set(),
     "aotc.tir": {"aotc.ir"},
@@ -79,15 +80,7 @@ FLOORS: dict[str, set[str]] = {
     "aotc.quantising": IMPORTED | {"aotc.runtime", "aotc.driver", "aotc.checking", "aotc.measuring"},
     "aotc.reporting": IMPORTED | TENSOR | GRAPH_TOOLS | {"aotc.runtime", "aotc.driver"},
     "aotc.relay_api": BELOW_DRIVER | {"aotc.driver"},
-    "aotc.cli": {
-        "aotc.driver",
-        "aotc.checking",
-        "aotc.measuring",
-        "aotc.quantising",
-        "aotc.reporting",
-        "aotc.ir",
-        "aotc",
-    },
+    "aotc.cli": SHOWN | {"aotc.driver", "aotc.ir", "aotc"},
     "aotc.__main__": {"aotc.cli"},
 }
 DOORS = {

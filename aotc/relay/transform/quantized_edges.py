@@ -13,14 +13,14 @@ integers of the other sign, these are shifted by 128, and so is the zero point.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from aotc.ir import AotcError, Diagnostic, DType, Pass, PassContext, Quantization, TensorType, nearest
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, as_function, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, tensor_type_of
 from aotc.relay.infer import infer_module, mention
 from aotc.relay.module import IRModule, output_names
 from aotc.relay.op.binary import add
@@ -43,30 +43,34 @@ Meaning: TypeAlias = "Quantization | WhyNot"
 class QuantizedEdges(Pass[IRModule]):
     """Integers for inputs that feed only qnn.quantize, and for outputs that come from qnn.dequantize.
 
-    The configuration says which: `compile.io_dtype` is a data type for all inputs and outputs, or a mapping from names
-    to data types, where "" stands for all others.  Where one type is for all, tensors of integers stay what they are.
-    Raises AotcError with a diagnostic (code "io-dtype") for each tensor that cannot be what is asked for.
+    The configuration says which: `compile.io_dtype` is a data type for all inputs and outputs of floats, or a mapping
+    from names to data types, where "" stands for all others.  Raises AotcError with a diagnostic (code "io-dtype") for
+    each tensor that cannot be what is asked for.
     """
 
     opt_level = 0
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         start = typed(module)
-        edges = _Edges(start.main, _wanted(ctx.get_config("compile.io_dtype", None)))
-        names = output_names(start, len(edges.outputs))
-        edges.require_known([p.name for p in edges.main.params], names)
-        for param in edges.main.params:
+        wanted = _wanted(ctx.get_config("compile.io_dtype", None))
+        edges = _Edges(start, wanted)
+        tuples = [node for node in edges.tensors if not isinstance(type_of(node), TensorType)]
+        if tuples and wanted:
+            raise AotcError("io-dtype", f"{mention(tuples[0])} is no tensor, and has no data type")
+        if tuples:
+            return module
+        for param in start.main.params:
             edges.read(param)
-        for number, name in enumerate(names):
+        for number, name in enumerate(edges.names):
             edges.write(number, name)
         if edges.problems:
             raise AotcError.collect(edges.problems)
-        attrs = {key: rows for key, rows in edges.attributes() if any(rows)}
         function = edges.result()
-        if function is start.main and all(module.attrs.get(key) == rows for key, rows in attrs.items()):
+        sides = {"input": edges.inputs, "output": edges.outputs}
+        rows = {f"{side}_quantization": _rows(found) for side, found in sides.items() if any(found)}
+        if function is start.main and all(module.attrs.get(key) == row for key, row in rows.items()):
             return module
-        made = IRModule({**start.functions, "main": function}, {**start.attrs, **attrs})
-        return infer_module(made)
+        return infer_module(IRModule({**start.functions, "main": function}, {**start.attrs, **rows}))
 
 
 def _wanted(config: object) -> Mapping[str, str]:
@@ -93,145 +97,130 @@ def _as(meaning: Quantization, dtype: str) -> Quantization:
     return Quantization(DType(dtype), meaning.scales, zeros, meaning.axis)
 
 
-def _meaning(node: Expr, dtype: DType, rank: int) -> Meaning:
-    """What the integers that a call makes or reads stand for."""
+def _stated(found: Meaning, dtype: str) -> Quantization | None:
+    """What is said of a tensor of a data type."""
+    return _as(found, dtype) if dtype in BYTES and isinstance(found, Quantization) else None
+
+
+def _dtype(node: Expr) -> DType:
+    return tensor_type_of(node).dtype
+
+
+def _meaning(node: Expr, integers: Expr) -> Meaning:
+    """What integers stand for that a call makes or reads."""
     assert isinstance(node, Call)
     place = _PLACES[str(node.op)]
     scale, zero = node.args[place : place + 2]
-    if dtype not in BYTES:
-        return WhyNot(f"its integers are {dtype}")
+    ty = tensor_type_of(integers)
+    if ty.dtype not in BYTES:
+        return WhyNot(f"its integers are {ty.dtype}")
     if not isinstance(scale, Constant) or not isinstance(zero, Constant):
         return WhyNot("its scale or zero point is computed when the model runs")
     count = max(scale.data.size, zero.data.size)
-    scales, zeros = (np.broadcast_to(c.data.reshape(-1), (count,)).tolist() for c in (scale, zero))
-    axis = None if count == 1 else int(node.attrs["axis"]) % rank
-    return Quantization(dtype, tuple(map(float, scales)), tuple(map(int, zeros)), axis)
+    scales, zeros = (np.broadcast_to(c.data.reshape(-1), (count,)) for c in (scale, zero))
+    axis = None if count == 1 else int(node.attrs["axis"]) % ty.rank
+    return Quantization(ty.dtype, tuple(scales.tolist()), tuple(zeros.tolist()), axis)
 
 
-def _row(meaning: Quantization | None) -> list[Any] | None:
+def _rows(meanings: Iterable[Quantization | None]) -> list[list[Any] | None]:
     """As an attribute, which has a text form."""
-    if meaning is None:
-        return None
-    return [str(meaning.dtype), list(meaning.scales), list(meaning.zero_points), meaning.axis]
+    return [[str(m.dtype), list(m.scales), list(m.zero_points), m.axis] if m else None for m in meanings]
 
 
 @dataclass(eq=False)
 class _Edges:
-    """@main, and what becomes of its inputs and outputs.
+    """@main of a module, and what becomes of its inputs and outputs.
 
-    outputs   the results, as they become
+    names             of the outputs
+    inputs, outputs   what their integers stand for, where that is known
     """
 
-    main: Function
+    module: IRModule
     wanted: Mapping[str, str]
     problems: list[Diagnostic] = field(default_factory=list)
-    outputs: list[Expr] = field(init=False)
 
     def __post_init__(self) -> None:
-        body = self.main.body
-        self.outputs = list(body.fields) if isinstance(body, Tuple) else [body]
-        self._params: dict[Var, Var] = {}
-        self._inputs: dict[Var, Quantization] = {}
-        self._outputs: dict[int, Quantization] = {}
+        self._main = self.module.main
+        body = self._main.body
+        self._before = list(body.fields) if isinstance(body, Tuple) else [body]
+        self._results = list(self._before)
+        self.names = output_names(self.module, len(self._results))
+        self.inputs: list[Quantization | None] = []
+        self.outputs: list[Quantization | None] = []
+        self._params: list[Var] = []
         self._replaced: dict[Expr, Expr] = {}
         self._readers: dict[Expr, list[Expr]] = {}
         for node in post_order(body):
             for child in children(node):
                 self._readers.setdefault(child, []).append(node)
+        known = [*(p.name for p in self._main.params), *self.names, ""]
+        for name in self.wanted.keys() - {*known}:
+            hint = nearest(name, known) or f"there are {', '.join(known[:-1])}"
+            self.problems.append(Diagnostic("io-dtype", f"there is no input or output {name!r}", hint=hint))
 
-    def require_known(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """A problem for each name that no input or output has."""
-        known = {*inputs, *outputs, ""}
-        for name in self.wanted:
-            if name not in known:
-                hint = nearest(name, known) or f"there are {', '.join((*inputs, *outputs))}"
-                self.problems.append(Diagnostic("io-dtype", f"there is no input or output {name!r}", hint=hint))
+    @property
+    def tensors(self) -> list[Expr]:
+        """All inputs and outputs."""
+        return [*self._main.params, *self._before]
 
-    def _asked(self, name: str, ty: TensorType) -> str | None:
-        """The data type that is wanted of a tensor; None for the one that it has."""
-        usual = self.wanted.get("") if ty.dtype.is_float else None
+    def _interface(self, what: str, name: str, own: DType, found: Meaning) -> str:
+        """The data type that a tensor gets: its own one, too, where it cannot be what is asked for."""
+        usual = self.wanted.get("", own) if own.is_float else own
         dtype = self.wanted.get(name, usual)
-        return dtype if dtype != ty.dtype else None
-
-    def _refuse(self, what: str, name: str, dtype: str, reason: str) -> None:
-        hint = f"--io-dtype {name}:float32 (io_dtype in Python) leaves it alone" if dtype != FLOAT else ""
-        self.problems.append(Diagnostic("io-dtype", f"{what} {name!r} cannot be {dtype}: {reason}", hint=hint))
+        reason = found.reason if isinstance(found, WhyNot) else f"the model's is {own}" if dtype == FLOAT else ""
+        if dtype != own and reason:
+            hint = f"--io-dtype {name}:{own} (io_dtype in Python) leaves it as it is" if own == FLOAT else ""
+            self.problems.append(Diagnostic("io-dtype", f"{what} {name!r} cannot be {dtype}: {reason}", hint=hint))
+            return own
+        return dtype
 
     def read(self, param: Var) -> None:
         """What becomes of an input."""
-        ty = type_of(param)
-        if not isinstance(ty, TensorType):
-            return
-        dtype = self._asked(param.name, ty)
-        found = self._fed(param, ty)
-        if isinstance(found, WhyNot):
-            if dtype is not None:
-                self._refuse("input", param.name, dtype, found.reason)
-        elif dtype == FLOAT:
-            self._refuse("input", param.name, dtype, f"the model's is {ty.dtype}")
-        elif dtype is not None:
-            new = Var(param.name, TensorType(ty.shape, dtype), param.span)
-            inner = shifted(new, dtype, found.dtype)
-            replaced = self._readers[param] if ty.dtype == FLOAT else [param]
-            self._replaced |= dict.fromkeys(replaced, inner)
-            self._params[param], self._inputs[param] = new, _as(found, dtype)
-        elif ty.dtype != FLOAT:
-            self._inputs[param] = found
-
-    def _fed(self, param: Var, ty: TensorType) -> Meaning:
-        """What the integers of an input stand for, or would."""
-        name = "qnn.quantize" if ty.dtype == FLOAT else "qnn.dequantize"
-        readers = self._readers.get(param, [])
-        others = [r for r in readers if not is_call(r, name) or children(r)[1] is not param]
-        if others or not readers or param in self.outputs:
-            what = mention(others[0]) if others else "an output" if param in self.outputs else "nothing"
-            return WhyNot(f"it feeds {what}, not {name} alone")
-        tensors = (type_of(r) if ty.dtype == FLOAT else ty for r in readers)
-        found = {_meaning(r, t.dtype, ty.rank): r for r, t in zip(readers, tensors, strict=True)}  # type: ignore[union-attr]
-        if len(found) > 1:
-            return WhyNot("it is quantised in several ways")
-        return next(iter(found))
+        own = _dtype(param)
+        found = self._fed(param, own)
+        dtype = self._interface("input", param.name, own, found)
+        if dtype != own and isinstance(found, Quantization):
+            new = Var(param.name, TensorType(tensor_type_of(param).shape, dtype), param.span)
+            replaced = self._readers[param] if own == FLOAT else [param]
+            self._replaced |= dict.fromkeys(replaced, shifted(new, dtype, found.dtype))
+            param = new
+        self._params.append(param)
+        self.inputs.append(_stated(found, dtype))
 
     def write(self, number: int, name: str) -> None:
         """What becomes of an output."""
-        node = self.outputs[number]
-        ty = type_of(node)
-        if not isinstance(ty, TensorType):
-            return
-        dtype = self._asked(name, ty)
-        found = self._made(node, ty)
-        if isinstance(found, WhyNot):
-            if dtype is not None:
-                self._refuse("output", name, dtype, found.reason)
-        elif dtype == FLOAT:
-            self._refuse("output", name, dtype, f"the model's is {ty.dtype}")
-        elif dtype is not None:
-            inner = children(node)[1] if ty.dtype == FLOAT else node
-            self.outputs[number] = shifted(inner, found.dtype, dtype)
-            self._outputs[number] = _as(found, dtype)
-        elif ty.dtype != FLOAT:
-            self._outputs[number] = found
+        node = self._results[number]
+        own = _dtype(node)
+        found = self._made(node, own)
+        dtype = self._interface("output", name, own, found)
+        if dtype != own and isinstance(found, Quantization):
+            integers = children(node)[1] if own == FLOAT else node
+            self._results[number] = shifted(integers, found.dtype, dtype)
+        self.outputs.append(_stated(found, dtype))
 
-    def _made(self, node: Expr, ty: TensorType) -> Meaning:
+    def _fed(self, param: Var, own: DType) -> Meaning:
+        """What the integers of an input stand for, or would."""
+        name = "qnn.quantize" if own == FLOAT else "qnn.dequantize"
+        readers = self._readers.get(param, [])
+        others = [r for r in readers if not is_call(r, name) or children(r)[1] is not param]
+        if others or not readers or param in self._results:
+            what = mention(others[0]) if others else "nothing" if param not in self._results else "an output"
+            return WhyNot(f"it feeds {what}, not {name} alone")
+        found = {_meaning(r, r if own == FLOAT else param) for r in readers}
+        return found.pop() if len(found) == 1 else WhyNot("it is quantised in several ways")
+
+    def _made(self, node: Expr, own: DType) -> Meaning:
         """What the integers of an output stand for, or would."""
-        names = ("qnn.dequantize",) if ty.dtype == FLOAT else ("qnn.quantize", "qnn.requantize")
+        names = ("qnn.dequantize",) if own == FLOAT else ("qnn.quantize", "qnn.requantize")
         if not is_call(node, *names):
             return WhyNot(f"it comes from {mention(node)}, not from {' or '.join(names)}")
-        source = type_of(children(node)[1]) if ty.dtype == FLOAT else ty
-        assert isinstance(source, TensorType)
-        return _meaning(node, source.dtype, ty.rank)
-
-    def attributes(self) -> Iterable[tuple[str, list[list[Any] | None]]]:
-        """Those of the module."""
-        yield "input_quantization", [_row(self._inputs.get(p)) for p in self.main.params]
-        yield "output_quantization", [_row(self._outputs.get(k)) for k in range(len(self.outputs))]
+        return _meaning(node, children(node)[1] if own == FLOAT else node)
 
     def result(self) -> Function:
-        """@main with other edges."""
-        if not self._params and not self._outputs:
-            return self.main
-        wrapped = isinstance(self.main.body, Tuple)
-        body: Expr = Tuple(self.outputs, self.main.body.span) if wrapped else self.outputs[0]
+        """@main with other edges; the same object if there are none."""
+        main, many = self._main, isinstance(self._main.body, Tuple)
+        if tuple(self._params) == main.params and all(a is b for a, b in zip(self._results, self._before, strict=True)):
+            return main
+        body = Tuple(self._results, main.body.span) if many else self._results[0]
         body = mutated(body, lambda old, new: self._replaced.get(old, new))
-        params = [self._params.get(p, p) for p in self.main.params]
-        return as_function(Function(params, body, None, self.main.attrs, self.main.span))
+        return Function(self._params, body, None, main.attrs, main.span)

@@ -45,13 +45,14 @@ class Quantization:
 
     def quantize(self, values: Any) -> Array:
         """The integers nearest to real numbers, computed in float32: ties to even; for what is out of range the
-        first or the last one; for NaN the zero point.
+        first or the last one; for NaN the first.
         """
         real = np.asarray(values, np.float32)
         with np.errstate(all="ignore"):
             steps = np.rint(real / self._laid(self.scales, real, "float32"))
-        whole = np.where(np.isnan(steps), np.float32(0), steps) + self._laid(self.zero_points, real, "float32")
-        return np.asarray(np.clip(whole, self.dtype.min, self.dtype.max), self.dtype.numpy)
+        whole = steps + self._laid(self.zero_points, real, "float32")
+        bounded = np.clip(np.nan_to_num(whole, nan=self.dtype.min), self.dtype.min, self.dtype.max)
+        return bounded.astype(self.dtype.numpy)
 
     def dequantize(self, integers: Any) -> Array:
         """The real numbers that integers stand for, as float32."""

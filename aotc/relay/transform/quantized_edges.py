@@ -25,6 +25,7 @@ from aotc.relay.infer import infer_module, mention
 from aotc.relay.module import IRModule, output_names
 from aotc.relay.op.binary import add
 from aotc.relay.op.cast import cast
+from aotc.relay.op.qnn.numbers import known
 from aotc.relay.transform.base import WhyNot, is_call, typed
 from aotc.relay.visitor import children, mutated, post_order
 
@@ -110,14 +111,14 @@ def _meaning(node: Expr, integers: Expr) -> Meaning:
     """What integers stand for that a call makes or reads."""
     assert isinstance(node, Call)
     place = _PLACES[str(node.op)]
-    scale, zero = node.args[place : place + 2]
+    scale, zero = map(known, node.args[place : place + 2])
     ty = tensor_type_of(integers)
     if ty.dtype not in BYTES:
         return WhyNot(f"its integers are {ty.dtype}")
-    if not isinstance(scale, Constant) or not isinstance(zero, Constant):
+    if scale is None or zero is None:
         return WhyNot("its scale or zero point is computed when the model runs")
-    count = max(scale.data.size, zero.data.size)
-    scales, zeros = (np.broadcast_to(c.data.reshape(-1), (count,)) for c in (scale, zero))
+    count = max(scale.size, zero.size)
+    scales, zeros = (np.broadcast_to(value.reshape(-1), (count,)) for value in (scale, zero))
     axis = None if count == 1 else int(node.attrs["axis"]) % ty.rank
     return Quantization(ty.dtype, tuple(scales.tolist()), tuple(zeros.tolist()), axis)
 

@@ -51,7 +51,8 @@ class Quantization:
         with np.errstate(all="ignore"):
             steps = np.rint(real / self._laid(self.scales, real, "float32"))
         whole = steps + self._laid(self.zero_points, real, "float32")
-        bounded = np.clip(np.nan_to_num(whole, nan=self.dtype.min), self.dtype.min, self.dtype.max)
+        whole = np.where(np.isnan(whole), np.float32(self.dtype.min), whole)
+        bounded: Array = np.clip(whole, self.dtype.min, self.dtype.max)
         return bounded.astype(self.dtype.numpy)
 
     def dequantize(self, integers: Any) -> Array:

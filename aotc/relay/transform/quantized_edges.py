@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Diagnostic, DType, Pass, PassContext, Quantization, TensorType, nearest
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, tensor_type_of, type_of
 from aotc.relay.infer import infer_module, mention
 from aotc.relay.module import IRModule, output_names
 from aotc.relay.op.binary import add

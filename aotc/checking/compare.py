@@ -6,6 +6,7 @@ compare("y", actual, expected, bound=1e-5).ok
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, replace
 
 import ml_dtypes
@@ -99,6 +100,34 @@ def judge_by_exact(found: Comparison, actual: Array, exact: Array, noise: float)
     limit = max(found.bound, noise * (LARGE_FACTOR if noise > LARGE_NOISE else NOISE_FACTOR))
     reason = "" if ours <= limit else f"error against the exact result is {ours:.2e}, the reference's is {noise:.2e}"
     return replace(found, reason=reason, exact=ours, reference_exact=noise)
+
+
+#: By how many decibels the noise of rounding to integers may be above the reference's.
+QUANTISED_DB = 0.5
+
+
+def decibels(array: Array, exact: Array) -> float:
+    """The ratio of a result in double precision to what another one differs from it."""
+    wide = exact.astype(np.float64)
+    noise = float(np.square(array.astype(np.float64) - wide).sum())
+    signal = float(np.square(wide).sum())
+    return 10 * float(np.log10(signal / noise)) if noise and signal else np.inf
+
+
+def judge_by_noise(found: Comparison, pairs: Sequence[tuple[Array, Array, Array]]) -> Comparison:
+    """A float comparison of a quantised network that failed, judged by the noise that rounding to integers makes.
+
+    Networks round at thousands of places, where implementations that compute parts on real numbers differ.  Then the
+    question is whether the signal to noise ratio is as good as the reference's.
+
+    pairs    of each run our output, the reference's, and the one without rounding
+    """
+    ours, theirs, exact = (np.concatenate([p[k].reshape(-1) for p in pairs]) for k in range(3))
+    if not (DType.of(ours).is_float and np.isfinite(ours).all()):
+        return found
+    mine, other = decibels(ours, exact), decibels(theirs, exact)
+    text = f"signal to noise is {mine:.1f} dB, the reference's is {other:.1f} dB"
+    return replace(found, reason="" if mine >= other - QUANTISED_DB else text)
 
 
 def compare(name: str, actual: Array, expected: Array, bound: float) -> Comparison:

@@ -19,6 +19,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from aotc.checking.inputs import Arrays
+from aotc.ir import AotcError
 from aotc.relay.frontend.onnx.load import messages
 
 
@@ -59,6 +60,27 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
             case onnx.TypeProto.Tensor(elem_type=TensorProto.FLOAT):
                 message.elem_type = TensorProto.DOUBLE
     return wide
+
+
+def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which quantising a tensor and dequantising it again does nothing: what a quantised model stands for.
+
+    Raises AotcError (code "reference") for models that compute on integers by themselves.
+    """
+    plain = copy.deepcopy(model)
+    made = {node.output[0]: node for node in plain.graph.node}
+    for node in plain.graph.node:
+        source = made.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        if source is not None and source.op_type == "QuantizeLinear":
+            del node.input[1:], node.attribute[:]
+            node.op_type, node.input[0] = "Identity", source.input[0]
+    kept = [n for n in plain.graph.node if n.op_type != "QuantizeLinear"]
+    integers = any("Q" in n.op_type.replace("DequantizeLinear", "") or "Integer" in n.op_type for n in kept)
+    if integers or len(kept) == len(plain.graph.node):
+        raise AotcError("reference", "the model computes on integers")
+    del plain.graph.node[:]
+    plain.graph.node.extend(kept)
+    return plain
 
 
 def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:

@@ -10,6 +10,7 @@ relay_reference(module, ["output"]).exact({"x": array})["output"]
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -37,13 +38,15 @@ ExactRun: TypeAlias = Callable[[Arrays], Arrays | None]
 class Reference:
     """What a compiled model is compared with.
 
-    run     outputs by name for inputs by name
-    exact   outputs in double precision; None where these cannot be had
+    run        outputs by name for inputs by name
+    exact      outputs in double precision; None where these cannot be had
+    quantised  whether integers stand for real numbers inside; the exact outputs are then those without rounding
     """
 
     name: str
     run: RunOnce
     exact: ExactRun
+    quantised: bool = False
 
 
 def or_none(run: RunOnce) -> ExactRun:
@@ -63,14 +66,25 @@ def in_float64(inputs: Arrays) -> Arrays:
     return {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
 
 
+def is_quantised(model: ModelProto) -> bool:
+    """Whether an ONNX model computes with integers that stand for real numbers."""
+    names = [node.op_type for node in model.graph.node]
+    return any(re.search(r"Quantize|^QLinear|^QGemm|^(Conv|MatMul)Integer", name) for name in names)
+
+
 def _onnxruntime_session(model: ModelProto) -> Any:
-    """An ONNX Runtime session without graph optimisations; None where absent or refused."""
+    """An ONNX Runtime session; None where absent or refused.
+
+    It optimises quantised models, whose integer kernels it has only then, and no others.
+    """
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    levels = onnxruntime.GraphOptimizationLevel
+    quantised = is_quantised(model)
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if quantised else levels.ORT_DISABLE_ALL
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -100,7 +114,9 @@ def session_runner(name: str, session: Any, names: Sequence[str]) -> RunOnce:
 
 def onnx_reference(model: ModelProto) -> Reference:
     """The best independent implementation at hand for `model`, and onnx's evaluator in double precision."""
-    name, session = "onnxruntime", _onnxruntime_session(model)
+    quantised = is_quantised(model)
+    name = "onnxruntime's integer kernels" if quantised else "onnxruntime"
+    session = _onnxruntime_session(model)
     if session is None:
         from onnx.reference import ReferenceEvaluator
 
@@ -108,11 +124,12 @@ def onnx_reference(model: ModelProto) -> Reference:
 
     def exact(inputs: Arrays) -> Arrays:
         # onnx's evaluator takes long to import
-        from aotc.checking.exact import run_in_double
+        from aotc.checking.exact import run_in_double, without_rounding
 
-        return run_in_double(model, in_float64(inputs))
+        return run_in_double(without_rounding(model) if quantised else model, in_float64(inputs))
 
-    return Reference(name, session_runner(name, session, [o.name for o in model.graph.output]), or_none(exact))
+    run = session_runner(name, session, [o.name for o in model.graph.output])
+    return Reference(name, run, or_none(exact), quantised)
 
 
 # --- of graph modules

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import onnx
 
-from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
+from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact, judge_by_noise
 from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
 from aotc.checking.suspects import first_suspect
@@ -83,10 +83,11 @@ class Run:
     expected: Arrays
 
 
-def judged(runs: Sequence[Run], float32_bound: float, exact_run: ExactRun) -> tuple[Case, ...]:
+def judged(runs: Sequence[Run], float32_bound: float, exact_run: ExactRun, quantised: bool = False) -> tuple[Case, ...]:
     """The comparisons of all runs; outputs beyond the bound are judged by the result in double precision.
 
     exact_run    gives the outputs in double precision for inputs; None where they cannot be had
+    quantised    whether that is the result without rounding to integers
     """
 
     found = [
@@ -95,7 +96,11 @@ def judged(runs: Sequence[Run], float32_bound: float, exact_run: ExactRun) -> tu
     ]
     noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
     exact = (_exact_results(exact_run, runs) if noisy else None) or []
-    for name in noisy if exact else ():
+    for name in noisy if exact and quantised else ():
+        pairs = [(r.actual[name], r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True)]
+        for row in found:
+            row[name] = row[name] if row[name].ok else judge_by_noise(row[name], pairs)
+    for name in noisy if exact and not quantised else ():
         noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
         for row, r, e in zip(found, runs, exact, strict=True):
             if not row[name].ok:
@@ -215,7 +220,11 @@ def _compared(
         for source, arrays in inputs
     ]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact), device=device)
+    return runs, Report(
+        reference.name,
+        judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised),
+        device=device,
+    )
 
 
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:

@@ -90,6 +90,9 @@ def show_model(report: Data) -> Shown:
     yield f"operators    {operators}"
     kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
     yield grid("largest kernels", "MACs", "nodes", rows=kernels)
+    if report["left_real"]:
+        real = [(row["operator"], row["reason"], ", ".join(row["nodes"][:2])) for row in report["left_real"]]
+        yield grid("not on integers", "because", "nodes", rows=real)
     if report["scalar_loops"]:
         scalar = [
             (row["kernel"], row["loop"], row["reason"], ", ".join(row["nodes"][:1])) for row in report["scalar_loops"]

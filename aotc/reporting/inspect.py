@@ -16,6 +16,9 @@ from aotc.driver.place import is_ours
 from aotc.ir import AotcError, Span
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Constant
+from aotc.relay.module import IRModule
+from aotc.relay.transform.fake_quantization_to_integer import left_real
+from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 from aotc.relay.visitor import post_order
 from aotc.runtime.library import read_metadata
 from aotc.tir import Target
@@ -52,13 +55,20 @@ def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
     return rows
 
 
+def _real(module: IRModule) -> list[dict[str, Any]]:
+    """The operators between quantised tensors that are computed on real numbers, and why."""
+    rows = left_real(module, FAKE_QUANTIZATION)
+    return [{"operator": str(r.node.op), "nodes": _places(r.node.span), "reason": r.reason} for r in rows]
+
+
 def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     """Inputs, outputs, parameters, operators, MACs, arena, the largest kernels and the scalar loops of a model file.
 
     options   as for `aotc.compile`
 
     "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.  "scalar_loops"
-    lists loops that have no vectors on a target that has some, with the reasons.
+    lists loops that have no vectors on a target that has some, with the reasons, "left_real" the operators of a
+    quantised model that are not computed on integers.
     """
     try:
         work = CompileOptions(**options).compilation(path)
@@ -83,6 +93,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "arena": {"peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap},
         "largest": _largest(program),
         "numerics": work.numerics[0],
+        "left_real": _real(work.module),
         "scalar_loops": _scalar(program, work.versions[0]),
     }
 

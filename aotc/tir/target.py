@@ -239,6 +239,8 @@ class Target:
     fma_bytes        bytes that a core begins to multiply and add in a cycle, by two
                      instructions at most
     fma              whether a multiply-add is one instruction
+    activations      the type of bytes that sums of products take beside weights, "uint8"
+                     or "int8": others become it; "" where both are as good
     ordered          every sum is added up in one order, whatever the machine (see
                      `in_order`)
     l1, l2           data cache sizes, bytes per core
@@ -281,6 +283,7 @@ class Target:
     registers: int = 16
     fma_bytes: int = 8
     fma: bool = False
+    activations: str = ""
     ordered: bool = False
     l1: int = 32 << 10
     l2: int = 256 << 10
@@ -377,7 +380,9 @@ _VECTORS: Final = Target(
     budget=Budget(parameter_growth=2.5, parameter_room=1 << 20),
     dialect="gnu-c",
 )
-X86_64: Final = replace(_VECTORS, name="x86-64", machine="x86_64", cflags=_X86_64, base_cflags=_X86_64, level="v1")
+X86_64: Final = replace(
+    _VECTORS, name="x86-64", machine="x86_64", activations="uint8", cflags=_X86_64, base_cflags=_X86_64, level="v1"
+)
 X86_64_V3: Final = replace(
     X86_64,
     name="x86-64-v3",
@@ -407,6 +412,7 @@ AARCH64: Final = replace(
     machine="aarch64",
     registers=32,
     fma=True,
+    activations="int8",
     l1=64 << 10,
     l2=512 << 10,
     winograd=Winograd(macs=16),

@@ -18,6 +18,7 @@ from aotc.relay.transform.external_compilers import AnnotateTarget as AnnotateTa
 from aotc.relay.transform.external_compilers import MergeCompilerRegions as MergeCompilerRegions
 from aotc.relay.transform.external_compilers import MergeComposite as MergeComposite
 from aotc.relay.transform.external_compilers import PartitionGraph as PartitionGraph
+from aotc.relay.transform.fake_quantization_to_integer import FakeQuantizationToInteger as FakeQuantizationToInteger
 from aotc.relay.transform.fold_constant import DynamicToStatic as DynamicToStatic
 from aotc.relay.transform.fold_constant import FoldConstant as FoldConstant
 from aotc.relay.transform.fold_scale_axis import BackwardFoldScaleAxis as BackwardFoldScaleAxis
@@ -38,6 +39,7 @@ from aotc.relay.transform.lets import ToGraphNormalForm as ToGraphNormalForm
 from aotc.relay.transform.quantised import QnnCanonicalizeOps as QnnCanonicalizeOps
 from aotc.relay.transform.quantized_edges import QuantizedEdges as QuantizedEdges
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout
+from aotc.relay.transform.select_signedness import SelectSignedness as SelectSignedness
 from aotc.relay.transform.sharing import CanonicalizeCast as CanonicalizeCast
 from aotc.relay.transform.sharing import EliminateCommonSubexpr as EliminateCommonSubexpr
 from aotc.relay.transform.simplify_expr import DivToMul as DivToMul

@@ -8,6 +8,7 @@ with PassContext(opt_level=3):
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from aotc.ir import AotcError, Op, Pass, PassContext, Sequential
 from aotc.relay import transform as passes
@@ -15,6 +16,11 @@ from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import post_order
 from aotc.tir import PlanMemory, Target
+
+#: What is between dequantised and quantised tensors, as frameworks compute it: sums are rescaled in float32.
+FAKE_QUANTIZATION: Final = passes.FakeQuantizationToInteger(
+    use_qat=True, optional_qnn_ops=("nn.softmax",), rounding="FLOAT_EVEN"
+)
 
 
 def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
@@ -29,6 +35,8 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (0, passes.QuantizedEdges()),
         (2, passes.DynamicToStatic()),
         (1, passes.DeadCodeElimination()),
+        (1, FAKE_QUANTIZATION),
+        (3, passes.SelectSignedness(target)),
         (0, passes.SimplifyInference()),
         (4, passes.FastMath()),
         (0, passes.QnnCanonicalizeOps()),

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SelectSignedness: tensors of bytes as the target's sums of products want them, with or without a sign.
+
+%0 = qnn.requantize(..., 0.2f, -7, out_dtype="int8");     %0 = qnn.requantize(..., 0.2f, 121, out_dtype="uint8");
+qnn.conv2d(%0, %w, -7, 0, ...)                        =>  qnn.conv2d(%0, %w, 121, 0, ...)
+
+In: typed functions.  Out: the same values; where a byte is seen by what does not know its zero point, its highest bit
+is turned over.  Constant operands of sums of products, which are weights, stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import DType, Quantised, TensorType, span_scope
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, op_of, tensor_type_of
+from aotc.relay.op.binary import add, bitwise_xor
+from aotc.relay.op.cast import cast
+from aotc.relay.op.qnn.numbers import made
+from aotc.relay.transform.base import FunctionPass, GraphMutator, op_call
+from aotc.relay.visitor import post_order
+from aotc.tir import C, Target
+
+#: Turning over the highest bit adds it, or takes it off.
+_BIT: Final = 0x80
+_OTHER: Final = {"uint8": "int8", "int8": "uint8"}
+#: What the zero point of a tensor is called.
+_POINTS: Final = {
+    "data": ("input_zero_point",),
+    "x": ("x_zero_point", "input_zero_point", "zero_point"),
+    "lhs": ("lhs_zero_point",),
+    "rhs": ("rhs_zero_point",),
+}
+_RESULT: Final = "output_zero_point"
+
+
+def turned(x: Expr) -> Expr:
+    """Bytes of one signedness as those of the other one: the highest bit is the other one."""
+    ty = tensor_type_of(x)
+    if isinstance(x, Constant):
+        bits = np.ascontiguousarray(x.data).view(np.uint8) ^ np.uint8(_BIT)
+        return Constant(bits.view(DType(_OTHER[str(ty.dtype)]).numpy))
+    bit = Constant(np.array(_BIT, np.uint8))
+    if ty.dtype == "uint8":
+        return cast(bitwise_xor(x, bit), dtype="int8")
+    return bitwise_xor(cast(x, dtype="uint8"), bit)
+
+
+@dataclass(frozen=True, repr=False)
+class SelectSignedness(FunctionPass):
+    """Bytes that sums of products take are of the type that the target names, where it names one."""
+
+    opt_level = 3
+
+    target: Target = C
+
+    def rewritten(self, function: Function) -> Function:
+        wanted = self.target.activations
+        sums = any(_is_sum(n) for n in post_order(function))
+        return _Select(wanted).visit_function(function) if wanted and sums else function
+
+
+def _is_sum(node: Expr) -> bool:
+    """Whether a node sums products of bytes."""
+    inner = op_call(node)
+    return inner is not None and op_of(inner).name.startswith("qnn.") and op_of(inner).is_contraction
+
+
+@dataclass(eq=False)
+class _Select(GraphMutator):
+    """Makes bytes of the wanted type where they come about, and turns them back for what does not know it.
+
+    other   what stands for the value of a node in the wanted type
+    """
+
+    wanted: str
+    other: dict[Expr, Expr] = field(default_factory=dict, init=False)
+
+    def is_source(self, expr: Expr) -> bool:
+        """Whether an expression is a tensor of the other signedness."""
+        ty = expr.checked_type
+        return isinstance(ty, TensorType) and ty.dtype == _OTHER[self.wanted]
+
+    def turned(self, expr: Expr) -> Expr:
+        """A tensor in the wanted type."""
+        return self.other.get(expr) or turned(expr)
+
+    def rewrite(self, old: Expr, new: Expr) -> Expr:
+        node = op_call(new)
+        if node is None:
+            return self._field(new)
+        with span_scope(node.span):
+            if node.args and isinstance(node.args[0], Tuple):
+                made_of = self._joined(node)
+            elif op_of(node).name.startswith("qnn."):
+                made_of = self._quantised(node)
+            else:
+                made_of = self._choice(node)
+        if made_of is None:
+            return node
+        return self._back(made_of) if self.is_source(node) else made_of
+
+    def _back(self, made_of: Expr) -> Expr:
+        """What a node's own type sees of what was made in the other one."""
+        seen = turned(made_of)
+        self.other[seen] = made_of
+        return seen
+
+    def _field(self, new: Expr) -> Expr:
+        """A field of a tuple of which all are in the wanted type."""
+        if isinstance(new, TupleGetItem) and new.tuple_value in self.other and self.is_source(new):
+            return self._back(TupleGetItem(self.other[new.tuple_value], new.index, new.span))
+        return new
+
+    def _zero(self, zero: Expr) -> Expr:
+        """A zero point that moves with its tensor."""
+        shift = _BIT if self.wanted == "uint8" else -_BIT
+        wide = made(cast, zero, dtype="int32")
+        return made(add, wide, Constant(np.array(shift, np.int32)))
+
+    def _quantised(self, node: Call) -> Expr | None:
+        """A quantised operator on tensors in the wanted type; None where nothing of it changes."""
+        op, args = op_of(node), list(node.args)
+        names = [a.name for a in op.args]
+        point = {name: k for k, name in enumerate(names) if name.endswith("zero_point")}
+        own = _RESULT in point and self.is_source(node)
+        free = "out_dtype" in dict(node.attrs.items()) and not op.is_contraction
+        data = [k for k, name in enumerate(names) if name in _POINTS and self.is_source(args[k])]
+        seen = [k for k in data if args[k] in self.other]
+        if not seen and not (own and free) and not (data and op.is_contraction):
+            return None
+        for k in seen if free else data:
+            args[k] = self.turned(args[k])
+            at = next(point[n] for n in _POINTS[names[k]] if n in point)
+            args[at] = self._zero(args[at])
+        more: dict[str, Any] = {}
+        if own:
+            args[point[_RESULT]] = self._zero(args[point[_RESULT]])
+            more = {"out_dtype": self.wanted} if free else {}
+        return call(op, args, node.attrs.replace(**more))
+
+    def _joined(self, node: Call) -> Expr | None:
+        """Tensors put together, by qnn.concatenate or as they are."""
+        parts, *points = node.args
+        assert isinstance(parts, Tuple)
+        if not self.is_source(node) or not any(f in self.other for f in parts.fields):
+            return None
+        data = Tuple([self.turned(f) for f in parts.fields])
+        if points:
+            scales, zeros, scale, zero = points
+            fields = zeros.fields if isinstance(zeros, Tuple) else tuple(zeros)
+            points = [scales, Tuple(map(self._zero, fields)), scale, self._zero(zero)]
+        return call(op_of(node), (data, *points), node.attrs)
+
+    def _choice(self, node: Call) -> Expr | None:
+        """A move, a choice or a table of bytes in the wanted type."""
+        op = op_of(node)
+        if op.name == "take" and isinstance(node.args[0], Constant):
+            return self._table(node)
+        real = [a for a in node.args if self.is_source(a)]
+        if not any(a in self.other for a in real):
+            return None
+        clip = op.name == "clip"
+        if not clip and (op.quantised_kind is not Quantised.PASS or op.name == "nn.relu"):
+            return None
+        args = [self.turned(a) if a in real else a for a in node.args]
+        more: dict[str, Any] = {}
+        if clip:
+            shift = _BIT if self.wanted == "uint8" else -_BIT
+            more = {name: node.attrs[name] + shift for name in ("a_min", "a_max")}
+        result = call(op, args, node.attrs.replace(**more))
+        if isinstance(result.checked_type, TensorType):
+            return result
+        self.other[node] = result
+        return None
+
+    def _table(self, node: Call) -> Expr | None:
+        """A table of bytes that is looked up by their bits."""
+        table, places = node.args
+        assert isinstance(table, Constant)
+        own = self.is_source(node)
+        more = op_call(places, "cast")
+        source = places if more is None else more.args[0]
+        seen = table.data.size == 256 and source in self.other and tensor_type_of(places).dtype == "uint8"
+        if not (own or seen) or table.data.shape != (256,):
+            return None
+        if seen and self.wanted == "uint8":
+            table, places = Constant(np.roll(table.data, _BIT)), self.other[source]
+        return call(op_of(node), (turned(table) if own else table, places), node.attrs)

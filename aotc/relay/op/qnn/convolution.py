@@ -202,7 +202,7 @@ def _operator(n: int, plain: OpDef, letters: str, rows: Any, expand: Any, more: 
         layout=Layout.BARRIER,
         samples=partial(_samples, attributes, rows),
         **bound,
-        **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE),
+        **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
     )
 
 

@@ -249,9 +249,13 @@ def quantized(x: Array, scale: Array, zero: Array, dtype: DType, axis: int | Non
     return stored(np.rint(quotient), zero, axis, dtype)
 
 
-def facets(pattern: OpPattern, **more: Any) -> dict[str, Any]:
-    """Facets of operators of quantised tensors: scales stay in float32, whatever the precision of a program."""
-    return {"pattern": pattern, "precision": Precision.NEVER, **more}
+def facets(pattern: OpPattern, sums: bool = False) -> dict[str, Any]:
+    """Facets of operators of quantised tensors: scales stay in float32, whatever the precision of a program.
+
+    sums  whether it sums products
+    """
+    derived = pattern is OpPattern.OUT_ELEMWISE_FUSABLE and not sums
+    return {"pattern": pattern, "precision": None if derived else Precision.NEVER}
 
 
 def with_constants(attributes: Attrs, *values: Array | tuple[Array, ...], given: int = 1) -> Sample:

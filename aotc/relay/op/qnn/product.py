@@ -127,7 +127,7 @@ def _product(name: str, attributes: type[Attrs], names: Sequence[str], samples: 
         axes=_axes,
         expand=partial(_expand, name),
         samples=samples,
-        **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE),
+        **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
         **facts,
     )
 

@@ -4,7 +4,7 @@
 In: the float model, the same with pairs of QuantizeLinear and DequantizeLinear, sets of inputs.  Out: for each layer
 the power of its result in the float model over that of the error which it makes there if it alone is quantised, in dB.
 
-    layer_errors(prepared, quantised, sets)[0]           # Layer("conv1", "Conv", 38.2), the worst first
+    layer_errors(prepared, quantised, names, sets)[0]           # Layer("conv1", "Conv", 38.2), the worst first
 
 One model computes it: the float model, and beside it each quantised layer, fed with the float model's tensors.
 """
@@ -12,7 +12,7 @@ One model computes it: the float model, and beside it each quantised layer, fed 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,9 +53,14 @@ def power(tensor: Any) -> float:
     return float(np.sum(np.square(np.asarray(tensor, np.float64))))
 
 
-def layer_errors(model: onnx.ModelProto, quantised: onnx.ModelProto, sets: Sequence[Arrays]) -> list[Layer]:
-    """The layers, the worst first; of float results only."""
-    twins = _Twins(model, quantised)
+def layer_errors(
+    model: onnx.ModelProto, quantised: onnx.ModelProto, names: Container[str], sets: Sequence[Arrays]
+) -> list[Layer]:
+    """The layers, the worst first.
+
+    names    of nodes that are quantised: others read and write integers, too, but add no error
+    """
+    twins = _Twins(model, quantised, names)
     if not twins.layers:
         return []
     sums = _run(twins.model(), sets)
@@ -96,6 +101,7 @@ class _Twins:
 
     float_model: onnx.ModelProto
     quantised: onnx.ModelProto
+    names: Container[str]
     layers: list[NodeProto] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -116,7 +122,7 @@ class _Twins:
         self._nodes: dict[str, NodeProto] = {}
         self._outputs: list[str] = []
         for node in graph.node:
-            if node.op_type not in (QUANTIZE, DEQUANTIZE):
+            if node.name in self.names:
                 self._add(node)
 
     def _of_weights(self, node: NodeProto | None) -> bool:

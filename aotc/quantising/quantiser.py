@@ -159,6 +159,15 @@ def _left(known: Sequence[str]) -> str:
     return f"nodes after constants are folded: {shown}{', ...' if len(known) > 10 else ''}"
 
 
+def layers_of(model: onnx.ModelProto, settings: Settings) -> set[str]:
+    """The names of the nodes of a prepared model that are quantised."""
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    kinds = {*QDQRegistry, *QLinearOpsRegistry}
+    nodes = (node for node in model.graph.node if node.op_type in kinds)
+    return {node.name for node in nodes}.difference(settings.exclude)
+
+
 def quantise(model: onnx.ModelProto, sets: Sequence[Arrays], settings: Settings) -> onnx.ModelProto:
     """A prepared model with pairs of QuantizeLinear and DequantizeLinear.
 

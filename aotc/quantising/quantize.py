@@ -27,7 +27,7 @@ from aotc.measuring.contestants import Contestant, ours, started
 from aotc.measuring.timing import summary
 from aotc.quantising.calibration import Data, calibration_sets
 from aotc.quantising.layers import decibels, layer_errors, power, suggested
-from aotc.quantising.quantiser import Settings, prepare, quantise, quantiser
+from aotc.quantising.quantiser import Settings, layers_of, prepare, quantise, quantiser
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
@@ -81,7 +81,7 @@ def quantize(
     made = quantise(prepared, sets, settings)
     compared = sets[:: -(-len(sets) // MOST_COMPARED)]
     chosen.progress("measuring the error of each layer")
-    layers = layer_errors(prepared, made, compared)
+    layers = layer_errors(prepared, made, layers_of(prepared, settings), compared)
     if output is not None:
         with output_file(Path(output), "output") as file:
             file.write(made.SerializeToString())

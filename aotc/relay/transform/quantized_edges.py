@@ -152,7 +152,7 @@ class _Edges:
         self._replaced: dict[Expr, Expr] = {}
         self._readers: dict[Expr, list[Expr]] = {}
         for node in post_order(body):
-            for child in children(node):
+            for child in () if node is body and isinstance(node, Tuple) else children(node):
                 self._readers.setdefault(child, []).append(node)
         known = [*(p.name for p in self._main.params), *self.names, ""]
         for name in self.wanted.keys() - {*known}:

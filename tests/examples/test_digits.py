@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
-import runpy
-import shutil
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
+from tests.conftest import missing
 from tests.examples.conftest import ROOT, Shell, blocks
 
 FOLDER = ROOT / "examples" / "digits"
@@ -58,18 +57,27 @@ def test_figures_on_the_page(shell: Shell, name: str, options: str, said: str) -
     assert said.format(*sizes) in " ".join(README.split())
 
 
-def test_the_twin_can_be_made_again(tmp_path: Path) -> None:
+def test_the_twin_can_be_made_again(shell: Shell) -> None:
     """The same layers are quantised, with weights and ranges that are those of the file in the repository."""
-    pytest.importorskip("onnxruntime")
-    for name in ("digits.onnx", "digits_test.bin", "quantise.py"):
-        shutil.copy(FOLDER / name, tmp_path)
-    runpy.run_path(str(tmp_path / "quantise.py"), run_name="__main__")
-    made, kept = (onnx.load(folder / "digits_int8.onnx").graph for folder in (tmp_path, FOLDER))
+    if importlib.util.find_spec("onnxruntime") is None:
+        missing("onnxruntime")
+    (command,) = re.findall(r"^aotc quantize (?:.*\\\n)*.*", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE)
+    shell.succeed(f"mkdir build && {command.partition('#')[0]} --no-build")
+    paths = shell.folder / "build" / "digits_int8.onnx", FOLDER / "digits_int8.onnx"
+    made, kept = (onnx.load(path).graph for path in paths)
     assert [node.op_type for node in made.node] == [node.op_type for node in kept.node]
     for tensors in zip(made.initializer, kept.initializer, strict=True):
         a, b = map(numpy_helper.to_array, tensors)
         off_by = 1 if a.dtype.kind in "iu" else 0
         np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=1e-5, atol=off_by)
+
+
+def test_calibration_data() -> None:
+    """They are images of the example."""
+    with np.load(FOLDER / "calibration.npz") as file:
+        images = file["image"]
+    rows = np.fromfile(FOLDER / "digits_test.bin", np.uint8).reshape(-1, 65)[:60, :64]
+    np.testing.assert_array_equal(images * 16, rows.reshape(60, 1, 8, 8))
 
 
 def test_classify_refuses_a_missing_file(shell: Shell) -> None:

@@ -15,6 +15,7 @@ from aotc.ir.device import cpu as cpu
 from aotc.ir.device import cuda as cuda
 from aotc.ir.device import device as device
 from aotc.ir.diagnostics import AotcError as AotcError
+from aotc.quantising.quantize import quantize as quantize
 from aotc.relay.module import IRModule as IRModule
 from aotc.runtime.session import Session as Session
 from aotc.runtime.session import load as load

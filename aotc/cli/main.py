@@ -30,6 +30,8 @@ from aotc.measuring.contestants import RIVALS
 from aotc.measuring.profile import profile
 from aotc.measuring.run import run_library
 from aotc.measuring.tuning import cluster_runner, run_here, tune
+from aotc.quantising.quantiser import METHODS, WEIGHTS
+from aotc.quantising.quantize import quantize
 from aotc.reporting.inspect import LIBRARIES, inspect_model, inspect_project
 from aotc.reporting.report import PassReport
 from aotc.reporting.support import support_table
@@ -76,6 +78,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     options_of.COMPILATION,
     flag("--timing", "Print how long each pass took."),
     option("--dump-ir dump", "Write the program after each pass there.", PATH, metavar="DIR"),
+    options_of.IO_DTYPE,
     option("--report", "Write what every pass did, as one page.", PATH, metavar="FILE.html"),
     option("--print-after", "Print the program after a pass, to the error stream.", multiple=True, metavar="PASS"),
     option("--disable-pass disabled_pass", "Leave a pass out.", multiple=True, metavar="PASS"),
@@ -241,6 +244,30 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
         runner = cluster_runner(scheduler) if scheduler is not None else run_here
         report = tune(model, runner=runner, advance=advance, **options)
         out.result(report, tables.show_tuning)
+
+
+@command(
+    "quantize",
+    options_of.MODEL,
+    option("-o --output", "The quantised model.", PATH, required=True, metavar="FILE.onnx"),
+    option("--calibration", "Inputs: an .npz file, or a folder of such.", PATH, required=True, metavar="DIR|FILE.npz"),
+    flag("--per-channel", "A scale for each output channel of weights."),
+    option("--method", "Range of activations: all values, or all but the most extreme ones.",
+        click.Choice(tuple(METHODS)), "minmax"),
+    option("--weights", "What weights become.", click.Choice(tuple(WEIGHTS)), "int8"),
+    option("--exclude", "Leave a node in float.", multiple=True, metavar="NODE"),
+    option("--seconds", "To measure, at most.", click.FloatRange(0), 5.0),
+    flag("--no-build build", "Compile and measure nothing; needs no C compiler.", flag_value=False, default=True),
+    options_of.COMPILATION,
+    options_of.IO_DTYPE,
+)  # fmt: skip
+def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
+    """Quantise MODEL (.onnx) with ONNX Runtime, and tell what it costs and gains.
+
+    The errors of layers are what each adds if it alone is quantised.
+    """
+    report = quantize(model, progress=out.stage, **options)
+    out.result(report, tables.show_quantized)
 
 
 @command("inspect", options_of.MODEL, options_of.SHAPES, options_of.TARGET)

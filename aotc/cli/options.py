@@ -66,6 +66,12 @@ def read_dims(values: tuple[str, ...]) -> dict[str, int]:
     return {name: _dimension(number, value) for value, name, number in _pairs(values, "SYMBOL=8")}
 
 
+def read_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
+    """int8, or NAME:int8 (the name may hold colons); "" names all others."""
+    found = (value.rpartition(":") for value in values)
+    return {name: dtype for name, _, dtype in found}
+
+
 def read_config(values: tuple[str, ...]) -> dict[str, bool | int | float | str]:
     """KEY=VALUE: true and false, numbers, else text."""
     config: dict[str, bool | int | float | str] = {}
@@ -201,6 +207,10 @@ ARCHITECTURES: Final = option(
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
 #: All that says how a model is compiled, as `CompileOptions` takes it.
 COMPILATION: Final = options(SHAPES, TARGET, ARCHITECTURES, COMPILER, TUNING)
+IO_DTYPE: Final = option(
+    "--io-dtype", "int8 or uint8: take and give integers where the model quantises its inputs and dequantises its"
+    " outputs; or by name (float32 leaves one as it is).", multiple=True, read=read_io_dtypes, metavar="[NAME:]TYPE",
+)  # fmt: skip
 QUIET: Final = options(
     flag("--quiet -q", "Print errors only."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from rich.json import JSON
@@ -235,3 +236,35 @@ def show_tuning(report: Data) -> Shown:
     shown = [what for what in ("measured", "known", "left", "failed") if known[what] or what == "measured"]
     text = ", ".join(f"{known[what]} {what}" for what in shown)
     yield f"{report['contractions']} contractions: {text}; records in {report['store']}"
+
+
+#: Layers that the report of a quantised model shows.
+WORST_SHOWN = 10
+
+
+def _decibels(ratio: float | None) -> str:
+    return "exact" if ratio is None else f"{ratio:.1f} dB"
+
+
+def show_quantized(report: Data) -> Shown:
+    """The report of `quantize`."""
+    worst = [(row["node"], row["operator"], _decibels(row["snr_db"])) for row in report["layers"][:WORST_SHOWN]]
+    yield grid("worst layers", "operator", "signal to noise", rows=worst, figures=slice(2, None))
+    more = len(report["layers"]) - len(worst)
+    if more > 0:
+        yield f"and {more} more layers"
+    if names := report["suggested_exclusions"]:
+        yield f"suggested    {shlex.join(word for name in names for word in ('--exclude', name))}"
+    for row in report.get("outputs", ()):
+        yield f"output       {row['name']}: {_decibels(row['snr_db'])}, largest error {row['max_abs']:.2e}"
+    if "ratio" in report:
+        rows = [_size_row(what, report[what]) for what in ("float32", "quantised")]
+        yield grid("model", "min ms", "median", "weights", "library", "arena", rows=rows, figures=slice(1, None))
+        yield f"the quantised model takes {report['ratio']:.2f} of the time of the float one"
+    yield f"written      {report['output']}"
+
+
+def _size_row(name: str, facts: Data) -> list[str | Text]:
+    times = (f"{facts['milliseconds'][key]:.3f}" for key in ("min", "median"))
+    sizes = (unit(facts[f"{what}_bytes"], "B") for what in ("weights", "library", "arena"))
+    return [name, *times, *sizes]

@@ -68,6 +68,8 @@ class CompileOptions:
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
     instruments   pass instruments, see `aotc.ir.instrument`
+    io_dtype      "int8" or "uint8": integers for inputs that are only quantised and outputs that are dequantised;
+                  for some of them: a mapping from names to these or "float32", where "" stands for all others
     input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
     cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
@@ -93,6 +95,7 @@ class CompileOptions:
     disabled_pass: Sequence[str] = ()
     config: Mapping[str, Any] | None = None
     instruments: Iterable[Any] = ()
+    io_dtype: str | Mapping[str, str] | None = None
     input_shapes: Mapping[str, Sequence[int]] | None = None
     dims: Mapping[str, int] | None = None
     cc: str | None = None
@@ -128,7 +131,9 @@ class CompileOptions:
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that the options describe."""
         accuracy = {"compile.accuracy": self.accuracy} if self.accuracy != ACCURACIES[0] else {}
-        return PassContext(self.opt_level, None, self.disabled_pass, instruments, {**(self.config or {}), **accuracy})
+        edges = {"compile.io_dtype": self.io_dtype} if self.io_dtype else {}
+        config = {**(self.config or {}), **accuracy, **edges}
+        return PassContext(self.opt_level, None, self.disabled_pass, instruments, config)
 
     @property
     def toolchain(self) -> FindToolchain:

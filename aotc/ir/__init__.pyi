@@ -78,6 +78,7 @@ from aotc.ir.op import installed_ops as installed_ops
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
 from aotc.ir.plain import Form as Form
+from aotc.ir.quantization import Quantization as Quantization
 from aotc.ir.records import frozen as frozen
 from aotc.ir.scope import setting as setting
 from aotc.ir.span import Span as Span

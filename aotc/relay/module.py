@@ -7,11 +7,11 @@ mod["main"]; mod.with_function("main", f)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from aotc.ir import AotcError, AotcTypeError, nearest
+from aotc.ir import AotcError, AotcTypeError, DType, Quantization, nearest
 from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed
 from aotc.relay.visitor import free_vars
 
@@ -103,6 +103,20 @@ class IRModule(Printed, Mapping[str, Function]):
     def with_function(self, name: str, function: Function) -> IRModule:
         """A module with one function added or replaced."""
         return self.with_functions({name: function})
+
+
+def output_names(module: IRModule, count: int) -> Sequence[str]:
+    """The names of the results of @main: those that the module attribute "output_names" gives, if it is there."""
+    usual = ["output"] if count == 1 else [f"output{k}" for k in range(count)]
+    return module.attrs.get("output_names") or usual
+
+
+def quantizations(module: IRModule, side: str, count: int) -> list[Quantization | None]:
+    """What the module attributes "input_quantization" and "output_quantization" say of the integers of inputs and
+    outputs (`side` is "input" or "output"), in order: None where it is not known.
+    """
+    rows = module.attrs.get(f"{side}_quantization") or [None] * count
+    return [row and Quantization(DType(row[0]), tuple(row[1]), tuple(row[2]), row[3]) for row in rows]
 
 
 def fresh_name(wanted: str, taken: Collection[str]) -> str:

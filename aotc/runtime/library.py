@@ -15,7 +15,7 @@ from itertools import count, takewhile
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from aotc.ir import AotcError, architecture, elf_architecture, nearest, read_table, refusals
+from aotc.ir import AotcError, DType, Quantization, architecture, elf_architecture, nearest, read_table, refusals
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.forks import Turns
 from aotc.runtime.image import require_checksum, require_whole
@@ -198,11 +198,20 @@ def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
         name, code = _text(tensor.name), int(tensor.dtype)
         if not 0 <= code < len(DTYPES):
             raise AotcError("load", f"{path}: tensor {name!r} has the unknown element type {code}")
-        info = TensorInfo(name, [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPES[code])
+        shape, dtype = [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPES[code]
+        info = TensorInfo(name, shape, dtype, _quantization(dtype, tensor.quantization))
         if info.nbytes != tensor.bytes:
             raise AotcError("load", f"{path}: tensor {name!r} states {tensor.bytes} bytes, its shape {info.nbytes}")
         infos.append(info)
     return tuple(infos)
+
+
+def _quantization(dtype: DType, stated: Any) -> Quantization | None:
+    """What the integers of a tensor stand for, as C states it."""
+    if stated == ffi.NULL:
+        return None
+    scales, zeros = (tuple(numbers[0 : stated.count]) for numbers in (stated.scale, stated.zero_point))
+    return Quantization(dtype, scales, zeros, stated.axis if stated.axis >= 0 else None)
 
 
 class Library:

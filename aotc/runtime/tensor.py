@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, frozen, nearest
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, DType, Quantization, frozen, nearest
 
 Array = np.ndarray[Any, Any]
 
@@ -35,11 +35,14 @@ class TensorInfo:
     name     as in the model
     shape    the dimensions, all known
     dtype    the element type
+    quantization   what its integers stand for: `.scale`, `.zero_point`, `.axis`, `.quantize(array)`,
+                   `.dequantize(array)`; None where that is not known
     """
 
     name: str
     shape: list[int]
     dtype: DType
+    quantization: Quantization | None = None
 
     @property
     def type(self) -> str:

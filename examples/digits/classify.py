@@ -21,14 +21,19 @@ PIXELS = 64
 
 def main(library: Path, images: Path) -> None:
     rows = np.frombuffer(images.read_bytes(), np.uint8).reshape(-1, PIXELS + 1)
-    binding = aotc.load(library).bind({"image": np.zeros((1, 1, 8, 8), np.float32)})
+    session = aotc.load(library)
+    info = session.get_inputs()[0]
+    binding = session.bind({"image": np.zeros(info.shape, info.dtype.numpy)})
     image, scores = binding.inputs["image"], binding.outputs["scores"]
     correct = 0
     for row in rows:
-        image[...] = row[:PIXELS].reshape(image.shape) / 16
+        grey = row[:PIXELS].reshape(image.shape) / 16
+        # integers for the quantised network
+        image[...] = info.quantization.quantize(grey) if info.quantization else grey
         binding.run()
         correct += int(scores.argmax() == row[PIXELS])
-    print(f"Python: {correct} of {len(rows)} digits right ({100 * correct / len(rows):.2f} %)")
+    name = "Python, int8" if info.quantization else "Python"
+    print(f"{name}: {correct} of {len(rows)} digits right ({100 * correct / len(rows):.2f} %)")
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ BELOW_DRIVER = (
         "aotc_runtime_c",
     }
 )
+SHOWN = {"aotc.checking", "aotc.measuring", "aotc.quantising", "aotc.reporting"}
 FLOORS: dict[str, set[str]] = {
     "aotc.ir": set(),
     "aotc.tir": {"aotc.ir"},
@@ -76,9 +77,10 @@ FLOORS: dict[str, set[str]] = {
     "aotc.driver": BELOW_DRIVER,
     "aotc.checking": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver"},
     "aotc.measuring": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver", "aotc.checking"},
+    "aotc.quantising": IMPORTED | {"aotc.runtime", "aotc.driver", "aotc.checking", "aotc.measuring"},
     "aotc.reporting": IMPORTED | TENSOR | GRAPH_TOOLS | {"aotc.runtime", "aotc.driver"},
     "aotc.relay_api": BELOW_DRIVER | {"aotc.driver"},
-    "aotc.cli": {"aotc.driver", "aotc.checking", "aotc.measuring", "aotc.reporting", "aotc.ir", "aotc"},
+    "aotc.cli": SHOWN | {"aotc.driver", "aotc.ir", "aotc"},
     "aotc.__main__": {"aotc.cli"},
 }
 DOORS = {
@@ -121,6 +123,7 @@ THIRD_PARTY = {
     "aotc.driver": {"onnx", "torch"},
     "aotc.checking": {"onnx", "onnxruntime", "ml_dtypes", "torch"},
     "aotc.measuring": {"onnx", "jinja2", "distributed"},
+    "aotc.quantising": {"onnx", "onnxruntime"},
     "aotc.reporting": {"jinja2", "rich"},
     "aotc.relay_api": {"onnx"},
     "aotc.cli": {"click", "rich"},

@@ -25,8 +25,10 @@ enum { ROWS = 4, ROW = 64, SIZE = ROWS * ROW, BYTES = SIZE * 4 };
 
 static float weights[SIZE];
 static const int64_t shape[] = {ROWS, ROW};
-static const aotc_tensor inputs[] = {{"x", shape, BYTES, 2, AOTC_FLOAT32}};
-static const aotc_tensor outputs[] = {{"y", shape, BYTES, 2, AOTC_FLOAT32}};
+static const aotc_tensor inputs[] = {
+    {"x", shape, BYTES, 2, AOTC_FLOAT32, NULL}};
+static const aotc_tensor outputs[] = {
+    {"y", shape, BYTES, 2, AOTC_FLOAT32, NULL}};
 static const aotc_cuda_image images[] = {{80, 0, image, image_end}};
 static const aotc_cuda_kernel kernels[] = {
     {"product", ROW, 0}, {"sums", ROW, 0}, {"more", 32, 0}, {"joined", ROW, 0}};

@@ -18,21 +18,22 @@ enum { COUNT = 4, TYPES = 23 };
 
 static const int64_t four[] = {COUNT};
 
-#define ROW(type, bytes) {#type, four, COUNT * (bytes), 1, type}
+#define ROW(type, bytes) {#type, four, COUNT * (bytes), 1, type, NULL}
 #define ROWS                                                                   \
-  {"AOTC_BOOL", four, COUNT + ECHO_BYTES, 1, ECHO_TYPE}, ROW(AOTC_INT8, 1),    \
-      ROW(AOTC_INT16, 2), ROW(AOTC_INT32, 4), ROW(AOTC_INT64, 8),              \
-      ROW(AOTC_UINT8, 1), ROW(AOTC_UINT16, 2), ROW(AOTC_UINT32, 4),            \
-      ROW(AOTC_UINT64, 8), ROW(AOTC_FLOAT16, 2), ROW(AOTC_FLOAT32, 4),         \
-      ROW(AOTC_FLOAT64, 8), ROW(AOTC_BFLOAT16, 2), ROW(AOTC_FLOAT8_E4M3FN, 1), \
-      ROW(AOTC_FLOAT8_E4M3FNUZ, 1), ROW(AOTC_FLOAT8_E5M2, 1),                  \
-      ROW(AOTC_FLOAT8_E5M2FNUZ, 1), ROW(AOTC_FLOAT8_E8M0FNU, 1),               \
-      ROW(AOTC_FLOAT4_E2M1FN, 1), ROW(AOTC_INT4, 1), ROW(AOTC_UINT4, 1),       \
-      ROW(AOTC_INT2, 1), ROW(AOTC_UINT2, 1)
+  {"AOTC_BOOL", four, COUNT + ECHO_BYTES, 1, ECHO_TYPE, NULL},                 \
+      ROW(AOTC_INT8, 1), ROW(AOTC_INT16, 2), ROW(AOTC_INT32, 4),               \
+      ROW(AOTC_INT64, 8), ROW(AOTC_UINT8, 1), ROW(AOTC_UINT16, 2),             \
+      ROW(AOTC_UINT32, 4), ROW(AOTC_UINT64, 8), ROW(AOTC_FLOAT16, 2),          \
+      ROW(AOTC_FLOAT32, 4), ROW(AOTC_FLOAT64, 8), ROW(AOTC_BFLOAT16, 2),       \
+      ROW(AOTC_FLOAT8_E4M3FN, 1), ROW(AOTC_FLOAT8_E4M3FNUZ, 1),                \
+      ROW(AOTC_FLOAT8_E5M2, 1), ROW(AOTC_FLOAT8_E5M2FNUZ, 1),                  \
+      ROW(AOTC_FLOAT8_E8M0FNU, 1), ROW(AOTC_FLOAT4_E2M1FN, 1),                 \
+      ROW(AOTC_INT4, 1), ROW(AOTC_UINT4, 1), ROW(AOTC_INT2, 1),                \
+      ROW(AOTC_UINT2, 1)
 
 static const aotc_tensor inputs_of[TYPES] = {ROWS};
 static const aotc_tensor outputs_of[TYPES + 1] = {
-    ROWS, {"widened", four, COUNT * 4, 1, AOTC_INT32}};
+    ROWS, {"widened", four, COUNT * 4, 1, AOTC_INT32, NULL}};
 
 static int run(const void *const *inputs, void *const *outputs, void *workspace,
                const aotc_run_options *options) {

@@ -17,6 +17,11 @@ int main(void) {
   FIELD(aotc_tensor, bytes);
   FIELD(aotc_tensor, rank);
   FIELD(aotc_tensor, dtype);
+  FIELD(aotc_tensor, quantization);
+  FIELD(aotc_quantization, scale);
+  FIELD(aotc_quantization, zero_point);
+  FIELD(aotc_quantization, count);
+  FIELD(aotc_quantization, axis);
   FIELD(aotc_run_options, size);
   FIELD(aotc_run_options, on_step);
   FIELD(aotc_run_options, step_context);
@@ -42,8 +47,10 @@ int main(void) {
   FIELD(aotc_isa, name);
   FIELD(aotc_isa, needs);
   printf("\"end\": [0, 0]}, \"sizes\": {\"aotc_tensor\": %lu, "
-         "\"aotc_run_options\": %lu, \"aotc_model\": %lu, \"aotc_isa\": %lu}, ",
+         "\"aotc_quantization\": %lu, \"aotc_run_options\": %lu, "
+         "\"aotc_model\": %lu, \"aotc_isa\": %lu}, ",
          (unsigned long)sizeof(aotc_tensor),
+         (unsigned long)sizeof(aotc_quantization),
          (unsigned long)sizeof(aotc_run_options),
          (unsigned long)sizeof(aotc_model), (unsigned long)sizeof(aotc_isa));
   printf("\"abi\": %d, \"entry\": \"%s\", \"bytes\": [", AOTC_ABI_VERSION,

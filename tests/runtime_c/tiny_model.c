@@ -85,12 +85,12 @@ const aotc_model *aotc_model_entry(void) {
   static const int64_t matrix[] = {2, 3};
   static const int64_t vector[] = {1};
   static const aotc_tensor inputs[] = {
-      {"x", matrix, COUNT * sizeof(float), 2, AOTC_FLOAT32},
-      {"scale:0", NULL, sizeof(float), 0, AOTC_FLOAT32},
+      {"x", matrix, COUNT * sizeof(float), 2, AOTC_FLOAT32, NULL},
+      {"scale:0", NULL, sizeof(float), 0, AOTC_FLOAT32, NULL},
   };
   static const aotc_tensor outputs[] = {
-      {"y", matrix, COUNT * sizeof(float), 2, AOTC_FLOAT32},
-      {"sum", vector, sizeof(double), 1, AOTC_FLOAT64},
+      {"y", matrix, COUNT * sizeof(float), 2, AOTC_FLOAT32, NULL},
+      {"sum", vector, sizeof(double), 1, AOTC_FLOAT64, NULL},
   };
   static const aotc_model model = {
       TINY_ABI,  2,       2,

@@ -14,14 +14,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aotc.ir import AotcError, Op, TensorType, leaves, nested, span_scope, tensor_types
+from aotc.ir import AotcError, Op, Quantization, TensorType, leaves, nested, span_scope, tensor_types
 from aotc.ir.budget import budget
 from aotc.relay.backend.kernels import require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import mention
-from aotc.relay.module import IRModule
+from aotc.relay.module import IRModule, output_names, quantizations
 from aotc.relay.visitor import post_order
 from aotc.tir import Kernel, Target
 from aotc.tir.plan.program import Program, Step, Storage, View
@@ -31,8 +31,10 @@ from aotc.tir.plan.views import copy_step
 Value: TypeAlias = "View | tuple[Any, ...]"
 
 
-def _storage(name: str, ty: TensorType, kind: str = "temp", data: Any = None) -> Storage:
-    return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind=kind, data=data)
+def _storage(
+    name: str, ty: TensorType, kind: str = "temp", data: Any = None, *, meaning: Quantization | None = None
+) -> Storage:
+    return Storage(name=name, dtype=ty.dtype, shape=ty.static_shape, kind=kind, data=data, quantization=meaning)
 
 
 @dataclass(slots=True)
@@ -145,12 +147,12 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
         raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
     state = _Lowering(target, module, _let_values(main))
     inputs: list[Storage] = []
-    for param in main.params:
+    for param, meaning in zip(main.params, quantizations(module, "input", len(main.params)), strict=True):
         ty = type_of(param)
         require_static(ty, param, f"input {param.name!r}")
         if not isinstance(ty, TensorType):
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
-        inputs.append(_storage(param.name, ty, "input"))
+        inputs.append(_storage(param.name, ty, "input", meaning=meaning))
         state.values[param] = View(inputs[-1])
     for node in post_order(main.body, lambda n: not isinstance(n, Function)):
         # which calls reach directly
@@ -159,9 +161,9 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
             state.visit(node)
     views = leaves(state.value(main.body))
     types = tensor_types(type_of(main.body))
-    usual = ["output"] if len(views) == 1 else [f"output{k}" for k in range(len(views))]
-    names = module.attrs.get("output_names") or usual
-    outputs = tuple(_storage(n, ty, "output") for n, ty in zip(names, types, strict=True))
+    names, meanings = output_names(module, len(views)), quantizations(module, "output", len(views))
+    rows = zip(names, types, meanings, strict=True)
+    outputs = tuple(_storage(name, ty, "output", meaning=meaning) for name, ty, meaning in rows)
     state.steps += map(copy_step, views, map(View, outputs))
     return Program(name=name, inputs=tuple(inputs), outputs=outputs, steps=tuple(state.steps))
 

@@ -32,6 +32,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
     """
     return [
         (0, passes.InferType()),
+        (0, passes.QuantizedEdges()),
         (2, passes.DynamicToStatic()),
         (1, passes.DeadCodeElimination()),
         (1, FAKE_QUANTIZATION),

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import DType, Span, frozen
+from aotc.ir import DType, Quantization, Span, frozen
 from aotc.tir import Kernel, to_text
 
 
@@ -24,6 +24,7 @@ class Storage:
 
     kind: "input" and "output" (the caller's), "constant" (baked in; `data` holds it), "temp" (in the arena).
     `name` is the name in the model; C identifiers are made from it by code generation.
+    `quantization` says what the integers of an input or output stand for, where that is known.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Storage:
     kind: str = "temp"
     data: np.ndarray[Any, Any] | None = None
     align: int = 64
+    quantization: Quantization | None = None
 
     @property
     def size(self) -> int:

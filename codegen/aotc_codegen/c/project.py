@@ -25,6 +25,7 @@ from aotc_codegen.c.kernels import PrintedKernels, print_kernels
 from aotc_codegen.c.metadata import VERSION, describe, write_metadata
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.params import Params
+from aotc_codegen.c.quantized import quantized_words
 from aotc_codegen.c.schedule import call_rows, team_aligned, team_scratch, tensors_of
 from aotc_codegen.c.templates import render
 
@@ -63,6 +64,7 @@ def model_words(program: Program, target: Target, numerics: str, params: Params)
         "input_table": "input_tensors" if inputs else "NULL",
         "exported": render("exported.c", name=program.name),
         "sides": [(side[0].role, side) for side in (inputs, outputs) if side],
+        **quantized_words(program.name, [*inputs, *outputs]),
     }
 
 

@@ -60,13 +60,16 @@ class Tensor:
         s = self.storage
         name = string_text(s.name)
         shape = f"{self.role}{self.number}_shape"
-        return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}}}'
+        meaning = f"&{self.role}{self.number}_quantization" if s.quantization else "NULL"
+        return f'{{"{name}", {shape}, {s.nbytes}, {len(s.shape)}, AOTC_{s.dtype.upper()}, {meaning}}}'
 
     @property
     def described(self) -> dict[str, Any]:
         """For the metadata."""
-        s = self.storage
-        return {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape), "bytes": s.nbytes}
+        s, meaning = self.storage, self.storage.quantization
+        known = {key: getattr(meaning, key) for key in ("scale", "zero_point", "axis")} if meaning else None
+        found = {"name": s.name, "c_name": self.ident, "dtype": str(s.dtype), "shape": list(s.shape)}
+        return found | {"bytes": s.nbytes} | ({"quantization": known} if known else {})
 
     @property
     def dims(self) -> str:

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Changes when a structure below changes in a way old loaders cannot read. */
-#define AOTC_ABI_VERSION 2
+#define AOTC_ABI_VERSION 3
 
 typedef enum aotc_status {
   AOTC_OK = 0,
@@ -79,6 +79,14 @@ typedef enum aotc_dtype {
   AOTC_UINT2 = 22
 } aotc_dtype;
 
+/* What the integers of a tensor stand for: scale * (integer - zero_point). */
+typedef struct aotc_quantization {
+  const float *scale; /* `count` of them */
+  const int32_t *zero_point;
+  int32_t count; /* 1, or the extent of `axis` */
+  int32_t axis;  /* -1: all elements share scale and zero point */
+} aotc_quantization;
+
 /* One input or output. */
 typedef struct aotc_tensor {
   const char *name;     /* as in the model, UTF-8 */
@@ -86,6 +94,7 @@ typedef struct aotc_tensor {
   size_t bytes;
   int32_t rank;
   int32_t dtype; /* aotc_dtype */
+  const aotc_quantization *quantization; /* NULL: none is known */
 } aotc_tensor;
 
 /* Called with k before step k of the schedule, and with the number of steps

@@ -132,12 +132,12 @@ static const int64_t output0_shape[] = {1, 16};
 static const int64_t output1_shape[] = {1, 16};
 
 static const aotc_tensor input_tensors[] = {
-    {"x", input0_shape, 32, 2, AOTC_FLOAT16},
-    {"y", input1_shape, 32, 2, AOTC_FLOAT16},
+    {"x", input0_shape, 32, 2, AOTC_FLOAT16, NULL},
+    {"y", input1_shape, 32, 2, AOTC_FLOAT16, NULL},
 };
 static const aotc_tensor output_tensors[] = {
-    {"output0", output0_shape, 32, 2, AOTC_FLOAT16},
-    {"output1", output1_shape, 32, 2, AOTC_FLOAT16},
+    {"output0", output0_shape, 32, 2, AOTC_FLOAT16, NULL},
+    {"output1", output1_shape, 32, 2, AOTC_FLOAT16, NULL},
 };
 
 const aotc_model *net_info(void) {

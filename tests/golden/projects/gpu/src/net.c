@@ -120,12 +120,12 @@ static const int64_t output0_shape[] = {17, 24};
 static const int64_t output1_shape[] = {3, 100};
 
 static const aotc_tensor input_tensors[] = {
-    {"x", input0_shape, 1360, 2, AOTC_FLOAT32},
-    {"y", input1_shape, 1200, 2, AOTC_FLOAT32},
+    {"x", input0_shape, 1360, 2, AOTC_FLOAT32, NULL},
+    {"y", input1_shape, 1200, 2, AOTC_FLOAT32, NULL},
 };
 static const aotc_tensor output_tensors[] = {
-    {"output0", output0_shape, 1632, 2, AOTC_FLOAT32},
-    {"output1", output1_shape, 1200, 2, AOTC_FLOAT32},
+    {"output0", output0_shape, 1632, 2, AOTC_FLOAT32, NULL},
+    {"output1", output1_shape, 1200, 2, AOTC_FLOAT32, NULL},
 };
 
 const aotc_model *net_info(void) {

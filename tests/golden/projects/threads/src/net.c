@@ -211,10 +211,10 @@ static const int64_t input0_shape[] = {1, 16, 14, 14};
 static const int64_t output0_shape[] = {1, 5};
 
 static const aotc_tensor input_tensors[] = {
-    {"x", input0_shape, 12544, 4, AOTC_FLOAT32},
+    {"x", input0_shape, 12544, 4, AOTC_FLOAT32, NULL},
 };
 static const aotc_tensor output_tensors[] = {
-    {"output", output0_shape, 20, 2, AOTC_FLOAT32},
+    {"output", output0_shape, 20, 2, AOTC_FLOAT32, NULL},
 };
 
 const aotc_model *net_info(void) {

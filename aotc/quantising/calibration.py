@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data that a model is calibrated on: sets of inputs, from files or given as arrays, all checked.
+
+In: the types of the model's inputs, and an .npz file, a folder of .npz files (for models of one input of .npy files,
+too), or sets of arrays.  Out: sets of exactly these types.
+
+    calibration_sets("images.npz", {"x": TensorType((1, 3, 32, 32))})
+
+Arrays in a file have the type of the input, or hold several along the first axis: for an input of shape (1, 3, 32, 32)
+arrays of shape (1, 3, 32, 32), (200, 3, 32, 32) or (200, 1, 3, 32, 32).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.checking.inputs import Arrays
+from aotc.ir import AotcError, Array, Diagnostic, TensorType, nearest, open_regular, refusals
+
+#: What is wrong with calibration data has this code.
+CODE: Final = "calibration"
+Data: TypeAlias = "str | Path | Iterable[Mapping[str, Any]]"
+
+
+def calibration_sets(data: Data, types: Mapping[str, TensorType]) -> list[Arrays]:
+    """All sets of inputs, in the order of files and of rows; AotcError with a diagnostic for each thing that is wrong.
+
+    data    a path, or sets of arrays by input name
+    """
+    problems: list[Diagnostic] = []
+    sets: list[Arrays] = []
+    for source, arrays in _sources(data, types, problems):
+        sets += _sets(source, arrays, types, problems)
+    if problems:
+        raise AotcError.collect(problems)
+    if not sets:
+        hint = "save arrays with the names of the inputs by numpy.savez"
+        raise AotcError(CODE, "there is no calibration data: no set of inputs was given", hint=hint)
+    return sets
+
+
+def _sources(
+    data: Data, types: Mapping[str, TensorType], problems: list[Diagnostic]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Where arrays come from, and the arrays by name."""
+    if not isinstance(data, (str, Path)):
+        yield from ((f"set {k}", arrays) for k, arrays in enumerate(data))
+        return
+    path = Path(data)
+    for file in _files(path, types) if path.is_dir() else [path]:
+        try:
+            yield str(file), _arrays(file, types)
+        except AotcError as error:
+            problems += error.diagnostics
+
+
+def _files(folder: Path, types: Mapping[str, TensorType]) -> list[Path]:
+    """The files with data in a folder, by name."""
+    endings = (".npz", ".npy") if len(types) == 1 else (".npz",)
+    with refusals(CODE, f"read {folder}"):
+        found = sorted(p for p in folder.iterdir() if p.suffix in endings)
+    if not found:
+        text = f"there is no calibration data in {folder}: it holds no file *{' or *'.join(endings)}"
+        raise AotcError(CODE, text, hint="save sets of inputs there by numpy.savez, with the names of the inputs")
+    return found
+
+
+def _arrays(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
+    """The arrays in a file; that in an .npy file is the only input."""
+    with open_regular(path, CODE) as file:
+        try:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.ndarray):
+                return {name: loaded[name] for name in loaded.files}
+        except Exception as error:
+            # numpy and zipfile raise all sorts of things for what is damaged
+            text = f"cannot read {path}: it is damaged, or no file of arrays"
+            raise AotcError(CODE, text, hint="numpy.savez writes one") from error
+    if len(types) != 1:
+        text = f"{path} is a single array, but the model has {len(types)} inputs"
+        raise AotcError(CODE, text, hint="save inputs by name with numpy.savez")
+    return dict.fromkeys(types, loaded)
+
+
+def _sets(
+    source: str, arrays: Mapping[str, Any], types: Mapping[str, TensorType], problems: list[Diagnostic]
+) -> list[Arrays]:
+    """The sets that arrays from one source hold; what is wrong with them goes to the problems."""
+    before = len(problems)
+    columns: dict[str, Array] = {}
+    for name in arrays:
+        if name not in types:
+            hint = nearest(name, types) or f"inputs: {', '.join(types)}"
+            problems.append(Diagnostic(CODE, f"{source}: the model has no input {name!r}", hint=hint))
+    for name, ty in types.items():
+        if name not in arrays:
+            problems.append(Diagnostic(CODE, f"{source}: there is no array for input {name!r} ({ty})"))
+            continue
+        array = np.asarray(arrays[name])
+        problem = _dtype_problem(array, ty) or _value_problem(array)
+        found = _rows(array, ty)
+        if found is None:
+            of = "x".join(map(str, array.shape)) or "scalar"
+            problem = problem or f"has the shape {of}, which holds no {ty}, and no number of them along its first axis"
+        if problem or found is None:
+            problems.append(Diagnostic(CODE, f"{source}: the array for input {name!r} {problem}"))
+            continue
+        columns[name] = found
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(problems) == before and len(set(lengths.values())) > 1:
+        told = ", ".join(f"{n} of {name!r}" for name, n in lengths.items())
+        problems.append(Diagnostic(CODE, f"{source}: the inputs are not as many of each: {told}"))
+    if len(problems) > before:
+        return []
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _dtype_problem(array: Array, ty: TensorType) -> str:
+    if array.dtype.newbyteorder("=") == ty.dtype.numpy:
+        return ""
+    return f"is {array.dtype.name}, expected {ty.dtype}"
+
+
+def _value_problem(array: Array) -> str:
+    """What is wrong with numbers: a range that a NaN or an infinity belongs to is none."""
+    if array.dtype.kind not in "fV":
+        return ""
+    values = array.astype(np.float64)
+    bad = {"NaN": np.isnan(values), "infinite": np.isinf(values)}
+    told = [f"{int(where.sum())} of {array.size} values are {what}" for what, where in bad.items() if where.any()]
+    return f"cannot be used: {', '.join(told)}" if told else ""
+
+
+def _rows(array: Array, ty: TensorType) -> Array | None:
+    """The tensors that an array holds, along a new first axis; None where it holds none."""
+    shape = ty.static_shape
+    if array.shape == shape:
+        return array[None]
+    if array.shape[1:] == shape:
+        return array
+    same = array.ndim == len(shape) and array.shape[1:] == shape[1:]
+    if same and shape[0] and array.shape[0] % shape[0] == 0:
+        return array.reshape(-1, *shape)
+    return None

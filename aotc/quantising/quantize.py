@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Float models quantised, compiled and measured beside what they were.
+
+report = quantize("net.onnx", "net_int8.onnx", "samples", per_channel=True)
+report["layers"][0], report["suggested_exclusions"], report["ratio"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+import onnx
+
+from aotc.checking.inputs import Arrays, input_types
+from aotc.checking.verify import with_static_inputs
+from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile import CompileOptions, model_name
+from aotc.driver.importing import is_exported_program, is_relay_text
+from aotc.driver.scratch import output_file
+from aotc.driver.toolchain import require_cpu
+from aotc.ir import AotcError, Array
+from aotc.measuring.bench import take_turns
+from aotc.measuring.contestants import Contestant, ours, started
+from aotc.measuring.timing import summary
+from aotc.quantising.calibration import Data, calibration_sets
+from aotc.quantising.layers import decibels, layer_errors, power, suggested
+from aotc.quantising.quantiser import Settings, layers_of, prepare, quantise, quantiser
+from aotc.relay.frontend.onnx import load_model
+from aotc.relay.module import IRModule
+from aotc.runtime.session import Session
+
+#: Sets of inputs on which the models are compared, spread evenly over all.
+MOST_COMPARED: Final = 32
+#: Turns of each model, at most.
+TURNS: Final = 100
+
+
+def quantize(
+    model: str | Path | onnx.ModelProto,
+    output: str | Path | None,
+    calibration: Data,
+    *,
+    per_channel: bool = False,
+    method: str = "minmax",
+    weights: str = "int8",
+    exclude: Sequence[str] = (),
+    seconds: float = 5.0,
+    **options: Any,
+) -> dict[str, Any]:
+    """Quantise an ONNX model, write the result, compile both, measure them in turns; what was found, ready for JSON.
+
+    model         a path or ModelProto of a float model; dynamic dimensions are pinned by `dims` and `input_shapes`
+    output        the .onnx file that is written, which `aotc.compile` takes; None for the report alone
+    calibration   what ranges of activations are found on: an .npz file, a folder of such, or mappings from the names
+                  of inputs to arrays (see `aotc.quantising.calibration`)
+    per_channel, method, weights, exclude   see `aotc.quantising.quantiser.Settings`
+    seconds       to measure, at most
+    options       as for `aotc.compile`; with `build=False` nothing is compiled and measured; `io_dtype` is for the
+                  quantised model
+
+    In the report "layers", the worst first, have the error that each adds if it alone is quantised: signal to noise in
+    dB, None for no error; "suggested_exclusions" are nodes that are much worse than others; "outputs" have the error
+    of the whole; "float32" and "quantised" tell sizes and times, "ratio" is that of the times.
+
+    Raises AotcError, with a diagnostic for each thing that is wrong with model, settings or calibration data.
+    """
+    settings = Settings(per_channel, method, weights, tuple(exclude))
+    chosen = CompileOptions(**options)
+    quantiser()
+    _require_onnx(model, output)
+    if chosen.build:
+        require_cpu(chosen.machine)
+    chosen.progress("importing the model")
+    types = input_types(chosen.imported(model))
+    sets = calibration_sets(calibration, types)
+    prepared = prepare(with_static_inputs(load_model(model), types), weights)
+    chosen.progress(f"calibrating on {len(sets)} sets of inputs")
+    made = quantise(prepared, sets, settings)
+    compared = sets[:: -(-len(sets) // MOST_COMPARED)]
+    chosen.progress("measuring the error of each layer")
+    layers = layer_errors(prepared, made, layers_of(prepared, settings), compared)
+    if output is not None:
+        with output_file(Path(output), "output") as file:
+            file.write(made.SerializeToString())
+    report = {
+        "model": str(model) if isinstance(model, (str, Path)) else None,
+        "output": None if output is None else str(output),
+        "settings": asdict(settings),
+        "calibration_sets": len(sets),
+        "compared_sets": len(compared),
+        "layers": [asdict(layer) for layer in layers],
+        "suggested_exclusions": suggested(layers),
+    }
+    return report | (_measured(model, made, compared, chosen, seconds) if chosen.build else {})
+
+
+def _require_onnx(model: object, output: str | Path | None) -> None:
+    if isinstance(model, IRModule) or is_relay_text(model) or is_exported_program(model):
+        text = "only ONNX models are quantised"
+        raise AotcError("quantize", text, hint="export the model to ONNX, or quantise it in the framework it is from")
+    if output is not None and Path(output).suffix != ".onnx":
+        text = f"the quantised model is an ONNX file, and {output} is not called such"
+        hint = f"for example: {Path(output).with_suffix('.onnx')}"
+        raise AotcError("quantize", text, hint=hint)
+
+
+def _measured(
+    model: str | Path | onnx.ModelProto,
+    made: onnx.ModelProto,
+    sets: Sequence[Arrays],
+    chosen: CompileOptions,
+    seconds: float,
+) -> dict[str, Any]:
+    """What a report says of the two compiled models."""
+    name = model_name(model, chosen.name)
+    plain = replace(chosen, output=None, name=name, io_dtype=None)
+    pinned = replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None)
+    both = plain.compiled(model), pinned.compiled(made)
+    before, after = (compiled.session() for compiled in both)
+    chosen.progress("comparing outputs")
+    outputs = _compared(before, after, sets)
+    chosen.progress("measuring both models")
+    contestants = [_contestant(c, s, sets[0]) for c, s in zip(both, (before, after), strict=True)]
+    times = take_turns(contestants, TURNS, seconds)
+    rows = [_facts(compiled, found) for compiled, found in zip(both, times, strict=True)]
+    ratio = min(times[1]) / min(times[0])
+    return {"outputs": outputs, "float32": rows[0], "quantised": rows[1], "ratio": ratio}
+
+
+def _given(session: Session, arrays: Arrays) -> Arrays:
+    """Inputs as a model takes them: integers where its interface is integers and the arrays are floats."""
+    infos = {info.name: info for info in session.get_inputs()}
+    return {
+        name: meaning.quantize(array)
+        if (meaning := infos[name].quantization) is not None and array.dtype != infos[name].dtype.numpy
+        else array
+        for name, array in arrays.items()
+    }
+
+
+def _results(session: Session, arrays: Arrays) -> list[Array]:
+    """The outputs, real numbers where integers stand for such."""
+    found = zip(session.get_outputs(), session.run(None, _given(session, arrays)), strict=True)
+    return [info.quantization.dequantize(value) if info.quantization else value for info, value in found]
+
+
+def _compared(plain: Session, quantised: Session, sets: Sequence[Arrays]) -> list[dict[str, Any]]:
+    """For each output how large the error of the quantised model is."""
+    rows = [(_results(plain, arrays), _results(quantised, arrays)) for arrays in sets]
+    found = []
+    for k, info in enumerate(plain.get_outputs()):
+        pairs = [(wanted[k].astype(float), made[k].astype(float)) for wanted, made in rows]
+        noise = sum(power(wanted - made) for wanted, made in pairs)
+        largest = max(float(abs(wanted - made).max(initial=0)) for wanted, made in pairs)
+        snr = decibels(sum(power(wanted) for wanted, _ in pairs), noise)
+        found.append({"name": info.name, "snr_db": snr, "max_abs": largest})
+    return found
+
+
+def _contestant(compiled: CompiledModel, session: Session, arrays: Arrays) -> Contestant:
+    return started("aotc", 1, lambda: ours(compiled.built, _given(session, arrays), 1))
+
+
+def _facts(compiled: CompiledModel, times: Sequence[float]) -> dict[str, Any]:
+    """Sizes in bytes and times in milliseconds."""
+    return {
+        "weights_bytes": compiled.metadata["weights_bytes"],
+        "library_bytes": compiled.built.stat().st_size,
+        "arena_bytes": compiled.metadata["memory"]["peak"],
+        "milliseconds": summary(times),
+    }

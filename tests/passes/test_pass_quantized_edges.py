@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inputs and outputs become integers where a graph quantises and dequantises them, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.ir import DType, PassContext, Quantization, TensorType
+from aotc.relay.expr import type_of
+from aotc.relay.instrument.op_difference import count_ops
+from aotc.relay.interp import evaluate
+from aotc.relay.module import quantizations
+from aotc.relay.transform import InferType, QuantizedEdges
+
+HEADER = '#[version = "0.0.5"]\n'
+BOTH = """
+def @main(%x: Tensor[(2, 3, 4), float32], %ids: Tensor[(3), int64]) {
+  %0 = qnn.quantize(%x, 0.05f, 3, out_dtype="uint8");
+  %1 = qnn.dequantize(%0, 0.05f, 3);
+  %2 = nn.relu(%1);
+  %3 = qnn.quantize(%2, 0.04f, -128, out_dtype="int8");
+  %4 = qnn.dequantize(%3, 0.04f, -128);
+  (%4, %ids)
+}
+"""
+
+
+def module(text: str) -> aotc.IRModule:
+    return InferType()(relay.parse(HEADER + text))
+
+
+def edged(text: str | aotc.IRModule, wanted: Any) -> aotc.IRModule:
+    """The module after the pass; the text form of its attributes is read back."""
+    start = module(text) if isinstance(text, str) else text
+    with PassContext(config={} if wanted is None else {"compile.io_dtype": wanted}):
+        made = QuantizedEdges()(start)
+    return InferType()(relay.parse(made.astext()))
+
+
+def refusals(text: str, wanted: Any) -> list[str]:
+    with pytest.raises(aotc.AotcError) as caught:
+        edged(text, wanted)
+    assert all(d.code == "io-dtype" for d in caught.value.diagnostics)
+    return [d.message for d in caught.value.diagnostics]
+
+
+def dtypes(made: aotc.IRModule) -> list[str]:
+    outputs = type_of(made.main.body)
+    fields = getattr(outputs, "fields", [outputs])
+    return [str(ty.dtype) for ty in (*map(type_of, made.main.params), *fields) if isinstance(ty, TensorType)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_both_sides(dtype: str) -> None:
+    start = module(BOTH)
+    made = edged(start, dtype)
+    assert dtypes(made) == [dtype, "int64", dtype, "int64"]
+    meaning, none = quantizations(made, "input", 2)
+    result, _ = quantizations(made, "output", 2)
+    assert meaning is not None and result is not None and none is None
+    shift = 128 if dtype == "int8" else 0
+    assert (meaning.zero_point, result.zero_point) == (3 - shift, 0 - shift)
+    assert (meaning.scale, result.scale) == (float(np.float32(0.05)), float(np.float32(0.04)))
+    x = np.linspace(-20, 20, 24, dtype=np.float32).reshape(2, 3, 4)
+    ids = np.arange(3)
+    expected, _ = evaluate(start, x, ids)
+    actual, _ = evaluate(made, meaning.quantize(x), ids)
+    np.testing.assert_array_equal(result.dequantize(actual), expected)
+
+
+def test_nothing_is_asked_for() -> None:
+    start = module(BOTH)
+    assert QuantizedEdges()(start) is start
+    with PassContext(config={"compile.io_dtype": "float32"}):
+        assert QuantizedEdges()(start) is start
+
+
+def test_by_name() -> None:
+    assert dtypes(edged(BOTH, {"x": "int8"})) == ["int8", "int64", "float32", "int64"]
+    assert dtypes(edged(BOTH, {"": "uint8", "x": "float32"})) == ["float32", "int64", "uint8", "int64"]
+
+
+def test_scales_along_an_axis() -> None:
+    x = relay.var("x", shape=(2, 3, 4))
+    scale, zero = relay.const(np.float32([0.5, 0.25, 0.1])), relay.const(np.int32([1, 0, -3]))
+    quantised = relay.qnn.op.quantize(x, scale, zero, axis=-2, out_dtype="int8")
+    back = relay.qnn.op.dequantize(quantised, scale, zero, axis=1)
+    start = InferType()(aotc.IRModule.from_expr(relay.Function([x], back)))
+    made = edged(start, "uint8")
+    (meaning,) = quantizations(made, "input", 1)
+    assert meaning == Quantization(DType("uint8"), (0.5, 0.25, float(np.float32(0.1))), (129, 128, 125), 1)
+    assert meaning is not None and quantizations(made, "output", 1) == [meaning]
+    values = np.linspace(-30, 30, 24, dtype=np.float32).reshape(2, 3, 4)
+    actual = meaning.dequantize(evaluate(made, meaning.quantize(values)))
+    np.testing.assert_array_equal(actual, evaluate(start, values))
+
+
+def test_integers_that_the_model_has_are_stated() -> None:
+    text = """
+    def @main(%x: Tensor[(4), int8], %n: Tensor[(4), int8]) {
+      %0 = qnn.dequantize(%x, 0.5f, 7);
+      %1 = qnn.quantize(%0, 0.25f, 9, out_dtype="uint8");
+      (%1, negative(%n))
+    }
+    """
+    made = edged(text, None)
+    assert [m and m.zero_point for m in quantizations(made, "input", 2)] == [7, None]
+    assert [m and m.zero_point for m in quantizations(made, "output", 2)] == [9, None]
+    assert dtypes(edged(text, "int8")) == ["int8", "int8", "uint8", "int8"]
+    assert dtypes(edged(text, {"x": "uint8", "output0": "int8"})) == ["uint8", "int8", "int8", "int8"]
+    x, n = np.arange(-2, 2, dtype=np.int8), np.arange(4, dtype=np.int8)
+    other = edged(text, {"x": "uint8", "output0": "int8"})
+    expected, actual = evaluate(made, x, n), evaluate(other, (x.astype(np.int16) + 128).astype(np.uint8), n)
+    np.testing.assert_array_equal(actual[0].astype(np.int16) + 128, expected[0])
+
+
+def test_several_readers_that_agree() -> None:
+    text = """
+    def @main(%x: Tensor[(4), float32]) {
+      %0 = qnn.quantize(%x, 0.5f, 7, out_dtype="int8");
+      %1 = qnn.quantize(%x, 0.5f, 7, out_dtype="int8");
+      add(cast(%0, dtype="int32"), cast(%1, dtype="int32"))
+    }
+    """
+    made = edged(text, "int8")
+    assert "qnn.quantize" not in count_ops(made)
+    np.testing.assert_array_equal(evaluate(made, np.int8([1, 2, 3, 4])), [2, 4, 6, 8])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("exp(%x)", "input 'x' cannot be int8: it feeds the result of exp, not qnn.quantize alone"),
+        ('qnn.quantize(%x, 0.5f, 7, out_dtype="int16")', "input 'x' cannot be int8: its integers are int16"),
+        (
+            'add(cast(qnn.quantize(%x, 0.5f, 7), dtype="int32"), cast(qnn.quantize(%x, 0.25f, 7), dtype="int32"))',
+            "input 'x' cannot be int8: it is quantised in several ways",
+        ),
+        (
+            "qnn.quantize(%x, max(%x), 7)",
+            "input 'x' cannot be int8: it feeds the result of max, not qnn.quantize alone",
+        ),
+    ],
+)
+def test_other_inputs_are_refused(text: str, message: str) -> None:
+    assert refusals(f"def @main(%x: Tensor[(4), float32]) {{ {text} }}", {"x": "int8"}) == [message]
+
+
+def test_everything_that_is_refused_is_told_at_once() -> None:
+    text = """
+    def @main(%x: Tensor[(4), float32], %s: float32, %y: Tensor[(4), float32], %z: Tensor[(4), float32]) {
+      (qnn.quantize(%y, %s, 0), exp(%x), %z)
+    }
+    """
+    assert refusals(text, "uint8") == [
+        "input 'x' cannot be uint8: it feeds the result of exp, not qnn.quantize alone",
+        "input 's' cannot be uint8: it feeds the result of qnn.quantize, not qnn.quantize alone",
+        "input 'y' cannot be uint8: its scale or zero point is computed when the model runs",
+        "input 'z' cannot be uint8: it feeds an output, not qnn.quantize alone",
+        "output 'output1' cannot be uint8: it comes from the result of exp, not from qnn.dequantize",
+        "output 'output2' cannot be uint8: it comes from %z, not from qnn.dequantize",
+    ]
+
+
+def test_names_and_types_that_do_not_exist() -> None:
+    assert refusals(BOTH, {"xx": "int8"}) == ["there is no input or output 'xx'"]
+    for wanted in ("int4", {"x": "int16"}, 8):
+        assert "is no data type of inputs and outputs" in refusals(BOTH, wanted)[0]
+    assert refusals(BOTH, {"ids": "int8"}) == [
+        "input 'ids' cannot be int8: it feeds an output, not qnn.dequantize alone"
+    ]
+    stated = "def @main(%x: Tensor[(4), int8]) { qnn.dequantize(%x, 0.5f, 7) }"
+    assert refusals(stated, {"x": "float32"}) == ["input 'x' cannot be float32: the model's is int8"]
+
+
+def test_tuples_have_no_data_type() -> None:
+    text = "def @main(%x: (Tensor[(4), float32], float32)) { exp(%x.0) }"
+    assert edged(text, None).main.params
+    assert refusals(text, "int8") == ["%x is no tensor, and has no data type"]

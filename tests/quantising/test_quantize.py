@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`aotc.quantize` writes a model of integers, and its report tells the truth about errors, sizes and times."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import aotc
+from aotc.quantising.layers import LEAST_DB, Layer, decibels, layer_errors, suggested
+from aotc.quantising.quantiser import Settings, prepare, quantise
+from tests.cli.invoke import DIGITS, call, refused, save, value
+from tests.conftest import missing
+from tests.quantising.models import digits
+
+if importlib.util.find_spec("onnxruntime") is None:
+    missing("onnxruntime")
+QUICK = {"cflags": ["-O1"], "seconds": 0.0}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of the digits network."""
+    output = tmp_path_factory.mktemp("quantize") / "digits_int8.onnx"
+    return aotc.quantize(DIGITS, output, digits(30), per_channel=True, **QUICK)
+
+
+def run(model: onnx.ModelProto | str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The first output, as ONNX Runtime computes it without optimisations."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    content = model if isinstance(model, str) else model.SerializeToString()
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, arrays)[0])
+
+
+def test_the_model_that_is_written(report: dict[str, Any]) -> None:
+    made = onnx.load(report["output"])
+    kinds = [node.op_type for node in made.graph.node]
+    assert kinds.count("QuantizeLinear") == 8 and {o.domain for o in made.opset_import} == {""}
+    weights = {t.name: numpy_helper.to_array(t) for t in made.graph.initializer}
+    assert weights["w2_quantized"].dtype == np.int8 and weights["w2_scale"].shape == (16,)
+    arrays = digits(3)[2]
+    session = aotc.compile(report["output"], cflags=["-O1"]).session()
+    np.testing.assert_allclose(session.run(None, arrays)[0], run(report["output"], arrays), atol=0.02)
+
+
+def test_sizes_and_times(report: dict[str, Any]) -> None:
+    plain, small = report["float32"], report["quantised"]
+    assert small["weights_bytes"] < plain["weights_bytes"] and small["arena_bytes"] < plain["arena_bytes"]
+    assert plain["library_bytes"] > 0 and plain["milliseconds"]["min"] > 0
+    assert report["ratio"] == small["milliseconds"]["min"] / plain["milliseconds"]["min"]
+    assert (report["calibration_sets"], report["compared_sets"]) == (30, 30)
+
+
+def test_errors_of_outputs(report: dict[str, Any]) -> None:
+    (row,) = report["outputs"]
+    pairs = [(run(str(DIGITS), a), run(report["output"], a)) for a in digits(30)]
+    noise, signal = (sum(float(np.square(v).sum()) for v in side) for side in zip(*((y - x, x) for x, y in pairs)))  # noqa: B905
+    assert row["name"] == "scores" and row["snr_db"] == pytest.approx(10 * np.log10(signal / noise), abs=1.5)
+
+
+def test_errors_of_layers_are_those_of_each_alone(report: dict[str, Any]) -> None:
+    """A model of which all other layers stay in float has the error that is told of the layer."""
+    prepared = prepare(onnx.load(DIGITS), "int8")
+    names = [node.name for node in prepared.graph.node]
+    told = {row["node"]: row["snr_db"] for row in report["layers"]}
+    # convolutions and what is behind them are one layer
+    assert sorted(told) == sorted(name for name in names if "relu" not in name)
+    others = [name for name in names if name != "dense"]
+    alone = quantise(prepared, digits(30), Settings(per_channel=True, exclude=others))
+    for model, name in ((prepared, "logits"), (alone, "logits_DequantizeLinear_Output")):
+        del model.graph.output[:]
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 10]))
+    pairs = [(run(prepared, a), run(alone, a)) for a in digits(30)]
+    noise = sum(float(np.square(x - y).sum()) for x, y in pairs)
+    signal = sum(float(np.square(x).sum()) for x, _ in pairs)
+    assert told["dense"] == pytest.approx(10 * np.log10(signal / noise), abs=0.1)
+
+
+def test_the_worst_layer_is_first_and_excluded_on_request(tmp_path: Path) -> None:
+    """A feature that is small, and has large weights: one scale for all features is poor, and float makes it good."""
+    rng = np.random.default_rng(0)
+    sizes = np.array([1000.0, *np.ones(7)], np.float32)
+    tensors = {f"w{k}": rng.standard_normal((8, 8)).astype(np.float32) for k in range(4)}
+    tensors["w0"] *= sizes[:, None]
+    names = [*(f"t{k}" for k in range(4)), "y"]
+    nodes = [helper.make_node("MatMul", [names[k], f"w{k}"], [names[k + 1]], name=f"layer{k}") for k in range(4)]
+    model = save(tmp_path / "m.onnx", nodes, [value("t0", (16, 8))], [value("y", (16, 8))], **tensors)
+    sets = [{"t0": rng.standard_normal((16, 8)).astype(np.float32) / sizes} for _ in range(4)]
+    found = aotc.quantize(model, None, sets, **QUICK)
+    assert found["suggested_exclusions"] == ["layer0"] and found["layers"][0]["node"] == "layer0"
+    better = aotc.quantize(model, None, sets, exclude=["layer0"], **QUICK)
+    assert "layer0" not in [row["node"] for row in better["layers"]] and better["suggested_exclusions"] == []
+    assert better["outputs"][0]["snr_db"] > found["outputs"][0]["snr_db"] + 10
+
+
+def test_suggestions_need_a_culprit() -> None:
+    good = [Layer(f"{k}", "Conv", 40.0 + k) for k in range(4)]
+    assert suggested(good) == suggested([]) == suggested([Layer("a", "Conv", None)]) == []
+    assert suggested([Layer("bad", "Conv", 12.0), *good]) == ["bad"]
+    assert suggested([Layer(f"{k}", "Conv", 12.0) for k in range(4)]) == []
+
+
+def test_decibels() -> None:
+    assert decibels(100.0, 1.0) == pytest.approx(20) and decibels(1.0, 0.0) is None
+    assert decibels(0.0, 1.0) == LEAST_DB
+
+
+@pytest.mark.parametrize(("method", "weights"), [("percentile", "int8"), ("minmax", "int4")])
+def test_methods_and_weights(method: str, weights: str) -> None:
+    found = aotc.quantize(DIGITS, None, digits(10), build=False, method=method, weights=weights, per_channel=True)
+    assert "float32" not in found and found["output"] is None
+    assert 10 < found["layers"][0]["snr_db"] < 45
+
+
+def test_nodes_without_names_get_some(tmp_path: Path) -> None:
+    weights = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("MatMul", ["y", "w"], ["z"])]
+    model = save(tmp_path / "m.onnx", nodes, [value("x", ("n", 8))], [value("z", ("n", 8))], w=weights)
+    sets = [{"x": np.random.default_rng(k).standard_normal((4, 8)).astype(np.float32)} for k in range(3)]
+    found = aotc.quantize(model, tmp_path / "q.onnx", sets, dims={"n": 4}, exclude=["MatMul#1"], **QUICK)
+    assert [row["node"] for row in found["layers"]] == ["MatMul#0"]
+    assert found["outputs"][0]["snr_db"] > 25
+
+
+def test_layers_in_branches_are_left_out() -> None:
+    branch = helper.make_graph([helper.make_node("Neg", ["x"], ["t"])], "b", [], [value("t", (2, 2))])
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"], name="product"),
+        helper.make_node("If", ["yes"], ["z"], name="choice", then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["y", "z"], ["out"], name="sum"),
+    ]
+    tensors = [
+        numpy_helper.from_array(np.eye(2, dtype=np.float32) * 3, "w"),
+        numpy_helper.from_array(np.array(True), "yes"),
+    ]
+    graph = helper.make_graph(nodes, "g", [value("x", (2, 2))], [value("out", (2, 2))], tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    sets = [{"x": np.random.default_rng(k).standard_normal((2, 2)).astype(np.float32)} for k in range(2)]
+    made = quantise(model, sets, Settings())
+    names = {"product", "choice", "sum"}
+    assert {layer.node for layer in layer_errors(model, made, names, sets)} == {"product", "sum"}
+
+
+# --- the command
+
+
+def test_the_command(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", image=np.concatenate([a["image"] for a in digits(12)]))
+    arguments = ["--calibration", tmp_path / "data.npz", "--cflags=-O1", "--seconds", "0"]
+    shown = call("quantize", DIGITS, "-o", tmp_path / "q.onnx", *arguments, "--exclude", "softmax")
+    assert shown.code == 0
+    for text in ("conv2", "Gemm", " dB", "scores", "arena", "of the time of the float one", "q.onnx"):
+        assert text in shown.out
+    assert "Softmax" not in shown.out
+    data = json.loads(call("quantize", DIGITS, "-o", tmp_path / "q.onnx", *arguments, "--no-build", "--json").out)
+    assert data["calibration_sets"] == 12 and "ratio" not in data
+    assert {"node", "operator", "snr_db"} == data["layers"][0].keys()
+    onnx.checker.check_model(onnx.load(tmp_path / "q.onnx"))
+
+
+def test_integers_at_the_edges_of_what_is_measured(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", image=digits(5)[4]["image"])
+    for flags in ([], ["--io-dtype", "int8"]):
+        arguments = ["--calibration", tmp_path / "data.npz", "--cflags=-O1", "--seconds", "0", *flags]
+        shown = json.loads(call("quantize", DIGITS, "-o", tmp_path / "q.onnx", *arguments, "--json").out)
+        assert shown["outputs"][0]["snr_db"] > 25
+
+
+def test_refusals(tmp_path: Path) -> None:
+    data, out = tmp_path / "data.npz", tmp_path / "q.onnx"
+    np.savez(data, image=digits(1)[0]["image"])
+    arguments = ("-o", out, "--calibration", data)
+    text = refused("quantize", DIGITS, *arguments, "--exclude", "conv3", "--exclude", "nothing")
+    assert "no node 'conv3'" in text and "no node 'nothing'" in text
+    assert "nothing of the model is quantised" in refused(
+        "quantize", DIGITS, *arguments, *(f"--exclude={n.name}" for n in onnx.load(DIGITS).graph.node)
+    )
+    assert "is not called such" in refused("quantize", DIGITS, "-o", tmp_path / "q.txt", "--calibration", data)
+    twin = DIGITS.parent / "digits_int8.onnx"
+    assert "is quantised already: node 'image_QuantizeLinear'" in refused("quantize", twin, *arguments)
+    (tmp_path / "net.relay").write_text('#[version = "0.0.5"]\ndef @main(%x: Tensor[(2), float32]) { exp(%x) }')
+    assert "only ONNX models are quantised" in refused("quantize", tmp_path / "net.relay", *arguments)
+    np.savez(data, image=np.full((1, 1, 8, 8), np.nan, np.float32))
+    assert "64 of 64 values are NaN" in refused("quantize", DIGITS, *arguments)
+    assert not out.exists()
+
+
+def test_the_missing_package_is_named() -> None:
+    with mock.patch("importlib.util.find_spec", lambda name: None), pytest.raises(aotc.AotcError) as caught:
+        aotc.quantize(DIGITS, None, digits(1))
+    assert caught.value.diagnostics[0].hint == "pip install 'aotc[quantize]'"
+
+
+def test_unknown_settings() -> None:
+    for setting in ({"method": "entropy"}, {"weights": "int3"}):
+        with pytest.raises(aotc.AotcError) as caught:
+            Settings(**setting)  # type: ignore[arg-type]
+        assert "unknown " in str(caught.value.diagnostics[0])

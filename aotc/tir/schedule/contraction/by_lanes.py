@@ -20,7 +20,7 @@ from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent, used
-from aotc.tir.schedule.contraction.staging import Staging
+from aotc.tir.schedule.contraction.staging import Staging, packed
 from aotc.tir.schedule.contraction.tile import written_out
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 
@@ -158,6 +158,9 @@ def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
 def _panel(attempt: _Attempt, rows: int) -> Staging | None:
     """Weights copied so that the lanes are contiguous; None where they are."""
     req, split = attempt.req, attempt.split
+    if req.group is not None and not req.c.block:
+        axes = ((split.lane, split.size), (req.group, req.c.group))
+        return packed("panel", req.b, split.b, (*req.c.reduce_axes, *axes))
     contiguous = bool(req.group) or flat(split.b).coefficient(split.lane) == 1
     if attempt.lanes == 1 or req.c.block:
         if attempt.lanes > 1 and not contiguous:

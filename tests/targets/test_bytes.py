@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of bytes: every instruction and every tiling that has one give numpy's numbers, wrapped around.
+
+Shapes, strides, borders, groups and types are drawn from a seed; values are of the whole range, its ends above all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aotc.ir.dtype import DType
+from aotc.relay.op.conv import conv2d
+from aotc.relay.op.dense import batch_matmul, contrib_dense_pack
+from aotc.relay.op.layout import layout_transform
+from aotc.relay.op.opdef import Accuracy, OpDef, Sample
+from aotc.tir import Broadcast, Load, Store, as_expr, call
+from aotc.tir.dots import BYTES, LANES, dot_name
+from aotc.tir.expr import Buffer
+from aotc.tir.interp import run_kernel
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import TARGETS
+from tests.codegen.batch import STRICT
+from tests.ops.harness import Job, interpret, kernel_job
+from tests.share import share
+from tests.targets.machines import FOREIGN, machine, native_targets
+
+Array = np.ndarray[Any, Any]
+VECTORS = [name for name, t in TARGETS.items() if t.dots is not None and not t.versions]
+HERE = [name for name in native_targets() if name in VECTORS]
+THERE = [name for name in FOREIGN if name in VECTORS]
+
+
+def some_bytes(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array:
+    """Numbers of the whole range, of which half are its ends."""
+    limits = np.iinfo(dtype)
+    ends = np.where(rng.random(tuple(shape)) < 0.5, limits.min, limits.max)
+    return np.where(rng.random(tuple(shape)) < 0.5, ends, rng.integers(limits.min, limits.max + 1, shape)).astype(dtype)
+
+
+def packed(weight: Array, source: str, target: str) -> Array:
+    attributes = layout_transform.attrs(src_layout=source, dst_layout=target)
+    return np.ascontiguousarray(layout_transform.reference(attributes, weight))
+
+
+def convolution(rng: np.random.Generator) -> tuple[OpDef, Sample]:
+    """A 2-D convolution by weights in groups."""
+    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    groups = int(rng.choice([1, 1, 1, 2]))
+    inputs, block = int(rng.choice([1, 2, 3, 4, 5, 8, 12, 17])) * (1 if groups == 1 else 4), int(rng.choice([4, 16]))
+    outputs = int(rng.choice([1, 3, 8, 16, 21, 24, 40, 48])) if groups == 1 else 32
+    taps = [int(k) for k in rng.choice([1, 2, 3, 5], 2)]
+    size = [int(n) for n in rng.integers(9, 20, 2)]
+    letter = "i" if inputs > 1 or taps[1] == 1 else "w"
+    layout = f"OHWI{block}o4{letter}"
+    channels_last = bool(rng.random() < 0.6)
+    limits = np.iinfo(types[0])
+    attributes = conv2d.attrs(
+        strides=tuple(int(s) for s in rng.choice([1, 1, 2, 3], 2)),
+        padding=tuple(int(p) for p in rng.integers(0, 3, 4)),
+        dilation=tuple(int(d) for d in rng.choice([1, 1, 2], 2)),
+        groups=groups,
+        channels=outputs,
+        kernel_size=tuple(taps),
+        data_layout="NHWC" if channels_last else "NCHW",
+        kernel_layout=layout,
+        out_layout="NHWC",
+        out_dtype="int32",
+        pad_value=int(rng.choice([0, 0, limits.min, limits.max, 3])),
+    )
+    shape = (int(rng.choice([1, 2])), *size, inputs) if channels_last else (1, inputs, *size)
+    weight = some_bytes(rng, (outputs, inputs // groups, *taps), types[1])
+    args = some_bytes(rng, shape, types[0]), packed(weight, "OIHW", layout)
+    return conv2d, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+def matrices(rng: np.random.Generator) -> tuple[OpDef, Sample]:
+    """Rows by packed weights."""
+    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    rows, inputs, units = (int(rng.choice(n)) for n in ([1, 2, 7, 30], [1, 3, 4, 16, 31, 64], [1, 4, 15, 16, 33, 64]))
+    args = (
+        some_bytes(rng, (rows, inputs), types[0]),
+        packed(some_bytes(rng, (units, inputs), types[1]), "NC", "NC16n4c"),
+    )
+    attributes = contrib_dense_pack.attrs(units=units, weight_layout="NC16n4c", out_dtype="int32")
+    return contrib_dense_pack, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+def batches(rng: np.random.Generator) -> tuple[OpDef, Sample]:
+    """Products of matrices that are both data."""
+    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    batch, rows, inputs, columns = (int(rng.choice(n)) for n in ([1, 3], [1, 5, 17], [1, 4, 9, 32], [1, 5, 16, 40]))
+    transposed = bool(rng.random() < 0.5)
+    second = (batch, columns, inputs) if transposed else (batch, inputs, columns)
+    args = some_bytes(rng, (batch, rows, inputs), types[0]), some_bytes(rng, second, types[1])
+    attributes = batch_matmul.attrs(transpose_b=transposed, out_dtype="int32")
+    return batch_matmul, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
+
+
+KINDS = (convolution, convolution, convolution, matrices, batches)
+
+
+def check(target: str, seed: int, folder: Path | None, *flags: str, count: int = 10) -> None:
+    """Some products on a machine, or in the interpreter where there is no folder to compile in."""
+    jobs: list[Job] = []
+    wanted: list[Array] = []
+    for number in range(count):
+        rng = np.random.default_rng([seed, number])
+        op, sample = KINDS[number % len(KINDS)](rng)
+        jobs.append(kernel_job(op, sample, TARGETS[target]))
+        wanted.append(np.asarray(op.reference(sample.attrs, *sample.args)))
+    if folder is None:
+        found = interpret(jobs)
+    else:
+        found = machine(target).run_kernels([(job.kernel, job.inputs) for job in jobs], folder, *flags)
+    for number, ((actual, *_), expected) in enumerate(zip(found, wanted, strict=True)):
+        same = np.array_equal(actual.reshape(-1), expected.reshape(-1))
+        assert same, f"seed {seed}, product {number}, {jobs[number].kernel.name}"
+
+
+SEEDS = range(24)
+
+
+@pytest.mark.parametrize(("target", "seed"), share(product(HERE, SEEDS), len(HERE)))
+def test_products_here(target: str, seed: int, tmp_path: Path) -> None:
+    check(target, seed, tmp_path, ("-O0", "-O1", "-O2", "-O3")[seed % 4])
+
+
+@pytest.mark.parametrize(("target", "seed"), share(product(THERE, SEEDS), len(THERE)))
+def test_products_there(target: str, seed: int, tmp_path: Path) -> None:
+    check(target, seed, tmp_path, ("-O1", "-O2")[seed % 2])
+
+
+@pytest.mark.parametrize(("target", "seed"), share(product(VECTORS, SEEDS), 4))
+def test_products_in_the_interpreter(target: str, seed: int) -> None:
+    check(target, seed, None, count=5)
+
+
+def instruction(data: str, weights: str, lanes: int) -> Kernel:
+    """One sum, of four bytes of data with all weights."""
+    x, w, a = Buffer("x", DType(data), 4), Buffer("w", DType(weights), 4 * lanes), Buffer("a", DType("int32"), lanes)
+    y = Buffer("y", DType("int32"), lanes)
+    word = Broadcast(call(f"word_{data}", Load(x, as_expr(0), 4)), lanes)
+    made = call(dot_name(data, weights, lanes), Load(a, as_expr(0), lanes), word, Load(w, as_expr(0), 4 * lanes))
+    return Kernel(name="sum", inputs=(x, w, a), outputs=(y,), body=Store(y, as_expr(0), made))
+
+
+@pytest.mark.parametrize("target", [*HERE, *THERE])
+def test_each_instruction(target: str, tmp_path: Path) -> None:
+    """Strictly compiled; `lanes` beyond those of the target are what compilers make of them."""
+    rng, jobs = np.random.default_rng(5), []
+    for data, weights, lanes in product(BYTES, BYTES, LANES):
+        if lanes > TARGETS[target].lanes("int32"):
+            continue
+        for _ in range(4):
+            acc = rng.choice([-(2**31), 2**31 - 1, 0, 77], lanes).astype(np.int32)
+            operands = [some_bytes(rng, (4,), data), some_bytes(rng, (4 * lanes,), weights), acc]
+            jobs.append((instruction(data, weights, lanes), operands))
+    found = machine(target).run_kernels(jobs, tmp_path, *STRICT)
+    for (kernel, (x, w, acc)), (actual,) in zip(jobs, found, strict=True):
+        sums = acc + w.reshape(-1, 4).astype(np.int32) @ x.astype(np.int32)
+        np.testing.assert_array_equal(actual, sums)
+        np.testing.assert_array_equal(run_kernel(kernel, [x, w, acc])[0], sums)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import fragments, numerics
+from aotc.tir import dots, fragments, numerics
 
 
 @frozen(kw_only=True)
@@ -46,8 +46,7 @@ class Instruction:
     """A row of the table.
 
     takes    the types of its operands: "float", "integer" or "number" for those of any one
-             type of that kind and any number of lanes, a type such as "int32x16", or one with
-             any number of lanes, "int32*"
+             type of that kind and any number of lanes, or a type such as "int32x16"
     gives    the type of the result; "" for that of the operands
     meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
     block    it makes a square block of memory of another one, instead of a value of values:
@@ -109,8 +108,6 @@ def split_type(text: str, lanes: int) -> tuple[DType, int]:
 
 
 def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
-    if wanted[-1] == "*":
-        return actual[0] == wanted[:-1]
     return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
 
 
@@ -167,12 +164,6 @@ template <int groups> $inline void aotc_wait() {
 """
 
 
-def _dot4(acc: Any, a: Any, b: Any) -> Any:
-    """Sums of four neighbouring products, added to integers that wrap around."""
-    products = a.astype(np.int32) * b.astype(np.int32)
-    return acc + products.reshape(-1, 4).sum(axis=1, dtype=np.int32)
-
-
 def _quarter(k: int, *vectors: Any) -> Any:
     """A quarter of the elements of four vectors by turns."""
     size = len(vectors[0])
@@ -218,6 +209,15 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
     )
 
 
+def _of_bytes() -> Iterator[Instruction]:
+    """Sums of products of bytes, for vectors."""
+    for name, takes, gives, meaning, call, function in dots.rows():
+        text = Text(call=call, dialects=("gnu-c",), function=function)
+        yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,))
+    for k in range(dots.GROUP):
+        yield Instruction(name=f"quarter{k}", takes=("integer",) * dots.GROUP, meaning=partial(_quarter, k))
+
+
 #: Threads of a device that go in step, those of a block from a multiple of this number on.
 WARP: Final = 32
 #: Functions of one float that libraries have.
@@ -239,8 +239,6 @@ _TABLE: Final = (
     # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
     *_rows("float float", "quantise_int8", gives="int8"),
     *_rows("float float", "quantise_uint8", gives="uint8"),
-    Instruction(name="dot4", takes=("int32*", "uint8*", "int8*"), meaning=_dot4),
-    *(Instruction(name=f"quarter{k}", takes=("integer",) * 4, meaning=partial(_quarter, k)) for k in range(4)),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
     _said("wait", "aotc_wait<{0}>()", _WAIT),
@@ -249,6 +247,7 @@ _TABLE: Final = (
     *_matrices(DType("float16"), "f16"),
     *_matrices(DType("bfloat16"), "bf16"),
     *_matrices(DType("float32"), "tf32"),
+    *_of_bytes(),
     Instruction(name="turn", takes=("number",), meaning=np.transpose, block=True),
 )
 #: By name.  `abs` and `pow` take integers, too, where `pow` is repeated multiplication modulo the width.

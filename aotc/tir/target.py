@@ -83,6 +83,20 @@ class Tiles:
 
 
 @frozen(kw_only=True)
+class Dots:
+    """How vectors of int32 are added sums of four products of bytes.
+
+    rate        vectors that a core begins to add in a cycle
+    registers   that hold an operand, where the sums are several instructions
+    latency     cycles from the start of one to its result
+    """
+
+    rate: float = 0.75
+    registers: int = 2
+    latency: int = 6
+
+
+@frozen(kw_only=True)
 class Winograd:
     """Cycles that a Winograd convolution takes.
 
@@ -252,6 +266,7 @@ class Target:
     store_cost       what storing an element and loading it again costs, in
                      operations: so many may be done twice
     tiles            what sums of products cost
+    dots             what sums of products of bytes cost; None where vectors have none
     winograd         what Winograd convolutions cost
     threads          None where kernels run on one thread only
     gpu              None where the processor calls kernels itself
@@ -292,6 +307,7 @@ class Target:
     transpose_rate: float = 4
     store_cost: int = 16
     tiles: Tiles = Tiles()
+    dots: Dots | None = None
     winograd: Winograd = Winograd()
     threads: Threads | None = None
     gpu: Gpu | None = None
@@ -367,11 +383,14 @@ _X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=
 _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
+#: Sums of products of bytes by one instruction.
+_DOT: Final = Dots(rate=2, registers=1, latency=5)
 #: What processors with vectors have in common.
 _VECTORS: Final = Target(
     name="vectors",
     vector_bytes=16,
     fma_bytes=32,
+    dots=Dots(),
     winograd=Winograd(macs=4),
     threads=Threads(),
     budget=Budget(parameter_growth=2.5, parameter_room=1 << 20),
@@ -396,11 +415,31 @@ X86_64_V4: Final = replace(
     vector_bytes=64,
     registers=32,
     l2=1 << 20,
+    dots=Dots(rate=0.5),
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
     features=_V4,
     level="v4",
 )
-X86_64_MULTI: Final = replace(X86_64_V3, name="x86-64-multi", versions=(X86_64_V4, X86_64_V3, X86_64))
+#: With instructions that add sums of products of bytes: AVX-VNNI, and that of AVX-512.
+X86_64_V3_VNNI: Final = replace(
+    X86_64_V3,
+    name="x86-64-v3-vnni",
+    dots=_DOT,
+    cflags=("-march=x86-64-v3", "-mavxvnni"),
+    features=(*_V3, "avx_vnni"),
+    level="v3_vnni",
+)
+X86_64_V4_VNNI: Final = replace(
+    X86_64_V4,
+    name="x86-64-v4-vnni",
+    dots=_DOT,
+    cflags=("-march=x86-64-v4", "-mavx512vnni", "-mprefer-vector-width=512"),
+    features=(*_V4, "avx512_vnni"),
+    level="v4_vnni",
+)
+X86_64_MULTI: Final = replace(
+    X86_64_V3, name="x86-64-multi", versions=(X86_64_V4_VNNI, X86_64_V4, X86_64_V3_VNNI, X86_64_V3, X86_64)
+)
 AARCH64: Final = replace(
     _VECTORS,
     name="aarch64",
@@ -409,10 +448,15 @@ AARCH64: Final = replace(
     fma=True,
     l1=64 << 10,
     l2=512 << 10,
+    dots=Dots(rate=0.5, registers=4),
     winograd=Winograd(macs=16),
     cflags=_AARCH64,
     base_cflags=_AARCH64,
 )
+AARCH64_DOTPROD: Final = replace(
+    AARCH64, name="aarch64-dotprod", dots=_DOT, cflags=("-march=armv8.2-a+dotprod",), level="dotprod"
+)
+AARCH64_I8MM: Final = replace(AARCH64_DOTPROD, name="aarch64-i8mm", cflags=("-march=armv8.2-a+i8mm",), level="i8mm")
 #: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
@@ -445,7 +489,9 @@ def in_order(target: Target) -> Target:
     return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
-TARGETS: Final = {t.name: t for t in (C, X86_64, X86_64_V3, X86_64_V4, X86_64_MULTI, AARCH64, RISCV64, CUDA)}
+_X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI)
+_ARM: Final = (AARCH64, AARCH64_DOTPROD, AARCH64_I8MM)
+TARGETS: Final = {t.name: t for t in (C, *_X86, X86_64_MULTI, *_ARM, RISCV64, CUDA)}
 
 #: Features that /proc/cpuinfo calls otherwise.
 _PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}
@@ -460,7 +506,7 @@ def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
     """The best target for a processor: `machine` as platform.machine() says, flags as /proc/cpuinfo lists them."""
     flags, name = feature_names(cpu_flags), architecture(machine)
     if name == X86_64.machine:
-        return next(t for t in (X86_64_V4, X86_64_V3, X86_64) if flags.issuperset(t.features))
+        return next(t for t in reversed(_X86) if flags.issuperset(t.features))
     return next((target for target in (AARCH64, RISCV64) if target.machine == name), C)
 
 

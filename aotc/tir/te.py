@@ -109,7 +109,8 @@ class Contraction(Tensor):
     packed blocks).  Where an index of `a` falls outside `a` there is no product, whatever `b` holds there: that is how
     padding is said; where integers have a `fill` other than 0, `a` counts as that there.  `a` is the data operand, `b`
     the weight operand.  `lane` is the output axis along which `b` is contiguous (its last dimension is that axis, or
-    that axis modulo `block` for weights packed at compile time); None if there is no such axis.
+    that axis modulo `block` for weights packed at compile time); None if there is no such axis.  Packed weights may
+    have `group` neighbours of a reduction axis side by side in one further dimension: that axis modulo `group`.
     """
 
     axes: tuple[Axis, ...]
@@ -121,6 +122,7 @@ class Contraction(Tensor):
     lane: Var | None = None
     block: int = 0
     fill: int = 0
+    group: int = 0
 
     @property
     def macs(self) -> int:
@@ -261,17 +263,19 @@ def contraction(
     lane: int | None = None,
     block: int = 0,
     fill: int = 0,
+    group: int = 0,
 ) -> Contraction:
     """The contraction over `extents`; the index functions take (*axes, *reduction axes).
 
     lane    position of the output axis that is contiguous in `b`
     block   block size of packed weights, 0 where `b` is not packed
     fill    what `a` counts as outside of it
+    group   neighbours of a reduction axis that packed weights have side by side, 0 where they have not
     """
     facts, variables = _reduced(name, shape, extents)
     of_a, of_b = (tuple(map(as_expr, index(*variables))) for index in (a_index, b_index))
     along = None if lane is None else variables[lane]
-    facts |= {"dtype": DType(dtype), "lane": along, "block": block, "fill": fill}
+    facts |= {"dtype": DType(dtype), "lane": along, "block": block, "fill": fill, "group": group}
     return Contraction(a=a, a_index=of_a, b=b, b_index=of_b, **facts)
 
 

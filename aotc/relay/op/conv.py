@@ -27,7 +27,7 @@ from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Typ
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar
-from aotc.relay.op.rules import ranked, shape_text, tensor
+from aotc.relay.op.rules import extent_of, ranked, shape_text, tensor
 from aotc.relay.op.samples import cases
 from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
 from aotc.tir import te
@@ -72,26 +72,52 @@ class _Form:
     kernel: tuple[int, ...]
     out: tuple[int, ...]
     block: int
+    group: int
+    along: int
 
-    def kernel_shape(self, shape: Sequence[Dim], channels: int | None) -> tuple[Dim, ...]:
-        """The kernel's shape as (O, I, spatial...); the channels of a packed one are `channels` if given."""
-        outer, *rest = pick(shape[: self.n + 2], self.kernel)
-        if self.block and isinstance(outer, int):
-            outer = outer * self.block if channels is None else channels
-        return (outer, *rest)
+    def kernel_shape(self, shape: Sequence[Dim], a: ConvAttrs, inputs: Dim) -> tuple[Dim, ...]:
+        """The kernel's shape as (O, I, spatial...).
+
+        The channels of a packed one are those of the attributes, if given; an axis in groups is as long as the data's
+        channels, `inputs`, or the attributes say.
+        """
+        found = list(pick(shape[: self.n + 2], self.kernel))
+        if self.block and isinstance(found[0], int):
+            found[0] = found[0] * self.block if a.channels is None else a.channels
+        if self.group:
+            sizes: Sequence[Dim | None] = (None,) * self.n if a.kernel_size is None else spread(a.kernel_size, self.n)
+            given = inputs if self.along == 1 else sizes[self.along - 2]
+            found[self.along] = self._whole(given, found[self.along], a.groups)
+        return tuple(found)
+
+    def _whole(self, size: Dim | None, held: Dim, groups: int) -> Dim:
+        """The extent of the axis in groups, which must be what the kernel holds."""
+        if size is None:
+            return extent_of(held, self.group.__mul__)
+        size = size // groups if self.along == 1 and isinstance(size, int) else size
+        if isinstance(size, int) and isinstance(held, int):
+            count = -(-size // self.group)
+            text = f"{size} elements in groups of {self.group} are {count} groups, the kernel has {held}"
+            require("conv.group", count == held, text)
+        return size
 
 
 def _form(n: int, a: ConvAttrs) -> _Form:
-    kernel, block = window.blocked(a.kernel_layout, "o")
+    kernel, block, group, letter = window.grouped(a.kernel_layout, "o")
     data, out = window.layouts(n, a.data_layout, a.out_layout)
-    return _Form(n, data, positions(kernel, KERNEL_LAYOUT[n]), out, block)
+    along = KERNEL_LAYOUT[n].index(letter) if letter else 0
+    return _Form(n, data, positions(kernel, KERNEL_LAYOUT[n]), out, block, group, along)
 
 
 def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...]) -> None:
-    """A packed kernel: the innermost axis is the block, the outer one holds all blocks, groups are whole blocks."""
+    """A packed kernel: behind its axes are the block, and the group of it has one; the outer one holds all blocks.
+
+    Groups of channels are whole blocks.
+    """
     if not form.block:
         return
-    inner = shape[-1]
+    *_, inner, group = (*shape, 0) if not form.group else shape
+    require("conv.group", group == form.group, lambda: f"groups of {form.group}, but {group} in the kernel")
     require("conv.block", inner == form.block, lambda: f"blocks of {form.block} channels, but {inner} in the kernel")
     if not isinstance(outer, int):
         return
@@ -105,9 +131,9 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
 def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     form = _form(n, a)
     data = ranked("conv.data-rank", types[0], n + 2)
-    weight = ranked("conv.weight-rank", types[1], n + 2 + bool(form.block), "weight")
+    weight = ranked("conv.weight-rank", types[1], n + 2 + bool(form.block) + bool(form.group), "weight")
     batch, channels, *space = pick(data.shape, form.data)
-    outer, inner, *kernel = form.kernel_shape(weight.shape, a.channels)
+    outer, inner, *kernel = form.kernel_shape(weight.shape, a, channels)
     check_channels(a, channels, inner, outer)
     _check_fill(a.pad_value, data.dtype)
     _check_packed(form, a, outer, weight.shape)
@@ -156,19 +182,20 @@ def _kernel_shape(n: int, a: ConvAttrs, data: TensorType, sizes: Sequence[int]) 
     return arrange((a.channels or 0, channels // a.groups, *sizes), form.kernel)
 
 
-def _unpacked(form: _Form, a: ConvAttrs, weight: Array) -> Array:
+def _unpacked(form: _Form, a: ConvAttrs, weight: Array, inputs: int) -> Array:
     """The kernel as (O, I, spatial...)."""
-    if not form.block:
-        return window.canonical(weight, form.kernel)
-    outer = int(np.asarray(form.kernel_shape(weight.shape, a.channels)[0]))
-    plain = np.moveaxis(window.canonical(weight, (*form.kernel, form.n + 2)), -1, 1)
-    return plain.reshape(-1, *plain.shape[2:])[:outer]
+    plain = window.canonical(weight, (*form.kernel, *range(form.n + 2, weight.ndim)))
+    shape: Any = form.kernel_shape(weight.shape, a, inputs)
+    for axis in [form.along] * bool(form.group) + [0] * bool(form.block):
+        plain = np.moveaxis(plain, -1, axis + 1)
+        plain = plain.reshape(*plain.shape[:axis], -1, *plain.shape[axis + 2 :])
+    return plain[tuple(slice(extent) for extent in shape)]
 
 
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
     form = _form(n, a)
     x = window.canonical(float_work(data), form.data)
-    w = _unpacked(form, a, float_work(weight))
+    w = _unpacked(form, a, float_work(weight), x.shape[1])
     out_dtype = a.out_dtype or str(data.dtype)
     extents = window.window_extents(n, a, x.shape[2:], w.shape[2:])
     if a.pad_value:
@@ -215,14 +242,14 @@ def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice
 
 def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     form = _form(n, a)
-    outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a.channels) if isinstance(d, int))
-    batch, _, *space = pick(data.shape, form.data)
+    batch, inputs, *space = pick(data.shape, form.data)
+    outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a, inputs) if isinstance(d, int))
     strides, dilation, pads = steps(n, a)
     extents = window.window_extents(n, a, space, kernel)
     per_group = outer // a.groups
 
-    # the channels innermost where they are in the data
-    order = (n, *range(n)) if form.data[1] == n + 1 else tuple(range(n + 1))
+    # the channels innermost where they are in the data, or become so in a copy
+    order = (n, *range(n)) if form.data[1] == n + 1 or form.group else tuple(range(n + 1))
 
     def a_index(*v: Scalar) -> Sequence[Scalar]:
         image, channel, *at = pick(v[: n + 2], form.out)
@@ -235,7 +262,11 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
         channel, inside = v[form.out[1]], pick(v[n + 2 :], order)
         if not form.block:
             return arrange((channel, *inside), form.kernel)
-        return (*arrange((channel // form.block, *inside), form.kernel), channel % form.block)
+        index, group = [channel // form.block, *inside], list[Scalar]()
+        if form.group:
+            group.append(index[form.along] % form.group)
+            index[form.along] = index[form.along] // form.group
+        return (*arrange(index, form.kernel), channel % form.block, *group)
 
     contiguous = bool(form.block) or (form.kernel[0] == n + 1 and a.groups == 1)
     return contract(
@@ -250,10 +281,12 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
         lane=form.out[1] if contiguous else None,
         block=form.block,
         fill=a.pad_value,
+        group=form.group,
     )
 
 
 _PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
+_GROUPED: Final = {"out_dtype": "int32", "kernel_layout": "OHWI4o4i", "channels": 6, "kernel_size": (3, 3)}
 _FILLED: Final = {"out_dtype": "int32", "padding": (1, 1), "pad_value": 99}
 _SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
@@ -278,6 +311,9 @@ _SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data ty
             _FILLED | {"data_layout": "NHWC", "kernel_layout": "OHWI", "pad_value": -7},
             "int8",
         ),
+        (((1, 5, 5, 6), (2, 3, 3, 2, 4, 4)), _GROUPED | {"data_layout": "NHWC", "padding": (1, 1)}, "uint8"),
+        (((1, 3, 5, 5), (2, 3, 3, 1, 4, 4)), _GROUPED | {"strides": (2, 1), "pad_value": 7, "padding": (1, 1)}, "int8"),
+        (((1, 1, 5, 9), (2, 1, 2, 2, 4, 4)), _GROUPED | {"kernel_layout": "OIHW4o4w", "kernel_size": (2, 5)}, "uint8"),
         (
             ((1, 7, 6, 20), (3, 3, 20, 1)),
             _FILLED | {"data_layout": "NHWC", "kernel_layout": "HWOI", "groups": 20},

@@ -12,13 +12,15 @@ from functools import partial
 from operator import add
 from typing import Any, Final
 
+import numpy as np
+
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import along_axis
 from aotc.relay.op.rules import extent_of, ranked, tensor
 from aotc.relay.op.samples import cases
-from aotc.relay.op.window import blocked, may_equal
+from aotc.relay.op.window import grouped, may_equal
 from aotc.tir import te
 
 
@@ -30,7 +32,10 @@ class DenseAttrs(Attrs):
 
 
 class DensePackAttrs(Attrs):
-    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N."""
+    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
+
+    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4).
+    """
 
     units: int | None = param(given=None)
     out_dtype: str = ""
@@ -168,18 +173,22 @@ def _pack_units(a: DensePackAttrs, shape: Sequence[Any], block: int) -> Any:
     return extent_of(shape[0], lambda blocks: blocks * block) if a.units is None else a.units
 
 
-def _pack_block(a: DensePackAttrs) -> int:
-    layout, block = blocked(a.weight_layout, "n")
+def _pack_block(a: DensePackAttrs) -> tuple[int, int]:
+    """The units of a block, and what counts in a group of K, 0 where there are none."""
+    layout, block, group, _ = grouped(a.weight_layout, "n")
     fits = layout == "NC" and block > 0
-    require("layout", fits, f"weight_layout must be like NC16n, got {a.weight_layout!r}")
-    return block
+    require("layout", fits, f"weight_layout must be like NC16n or NC16n4c, got {a.weight_layout!r}")
+    return block, group
 
 
 def _infer_pack(a: DensePackAttrs, types: Types) -> Type:
-    block = _pack_block(a)
+    block, group = _pack_block(a)
     data = _at_least(types[0], 1, "data")
-    weight = ranked("dense.weight-rank", types[1], 3, "packed weight")
-    _check_inner(data.shape[-1], weight.shape[1])
+    weight = ranked("dense.weight-rank", types[1], 3 + bool(group), "packed weight")
+    _check_inner(extent_of(data.shape[-1], lambda k: -(-k // (group or 1))), weight.shape[1])
+    require(
+        "dense.group", not group or may_equal(weight.shape[-1], group), lambda: f"{weight} has no groups of {group}"
+    )
     units = _pack_units(a, weight.shape, block)
     blocks = -(-units // block) if isinstance(units, int) else units
     fits = may_equal(weight.shape[2], block) and may_equal(weight.shape[0], blocks)
@@ -188,22 +197,31 @@ def _infer_pack(a: DensePackAttrs, types: Types) -> Type:
 
 
 def _compute_pack(a: DensePackAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    block = _pack_block(a)
+    block, group = _pack_block(a)
+
+    def b_index(*v: Scalar) -> Sequence[Scalar | int]:
+        *_, unit, k = v
+        first, *others = (k // group, k % group) if group else (k,)
+        return (unit // block, first, unit % block, *others)
+
     return contract(
         (*data.shape[:-1], _pack_units(a, weight.shape, block)),
-        (weight.shape[1],),
+        (data.shape[-1],),
         data,
         lambda *v: (*v[:-2], v[-1]),
         weight,
-        lambda *v: (v[-2] // block, v[-1], v[-2] % block),
+        b_index,
         out_dtype=a.out_dtype,
         name="dense",
         lane=data.rank - 1,
         block=block,
+        group=group,
     )
 
 
 def _reference_pack(a: DensePackAttrs, data: Array, weight: Array) -> Array:
+    if weight.ndim == 4:
+        weight = np.moveaxis(weight, 3, 2).reshape(weight.shape[0], -1, weight.shape[2])[:, : data.shape[-1]]
     plain = weight.transpose(1, 0, 2).reshape(weight.shape[1], weight.shape[0] * weight.shape[2])
     return dot(data, plain[:, : a.units], a.out_dtype or str(data.dtype))
 
@@ -219,6 +237,8 @@ _SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "contrib_dense_pack": (
         (((3, 9), (2, 9, 4)), {"units": 6, "weight_layout": "NC4n"}),
         (((1, 2, 9), (2, 9, 8)), {"units": None, "weight_layout": "NC8n"}),
+        (((3, 9), (2, 3, 4, 4)), {"units": 6, "weight_layout": "NC4n4c", "out_dtype": "int32"}, "int8"),
+        (((20, 8), (3, 2, 16, 4)), {"units": 40, "weight_layout": "NC16n4c", "out_dtype": "int32"}, "uint8"),
     ),
     "matmul": (
         (((3, 4), (4, 5)), {"units": None}),

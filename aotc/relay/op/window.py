@@ -100,6 +100,18 @@ def blocked(layout: str, letter: str) -> tuple[str, int]:
     return found[1], int(found[2] or 0)
 
 
+def grouped(layout: str, letter: str) -> tuple[str, int, int, str]:
+    """A layout as `blocked` takes, that may have groups of another axis innermost.
+
+    ("OHWI", 16, 4, "I") of "OHWI16o4i"; ("OIHW", 16, 0, "") of "OIHW16o".
+    """
+    found = re.fullmatch(r"(.*[a-z])([1-9]\d*)([a-z])", layout)
+    plain, block = blocked(found[1] if found else layout, letter)
+    known = found is None or (found[3].upper() in plain and found[3] != letter)
+    require("layout", known, lambda: f"layout {layout!r} is not supported")
+    return (plain, block, int(found[2]), found[3].upper()) if found else (plain, block, 0, "")
+
+
 def pick(values: Sequence[T], where: Sequence[int]) -> tuple[T, ...]:
     """The values of a layout in canonical order."""
     return tuple(values[p] for p in where)

@@ -3,6 +3,7 @@
 
 nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
 nn.conv2d(%x, %w, data_layout="NHWC", groups=channels)    =>    ... kernel_layout="HWOI"
+nn.conv2d(%x, %w, out_dtype="int32") of bytes             =>    ... kernel_layout="OHWI16o4i"
 nn.dense(%x, %w)          =>    nn.contrib_dense_pack(%x, layout_transform(%w, "NC", "NC32n"), weight_layout="NC32n")
 nn.lstm(%x, %w, %r, ...)  =>    nn.lstm(%x, layout_transform(reshape(%w, ...), "CGN", "NCG32n"), ...)
 nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
@@ -41,9 +42,13 @@ from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
 from aotc.tir import TAPS, TILES, C, Target
+from aotc.tir.dots import BYTES, GROUP
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
+
+#: Output channels of a block of weights with groups of inputs, the same for all vectors.
+GROUP_BLOCK: Final = 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,12 +74,31 @@ def pack_convolution(
     """A convolution with its weight, a constant, packed; `pack` makes the transform."""
     weight = call.args[1]
     n = len(attrs.data_layout) - 2
-    layout = _packed_kernel(call, attrs, n, target)
+    layout = _grouped_kernel(call, attrs, n, target) or _packed_kernel(call, attrs, n, target)
     if layout == attrs.kernel_layout or not isinstance(weight, Constant):
         return call
     channels, _, *size = pick(weight.data.shape, positions(attrs.kernel_layout, KERNEL_LAYOUT[n]))
     packed = pack(weight, attrs.kernel_layout, layout)
     return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
+
+
+def _sums_bytes(call: Call, target: Target) -> bool:
+    """Whether a call sums products of bytes, and vectors of the target have instructions for that."""
+    types = [tensor_type_of(x).dtype for x in call.args[:2]]
+    return target.dots is not None and tensor_type_of(call).dtype == "int32" and all(t in BYTES for t in types)
+
+
+def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
+    """The layout of a kernel of bytes, in groups along its input channels, or along an image where there is one."""
+    canonical, kernel = KERNEL_LAYOUT[n], attrs.kernel_layout
+    if not _sums_bytes(call, target) or sorted(kernel) != sorted(canonical):
+        return ""
+    shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
+    whole = attrs.groups == 1 or (shape["O"] // attrs.groups % GROUP_BLOCK == 0 and shape["I"] % GROUP == 0)
+    letter = next((axis for axis in ("I", *reversed(canonical[2:])) if shape[axis] > 1), "")
+    if not whole or not letter:
+        return ""
+    return f"O{canonical[2:]}I{GROUP_BLOCK}o{GROUP}{letter.lower()}"
 
 
 def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
@@ -172,6 +196,10 @@ class _Pack(GraphMutator):
         if weight.data.ndim != 2:
             return call
         units = weight.data.shape[layout.index("N")]
+        if _sums_bytes(call, self.target):
+            target = f"NC{GROUP_BLOCK}n{GROUP}c"
+            packed = self._packed(weight, layout, target)
+            return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
         block = _block(call, units, tensor_type_of(call).shape[:-1], self.target)
         if block == 0:
             return call

@@ -22,18 +22,20 @@ _YMM, _ZMM = 0x6, 0xE6
 _EXTENDED: Final = 0x80000001
 
 _WORDS: Final = {
-    (1, _ECX, 0): {"sse3": 0, "ssse3": 9, "sse4_1": 19, "sse4_2": 20, "movbe": 22, "popcnt": 23},
-    (_EXTENDED, _ECX, 0): {"lzcnt": 5},
-    (1, _ECX, _YMM): {"avx": 28, "f16c": 29, "fma": 12},
-    (7, _EBX, _YMM): {"bmi1": 3, "avx2": 5, "bmi2": 8},
-    (7, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
+    (1, 0, _ECX, 0): {"sse3": 0, "ssse3": 9, "sse4_1": 19, "sse4_2": 20, "movbe": 22, "popcnt": 23},
+    (_EXTENDED, 0, _ECX, 0): {"lzcnt": 5},
+    (1, 0, _ECX, _YMM): {"avx": 28, "f16c": 29, "fma": 12},
+    (7, 0, _EBX, _YMM): {"bmi1": 3, "avx2": 5, "bmi2": 8},
+    (7, 0, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
+    (7, 0, _ECX, _ZMM): {"avx512_vnni": 11},
+    (7, 1, _EAX, _YMM): {"avx_vnni": 4},
 }
-#: Where the CPUID instruction tells of a feature: leaf, register, bit; and the state that it needs.
+#: Where the CPUID instruction tells of a feature: leaf, subleaf, register, bit; and the state that it needs.
 #:
 #: Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
 #: CPUID, and volume 1, chapter 13.
 CPUID: Final = {
-    name: (leaf, register, bit, state) for (leaf, register, state), bits in _WORDS.items() for name, bit in bits.items()
+    name: (*place, bit, state) for (*place, state), bits in _WORDS.items() for name, bit in bits.items()
 }
 
 
@@ -46,5 +48,6 @@ def cpu_check(features: Sequence[str]) -> str:
     """The C text for `features`, which may be none."""
     if not features:
         return render("cpu_any.c")
-    rows = [f"{{{leaf:#x}, {word}, {bit}, {state:#x}}}" for leaf, word, bit, state in (CPUID[f] for f in features)]
+    found = (CPUID[feature] for feature in features)
+    rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in found]
     return render("cpu_x86.c", names=features, rows=rows)

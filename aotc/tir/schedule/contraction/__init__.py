@@ -37,6 +37,8 @@ tiles there are (`segments.Segment.count`) becomes the trip count of a loop.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from aotc.tir import Buffer, Target, te
 from aotc.tir.schedule.contraction import naive
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
@@ -47,7 +49,7 @@ from aotc.tir.schedule.contraction.candidate import Candidate, Request
 from aotc.tir.schedule.contraction.choice import choose
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Irregular, analyse, in_order
+from aotc.tir.schedule.contraction.space import Irregular, analyse, in_groups, in_order
 
 __all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_warps", "candidates", "pack_block"]
 
@@ -73,8 +75,12 @@ def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: 
     if any(extent == 0 for _, extent in (*c.axes, *c.reduce_axes)):
         return []
     c = in_order(c) if target.ordered else c
-    try:
-        request = Request(analyse(c), a, b, store, target, computed_lanes(target, c.dtype, a.dtype, b.dtype))
-    except Irregular:
-        return []
-    return [*by_lanes(request), *by_pixels(request), *by_taps(request)]
+    lanes = computed_lanes(target, c.dtype, a.dtype, b.dtype)
+    found: list[Candidate] = []
+    with suppress(Irregular):
+        if c.group and target.dots is not None:
+            found += by_lanes(Request(*in_groups(c), a, b, store, target, lanes))
+    with suppress(Irregular):
+        request = Request(analyse(c), None, a, b, store, target, lanes)
+        found += [*by_lanes(request), *by_pixels(request), *by_taps(request)]
+    return found

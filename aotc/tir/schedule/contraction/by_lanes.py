@@ -36,7 +36,9 @@ def by_lanes(req: Request) -> Iterator[Candidate]:
         lanes = req.lanes if not c.block else math.gcd(req.lanes, c.block)
         while lanes > max(4, axis[1]) and not independent(req.analysis.a, axis[0]):
             lanes //= 2
-        found = list(attempts(_candidate, req, ((axis, vectors, lanes) for vectors in VECTORS)))
+        lengths = {lanes, *({math.gcd(lanes, axis[1])} if req.group else ())} - {1, 2}
+        tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in VECTORS)
+        found = list(attempts(_candidate, req, tiles))
         if found:
             yield from found
             return
@@ -56,7 +58,8 @@ class _Attempt:
 
 def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candidate:
     block, size = req.c.block, vectors * lanes
-    if vectors > max(1, -(-axis[1] // lanes)) or (block and block % size):
+    whole = block and block % size and not (req.group and size % block == 0)
+    if vectors > max(1, -(-axis[1] // lanes)) or whole:
         raise Irregular("a tile wider than the weights")
     split = Split.of(req.analysis, axis, size)
     along = not independent(split.a, split.lane)
@@ -66,8 +69,7 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
         alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
         if not alone or vectors > 1 or lanes == 1:
             raise Irregular("the data depends on the lane")
-    whole = not req.c.fill or all(d.inside for d in split.a)
-    found = _assembled(attempt, None) if along or (req.broadcasts(req.a) and whole) else None
+    found = _assembled(attempt, None) if along or _lies_ready(req, split) else None
     if found is None:
         found = _assembled(attempt, None, rows=False) if along else _assembled(attempt, _padded(attempt))
     if found is None:
@@ -75,12 +77,24 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
     return found
 
 
+def _lies_ready(req: Request, split: Split) -> bool:
+    """Whether the data can be broadcast as it lies, its borders apart."""
+    if req.c.fill and not all(d.inside for d in split.a):
+        return False
+    if req.group is None:
+        return req.broadcasts(req.a)
+    whole = all(d.inside for d in split.a if req.group in d.variables)
+    return whole and flat(split.a).coefficient(req.group) == 1
+
+
 def _padded(attempt: _Attempt) -> Staging:
     """The data with its border of zeros in scratch."""
     req, split = attempt.req, attempt.split
     req.require_finite(split.a)
-    inner = req.pixel_vars | req.reduction_vars
-    return req.stage("padded", req.a, split.a, split, inner=inner, fill=req.c.fill)
+    how = {"inner": req.pixel_vars | req.reduction_vars, "fill": req.c.fill}
+    if req.group is not None:
+        how["vector"] = req.group
+    return req.stage("padded", req.a, split.a, split, **how)
 
 
 def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
@@ -110,7 +124,7 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     y = req.operand(req.a, pixels.position, padded)
     tiling = Tiling(
         _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
-        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill),
+        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill, req.c.group if req.group else 1),
         Reduction((), (), taps, borders, [d for d in open_dims if d not in borders], ordered=req.ordered),
         Output(req.c.axes, req.store, pixels.unfuse),
     )
@@ -121,7 +135,9 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
 
 def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:
     """Columns, and rows where an image is narrow."""
-    budget = tile_columns(attempt.req.target, attempt.vectors, attempt.lanes)
+    target = attempt.req.target
+    dots = target.dots if attempt.req.group else None
+    budget = tile_columns(target, attempt.vectors, attempt.lanes, dots)
     wide = [(v, n) for v, n in pixels.axes if n > 1]
     if not wide:
         return {}
@@ -142,7 +158,7 @@ def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
 def _panel(attempt: _Attempt, rows: int) -> Staging | None:
     """Weights copied so that the lanes are contiguous; None where they are."""
     req, split = attempt.req, attempt.split
-    contiguous = flat(split.b).coefficient(split.lane) == 1
+    contiguous = bool(req.group) or flat(split.b).coefficient(split.lane) == 1
     if attempt.lanes == 1 or req.c.block:
         if attempt.lanes > 1 and not contiguous:
             raise Irregular("packed weights that are not contiguous")

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, call, substitute, te
+from aotc.tir.dots import BYTES, GROUP, dot_name, words_name
 from aotc.tir.expr import Const, private_buffer
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
@@ -31,13 +32,10 @@ from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Til
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, kept
 
-#: Taps that are multiplied at once.
-GROUP: Final = 4
 #: Columns of tiles.
 COLUMNS: Final = (8, 4)
 #: Bytes of the shortest vectors.
 LEAST: Final = 16
-_TYPES: Final = ("int32", "uint8", "int8")
 #: What the reduction axes are at a tap.
 _Tap: TypeAlias = Mapping[Var, int]
 
@@ -45,7 +43,8 @@ _Tap: TypeAlias = Mapping[Var, int]
 def by_taps(req: Request) -> Iterator[Candidate]:
     """Tilings along the channels, if they are the last axis of data and weights."""
     c = req.c
-    if (c.dtype, req.a.dtype, req.b.dtype) == _TYPES and req.lanes > 1 and not c.block:
+    bytes_only = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
+    if bytes_only and req.lanes > 1 and not c.block:
         yield from attempts(_candidate, req, ((columns,) for columns in COLUMNS))
 
 
@@ -168,14 +167,16 @@ class _Columns:
                 places = tuple(self.place(tile, y, {**tap, **column[1]}) for tap in group)
                 users.setdefault(places, []).append((j, column[0] * len(self.groups) + g))
         stmts: list[Stmt] = []
+        name = dot_name(self.a.buffer.dtype, self.b.buffer.dtype, self.split.size // GROUP)
         for places, found in users.items():
             if not self.fill and not any(places):
                 continue
-            values = self.quarters(self.a, places, self.fill, stmts)
+            data, lanes = self.a.buffer.dtype, self.split.size // GROUP
+            values = [call(words_name(data, lanes), q) for q in self.quarters(self.a, places, self.fill, stmts)]
             for (j, number), (k, value) in product(found, enumerate(values)):
                 acc = accs[0][k, j]
                 weights = Load(self.panel, as_expr((number * GROUP + k) * self.split.size), self.split.size)
-                stmts.append(Assign(acc, call("dot4", acc, value, weights)))
+                stmts.append(Assign(acc, call(name, acc, value, weights)))
         return Block(stmts)
 
     def place(self, tile: Tile, y: Mapping[TileAxis, int], tap: _Tap) -> Expr | None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Linear, Stmt, Target, Var, substitute, te
+from aotc.tir import Block, Buffer, Expr, Linear, Stmt, Target, Var, const, substitute, te
 from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.cost import tiling_cost, waiting_cost
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
@@ -34,9 +34,14 @@ LARGE: Final = 2
 
 @frozen(eq=False)
 class Request:
-    """What to build, and for which machine.  `lanes` is 1 where the types have no vector arithmetic."""
+    """What to build, and for which machine.
+
+    lanes    1 where the types have no vector arithmetic
+    group    what counts in groups of products of bytes, each of which is one step; None where there are none
+    """
 
     analysis: Analysis
+    group: Var | None
     a: Buffer
     b: Buffer
     store: StoreFn
@@ -71,7 +76,8 @@ class Request:
 
     @property
     def reduction_vars(self) -> set[Var]:
-        return {var for var, _ in self.c.reduce_axes}
+        found = {var for var, _ in self.c.reduce_axes}
+        return found if self.group is None else found | {self.group}
 
     def name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
         """What a tiling is called in records of measurements."""
@@ -80,7 +86,8 @@ class Request:
 
     def operand(self, buffer: Buffer, position: Linear, staging: Staging | None) -> Operand:
         """An operand, or the copy of it, at a position."""
-        return Operand(buffer if staging is None else staging.operand.buffer, position.expr())
+        first = substitute(position.expr(), {} if self.group is None else {self.group: const(0)})
+        return Operand(buffer if staging is None else staging.operand.buffer, first)
 
     def stage(self, name: str, operand: Buffer, dims: Sequence[Dimension], split: Split, **how: Any) -> Staging:
         """A copy of an operand, as `staging.stage` makes it."""
@@ -164,6 +171,8 @@ def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
 def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
     """Several partial sums where accumulators are few, so that one need not wait for the other."""
     chains = 2 * req.target.tiles.latency  # the units begin two multiply-adds in a cycle
+    dots = req.target.dots if req.group else None
+    chains = chains if dots is None else int(dots.rate * dots.latency)
     reduction, wanted = tiling.reduction, -(-chains // _pairs(tiling))
     if wanted == 1 or req.lanes == 1 or req.ordered:
         return tiling

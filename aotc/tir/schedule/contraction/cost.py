@@ -14,7 +14,7 @@ from typing import Final
 from aotc.ir.dtype import DType
 from aotc.tir.schedule.contraction.by_slices import LEAST
 from aotc.tir.schedule.contraction.tiling import Tiling
-from aotc.tir.target import Target
+from aotc.tir.target import Dots, Target
 
 #: Vectors of weights in a tile.
 VECTORS: Final = (1, 2, 3, 4)
@@ -24,14 +24,15 @@ MANY: Final = 32
 WORTH: Final = 0.9
 
 
-def tile_columns(target: Target, vectors: int, lanes: int = 0) -> int:
+def tile_columns(target: Target, vectors: int, lanes: int = 0, dots: Dots | None = None) -> int:
     """Columns beside so many vectors: accumulators, weights and one broadcast fill the registers.
 
     One where the registers do not suffice: the C compiler keeps some of these values in memory.
     """
     if target.is_scalar or lanes == 1:
         return dict(enumerate(target.tiles.scalar_columns, 1)).get(vectors, 1)
-    return max(1, (target.registers - vectors - 1) // vectors)
+    held = 1 if dots is None else dots.registers
+    return max(1, (target.registers - (vectors + 1) * held) // vectors)
 
 
 def computed_lanes(target: Target, *dtypes: str) -> int:
@@ -87,11 +88,14 @@ def _position_cost(n: int, block: int, lanes: int, target: Target) -> float:
     return -(-n // block) * step_cost(target, vectors, columns, lanes) / columns
 
 
-def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False) -> float:
+def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False, dots: Dots | None = None) -> float:
     """Cycles of one product step of a tile: multiply-adds, loads, or waiting for results.
 
-    `along` says that both operands are vectors, and every product needs one of its own.
+    along   both operands are vectors, and every product needs one of its own
+    dots    its products are sums of products of bytes
     """
+    if dots is not None:
+        return max(max(xs * ys, dots.latency * dots.rate) / dots.rate, (xs + ys) * target.tiles.broadcast)
     per_cycle, tiles = _per_cycle(target, lanes), target.tiles
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(xs * ys, tiles.latency * per_cycle)
@@ -114,6 +118,7 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
     vector, tiled, along, cost = tiling.vector, tiling.tiled, tiling.product.along, target.tiles
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
+    dots = target.dots if tiling.product.group > 1 else None
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):
@@ -123,6 +128,6 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
             sizes[axis.role] *= len(segment.starts)
         elements = sizes["x"] * sizes["y"] * vector.lanes
         finish = elements * element + cost.finish
-        step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along)
+        step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along, dots)
         total += count * (tiling.reduction.steps * step + finish)
     return outer * total

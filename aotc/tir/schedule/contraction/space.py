@@ -129,6 +129,24 @@ def analyse(c: te.Contraction) -> Analysis:
     return Analysis(c, a, b, ranges, pixel, channel)
 
 
+def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
+    """The contraction by steps over the groups of its packed weights, and what counts in a group.
+
+    Raises Irregular where there are none.
+    """
+    axis = next((axis for axis in c.reduce_axes if c.group and axis[0] in variables(c.b_index[-1])), None)
+    if axis is None:
+        raise Irregular("weights without groups")
+    (var, extent), place = axis, Var("g")
+    steps = Var(var.name)
+    names: dict[Var, Expr] = {var: steps * c.group + place}
+    count = -(-extent // c.group)
+    axes = [(steps, count) if v is var else (v, n) for v, n in c.reduce_axes]
+    a_index, b_index = (tuple(substitute(i, names) for i in found) for found in (c.a_index, c.b_index))
+    whole = replace(c, reduce_axes=(*axes, (place, c.group)), a_index=a_index, b_index=b_index)
+    return replace(analyse(whole), c=replace(whole, reduce_axes=tuple(axes))), place
+
+
 def in_order(c: te.Contraction) -> te.Contraction:
     """The contraction with its taps (reduction axes that share an index of the data with an axis of the output) first.
 

@@ -18,7 +18,8 @@ from itertools import product
 from typing import Any
 
 from aotc.ir import DType, frozen
-from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, cast, substitute, te
+from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, call, cast, substitute, te
+from aotc.tir.dots import dot_name, word_of
 from aotc.tir.schedule.contraction.naive import StoreFn
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Operand
@@ -30,10 +31,10 @@ from aotc.tir.simplify import simplify
 class Product:
     """What one step of the reduction multiplies and adds, `lanes` accumulators at a time.
 
-    Whatever an instruction can do for `acc += x * y` is said here and in the cost model: an instruction that sums
-    several neighbouring products into an accumulator of a wider type has its loads and its update in this class.
+    Whatever an instruction can do for `acc += x * y` is said here and in the cost model: one that sums `group`
+    neighbouring products of bytes into an accumulator of int32 has its loads and its update in this class.
 
-    dtype   the type of the accumulators; operands are converted to it when they are loaded
+    dtype   the type of the accumulators; operands are converted to it when they are loaded, unless they are in groups
     x       read as vectors
     y       broadcast, one element at a time; with `along` read as vectors, along the axis of `x`
     fill    what `y` counts as where it is outside of the data; products there are left out if it is 0
@@ -45,11 +46,13 @@ class Product:
     lanes: int
     along: bool = False
     fill: int = 0
+    group: int = 1
 
     @property
     def outside(self) -> Expr:
         """`y` outside of the data."""
-        return Const(self.fill, self.dtype, self.lanes)
+        value = self.fill if self.group == 1 else word_of(self.fill)
+        return Const(value, self.dtype, self.lanes)
 
     @property
     def zero(self) -> Expr:
@@ -59,16 +62,22 @@ class Product:
     def load(self, operand: Operand, names: Mapping[Var, Expr], lanes: int) -> Expr:
         """Elements of an operand, its variables given."""
         index = simplify(substitute(operand.flat, dict(names)), {})
+        if self.group > 1:
+            return Load(operand.buffer, index, lanes * self.group)
         return cast(Load(operand.buffer, index, lanes), self.dtype)
 
     def broadcast(self, names: Mapping[Var, Expr]) -> Expr:
         """An element of `y` in all lanes."""
         value = self.load(self.y, names, 1)
+        if self.group > 1:
+            value = call(f"word_{value.dtype}", value)
         return value if self.lanes == 1 else Broadcast(value, self.lanes)
 
     def update(self, acc: Var, x: Expr, y: Expr) -> Stmt:
         """The multiply-add."""
-        return Assign(acc, acc + x * y)
+        if self.group == 1:
+            return Assign(acc, acc + x * y)
+        return Assign(acc, call(dot_name(self.y.buffer.dtype, x.dtype, self.lanes), acc, y, x))
 
 
 @frozen(eq=False)

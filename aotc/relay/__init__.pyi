@@ -14,6 +14,7 @@ from aotc.relay import image as image
 from aotc.relay import instrument as instrument
 from aotc.relay import nn as nn
 from aotc.relay import op as op
+from aotc.relay import qnn as qnn
 from aotc.relay import scope_builder as scope_builder
 from aotc.relay import testing as testing
 from aotc.relay import transform as transform

@@ -15,7 +15,7 @@ from aotc.tir.simplify import Ranges, simplify
 
 _OP_COST: Final = {"div": 4, "floordiv": 8, "floormod": 8, "truncdiv": 8, "truncmod": 8}
 _CALL_COST: Final = {"sqrt": 6, "rsqrt": 6} | dict.fromkeys(
-    ["abs", "fma", "floor", "ceil", "trunc", "round_even", "isnan"], 1
+    ["abs", "fma", "product", "floor", "ceil", "trunc", "round_even", "isnan"], 1
 )
 _FUNCTION_COST: Final = 20
 _COST_LIMIT: Final = 1_000_000

@@ -230,6 +230,8 @@ _TABLE: Final = (
     *_rows("float", "rsqrt"),
     *_rows("float float", "atan2 fmod copysign"),
     *_rows("float float float", "fma"),
+    # a product that is rounded by itself, whatever is added to it
+    *_rows("float float", "product", texts=(Text(call="{0:13} * {1:14}", level=13),)),
     *_rows("integer", "popcount clz"),
     *_rows("number", "abs"),
     *_rows("number number", "pow"),

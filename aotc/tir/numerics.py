@@ -254,6 +254,7 @@ FUNCTIONS: Final[dict[str, Callable[..., Value]]] = {
     "pow": _integer_pow,
     "abs": _abs,
     "fma": _fma,
+    "product": operator.mul,
     "isnan": np.isnan,
     "round_even": _rounded(np.rint),
     "round_away": _rounded(_round_away),

@@ -21,7 +21,9 @@ from tests.cuda.device import CUDA, run_batch
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.tir.contractions import conv, matmul
 
-FAMILIES = {family.__name__.rpartition(".")[2]: operators.operators_of(family) for family in operators.FAMILIES}
+FAMILIES = {
+    family.__name__.removeprefix("aotc.relay.op."): operators.operators_of(family) for family in operators.FAMILIES
+}
 SOME = 60
 
 

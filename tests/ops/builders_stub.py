@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The types of the functions that build calls of operators, as text.
 
-python -m tests.ops.builders_stub         # writes aotc/relay/op/builders.pyi anew
+python -m tests.ops.builders_stub         # writes aotc/relay/op/builders.pyi and aotc/relay/op/qnn/builders.pyi anew
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from aotc.relay.op import builders
+from aotc.relay.op.qnn import builders as quantised
 
-STUB = Path(builders.__file__).with_suffix(".pyi")
+STUBS = {Path(module.__file__).with_suffix(".pyi"): module for module in (builders, quantised)}
 WIDTH = 120
 HEAD = """# SPDX-License-Identifier: Apache-2.0
 # Written by `python -m tests.ops.builders_stub` from the table of operators.
 from collections.abc import Sequence
 
-from aotc.relay.expr import Call, Expr, TupleGetItem
+from aotc.relay.expr import {}
 """
 
 
@@ -52,9 +53,14 @@ def definition(name: str, function: Callable[..., Any]) -> str:
     return f"{head(name, inspect.signature(function))}\n{quoted}\n"
 
 
-def render() -> str:
-    return "\n".join([HEAD, *(definition(name, getattr(builders, name)) for name in builders.__all__)])
+def render(module: Any) -> str:
+    found = [definition(name, getattr(module, name)) for name in module.__all__]
+    names = [
+        name for name in ("Call", "Expr", "TupleGetItem") if any(f"-> {name}" in d or name == "Expr" for d in found)
+    ]
+    return "\n".join([HEAD.format(", ".join(names)), *found])
 
 
 if __name__ == "__main__":
-    STUB.write_text(render(), encoding="utf-8")
+    for stub, source in STUBS.items():
+        stub.write_text(render(source), encoding="utf-8")

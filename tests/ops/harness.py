@@ -16,9 +16,9 @@ import numpy as np
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.backend.kernels import lower_function
-from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, Var, call
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, call
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
-from aotc.relay.visitor import post_order
+from aotc.relay.visitor import mutated, post_order
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target
@@ -66,16 +66,32 @@ def expanded(expr: Expr) -> Expr:
     return done[expr]
 
 
+def constants(value: Any) -> Expr:
+    """An array as a constant, a tuple of them as a tuple of constants."""
+    return Tuple(map(constants, value)) if isinstance(value, tuple) else Constant(value)
+
+
+def as_parameters(body: Expr) -> tuple[Expr, dict[Var, Array]]:
+    """`body` with parameters, of which the values are given, in the place of constants that are no single values."""
+    tables = {n: n.data for n in post_order(body) if isinstance(n, Constant) and n.data.size > 1 and not n.is_splat}
+    params = {n: Var(f"c{k}", type_of_value(data)) for k, (n, data) in enumerate(tables.items())}
+    new = mutated(body, lambda old, made: params.get(old, made))
+    return new, {params[n]: data for n, data in tables.items()}
+
+
 def kernel_job(op: OpDef, sample: Sample, target: Target = TARGETS["c"], *, printed: bool = True) -> Job:
     """The kernel of one call of `op` on the arguments of a sample, as it is printed, or as it is scheduled."""
-    params = [Var(f"a{k}", type_of_value(value)) for k, value in enumerate(sample.args)]
-    body = expanded(call(op, params, sample.attrs))
-    finite = [k for k, value in enumerate(sample.args) if all(np.isfinite(x).all() for x in flat(value))]
-    function = Function(params, body, attrs={"Finite": tuple(finite)})
+    args = [constants(v) if k in sample.known else Var(f"a{k}", type_of_value(v)) for k, v in enumerate(sample.args)]
+    given = {a: v for a, v in zip(args, sample.args, strict=True) if isinstance(a, Var)}
+    body = expanded(call(op, args, sample.attrs))
+    body, tables = as_parameters(body)
+    given |= tables
+    finite = [k for k, value in enumerate(given.values()) if all(np.isfinite(x).all() for x in flat(value))]
+    function = Function(list(given), body, attrs={"Finite": tuple(finite)})
     kernel = lower_function(function, op.name.replace(".", "_"), target)
     assert body.checked_type is not None
     kernel = finished(kernel, target) if printed else kernel
-    return Job(kernel, flat(tuple(sample.args)), tensor_types(body.checked_type))
+    return Job(kernel, flat(tuple(given.values())), tensor_types(body.checked_type))
 
 
 def interpret(jobs: Sequence[Job]) -> list[list[Array]]:

@@ -20,6 +20,10 @@ STATED = {
     "layout=FOLLOW": """
         nn.depth_to_space nn.space_to_depth nn.upsampling
     """,
+    "layout=BARRIER": """
+        qnn.avg_pool2d qnn.conv1d qnn.conv1d_transpose qnn.conv2d qnn.conv2d_transpose qnn.conv3d
+        qnn.conv3d_transpose
+    """,
     "layout=NC": """
         nn.dense
     """,
@@ -38,6 +42,10 @@ STATED = {
         acos acosh asin asinh atanh cosh cumprod cumsum dyn.image.resize2d dyn.nn.upsampling erf exp expm1 fast_erf
         fast_exp image.grid_sample log log10 log1p log2 nn.contrib_conv2d_winograd_weight_transform nn.lrn power rsqrt
         sinh tan
+        qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d
+        qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp
+        qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.product qnn.quantize
+        qnn.requantize qnn.rsqrt qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
     """,
     "quantised=PASS": """
         annotation.stop_fusion copy
@@ -64,7 +72,7 @@ NOTHING = """
     nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_pack nn.conv1d nn.conv1d_transpose
     nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru nn.l2_normalize nn.layer_norm
     nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rnn nn.softmax not_equal ones
-    ones_like repeat reshape reverse right_shift round sigmoid sign sin split sqrt tanh tile trilu trunc
+    ones_like qnn.softmax repeat reshape reverse right_shift round sigmoid sign sin split sqrt tanh tile trilu trunc
     trunc_divide trunc_mod zeros zeros_like
 """
 """Operators that state nothing: whoever adds one decides that the defaults are right for it."""

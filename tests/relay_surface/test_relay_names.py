@@ -25,7 +25,7 @@ DOORS = (
     *("aotc.contrib.graph_executor", "aotc.contrib.utils", "aotc.instrument", "aotc.ir", "aotc.nd", "aotc.relay"),
     *("aotc.relay.annotation", "aotc.relay.build_module", "aotc.relay.dataflow_pattern", "aotc.relay.frontend"),
     *("aotc.relay.image", "aotc.relay.nn", "aotc.relay.testing", "aotc.relay.vm", "aotc.runtime", "aotc.target"),
-    *("aotc.testing", "aotc.transform"),
+    *("aotc.relay.qnn", "aotc.relay.qnn.op", "aotc.testing", "aotc.transform"),
 )
 
 
@@ -60,9 +60,9 @@ def test_doors_give_what_type_checkers_see(door: str) -> None:
         assert name in dir(module)
 
 
-@pytest.mark.parametrize("prefix", ["", "nn", "image", "annotation"])
+@pytest.mark.parametrize("prefix", ["", "nn", "image", "annotation", "qnn"])
 def test_type_checkers_see_every_operator(prefix: str) -> None:
-    door = f"aotc.relay.{prefix}".removesuffix(".")
+    door = f"aotc.relay.{prefix}".removesuffix(".").replace("qnn", "qnn.op")
     assert op_namespace(prefix).keys() <= {name for _, name in reexported(door)}
 
 
@@ -72,7 +72,8 @@ def test_every_operator_has_its_function(name: str) -> None:
     if where.startswith("dyn"):
         assert getattr(relay.op.dyn, last) is REGISTRY[name]
         return
-    function = getattr(getattr(relay, where) if where else relay, last)
+    door = getattr(relay, where) if where else relay
+    function = getattr(door.op if where == "qnn" else door, last)
     assert function.__name__ == last and inspect.getdoc(function)
     assert {a.name for a in REGISTRY[name].args} - {"mean"} <= set(inspect.signature(function).parameters)
 

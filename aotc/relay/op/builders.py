@@ -9,6 +9,7 @@ and editors, stand in builders.pyi, which `python -m tests.ops.builders_stub` wr
 
 from aotc.relay.op.functions import FUNCTIONS
 
-__all__ = sorted({name.rpartition(".")[2] for name in FUNCTIONS})
+_OURS = {name: f for name, f in FUNCTIONS.items() if not name.startswith(("dyn.", "qnn."))}
+__all__ = sorted({name.rpartition(".")[2] for name in _OURS})
 
-globals().update({name.rpartition(".")[2]: f for name, f in FUNCTIONS.items() if not name.startswith("dyn.")})
+globals().update({name.rpartition(".")[2]: f for name, f in _OURS.items()})

@@ -15,7 +15,7 @@ whatever infinities and NaN data and weights hold elsewhere.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import gcd, prod
 from typing import Any, Final
 
@@ -154,6 +154,7 @@ class _Weave:
     channels: int
     space: tuple[int, ...]
     out: tuple[int, ...]
+    convolution: Callable[..., Expr]
 
     def axes(self) -> list[list[_Phase | None]]:
         """All phases of each axis."""
@@ -187,7 +188,7 @@ class _Weave:
 
     def convolve(self, kernel: Expr, phases: Sequence[_Phase], channels: int, blocks: Sequence[int]) -> Expr:
         pads = [p.pads(e, b) for p, e, b in zip(phases, self.space, blocks, strict=True)]
-        return _CONV[self.n](
+        return self.convolution(
             self.data,
             kernel,
             padding=(*(b for b, _ in pads), *(a for _, a in pads)),
@@ -235,14 +236,19 @@ class _Weave:
         return result
 
 
-def _expand(n: int, a: ConvTransposeAttrs, data: Expr, weight: Expr) -> Expr:
+def expand(
+    n: int, a: ConvTransposeAttrs, data: Expr, weight: Expr, convolution: Callable[..., Expr] | None = None
+) -> Expr:
+    """The definition, woven of what `convolution` gives for data, a kernel and attributes: nn.conv2d, unless given."""
     source, form, result = _layouts(n, a)
     space = pick(static_shape_of(data), source)[2:]
     made = tensor(_infer(n, a, [tensor_type_of(data), tensor_type_of(weight)]))
     if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # sums of nothing
         return splat(0, made.static_shape, made.dtype)
     out = pick(made.static_shape, result)
-    weave = _Weave(n, a, _ordered(data, source), _ordered(weight, form), out[1], space, out[2:])
+    weave = _Weave(
+        n, a, _ordered(data, source), _ordered(weight, form), out[1], space, out[2:], convolution or _CONV[n]
+    )
     return _ordered(weave.woven(), np.argsort(result).tolist())
 
 
@@ -289,5 +295,5 @@ conv1d_transpose, conv2d_transpose, conv3d_transpose = conv.operators(
     order=_ORDER,
     infer=_infer,
     reference=_reference,
-    expand=_expand,
+    expand=expand,
 )

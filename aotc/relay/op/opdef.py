@@ -43,12 +43,13 @@ class Accuracy(Enum):
 class Sample:
     """Arguments on which the reference, both interpreters and the compiled code must agree.
 
-    A tuple in `args` is a tuple argument.
+    A tuple in `args` is a tuple argument.  `known` are the positions of arguments that are constants in graphs.
     """
 
     args: tuple[Array | tuple[Array, ...], ...]
     attrs: Attrs = NO_ATTRS
     accuracy: Accuracy = Accuracy.ROUNDING
+    known: tuple[int, ...] = ()
 
 
 Samples: TypeAlias = "Iterator[Sample]"

@@ -136,7 +136,7 @@ class _Window:
         return found
 
 
-def _windows(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
+def windows_of(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
     size = spread(a.pool_size, n)
     counts = window.window_extents(n, a, space, size, a.ceil_mode)
     return [_Window(*w) for w in zip(space, size, *steps(n, a), counts, strict=True)]
@@ -191,7 +191,7 @@ LONG: Final = 48
 def _compute_max(n: int, a: MaxPoolAttrs, data: te.Tensor) -> te.Tensor:
     source, result = pool_layouts(n, a)
     space = pick(data.shape, source)[2:]
-    windows = _windows(n, a, space)
+    windows = windows_of(n, a, space)
     wide = [w.size for w in windows if w.size > 1]
     least = SEPARATE_TAPS_LONG if space[-1] >= LONG else SEPARATE_TAPS
     if len(wide) < 2 or prod(wide) < least or source != result:
@@ -204,7 +204,7 @@ def _compute_max(n: int, a: MaxPoolAttrs, data: te.Tensor) -> te.Tensor:
 
 def _compute_avg(n: int, a: Any, data: te.Tensor) -> te.Tensor:
     source, result = pool_layouts(n, a)
-    windows = _windows(n, a, pick(data.shape, source)[2:])
+    windows = windows_of(n, a, pick(data.shape, source)[2:])
     total = pooled(n, a, data, windows, mean=True)
 
     def body(*v: Scalar) -> Scalar:
@@ -218,7 +218,7 @@ def _compute_avg(n: int, a: Any, data: te.Tensor) -> te.Tensor:
 
 
 def _values(n: int, mean: bool, a: Any, x: Array, dtype: DType) -> Array:
-    windows = _windows(n, a, x.shape[2:])
+    windows = windows_of(n, a, x.shape[2:])
     reach = [(w.size - 1) * w.dilation + 1 for w in windows]
     pads = ((w.pad[0], w.reach() - w.extent - w.pad[0]) for w in windows)
     x = np.pad(x, ((0, 0), (0, 0), *pads), constant_values=0 if mean else dtype.lowest)
@@ -238,7 +238,7 @@ def _values(n: int, mean: bool, a: Any, x: Array, dtype: DType) -> Array:
 def _scratch(n: int, a: MaxPoolAttrs, types: Types) -> int:
     """The padded data."""
     batch, channels, *space = pick(tensor(types[0]).static_shape, pool_layouts(n, a)[0])
-    return batch * channels * prod(w.reach() for w in _windows(n, a, space))
+    return batch * channels * prod(w.reach() for w in windows_of(n, a, space))
 
 
 def mean_of(total: Array, count: Any) -> Array:

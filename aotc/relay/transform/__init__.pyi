@@ -35,6 +35,7 @@ from aotc.relay.transform.lets import DeadCodeElimination as DeadCodeElimination
 from aotc.relay.transform.lets import ToANormalForm as ToANormalForm
 from aotc.relay.transform.lets import ToBasicBlockNormalForm as ToBasicBlockNormalForm
 from aotc.relay.transform.lets import ToGraphNormalForm as ToGraphNormalForm
+from aotc.relay.transform.quantised import QnnCanonicalizeOps as QnnCanonicalizeOps
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout
 from aotc.relay.transform.sharing import CanonicalizeCast as CanonicalizeCast
 from aotc.relay.transform.sharing import EliminateCommonSubexpr as EliminateCommonSubexpr

@@ -30,6 +30,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (1, passes.DeadCodeElimination()),
         (0, passes.SimplifyInference()),
         (4, passes.FastMath()),
+        (0, passes.QnnCanonicalizeOps()),
         (0, passes.ExpandOps()),
         (3, passes.EliminateCommonSubexpr()),
         (4, passes.CombineParallelConv2D()),

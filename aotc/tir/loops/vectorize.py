@@ -26,7 +26,7 @@ _INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xo
 _FLOAT: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
 _LOGICAL: Final = frozenset({"and", "or", "xor", "eq", "ne"})
 #: Functions of floats that vectors have an instruction or a few for.
-_PRIMITIVE: Final = frozenset({"fma", "sqrt", "copysign", "isnan", "above", "below"})
+_PRIMITIVE: Final = frozenset({"fma", "product", "sqrt", "copysign", "isnan", "above", "below"})
 #: Statements of more operations are left alone where they are repeated: once for each vector of a tile.
 MOST: Final = 32
 #: The most parts of an expression that is computed lane by lane.

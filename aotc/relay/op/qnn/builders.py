@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that build calls of quantised operators, under Relay's names; see `aotc.relay.op.builders`.
+
+quantize(data, 0.1, 3, out_dtype="uint8")                    # relay.qnn.op.quantize
+"""
+
+from aotc.relay.op.functions import FUNCTIONS
+
+_FOUND = {name.removeprefix("qnn."): f for name, f in FUNCTIONS.items() if name.startswith("qnn.")}
+__all__ = sorted(_FOUND)
+
+globals().update(_FOUND)

@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+# Written by `python -m tests.ops.builders_stub` from the table of operators.
+from collections.abc import Sequence
+
+from aotc.relay.expr import Call, Expr
+
+def abs(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`abs` of the numbers that integers stand for, of each element."""
+
+def add(
+    lhs: Expr,
+    rhs: Expr,
+    lhs_scale: Expr | float,
+    lhs_zero_point: Expr | int,
+    rhs_scale: Expr | float,
+    rhs_zero_point: Expr | int,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    lhs_axis: int = -1,
+    rhs_axis: int = -1,
+) -> Call:
+    """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+
+    round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = rhs_scale /
+    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.
+    """
+
+def avg_pool2d(
+    data: Expr,
+    input_scale: Expr | float,
+    input_zero_point: Expr | int,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    pool_size: int | Sequence[int] = (1, 1),
+    strides: int | Sequence[int] = (1, 1),
+    dilation: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    layout: str = "NCHW",
+    out_layout: str = "",
+    ceil_mode: bool = False,
+    count_include_pad: bool = False,
+) -> Call:
+    """The mean over each window of the numbers that integers stand for.
+
+    round_even(mean / output_scale + output_zero_point) saturated, in float32.
+    """
+
+def batch_matmul(
+    x: Expr,
+    y: Expr,
+    x_zero_point: Expr | int,
+    y_zero_point: Expr | int,
+    x_scale: Expr | float,
+    y_scale: Expr | float,
+    out_dtype: str = "int32",
+) -> Call:
+    """Sums of (x - x_zero_point) * (y - y_zero_point): x (B, M, K), y (B, N, K), int32 (B, M, N)."""
+
+def concatenate(
+    data: Sequence[Expr] | Expr,
+    input_scales: Sequence[Expr | float] | Expr,
+    input_zero_points: Sequence[Expr | int] | Expr,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    axis: int = 0,
+) -> Call:
+    """Quantised tensors one after the other along an axis, as integers of the output's scale and zero point."""
+
+def conv1d(
+    data: Expr,
+    kernel: Expr,
+    input_zero_point: Expr | int,
+    kernel_zero_point: Expr | int,
+    input_scale: Expr | float,
+    kernel_scale: Expr | float,
+    kernel_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    strides: int | Sequence[int] = (1,),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1,),
+    groups: int = 1,
+    data_layout: str = "NCW",
+    kernel_layout: str = "OIW",
+    out_layout: str = "",
+    out_dtype: str = "int32",
+) -> Call:
+    """1-D convolution of data (N, C, W) by weight (O, C/groups, KW).
+
+    Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
+    """
+
+def conv1d_transpose(
+    data: Expr,
+    kernel: Expr,
+    input_zero_point: Expr | int,
+    kernel_zero_point: Expr | int,
+    input_scale: Expr | float,
+    kernel_scale: Expr | float,
+    kernel_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    strides: int | Sequence[int] = (1,),
+    padding: int | Sequence[int] = (0,),
+    dilation: int | Sequence[int] = (1,),
+    groups: int = 1,
+    data_layout: str = "NCW",
+    kernel_layout: str = "IOW",
+    out_layout: str = "",
+    output_padding: int | Sequence[int] = (0,),
+    out_dtype: str = "int32",
+) -> Call:
+    """1-D transposed convolution of data (N, C, W) by weight (C, O/groups, KW).
+
+    Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
+    """
+
+def conv2d(
+    data: Expr,
+    kernel: Expr,
+    input_zero_point: Expr | int,
+    kernel_zero_point: Expr | int,
+    input_scale: Expr | float,
+    kernel_scale: Expr | float,
+    kernel_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1, 1),
+    groups: int = 1,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "OIHW",
+    out_layout: str = "",
+    out_dtype: str = "int32",
+) -> Call:
+    """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
+
+    Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
+    """
+
+def conv2d_transpose(
+    data: Expr,
+    kernel: Expr,
+    input_zero_point: Expr | int,
+    kernel_zero_point: Expr | int,
+    input_scale: Expr | float,
+    kernel_scale: Expr | float,
+    kernel_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1, 1),
+    groups: int = 1,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "IOHW",
+    out_layout: str = "",
+    output_padding: int | Sequence[int] = (0, 0),
+    out_dtype: str = "int32",
+) -> Call:
+    """2-D transposed convolution of data (N, C, H, W) by weight (C, O/groups, KH, KW).
+
+    Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
+    """
+
+def conv3d(
+    data: Expr,
+    kernel: Expr,
+    input_zero_point: Expr | int,
+    kernel_zero_point: Expr | int,
+    input_scale: Expr | float,
+    kernel_scale: Expr | float,
+    kernel_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    strides: int | Sequence[int] = (1, 1, 1),
+    padding: int | Sequence[int] = (0, 0, 0),
+    dilation: int | Sequence[int] = (1, 1, 1),
+    groups: int = 1,
+    data_layout: str = "NCDHW",
+    kernel_layout: str = "OIDHW",
+    out_layout: str = "",
+    out_dtype: str = "int32",
+) -> Call:
+    """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW).
+
+    Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
+    """
+
+def conv3d_transpose(
+    data: Expr,
+    kernel: Expr,
+    input_zero_point: Expr | int,
+    kernel_zero_point: Expr | int,
+    input_scale: Expr | float,
+    kernel_scale: Expr | float,
+    kernel_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    strides: int | Sequence[int] = (1, 1, 1),
+    padding: int | Sequence[int] = (0, 0, 0),
+    dilation: int | Sequence[int] = (1, 1, 1),
+    groups: int = 1,
+    data_layout: str = "NCDHW",
+    kernel_layout: str = "IODHW",
+    out_layout: str = "",
+    output_padding: int | Sequence[int] = (0, 0, 0),
+    out_dtype: str = "int32",
+) -> Call:
+    """3-D transposed convolution of data (N, C, D, H, W) by weight (C, O/groups, KD, KH, KW).
+
+    Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
+    """
+
+def dense(
+    data: Expr,
+    weight: Expr,
+    input_zero_point: Expr | int,
+    kernel_zero_point: Expr | int,
+    input_scale: Expr | float,
+    kernel_scale: Expr | float,
+    units: int | None = None,
+    out_dtype: str = "int32",
+) -> Call:
+    """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N, K), int32 (..., N).
+
+    The weights' scales and zero points are one value, or one for each of N.
+    """
+
+def dequantize(
+    data: Expr, input_scale: Expr | float, input_zero_point: Expr | int, out_dtype: str = "float32", axis: int = -1
+) -> Call:
+    """(data - input_zero_point) * input_scale as `out_dtype`.
+
+    One scale and zero point, or one for each element along `axis`.
+    """
+
+def erf(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`erf` of the numbers that integers stand for, of each element."""
+
+def exp(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`exp` of the numbers that integers stand for, of each element."""
+
+def hardswish(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`hardswish` of the numbers that integers stand for, of each element."""
+
+def leaky_relu(
+    x: Expr,
+    scale: Expr | float,
+    zero_point: Expr | int,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    alpha: float = 0.25,
+) -> Call:
+    """x where x > 0, else alpha * x, of the numbers that integers stand for."""
+
+def log(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`log` of the numbers that integers stand for, of each element."""
+
+def mul(
+    lhs: Expr,
+    rhs: Expr,
+    lhs_scale: Expr | float,
+    lhs_zero_point: Expr | int,
+    rhs_scale: Expr | float,
+    rhs_zero_point: Expr | int,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    lhs_axis: int = -1,
+    rhs_axis: int = -1,
+) -> Call:
+    """The product of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+
+    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale) + output_zero) saturated, in
+    float32, the products in the first parentheses in integers.
+    """
+
+def multiply_add(data: Expr, factor: Expr, addend: Expr) -> Call:
+    """data * factor + addend, rounded once."""
+
+def product(lhs: Expr, rhs: Expr) -> Call:
+    """lhs * rhs, rounded by itself whatever is added to it."""
+
+def quantize(
+    data: Expr, output_scale: Expr | float, output_zero_point: Expr | int, out_dtype: str = "int8", axis: int = -1
+) -> Call:
+    """clip(round_even(data / output_scale) + output_zero_point), computed in the scale's type.
+
+    One scale and zero point, or one for each element along `axis`.
+    """
+
+def requantize(
+    data: Expr,
+    input_scale: Expr | float,
+    input_zero_point: Expr | int,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    axis: int = -1,
+    rounding: str = "None",
+    compute_dtype: str = "None",
+    out_dtype: str = "int8",
+) -> Call:
+    """Integers of one scale as integers of another one, saturated.
+
+    rounding  "UPWARD" (also "None") and "TONEAREST" multiply by the quotient of the scales as an integer of 31 bits and
+              round once, halves up or away from zero; "TFLITE" rounds as gemmlowp does, twice; "FLOAT_EVEN" multiplies
+              float32 by the quotient in float32 and rounds halves to even.  Input scales have a value for each element
+              along `axis`, or one
+    """
+
+def rsqrt(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`rsqrt` of the numbers that integers stand for, of each element."""
+
+def sigmoid(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`sigmoid` of the numbers that integers stand for, of each element."""
+
+def softmax(
+    x: Expr,
+    scale: Expr | float,
+    zero_point: Expr | int,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    axis: int = -1,
+) -> Call:
+    """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
+
+    round_even(e / total / output_scale) + output_zero_point saturated, in float32: e are exponentials, as large as
+    their sum allows, which is taken in order.
+    """
+
+def sqrt(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`sqrt` of the numbers that integers stand for, of each element."""
+
+def subtract(
+    lhs: Expr,
+    rhs: Expr,
+    lhs_scale: Expr | float,
+    lhs_zero_point: Expr | int,
+    rhs_scale: Expr | float,
+    rhs_zero_point: Expr | int,
+    output_scale: Expr | float,
+    output_zero_point: Expr | int,
+    lhs_axis: int = -1,
+    rhs_axis: int = -1,
+) -> Call:
+    """The difference of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+
+    round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = -rhs_scale /
+    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.
+    """
+
+def tanh(
+    x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
+) -> Call:
+    """`tanh` of the numbers that integers stand for, of each element."""

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qnn.concatenate: quantised tensors of several scales as one.
+
+concatenate((x, y), (0.1, 0.2), (0, 3), 0.2, 3, axis=1)    # y's elements stay as they are
+
+Each element is quantize(dequantize(x)), as in ONNX Runtime: of 8 bits a table of 256 values for each tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types, require
+from aotc.ir.op import Arg
+from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
+from aotc.relay.op import join
+from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.qnn import numbers, scale, table
+from aotc.relay.op.rules import all_but_axis, tensor_fields
+from aotc.relay.op.samples import random_array
+
+
+class ConcatenateAttrs(Attrs):
+    """Quantised tensors one after the other along an axis, as integers of the output's scale and zero point."""
+
+    axis: int = 0
+
+
+def _tuple_of(takes: Any) -> Callable[[Any, Any], Any]:
+    """Takes several expressions, or numbers, as a tuple."""
+    return lambda value, given: Tuple([takes(v, given) for v in value]) if isinstance(value, Sequence) else value
+
+
+_ARGS = (
+    Arg("data", "Sequence[Expr] | Expr", takes=_tuple_of(lambda value, _: value)),
+    Arg("input_scales", "Sequence[Expr | float] | Expr", takes=_tuple_of(numbers.SCALE)),
+    Arg("input_zero_points", "Sequence[Expr | int] | Expr", takes=_tuple_of(numbers.ZERO)),
+    *numbers.scales("output_scale", "output_zero_point"),
+)
+
+
+def _infer(a: ConcatenateAttrs, types: Types) -> Type:
+    data, scales, zeros = (tensor_fields(ty, arg.name) for ty, arg in zip(types[:3], _ARGS, strict=False))
+    same = len(data) == len(scales) == len(zeros)
+    require("qnn.inputs", same, f"{len(data)} tensors with {len(scales)} scales and {len(zeros)} zero points")
+    result = numbers.quantised(join.concatenate.infer(a, types[:1]))
+    for ty, *pair in zip(data, scales, zeros, strict=True):
+        numbers.check_pairs(pair, ty, None, "input_scale", "input_zero_point")
+    numbers.check_pairs(types[3:], result, None, "output_scale", "output_zero_point")
+    return result
+
+
+def _axes(a: ConcatenateAttrs, types: Types) -> AxisMap:
+    rows = all_but_axis(a, types[:1]).inputs
+    return AxisMap((*rows, *((None,) * len(rows[0]) for _ in types[1:])))
+
+
+def _same(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> bool:
+    return all(np.array_equal(np.ravel(p), np.ravel(o)) for p, o in zip(pair, onto, strict=True))
+
+
+def _moved(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> Array:
+    wide = numbers.dequantized(x, pair[0], pair[1])
+    return numbers.quantized(wide, onto[0].astype(np.float32), onto[1], DType.of(x))
+
+
+def _reference(
+    a: ConcatenateAttrs, data: Sequence[Array], scales: Sequence[Array], zeros: Sequence[Array], *onto: Array
+) -> Array:
+    parts = (_moved(x, pair, onto) for x, *pair in zip(data, scales, zeros, strict=True))
+    return np.concatenate(list(parts), a.axis)
+
+
+def _part(x: Expr, pair: Sequence[Expr], onto: Sequence[Expr]) -> Expr:
+    table.check(x, *pair, *onto)
+    values, dtype = table.all_known(*pair, *onto), tensor_type_of(x).dtype
+    if pair[0] is onto[0] and pair[1] is onto[1]:
+        return x
+    if values is not None and all(np.array_equal(np.ravel(values[k]), np.ravel(values[k + 2])) for k in (0, 1)):
+        return x
+    if values is not None and dtype.bits == 8:
+        return table.looked_up(x, lambda every: _moved(every, values[:2], values[2:]))
+    return scale.quantize(scale.dequantize(x, *pair), *onto, out_dtype=str(dtype))
+
+
+def _expand(a: ConcatenateAttrs, data: Expr, scales: Expr, zeros: Expr, *onto: Expr) -> Expr:
+    count = len(tensor_fields(data.checked_type or _infer(a, ())))
+    items = ([item_of(values, k) for values in (data, scales, zeros)] for k in range(count))
+    return join.concatenate([_part(x, pair, onto) for x, *pair in items], axis=a.axis)
+
+
+def _samples() -> Samples:
+    for dtype in ("int8", "uint8", "int16"):
+        data = tuple(random_array(shape, dtype, k) for k, shape in enumerate(((2, 3), (2, 5), (2, 1))))
+        scales = tuple(map(scale.scale_array, (0.1, 0.25, 0.013)))
+        zeros = tuple(map(scale.zero_array, (0, 3, 17)))
+        a, onto = ConcatenateAttrs(axis=1), (scale.scale_array(0.25), scale.zero_array(3))
+        yield numbers.with_constants(a, data, scales, zeros, *onto)
+        yield numbers.with_constants(a, data, scales, zeros, *onto, given=5)
+
+
+concatenate = OpDef(
+    name="qnn.concatenate",
+    attrs=ConcatenateAttrs,
+    args=_ARGS,
+    infer=_infer,
+    reference=_reference,
+    axes=_axes,
+    expand=_expand,
+    samples=_samples,
+    **numbers.facets(OpPattern.INJECTIVE),
+)

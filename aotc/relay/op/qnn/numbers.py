@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quantised operators share: type rules of scales and zero points, their checks, arithmetic on arrays.
+
+quantized(x, scale, zero, DType("int8"))       # numpy: clip(round_even(x / scale) + zero)
+made(multiply, x, y)                           # a call, or its value where x and y are constants
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import AotcError, Attrs, DType, OpPattern, Precision, TensorType, Type, Types, require
+from aotc.ir.op import Arg
+from aotc.relay.evaluate import evaluate_call
+from aotc.relay.expr import Call, Constant, Expr, call, tensor_type_of
+from aotc.relay.op import binary, cast, elementwise, shape
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rules import axis_of, broadcast_along, require_dtype, shape_text, tensor
+from aotc.relay.op.signature import number
+from aotc.relay.op.window import may_equal
+
+#: A scale or a zero point as a parameter: an expression, or a number.
+SCALE: Final = number(lambda _: "float32")
+ZERO: Final = number(lambda _: "int32")
+#: How far constants are looked for through calls.
+_DEPTH: Final = 16
+
+
+def scales(*names: str) -> tuple[Arg, ...]:
+    """Arguments that are scales or zero points, by their names."""
+    types = {"scale": ("Expr | float", SCALE), "point": ("Expr | int", ZERO)}
+    kinds = (types[name.rpartition("_")[2]] for name in names)
+    return tuple(Arg(name, type=kind, takes=takes) for name, (kind, takes) in zip(names, kinds, strict=True))
+
+
+# --- type rules
+
+
+def quantised(ty: Type, what: str = "data") -> TensorType:
+    """The type of a tensor of integers; AotcError (code "dtype") for others."""
+    found = tensor(ty, what)
+    require("dtype", found.dtype.is_integer, lambda: f"{what} must be integers, got {found}")
+    return found
+
+
+def check_scale(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
+    """AotcError unless `ty` is a float, or one for each element along `axis` of the data, where that is given."""
+    found = tensor(ty, what)
+    require("qnn.dtype", found.dtype.is_float, lambda: f"{what} must be a float, got {found}")
+    _check_extent(found, data, axis, what)
+
+
+def check_zero(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
+    """AotcError unless `ty` is an integer, or one for each element along `axis` of the data, where that is given."""
+    found = tensor(ty, what)
+    require("qnn.dtype", found.dtype.is_integer, lambda: f"{what} must be an integer, got {found}")
+    _check_extent(found, data, axis, what)
+
+
+def _check_extent(found: TensorType, data: TensorType, axis: int | None, what: str) -> None:
+    if found.rank == 0 or found.shape == (1,):
+        return
+    if axis is None or found.rank != 1:
+        raise AotcError("qnn.axis", f"{what} must be one value, got {shape_text(found.shape)}")
+    extent = data.shape[axis_of(axis, data.rank)]
+    fits = may_equal(found.shape[0], extent)
+    require("qnn.axis", fits, f"{what} has {found.shape[0]} values, axis {axis} of {data} has {extent}")
+
+
+def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -> None:
+    """Checks scales and zero points of these names; one or more for each value along `axis` (None: always one)."""
+    for ty, name in zip(types, names, strict=True):
+        (check_scale if name.endswith("scale") else check_zero)(ty, data, axis, name)
+
+
+def result_of(data: TensorType, dtype: str) -> TensorType:
+    """The type of integers of the data's shape; AotcError (code "dtype") for what is no integer type."""
+    made = DType(dtype)
+    require_dtype(made, made.is_integer)
+    return TensorType(data.shape, made)
+
+
+# --- constants
+
+
+def known(expr: Expr, depth: int = _DEPTH) -> Array | None:
+    """The value of an expression of constants; None where it depends on others."""
+    if isinstance(expr, Constant):
+        return expr.data
+    if not isinstance(expr, Call) or not isinstance(expr.op, OpDef) or depth == 0:
+        return None
+    args = [known(a, depth - 1) for a in expr.args]
+    found = [Constant(a) for a in args if a is not None]
+    if not args or len(found) != len(args):
+        return None
+    value = evaluate_call(call(expr.op, found, expr.attrs))
+    return value.data if isinstance(value, Constant) else None
+
+
+def settled(expr: Expr) -> Expr:
+    """An expression of constants as one constant."""
+    value = known(expr)
+    return expr if value is None or isinstance(expr, Constant) else Constant(value)
+
+
+def made(op: OpDef, *args: Any, **attributes: Any) -> Expr:
+    """A call, or its value where the arguments are constants."""
+    node = op(*args, **attributes)
+    value = evaluate_call(node) if all(isinstance(a, Constant) for a in node.args) else None
+    return node if value is None else value
+
+
+def checked_scales(what: Iterable[tuple[str, Expr]]) -> None:
+    """AotcError (code "qnn.scale") for a known scale that is not positive and finite."""
+    for name, expr in what:
+        value = known(expr)
+        if value is None:
+            continue
+        wide = value.astype(np.float64).reshape(-1)
+        wrong = ~(np.isfinite(wide) & (wide > 0))
+        if wrong.any():
+            where = f"[{int(wrong.argmax())}]" if wide.size > 1 else ""
+            raise AotcError("qnn.scale", f"{name}{where} is {wide[wrong][0]:g}: not positive and finite")
+
+
+def checked_zero(name: str, expr: Expr, dtype: DType) -> None:
+    """AotcError (code "qnn.zero-point") for a known zero point that the type of what it is for does not hold."""
+    value = known(expr)
+    if value is None:
+        return
+    wide = value.astype(np.int64).reshape(-1)
+    wrong = (wide < int(dtype.min)) | (wide > int(dtype.max))
+    text = f"{name} is outside of {dtype}, which holds {int(dtype.min)} to {int(dtype.max)}"
+    require("qnn.zero-point", not wrong.any(), lambda: f"{text}: {wide[wrong][0]}")
+
+
+def is_zero(expr: Expr) -> bool:
+    """Whether a zero point is known to be 0 everywhere."""
+    value = known(expr)
+    return value is not None and not value.any()
+
+
+def bounds(dtype: DType, work: DType) -> tuple[int, int]:
+    """The least and the greatest integer of a type that `work` holds exactly."""
+    low, high = int(dtype.min), int(dtype.max)
+    digits = {16: 11, 32: 24, 64: 53}[work.bits] if work.is_float else 64
+    spare = max(high.bit_length() - digits, 0)
+    return low, high >> spare << spare
+
+
+# --- expressions
+
+
+def constant(value: Any, dtype: str) -> Constant:
+    """One value of a type."""
+    return Constant(np.asarray(value).astype(DType(dtype).numpy))
+
+
+def converted(x: Expr, dtype: str) -> Expr:
+    """`x` as `dtype`."""
+    return x if tensor_type_of(x).dtype == dtype else made(cast.cast, x, dtype=dtype)
+
+
+def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
+    """A scale or zero point so that it broadcasts along `axis` of a tensor of `rank`, as `dtype`."""
+    ty = tensor_type_of(x)
+    x = converted(settled(x), dtype or ty.dtype)
+    if ty.rank == 0:
+        return x
+    if ty.shape == (1,) or axis is None:
+        return made(shape.reshape, x, newshape=())
+    after = rank - axis % rank - 1
+    return made(shape.expand_dims, x, axis=1, num_newaxis=after) if after else x
+
+
+def centred(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
+    """Integers as int32, their zero point taken off."""
+    wide = converted(x, "int32")
+    if is_zero(zero):
+        return wide
+    return made(binary.subtract, wide, laid(zero, axis, tensor_type_of(x).rank, "int32"))
+
+
+def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
+    """Whole numbers around a zero point, saturated, as `dtype`; as floats, or as integers that hold the sums.
+
+    number  whether none is NaN, which becomes the least value
+    """
+    work = tensor_type_of(y)
+    low, high = bounds(dtype, work.dtype)
+    value = known(zero)
+    if not number:
+        y = made(binary.add, y, laid(zero, axis, work.rank, work.dtype))
+        least = constant(low, work.dtype)
+        y = made(binary.where, made(binary.greater, y, least), y, least)
+        y = made(binary.minimum, y, constant(high, work.dtype))
+    elif value is not None and value.size == 1 and work.dtype.is_float:
+        offset = float(value.reshape(()))
+        y = made(cast.clip, y, a_min=low - offset, a_max=high - offset)
+        y = y if offset == 0 else made(binary.add, y, constant(offset, work.dtype))
+    else:
+        if not is_zero(zero):
+            y = made(binary.add, y, laid(zero, axis, work.rank, work.dtype))
+        y = made(cast.clip, y, a_min=low, a_max=high)
+    return made(cast.cast, y, dtype=str(dtype))
+
+
+def rounded(y: Expr) -> Expr:
+    """The nearest whole numbers, even ones of two."""
+    return made(elementwise.round, y)
+
+
+# --- the same on arrays
+
+
+def spread(value: Array, axis: int | None, rank: int, dtype: Any) -> Array:
+    """A scale or zero point as it broadcasts along `axis` of an array of `rank`."""
+    value = np.asarray(value).astype(dtype)
+    single = value.size == 1 or axis is None
+    return value.reshape(()) if single else broadcast_along(value, axis or 0, rank)
+
+
+def offsets(x: Array, zero: Array, axis: int | None = None, dtype: Any = np.int32) -> Array:
+    """Integers with their zero point taken off, which wrap."""
+    return np.asarray(x.astype(dtype) - spread(zero, axis, x.ndim, dtype))
+
+
+def stored(y: Array, zero: Array, axis: int | None, dtype: DType) -> Array:
+    """Whole numbers around a zero point, saturated, as `dtype`."""
+    total = y + spread(zero, axis, y.ndim, y.dtype)
+    low, high = bounds(dtype, DType.of(y))
+    least, most = (y.dtype.type(v) for v in (low, high))
+    # NaN becomes the least value
+    return np.asarray(np.minimum(np.where(total > least, total, least), most).astype(dtype.numpy))
+
+
+def dequantized(x: Array, scale: Array, zero: Array, axis: int | None = None, dtype: Any = np.float32) -> Array:
+    """The real numbers that integers stand for."""
+    return np.asarray(offsets(x, zero, axis).astype(dtype) * spread(scale, axis, x.ndim, dtype))
+
+
+def quantized(x: Array, scale: Array, zero: Array, dtype: DType, axis: int | None = None) -> Array:
+    """Real numbers divided by a scale and rounded, around a zero point, saturated."""
+    work = scale.dtype
+    quotient = x.astype(work) / spread(scale, axis, x.ndim, work)
+    return stored(np.rint(quotient), zero, axis, dtype)
+
+
+def facets(pattern: OpPattern, sums: bool = False) -> dict[str, Any]:
+    """Facets of operators of quantised tensors: scales stay in float32, whatever the precision of a program.
+
+    sums  whether it sums products
+    """
+    derived = pattern is OpPattern.OUT_ELEMWISE_FUSABLE and not sums
+    return {"pattern": pattern, "precision": None if derived else Precision.NEVER}
+
+
+def with_constants(attributes: Attrs, *values: Array | tuple[Array, ...], given: int = 1) -> Sample:
+    """An exact sample of which all arguments but the first ones are constants in graphs."""
+    known = tuple(range(given, len(values)))
+    return Sample(args=values, attrs=attributes, accuracy=Accuracy.EXACT, known=known)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of quantised matrices: qnn.dense and qnn.batch_matmul.
+
+dense(x, w, 128, 0, 0.05, 0.01)                # x (..., K), w (N, K) -> int32 (..., N)
+batch_matmul(x, y, 0, 0, 0.05, 0.01)           # x (B, M, K), y (B, N, K) -> int32 (B, M, N)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import Attrs, AxisMap, OpPattern, Type, Types, args, param
+from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.op import dense as products
+from aotc.relay.op import reduce
+from aotc.relay.op import shape as shapes
+from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.qnn import numbers, sums
+from aotc.relay.op.qnn.convolution import zero_points
+from aotc.relay.op.qnn.numbers import laid, made
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import exact, random_array
+
+
+class QuantisedDenseAttrs(Attrs):
+    """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N, K), int32 (..., N).
+
+    The weights' scales and zero points are one value, or one for each of N.
+    """
+
+    units: int | None = param(given=None)
+    out_dtype: str = "int32"
+
+
+class QuantisedMatmulAttrs(Attrs):
+    """Sums of (x - x_zero_point) * (y - y_zero_point): x (B, M, K), y (B, N, K), int32 (B, M, N)."""
+
+    out_dtype: str = "int32"
+
+
+def _plain(a: Any) -> tuple[OpDef, Attrs]:
+    """The operator of plain integers, and its attributes."""
+    if isinstance(a, QuantisedDenseAttrs):
+        return products.dense, products.DenseAttrs(units=a.units, out_dtype=a.out_dtype)
+    return products.batch_matmul, products.BatchMatmulAttrs(out_dtype=a.out_dtype, transpose_b=True)
+
+
+def _channels(a: Any) -> int | None:
+    """The axis of the second operand along which its zero points lie."""
+    return 0 if isinstance(a, QuantisedDenseAttrs) else None
+
+
+def _infer(names: Sequence[str], a: Any, types: Types) -> Type:
+    x, y = (numbers.quantised(ty, name) for ty, name in zip(types[:2], names, strict=False))
+    op, plain = _plain(a)
+    result = op.infer(plain, (x, y))
+    numbers.check_pairs(types[2::2], x, None, names[2], names[4])
+    numbers.check_pairs(types[3::2], y, _channels(a), names[3], names[5])
+    return result
+
+
+def _axes(a: Any, types: Types) -> AxisMap:
+    op, plain = _plain(a)
+    assert op.axes is not None
+    rank = tensor(types[0]).rank
+    found = op.axes(plain, types[:2])
+    assert found is not None
+    return AxisMap((*found.inputs, *((None,) * rank for _ in types[2:])))
+
+
+def _reference(a: Any, x: Array, y: Array, xz: Array, yz: Array, *_: Array) -> Array:
+    op, plain = _plain(a)
+    wide = numbers.offsets(x, xz, None, np.int32)
+    return np.asarray(op.reference(plain, wide, numbers.offsets(y, yz, _channels(a), np.int32)))
+
+
+def _expand(name: str, a: Any, x: Expr, y: Expr, xz: Expr, yz: Expr, *scales: Expr) -> Expr:
+    sums.check_zeros(x, y, (xz, yz), scales)
+    axis, count = _channels(a), tensor_type_of(y).static_shape[-1]
+    y, yz = sums.without_zero(y, yz, axis)
+    sums.check_sums(name, x, y, (xz, yz), axis, count)
+    op, plain = _plain(a)
+    total = made(op, x, y, **dict(plain.items()))
+    rank = tensor_type_of(total).rank
+
+    def rows(z: Expr, keepdims: bool) -> Expr:
+        return made(reduce.sum, numbers.converted(z, "int32"), axis=[-1], keepdims=keepdims)
+
+    def columns() -> Expr:
+        found = rows(y, False)
+        return found if axis == 0 else made(shapes.expand_dims, found, axis=1)
+
+    def place(v: Expr) -> Expr:
+        return laid(v, rank - 1, rank) if tensor_type_of(v).rank < 2 else v
+
+    return sums.taken(total, (xz, yz), count, columns, lambda: rows(x, True), place)
+
+
+def _dense_samples() -> Samples:
+    for shape, weight in (((3, 17), (5, 17)), ((2, 3, 8), (4, 8)), ((1, 33), (40, 33))):
+        a, w = QuantisedDenseAttrs(units=weight[0]), random_array(weight, "int8", 1)
+        x, unsigned = random_array(shape, "int8"), random_array(shape, "uint8")
+        yield numbers.with_constants(a, unsigned, w, *zero_points(117, 0))
+        yield numbers.with_constants(a, x, w, *zero_points(-128, np.arange(weight[0]) - 2))
+        yield exact(a, x, random_array(weight, "uint8", 1), *zero_points(-7, 128))
+        yield exact(QuantisedDenseAttrs(units=None), x, w, *zero_points(0, 0))
+
+
+def _matmul_samples() -> Samples:
+    for left, right in (((2, 3, 4), (2, 5, 4)), ((1, 3, 7), (2, 2, 7))):
+        x, y = random_array(left, "uint8"), random_array(right, "int8", 1)
+        yield exact(QuantisedMatmulAttrs(), x, y, *zero_points(3, -9))
+        yield numbers.with_constants(QuantisedMatmulAttrs(), x, y, *zero_points(128, 0))
+
+
+def _product(name: str, attributes: type[Attrs], names: Sequence[str], samples: Any, **facts: Any) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=attributes,
+        args=(*args(*names[:2]), *numbers.scales(*names[2:])),
+        infer=partial(_infer, names),
+        reference=_reference,
+        axes=_axes,
+        expand=partial(_expand, name),
+        samples=samples,
+        **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
+        **facts,
+    )
+
+
+_DENSE = ("data", "weight", *sums.ZEROS, *sums.SCALES)
+_MATMUL = ("x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale")
+_ORDER = " ".join((*_DENSE, "units", "out_dtype"))
+dense = _product("qnn.dense", QuantisedDenseAttrs, _DENSE, _dense_samples, order=_ORDER)
+batch_matmul = _product("qnn.batch_matmul", QuantisedMatmulAttrs, _MATMUL, _matmul_samples)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""qnn.softmax: exponentials from a table, and their sum.
+
+softmax(x, 0.1, 3, 1 / 256, 0, axis=-1)        # uint8
+
+Of 8 bits there are 256 differences from the greatest element: their exponentials are a table of float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types
+from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.op import binary, elementwise, index, reduce, scan
+from aotc.relay.op import slice as slices
+from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.qnn import numbers, scale, table
+from aotc.relay.op.qnn.numbers import laid, made
+from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
+from aotc.relay.op.samples import exact, random_array
+
+
+class QuantisedSoftmaxAttrs(Attrs):
+    """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
+
+    round_even(e / total / output_scale) + output_zero_point saturated, in float32: e are exponentials, as large as
+    their sum allows, which is taken in order.
+    """
+
+    axis: int = -1
+
+
+_EVERY = np.arange(256, dtype=np.float64) - 255
+#: What sums of exponentials stay below the greatest float32 by, as a logarithm.
+_RESERVE = 5.0
+
+
+def _room(count: int) -> float:
+    """The logarithm of what exponentials, of numbers up to 0, are multiplied by before `count` of them are added."""
+    most = np.finfo(np.float32).max / np.float32(max(count, 1))
+    return max(0.0, float(np.log(np.float64(most))) - _RESERVE)
+
+
+def _infer(a: QuantisedSoftmaxAttrs, types: Types) -> Type:
+    data = tensor(table.infer_one(a, types))
+    require_dtype(data.dtype, data.dtype.bits == 8)
+    axis_of(a.axis, data.rank)
+    return data
+
+
+def _axes(a: QuantisedSoftmaxAttrs, types: Types) -> AxisMap:
+    row = all_but_axis(a, types[:1]).inputs[0]
+    return AxisMap((row, *((None,) * len(row) for _ in types[1:])))
+
+
+def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
+    step = s.astype(np.float64).reshape(())
+    exponentials = np.exp((_EVERY + _room(x.shape[a.axis]) / step) * step).astype(np.float32)
+    wide = x.astype(np.int32)
+    terms = exponentials[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
+    total = np.cumsum(terms, a.axis, np.float32).take([-1] if x.shape[a.axis] else [], a.axis)
+    factor = np.float32(1) / so.astype(np.float32).reshape(())
+    return numbers.stored(np.rint(terms / total * factor), zo, None, DType.of(x))
+
+
+def _exponentials(s: Expr, room: float) -> Expr:
+    """The table of 256 exponentials, the last one the greatest."""
+    step = laid(s, None, 0, "float64")
+    shift = made(binary.divide, numbers.constant(room, "float64"), step)
+    powers = made(binary.multiply, made(binary.add, Constant(_EVERY), shift), step)
+    return numbers.converted(made(elementwise.exp, powers), "float32")
+
+
+def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
+    table.check(x, s, z, so, zo)
+    ty = tensor_type_of(x)
+    axis = axis_of(a.axis, ty.rank)
+    count = ty.static_shape[axis]
+    wide = numbers.converted(x, "int32")
+    greatest = reduce.max(wide, axis=axis, keepdims=True)
+    place = binary.subtract(wide, binary.subtract(greatest, numbers.constant(255, "int32")))
+    terms = index.take(_exponentials(s, _room(count)), place, axis=0)
+    running = scan.cumsum(terms, axis=axis)
+    total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
+    factor = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
+    y = binary.multiply(binary.divide(terms, total), factor)
+    return numbers.saturated(numbers.rounded(y), zo, None, ty.dtype)
+
+
+def _samples() -> Samples:
+    pair = (scale.scale_array(0.1), scale.zero_array(3), scale.scale_array(1 / 256))
+    for shape, axis in (((3, 7), -1), ((2, 5, 3), 1), ((1, 40), 1)):
+        for dtype, zero in (("uint8", 0), ("int8", -128)):
+            a = QuantisedSoftmaxAttrs(axis=axis)
+            yield numbers.with_constants(a, random_array(shape, dtype), *pair, scale.zero_array(zero))
+    yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, scale.zero_array(0))
+
+
+softmax = OpDef(
+    name="qnn.softmax",
+    attrs=QuantisedSoftmaxAttrs,
+    args=table.ARGS,
+    infer=_infer,
+    reference=_reference,
+    axes=_axes,
+    expand=_expand,
+    samples=_samples,
+    **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE),
+)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of single quantised elements: qnn.tanh, qnn.sigmoid, qnn.leaky_relu and others.
+
+quantize(f((x - zero_point) * scale), output_scale, output_zero_point), as x's type
+
+Of 8 bits there are 256 values: where the scales are known, a function is a table of its results.
+
+    sigmoid(x, 0.1, 3, 1 / 256, -128)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import NO_ATTRS, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, args
+from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.op import binary, cast, elementwise, index
+from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.qnn import numbers, scale
+from aotc.relay.op.qnn.numbers import known, made
+from aotc.relay.op.rules import tensor
+from aotc.relay.op.samples import exact, random_array
+
+NAMES: Final = ("scale", "zero_point", "output_scale", "output_zero_point")
+ARGS: Final = (*args("x"), *numbers.scales(*NAMES))
+
+
+class LeakyReluAttrs(Attrs):
+    """x where x > 0, else alpha * x, of the numbers that integers stand for."""
+
+    alpha: float = 0.25
+
+
+def infer_one(_: Any, types: Types) -> Type:
+    """Type rule: integers of one scale as integers of the same type and another scale."""
+    data = numbers.quantised(types[0], "x")
+    numbers.check_pairs(types[1:], data, None, *NAMES)
+    return data
+
+
+def elementwise_axes(_: Any, types: Types) -> AxisMap:
+    """Axis map of functions of single elements."""
+    rank = tensor(types[0]).rank
+    return AxisMap((tuple(range(rank)), *((None,) * rank for _ in types[1:])))
+
+
+def check(x: Expr, *pairs: Expr) -> None:
+    """AotcError for known scales and zero points that are none of x's type."""
+    dtype = tensor_type_of(x).dtype
+    for name, value in zip(NAMES, pairs, strict=True):
+        if name.endswith("scale"):
+            numbers.checked_scales([(name, value)])
+        else:
+            numbers.checked_zero(name, value, dtype)
+
+
+def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
+    """A function of integers of 8 bits as a table of its results, which lies in the order of their bits."""
+    dtype = tensor_type_of(x).dtype
+    every = np.arange(256).astype(np.uint8).view(dtype.numpy)
+    return made(index.take, Constant(function(every)), numbers.converted(x, "uint8"), axis=0)
+
+
+def all_known(*values: Expr) -> tuple[Array, ...] | None:
+    """The values of expressions that are all known."""
+    found = [known(v) for v in values]
+    return tuple(v for v in found if v is not None) if all(v is not None for v in found) else None
+
+
+def _expand(function: Callable[..., Any], real: Callable[..., Expr], a: Any, x: Expr, *pairs: Expr) -> Expr:
+    check(x, *pairs)
+    values, dtype = all_known(*pairs), tensor_type_of(x).dtype
+    if values is not None and dtype.bits == 8:
+        return looked_up(x, lambda every: _reference(function, a, every, *values))
+    wide = scale.dequantize(x, pairs[0], pairs[1])
+    return scale.quantize(real(a, wide), pairs[2], pairs[3], out_dtype=str(dtype))
+
+
+def _reference(function: Callable[..., Any], a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
+    wide = numbers.dequantized(x, s, z, None)
+    return numbers.quantized(np.asarray(function(a, wide)), so.astype(np.float32), zo, DType.of(x))
+
+
+def _samples(attributes: type[Attrs]) -> Samples:
+    every = np.arange(256).astype(np.uint8)
+    onto = (scale.scale_array(0.02), scale.zero_array(7))
+    for x, z in ((every, 0), (every.view(np.int8).reshape(4, 64), -128)):
+        yield numbers.with_constants(attributes(), x, scale.scale_array(0.013), scale.zero_array(z), *onto)
+    yield exact(
+        attributes(), random_array((2, 3), "uint8") + np.uint8(1), scale.scale_array(0.0371), scale.zero_array(0), *onto
+    )
+
+
+def _row(
+    name: str, function: Callable[..., Any], real: Callable[..., Expr], attributes: type[Attrs] = NoAttrs
+) -> OpDef:
+    return OpDef(
+        name=f"qnn.{name}",
+        attrs=attributes,
+        doc="" if attributes is not NoAttrs else f"`{name}` of the numbers that integers stand for, of each element.",
+        args=ARGS,
+        infer=infer_one,
+        reference=partial(_reference, function),
+        axes=elementwise_axes,
+        expand=partial(_expand, function, real),
+        samples=partial(_samples, attributes),
+        **numbers.facets(OpPattern.ELEMWISE),
+    )
+
+
+def _plain(op: OpDef) -> OpDef:
+    """The function of quantised numbers that an operator is of real ones."""
+    return _row(op.name.rpartition(".")[2], lambda _, x: op.reference(NO_ATTRS, x), lambda _, x: made(op, x))
+
+
+def _hard_swish_expr(_: Any, x: Expr) -> Expr:
+    three, six = (numbers.constant(v, "float32") for v in (3, 6))
+    gate = made(cast.clip, made(binary.add, x, three), a_min=0.0, a_max=6.0)
+    return made(binary.divide, made(binary.multiply, x, gate), six)
+
+
+def _hard_swish(_: Any, x: Array) -> Array:
+    return np.asarray(x * np.clip(x + np.float32(3), 0, 6) / np.float32(6))
+
+
+def _leaky(a: LeakyReluAttrs, x: Array) -> Array:
+    return np.where(x > 0, x, x * np.float32(a.alpha))
+
+
+def _leaky_expr(a: LeakyReluAttrs, x: Expr) -> Expr:
+    return made(cast.leaky_relu, x, alpha=a.alpha)
+
+
+# abs: Relay's name, wanted as an attribute of this module
+tanh, sigmoid, exp, sqrt, rsqrt, erf, log, abs = map(
+    _plain,
+    (
+        elementwise.tanh,
+        elementwise.sigmoid,
+        elementwise.exp,
+        elementwise.sqrt,
+        elementwise.rsqrt,
+        elementwise.erf,
+        elementwise.log,
+        elementwise.abs,
+    ),
+)
+hardswish = _row("hardswish", _hard_swish, _hard_swish_expr)
+leaky_relu = _row("leaky_relu", _leaky, _leaky_expr, LeakyReluAttrs)

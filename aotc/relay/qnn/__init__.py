@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's quantised dialect: `relay.qnn.op.conv2d(...)` builds calls, `relay.qnn.transform` has its passes.
+
+q = relay.qnn.op.quantize(x, relay.const(0.1), relay.const(3), out_dtype="uint8")
+"""
+
+from aotc.ir.lazy import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's quantised operators: `relay.qnn.op.quantize(data, output_scale, output_zero_point)` and others."""
+
+from functools import partial
+
+from aotc.ir.lazy import lazy_names
+from aotc.relay_api.expr import op_namespace as _op_namespace
+
+__getattr__, __dir__ = lazy_names(__name__, more=partial(_op_namespace, "qnn"))

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised operators said by integer arithmetic.
+
+qnn.CanonicalizeOps: replace operators of the `qnn` dialect with their definition.
+
+qnn.conv2d(%x, %w, 3, 0, ...)
+subtract(nn.conv2d(nn.pad(%x, 3), %w, out_dtype="int32"), meta[Constant][0])
+
+In: typed functions.  Out: equal, without operators of the dialect but products that are rounded in a way of their own
+(`aotc.relay.op.qnn.rounded`).  A scale or a zero point that is none is an error that names the call; sums that can
+leave int32 are warned of.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from aotc.ir import AotcError, Diagnostic, span_scope
+from aotc.relay.expr import Call, Expr, Function
+from aotc.relay.op.opdef import OpDef
+from aotc.relay.transform.base import FunctionPass, rewrite_nodes
+
+_PREFIX = "qnn."
+
+
+class QnnCanonicalizeOps(FunctionPass):
+    """Expand operators of the dialect; all that is wrong with their constants is reported at once."""
+
+    name: ClassVar[str] = "qnn.CanonicalizeOps"
+
+    def rewritten(self, function: Function) -> Function:
+        problems: list[Diagnostic] = []
+
+        def step(_: Expr, new: Expr) -> Expr:
+            op = new.op if isinstance(new, Call) else None
+            if not isinstance(op, OpDef) or op.expand is None or not op.name.startswith(_PREFIX):
+                return new
+            assert isinstance(new, Call)
+            try:
+                with span_scope(new.span):
+                    return op.expand(new.attrs, *new.args)
+            except AotcError as error:
+                problems.extend(
+                    Diagnostic(d.code, f"{op.name}: {d.message}", d.span or new.span, d.notes, d.hint)
+                    for d in error.diagnostics
+                )
+                return new
+
+        expanded = rewrite_nodes(function, step)
+        while expanded is not function and not problems:
+            function, expanded = expanded, rewrite_nodes(expanded, step)
+        if problems:
+            raise AotcError.collect(problems)
+        return function

@@ -164,6 +164,10 @@ template <int groups> $inline void aotc_wait() {
 """
 
 
+def _chosen(cond: Any, a: Any, b: Any) -> Any:
+    return np.where(cond, a, b).astype(a.dtype)[()]  # type: ignore[call-overload]
+
+
 def _quarter(k: int, *vectors: Any) -> Any:
     """A quarter of the elements of four vectors by turns."""
     size = len(vectors[0])
@@ -236,8 +240,8 @@ _TABLE: Final = (
     *_rows("number", "abs"),
     *_rows("number number", "pow"),
     # the greater or lesser of two numbers, the second one where neither is: as x86 has it
-    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: np.where(a > b, a, b)[()]),
-    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: np.where(a < b, a, b)[()]),
+    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _chosen(a > b, a, b)),
+    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _chosen(a < b, a, b)),
     # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
     *_rows("float float", "quantise_int8", gives="int8"),
     *_rows("float float", "quantise_uint8", gives="uint8"),

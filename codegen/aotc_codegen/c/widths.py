@@ -5,8 +5,8 @@
 
     quarter(0, 64)               # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
 
-"narrow" keeps the low byte of each int32, as int8; "widen" takes int8 or uint8.  $B and $M32 are the vectors of bytes and
-of int32; a byte of int8 comes to the top of its int32 ($one, $other) and is shifted down ($down).
+"narrow" keeps the low byte of each int32, as int8; "widen" takes int8 or uint8.  $B and $M32 are the vectors of bytes
+and of int32; a byte of int8 comes to the top of its int32 ($one, $other) and is shifted down ($down).
 """
 
 from __future__ import annotations
@@ -95,12 +95,11 @@ def quarter(k: int, lanes: int) -> str:
         first = (each * block + each // 2 * half + i for block in range(count) for i in range(each // 2))
         return ", ".join(f"{p}, {p + lanes // size}" for p in first)
 
-    lines = [
-        f"  typedef char bytes __attribute__((__vector_size__({lanes})));",
-        f"  typedef short halves __attribute__((__vector_size__({lanes})));",
-        f"  typedef int words __attribute__((__vector_size__({lanes})));",
-    ]
-    turned = {x: f"({x})" if lanes == 16 else f"__builtin_shufflevector((words){x}, (words){x}, {order})" for x in "abcd"}
+    kinds = {"bytes": "char", "halves": "short"} | ({"words": "int"} if lanes > 16 else {})
+    lines = [f"  typedef {kind} {name} __attribute__((__vector_size__({lanes})));" for name, kind in kinds.items()]
+    turned = {x: x for x in "abcd"}
+    if lanes > 16:
+        turned = {x: f"__builtin_shufflevector((words){x}, (words){x}, {order})" for x in turned}
     for x, y in ("ab", "cd"):
         pair = f"(bytes){turned[x]}, (bytes){turned[y]}"
         lines.append(f"  const halves {x}{y} = (halves)__builtin_shufflevector({pair}, {taken(1, k // 2)});")

@@ -26,7 +26,7 @@ from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
 from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.segments import BorderSignature, Segment, TileAxis
-from aotc.tir.schedule.contraction.space import Irregular, Operand, Split, flat, independent, used
+from aotc.tir.schedule.contraction.space import Irregular, Operand, Split, flat, used
 from aotc.tir.schedule.contraction.tile import is_present
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tile, Tiling
 from aotc.tir.simplify import simplify
@@ -159,7 +159,7 @@ class _Columns:
         rows += [none] * (GROUP - len(rows))
         return [kept("quarter", call(f"quarter{k}", *rows), stmts) for k in range(GROUP)]
 
-    def accumulated(self, tile: Tile, accs: Accumulators) -> Stmt:
+    def accumulated(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
         """The products of a tile, column by column."""
         users: dict[tuple[Expr | None, ...], list[tuple[int, int]]] = {}
         for (j, y), column in product(enumerate(tile.ys), enumerate(self.along)):
@@ -177,7 +177,7 @@ class _Columns:
                 acc = accs[0][k, j]
                 weights = Load(self.panel, as_expr((number * GROUP + k) * self.split.size), self.split.size)
                 stmts.append(Assign(acc, call(name, acc, value, weights)))
-        return Block(stmts)
+        return stmts
 
     def place(self, tile: Tile, y: Mapping[TileAxis, int], tap: _Tap) -> Expr | None:
         """Where the data of a tap of a position begins, None outside of it."""

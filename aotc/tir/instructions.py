@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import dots, fragments, numerics
+from aotc.tir import dots, fragments, narrowing, numerics
 
 
 @frozen(kw_only=True)
@@ -165,7 +165,7 @@ template <int groups> $inline void aotc_wait() {
 
 
 def _chosen(cond: Any, a: Any, b: Any) -> Any:
-    return np.where(cond, a, b).astype(a.dtype)[()]  # type: ignore[call-overload]
+    return np.where(cond, a, b).astype(a.dtype)[()]
 
 
 def _quarter(k: int, *vectors: Any) -> Any:
@@ -214,8 +214,8 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
 
 
 def _of_bytes() -> Iterator[Instruction]:
-    """Sums of products of bytes, for vectors."""
-    for name, takes, gives, meaning, call, function in dots.rows():
+    """Sums of products of bytes, and what makes bytes, for vectors."""
+    for name, takes, gives, meaning, call, function in (*dots.rows(), *narrowing.rows()):
         text = Text(call=call, dialects=("gnu-c",), function=function)
         yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,))
     for k in range(dots.GROUP):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products whose rounding is part of a definition, whatever a target makes of products and sums elsewhere; bytes of floats.
+"""Products and bytes whose rounding is part of a definition, whatever a target makes of products and sums elsewhere.
 
 product(x, y) + z                      # two roundings, on all targets
 multiply_add(x, y, z)                  # one rounding, on all targets

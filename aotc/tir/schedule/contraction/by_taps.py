@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tilings of depthwise convolutions of bytes with the channels last, four taps at a time.  A Request in, candidates out.
+"""Tilings of depthwise convolutions of bytes, channels last, four taps at a time.  A Request in, candidates out.
 
-A column of taps is four vectors of neighbouring channels, zeros where it is shorter.  Brought side by side byte by byte,
-each quarter of it is an operand of sums of four products, for all positions that it belongs to:
+A column of taps is four vectors of neighbouring channels, zeros where it is shorter.  Taken by turns byte by byte, each
+quarter of it is an operand of sums of four products, for all positions that it belongs to:
 
     for 64 channels: for 8 columns: for column of taps: q = quarters of 3 rows and zeros;
         for k in 0..4: acc[k][j] = dot4(acc[k][j], q[k], weights[column - j][k]) ...
@@ -187,7 +187,7 @@ class _Columns:
 
     def cost(self, tiling: Tiling, req: Request) -> float:
         """Cycles: of shuffles, of products, of finished vectors."""
-        columns = tiling.levels[-1].segments[0].size
+        columns = max(segment.size for segment in tiling.levels[-1].segments)
         distinct = min(columns * len(self.along), columns + len(self.along) - 1)
         shuffles = 3 * GROUP * len(self.groups) * distinct
         products = 2 * GROUP * len(self.groups) * len(self.along) * columns

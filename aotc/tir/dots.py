@@ -40,6 +40,11 @@ class Row(NamedTuple):
     function: str
 
 
+def words_name(data: str, lanes: int) -> str:
+    """The instruction that takes so many times four bytes for numbers."""
+    return f"words_{data}_x{lanes}"
+
+
 def dot_name(data: str, weights: str, lanes: int) -> str:
     """The instruction for these types of bytes."""
     return f"dot4_{data}_{weights}_x{lanes}"
@@ -52,6 +57,10 @@ def word_of(value: int) -> int:
 
 def _word(values: Any) -> Any:
     return np.ascontiguousarray(values).view(np.int32)[0]
+
+
+def _words(values: Any) -> Any:
+    return np.ascontiguousarray(values).view(np.int32)
 
 
 def _dot(data: str, acc: Any, words: Any, values: Any) -> Any:
@@ -184,6 +193,9 @@ def rows() -> Iterator[Row]:
         name = f"word_{data}"
         text = _WORD.replace("NAME", f"aotc_{name}").replace("BYTE", data)
         yield Row(name, (f"{data}x{GROUP}",), "int32x1", _word, f"aotc_{name}({{0}})", text)
+    for data, lanes in product(BYTES, LANES):
+        name, number = words_name(data, lanes), f"int32x{lanes}"
+        yield Row(name, (f"{data}x{GROUP * lanes}",), number, _words, f"((aotc_{number}){{0:14}})", "")
     for data, weights, lanes in product(BYTES, BYTES, LANES):
         name, number = dot_name(data, weights, lanes), f"int32x{lanes}"
         takes = (number, number, f"{weights}x{GROUP * lanes}")

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import dots, fragments, numerics
+from aotc.tir import dots, fragments, narrowing, numerics
 
 
 @frozen(kw_only=True)
@@ -46,8 +46,7 @@ class Instruction:
     """A row of the table.
 
     takes    the types of its operands: "float", "integer" or "number" for those of any one
-             type of that kind and any number of lanes, a type such as "int32x16", or one with
-             any number of lanes, "int32*"
+             type of that kind and any number of lanes, or a type such as "int32x16"
     gives    the type of the result; "" for that of the operands
     meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
     block    it makes a square block of memory of another one, instead of a value of values:
@@ -109,8 +108,6 @@ def split_type(text: str, lanes: int) -> tuple[DType, int]:
 
 
 def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
-    if wanted[-1] == "*":
-        return actual[0] == wanted[:-1]
     return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
 
 
@@ -167,10 +164,8 @@ template <int groups> $inline void aotc_wait() {
 """
 
 
-def _dot4(acc: Any, a: Any, b: Any) -> Any:
-    """Sums of four neighbouring products, added to integers that wrap around."""
-    products = a.astype(np.int32) * b.astype(np.int32)
-    return acc + products.reshape(-1, 4).sum(axis=1, dtype=np.int32)
+def _chosen(cond: Any, a: Any, b: Any) -> Any:
+    return np.where(cond, a, b).astype(a.dtype)[()]
 
 
 def _quarter(k: int, *vectors: Any) -> Any:
@@ -219,10 +214,12 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
 
 
 def _of_bytes() -> Iterator[Instruction]:
-    """Sums of products of bytes, for vectors."""
-    for name, takes, gives, meaning, call, function in dots.rows():
+    """Sums of products of bytes, and what makes bytes, for vectors."""
+    for name, takes, gives, meaning, call, function in (*dots.rows(), *narrowing.rows()):
         text = Text(call=call, dialects=("gnu-c",), function=function)
         yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,))
+    for k in range(dots.GROUP):
+        yield Instruction(name=f"quarter{k}", takes=("integer",) * dots.GROUP, meaning=partial(_quarter, k))
 
 
 #: Threads of a device that go in step, those of a block from a multiple of this number on.
@@ -243,13 +240,11 @@ _TABLE: Final = (
     *_rows("number", "abs"),
     *_rows("number number", "pow"),
     # the greater or lesser of two numbers, the second one where neither is: as x86 has it
-    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: np.where(a > b, a, b)[()]),
-    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: np.where(a < b, a, b)[()]),
+    Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _chosen(a > b, a, b)),
+    Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _chosen(a < b, a, b)),
     # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
     *_rows("float float", "quantise_int8", gives="int8"),
     *_rows("float float", "quantise_uint8", gives="uint8"),
-    Instruction(name="dot4", takes=("int32*", "uint8*", "int8*"), meaning=_dot4),
-    *(Instruction(name=f"quarter{k}", takes=("integer",) * 4, meaning=partial(_quarter, k)) for k in range(4)),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
     _said("wait", "aotc_wait<{0}>()", _WAIT),

@@ -57,4 +57,6 @@ def _quantised(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
     return cast(bitcast((inside + 12582912.0) + zero, "int32"), dtype)
 
 
-QUANTISE: Final = {f"quantise_{dtype}": partial(_quantised, dtype, least) for dtype, least in (("int8", -128), ("uint8", 0))}
+QUANTISE: Final = {
+    f"quantise_{dtype}": partial(_quantised, dtype, least) for dtype, least in (("int8", -128), ("uint8", 0))
+}

@@ -18,6 +18,7 @@ from aotc.tir import INDEX, Block, Buffer, Const, Declare, Expr, For, Kernel, Ta
 from aotc.tir.expr import Binary, Call, Cast, Load, Pack, Select, Unary, operands
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.dependence import read, written
+from aotc.tir.loops.joined import joined
 from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.loops.pack import packed
 from aotc.tir.loops.registers import in_registers
@@ -41,7 +42,8 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
     loops = _Lanes(target.vector_bytes, _shared(kernel))
 
     def make() -> Kernel:
-        body = in_registers(loops.statement(kernel.body, {}), registers)
+        body = joined(loops.statement(kernel.body, {}), loops.shared)
+        body = in_registers(body, registers)
         return replace(kernel, body=body, stack=(*kernel.stack, *loops.scratch))
 
     return remembered_kernel("lanes", source, kernel.span, make)

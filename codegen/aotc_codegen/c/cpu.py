@@ -34,9 +34,7 @@ _WORDS: Final = {
 #:
 #: Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
 #: CPUID, and volume 1, chapter 13.
-CPUID: Final = {
-    name: (*place, bit, state) for (*place, state), bits in _WORDS.items() for name, bit in bits.items()
-}
+CPUID: Final = {name: (*place, bit, state) for (*place, state), bits in _WORDS.items() for name, bit in bits.items()}
 
 
 def isa_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:

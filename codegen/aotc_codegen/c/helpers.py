@@ -21,7 +21,7 @@ from string import Template
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc_codegen.c import dots, widths
+from aotc_codegen.c import widths
 from aotc_codegen.c.ctypes import carrier, suffix
 from aotc_codegen.c.dialect import Dialect
 
@@ -292,12 +292,9 @@ def _definition(what: str, dtype: DType, lanes: int) -> Definition:
     if what in ("narrow", "widen"):
         head = f"$inline {'$B' if what == 'narrow' else '$M32'} $name($vector v) {{\n"
         return Definition(f"{head}{widths.conversion(what, lanes)}}}\n")
-    if what == "dot4":
-        head = "$inline $vector $name($vector acc, $U4 a, $B4 b) {\n"
-        return Definition(f"{head}{dots.dot4(lanes)}}}\n")
     if what.startswith("quarter"):
         head = "$inline $vector $name($vector a, $vector b, $vector c, $vector d) {\n"
-        return Definition(f"{head}{dots.quarter(int(what[-1]), lanes)}}}\n")
+        return Definition(f"{head}{widths.quarter(int(what[-1]), lanes)}}}\n")
     if lanes > 1:
         return _instructed(what, _VECTORS[what], carrier(dtype), lanes)
     row = _SCALARS[what]
@@ -361,8 +358,6 @@ class Helpers:
             "M64": name(DType("int64"), lanes),
             "MU": name(DType("uint64"), lanes),
             "B": name(DType("int8"), lanes),
-            "B4": name(DType("int8"), 4 * lanes),
-            "U4": name(DType("uint8"), 4 * lanes),
             "H": name(DType("int16"), lanes),
             **widths.words(dtype),
             "lanes": lanes,

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversions between vectors of bytes and of int32, which GCC makes element by element.
+"""Conversions between vectors of bytes and of int32, which GCC makes element by element, and bytes taken by turns.
 
     conversion("narrow", 8)      # "#if ... defined(__AVX2__) ... vpshufb, vpermd ... #else <two steps> #endif"
 
-"narrow" keeps the low byte of each int32, as int8; "widen" takes int8 or uint8.  $B and $M32 are the vectors of bytes and
-of int32; a byte of int8 comes to the top of its int32 ($one, $other) and is shifted down ($down).
+    quarter(0, 64)               # vpermd of each operand, vpunpcklbw of two, vpunpcklwd of both
+
+"narrow" keeps the low byte of each int32, as int8; "widen" takes int8 or uint8.  $B and $M32 are the vectors of bytes
+and of int32; a byte of int8 comes to the top of its int32 ($one, $other) and is shifted down ($down).
 """
 
 from __future__ import annotations
@@ -80,3 +82,29 @@ def conversion(what: str, lanes: int) -> str:
     steps = f"  return __builtin_convertvector(__builtin_convertvector(v, $H), ${made});\n"
     found = _BY_LANES[what].get(lanes)
     return steps if found is None else f"{found}#else\n{steps}#endif\n"
+
+
+def quarter(k: int, lanes: int) -> str:
+    """The lines of a function of vectors a, b, c, d of bytes."""
+    count = lanes // 16
+    order = ", ".join(str(count * j + block) for block in range(count) for j in range(4))
+
+    def taken(size: int, half: int) -> str:
+        """The places of elements of two vectors by turns, from one half of each 16 bytes."""
+        each = 16 // size
+        first = (each * block + each // 2 * half + i for block in range(count) for i in range(each // 2))
+        return ", ".join(f"{p}, {p + lanes // size}" for p in first)
+
+    kinds = {"bytes": "char", "halves": "short"} | ({"words": "int"} if lanes > 16 else {})
+    lines = [f"  typedef {kind} {name} __attribute__((__vector_size__({lanes})));" for name, kind in kinds.items()]
+    turned = {x: x for x in "abcd"}
+    if lanes > 16:
+        turned = {x: f"__builtin_shufflevector((words){x}, (words){x}, {order})" for x in turned}
+    for x, y in ("ab", "cd"):
+        pair = f"(bytes){turned[x]}, (bytes){turned[y]}"
+        lines.append(f"  const halves {x}{y} = (halves)__builtin_shufflevector({pair}, {taken(1, k // 2)});")
+    lines.append(f"  return ($vector)__builtin_shufflevector(ab, cd, {taken(2, k % 2)});")
+    plain = f"  $vector y = a;\n  for (int i = 0; i < {lanes}; ++i) {{\n    const int at = (i + {k * lanes}) / 4;\n"
+    plain += "    y[i] = i % 4 == 0 ? a[at] : i % 4 == 1 ? b[at] : i % 4 == 2 ? c[at] : d[at];\n  }\n  return y;\n"
+    head = "#if defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 12)\n"
+    return head + "\n".join(lines) + f"\n#else\n{plain}#endif\n"

@@ -18,6 +18,7 @@ from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, call, tensor_type_of
 from aotc.relay.op import binary, cast, elementwise, shape
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.qnn import rounded
 from aotc.relay.op.rules import axis_of, broadcast_along, require_dtype, shape_text, tensor
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
@@ -211,9 +212,12 @@ def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool 
     return made(cast.cast, y, dtype=str(dtype))
 
 
-def rounded(y: Expr) -> Expr:
-    """The nearest whole numbers, even ones of two."""
-    return made(elementwise.round, y)
+def nearest(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
+    """The nearest whole numbers, even ones of two, around a zero point, saturated, as `dtype`; `number` as above."""
+    work = tensor_type_of(y)
+    if dtype in rounded.NEAREST and work.dtype == "float32":
+        return made(rounded.NEAREST[dtype], y, laid(zero, axis, work.rank, "float32"))
+    return saturated(made(elementwise.round, y), zero, axis, dtype, number)
 
 
 # --- the same on arrays

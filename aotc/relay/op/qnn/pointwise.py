@@ -86,7 +86,7 @@ def _checked(types: tuple[DType, DType], operands: Any) -> None:
 
 def _ended(y: Expr, dtype: DType) -> Expr:
     """Real numbers around a zero point, rounded and saturated."""
-    return numbers.saturated(numbers.rounded(y), numbers.constant(0, "int32"), None, dtype)
+    return numbers.nearest(y, numbers.constant(0, "int32"), None, dtype)
 
 
 def _sum_expand(

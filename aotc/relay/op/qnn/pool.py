@@ -56,7 +56,7 @@ def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
     mean = pool.avg_pool2d(real, **dict(a.items()))
     scaled = made(binary.divide, mean, laid(so, None, 0, "float32"))
     y = made(binary.add, scaled, laid(zo, None, 0, "float32"))
-    return numbers.saturated(numbers.rounded(y), numbers.constant(0, "int32"), None, tensor_type_of(x).dtype)
+    return numbers.nearest(y, numbers.constant(0, "int32"), None, tensor_type_of(x).dtype)
 
 
 def _samples() -> Samples:

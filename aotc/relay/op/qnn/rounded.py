@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products whose rounding is part of a definition, whatever a target makes of products and sums elsewhere.
+"""Products and bytes whose rounding is part of a definition, whatever a target makes of products and sums elsewhere.
 
 product(x, y) + z                      # two roundings, on all targets
 multiply_add(x, y, z)                  # one rounding, on all targets
+NEAREST["int8"](x, 3.0)                # the nearest integers, plus 3, saturated; NaN is -128
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, OpPattern, Precision, args
-from aotc.relay.op.opdef import OpDef, Samples
+from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, args
+from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.rows import broadcast, elementwise
 from aotc.relay.op.rules import broadcast_rule, pointwise
 from aotc.relay.op.samples import exact, random_array, special_values
@@ -28,21 +30,50 @@ def _samples(count: int) -> Samples:
         yield exact(NO_ATTRS, *(random_array(shape, "float32", seed) for seed in range(count)))
 
 
-def _row(name: str, instruction: str, names: str, doc: str) -> OpDef:
+def _row(name: str, instruction: str, names: str, doc: str, **facets: Any) -> OpDef:
     """The operator of floats that is an instruction of tensor programs."""
+    derived: dict[str, Any] = {
+        "infer": broadcast_rule(accept=lambda ty: ty.dtype in ("float32", "float64")),
+        "reference": elementwise(INSTRUCTIONS[instruction].meaning),
+        "samples": partial(_samples, len(names.split())),
+    }
     return OpDef(
         name=f"qnn.{name}",
         doc=doc,
         args=args(*names.split()),
-        infer=broadcast_rule(accept=lambda ty: ty.dtype in ("float32", "float64")),
-        reference=elementwise(INSTRUCTIONS[instruction].meaning),
         pattern=OpPattern.BROADCAST,
         precision=Precision.NEVER,
         axes=pointwise,
         element=broadcast(partial(call, instruction)),
-        samples=partial(_samples, len(names.split())),
+        **derived | facets,
+    )
+
+
+def _byte(dtype: str) -> OpDef:
+    low, high = int(DType(dtype).min), int(DType(dtype).max)
+
+    def reference(_: Any, data: Array, zero: Array) -> Array:
+        whole = np.rint(data.astype(np.float64)) + zero
+        return np.asarray(np.clip(np.where(np.isnan(whole), low, whole), low, high).astype(dtype))
+
+    def samples() -> Samples:
+        zeros = np.array([low, -3 - low // 8, high], np.float32).reshape(3, 1)
+        halves = (np.arange(-600, 600) / 2).astype(np.float32)
+        for x in (special_values("float32"), halves):
+            yield exact(NO_ATTRS, x, zeros)
+
+    doc = f"data to the nearest integers, even ones of two, plus the zero point, saturated as {dtype}; NaN is {low}."
+    return _row(
+        f"nearest_{dtype}",
+        f"quantise_{dtype}",
+        "data zero",
+        doc,
+        infer=broadcast_rule(dtype, accept=lambda ty: ty.dtype == "float32"),
+        reference=reference,
+        samples=samples,
     )
 
 
 product = _row("product", "product", "lhs rhs", "lhs * rhs, rounded by itself whatever is added to it.")
 multiply_add = _row("multiply_add", "fma", "data factor addend", "data * factor + addend, rounded once.")
+NEAREST = {dtype: _byte(dtype) for dtype in ("int8", "uint8")}

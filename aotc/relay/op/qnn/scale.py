@@ -63,7 +63,7 @@ def _quantize_expand(a: QuantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> E
     numbers.checked_zero("output_zero_point", zero, dtype)
     work = tensor_type_of(scale).dtype
     quotient = made(binary.divide, numbers.converted(data, work), laid(scale, a.axis, rank))
-    return numbers.saturated(numbers.rounded(quotient), zero, a.axis, dtype, number=False)
+    return numbers.nearest(quotient, zero, a.axis, dtype, number=False)
 
 
 def scale_array(*values: float) -> Array:
@@ -234,7 +234,7 @@ def _requantize_expand(
     ratio = made(binary.divide, *single)
     real = numbers.converted(numbers.centred(data, zero, a.axis), "float32")
     real = made(binary.multiply, real, laid(ratio, a.axis, ty.rank))
-    return numbers.saturated(numbers.rounded(real), out_zero, a.axis, dtype)
+    return numbers.nearest(real, out_zero, a.axis, dtype)
 
 
 def _whole(data: Expr, zero: Expr, axis: int) -> Expr:

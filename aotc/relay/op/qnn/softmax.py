@@ -85,7 +85,7 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
     inverse = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
     y = binary.multiply(binary.divide(terms, total), made(elementwise.floor, inverse))
-    return numbers.saturated(numbers.rounded(y), zo, None, ty.dtype)
+    return numbers.nearest(y, zo, None, ty.dtype)
 
 
 def _samples() -> Samples:

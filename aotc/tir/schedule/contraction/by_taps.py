@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tilings of depthwise convolutions of bytes with the channels last, four taps at a time.  A Request in, candidates out.
+"""Tilings of depthwise convolutions of bytes, channels last, four taps at a time.  A Request in, candidates out.
 
-A column of taps is four vectors of neighbouring channels, zeros where it is shorter.  Brought side by side byte by byte,
-each quarter of it is an operand of sums of four products, for all positions that it belongs to:
+A column of taps is four vectors of neighbouring channels, zeros where it is shorter.  Taken by turns byte by byte, each
+quarter of it is an operand of sums of four products, for all positions that it belongs to:
 
     for 64 channels: for 8 columns: for column of taps: q = quarters of 3 rows and zeros;
         for k in 0..4: acc[k][j] = dot4(acc[k][j], q[k], weights[column - j][k]) ...
@@ -20,24 +20,22 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, call, substitute, te
+from aotc.tir.dots import BYTES, GROUP, dot_name, words_name
 from aotc.tir.expr import Const, private_buffer
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
 from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.segments import BorderSignature, Segment, TileAxis
-from aotc.tir.schedule.contraction.space import Irregular, Operand, Split, flat, independent, used
+from aotc.tir.schedule.contraction.space import Irregular, Operand, Split, flat, used
 from aotc.tir.schedule.contraction.tile import is_present
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tile, Tiling
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, kept
 
-#: Taps that are multiplied at once.
-GROUP: Final = 4
 #: Columns of tiles.
 COLUMNS: Final = (8, 4)
 #: Bytes of the shortest vectors.
 LEAST: Final = 16
-_TYPES: Final = ("int32", "uint8", "int8")
 #: What the reduction axes are at a tap.
 _Tap: TypeAlias = Mapping[Var, int]
 
@@ -45,7 +43,8 @@ _Tap: TypeAlias = Mapping[Var, int]
 def by_taps(req: Request) -> Iterator[Candidate]:
     """Tilings along the channels, if they are the last axis of data and weights."""
     c = req.c
-    if (c.dtype, req.a.dtype, req.b.dtype) == _TYPES and req.lanes > 1 and not c.block:
+    bytes_only = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
+    if bytes_only and req.lanes > 1 and not c.block:
         yield from attempts(_candidate, req, ((columns,) for columns in COLUMNS))
 
 
@@ -160,7 +159,7 @@ class _Columns:
         rows += [none] * (GROUP - len(rows))
         return [kept("quarter", call(f"quarter{k}", *rows), stmts) for k in range(GROUP)]
 
-    def accumulated(self, tile: Tile, accs: Accumulators) -> Stmt:
+    def accumulated(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
         """The products of a tile, column by column."""
         users: dict[tuple[Expr | None, ...], list[tuple[int, int]]] = {}
         for (j, y), column in product(enumerate(tile.ys), enumerate(self.along)):
@@ -168,15 +167,17 @@ class _Columns:
                 places = tuple(self.place(tile, y, {**tap, **column[1]}) for tap in group)
                 users.setdefault(places, []).append((j, column[0] * len(self.groups) + g))
         stmts: list[Stmt] = []
+        name = dot_name(self.a.buffer.dtype, self.b.buffer.dtype, self.split.size // GROUP)
         for places, found in users.items():
             if not self.fill and not any(places):
                 continue
-            values = self.quarters(self.a, places, self.fill, stmts)
+            data, lanes = self.a.buffer.dtype, self.split.size // GROUP
+            values = [call(words_name(data, lanes), q) for q in self.quarters(self.a, places, self.fill, stmts)]
             for (j, number), (k, value) in product(found, enumerate(values)):
                 acc = accs[0][k, j]
                 weights = Load(self.panel, as_expr((number * GROUP + k) * self.split.size), self.split.size)
-                stmts.append(Assign(acc, call("dot4", acc, value, weights)))
-        return Block(stmts)
+                stmts.append(Assign(acc, call(name, acc, value, weights)))
+        return stmts
 
     def place(self, tile: Tile, y: Mapping[TileAxis, int], tap: _Tap) -> Expr | None:
         """Where the data of a tap of a position begins, None outside of it."""
@@ -186,7 +187,7 @@ class _Columns:
 
     def cost(self, tiling: Tiling, req: Request) -> float:
         """Cycles: of shuffles, of products, of finished vectors."""
-        columns = tiling.levels[-1].segments[0].size
+        columns = max(segment.size for segment in tiling.levels[-1].segments)
         distinct = min(columns * len(self.along), columns + len(self.along) - 1)
         shuffles = 3 * GROUP * len(self.groups) * distinct
         products = 2 * GROUP * len(self.groups) * len(self.along) * columns

@@ -20,6 +20,8 @@ from aotc.tir.target import Dots, Target
 VECTORS: Final = (1, 2, 3, 4)
 #: Rows from which on tiles of three vectors and fewer rows are faster where rows compete for one set of the cache.
 MANY: Final = 32
+#: How much longer a product of two vectors takes that are widened first, and multiplied by a slow instruction.
+WIDENED: Final = 3
 #: Packing in halves of vectors must take no more than this share of the time.
 WORTH: Final = 0.9
 
@@ -129,5 +131,7 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         elements = sizes["x"] * sizes["y"] * vector.lanes
         finish = elements * element + cost.finish
         step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along, dots)
+        if along and tiling.product.dtype.is_integer:
+            step *= WIDENED
         total += count * (tiling.reduction.steps * step + finish)
     return outer * total

@@ -12,7 +12,7 @@ Accumulators are names, not an array, because C compilers keep an array of vecto
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, product
 from typing import Final
 
@@ -23,7 +23,7 @@ from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Block, Declare, For, If, Stmt, forall, kept, loops
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, forall, kept, loops, nodes
 
 #: Accumulators of a small tile.
 FEW: Final = 8
@@ -79,8 +79,23 @@ def _tile(tile: Tile, spill: Spill) -> Stmt:
         for name in ("", *"bcdefgh")[: tile.tiling.reduction.splits]
     ]
     zeros = (Declare(split[pair], made.zero) for pair in pairs for split in accs)
-    accumulate = tile.tiling.accumulate or _accumulated
-    return Block((*zeros, accumulate(tile, accs), *finished_tile(tile, accs, spill)))
+    ends = finished_tile(tile, accs, spill)
+    if tile.tiling.accumulate is None:
+        return Block((*zeros, _accumulated(tile, accs), *ends))
+    return Block((*zeros, *_early(tile.tiling.accumulate(tile, accs), ends)))
+
+
+def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Steps, each followed by what waits for no later one: its accumulators are free from there on."""
+    last = {s.var: k for k, s in enumerate(steps) if isinstance(s, Assign)}
+    waiting: list[list[Stmt]] = [[] for _ in range(len(steps) + 1)]
+    for end in ends:
+        used = [last[n] for n in nodes(end) if isinstance(n, Var) and n in last]
+        waiting[max(used) if used else -1].append(end)
+    for k, step in enumerate(steps):
+        yield step
+        yield from waiting[k]
+    yield from waiting[-1]
 
 
 def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:

@@ -139,7 +139,7 @@ class Tiling:
     reduction: Reduction
     output: Output
     copies: Mapping[TileAxis | None, CopyFn] = field(default_factory=dict)
-    accumulate: Callable[[Tile, Any], Stmt] | None = None
+    accumulate: Callable[[Tile, Any], Sequence[Stmt]] | None = None
 
     @property
     def tiled(self) -> list[TileAxis]:

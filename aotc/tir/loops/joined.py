@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Four neighbouring vectors of floats that become bytes, as one: processors narrow four vectors at a time.
+
+    y[i] = quantise_uint8(a, z); y[i + 16] = quantise_uint8(b, z)     ->  y[i] = quantise_uint8_x16(a, b, c, d, z)
+    y[i + 32] = quantise_uint8(c, z); y[i + 48] = quantise_uint8(d, z)
+
+Loops over such vectors take four of them at a time, then the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from aotc.ir import frozen
+from aotc.tir.dots import GROUP, LANES
+from aotc.tir.expr import Buffer, Call, Expr, Load, Var, loads_in, walk
+from aotc.tir.loops.dependence import assigned, counted, read, straight_line
+from aotc.tir.loops.nest import refreshed, substituted
+from aotc.tir.narrowing import quantise_name
+from aotc.tir.simplify import linear, simplify_stmt
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, rebuilt, stmts_of
+
+_BYTES: Final = {"quantise_int8": "int8", "quantise_uint8": "uint8"}
+#: Statements of a body that is repeated.
+_LONGEST: Final = 24
+
+
+def joined(stmt: Stmt, shared: frozenset[tuple[Buffer, Buffer]]) -> Stmt:
+    """`stmt` with its bytes stored four vectors at a time; `shared` are pairs of buffers that may share memory."""
+    return _Joiner(shared).statement(stmt)
+
+
+def _bytes_of(stmt: Stmt) -> Call | None:
+    """What is rounded to bytes and stored."""
+    value = stmt.value if isinstance(stmt, Store) else None
+    found = isinstance(value, Call) and value.name in _BYTES and value.lanes in LANES
+    return value if found and isinstance(value, Call) else None
+
+
+@frozen
+class _Joiner:
+    shared: frozenset[tuple[Buffer, Buffer]]
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        made = rebuilt(stmt, self.statement)
+        if isinstance(made, For):
+            return self.unrolled(made)
+        return Block(self.together(made.stmts)) if isinstance(made, Block) else made
+
+    def unrolled(self, loop: For) -> Stmt:
+        """A loop over vectors, four of them in an iteration."""
+        body, values = straight_line(loop), counted(loop)
+        stores = [s for s in body or () if isinstance(s, Store)]
+        alone = len(stores) == 1 and _bytes_of(stores[0]) is not None and not assigned(loop)
+        if not body or not alone or len(values) < GROUP or len(body) > _LONGEST or loop.kind != "independent":
+            return loop
+        (store,) = stores
+        if linear(store.index, {}).coefficient(loop.var) != 1 or loop.step != store.value.lanes:
+            return loop
+        if any(linear(n.index, {}) != linear(store.index, {}) for n in self.beside(store, loop)):
+            return loop
+        whole = values.start + len(values) // GROUP * GROUP * loop.step
+        var = Var(loop.var.name)
+        copies = [substituted(refreshed(loop.body), {loop.var: var + k * loop.step}) for k in range(GROUP)]
+        made = self.together(stmts_of(simplify_stmt(Block(copies), {})))
+        first = For(var, whole, Block(made), begin=loop.begin, step=GROUP * loop.step, kind=loop.kind)
+        if whole >= values.stop:
+            return first
+        rest = refreshed(For(loop.var, loop.end, loop.body, begin=whole, step=loop.step, kind=loop.kind))
+        return Block((first, rest))
+
+    def beside(self, store: Store, loop: For) -> Iterator[Load]:
+        """Loads from what may be the memory that is stored to."""
+        for buffer in read(loop):
+            if buffer is store.buffer or (store.buffer, buffer) in self.shared:
+                yield from (n for s in stmts_of(loop.body) for n in _loads(s) if n.buffer is buffer)
+
+    def together(self, stmts: Sequence[Stmt]) -> list[Stmt]:
+        """Statements with four stores of bytes next to each other as one, at the place of the last."""
+        found, k = list(stmts), 0
+        while k < len(found):
+            places = self.four(found, k)
+            if places:
+                found = _merged(found, places)
+            k += 1
+        return found
+
+    def four(self, stmts: Sequence[Stmt], first: int) -> list[int]:
+        """The places of four stores that begin at one of them; none where there are not so many."""
+        call, store = _bytes_of(stmts[first]), stmts[first]
+        if call is None or not isinstance(store, Store):
+            return []
+        places, known = [first], {*_variables(call.args[1]), *_variables(store.index)}
+        at = linear(store.index, {})
+        for k in range(first + 1, len(stmts)):
+            stmt = stmts[k]
+            if not isinstance(stmt, (Store, Declare, Assign)) or (isinstance(stmt, Assign) and stmt.var in known):
+                return []
+            if any(load.buffer is store.buffer for load in _loads(stmt)):
+                return []
+            if not isinstance(stmt, Store) or stmt.buffer is not store.buffer:
+                continue
+            other = _bytes_of(stmt)
+            apart = linear(stmt.index, {}).plus(at, -1)
+            if other is None or (other.name, other.args[1]) != (call.name, call.args[1]):
+                return []
+            if apart.terms or apart.const != len(places) * call.lanes:
+                return []
+            places.append(k)
+            if len(places) == GROUP:
+                return places
+        return []
+
+
+def _loads(stmt: Stmt) -> Iterator[Load]:
+    value = getattr(stmt, "value", None)
+    return loads_in(value) if value is not None else iter(())
+
+
+def _variables(expr: Expr) -> Iterator[Var]:
+    return (n for n in walk(expr) if isinstance(n, Var))
+
+
+def _merged(stmts: Sequence[Stmt], places: Sequence[int]) -> list[Stmt]:
+    """The first three stores as registers, and the last one as a store of them all."""
+    found = list(stmts)
+    taken: list[Expr] = []
+    calls = [call for k in places if (call := _bytes_of(stmts[k])) is not None]
+    for k, call in zip(places, calls, strict=True):
+        register = Var("real", call.args[0].dtype, call.lanes)
+        found[k] = Declare(register, call.args[0])
+        taken.append(register)
+    first, last = stmts[places[0]], calls[-1]
+    assert isinstance(first, Store)
+    name = quantise_name(_BYTES[last.name], last.lanes)
+    store = Store(first.buffer, first.index, Call(name, (*taken, last.args[1])))
+    return [*found[: places[-1] + 1], store, *found[places[-1] + 1 :]]

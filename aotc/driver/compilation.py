@@ -35,8 +35,7 @@ from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, frozen, remembering, require_known, setting, spending
-from aotc.ir.transform import PassContext
+from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, setting, spending
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
 from aotc.relay.expr import Function
@@ -46,12 +45,11 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import Kernel, Target, called, kernel_passes, scheduled
+from aotc.tir import X86_64_V4, C, Kernel, Target, called, in_order, kernel_passes, scheduled
 from aotc.tir.plan.numerics import numerics
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
 from aotc.tir.schedule.contraction.choice import Site, choosing
-from aotc.tir.target import X86_64_V4, C, in_order
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 #: The stages of a compilation.

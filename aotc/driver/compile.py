@@ -23,8 +23,7 @@ from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, AotcTypeError, Array, require_known, spending
-from aotc.ir.transform import PassContext
+from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.tir.target import Target

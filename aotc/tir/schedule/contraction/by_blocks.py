@@ -433,5 +433,9 @@ class _Parts:
         m, n = place // self.quick, place % self.quick
         m, n = (m, n) if self.wide else (n, m)
         add = Assign(total, total + Load(self.sums, (first + other) * size + place))
-        stmts = Declare(total, Load(self.sums, first * size + place)), For(other, count, add, begin=1), element(m, n, total)
+        stmts = (
+            Declare(total, Load(self.sums, first * size + place)),
+            For(other, count, add, begin=1),
+            element(m, n, total),
+        )
         return For(turn, size // threads, Block(stmts))

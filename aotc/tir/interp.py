@@ -282,11 +282,8 @@ class _Writer:
                 self.store(stmt, depth)
             case Intrinsic():
                 self.intrinsic(stmt, depth)
-            case Declare(var=var, value=Call(name="arrive", args=(Load() as count, blocks))):
-                place = f"{self.name(count.buffer)}[{self.expr(count.index)}]"
-                self.arrive(depth, self.name(var), place, self.expr(blocks))
             case Declare() | Assign():
-                self.line(depth, f"{self.name(stmt.var)} = {self.expr(stmt.value)}")
+                self.register(stmt, depth)
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
@@ -297,11 +294,17 @@ class _Writer:
             case _:
                 assert_never(stmt)
 
-    def arrive(self, depth: int, last: str, count: str, blocks: str) -> None:
+    def register(self, stmt: Declare | Assign, depth: int) -> None:
         """The first thread of a block counts it after all have met, and begins anew after all have looked."""
-        added, known = f"{count} += {self.thread} == 0", f"{last} = bool({count} == {blocks})"
-        for text in ("yield", added, "yield", known, "yield", f"{count} *= not {last}"):
-            self.line(depth, text)
+        name = self.name(stmt.var)
+        match stmt.value:
+            case Call(name="arrive", args=(Load() as load, blocks)):
+                count = f"{self.name(load.buffer)}[{self.expr(load.index)}]"
+                added, known = f"{count} += {self.thread} == 0", f"{name} = bool({count} == {self.expr(blocks)})"
+                for text in ("yield", added, "yield", known, "yield", f"{count} *= not {name}"):
+                    self.line(depth, text)
+            case value:
+                self.line(depth, f"{name} = {self.expr(value)}")
 
     def nested(self, head: str, stmt: Stmt, depth: int) -> None:
         self.line(depth, f"{head}:")

@@ -150,14 +150,8 @@ class _Checker:
             case While():
                 self.condition(stmt.cond)
                 self.stmt(stmt.body, replace(scope, around=None))
-            case If() if stmt.cond in self.last:
-                self.filled -= {*self.kernel.local}  # which of several blocks it is must not show
-                self.stmt(stmt.then, scope)
             case If():
-                self.condition(stmt.cond)
-                self.stmt(stmt.then, scope.inside(stmt.cond))
-                if stmt.orelse is not None:
-                    self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
+                self.branches(stmt, scope)
             case Store():
                 self.store(stmt, scope)
             case Intrinsic():
@@ -173,6 +167,15 @@ class _Checker:
                 pass
             case _:
                 assert_never(stmt)
+
+    def branches(self, stmt: If, scope: _Scope) -> None:
+        self.condition(stmt.cond)
+        known = () if stmt.cond in self.last else (stmt.cond,)
+        if not known:
+            self.filled -= {*self.kernel.local}  # which of several blocks it is must not show
+        self.stmt(stmt.then, scope.inside(*known))
+        if stmt.orelse is not None:
+            self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
 
     def block(self, block: Block, scope: _Scope) -> None:
         here: set[Var] = set()

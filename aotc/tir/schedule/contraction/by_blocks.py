@@ -319,8 +319,8 @@ def _nest(
     analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, tile: Tile
 ) -> ContractionNest:
     c, block, step, (a, b) = analysis.c, Var("b"), Var("step"), sides
-    split = tile.splits > 1
-    number, part = (Var("number"), Var("part")) if split else (block, const(0))
+    own, place = Var("number"), Var("part")
+    number, part = (own, place) if tile.splits > 1 else (block, const(0))
     outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
     down, across = -(-a.size // tile.height), -(-b.size // tile.width)
     names = digits(outer, number // (down * across))
@@ -361,25 +361,28 @@ def _nest(
     grid = points(outer) * down * across
     parts = Buffer("parts", c.dtype, grid * tile.splits * tile.size, "workspace", 64)
     partial = _Parts(tile, along, thread, parts)
-    done = partial.kept(block) if split else element
-    body = (
-        loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
-        fetched(first),
-        For(step, share, Block((*shares, Sync(), following, product, *others))),
-        _summed(acc, sums, left, right, along, tile, thread, done)
-        if sums.size
-        else _each(acc, left, right, tile, done),
+    done = element if number is block else partial.kept(block)
+    body = Block(
+        (
+            loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
+            fetched(first),
+            For(step, share, Block((*shares, Sync(), following, product, *others))),
+            _summed(acc, sums, left, right, along, tile, thread, done)
+            if sums.size
+            else _each(acc, left, right, tile, done),
+        )
     )
-    counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
-    if split:
-        last = Var("last", BOOL)
-        arrives = Declare(last, call("arrive", Load(counts, number), const(tile.splits, "int32")))
-        rest = If(last, partial.added(number * tile.splits, tile.splits, element))
-        numbers = Declare(number, block // tile.splits), Declare(part, block % tile.splits)
-        body = (*numbers, *body, arrives, rest)
-    stmt = For(block, grid * tile.splits, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
+    workspace: tuple[Buffer, ...] = ()
+    if number is own:
+        counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
+        workspace, last = (parts, counts), Var("last", BOOL)
+        numbers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
+        arrives = Declare(last, call("arrive", Load(counts, own), const(tile.splits, "int32")))
+        rest = If(last, partial.added(own * tile.splits, tile.splits, element))
+        body = Block((*numbers, body, arrives, rest))
+    stmt = For(block, grid * tile.splits, For(thread, tile.threads, body, kind="thread"), kind="block")
     shared = (xs, ws, sums) if sums.size else (xs, ws)
-    return ContractionNest(stmt, (acc, x, w, *operands), (parts, counts) if split else (), shared)
+    return ContractionNest(stmt, (acc, x, w, *operands), workspace, shared)
 
 
 #: The statement for a value at a row and a column, which are counted in its tile.

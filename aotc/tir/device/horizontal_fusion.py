@@ -37,7 +37,7 @@ Behind: TypeAlias = Callable[[Step, Step], "Step | None"]
 _Common: TypeAlias = "tuple[int | None, ...]"
 
 
-def fuse_launches(program: Program, gpu: Gpu, behind: Behind) -> Program:
+def fuse_launches(program: Program, gpu: Gpu, behind: Behind = lambda a, b: None) -> Program:
     """The program with fewer launches; it computes what it did.
 
     behind    makes one step of two, if it can, of which the second waits for the first

@@ -47,7 +47,9 @@ from aotc.tir.plan.program import Step, Storage, View
 from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
 
 #: Statements that one thread does before a launch of its own would have ended: it begins later, and waits for memory.
-_SOONER: Final = 512
+#: In each round it waits, too.
+_SOONER: Final = 256
+_ROUND: Final = 4
 #: Elements of shared memory from whose multiples on arrays lie there.
 _ALIGNED: Final = 4
 
@@ -91,7 +93,8 @@ class VerticalFusion:
         if made is None or grid is None or launch is None or grid.block != launch.block or grid.grid % groups:
             return None
         rounds = grid.grid // groups
-        return _Pair(a, made, level, size, stride, rounds) if rounds * _work(made.kernel, grid) <= _SOONER else None
+        few = rounds * (_work(made.kernel, grid) + _ROUND) <= _SOONER
+        return _Pair(a, made, level, size, stride, rounds) if few else None
 
     def is_right(self, kernel: Kernel) -> bool:
         """Whether a device takes a kernel, and the verifier knows that it is right."""

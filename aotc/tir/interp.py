@@ -283,7 +283,7 @@ class _Writer:
             case Intrinsic():
                 self.intrinsic(stmt, depth)
             case Declare() | Assign():
-                self.register(stmt, depth)
+                self.lines += _declared(self, stmt, "    " * depth)
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
@@ -293,18 +293,6 @@ class _Writer:
                 self.line(depth, f"land(copies, {stmt.groups})")
             case _:
                 assert_never(stmt)
-
-    def register(self, stmt: Declare | Assign, depth: int) -> None:
-        """The first thread of a block counts it after all have met, and begins anew after all have looked."""
-        name = self.name(stmt.var)
-        match stmt.value:
-            case Call(name="arrive", args=(Load() as load, blocks)):
-                count = f"{self.name(load.buffer)}[{self.expr(load.index)}]"
-                added, known = f"{count} += {self.thread} == 0", f"{name} = bool({count} == {self.expr(blocks)})"
-                for text in ("yield", added, "yield", known, "yield", f"{count} *= not {name}"):
-                    self.line(depth, text)
-            case value:
-                self.line(depth, f"{name} = {self.expr(value)}")
 
     def nested(self, head: str, stmt: Stmt, depth: int) -> None:
         self.line(depth, f"{head}:")
@@ -457,6 +445,19 @@ class _Writer:
         several = self.vector is not None and (self.mask or self.varies(expr.index))
         function, mask = ("take", f"{self.mask or None}, ") if several or expr.lanes > 1 else ("load", "")
         return f"{function}({buffer}, {index}, {mask}{expr.buffer.name!r})"
+
+
+def _declared(writer: _Writer, stmt: Declare | Assign, pad: str) -> list[str]:
+    """The lines for a register: the first thread of a block counts it after all have met, and begins anew at last."""
+    name, value = writer.name(stmt.var), stmt.value
+    match value:
+        case Call(name="arrive", args=(Load() as load, blocks)):
+            count = f"{writer.name(load.buffer)}[{writer.expr(load.index)}]"
+            known = f"{name} = bool({count} == {writer.expr(blocks)})"
+            added = f"{count} += {writer.thread} == 0"
+            again = f"{count} *= not {name}"
+            return [pad + text for text in ("yield", added, "yield", known, "yield", again)]
+    return [f"{pad}{name} = {writer.expr(value)}"]
 
 
 def _vectorizable(loop: For) -> bool:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir.expr import Buffer, Const, Load
-from aotc.tir.stmt import LAUNCHED, For, Kernel, Stmt, arrival, stmts_of, walk_stmts
+from aotc.tir.expr import BOOL, Buffer, Const, Expr, Load, Var, call, const
+from aotc.tir.stmt import LAUNCHED, Declare, For, If, Kernel, Stmt, arrival, stmts_of, walk_stmts
 
 #: What one launch may have at most, on every device.
 MOST_BLOCKS: Final = 2**31 - 1
@@ -45,6 +45,13 @@ def counters(kernel: Kernel) -> frozenset[Buffer]:
     found = (arrival(stmt) for stmt in walk_stmts(kernel.body))
     first = (call.args[0] for call in found if call is not None)
     return frozenset(load.buffer for load in first if isinstance(load, Load))
+
+
+def by_last(counts: Buffer, group: Expr, size: int, rest: Stmt) -> tuple[Declare, If]:
+    """What a block does that is the last one of a group of so many."""
+    last = Var("last", BOOL)
+    arrives = call("arrive", Load(counts, group), const(size, "int32"))
+    return Declare(last, arrives), If(last, rest)
 
 
 def uses_device(stmt: Stmt) -> bool:

@@ -29,20 +29,18 @@ from aotc.tir import (
     If,
     Kernel,
     Launch,
-    Load,
     Stmt,
     Var,
     as_expr,
     bounds,
-    call,
-    const,
     launch_of,
     walk,
 )
 from aotc.tir.device.grid import is_sound
 from aotc.tir.device.horizontal_fusion import POINTER, Places, share_of
 from aotc.tir.device.rows import statements
-from aotc.tir.expr import BOOL, INDEX
+from aotc.tir.expr import INDEX
+from aotc.tir.launch import by_last
 from aotc.tir.plan.program import Step, Storage, View
 from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
 
@@ -250,10 +248,8 @@ class _Pair:
         """What a thread does."""
         if self.size == 1:
             return self.level.put([Sync(), last])
-        told = Var("last", BOOL)
-        arrives = Declare(told, call("arrive", Load(counts, group), const(self.size, "int32")))
         numbered = [] if self.stride > 1 else [Declare(group, self.level.number // self.size)]
-        return self.level.put([*numbered, arrives, If(told, last)])
+        return self.level.put([*numbered, *by_last(counts, group, self.size, last)])
 
     def renumbered(self, block: Var, group: Var, body: Stmt) -> Block:
         """A body for blocks in another order, in which those of a group are neighbours."""

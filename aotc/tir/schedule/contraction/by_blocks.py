@@ -24,7 +24,8 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Stmt, Store, Sync, Target, Var, te
-from aotc.tir.expr import BOOL, Binary, Const, all_of, call, const, minimum, substitute, walk
+from aotc.tir.expr import Binary, Const, all_of, const, minimum, substitute, walk
+from aotc.tir.launch import by_last
 from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import (
@@ -329,11 +330,10 @@ def _nest(
     group, one = (const(0), thread) if tile.groups == 1 else (thread // tile.group, thread % tile.group)
     high, wide, summed = tile.elements()
     dtype, depth = tile.of(c.dtype), tile.depth
-    xs = Buffer("xs", dtype, high, "shared", 16)
-    ws = Buffer("ws", dtype, wide, "shared", 16)
+    xs, ws = Buffer("xs", dtype, high, "shared", 16), Buffer("ws", dtype, wide, "shared", 16)
     sums = Buffer("sums", c.dtype, summed, "shared", 16)
-    x = Buffer("x", dtype, tile.height * depth // tile.threads, "stack", 16)
-    w = Buffer("w", dtype, tile.width * depth // tile.threads, "stack", 16)
+    held = (size * depth // tile.threads for size in (tile.height, tile.width))
+    x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
     rows, cols = tile.own(one, along)  # neighbours write next to each other
     pitches = tile.height + tile.gap, tile.width + tile.gap
     left = Side(a, xs, x, tile.high, tile.rows, rows, pitches[0], number // across % down)
@@ -355,34 +355,26 @@ def _nest(
 
     shares = (side.shared(steps) for side in (left, right))
     share = steps.count // tile.splits
-    first = part * share
-    following = If(step < share - 1, fetched(first + step + 1)) if share > 1 else Block(())
+    following = If(step < share - 1, fetched(part * share + step + 1)) if share > 1 else Block(())
     others = [Sync()] if share > 1 else []  # the pieces are brought to one place
     grid = points(outer) * down * across
     parts = Buffer("parts", c.dtype, grid * tile.splits * tile.size, "workspace", 64)
     partial = _Parts(tile, along, thread, parts)
     done = element if number is block else partial.kept(block)
-    body = Block(
-        (
-            loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
-            fetched(first),
-            For(step, share, Block((*shares, Sync(), following, product, *others))),
-            _summed(acc, sums, left, right, along, tile, thread, done)
-            if sums.size
-            else _each(acc, left, right, tile, done),
-        )
-    )
-    workspace: tuple[Buffer, ...] = ()
-    if number is own:
-        counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
-        workspace, last = (parts, counts), Var("last", BOOL)
-        numbers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
-        arrives = Declare(last, call("arrive", Load(counts, own), const(tile.splits, "int32")))
-        rest = If(last, partial.added(own * tile.splits, tile.splits, element))
-        body = Block((*numbers, body, arrives, rest))
-    stmt = For(block, grid * tile.splits, For(thread, tile.threads, body, kind="thread"), kind="block")
+    body: list[Stmt] = [
+        loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
+        fetched(part * share),
+        For(step, share, Block((*shares, Sync(), following, product, *others))),
+        _summed(acc, sums, left, right, along, tile, thread, done),
+    ]
+    counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
+    if tile.splits > 1:
+        rest = partial.added(number * tile.splits, tile.splits, element)
+        registers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
+        body = [*registers, *body, *by_last(counts, number, tile.splits, rest)]
+    stmt = For(block, grid * tile.splits, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
     shared = (xs, ws, sums) if sums.size else (xs, ws)
-    return ContractionNest(stmt, (acc, x, w, *operands), workspace, shared)
+    return ContractionNest(stmt, (acc, x, w, *operands), (parts, counts) if tile.splits > 1 else (), shared)
 
 
 #: The statement for a value at a row and a column, which are counted in its tile.
@@ -400,7 +392,9 @@ def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -
 def _summed(
     acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, element: _Element
 ) -> Stmt:
-    """What becomes of the sums of all groups, in shared memory; neighbouring threads finish neighbours."""
+    """What becomes of the sums of all groups, in shared memory, if any; neighbouring threads finish neighbours."""
+    if not sums.size:
+        return _each(acc, left, right, tile, element)
     parts = _Parts(tile, wide, thread, sums)
     keep = parts.kept(thread // tile.group)
     return Block((_each(acc, left, right, tile, keep), Sync(), parts.added(const(0), tile.groups, element)))

@@ -222,7 +222,7 @@ class _Pair:
             blocks = replace(blocks, body=replace(threads, body=self.renumbered(blocks.var, group, threads.body)))
         read = {x for x, _ in places.values()}
         return Kernel(
-            name=f"{a.name}_{b.name}",
+            name=a.name,
             inputs=(*a.inputs, *alone),
             outputs=(*a.outputs, *b.outputs),
             body=blocks,

@@ -40,6 +40,15 @@ def launch_of(kernel: Kernel) -> Launch | None:
     return Launch(grid, block, sum(b.nbytes for b in kernel.shared))
 
 
+def loops_of(kernel: Kernel) -> tuple[For, For]:
+    """The loops over blocks and threads of a kernel that has them."""
+    (blocks,) = stmts_of(kernel.body)
+    assert isinstance(blocks, For)
+    (threads,) = stmts_of(blocks.body)
+    assert isinstance(threads, For)
+    return blocks, threads
+
+
 def counters(kernel: Kernel) -> frozenset[Buffer]:
     """Scratch that counts blocks as they arrive: every launch finds zeros there, and leaves them."""
     found = (arrival(stmt) for stmt in walk_stmts(kernel.body))

@@ -136,7 +136,8 @@ class _Checker:
         found = counters(self.kernel) if arrivals else frozenset()
         self.filled |= found
         others = {load.buffer for s in stmts if found for load in loads(s) if s not in arrivals}
-        if len(found) < len(arrivals) or found & (others | self.written) or not found <= {*self.kernel.workspace}:
+        alone = len(found) == len(arrivals) and not found & (others | self.written)
+        if not (alone and found <= {*self.kernel.workspace}):
             self.report("what counts blocks is not scratch for that alone")
 
     # statements

@@ -19,9 +19,9 @@ from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Kernel, Stmt, V
 from aotc.tir.device.grid import is_sound
 from aotc.tir.device.parts import elsewhere
 from aotc.tir.expr import maximum
+from aotc.tir.launch import loops_of
 from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.plan.program import Program, Step, Storage
-from aotc.tir.stmt import stmts_of
 
 #: Launches that become one at most, and how far back the first of them may lie.
 _MOST: Final = 8
@@ -136,8 +136,9 @@ def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
     own = Var("own")
     count = Declare(own, maximum(block - first.grid, 0))
     begin = as_expr(0)
-    others = Block((count, share_of(b, own, thread, {x: (y, begin) for x, y in moved.items()})))
-    body = If(block < first.grid, share_of(a, block, thread, {x: (y, begin) for x, y in shared.items()}), others)
+    of_a, of_b = ({x: (y, begin) for x, y in one.items()} for one in (shared, moved))
+    others = Block((count, share_of(b, own, thread, of_b)))
+    body = If(block < first.grid, share_of(a, block, thread, of_a), others)
     over = For(block, grid, For(thread, first.block, body, kind="thread"), kind="block")
     inputs, outputs, workspace = (tuple(moved[x] for x in some) for some in (b.inputs, b.outputs, b.workspace))
     alone = tuple(buffer for buffer in inputs if buffer not in a.inputs)
@@ -161,9 +162,6 @@ def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
 
 def share_of(kernel: Kernel, block: Expr, thread: Var, places: Places) -> Stmt:
     """What a thread of a block does in a kernel, with other buffers."""
-    (blocks,) = stmts_of(kernel.body)
-    assert isinstance(blocks, For)
-    (threads,) = stmts_of(blocks.body)
-    assert isinstance(threads, For)
+    blocks, threads = loops_of(kernel)
     body = substituted(refreshed(threads.body), {blocks.var: block, threads.var: thread})
     return elsewhere(body, places)

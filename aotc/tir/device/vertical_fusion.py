@@ -40,7 +40,7 @@ from aotc.tir.device.grid import is_sound
 from aotc.tir.device.horizontal_fusion import POINTER, Places, share_of
 from aotc.tir.device.rows import statements
 from aotc.tir.expr import INDEX
-from aotc.tir.launch import by_last
+from aotc.tir.launch import by_last, loops_of
 from aotc.tir.plan.program import Step, Storage, View
 from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
 
@@ -88,7 +88,9 @@ class VerticalFusion:
         launch, groups = launch_of(a.kernel), level.count // size
         made = None if launch is None else again(groups, launch.block)
         grid = None if made is None else launch_of(made.kernel)
-        if made is None or grid is None or launch is None or grid.block != launch.block or grid.grid % groups:
+        if made is None or grid is None or launch is None:
+            return None
+        if grid.block != launch.block or grid.grid % groups:
             return None
         rounds = grid.grid // groups
         few = rounds * (_work(made.kernel, grid) + _ROUND) <= _SOONER
@@ -131,10 +133,7 @@ def _holds(a: _Span, b: _Span) -> bool:
 
 def _work(kernel: Kernel, launch: Launch) -> int:
     """What a thread of a launch does, in statements."""
-    (blocks,) = stmts_of(kernel.body)
-    assert isinstance(blocks, For)
-    (threads,) = stmts_of(blocks.body)
-    assert isinstance(threads, For)
+    blocks, threads = loops_of(kernel)
     ranges = {blocks.var: (0.0, launch.grid - 1.0), threads.var: (0.0, launch.block - 1.0)}
     for stmt in walk_stmts(threads.body):
         if isinstance(stmt, Declare) and stmt.var.dtype == INDEX:
@@ -159,10 +158,7 @@ class _Level:
 
     @staticmethod
     def of(kernel: Kernel, launch: Launch) -> _Level | None:
-        (blocks,) = stmts_of(kernel.body)
-        assert isinstance(blocks, For)
-        (threads,) = stmts_of(blocks.body)
-        assert isinstance(threads, For)
+        blocks, threads = loops_of(kernel)
         match stmts_of(threads.body):
             case (*before, arrives, If(cond=cond, then=then)) if (found := arrival(arrives)) is not None:
                 size, index = found.args[1], getattr(found.args[0], "index", None)
@@ -173,17 +169,22 @@ class _Level:
                     return Block((*before, arrives, If(cond, Block((then, *more)))))
 
                 return _Level(blocks, threads, index, launch.grid // int(size.value), put)
-            case stmts:
-                if any(map(arrival, walk_stmts(threads.body))):
-                    return None
-                return _Level(blocks, threads, blocks.var, launch.grid, lambda more: Block((*stmts, *more)))
+            case _ if any(map(arrival, walk_stmts(threads.body))):
+                return None
+
+        def behind(more: Sequence[Stmt]) -> Block:
+            return Block((threads.body, *more))
+
+        return _Level(blocks, threads, blocks.var, launch.grid, behind)
 
     def groupings(self) -> list[tuple[int, int]]:
         """Ways to group the numbers: how many each group has, and how far apart these are, small groups first."""
         found = set(self._digits())
         near = {(size, 1) for size in (1, *found, self.count) if self.count % size == 0}
-        far = {(self.count // n, n) for n in found if self.count % n == 0 and self.number is self.blocks.var}
-        return sorted(near | {one for one in far if one[0] > 1})
+        far = {(self.count // n, n) for n in found if self.count % n == 0}
+        if self.number is not self.blocks.var:
+            far = set()
+        return sorted(near | far)
 
     def _digits(self) -> Iterator[int]:
         for node in nodes(self.threads.body):
@@ -218,8 +219,9 @@ class _Pair:
         threads = replace(level.threads, body=self.body(group, last, counts))
         blocks = replace(level.blocks, body=threads)
         if self.stride > 1:
-            blocks = replace(blocks, var=Var("block"))
-            blocks = replace(blocks, body=replace(threads, body=self.renumbered(blocks.var, group, threads.body)))
+            block = Var("block")
+            body = self.renumbered(block, group, threads.body)
+            blocks = replace(blocks, var=block, body=replace(threads, body=body))
         read = {x for x, _ in places.values()}
         return Kernel(
             name=a.name,
@@ -241,7 +243,8 @@ class _Pair:
         alone = [view for x, view in zip(b.kernel.inputs, b.inputs, strict=True) if places[x][0] is x]
         args = [*a.inputs, *alone, *a.outputs, *b.outputs, *a.workspace, *b.workspace]
         for x in kernel.params[len(args) :]:
-            args.append(View(Storage(name=f"{kernel.name}_{x.name}", dtype=x.dtype, shape=(x.size,))))
+            name = f"{kernel.name}_{x.name}"
+            args.append(View(Storage(name=name, dtype=x.dtype, shape=(x.size,))))
         return Step(kernel, tuple(args), kernel.span, (*a.output_shapes, *b.output_shapes))
 
     def body(self, group: Var, last: Stmt, counts: Buffer) -> Block:
@@ -274,7 +277,8 @@ class _Pair:
         more = list[Buffer]()
         for own in sorted(self.b.kernel.shared, key=lambda x: -x.size):
             size = -(-own.size // _ALIGNED) * _ALIGNED
-            fit = next((x for x, at in room.items() if x.dtype == own.dtype and at + size <= x.size), None)
+            fitting = (x for x, at in room.items() if at + size <= x.size)
+            fit = next((x for x in fitting if x.dtype == own.dtype), None)
             if fit is None:
                 more.append(own)
             else:

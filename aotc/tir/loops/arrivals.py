@@ -92,13 +92,15 @@ class _Blocks:
                 return None
         if form.terms or form.const != -first:
             return None
+        other = Var(own.name)
         a = _Blocks(self.block, first, self.thread).parted(branch.then, group)
-        b = _Blocks(own, self.count - first, self.thread).parted(Block(others), other := Var(own.name))
+        b = _Blocks(own, self.count - first, self.thread).parted(Block(others), other)
         if a is None or b is None:
             return None
         before = If(branch.cond, a.before, Block((declare, b.before)))
         numbered = Declare(other, maximum(group - a.groups, 0))
-        return _Parted(before, a.groups + b.groups, If(group < a.groups, a.body, Block((numbered, b.body))))
+        body = If(group < a.groups, a.body, Block((numbered, b.body)))
+        return _Parted(before, a.groups + b.groups, body)
 
     def arrived(self, before: Sequence[Stmt], call: Call, last: Stmt, group: Var) -> _Parted | None:
         """Groups of neighbours, the last of which goes on."""
@@ -119,10 +121,11 @@ class _Blocks:
                     continue
             kept.append(stmt)
         index = substitute(index, known)
-        if not (self.count == size and isinstance(index, Const)) and self.digit(index, size) != "floordiv":
+        whole = self.count == size and isinstance(index, Const)
+        if not whole and self.digit(index, size) != "floordiv":
             return None
         told = {var for var, value in own.items() if value is group}
-        used = {n for n in nodes(last) if isinstance(n, Var)} | {v for v in changed(last) if isinstance(v, Var)}
+        used = {n for n in (*nodes(last), *changed(last)) if isinstance(n, Var)}
         declared = {s.var for s in walk_stmts(last) if isinstance(s, (Declare, For))}
         if not used <= declared | told | {self.thread}:
             return None

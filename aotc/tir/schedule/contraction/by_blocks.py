@@ -297,7 +297,8 @@ def by_blocks(
     fit = [tile for tile in tiles or _TILES if sum(tile.elements()) * c.dtype.itemsize <= gpu.shared_bytes]
     if not fit:
         return None
-    tile = min((way for tile in fit for way in tile.split(*sizes)), key=lambda one: one.cost(*sizes))
+    ways = (way for tile in fit for way in tile.split(*sizes))
+    tile = min(ways, key=lambda one: one.cost(*sizes))
     return _nest(analysis, sides, places, store, tile)
 
 
@@ -397,7 +398,8 @@ def _summed(
         return _each(acc, left, right, tile, element)
     parts = _Parts(tile, wide, thread, sums)
     keep = parts.kept(thread // tile.group)
-    return Block((_each(acc, left, right, tile, keep), Sync(), parts.added(const(0), tile.groups, element)))
+    rest = parts.added(const(0), tile.groups, element)
+    return Block((_each(acc, left, right, tile, keep), Sync(), rest))
 
 
 @frozen(eq=False)

@@ -48,6 +48,8 @@ from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
 #: In each round it waits, too.
 _SOONER: Final = 256
 _ROUND: Final = 4
+#: How many times fewer statements it may take with fewer threads in all, of which each finds out less for itself.
+_FEWER: Final = 4
 #: Elements of shared memory from whose multiples on arrays lie there.
 _ALIGNED: Final = 4
 
@@ -74,7 +76,9 @@ class VerticalFusion:
             return None
         key = a.kernel, b.kernel, tuple(_place(a, view) for view in b.inputs)
         if key not in self.known:
-            pairs = (self.pair(a, level, again, *way) for way in level.groupings())
+            least = _all(b.kernel) // (launch.block * _SOONER * _FEWER)
+            ways = (way for way in level.groupings() if level.count // way[0] >= least)
+            pairs = (self.pair(a, level, again, *way) for way in ways)
             right = (one for one in pairs if one is not None and self.is_right(one.kernel()))
             found = next(right, None)
             self.known[key] = None if found is None else (found.size, found.stride, found.kernel())
@@ -129,6 +133,12 @@ def _meet(a: _Span, b: _Span) -> bool:
 
 def _holds(a: _Span, b: _Span) -> bool:
     return a[0] is b[0] and a[1] <= b[1] and b[2] <= a[2]
+
+
+def _all(kernel: Kernel) -> int:
+    """What all threads of a kernel do, in statements."""
+    launch = launch_of(kernel)
+    return 0 if launch is None else launch.grid * launch.block * _work(kernel, launch)
 
 
 def _work(kernel: Kernel, launch: Launch) -> int:

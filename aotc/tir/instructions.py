@@ -162,6 +162,21 @@ template <int groups> $inline void aotc_wait() {
 }
 #endif
 """
+_ARRIVE: Final = """\
+#if !defined(AOTC_EMULATED)
+/* Whether this block is the last of some: it sees what all of them have written. */
+$inline bool aotc_arrive(int32_t &count, int32_t blocks) {
+  __threadfence();
+  __syncthreads();
+  bool last = false;
+  if (threadIdx.x == 0)
+    last = atomicInc((unsigned *)&count, (unsigned)blocks - 1) == (unsigned)blocks - 1;
+  last = __syncthreads_or(last) != 0;
+  __threadfence();
+  return last;
+}
+#endif
+"""
 
 
 def _chosen(cond: Any, a: Any, b: Any) -> Any:
@@ -248,6 +263,13 @@ _TABLE: Final = (
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
     _said("wait", "aotc_wait<{0}>()", _WAIT),
+    Instruction(
+        name="arrive",
+        takes=("int32", "int32"),
+        gives="bool",
+        meaning=_program,
+        texts=(Text(call="aotc_arrive({0}, {1})", dialects=("cuda",), function=_ARRIVE),),
+    ),
     _shuffle("shuffle_xor", "__shfl_xor_sync", np.bitwise_xor),
     _shuffle("shuffle_down", "__shfl_down_sync", np.add),
     *_matrices(DType("float16"), "f16"),

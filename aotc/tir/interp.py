@@ -27,6 +27,7 @@ from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr,
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
 from aotc.tir.instructions import WARP
+from aotc.tir.launch import counters
 from aotc.tir.loops.dependence import extent_of, outer_assigns, read, straight_line, written
 from aotc.tir.numerics import NAMESPACE, wrapped
 from aotc.tir.stmt import (
@@ -44,6 +45,7 @@ from aotc.tir.stmt import (
     Sync,
     Wait,
     While,
+    is_barrier,
     nodes,
     walk_stmts,
     warp_call,
@@ -99,6 +101,8 @@ class CompiledKernel:
         else:
             outputs = [a.copy() for a in _checked(kernel, "output", kernel.outputs, output_init)]
         common = {b: _poison(b) for b in kernel.workspace if b not in kernel.private}
+        counts = counters(kernel)
+        common |= {b: np.zeros(b.size, b.dtype.numpy) for b in counts}
         for array in arguments:
             array.flags.writeable = False
         order: Callable[[Any], Iterable[Any]] = reversed if backwards else iter
@@ -108,6 +112,8 @@ class CompiledKernel:
             runs.append(self.function(*arguments, *outputs, *scratch, part, participants, order, self._take_turns))
         with np.errstate(all="ignore"):
             self._take_turns(order(runs))
+        if any(common[b].any() for b in counts):
+            raise self._apart("blocks arrive that are not counted to the last")
         return outputs
 
     def _take_turns(self, threads: Iterable[Iterator[None]]) -> None:
@@ -277,7 +283,7 @@ class _Writer:
             case Intrinsic():
                 self.intrinsic(stmt, depth)
             case Declare() | Assign():
-                self.line(depth, f"{self.name(stmt.var)} = {self.expr(stmt.value)}")
+                self.lines += _declared(self, stmt, "    " * depth)
             case Block():
                 for inner in stmt.stmts:
                     self.stmt(inner, depth)
@@ -313,7 +319,7 @@ class _Writer:
     def launched(self, loop: For, depth: int) -> None:
         """Blocks or threads; each finds memory of its own as nobody has set it."""
         var, span = self.name(loop.var), f"order(range({self.expr(loop.end)}))"
-        meets = loop.kind == "thread" and any(isinstance(s, Sync) or warp_call(s) for s in walk_stmts(loop.body))
+        meets = loop.kind == "thread" and any(is_barrier(s) or warp_call(s) for s in walk_stmts(loop.body))
         self.thread = var if meets else ""
         self.line(depth, f"def thread({var}):" if meets else f"for {var} in {span}:")
         self.line(depth + 1, "copies = [[]]")
@@ -439,6 +445,19 @@ class _Writer:
         several = self.vector is not None and (self.mask or self.varies(expr.index))
         function, mask = ("take", f"{self.mask or None}, ") if several or expr.lanes > 1 else ("load", "")
         return f"{function}({buffer}, {index}, {mask}{expr.buffer.name!r})"
+
+
+def _declared(writer: _Writer, stmt: Declare | Assign, pad: str) -> list[str]:
+    """The lines for a register: the first thread of a block counts it after all have met, and begins anew at last."""
+    name, value = writer.name(stmt.var), stmt.value
+    match value:
+        case Call(name="arrive", args=(Load() as load, blocks)):
+            count = f"{writer.name(load.buffer)}[{writer.expr(load.index)}]"
+            known = f"{name} = bool({count} == {writer.expr(blocks)})"
+            added = f"{count} += {writer.thread} == 0"
+            again = f"{count} *= not {name}"
+            return [pad + text for text in ("yield", added, "yield", known, "yield", again)]
+    return [f"{pad}{name} = {writer.expr(value)}"]
 
 
 def _vectorizable(loop: For) -> bool:

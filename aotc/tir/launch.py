@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import LAUNCHED, Const, For, Kernel, Stmt, stmts_of, walk_stmts
+from aotc.tir.expr import BOOL, Buffer, Const, Expr, Load, Var, call, const
+from aotc.tir.stmt import LAUNCHED, Declare, For, If, Kernel, Stmt, arrival, stmts_of, walk_stmts
 
 #: What one launch may have at most, on every device.
 MOST_BLOCKS: Final = 2**31 - 1
@@ -37,6 +38,29 @@ def launch_of(kernel: Kernel) -> Launch | None:
     if not fits or kernel.team or uses_device(threads):
         return None
     return Launch(grid, block, sum(b.nbytes for b in kernel.shared))
+
+
+def loops_of(kernel: Kernel) -> tuple[For, For]:
+    """The loops over blocks and threads of a kernel that has them."""
+    (blocks,) = stmts_of(kernel.body)
+    assert isinstance(blocks, For)
+    (threads,) = stmts_of(blocks.body)
+    assert isinstance(threads, For)
+    return blocks, threads
+
+
+def counters(kernel: Kernel) -> frozenset[Buffer]:
+    """Scratch that counts blocks as they arrive: every launch finds zeros there, and leaves them."""
+    found = (arrival(stmt) for stmt in walk_stmts(kernel.body))
+    first = (call.args[0] for call in found if call is not None)
+    return frozenset(load.buffer for load in first if isinstance(load, Load))
+
+
+def by_last(counts: Buffer, group: Expr, size: int, rest: Stmt) -> tuple[Declare, If]:
+    """What a block does that is the last one of a group of so many."""
+    last = Var("last", BOOL)
+    arrives = call("arrive", Load(counts, group), const(size, "int32"))
+    return Declare(last, arrives), If(last, rest)
 
 
 def uses_device(stmt: Stmt) -> bool:

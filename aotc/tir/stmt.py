@@ -285,6 +285,21 @@ def warp_call(stmt: Stmt) -> Call | None:
     return value if isinstance(value, Call) and INSTRUCTIONS[value.name].warp else None
 
 
+def arrival(stmt: Stmt) -> Call | None:
+    """The call by which a block is counted, if a statement is of this kind: a barrier for its threads.
+
+    `let last: bool = arrive(count[g], 8:int32)` is true for the last of 8 blocks, which sees all that the others have
+    written before.  It is 0 again then.
+    """
+    value = stmt.value if isinstance(stmt, Declare) else None
+    return value if isinstance(value, Call) and value.name == "arrive" else None
+
+
+def is_barrier(stmt: Stmt) -> bool:
+    """Whether the threads of a block wait for each other in a statement."""
+    return isinstance(stmt, Sync) or arrival(stmt) is not None
+
+
 def changed(stmt: Stmt) -> set[Var | Buffer]:
     """The registers, variables of loops and buffers that a statement gives other values."""
     found = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic, Declare, Assign, For)))

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, replace
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
-from aotc.tir.launch import launch_of, uses_device
+from aotc.tir.launch import counters, launch_of, uses_device
+from aotc.tir.loops.arrivals import in_groups
 from aotc.tir.loops.copies import why_not_landed
-from aotc.tir.loops.dependence import assigned, inside, read, why_not, written
+from aotc.tir.loops.dependence import assigned, inside, loads, read, why_not, written
 from aotc.tir.loops.launched import why_not_at_once
 from aotc.tir.loops.reached import Around, reached
 from aotc.tir.loops.vector_access import is_vector_access
@@ -38,6 +39,7 @@ from aotc.tir.stmt import (
     Sync,
     Wait,
     While,
+    arrival,
     stmt_exprs,
     walk_stmts,
     warp_call,
@@ -56,7 +58,8 @@ def verify(kernel: Kernel) -> None:
     scratch = frozenset((*kernel.workspace, *kernel.local))
     checker = _Checker(kernel, assigned(body), written(body), scratch - read(body))
     checker.buffers()
-    device = kernel.shared or uses_device(body) or any(map(warp_call, walk_stmts(body)))
+    checker.counts()
+    device = kernel.shared or uses_device(body) or any(warp_call(s) or arrival(s) for s in walk_stmts(body))
     if device and launch_of(kernel) is None:
         checker.report("blocks and threads are not two loops around all statements, from 0 to literals")
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
@@ -97,6 +100,7 @@ class _Checker:
     changing   registers that are assigned to
     unread     scratch that nothing reads
     written    buffers that anything writes; `filled` are those that something before the present place writes
+    last       registers that tell whether a block is the last one to arrive
     """
 
     kernel: Kernel
@@ -104,6 +108,7 @@ class _Checker:
     written: set[Buffer]
     unread: frozenset[Buffer]
     filled: set[Buffer] = field(default_factory=set)
+    last: set[Expr] = field(default_factory=set)
     problems: list[Diagnostic] = field(default_factory=list)
 
     def report(self, message: str) -> None:
@@ -124,11 +129,22 @@ class _Checker:
             if not (0 <= output < len(kernel.outputs) and 0 <= source < len(kernel.inputs)):
                 self.report(f"no output {output} or input {source} to share memory")
 
+    def counts(self) -> None:
+        """What counts blocks is zero at first, and nothing else."""
+        stmts = list(walk_stmts(self.kernel.body))
+        arrivals = {s for s in stmts if arrival(s) is not None}
+        found = counters(self.kernel) if arrivals else frozenset()
+        self.filled |= found
+        others = {load.buffer for s in stmts if found for load in loads(s) if s not in arrivals}
+        alone = len(found) == len(arrivals) and not found & (others | self.written)
+        if not (alone and found <= {*self.kernel.workspace}):
+            self.report("what counts blocks is not scratch for that alone")
+
     # statements
 
     def stmt(self, stmt: Stmt, scope: _Scope) -> None:
         for expr in stmt_exprs(stmt):
-            self.expr(expr, scope, warp_call(stmt))
+            self.expr(expr, scope, warp_call(stmt) or arrival(stmt))
         match stmt:
             case For():
                 self.loop(stmt, scope)
@@ -136,10 +152,7 @@ class _Checker:
                 self.condition(stmt.cond)
                 self.stmt(stmt.body, replace(scope, around=None))
             case If():
-                self.condition(stmt.cond)
-                self.stmt(stmt.then, scope.inside(stmt.cond))
-                if stmt.orelse is not None:
-                    self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
+                self.branches(stmt, scope)
             case Store():
                 self.store(stmt, scope)
             case Intrinsic():
@@ -150,10 +163,20 @@ class _Checker:
                 self.block(stmt, scope)
             case Declare():
                 self.typed(stmt.var, stmt.value)
+                self.last |= {stmt.var} if arrival(stmt) is not None else set()
             case Sync() | Wait():
                 pass
             case _:
                 assert_never(stmt)
+
+    def branches(self, stmt: If, scope: _Scope) -> None:
+        self.condition(stmt.cond)
+        known = () if stmt.cond in self.last else (stmt.cond,)
+        if not known:
+            self.filled -= {*self.kernel.local}  # which of several blocks it is must not show
+        self.stmt(stmt.then, scope.inside(*known))
+        if stmt.orelse is not None:
+            self.stmt(stmt.orelse, scope.inside(unary("not", stmt.cond)))
 
     def block(self, block: Block, scope: _Scope) -> None:
         here: set[Var] = set()
@@ -181,7 +204,11 @@ class _Checker:
             self.report(f"loop variable {loop.var.name} is in use already")
         own = {"block": self.kernel.local, "thread": self.kernel.stack}.get(loop.kind, ())
         proven = why_not_at_once if loop.kind in LAUNCHED else why_not
-        if (problem := proven(loop, scope.ranges, scope.visible, {*own, *self.unread})) is not None:
+        stages = in_groups(loop) if loop.kind == "block" else [loop]
+        if stages is None:
+            self.report("blocks arrive in another form than that of aotc.tir.loops.arrivals")
+        found = (proven(one, scope.ranges, scope.visible, {*own, *self.unread}) for one in stages or ())
+        if (problem := next(filter(None, found), None)) is not None:
             self.report(f"loop over {loop.var.name} is not {loop.kind}: {problem}")
         if isinstance(loop.begin, Const) and isinstance(loop.end, Const) and loop.begin.value >= loop.end.value:
             return  # never runs
@@ -260,7 +287,7 @@ class _Checker:
                 self.report(message)
             if isinstance(node, Var) and node not in here.visible:
                 self.report(f"{node.name} is used, but not declared")
-            if isinstance(node, Call) and INSTRUCTIONS[node.name].warp and node is not whole:
+            if isinstance(node, Call) and _is_statement(node) and node is not whole:
                 self.report(f"{node.name} is only a part of a statement")
             if isinstance(node, Load):
                 self.access(node.buffer, *node.span, here)
@@ -299,6 +326,10 @@ def _bounds_of_share(value: Expr, ranges: dict[Var, Interval]) -> Interval:
         low, high = bounds(value.a, ranges)
         return min(low, 0), max(high, 0)
     return bounds(value, ranges)
+
+
+def _is_statement(call: Call) -> bool:
+    return INSTRUCTIONS[call.name].warp or call.name == "arrive"
 
 
 def _type_problems(node: Expr) -> Iterator[str]:

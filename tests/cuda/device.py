@@ -16,6 +16,7 @@ from aotc_codegen.cuda.source import device_source, print_device_kernels
 from aotc.tir import launch_of
 from aotc.tir.device.launches import on_device
 from aotc.tir.expr import Buffer
+from aotc.tir.launch import counters
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import finished
@@ -60,7 +61,8 @@ def _run(
     for kernel in (job, *launches):
         for buffer in kernel.params:
             if buffer not in memory:
-                memory[buffer] = np.full(buffer.nbytes, 0x5A, np.uint8).view(buffer.dtype.numpy)
+                filling = 0 if buffer in counters(kernel) else 0x5A
+                memory[buffer] = np.full(buffer.nbytes, filling, np.uint8).view(buffer.dtype.numpy)
     for kernel in launches:
         sizes = launch_of(kernel)
         assert sizes is not None

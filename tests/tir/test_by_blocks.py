@@ -123,7 +123,7 @@ def test_large_tiles_where_they_fill_the_processors() -> None:
     [
         (conv(ic=64, oc=64, size=(56, 56), padding=1, block=32), 98),
         (conv(ic=256, oc=256, size=(14, 14), padding=1, block=32), 13 * 8),
-        (conv(ic=512, oc=512, size=(7, 7), padding=1, block=32), 4 * 16),
+        (conv(ic=512, oc=512, size=(7, 7), padding=1, block=32), 16 * 6),
         (matmul(m=128, k=384, n=384), 8 * 12),
     ],
 )

@@ -10,7 +10,7 @@ conv2d (x, v, b)        # 100 blocks of 64 threads
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
@@ -18,9 +18,9 @@ from aotc.ir import merge_spans
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Kernel, Stmt, Var, as_expr, launch_of, maximum
 from aotc.tir.device.grid import is_sound
 from aotc.tir.device.parts import elsewhere
+from aotc.tir.launch import loops_of
 from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.plan.program import Program, Step, Storage
-from aotc.tir.stmt import stmts_of
 
 #: Launches that become one at most, and how far back the first of them may lie.
 _MOST: Final = 8
@@ -28,13 +28,20 @@ _NEAR: Final = 32
 #: Bytes of an argument.
 POINTER: Final = 8
 
+#: Where buffers of a kernel are in another one, from which element on.
+Places: TypeAlias = "dict[Buffer, tuple[Buffer, Expr]]"
+#: Of two steps, the second of which waits for the first, one; None where that is not known to be right, or to pay.
+Behind: TypeAlias = Callable[[Step, Step], "Step | None"]
 #: For each input of a kernel the number of the other one's input that it is, too.
 _Common: TypeAlias = "tuple[int | None, ...]"
 
 
-def fuse_launches(program: Program, gpu: Gpu) -> Program:
-    """The program with fewer launches; it computes what it did."""
-    schedule = _Schedule(gpu)
+def fuse_launches(program: Program, gpu: Gpu, behind: Behind = lambda a, b: None) -> Program:
+    """The program with fewer launches; it computes what it did.
+
+    behind    makes one step of two, if it can, of which the second waits for the first
+    """
+    schedule = _Schedule(gpu, behind)
     for step in program.steps:
         schedule.add(step)
     return replace(program, steps=tuple(schedule.steps))
@@ -50,6 +57,7 @@ class _Schedule:
     """
 
     gpu: Gpu
+    behind: Behind
     steps: list[Step] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     uses: dict[Storage, list[tuple[int, int, int, bool]]] = field(default_factory=dict)
@@ -62,17 +70,20 @@ class _Schedule:
             for k, (buffer, view) in enumerate(zip(step.kernel.params, step.args, strict=True))
         ]
         first = 1 + max((at for one in touched for at in self._before(*one)), default=-1)
-        for at in range(len(self.steps) - 1, max(first, len(self.steps) - _NEAR) - 1, -1):
-            made = self._joined(self.steps[at], step) if self.sizes[at] < _MOST else None
-            if made is not None:
-                self.steps[at], self.sizes[at] = made, self.sizes[at] + 1
-                break
-        else:
-            at = len(self.steps)
-            self.steps.append(step)
-            self.sizes.append(1)
+        at, made = self._fused(step, first)
+        self.steps[at:] = [made, *self.steps[at + 1 :]]
+        self.sizes[at:] = [sum(self.sizes[at : at + 1]) + 1, *self.sizes[at + 1 :]]
         for storage, begin, end, writes in touched:
             self.uses.setdefault(storage, []).append((begin, end, at, writes))
+
+    def _fused(self, step: Step, first: int) -> tuple[int, Step]:
+        """Where a step is done, no sooner than the first one, and what does it there; by itself at the end."""
+        if first and (made := self.behind(self.steps[first - 1], step)) is not None:
+            return first - 1, made
+        for at in range(len(self.steps) - 1, max(first, len(self.steps) - _NEAR) - 1, -1):
+            if self.sizes[at] < _MOST and (made := self._joined(self.steps[at], step)) is not None:
+                return at, made
+        return len(self.steps), step
 
     def _before(self, storage: Storage, begin: int, end: int, writes: bool) -> Iterator[int]:
         """The steps that must be over before such a use."""
@@ -123,8 +134,10 @@ def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
             shared[like] = moved[buffer] = replace(like, size=size, align=max(like.align, buffer.align))
     own = Var("own")
     count = Declare(own, maximum(block - first.grid, 0))
-    others = Block((count, _at(b, own, thread, moved)))
-    body = If(block < first.grid, _at(a, block, thread, shared), others)
+    begin = as_expr(0)
+    of_a, of_b = ({x: (y, begin) for x, y in one.items()} for one in (shared, moved))
+    others = Block((count, share_of(b, own, thread, of_b)))
+    body = If(block < first.grid, share_of(a, block, thread, of_a), others)
     over = For(block, grid, For(thread, first.block, body, kind="thread"), kind="block")
     inputs, outputs, workspace = (tuple(moved[x] for x in some) for some in (b.inputs, b.outputs, b.workspace))
     alone = tuple(buffer for buffer in inputs if buffer not in a.inputs)
@@ -146,11 +159,8 @@ def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
     )
 
 
-def _at(kernel: Kernel, block: Expr, thread: Var, buffers: dict[Buffer, Buffer]) -> Stmt:
+def share_of(kernel: Kernel, block: Expr, thread: Var, places: Places) -> Stmt:
     """What a thread of a block does in a kernel, with other buffers."""
-    (blocks,) = stmts_of(kernel.body)
-    assert isinstance(blocks, For)
-    (threads,) = stmts_of(blocks.body)
-    assert isinstance(threads, For)
+    blocks, threads = loops_of(kernel)
     body = substituted(refreshed(threads.body), {blocks.var: block, threads.var: thread})
-    return elsewhere(body, {old: (new, as_expr(0)) for old, new in buffers.items()})
+    return elsewhere(body, places)

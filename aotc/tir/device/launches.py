@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from aotc.tir import Block, Buffer, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Target, Var, all_of, launch_of
@@ -18,6 +19,7 @@ from aotc.tir.device.grid import Nest, Share, alone, is_sound, nests, shared_out
 from aotc.tir.device.horizontal_fusion import POINTER, fuse_launches
 from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
 from aotc.tir.device.rows import joined, rows_of
+from aotc.tir.device.vertical_fusion import VerticalFusion
 from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
@@ -30,10 +32,26 @@ _TOGETHER: Final = 32
 def launched(program: Program, target: Target) -> Program:
     """The program with launches in place of its calls; results on their way from one to the next are temporaries."""
     program = with_alignment(program)
-    made = {kernel: on_device(kernel, target) for kernel in program.kernels}
-    steps = [launch for step in program.steps for launch in _launches(step, made[step.kernel])]
-    program = replace(program, steps=tuple(steps))
-    return program if target.gpu is None else fuse_launches(program, target.gpu)
+    gpu, sources = target.gpu, dict[Step, Step | None]()
+    if gpu is None:
+        return program
+    mapped, fusion = cache(on_device), VerticalFusion(gpu)
+    for step in program.steps:
+        found = _launches(step, mapped(step.kernel, target))
+        sources |= dict.fromkeys(found, step if len(found) == 1 else None)
+
+    def behind(a: Step, b: Step) -> Step | None:
+        source = sources[b]
+
+        def again(groups: int, threads: int) -> Step | None:
+            assert source is not None
+            few = replace(gpu, threads=threads, processors=groups, resident=4 * threads)
+            found = _launches(source, mapped(source.kernel, replace(target, gpu=few)))
+            return found[0] if len(found) == 1 else None
+
+        return None if source is None else fusion.fused(a, b, again)
+
+    return fuse_launches(replace(program, steps=tuple(sources)), gpu, behind)
 
 
 def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:

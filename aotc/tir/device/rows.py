@@ -148,6 +148,11 @@ def _cost(stmt: Stmt, threads: int, ranges: Ranges) -> int:
     return 1
 
 
+def statements(stmt: Stmt, ranges: Ranges) -> int:
+    """Statements that a thread runs, in whose loops nothing is for others."""
+    return _cost(stmt, 1, ranges)
+
+
 def _has_rows(nest: Nest, threads: int) -> bool:
     """Whether iterations of a loop that threads share are for several of them each, as there are too few."""
     few = len(nest.loops) == 1 and nest.size * _GROUP <= threads * _ROUNDS and nest.size < threads

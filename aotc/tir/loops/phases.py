@@ -26,6 +26,7 @@ from aotc.tir.stmt import (
     Stmt,
     Sync,
     While,
+    is_barrier,
     map_exprs,
     stmt_children,
     stmt_exprs,
@@ -42,7 +43,7 @@ _Env = Mapping[Var, Expr]
 
 def meets(stmt: Stmt) -> bool:
     """Whether there is a barrier in a statement."""
-    return any(isinstance(s, Sync) for s in walk_stmts(stmt))
+    return any(map(is_barrier, walk_stmts(stmt)))
 
 
 @dataclass(slots=True)
@@ -91,7 +92,7 @@ class Phases:
             return
         self.present += (self.kept(Declare(Var("read", e.dtype, e.lanes), e), env) for e in stmt_exprs(stmt))
         match stmt:
-            case Sync():
+            case Sync() | Declare():
                 self.end()
             case Block():
                 known = env
@@ -146,7 +147,7 @@ def _always(stmt: Stmt) -> bool:
         case For():
             return extent_of(stmt) > 0 and _always(stmt.body)
         case _:
-            return isinstance(stmt, Sync) or any(map(_always, stmts_of(stmt) if isinstance(stmt, Block) else ()))
+            return is_barrier(stmt) or any(map(_always, stmts_of(stmt) if isinstance(stmt, Block) else ()))
 
 
 def _is_divided(loop: For, *, warp: bool) -> bool:
@@ -177,7 +178,7 @@ class _Spread:
         differs = any(map(self.differs, stmt_exprs(stmt)))
         if isinstance(stmt, (For, Declare, Assign)) and (under or differs):
             self.own.add(stmt.var)
-        met = warp_call(stmt) is not None if self.warp else isinstance(stmt, Sync)
+        met = warp_call(stmt) is not None if self.warp else is_barrier(stmt)
         under = under or (differs and isinstance(stmt, (For, While, If)))
         found = [self.over(s, under=under) for s in stmt_children(stmt)]
         return any(found) or (under and met)

@@ -15,6 +15,7 @@ from functools import cache
 from types import MappingProxyType
 
 from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
+from aotc.tir.launch import counters
 from aotc.tir.plan.arena import Block, place
 from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage
 
@@ -28,13 +29,16 @@ class Life:
 
 
 def lifetimes(program: Program) -> dict[Storage, Life]:
-    """When each temporary lives, in steps."""
+    """When each temporary lives, in steps; what counts blocks does all the time: it is zero between runs, too."""
     lives: dict[Storage, Life] = {}
+    counts: set[Storage] = set()
     for k, step in enumerate(program.steps):
         for view in step.args:
             if view.storage.kind == "temp":
                 lives.setdefault(view.storage, Life(k, k)).last = k
-    return lives
+        kept = counters(step.kernel)
+        counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in kept}
+    return {s: Life(0, len(program.steps) - 1) if s in counts else life for s, life in lives.items()}
 
 
 def _inplace_pairs(step: Step, k: int, lives: dict[Storage, Life]) -> list[tuple[int, int]]:

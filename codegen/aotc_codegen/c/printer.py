@@ -100,7 +100,7 @@ def _scope(kernel: tir.Kernel, dialect: Dialect) -> Scope:
 def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
     dialect, rows = scope.dialect, []
     inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
-    meets = any(isinstance(s, tir.Sync) for s in tir.walk_stmts(kernel.body))
+    meets = any(map(tir.is_barrier, tir.walk_stmts(kernel.body)))
     for buffer in kernel.params:
         read_only = buffer in inputs and buffer not in outputs
         # what other threads write until a barrier must be read anew after it

@@ -197,6 +197,18 @@ inline Type __shfl_down_sync(unsigned mask, Type value, unsigned by) {
   return aotc_emulator::shuffle(mask, value, threadIdx.x % 32 + by);
 }
 
+/* Whether this block is the last of some to arrive, which begin anew then. */
+static inline bool aotc_arrive(int32_t &count, int32_t blocks) {
+  static thread_local bool last;
+  aotc_emulator::barrier();
+  if (threadIdx.x == 0) {
+    last = __atomic_add_fetch(&count, 1, __ATOMIC_ACQ_REL) == blocks;
+    if (last) count = 0;
+  }
+  aotc_emulator::barrier();
+  return last;
+}
+
 /* --- what the text calls instead of instructions that C++ has no name for */
 
 /* Some elements at once, from a multiple of their bytes to another one. */

@@ -293,6 +293,12 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
   return put(stream, [=] { return memcpy(target, source, bytes), SUCCESS; });
 }
 
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes,
+                         CUstream stream) {
+  void *const target = reinterpret_cast<void *>(uintptr_t(to));
+  return put(stream, [=] { return memset(target, value, bytes), SUCCESS; });
+}
+
 CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
   const CUresult asked = cuMemcpyAsync(to, from, bytes, nullptr);
   return int(asked) == SUCCESS ? cuCtxSynchronize() : asked;

@@ -87,6 +87,7 @@ enum {
   F(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                    \
   F(cuMemFree_v2, (CUdeviceptr))                                               \
   F(cuMemcpyAsync, (CUdeviceptr, CUdeviceptr, size_t, CUstream))               \
+  F(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))           \
   F(cuPointerGetAttribute, (void *, CUpointer_attribute, CUdeviceptr))         \
   F(cuStreamCreate, (CUstream *, unsigned int))                                \
   F(cuStreamDestroy_v2, (CUstream))                                            \

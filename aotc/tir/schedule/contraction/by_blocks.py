@@ -12,7 +12,8 @@ the blocks.  Neighbouring threads load neighbouring elements, into registers whi
 operand ends, and outside the data, zeros are shared; so every thread takes every step.
 
 Where there are few tiles, they are smaller, and groups of threads have the same tile: each multiplies its own share of
-a piece, and their sums are added in the order of the groups.
+a piece, and their sums are added in the order of the groups.  Where even so few blocks would be busy, several have one
+tile, each a part of the reduction; the last one to arrive adds their sums, which lie in memory, in their order.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Final
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Stmt, Store, Sync, Target, Var, te
 from aotc.tir.expr import Binary, Const, all_of, const, minimum, substitute, walk
+from aotc.tir.launch import by_last
 from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import (
@@ -48,7 +50,10 @@ _SECTOR: Final = 8
 _RATE: Final = 128
 #: Cycles from one barrier to the next at least: what is loaded from memory comes that late.
 _LATENCY: Final = 700
-
+#: Cycles until a block knows that it is the last one, and has what others have written.
+_ARRIVAL: Final = 3 * _LATENCY
+#: Blocks of one tile at most.
+_SPLITS: Final = 8
 
 #: Of a group of a thread's rows or columns, and the number of one in it.
 Place = Callable[[Expr, Expr], Expr]
@@ -56,7 +61,10 @@ Place = Callable[[Expr, Expr], Expr]
 
 @frozen
 class Tile:
-    """Threads of a group, rows by columns; accumulators of each thread; groups; how deep the pieces of a step are."""
+    """Threads of a group, rows by columns; accumulators of each thread; groups; how deep the pieces of a step are.
+
+    splits   blocks of one tile
+    """
 
     rows: int
     columns: int
@@ -66,6 +74,7 @@ class Tile:
     depth: int = 16
     quad: int = _QUAD
     gap: int = _GAP
+    splits: int = 1
 
     @property
     def group(self) -> int:
@@ -87,10 +96,25 @@ class Tile:
         """Columns of the product."""
         return self.columns * self.wide
 
+    @property
+    def size(self) -> int:
+        """Elements of the product."""
+        return self.height * self.width
+
+    def split(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> list[Tile]:
+        """The ways to have it: by one block each, or, where that leaves processors idle, by several."""
+        blocks, count = self.blocks(rows, columns, batch), -(-steps // self.depth)
+        most = min(gpu.processors // blocks, count // 2, _SPLITS)
+        return [self, *(replace(self, splits=n) for n in range(2, most + 1) if count % n == 0)]
+
+    def blocks(self, rows: int, columns: int, batch: int) -> int:
+        """How many there are for one block each."""
+        return batch * -(-rows // self.height) * -(-columns // self.width)
+
     def elements(self) -> tuple[int, int, int]:
         """Of shared memory: those of both pieces, and the sums of the groups."""
         left, right = (self.depth * (size + self.gap) for size in (self.height, self.width))
-        return left, right, self.height * self.width * self.groups if self.groups > 1 else 0
+        return left, right, self.size * self.groups if self.groups > 1 else 0
 
     def of(self, dtype: DType) -> DType:
         """The type of operands in shared memory, for sums of a type."""
@@ -132,11 +156,12 @@ class Tile:
 
     def cost(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
         """Cycles of a processor: what its threads do, what they bring to shared memory, the sums of groups."""
-        blocks = batch * -(-rows // self.height) * -(-columns // self.width)
-        share = -(-blocks // gpu.processors)
+        share = -(-self.blocks(rows, columns, batch) * self.splits // gpu.processors)
         brought = 4 * self.depth * (self.height + self.width)
         work = share * (self.work + brought) / _RATE
-        return -(-steps // self.depth) * max(work, _LATENCY) + share * self.elements()[2] / 16
+        summed = self.elements()[2] + (self.splits + 1) * self.size * (self.splits > 1)
+        last = share * summed / 16 + _ARRIVAL * (self.splits > 1)
+        return -(-steps // self.depth) / self.splits * max(work, _LATENCY) + last
 
 
 _TILES: Final = (
@@ -268,10 +293,12 @@ def by_blocks(
     if min(down, across) < LEAST:
         return by_slices(analysis, sides, places, store, gpu)
     batch, steps = c.size // (down * across), points(c.reduce_axes)
+    sizes = down, across, batch, steps, gpu
     fit = [tile for tile in tiles or _TILES if sum(tile.elements()) * c.dtype.itemsize <= gpu.shared_bytes]
     if not fit:
         return None
-    tile = min(fit, key=lambda one: one.cost(down, across, batch, steps, gpu))
+    ways = (way for tile in fit for way in tile.split(*sizes))
+    tile = min(ways, key=lambda one: one.cost(*sizes))
     return _nest(analysis, sides, places, store, tile)
 
 
@@ -294,24 +321,24 @@ def _nest(
     analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, tile: Tile
 ) -> ContractionNest:
     c, block, step, (a, b) = analysis.c, Var("b"), Var("step"), sides
+    own, place = Var("number"), Var("part")
+    number, part = (own, place) if tile.splits > 1 else (block, const(0))
     outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
     down, across = -(-a.size // tile.height), -(-b.size // tile.width)
-    names = digits(outer, block // (down * across))
+    names = digits(outer, number // (down * across))
     steps = _Steps.of(c, tile, names, apart(b.dims, b.axes) == 1)
     thread, along = steps.thread, c.axes[-1] in b.axes
     group, one = (const(0), thread) if tile.groups == 1 else (thread // tile.group, thread % tile.group)
     high, wide, summed = tile.elements()
     dtype, depth = tile.of(c.dtype), tile.depth
-    xs = Buffer("xs", dtype, high, "shared", 16)
-    ws = Buffer("ws", dtype, wide, "shared", 16)
+    xs, ws = Buffer("xs", dtype, high, "shared", 16), Buffer("ws", dtype, wide, "shared", 16)
     sums = Buffer("sums", c.dtype, summed, "shared", 16)
-    x = Buffer("x", dtype, tile.height * depth // tile.threads, "stack", 16)
-    w = Buffer("w", dtype, tile.width * depth // tile.threads, "stack", 16)
+    held = (size * depth // tile.threads for size in (tile.height, tile.width))
+    x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
     rows, cols = tile.own(one, along)  # neighbours write next to each other
     pitches = tile.height + tile.gap, tile.width + tile.gap
-    numbers = block // across % down, block % across
-    left = Side(a, xs, x, tile.high, tile.rows, rows, pitches[0], numbers[0])
-    right = Side(b, ws, w, tile.wide, tile.columns, cols, pitches[1], numbers[1])
+    left = Side(a, xs, x, tile.high, tile.rows, rows, pitches[0], number // across % down)
+    right = Side(b, ws, w, tile.wide, tile.columns, cols, pitches[1], number % across)
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
     product, operands = tile.product(acc, left, right, one, group)
 
@@ -328,19 +355,27 @@ def _nest(
         return Block((*registers, If(all_of(*tests), body) if tests else body))
 
     shares = (side.shared(steps) for side in (left, right))
-    following = If(step < steps.count - 1, fetched(step + 1)) if steps.count > 1 else Block(())
-    others = [Sync()] if steps.count > 1 else []  # the pieces are brought to one place
-    body = (
-        loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
-        fetched(const(0)),
-        For(step, steps.count, Block((*shares, Sync(), following, product, *others))),
-        _summed(acc, sums, left, right, along, tile, thread, element)
-        if sums.size
-        else _each(acc, left, right, tile, element),
-    )
+    share = steps.count // tile.splits
+    following = If(step < share - 1, fetched(part * share + step + 1)) if share > 1 else Block(())
+    others = [Sync()] if share > 1 else []  # the pieces are brought to one place
     grid = points(outer) * down * across
-    stmt = For(block, grid, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
-    return ContractionNest(stmt, (acc, x, w, *operands), shared=(xs, ws, sums) if sums.size else (xs, ws))
+    parts = Buffer("parts", c.dtype, grid * tile.splits * tile.size, "workspace", 64)
+    partial = _Parts(tile, along, thread, parts)
+    done = element if number is block else partial.kept(block)
+    body: list[Stmt] = [
+        loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
+        fetched(part * share),
+        For(step, share, Block((*shares, Sync(), following, product, *others))),
+        _summed(acc, sums, left, right, along, tile, thread, done),
+    ]
+    counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
+    if tile.splits > 1:
+        rest = partial.added(number * tile.splits, tile.splits, element)
+        registers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
+        body = [*registers, *body, *by_last(counts, number, tile.splits, rest)]
+    stmt = For(block, grid * tile.splits, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
+    shared = (xs, ws, sums) if sums.size else (xs, ws)
+    return ContractionNest(stmt, (acc, x, w, *operands), (parts, counts) if tile.splits > 1 else (), shared)
 
 
 #: The statement for a value at a row and a column, which are counted in its tile.
@@ -358,16 +393,48 @@ def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -
 def _summed(
     acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, element: _Element
 ) -> Stmt:
-    """What becomes of the sums of all groups, in shared memory; neighbouring threads finish neighbours."""
-    size, quick = tile.height * tile.width, tile.width if wide else tile.height
-    first = thread // tile.group * size
+    """What becomes of the sums of all groups, in shared memory, if any; neighbouring threads finish neighbours."""
+    if not sums.size:
+        return _each(acc, left, right, tile, element)
+    parts = _Parts(tile, wide, thread, sums)
+    keep = parts.kept(thread // tile.group)
+    rest = parts.added(const(0), tile.groups, element)
+    return Block((_each(acc, left, right, tile, keep), Sync(), rest))
 
-    def kept(m: Expr, n: Expr, value: Expr) -> Stmt:
-        return Store(sums, first + (m * quick + n if wide else n * quick + m), value)
 
-    turn, other, total = Var("turn"), Var("group"), Var("total", acc.dtype)
-    place = turn * tile.threads + thread
-    m, n = (place // quick, place % quick) if wide else (place % quick, place // quick)
-    add = For(other, tile.groups, Assign(total, total + Load(sums, other * size + place)), begin=1)
-    done = Block((Declare(total, Load(sums, place)), add, element(m, n, total)))
-    return Block((_each(acc, left, right, tile, kept), Sync(), For(turn, size // tile.threads, done)))
+@frozen(eq=False)
+class _Parts:
+    """Sums of a tile's elements, tile after tile; along rows if it is `wide`."""
+
+    tile: Tile
+    wide: bool
+    thread: Expr
+    sums: Buffer
+
+    @property
+    def quick(self) -> int:
+        return self.tile.width if self.wide else self.tile.height
+
+    def kept(self, number: Expr) -> _Element:
+        """What stores those of one of several."""
+
+        def kept(m: Expr, n: Expr, value: Expr) -> Stmt:
+            place = m * self.quick + n if self.wide else n * self.quick + m
+            return Store(self.sums, number * self.tile.size + place, value)
+
+        return kept
+
+    def added(self, first: Expr, count: int, element: _Element) -> Stmt:
+        """What becomes of the sums of so many, from a number on."""
+        turn, other, total = Var("turn"), Var("group"), Var("total", self.sums.dtype)
+        size, threads = self.tile.size, self.tile.threads
+        place = turn * threads + self.thread
+        m, n = place // self.quick, place % self.quick
+        m, n = (m, n) if self.wide else (n, m)
+        add = Assign(total, total + Load(self.sums, (first + other) * size + place))
+        stmts = (
+            Declare(total, Load(self.sums, first * size + place)),
+            For(other, count, add, begin=1),
+            element(m, n, total),
+        )
+        return For(turn, size // threads, Block(stmts))

@@ -94,6 +94,7 @@ def by_warps(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Ta
     if gpu is None or not (fits and a.dtype in gpu.matrices) or min(gpu.architectures) < INSTRUCTIONS[name].least:
         return by_blocks(c, a, b, store, target)
     tiles = [
-        Warps(8 * down, 4 * across, 4, 8, groups, depth, 2, _GAP, a.dtype) for down, across, groups, depth in _SHAPES
+        Warps(8 * down, 4 * across, 4, 8, groups, depth, 2, _GAP, operands=a.dtype)
+        for down, across, groups, depth in _SHAPES
     ]
     return by_blocks(c, a, b, store, target, tiles)

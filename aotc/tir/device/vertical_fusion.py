@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vertical fusion: a small launch behind a product is done by the product's blocks, as they end.
+
+In: two steps, the second of which waits for the first.  Out: one.
+
+dense      (x, w, a)     # 96 blocks: 16 rows and 32 columns each         dense_layer_norm (x, w, g, a, y, count)
+layer_norm (a, g, y)     # a row for each block                      =>       # the last of 12 blocks does 16 rows
+
+What a block made alone, it goes on with after a barrier, as with means of its own channels.  What several made, the
+last of them to arrive does (`aotc.tir.loops.arrivals`).  No operator is named: ways to group the blocks are tried, and
+the verifier says which one is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
+
+from aotc.ir import DType, frozen, merge_spans
+from aotc.tir import (
+    Binary,
+    Block,
+    Buffer,
+    Const,
+    Declare,
+    For,
+    Gpu,
+    If,
+    Kernel,
+    Launch,
+    Stmt,
+    Var,
+    as_expr,
+    bounds,
+    launch_of,
+    walk,
+)
+from aotc.tir.device.grid import is_sound
+from aotc.tir.device.horizontal_fusion import POINTER, Places, share_of
+from aotc.tir.device.rows import statements
+from aotc.tir.expr import INDEX
+from aotc.tir.launch import by_last, loops_of
+from aotc.tir.plan.program import Step, Storage, View
+from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
+
+#: Statements that one thread does before a launch of its own would have ended: it begins later, and waits for memory.
+#: In each round it waits, too.
+_SOONER: Final = 256
+_ROUND: Final = 4
+#: How many times fewer statements it may take with fewer threads in all, of which each finds out less for itself.
+_FEWER: Final = 4
+#: Elements of shared memory from whose multiples on arrays lie there.
+_ALIGNED: Final = 4
+
+#: The second step made again for so many groups of blocks, and threads of each; None where it is several launches.
+Again: TypeAlias = Callable[[int, int], "Step | None"]
+#: A view in a storage: first element, and the one behind the last.
+_Span: TypeAlias = tuple[Storage, int, int]
+
+
+@dataclass
+class VerticalFusion:
+    """Fuses steps for a device; `known` are ways to group blocks of one kernel for another one, None for none."""
+
+    gpu: Gpu
+    known: dict[object, tuple[int, int, Kernel] | None] = field(default_factory=dict)
+
+    def fused(self, a: Step, b: Step, again: Again) -> Step | None:
+        """One step that does what two do, the second of which waits for no later one than the first."""
+        launch = launch_of(a.kernel)
+        if launch is None or not a.kernel.macs or b.kernel.macs or not _apart(a, b):
+            return None
+        level = _Level.of(a.kernel, launch)
+        if level is None:
+            return None
+        key = a.kernel, b.kernel, tuple(_place(a, view) for view in b.inputs)
+        if key not in self.known:
+            least = _all(b.kernel) // (launch.block * _SOONER * _FEWER)
+            ways = (way for way in level.groupings() if level.count // way[0] >= least)
+            pairs = (self.pair(a, level, again, *way) for way in ways)
+            right = (one for one in pairs if one is not None and self.is_right(one.kernel()))
+            found = next(right, None)
+            self.known[key] = None if found is None else (found.size, found.stride, found.kernel())
+        if (way := self.known[key]) is None:
+            return None
+        pair = self.pair(a, level, again, *way[:2])
+        return None if pair is None else pair.step(way[2])
+
+    def pair(self, a: Step, level: _Level, again: Again, size: int, stride: int) -> _Pair | None:
+        """Both for groups of blocks; None where these have other threads, or too much to do."""
+        launch, groups = launch_of(a.kernel), level.count // size
+        made = None if launch is None else again(groups, launch.block)
+        grid = None if made is None else launch_of(made.kernel)
+        if made is None or grid is None or launch is None:
+            return None
+        if grid.block != launch.block or grid.grid % groups:
+            return None
+        rounds = grid.grid // groups
+        few = rounds * (_work(made.kernel, grid) + _ROUND) <= _SOONER
+        return _Pair(a, made, level, size, stride, rounds) if few else None
+
+    def is_right(self, kernel: Kernel) -> bool:
+        """Whether a device takes a kernel, and the verifier knows that it is right."""
+        fits = sum(buffer.nbytes for buffer in kernel.shared) <= self.gpu.shared_bytes
+        return fits and (len(kernel.params) * POINTER <= self.gpu.argument_bytes) and is_sound(kernel)
+
+
+def _apart(a: Step, b: Step) -> bool:
+    """Whether the second step overwrites nothing that the first one uses, and reads what that writes whole or not."""
+    used, others = _spans(a), _spans(b)
+    written, read = used[len(a.inputs) :], others[: len(b.inputs)]
+    if any(_meet(one, other) for one in used for other in others[len(b.inputs) :]):
+        return False
+    return all(_holds(one, other) for one in written for other in read if _meet(one, other))
+
+
+def _spans(step: Step) -> list[_Span]:
+    sizes = (buffer.size for buffer in step.kernel.params)
+    pairs = zip(step.args, sizes, strict=True)
+    return [(view.storage, view.offset, view.offset + size) for view, size in pairs]
+
+
+def _place(a: Step, view: View) -> tuple[tuple[int, int], ...]:
+    """Which arguments of a step lie in the storage of a view, and how far from it."""
+    found = ((k, view.offset - one.offset) for k, one in enumerate(a.args) if one.storage is view.storage)
+    return tuple(found)
+
+
+def _meet(a: _Span, b: _Span) -> bool:
+    return a[0] is b[0] and a[1] < b[2] and b[1] < a[2]
+
+
+def _holds(a: _Span, b: _Span) -> bool:
+    return a[0] is b[0] and a[1] <= b[1] and b[2] <= a[2]
+
+
+def _all(kernel: Kernel) -> int:
+    """What all threads of a kernel do, in statements."""
+    launch = launch_of(kernel)
+    return 0 if launch is None else launch.grid * launch.block * _work(kernel, launch)
+
+
+def _work(kernel: Kernel, launch: Launch) -> int:
+    """What a thread of a launch does, in statements."""
+    blocks, threads = loops_of(kernel)
+    ranges = {blocks.var: (0.0, launch.grid - 1.0), threads.var: (0.0, launch.block - 1.0)}
+    for stmt in walk_stmts(threads.body):
+        if isinstance(stmt, Declare) and stmt.var.dtype == INDEX:
+            ranges[stmt.var] = bounds(stmt.value, ranges)
+    return statements(threads.body, ranges)
+
+
+@frozen(eq=False)
+class _Level:
+    """Where blocks of a launch may go on: all of them, or those that were the last ones to arrive.
+
+    blocks, threads   the loops
+    number, count     which one of how many
+    put               what a thread does, with more behind it
+    """
+
+    blocks: For
+    threads: For
+    number: Var
+    count: int
+    put: Callable[[Sequence[Stmt]], Block]
+
+    @staticmethod
+    def of(kernel: Kernel, launch: Launch) -> _Level | None:
+        blocks, threads = loops_of(kernel)
+        match stmts_of(threads.body):
+            case (*before, arrives, If(cond=cond, then=then)) if (found := arrival(arrives)) is not None:
+                size, index = found.args[1], getattr(found.args[0], "index", None)
+                if not (isinstance(index, Var) and isinstance(size, Const)):
+                    return None
+
+                def put(more: Sequence[Stmt]) -> Block:
+                    return Block((*before, arrives, If(cond, Block((then, *more)))))
+
+                return _Level(blocks, threads, index, launch.grid // int(size.value), put)
+            case _ if any(map(arrival, walk_stmts(threads.body))):
+                return None
+
+        def behind(more: Sequence[Stmt]) -> Block:
+            return Block((threads.body, *more))
+
+        return _Level(blocks, threads, blocks.var, launch.grid, behind)
+
+    def groupings(self) -> list[tuple[int, int]]:
+        """Ways to group the numbers: how many each group has, and how far apart these are, small groups first."""
+        found = set(self._digits())
+        near = {(size, 1) for size in (1, *found, self.count) if self.count % size == 0}
+        far = {(self.count // n, n) for n in found if self.count % n == 0}
+        if self.number is not self.blocks.var:
+            far = set()
+        return sorted(near | far)
+
+    def _digits(self) -> Iterator[int]:
+        for node in nodes(self.threads.body):
+            match node:
+                case Binary(op="floordiv" | "floormod", a=a, b=Const(value=n)) if 1 < n < self.count:
+                    if {one for one in walk(a) if isinstance(one, Var)} == {self.number}:
+                        yield int(n)
+
+
+@frozen(eq=False)
+class _Pair:
+    """Two steps, and how many blocks of the first one, so far apart, do so many of the second one."""
+
+    a: Step
+    b: Step
+    level: _Level
+    size: int
+    stride: int
+    rounds: int
+
+    def kernel(self) -> Kernel:
+        """What does both."""
+        a, b, level = self.a.kernel, self.b.kernel, self.level
+        places = self.places()
+        alone = [x for x in b.inputs if places[x][0] is x]
+        shared = self.shared(places)
+        group = level.number if self.size == 1 else Var("group")
+        turn = Var("round")
+        last = share_of(b, group * self.rounds + turn, level.threads.var, places)
+        last = For(turn, self.rounds, Block((last, *([Sync()] if b.shared else []))))
+        counts = Buffer("arrived", DType("int32"), level.count // self.size, "workspace", 64)
+        threads = replace(level.threads, body=self.body(group, last, counts))
+        blocks = replace(level.blocks, body=threads)
+        if self.stride > 1:
+            block = Var("block")
+            body = self.renumbered(block, group, threads.body)
+            blocks = replace(blocks, var=block, body=replace(threads, body=body))
+        read = {x for x, _ in places.values()}
+        return Kernel(
+            name=a.name,
+            inputs=(*a.inputs, *alone),
+            outputs=(*a.outputs, *b.outputs),
+            body=blocks,
+            workspace=(*a.workspace, *b.workspace, *([counts] if self.size > 1 else [])),
+            stack=(*a.stack, *b.stack),
+            shared=(*a.shared, *shared),
+            inplace=tuple((o, i) for o, i in a.inplace if a.inputs[i] not in read),
+            macs=a.macs,
+            approximate=a.approximate or b.approximate,
+            span=merge_spans((a.span, b.span)),
+        )
+
+    def step(self, kernel: Kernel) -> Step:
+        """Both as one, which is such a kernel."""
+        a, b, places = self.a, self.b, self.places()
+        alone = [view for x, view in zip(b.kernel.inputs, b.inputs, strict=True) if places[x][0] is x]
+        args = [*a.inputs, *alone, *a.outputs, *b.outputs, *a.workspace, *b.workspace]
+        for x in kernel.params[len(args) :]:
+            name = f"{kernel.name}_{x.name}"
+            args.append(View(Storage(name=name, dtype=x.dtype, shape=(x.size,))))
+        return Step(kernel, tuple(args), kernel.span, (*a.output_shapes, *b.output_shapes))
+
+    def body(self, group: Var, last: Stmt, counts: Buffer) -> Block:
+        """What a thread does."""
+        if self.size == 1:
+            return self.level.put([Sync(), last])
+        numbered = [] if self.stride > 1 else [Declare(group, self.level.number // self.size)]
+        return self.level.put([*numbered, *by_last(counts, group, self.size, last)])
+
+    def renumbered(self, block: Var, group: Var, body: Stmt) -> Block:
+        """A body for blocks in another order, in which those of a group are neighbours."""
+        turn, number = Var("turn"), self.level.number
+        digits = Declare(group, block // self.size), Declare(turn, block % self.size)
+        return Block((*digits, Declare(number, turn * self.stride + group), body))
+
+    def places(self) -> Places:
+        """Where what the second one uses is in the kernel of both."""
+        found: Places = {x: (x, as_expr(0)) for x in self.b.kernel.params}
+        given = list(zip(self.a.kernel.params, self.a.args, strict=True))
+        for own, view in zip(self.b.kernel.inputs, self.b.inputs, strict=True):
+            for buffer, other in given:
+                first = view.offset - other.offset
+                if other.storage is view.storage and 0 <= first <= buffer.size - own.size:
+                    found[own] = buffer, as_expr(first)
+        return found
+
+    def shared(self, places: Places) -> list[Buffer]:
+        """Memory that both share among threads, one after the other; what there is no room for."""
+        room = dict.fromkeys(self.a.kernel.shared, 0)
+        more = list[Buffer]()
+        for own in sorted(self.b.kernel.shared, key=lambda x: -x.size):
+            size = -(-own.size // _ALIGNED) * _ALIGNED
+            fitting = (x for x, at in room.items() if at + size <= x.size)
+            fit = next((x for x in fitting if x.dtype == own.dtype), None)
+            if fit is None:
+                more.append(own)
+            else:
+                places[own] = fit, as_expr(room[fit])
+                room[fit] += size
+        return more

@@ -13,8 +13,25 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir.expr import BOOL, Buffer, Const, Expr, Load, Var, call, const
-from aotc.tir.stmt import LAUNCHED, Declare, For, If, Kernel, Stmt, arrival, stmts_of, walk_stmts
+from aotc.tir import (
+    BOOL,
+    LAUNCHED,
+    Buffer,
+    Const,
+    Declare,
+    Expr,
+    For,
+    If,
+    Kernel,
+    Load,
+    Stmt,
+    Var,
+    call,
+    const,
+    stmts_of,
+    walk_stmts,
+)
+from aotc.tir.stmt import arrival
 
 #: What one launch may have at most, on every device.
 MOST_BLOCKS: Final = 2**31 - 1

@@ -33,7 +33,7 @@ from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, kept
 
 #: Columns of tiles.
-COLUMNS: Final = (8, 4)
+COLUMNS: Final = (8, 4, 2)
 #: Bytes of the shortest vectors.
 LEAST: Final = 16
 #: What the reduction axes are at a tap.
@@ -43,8 +43,8 @@ _Tap: TypeAlias = Mapping[Var, int]
 def by_taps(req: Request) -> Iterator[Candidate]:
     """Tilings along the channels, if they are the last axis of data and weights."""
     c = req.c
-    bytes_only = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
-    if bytes_only and req.lanes > 1 and not c.block:
+    all_bytes = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
+    if all_bytes and req.lanes > 1 and not c.block:
         yield from attempts(_candidate, req, ((columns,) for columns in COLUMNS))
 
 
@@ -88,16 +88,20 @@ def _part(req: Request, columns: int, channels: Segment) -> Candidate:
         inner.append(TileAxis(var, extent, found, "y"))
     along = {v for d in split.a if column in d.variables for v in d.variables}
     across = [a for a in taps if a[0] not in along] or taps
-    columns_of = _Columns(
+    zero: dict[Var, int] = dict.fromkeys((v for v, _ in req.c.reduce_axes), 0)
+    rows, others = _taps(across), _taps([a for a in taps if a not in across])
+    size = len(others) * -(-len(rows) // GROUP) * GROUP * channels.size
+    made = _Columns(
         split,
         Operand(req.a, flat(split.a).expr()),
         Operand(req.b, flat(split.b).expr()),
-        [dict.fromkeys((v for v, _ in req.c.reduce_axes), 0) | tap for tap in _taps(across)],
-        _taps([a for a in taps if a not in across]),
-        private_buffer("taps", req.b.dtype, 0),
+        [zero | row for row in rows],
+        others,
+        private_buffer("taps", req.b.dtype, size),
         req.c.fill,
     )
-    made = replace(columns_of, panel=private_buffer("taps", req.b.dtype, columns_of.size))
+    if math.prod(len(axis.segments) for axis in inner) * made.steps * columns > req.target.budget.written:
+        raise Irregular("borders that take too much code")
     tiling = Tiling(
         [*req.around(axis), lane, *sorted(inner, key=lambda a: a.var is column)],
         Product(Operand(made.panel, as_expr(0)), made.a, req.c.dtype, lane.lanes, True, req.c.fill),
@@ -135,9 +139,9 @@ class _Columns:
         return [self.across[k : k + GROUP] for k in range(0, len(self.across), GROUP)]
 
     @property
-    def size(self) -> int:
-        """Bytes of the weights."""
-        return len(self.along) * len(self.groups) * GROUP * self.split.size
+    def steps(self) -> int:
+        """Products of vectors at a position."""
+        return len(self.along) * len(self.groups) * GROUP
 
     def copy(self, names: Mapping[Var, Expr]) -> Stmt:
         """Fills the panel for a tile of channels."""
@@ -190,9 +194,9 @@ class _Columns:
         columns = max(segment.size for segment in tiling.levels[-1].segments)
         distinct = min(columns * len(self.along), columns + len(self.along) - 1)
         shuffles = 3 * GROUP * len(self.groups) * distinct
-        products = 2 * GROUP * len(self.groups) * len(self.along) * columns
         finish = GROUP * columns * req.target.tiles.finish_vector
-        return math.prod(axis.trips for axis in tiling.levels) * ((shuffles + products) / 2 + finish)
+        trips = math.prod(axis.trips for axis in tiling.levels)
+        return trips * (shuffles / 2 + self.steps * columns + finish)
 
 
 def _place(operand: Operand, names: Mapping[Var, Expr | int]) -> Expr:

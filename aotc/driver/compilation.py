@@ -41,7 +41,9 @@ from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
 from aotc.relay.expr import Function
 from aotc.relay.module import IRModule
+from aotc.relay.transform.alter_op_layout import sums_bytes
 from aotc.relay.transform.pipeline import optimize, require_lowering
+from aotc.relay.visitor import post_order
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
@@ -185,19 +187,29 @@ class Compilation:
             stack.enter_context(spending())
             yield
 
+    @cached_property
+    def machine(self) -> Target:
+        """The target, of several instruction sets with those only that make kernels of this graph other ones."""
+        every = self.target.versions
+        if not every or any(sums_bytes(node) for f in self.graph.functions.values() for node in post_order(f)):
+            return self.target
+        return replace(self.target, versions=tuple(v for v in every if v.dots is None or v.dots.registers > 1))
+
     @property
     def versions(self) -> tuple[Target, ...]:
         """The instruction sets of a multi-versioned target, else the target."""
-        return self.target.versions or (self.target,)
+        return self.machine.versions or (self.machine,)
 
-    @cached_property
+    @property
     def here(self) -> int:
         """The number of the best version that this machine runs, the first where it runs none."""
-        for k, candidate in enumerate(self.versions):
-            with suppress(AotcError):
-                require_cpu(candidate)
-                return k
-        return 0
+        return _best(self.versions)
+
+    @property
+    def _own(self) -> Target:
+        """What kernels by themselves are made for."""
+        every = self.target.versions or (self.target,)
+        return every[_best(every)]
 
     @cached_property
     def graph(self) -> IRModule:
@@ -259,10 +271,10 @@ class Compilation:
                 library = None
                 if toolchain is not None:
                     self.progress(BUILDING)
-                    library = build_library(work, metadata, toolchain, self.target)
+                    library = build_library(work, metadata, toolchain, self.machine)
                     if self.checked:
                         self.progress(CHECKING)
-                        check_project(work, metadata, self.programs, toolchain, self.target)
+                        check_project(work, metadata, self.programs, toolchain, self.machine)
                     record_checksum(work, metadata, library)
         return CompiledModel(
             path, path / library.relative_to(work) if library else None, metadata, temporary, self.emulated
@@ -275,7 +287,7 @@ class Compilation:
         compiler = self._device_compiler()
         if compiler is None:
             self.progress(WRITING)
-            return emit(first, work, target=self.target, passes=names, others=others, numerics=self.numerics)
+            return emit(first, work, target=self.machine, passes=names, others=others, numerics=self.numerics)
         self.progress(COMPILING_DEVICE)
         printed, text = device_text(first, self.target)
         images = compiler.images(text, compiler.chosen(self.target.gpu))
@@ -310,20 +322,29 @@ class Compilation:
                      code computes; tuples in their types are flattened: a kernel takes and gives tensors
         """
         with self.running(), spending(self.context.config):
-            target = self.versions[self.here]
+            target = self._own
             kernels = {name: self.vectorized(lower_kernel(f, target)) for name, f in functions.items()}
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
         """A library of kernels as they are."""
         with self.running():
-            return compile_table(kernels, self.versions[self.here], self._compiler() if kernels else None)
+            return compile_table(kernels, self._own, self._compiler() if kernels else None)
 
     def vectorized(self, kernel: Kernel) -> Kernel:
         """A kernel of `calls` through the passes that it goes through in `programs`."""
-        for item in kernel_passes(self.versions[self.here]):
+        for item in kernel_passes(self._own):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
+
+
+def _best(versions: Sequence[Target]) -> int:
+    """The number of the best version that this machine runs, the first where it runs none."""
+    for k, candidate in enumerate(versions):
+        with suppress(AotcError):
+            require_cpu(candidate)
+            return k
+    return 0
 
 
 # --- libraries of kernels

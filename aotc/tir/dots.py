@@ -139,7 +139,7 @@ def _with_arm(data: str, weights: str) -> Iterator[tuple[str, str]]:
 _PAIRS: Final = {
     16: ("SSE2", "128(%s, %s)"),
     32: ("AVX2", "256(%s, %s)"),
-    64: ("AVX512BW", "512_mask(%s, %s, none, -1)", "512(%s, %s)"),
+    64: ("AVX512BW", "512_mask(%s, %s, none, 65535)", "512(%s, %s)"),
 }
 
 

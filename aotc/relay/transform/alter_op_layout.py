@@ -36,7 +36,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op import winograd
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
-from aotc.relay.op.dense import DenseAttrs, MatmulAttrs, contrib_dense_pack
+from aotc.relay.op.dense import BatchMatmulAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
@@ -47,6 +47,8 @@ from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 
+#: Sums of products of data by weights.
+_SUMS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
 #: Output channels of a block of weights with groups of inputs, the same for all vectors.
 GROUP_BLOCK: Final = 16
 
@@ -82,16 +84,17 @@ def pack_convolution(
     return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
 
 
-def _sums_bytes(call: Call, target: Target) -> bool:
-    """Whether a call sums products of bytes, and vectors of the target have instructions for that."""
-    types = [tensor_type_of(x).dtype for x in call.args[:2]]
-    return target.dots is not None and tensor_type_of(call).dtype == "int32" and all(t in BYTES for t in types)
+def sums_bytes(node: Expr) -> bool:
+    """Whether a node sums products of bytes."""
+    if not isinstance(node, Call) or not isinstance(node.attrs, _SUMS):
+        return False
+    return tensor_type_of(node).dtype == "int32" and all(tensor_type_of(x).dtype in BYTES for x in node.args[:2])
 
 
 def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
     """The layout of a kernel of bytes, in groups along its input channels, or along an image where there is one."""
     canonical, kernel = KERNEL_LAYOUT[n], attrs.kernel_layout
-    if not _sums_bytes(call, target) or sorted(kernel) != sorted(canonical):
+    if target.dots is None or not sums_bytes(call) or sorted(kernel) != sorted(canonical):
         return ""
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
     whole = attrs.groups == 1 or (shape["O"] // attrs.groups % GROUP_BLOCK == 0 and shape["I"] % GROUP == 0)
@@ -196,7 +199,7 @@ class _Pack(GraphMutator):
         if weight.data.ndim != 2:
             return call
         units = weight.data.shape[layout.index("N")]
-        if _sums_bytes(call, self.target):
+        if self.target.dots is not None and sums_bytes(call):
             target = f"NC{GROUP_BLOCK}n{GROUP}c"
             packed = self._packed(weight, layout, target)
             return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)

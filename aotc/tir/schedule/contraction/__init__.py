@@ -40,6 +40,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from aotc.tir import Buffer, Target, te
+from aotc.tir.dots import BYTES
 from aotc.tir.schedule.contraction import naive
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
 from aotc.tir.schedule.contraction.by_pixels import by_pixels
@@ -78,7 +79,7 @@ def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: 
     lanes = computed_lanes(target, c.dtype, a.dtype, b.dtype)
     found: list[Candidate] = []
     with suppress(Irregular):
-        if c.group and target.dots is not None:
+        if target.dots is not None and c.dtype == "int32" and {a.dtype, b.dtype} <= set(BYTES):
             found += by_lanes(Request(*in_groups(c), a, b, store, target, lanes))
     with suppress(Irregular):
         request = Request(analyse(c), None, a, b, store, target, lanes)

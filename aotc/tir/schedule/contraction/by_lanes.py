@@ -15,12 +15,13 @@ from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import Var, linear, te
+from aotc.tir.dots import LANES
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent, used
-from aotc.tir.schedule.contraction.staging import Staging
+from aotc.tir.schedule.contraction.staging import Staging, packed
 from aotc.tir.schedule.contraction.tile import written_out
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
 
@@ -36,7 +37,8 @@ def by_lanes(req: Request) -> Iterator[Candidate]:
         lanes = req.lanes if not c.block else math.gcd(req.lanes, c.block)
         while lanes > max(4, axis[1]) and not independent(req.analysis.a, axis[0]):
             lanes //= 2
-        lengths = {lanes, *({math.gcd(lanes, axis[1])} if req.group else ())} - {1, 2}
+        whole = math.gcd(lanes, axis[1])
+        lengths = {lanes, whole} if req.group and whole in LANES else {lanes}
         tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in VECTORS)
         found = list(attempts(_candidate, req, tiles))
         if found:
@@ -120,7 +122,7 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
             return None
         taps = before
     panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
-    x = req.operand(req.b, flat(split.b), None) if panel is None else panel.operand
+    x = req.operand(req.b, flat(split.b) if panel is None else linear(panel.operand.flat, {}), panel)
     y = req.operand(req.a, pixels.position, padded)
     tiling = Tiling(
         _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
@@ -158,6 +160,9 @@ def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
 def _panel(attempt: _Attempt, rows: int) -> Staging | None:
     """Weights copied so that the lanes are contiguous; None where they are."""
     req, split = attempt.req, attempt.split
+    if req.group is not None and not req.c.block:
+        axes = ((split.lane, split.size), (req.group, req.c.group))
+        return packed("panel", req.b, split.b, (*req.c.reduce_axes, *axes))
     contiguous = bool(req.group) or flat(split.b).coefficient(split.lane) == 1
     if attempt.lanes == 1 or req.c.block:
         if attempt.lanes > 1 and not contiguous:

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from aotc.ir import frozen
 from aotc.tir import Buffer, Const, Expr, Linear, Ranges, Var, bounds, const, graph, linear, substitute, te, walk
+from aotc.tir.dots import GROUP
 
 
 class Irregular(Exception):
@@ -116,13 +117,13 @@ class Analysis:
     channel: tuple[te.Axis, ...]
 
 
-def analyse(c: te.Contraction) -> Analysis:
-    """The dependences of a contraction."""
+def analyse(c: te.Contraction, whole: bool = True) -> Analysis:
+    """The dependences of a contraction; `whole` says that its weights must be read in range."""
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     a = dimensions(c.a.shape, c.a_index, ranges)
     b = dimensions(c.b.shape, c.b_index, ranges)
     of_a, of_b = used(a), used(b)
-    if not all(d.inside for d in b):
+    if whole and not all(d.inside for d in b):
         raise Irregular("the weights are read out of range")
     pixel = tuple((v, n) for v, n in c.axes if v in of_a and v not in of_b)
     channel = tuple((v, n) for v, n in c.axes if v in of_b)
@@ -130,21 +131,24 @@ def analyse(c: te.Contraction) -> Analysis:
 
 
 def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
-    """The contraction by steps over the groups of its packed weights, and what counts in a group.
+    """The contraction by steps over groups of a reduction axis, and what counts in a group.
 
-    Raises Irregular where there are none.
+    The groups are those of packed weights; for others they are along an axis of the data, if possible one along which
+    it is contiguous.  Raises Irregular where there are none.
     """
-    axis = next((axis for axis in c.reduce_axes if c.group and axis[0] in variables(c.b_index[-1])), None)
-    if axis is None:
+    ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
+    position = flat(dimensions(c.a.shape, c.a_index, ranges))
+    held = variables(c.b_index[-1]) if c.group else {var for var, n in c.reduce_axes if n > 1}
+    found = [axis for axis in c.reduce_axes if axis[0] in held]
+    if not found or (c.block and not c.group):
         raise Irregular("weights without groups")
-    (var, extent), place = axis, Var("g")
-    steps = Var(var.name)
-    names: dict[Var, Expr] = {var: steps * c.group + place}
-    count = -(-extent // c.group)
-    axes = [(steps, count) if v is var else (v, n) for v, n in c.reduce_axes]
-    a_index, b_index = (tuple(substitute(i, names) for i in found) for found in (c.a_index, c.b_index))
-    whole = replace(c, reduce_axes=(*axes, (place, c.group)), a_index=a_index, b_index=b_index)
-    return replace(analyse(whole), c=replace(whole, reduce_axes=tuple(axes))), place
+    var, extent = axis = max(found, key=lambda axis: (position.coefficient(axis[0]) == 1, axis[1]))
+    group, steps, place = c.group or GROUP, Var(var.name), Var("g")
+    names: dict[Var, Expr] = {var: steps * group + place}
+    axes = tuple((steps, -(-extent // group)) if one is axis else one for one in c.reduce_axes)
+    a_index, b_index = (tuple(substitute(i, names) for i in index) for index in (c.a_index, c.b_index))
+    whole = replace(c, reduce_axes=(*axes, (place, group)), a_index=a_index, b_index=b_index)
+    return replace(analyse(whole, bool(c.group)), c=replace(whole, reduce_axes=axes, group=group)), place
 
 
 def in_order(c: te.Contraction) -> te.Contraction:

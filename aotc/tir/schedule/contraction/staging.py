@@ -17,10 +17,10 @@ from itertools import repeat
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, substitute
+from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, substitute, te
 from aotc.tir.expr import private_buffer
 from aotc.tir.loops.nest import filled
-from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, flat, used, variables
 from aotc.tir.simplify import Linear, Ranges, bounds
 from aotc.tir.stmt import If, loops
 
@@ -136,6 +136,26 @@ def stage(
     last = staged[-1]
     effort = 0.25 if last.source.stride * last.step * last.phases == 1 else 1.0
     return Staging(Operand(scratch, index), zero, copy, needs, last.phases, effort)
+
+
+def packed(name: str, buffer: Buffer, dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> Staging:
+    """A copy of an operand with the elements of these axes in their order, and zeros outside of the operand."""
+    place, extents = [Var(var.name) for var, _ in axes], [n for _, n in axes]
+    scratch = private_buffer(name, buffer.dtype, math.prod(extents))
+    fixed, whole = flat(dims).expr(), all(d.inside for d in dims)
+    own: dict[Var, Expr] = dict(zip((var for var, _ in axes), place, strict=True))
+
+    def copy(names: dict[Var, Expr]) -> Stmt:
+        values = {**names, **own}
+        tests = (test for d in dims if not d.inside for test in (substitute(d.index.expr(), values) < d.extent,))
+        body: Stmt = Store(scratch, te.flat_index(extents, place), Load(buffer, substitute(fixed, values)))
+        body = body if whole else If(all_of(*tests), body)
+        return loops(zip(place, extents, strict=True), body, "independent")
+
+    zero: CopyFn | None = None if whole else lambda _: filled(scratch)
+    needs = frozenset(used(dims)) - own.keys()
+    operand = Operand(scratch, te.flat_index(extents, [var for var, _ in axes]))
+    return Staging(operand, zero, copy, needs, 1, 1.0)
 
 
 def _strides(staged: Sequence[_Staged]) -> list[int]:

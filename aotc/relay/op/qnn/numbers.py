@@ -8,6 +8,7 @@ made(multiply, x, y)                           # a call, or its value where x an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from aotc.relay.op.window import may_equal
 #: A scale or a zero point as a parameter: an expression, or a number.
 SCALE: Final = number(lambda _: "float32")
 ZERO: Final = number(lambda _: "int32")
+_FLOATS: Final = frozenset({"float16", "float32", "float64"})
 #: How far constants are looked for through calls.
 _DEPTH: Final = 16
 
@@ -40,24 +42,26 @@ def scales(*names: str) -> tuple[Arg, ...]:
 # --- type rules
 
 
-def quantised(ty: Type, what: str = "data") -> TensorType:
-    """The type of a tensor of integers; AotcError (code "dtype") for others."""
+def quantised(ty: Type, what: str = "data", bits: int = 16) -> TensorType:
+    """The type of a tensor of integers; AotcError (code "dtype") for others, and for those of more `bits`."""
     found = tensor(ty, what)
-    require("dtype", found.dtype.is_integer, lambda: f"{what} must be integers, got {found}")
+    fits = found.dtype.is_integer and found.dtype.bits <= bits
+    require("dtype", fits, lambda: f"{what} must be integers of at most {bits} bits, got {found}")
     return found
 
 
 def check_scale(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
     """AotcError unless `ty` is a float, or one for each element along `axis` of the data, where that is given."""
     found = tensor(ty, what)
-    require("qnn.dtype", found.dtype.is_float, lambda: f"{what} must be a float, got {found}")
+    require("qnn.dtype", found.dtype in _FLOATS, lambda: f"{what} must be a float, got {found}")
     _check_extent(found, data, axis, what)
 
 
 def check_zero(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
     """AotcError unless `ty` is an integer, or one for each element along `axis` of the data, where that is given."""
     found = tensor(ty, what)
-    require("qnn.dtype", found.dtype.is_integer, lambda: f"{what} must be an integer, got {found}")
+    fits = found.dtype.is_integer and found.dtype.bits <= 32
+    require("qnn.dtype", fits, lambda: f"{what} must be an integer, got {found}")
     _check_extent(found, data, axis, what)
 
 
@@ -78,9 +82,9 @@ def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -
 
 
 def result_of(data: TensorType, dtype: str) -> TensorType:
-    """The type of integers of the data's shape; AotcError (code "dtype") for what is no integer type."""
+    """The type of integers of the data's shape; AotcError (code "dtype") for what is no integer type of 32 bits."""
     made = DType(dtype)
-    require_dtype(made, made.is_integer)
+    require_dtype(made, made.is_integer and made.bits <= 32)
     return TensorType(data.shape, made)
 
 
@@ -155,6 +159,24 @@ def bounds(dtype: DType, work: DType) -> tuple[int, int]:
 # --- expressions
 
 
+add, sub, mul, div = (partial(made, op) for op in (binary.add, binary.subtract, binary.multiply, binary.divide))
+
+
+def rank_of(x: Expr) -> int:
+    """How many axes a tensor has."""
+    return tensor_type_of(x).rank
+
+
+def is_vector(x: Expr) -> bool:
+    """Whether a scale or a zero point is one for each element of an axis."""
+    return tensor_type_of(x).shape not in ((), (1,))
+
+
+def dtype_of(x: Expr) -> DType:
+    """The type of a tensor's elements."""
+    return tensor_type_of(x).dtype
+
+
 def constant(value: Any, dtype: str) -> Constant:
     """One value of a type."""
     return Constant(np.asarray(value).astype(DType(dtype).numpy))
@@ -162,7 +184,7 @@ def constant(value: Any, dtype: str) -> Constant:
 
 def converted(x: Expr, dtype: str) -> Expr:
     """`x` as `dtype`."""
-    return x if tensor_type_of(x).dtype == dtype else made(cast.cast, x, dtype=dtype)
+    return x if dtype_of(x) == dtype else made(cast.cast, x, dtype=dtype)
 
 
 def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
@@ -182,7 +204,7 @@ def centred(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
     wide = converted(x, "int32")
     if is_zero(zero):
         return wide
-    return made(binary.subtract, wide, laid(zero, axis, tensor_type_of(x).rank, "int32"))
+    return sub(wide, laid(zero, axis, rank_of(x), "int32"))
 
 
 def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
@@ -194,17 +216,17 @@ def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool 
     low, high = bounds(dtype, work.dtype)
     value = known(zero)
     if not number:
-        y = made(binary.add, y, laid(zero, axis, work.rank, work.dtype))
+        y = add(y, laid(zero, axis, work.rank, work.dtype))
         least = constant(low, work.dtype)
         y = made(binary.where, made(binary.greater, y, least), y, least)
         y = made(binary.minimum, y, constant(high, work.dtype))
     elif value is not None and value.size == 1 and work.dtype.is_float:
         offset = float(value.reshape(()))
         y = made(cast.clip, y, a_min=low - offset, a_max=high - offset)
-        y = y if offset == 0 else made(binary.add, y, constant(offset, work.dtype))
+        y = y if offset == 0 else add(y, constant(offset, work.dtype))
     else:
         if not is_zero(zero):
-            y = made(binary.add, y, laid(zero, axis, work.rank, work.dtype))
+            y = add(y, laid(zero, axis, work.rank, work.dtype))
         y = made(cast.clip, y, a_min=low, a_max=high)
     return made(cast.cast, y, dtype=str(dtype))
 

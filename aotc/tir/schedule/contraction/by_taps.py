@@ -74,7 +74,8 @@ def _part(req: Request, columns: int, channels: Segment) -> Candidate:
     open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables]
     places = used(open_dims) & req.pixel_vars
     taps = [(v, n) for v, n in req.c.reduce_axes if n > 1]
-    if not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
+    static = used(open_dims) <= req.pixel_vars | req.reduction_vars
+    if not static or not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
         raise Irregular("borders that are not known when a tile is written")
     lane = TileAxis(axis[0], axis[1], (channels,), "x", channels.size // GROUP, split.names)
     column = req.analysis.pixel[-1][0]

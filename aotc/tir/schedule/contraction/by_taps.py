@@ -57,19 +57,24 @@ def _candidate(req: Request, columns: int) -> Candidate:
         if width < LEAST:
             raise Irregular("channels that do not fill vectors")
         if count := (axis[1] - begin) // width:
-            found.append(_part(req, columns, Segment(begin, count, width, tuple(range(0, width, width // GROUP)))))
+            starts = tuple(range(0, width, width // GROUP))
+            tiles = Segment(begin, count, width, starts)
+            found.append(_part(req, columns, tiles))
             begin += count * width
         width //= 2
     first, *others = found
-    scratch = tuple(buffer for one in found for buffer in one.workspace)
-    return replace(first, workspace=scratch, cost=sum(one.cost for one in found), others=tuple(others))
+    scratch = tuple(b for one in found for b in one.workspace)
+    cost = sum(one.cost for one in found)
+    return replace(first, workspace=scratch, cost=cost, others=tuple(others))
 
 
 def _part(req: Request, columns: int, channels: Segment) -> Candidate:
     """Tiles of some of the channels."""
     axis = req.c.axes[-1]
     split = Split.of(req.analysis, axis, channels.size)
-    if any(flat(dims).coefficient(split.lane) != 1 for dims in (split.a, split.b)) or not req.analysis.pixel:
+    position, weights = flat(split.a), flat(split.b)
+    steps = [p.coefficient(split.lane) for p in (position, weights)]
+    if steps != [1, 1] or not req.analysis.pixel:
         raise Irregular("channels that do not lie side by side")
     open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables]
     places = used(open_dims) & req.pixel_vars
@@ -85,7 +90,8 @@ def _part(req: Request, columns: int, channels: Segment) -> Candidate:
             inner.append(segments.single(var, extent))
             continue
         signature = BorderSignature.of(open_dims, var, req.c.reduce_axes)
-        found = segments.bordered_segments(extent, columns if var is column else 1, signature)
+        size = columns if var is column else 1
+        found = segments.bordered_segments(extent, size, signature)
         inner.append(TileAxis(var, extent, found, "y"))
     along = {v for d in split.a if column in d.variables for v in d.variables}
     across = [a for a in taps if a[0] not in along] or taps
@@ -94,28 +100,34 @@ def _part(req: Request, columns: int, channels: Segment) -> Candidate:
     size = len(others) * -(-len(rows) // GROUP) * GROUP * channels.size
     made = _Columns(
         split,
-        Operand(req.a, flat(split.a).expr()),
-        Operand(req.b, flat(split.b).expr()),
+        Operand(req.a, position.expr()),
+        Operand(req.b, weights.expr()),
         [zero | row for row in rows],
         others,
         private_buffer("taps", req.b.dtype, size),
         req.c.fill,
     )
-    if math.prod(len(axis.segments) for axis in inner) * made.steps * columns > req.target.budget.written:
+    bodies = math.prod(len(axis.segments) for axis in inner)
+    if bodies * made.steps * columns > req.target.budget.written:
         raise Irregular("borders that take too much code")
+    inner = sorted(inner, key=lambda a: a.var is column)
+    panel, dtype = Operand(made.panel, as_expr(0)), req.c.dtype
     tiling = Tiling(
-        [*req.around(axis), lane, *sorted(inner, key=lambda a: a.var is column)],
-        Product(Operand(made.panel, as_expr(0)), made.a, req.c.dtype, lane.lanes, True, req.c.fill),
+        [*req.around(axis), lane, *inner],
+        Product(panel, made.a, dtype, lane.lanes, True, req.c.fill),
         Reduction((), (), req.c.reduce_axes, open_dims),
         Output(req.c.axes, req.store, {}),
         {lane: made.copy},
         made.accumulated,
     )
-    return Candidate(tiling, (made.panel,), made.cost(tiling, req), req.name("taps", axis, columns=columns))
+    name = req.name("taps", axis, columns=columns)
+    return Candidate(tiling, (made.panel,), made.cost(tiling, req), name)
 
 
 def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
-    return [dict(zip([v for v, _ in axes], at, strict=True)) for at in product(*(range(n) for _, n in axes))]
+    names = [var for var, _ in axes]
+    places = product(*(range(n) for _, n in axes))
+    return [dict(zip(names, at, strict=True)) for at in places]
 
 
 @frozen(eq=False)
@@ -149,18 +161,27 @@ class _Columns:
         stmts: list[Stmt] = []
         for number, (column, group) in enumerate(product(self.along, self.groups)):
             places = [_place(self.b, {**names, **tap, **column}) for tap in group]
-            for k, value in enumerate(self.quarters(self.b, places, 0, stmts)):
-                stmts.append(Store(self.panel, as_expr((number * GROUP + k) * self.split.size), value))
+            made = self.quarters(self.b, places, 0, stmts)
+            for k, value in enumerate(made):
+                at = self.weights(number, k).index
+                stmts.append(Store(self.panel, at, value))
         return Block(stmts)
+
+    def weights(self, number: int, k: int) -> Load:
+        """A quarter of a column of weights."""
+        size = self.split.size
+        return Load(self.panel, as_expr((number * GROUP + k) * size), size)
 
     def quarters(self, operand: Operand, places: Sequence[Expr | None], fill: int, stmts: list[Stmt]) -> list[Expr]:
         """Vectors from up to four places, brought side by side; `fill` where a place is none."""
         size, dtype = self.split.size, operand.buffer.dtype
         none = Const(0, dtype, size)
-        rows: list[Expr] = [
-            Const(fill, dtype, size) if place is None else kept("row", Load(operand.buffer, place, size), stmts)
-            for place in places
-        ]
+        rows: list[Expr] = []
+        for place in places:
+            row: Expr = Const(fill, dtype, size)
+            if place is not None:
+                row = kept("row", Load(operand.buffer, place, size), stmts)
+            rows.append(row)
         rows += [none] * (GROUP - len(rows))
         return [kept("quarter", call(f"quarter{k}", *rows), stmts) for k in range(GROUP)]
 
@@ -172,16 +193,18 @@ class _Columns:
                 places = tuple(self.place(tile, y, {**tap, **column[1]}) for tap in group)
                 users.setdefault(places, []).append((j, column[0] * len(self.groups) + g))
         stmts: list[Stmt] = []
-        name = dot_name(self.a.buffer.dtype, self.b.buffer.dtype, self.split.size // GROUP)
+        data, lanes = self.a.buffer.dtype, self.split.size // GROUP
+        name = dot_name(data, self.b.buffer.dtype, lanes)
+        words = words_name(data, lanes)
         for places, found in users.items():
             if not self.fill and not any(places):
                 continue
-            data, lanes = self.a.buffer.dtype, self.split.size // GROUP
-            values = [call(words_name(data, lanes), q) for q in self.quarters(self.a, places, self.fill, stmts)]
+            made = self.quarters(self.a, places, self.fill, stmts)
+            values = [call(words, quarter) for quarter in made]
             for (j, number), (k, value) in product(found, enumerate(values)):
                 acc = accs[0][k, j]
-                weights = Load(self.panel, as_expr((number * GROUP + k) * self.split.size), self.split.size)
-                stmts.append(Assign(acc, call(name, acc, value, weights)))
+                total = call(name, acc, value, self.weights(number, k))
+                stmts.append(Assign(acc, total))
         return stmts
 
     def place(self, tile: Tile, y: Mapping[TileAxis, int], tap: _Tap) -> Expr | None:

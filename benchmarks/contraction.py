@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure single convolutions and matrix products through the whole compiler: ms, GFLOP/s, percent of the peak.
 
-Each shape is a model of one operator with constant weights, bias and ReLU, one thread, minimum of many runs.
+Each shape is a model of one operator with constant weights, bias and ReLU, one thread, minimum of many runs; those
+of bytes make bytes of their sums.
 Products with padding are counted as work, so a convolution that leaves them out may exceed the peak.  The peak
 is measured in the same run: independent multiply-adds on registers.
 
@@ -19,10 +20,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 import numpy as np
 from aotc_codegen.c.flags import cflags
 
+from aotc import relay
 from aotc.driver.compile import compile
 from aotc.driver.toolchain import find_toolchain, resolve_target, run_compiler
 from aotc.driver.wiring import install
@@ -32,8 +35,27 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, bias_add, dense
 from aotc.relay.op.elementwise import relu
+from aotc.tir.dots import dot_name
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.target import Target
 
+PEAK = """
+#include <stdint.h>
+#define AOTC_HAS(name) __has_builtin(name)
+typedef float v __attribute__((vector_size({bytes})));
+typedef int32_t aotc_int32x{lanes} __attribute__((vector_size({bytes})));
+typedef int8_t aotc_int8x{wide} __attribute__((vector_size({bytes})));
+{functions}
+void peak({number} *p, long n) {{
+  {kind} x = *({kind} *)p, y = *({kind} *)(p + {lanes});
+{begin}
+  for (long i = 0; i < n; ++i) {{
+{steps}
+  }}
+  *({kind} *)p = {sum};
+}}
+"""
+"""Chains of sums, each of which waits for itself alone."""
 SECONDS = 0.4
 """Spent on measuring one shape."""
 
@@ -46,11 +68,14 @@ class Shape:
     inputs: tuple[tuple[int, ...], ...]
     graph: Callable[..., Expr]
     macs: int
+    dtype: str = "float32"
 
 
-def _weights(*shape: int) -> Expr:
+def _weights(*shape: int, dtype: str = "float32") -> Expr:
     rng = np.random.default_rng(0)
-    return Constant(rng.standard_normal(shape).astype(np.float32) * 0.1)
+    if dtype == "float32":
+        return Constant(rng.standard_normal(shape).astype(np.float32) * 0.1)
+    return Constant(rng.integers(-127, 128, shape).astype(dtype))
 
 
 def conv(
@@ -66,6 +91,21 @@ def conv(
 
     macs = batch * oc * out * out * (ic // groups) * kernel * kernel
     return Shape(f"{name} {ic}->{oc} {size}x{size}", ((batch, ic, size, size),), graph, macs)
+
+
+def byte_conv(name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, fill: int = 0) -> Shape:
+    """Bytes by bytes, channels last, with bias; sums are scaled and rounded to bytes."""
+    pad, out = kernel // 2, -(-size // stride)
+
+    def graph(x: Expr) -> Expr:
+        w = _weights(oc, ic, kernel, kernel, dtype="int8")
+        how = {"strides": (stride, stride), "padding": (pad, pad), "data_layout": "NHWC", "pad_value": fill}
+        y = conv2d(x, w, kernel_layout="OIHW", out_dtype="int32", **how)
+        y = relay.multiply(relay.cast(relay.add(y, _weights(oc, dtype="int32")), "float32"), _weights(oc))
+        return relay.cast(relay.clip(relay.round(y), 0.0, 255.0), "uint8")
+
+    macs = oc * out * out * ic * kernel * kernel
+    return Shape(f"bytes {name} {ic}->{oc} {size}x{size}", ((1, size, size, ic),), graph, macs, "uint8")
 
 
 def matrix(m: int, k: int, n: int) -> Shape:
@@ -112,26 +152,43 @@ SHAPES = (
     matrix(1, 512, 1000),
     batched(12, 128, 64, 128, transposed=True),
     batched(12, 128, 128, 64, transposed=False),
+    byte_conv("1x1", 64, 64, 56, 1),
+    byte_conv("1x1", 128, 128, 28, 1),
+    byte_conv("1x1", 256, 256, 14, 1),
+    byte_conv("3x3", 64, 64, 56, 3),
+    byte_conv("3x3", 128, 128, 28, 3),
+    byte_conv("3x3", 256, 256, 14, 3),
+    byte_conv("3x3", 512, 512, 14, 3),
+    byte_conv("3x3 filled", 128, 128, 28, 3, fill=9),
+    byte_conv("3x3 s2", 64, 128, 56, 3, 2),
+    byte_conv("7x7 s2 filled", 3, 64, 224, 7, 2, fill=9),
+    byte_conv("1x1", 192, 64, 28, 1),
+    byte_conv("1x1", 32, 96, 112, 1),
+    byte_conv("1x1", 96, 32, 56, 1),
+    byte_conv("1x1", 144, 24, 56, 1),
 )
 
 
-def peak(target: Target) -> float:
-    """GFLOP/s of independent multiply-adds on as many registers as hide their latency."""
+def peak(target: Target, dtype: str) -> float:
+    """GFLOP/s, or billions of operations on bytes, of independent sums on as many registers as hide their latency."""
+    number = "float" if dtype == "float32" else "int32_t"
     lanes, chains = target.lanes("float32"), min(12, target.registers - 4)
-    kind = "float" if lanes == 1 else "v"
+    kind = number if lanes == 1 else f"aotc_int32x{lanes}" if dtype != "float32" else "v"
     names = [f"a{k}" for k in range(chains)]
-    text = "\n".join(
-        [
-            f"typedef float v __attribute__((vector_size({4 * lanes})));" if lanes > 1 else "",
-            "void peak(float *p, long n) {",
-            f"  {kind} x = *({kind} *)p, y = *({kind} *)(p + {lanes});",
-            *(f"  {kind} {a} = x;" for a in names),
-            "  for (long i = 0; i < n; ++i) {",
-            *(f"    {a} = {a} * x + y; __asm__('' : '+x'({a}));".replace("'", '"') for a in names),
-            "  }",
-            f"  *({kind} *)p = {' + '.join(names)};",
-            "}",
-        ]
+    step, functions = "{0} * x + y", ""
+    if dtype != "float32":
+        row = INSTRUCTIONS[dot_name("uint8", "int8", lanes)].texts[0]
+        step, functions = row.call.format("{0}", "y", f"(aotc_int8x{4 * lanes})x"), row.function
+    text = PEAK.format(
+        number=number,
+        bytes=4 * max(lanes, 2),
+        lanes=lanes,
+        wide=4 * lanes,
+        functions=Template(functions).substitute(inline="static inline"),
+        kind=kind,
+        begin="\n".join(f"  {kind} {a} = x;" for a in names),
+        steps="\n".join(f'    {a} = {step.format(a)}; __asm__("" : "+x"({a}));' for a in names),
+        sum=" + ".join(names),
     )
     count = 1_000_000
     with tempfile.TemporaryDirectory() as folder:
@@ -143,7 +200,7 @@ def peak(target: Target) -> float:
         memory = np.zeros(256, np.float32)
         start = -memory.ctypes.data % 64
         seconds = best(lambda: function(ctypes.c_void_p(memory.ctypes.data + start), ctypes.c_long(count)))
-    return 2e-9 * count * chains * lanes / seconds
+    return (2e-9 if dtype == "float32" else 8e-9) * count * chains * lanes / seconds
 
 
 def best(run: Callable[[], object]) -> float:
@@ -158,13 +215,18 @@ def best(run: Callable[[], object]) -> float:
 
 def measure(shape: Shape, target: Target, top: float) -> str:
     """One row of the table."""
-    arguments = [Var(f"x{k}", TensorType(s, "float32")) for k, s in enumerate(shape.inputs)]
+    arguments = [Var(f"x{k}", TensorType(s, shape.dtype)) for k, s in enumerate(shape.inputs)]
     module = IRModule.from_expr(Function(tuple(arguments), shape.graph(*arguments)))
     start = time.perf_counter()
     session = compile(module, target=target, name="shape").session()
     seconds = time.perf_counter() - start
     rng = np.random.default_rng(1)
-    inputs = {v.name: rng.standard_normal(s).astype(np.float32) for v, s in zip(arguments, shape.inputs, strict=True)}
+    inputs = {
+        v.name: rng.standard_normal(s).astype(np.float32)
+        if shape.dtype == "float32"
+        else rng.integers(0, 256, s).astype(shape.dtype)
+        for v, s in zip(arguments, shape.inputs, strict=True)
+    }
     fastest = best(session.bind(inputs).run)
     speed = 2e-9 * shape.macs / fastest
     return f"| {shape.name} | {fastest * 1e3:.3f} | {speed:.1f} | {100 * speed / top:.0f} | {seconds:.1f} |"
@@ -177,13 +239,14 @@ def main() -> int:
     arguments = parser.parse_args()
     install()
     target = resolve_target(arguments.target)
-    top = peak(target)
-    print(f"target {target.name}, one thread, peak {top:.1f} GFLOP/s")
+    top = {dtype: peak(target, dtype) for dtype in ("float32", "uint8")}
+    said = f"peak {top['float32']:.1f} GFLOP/s, {top['uint8']:.1f} billions of operations on bytes"
+    print(f"target {target.name}, one thread, {said}")
     print("| shape | ms | GFLOP/s | % of peak | build s |")
     print("|---|---|---|---|---|")
     for shape in SHAPES:
         if not arguments.words or any(word in shape.name for word in arguments.words):
-            print(measure(shape, target, top), flush=True)
+            print(measure(shape, target, top[shape.dtype]), flush=True)
     return 0
 
 

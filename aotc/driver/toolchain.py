@@ -24,7 +24,8 @@ from typing import Final, TypeAlias
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
 from aotc.ir import AotcError, architecture, frozen, refusals
-from aotc.tir.target import TARGETS, Target, feature_names, get_target, host_target, require_exact
+from aotc.tir.exact import require_exact
+from aotc.tir.target import TARGETS, Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
 CPUINFO: Final = Path("/proc/cpuinfo")

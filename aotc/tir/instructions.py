@@ -45,7 +45,7 @@ class Text:
 class Instruction:
     """A row of the table.
 
-    takes    the types of its operands: "float", "integer" or "number" for those of any one
+    takes    the types of its operands: "float", "single", "integer" or "number" for those of any one
              type of that kind and any number of lanes, or a type such as "int32x16"
     gives    the type of the result; "" for that of the operands
     meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
@@ -93,9 +93,10 @@ class Instruction:
         return next((f"{self.name} of {dtype}x{lanes}, not of {wanted}" for wanted, (dtype, lanes) in wrong), "")
 
 
-#: The types that "float", "integer" and "number" stand for.
+#: The types that "float", "single", "integer" and "number" stand for.
 KINDS: Final[Mapping[str, frozenset[DType]]] = {
     "float": frozenset(d for d in DTYPES if d.is_float),
+    "single": frozenset({DType("float32")}),
     "integer": frozenset(d for d in DTYPES if d.is_integer),
     "number": frozenset(d for d in DTYPES if d.is_float or d.is_integer),
 }
@@ -258,8 +259,8 @@ _TABLE: Final = (
     Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _chosen(a > b, a, b)),
     Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _chosen(a < b, a, b)),
     # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
-    *_rows("float float", "quantise_int8", gives="int8"),
-    *_rows("float float", "quantise_uint8", gives="uint8"),
+    *_rows("single single", "quantise_int8", gives="int8"),
+    *_rows("single single", "quantise_uint8", gives="uint8"),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
     _said("wait", "aotc_wait<{0}>()", _WAIT),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four vectors of floats rounded to one vector of bytes: rows of instructions, with their meanings and texts.
 
-    quantise_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d as `quantise_uint8` makes them, one after the other
+    quantise_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d as `quantise_uint8` makes them, one by one
 
 Processors narrow int32 to bytes by saturating steps of half the width, and add what zero is in between.
 """

@@ -8,13 +8,13 @@ replace(target, l2=2 << 20, threads=Threads(barrier_ns=250))
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Final
 
 from aotc.ir import AotcError, DType, architecture, frozen, nearest
+from aotc.tir.exact import require_exact
 
 
 @frozen(kw_only=True)
@@ -88,11 +88,13 @@ class Dots:
 
     rate        vectors that a core begins to add in a cycle
     registers   that hold an operand, where the sums are several instructions
+    split       cycles that it takes to bring an operand there
     latency     cycles from the start of one to its result
     """
 
     rate: float = 0.75
     registers: int = 2
+    split: float = 0.7
     latency: int = 6
 
 
@@ -220,40 +222,6 @@ FIGURES: Final[Mapping[str, tuple[bool, float, float, str]]] = {
     "transpose_rate": (False, 1e-6, 1e6, " bytes in a cycle"),
     "store_cost": (True, 0, 1 << 30, " operations"),
 }
-#: Flags by which gcc and clang compute something else than the program says.
-_INEXACT: Final = re.compile(
-    r"-Ofast|--optimize=fast|-f(fast-math|unsafe-math-optimizations|finite-math-only|associative-math|reciprocal-math|no-signed-zeros)"
-    r"|-f(no-honor-nans|no-honor-infinities|approx-func|single-precision-constant|fp-model=(fast|aggressive))"
-    r"|-f(fp-contract=(?!off$).*|fp-eval-method=(?!source$).*)"
-    r"|-fdenormal-fp-math(-f32)?=(?!ieee).*|-mfpmath=(?!sse$).*|-mdaz-ftz|-mrecip(=(?!none$).*)?|-mlow-precision-.*"
-    # what clang takes behind -Xclang and -mllvm
-    r"|-m?enable-(unsafe-fp-math|no-(infs|nans|signed-zeros)(-fp-math)?)|-mreassociate|-fp-contract=(?!off$).*"
-)
-#: What flags are refused for, by what they look like, and what to do instead.
-_REFUSED: Final = (
-    (
-        _INEXACT,
-        "results would not be those of the program",
-        "leave it out: kernels have their vectors and multiply-adds without it",
-    ),
-    (
-        re.compile(r"-[cES]|-MM?|-fsyntax-only"),
-        "no library would come of it",
-        "leave it out; --no-build writes sources only",
-    ),
-    (re.compile("@.*"), "flags in a file are not looked at", "write what the file holds in its place"),
-)
-
-
-def require_exact(flags: Iterable[str]) -> None:
-    """Raise AotcError (code "cflags") for flags of a C compiler that let it compute or make something else."""
-    given = tuple(dict.fromkeys(flags))
-    for pattern, why, hint in _REFUSED:
-        if found := list(filter(pattern.fullmatch, given)):
-            text = f"C is not compiled with {' '.join(found)}: {why}"
-            raise AotcError("cflags", text, hint=hint)
-
-
 #: Widths of vectors in bytes: two numbers of float32 at least.
 WIDTHS: Final = (0, 8, 16, 32, 64, 128, 256)
 
@@ -402,7 +370,7 @@ _SSE: Final = ("sse3", "ssse3", "sse4_1", "sse4_2", "popcnt", "movbe", "lzcnt")
 _V3: Final = (*_SSE, "avx", "f16c", "fma", "avx2", "bmi1", "bmi2")
 _V4: Final = (*_V3, "avx512f", "avx512dq", "avx512cd", "avx512bw", "avx512vl")
 #: Sums of products of bytes by one instruction.
-_DOT: Final = Dots(rate=2, registers=1, latency=5)
+_DOT: Final = Dots(rate=2, registers=1, split=0, latency=5)
 #: What processors with vectors have in common.
 _VECTORS: Final = Target(
     name="vectors",
@@ -435,7 +403,7 @@ X86_64_V4: Final = replace(
     vector_bytes=64,
     registers=32,
     l2=1 << 20,
-    dots=Dots(rate=0.5),
+    dots=Dots(rate=0.5, split=1),
     cflags=("-march=x86-64-v4", "-mprefer-vector-width=512"),
     features=_V4,
     level="v4",
@@ -469,7 +437,7 @@ AARCH64: Final = replace(
     activations="int8",
     l1=64 << 10,
     l2=512 << 10,
-    dots=Dots(rate=0.5, registers=4),
+    dots=Dots(rate=0.5, registers=4, split=3),
     winograd=Winograd(macs=16),
     cflags=_AARCH64,
     base_cflags=_AARCH64,

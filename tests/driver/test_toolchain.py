@@ -224,6 +224,9 @@ def test_host_targets() -> None:
     v3 = sse | {"avx", "avx2", "fma", "bmi1", "bmi2", "f16c"}
     v4 = v3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
     assert [host_target("x86_64", flags).name for flags in ((), v3, v4)] == ["x86-64", "x86-64-v3", "x86-64-v4"]
+    assert host_target("x86_64", v3 | {"avx_vnni"}).name == "x86-64-v3-vnni"
+    assert host_target("x86_64", v4 | {"avx_vnni"}).name == "x86-64-v4"
+    assert host_target("x86_64", v4 | {"avx512_vnni"}).name == "x86-64-v4-vnni"
     assert host_target("aarch64", ()).name == host_target("arm64", ()).name == "aarch64"
     assert host_target("riscv64", ()).name == "riscv64"
     assert host_target("mips", ()).name == "c"

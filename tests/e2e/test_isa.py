@@ -89,7 +89,7 @@ def test_direct_callers_get_a_status(avx2: CompiledModel, tmp_path: Path, nehale
 @pytest.fixture
 def impossible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CompiledModel:
     """A model for a processor that does not exist: the CPUID instruction has no such leaf."""
-    monkeypatch.setitem(CPUID, "never", (0x7FFFFFFF, 0, 0, 0))
+    monkeypatch.setitem(CPUID, "never", (0x7FFFFFFF, 0, 0, 0, 0))
     target = replace(X86_64, name="x86-64-never", features=("sse3", "never"))
     return aotc.compile(DIGITS, output=tmp_path / "digits", target=target, cflags=["-O1"], cache=False)
 

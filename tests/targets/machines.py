@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from aotc.driver.compilation import CompiledModel
-from aotc.driver.toolchain import cross_compiler, resolve_target
+from aotc.driver.toolchain import cross_compiler, require_cpu
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.machine import architecture
 from aotc.tir.stmt import Kernel
@@ -44,10 +45,16 @@ int main(int argc, char **argv) {
 
 
 def native_targets() -> list[str]:
-    """The targets whose code this processor runs: "c" and those of no wider vectors than its own."""
-    host = resolve_target("host")
-    own = (t for t in TARGETS.values() if t.machine in ("", host.machine) and not t.versions and t.gpu is None)
-    return [t.name for t in own if t.vector_bytes <= host.vector_bytes]
+    """The targets whose code this processor runs, "c" among them."""
+    return [name for name, t in TARGETS.items() if not t.versions and t.gpu is None and _runs(t)]
+
+
+def _runs(target: Target) -> bool:
+    try:
+        require_cpu(target)
+    except AotcError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -214,7 +214,10 @@ def contrib_conv2d_winograd_without_weight_transform(
 def contrib_dense_pack(
     data: Expr, weight: Expr, weight_layout: str = "NC", units: int | None = None, out_dtype: str = ""
 ) -> Call:
-    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N."""
+    """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
+
+    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4).
+    """
 
 def conv1d(
     data: Expr,

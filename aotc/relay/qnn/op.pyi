@@ -19,6 +19,8 @@ from aotc.relay.op.qnn.builders import leaky_relu as leaky_relu
 from aotc.relay.op.qnn.builders import log as log
 from aotc.relay.op.qnn.builders import mul as mul
 from aotc.relay.op.qnn.builders import multiply_add as multiply_add
+from aotc.relay.op.qnn.builders import nearest_int8 as nearest_int8
+from aotc.relay.op.qnn.builders import nearest_uint8 as nearest_uint8
 from aotc.relay.op.qnn.builders import product as product
 from aotc.relay.op.qnn.builders import quantize as quantize
 from aotc.relay.op.qnn.builders import requantize as requantize

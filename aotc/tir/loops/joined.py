@@ -10,11 +10,12 @@ Loops over such vectors take four of them at a time, then the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir.dots import GROUP, LANES
-from aotc.tir.expr import Buffer, Call, Expr, Load, Var, loads_in, walk
+from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, loads_in, walk
 from aotc.tir.loops.dependence import assigned, counted, read, straight_line
 from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.narrowing import quantise_name
@@ -53,22 +54,28 @@ class _Joiner:
         body, values = straight_line(loop), counted(loop)
         stores = [s for s in body or () if isinstance(s, Store)]
         alone = len(stores) == 1 and _bytes_of(stores[0]) is not None and not assigned(loop)
-        if not body or not alone or len(values) < GROUP or len(body) > _LONGEST or loop.kind != "independent":
+        if not body or not alone or loop.kind != "independent":
+            return loop
+        if len(values) < GROUP or len(body) > _LONGEST:
             return loop
         (store,) = stores
-        if linear(store.index, {}).coefficient(loop.var) != 1 or loop.step != store.value.lanes:
+        place = linear(store.index, {})
+        if place.coefficient(loop.var) != 1 or loop.step != store.value.lanes:
             return loop
-        if any(linear(n.index, {}) != linear(store.index, {}) for n in self.beside(store, loop)):
+        if any(linear(n.index, {}) != place for n in self.beside(store, loop)):
             return loop
         whole = values.start + len(values) // GROUP * GROUP * loop.step
         var = Var(loop.var.name)
-        copies = [substituted(refreshed(loop.body), {loop.var: var + k * loop.step}) for k in range(GROUP)]
+        rounds = [var + k * loop.step for k in range(GROUP)]
+        bodies = [refreshed(loop.body) for _ in rounds]
+        copies = [substituted(b, {loop.var: v}) for b, v in zip(bodies, rounds, strict=True)]
         made = self.together(stmts_of(simplify_stmt(Block(copies), {})))
-        first = For(var, whole, Block(made), begin=loop.begin, step=GROUP * loop.step, kind=loop.kind)
+        step = GROUP * loop.step
+        first = For(var, whole, Block(made), begin=loop.begin, step=step, kind=loop.kind)
         if whole >= values.stop:
             return first
-        rest = refreshed(For(loop.var, loop.end, loop.body, begin=whole, step=loop.step, kind=loop.kind))
-        return Block((first, rest))
+        rest = replace(loop, begin=as_expr(whole))
+        return Block((first, refreshed(rest)))
 
     def beside(self, store: Store, loop: For) -> Iterator[Load]:
         """Loads from what may be the memory that is stored to."""
@@ -95,7 +102,9 @@ class _Joiner:
         at = linear(store.index, {})
         for k in range(first + 1, len(stmts)):
             stmt = stmts[k]
-            if not isinstance(stmt, (Store, Declare, Assign)) or (isinstance(stmt, Assign) and stmt.var in known):
+            if not isinstance(stmt, (Store, Declare, Assign)):
+                return []
+            if isinstance(stmt, Assign) and stmt.var in known:
                 return []
             if any(load.buffer is store.buffer for load in _loads(stmt)):
                 return []

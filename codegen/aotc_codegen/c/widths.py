@@ -15,13 +15,12 @@ from typing import Final
 
 from aotc.ir import DType
 
-_TYPES: Final = {"bytes": "char", "words": "int", "longs": "long long"}
+_TYPES: Final = {"bytes": "char", "words": "int", "longs": "long long", "halves": "short"}
 _NARROW_4: Final = """\
 #if GCC && defined(__SSSE3__)
 VECTORS16  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   return ($B)((words)__builtin_ia32_pshufb128((bytes)v, low))[0];
 #elif GCC && defined(__SSE2__)
-  typedef short halves __attribute__((__vector_size__(16)));
 VECTORS16  const halves h = __builtin_ia32_packssdw128((words)v & 255, (words)v & 255);
   return ($B)((words)__builtin_ia32_packuswb128(h, h))[0];
 """
@@ -54,10 +53,16 @@ VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}
 """
 
 
+def _typedef(name: str, size: int | str) -> str:
+    kind = _TYPES[name]
+    attribute = f"__attribute__((__vector_size__({size}), __unused__))"
+    return f"  typedef {kind} {name} {attribute};\n"
+
+
 def _text(text: str) -> str:
     for size in ("16", "32"):
-        used = {name: kind for name, kind in _TYPES.items() if f"{name})" in text or f"{name} " in text}
-        lines = (f"  typedef {kind} {name} __attribute__((__vector_size__({size})));\n" for name, kind in used.items())
+        used = (n for n in _TYPES if f"{n})" in text or f"{n} " in text)
+        lines = [_typedef(name, size) for name in used]
         text = text.replace(f"VECTORS{size}", "".join(lines))
     return text.replace("GCC", "defined(__GNUC__) && !defined(__clang__)")
 
@@ -95,8 +100,8 @@ def quarter(k: int, lanes: int) -> str:
         first = (each * block + each // 2 * half + i for block in range(count) for i in range(each // 2))
         return ", ".join(f"{p}, {p + lanes // size}" for p in first)
 
-    kinds = {"bytes": "char", "halves": "short"} | ({"words": "int"} if lanes > 16 else {})
-    lines = [f"  typedef {kind} {name} __attribute__((__vector_size__({lanes})));" for name, kind in kinds.items()]
+    kinds = ["bytes", "halves", *(["words"] if lanes > 16 else [])]
+    lines = [_typedef(name, lanes)[:-1] for name in kinds]
     turned = {x: x for x in "abcd"}
     if lanes > 16:
         turned = {x: f"__builtin_shufflevector((words){x}, (words){x}, {order})" for x in turned}

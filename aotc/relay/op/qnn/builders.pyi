@@ -283,6 +283,12 @@ def mul(
 def multiply_add(data: Expr, factor: Expr, addend: Expr) -> Call:
     """data * factor + addend, rounded once."""
 
+def nearest_int8(data: Expr, zero: Expr) -> Call:
+    """data to the nearest integers, even ones of two, plus the zero point, saturated as int8; NaN is -128."""
+
+def nearest_uint8(data: Expr, zero: Expr) -> Call:
+    """data to the nearest integers, even ones of two, plus the zero point, saturated as uint8; NaN is 0."""
+
 def product(lhs: Expr, rhs: Expr) -> Call:
     """lhs * rhs, rounded by itself whatever is added to it."""
 

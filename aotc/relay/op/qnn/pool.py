@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AxisMap, DType, Layout, OpPattern, Type, Types, args, variant
-from aotc.relay.expr import Expr, tensor_type_of
-from aotc.relay.op import binary, pool
+from aotc.relay.expr import Expr
+from aotc.relay.op import pool
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers, rounded, scale, table
-from aotc.relay.op.qnn.numbers import laid, made
+from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import rounded, scale, table
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
 
@@ -30,8 +30,8 @@ round_even(mean / output_scale + output_zero_point) saturated, in float32.
 
 
 def _infer(a: Any, types: Types) -> Type:
-    data = numbers.quantised(types[0])
-    numbers.check_pairs(types[1:], data, None, *_NAMES)
+    data = q.quantised(types[0])
+    q.check_pairs(types[1:], data, None, *_NAMES)
     return pool.avg_pool2d.infer(a, types[:1])
 
 
@@ -44,19 +44,19 @@ def _axes(a: Any, types: Types) -> AxisMap:
 
 
 def _reference(a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
-    mean = pool.avg_pool2d.reference(a, numbers.dequantized(x, s, z))
+    mean = pool.avg_pool2d.reference(a, q.dequantized(x, s, z))
     real = mean / so.astype(np.float32).reshape(()) + zo.astype(np.float32).reshape(())
-    return numbers.stored(np.rint(real), np.zeros(()), None, DType.of(x))
+    return q.stored(np.rint(real), np.zeros(()), None, DType.of(x))
 
 
 def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
     table.check(x, s, z, so, zo, names=_NAMES)
-    whole = numbers.converted(numbers.centred(x, z), "float32")
-    real = made(rounded.product, whole, laid(s, None, 0, "float32"))
+    whole = q.converted(q.centred(x, z), "float32")
+    real = q.made(rounded.product, whole, q.laid(s, None, 0, "float32"))
     mean = pool.avg_pool2d(real, **dict(a.items()))
-    scaled = made(binary.divide, mean, laid(so, None, 0, "float32"))
-    y = made(binary.add, scaled, laid(zo, None, 0, "float32"))
-    return numbers.nearest(y, numbers.constant(0, "int32"), None, tensor_type_of(x).dtype)
+    scaled = q.div(mean, q.laid(so, None, 0, "float32"))
+    y = q.add(scaled, q.laid(zo, None, 0, "float32"))
+    return q.nearest(y, q.constant(0, "int32"), None, q.dtype_of(x))
 
 
 def _samples() -> Samples:
@@ -70,18 +70,18 @@ def _samples() -> Samples:
         ):
             x = random_array((1, 8, 7, 3) if "layout" in given else (1, 3, 8, 7), dtype)
             pair = (scale.scale_array(0.0137), scale.zero_array(5))
-            yield numbers.with_constants(QuantisedAvgPoolAttrs(**given), x, *pair, *onto)
+            yield q.with_constants(QuantisedAvgPoolAttrs(**given), x, *pair, *onto)
 
 
 avg_pool2d = OpDef(
     name="qnn.avg_pool2d",
     attrs=QuantisedAvgPoolAttrs,
-    args=(*args("data"), *numbers.scales(*_NAMES)),
+    args=(*args("data"), *q.scales(*_NAMES)),
     infer=_infer,
     reference=_reference,
     axes=_axes,
     expand=_expand,
     layout=Layout.BARRIER,
     samples=_samples,
-    **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE),
+    **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE),
 )

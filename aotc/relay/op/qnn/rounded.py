@@ -3,7 +3,7 @@
 
 product(x, y) + z                      # two roundings, on all targets
 multiply_add(x, y, z)                  # one rounding, on all targets
-NEAREST["int8"](x, 3.0)                # the nearest integers, plus 3, saturated; NaN is -128
+nearest_int8(x, 3.0)                   # the nearest integers, plus 3, saturated; NaN is -128
 """
 
 from __future__ import annotations
@@ -76,4 +76,6 @@ def _byte(dtype: str) -> OpDef:
 
 product = _row("product", "product", "lhs rhs", "lhs * rhs, rounded by itself whatever is added to it.")
 multiply_add = _row("multiply_add", "fma", "data factor addend", "data * factor + addend, rounded once.")
-NEAREST = {dtype: _byte(dtype) for dtype in ("int8", "uint8")}
+nearest_int8, nearest_uint8 = _byte("int8"), _byte("uint8")
+#: By the type of the result.
+NEAREST = {"int8": nearest_int8, "uint8": nearest_uint8}

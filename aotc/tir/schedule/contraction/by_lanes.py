@@ -15,6 +15,7 @@ from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import Var, linear, te
+from aotc.tir.dots import LANES
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
@@ -36,7 +37,8 @@ def by_lanes(req: Request) -> Iterator[Candidate]:
         lanes = req.lanes if not c.block else math.gcd(req.lanes, c.block)
         while lanes > max(4, axis[1]) and not independent(req.analysis.a, axis[0]):
             lanes //= 2
-        lengths = {lanes, *({math.gcd(lanes, axis[1])} if req.group else ())} - {1, 2}
+        whole = math.gcd(lanes, axis[1])
+        lengths = {lanes, whole} if req.group and whole in LANES else {lanes}
         tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in VECTORS)
         found = list(attempts(_candidate, req, tiles))
         if found:
@@ -120,7 +122,7 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
             return None
         taps = before
     panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
-    x = req.operand(req.b, flat(split.b), None) if panel is None else panel.operand
+    x = req.operand(req.b, flat(split.b) if panel is None else linear(panel.operand.flat, {}), panel)
     y = req.operand(req.a, pixels.position, padded)
     tiling = Tiling(
         _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),

@@ -33,7 +33,7 @@ from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, kept
 
 #: Columns of tiles.
-COLUMNS: Final = (8, 4)
+COLUMNS: Final = (8, 4, 2)
 #: Bytes of the shortest vectors.
 LEAST: Final = 16
 #: What the reduction axes are at a tap.
@@ -43,8 +43,8 @@ _Tap: TypeAlias = Mapping[Var, int]
 def by_taps(req: Request) -> Iterator[Candidate]:
     """Tilings along the channels, if they are the last axis of data and weights."""
     c = req.c
-    bytes_only = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
-    if bytes_only and req.lanes > 1 and not c.block:
+    all_bytes = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
+    if all_bytes and req.lanes > 1 and not c.block:
         yield from attempts(_candidate, req, ((columns,) for columns in COLUMNS))
 
 
@@ -57,24 +57,30 @@ def _candidate(req: Request, columns: int) -> Candidate:
         if width < LEAST:
             raise Irregular("channels that do not fill vectors")
         if count := (axis[1] - begin) // width:
-            found.append(_part(req, columns, Segment(begin, count, width, tuple(range(0, width, width // GROUP)))))
+            starts = tuple(range(0, width, width // GROUP))
+            tiles = Segment(begin, count, width, starts)
+            found.append(_part(req, columns, tiles))
             begin += count * width
         width //= 2
     first, *others = found
-    scratch = tuple(buffer for one in found for buffer in one.workspace)
-    return replace(first, workspace=scratch, cost=sum(one.cost for one in found), others=tuple(others))
+    scratch = tuple(b for one in found for b in one.workspace)
+    cost = sum(one.cost for one in found)
+    return replace(first, workspace=scratch, cost=cost, others=tuple(others))
 
 
 def _part(req: Request, columns: int, channels: Segment) -> Candidate:
     """Tiles of some of the channels."""
     axis = req.c.axes[-1]
     split = Split.of(req.analysis, axis, channels.size)
-    if any(flat(dims).coefficient(split.lane) != 1 for dims in (split.a, split.b)) or not req.analysis.pixel:
+    position, weights = flat(split.a), flat(split.b)
+    steps = [p.coefficient(split.lane) for p in (position, weights)]
+    if steps != [1, 1] or not req.analysis.pixel:
         raise Irregular("channels that do not lie side by side")
     open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables]
     places = used(open_dims) & req.pixel_vars
     taps = [(v, n) for v, n in req.c.reduce_axes if n > 1]
-    if not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
+    static = used(open_dims) <= req.pixel_vars | req.reduction_vars
+    if not static or not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
         raise Irregular("borders that are not known when a tile is written")
     lane = TileAxis(axis[0], axis[1], (channels,), "x", channels.size // GROUP, split.names)
     column = req.analysis.pixel[-1][0]
@@ -84,33 +90,44 @@ def _part(req: Request, columns: int, channels: Segment) -> Candidate:
             inner.append(segments.single(var, extent))
             continue
         signature = BorderSignature.of(open_dims, var, req.c.reduce_axes)
-        found = segments.bordered_segments(extent, columns if var is column else 1, signature)
+        size = columns if var is column else 1
+        found = segments.bordered_segments(extent, size, signature)
         inner.append(TileAxis(var, extent, found, "y"))
     along = {v for d in split.a if column in d.variables for v in d.variables}
     across = [a for a in taps if a[0] not in along] or taps
-    columns_of = _Columns(
+    zero: dict[Var, int] = dict.fromkeys((v for v, _ in req.c.reduce_axes), 0)
+    rows, others = _taps(across), _taps([a for a in taps if a not in across])
+    size = len(others) * -(-len(rows) // GROUP) * GROUP * channels.size
+    made = _Columns(
         split,
-        Operand(req.a, flat(split.a).expr()),
-        Operand(req.b, flat(split.b).expr()),
-        [dict.fromkeys((v for v, _ in req.c.reduce_axes), 0) | tap for tap in _taps(across)],
-        _taps([a for a in taps if a not in across]),
-        private_buffer("taps", req.b.dtype, 0),
+        Operand(req.a, position.expr()),
+        Operand(req.b, weights.expr()),
+        [zero | row for row in rows],
+        others,
+        private_buffer("taps", req.b.dtype, size),
         req.c.fill,
     )
-    made = replace(columns_of, panel=private_buffer("taps", req.b.dtype, columns_of.size))
+    bodies = math.prod(len(axis.segments) for axis in inner)
+    if bodies * made.steps * columns > req.target.budget.written:
+        raise Irregular("borders that take too much code")
+    inner = sorted(inner, key=lambda a: a.var is column)
+    panel, dtype = Operand(made.panel, as_expr(0)), req.c.dtype
     tiling = Tiling(
-        [*req.around(axis), lane, *sorted(inner, key=lambda a: a.var is column)],
-        Product(Operand(made.panel, as_expr(0)), made.a, req.c.dtype, lane.lanes, True, req.c.fill),
+        [*req.around(axis), lane, *inner],
+        Product(panel, made.a, dtype, lane.lanes, True, req.c.fill),
         Reduction((), (), req.c.reduce_axes, open_dims),
         Output(req.c.axes, req.store, {}),
         {lane: made.copy},
         made.accumulated,
     )
-    return Candidate(tiling, (made.panel,), made.cost(tiling, req), req.name("taps", axis, columns=columns))
+    name = req.name("taps", axis, columns=columns)
+    return Candidate(tiling, (made.panel,), made.cost(tiling, req), name)
 
 
 def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
-    return [dict(zip([v for v, _ in axes], at, strict=True)) for at in product(*(range(n) for _, n in axes))]
+    names = [var for var, _ in axes]
+    places = product(*(range(n) for _, n in axes))
+    return [dict(zip(names, at, strict=True)) for at in places]
 
 
 @frozen(eq=False)
@@ -135,27 +152,36 @@ class _Columns:
         return [self.across[k : k + GROUP] for k in range(0, len(self.across), GROUP)]
 
     @property
-    def size(self) -> int:
-        """Bytes of the weights."""
-        return len(self.along) * len(self.groups) * GROUP * self.split.size
+    def steps(self) -> int:
+        """Products of vectors at a position."""
+        return len(self.along) * len(self.groups) * GROUP
 
     def copy(self, names: Mapping[Var, Expr]) -> Stmt:
         """Fills the panel for a tile of channels."""
         stmts: list[Stmt] = []
         for number, (column, group) in enumerate(product(self.along, self.groups)):
             places = [_place(self.b, {**names, **tap, **column}) for tap in group]
-            for k, value in enumerate(self.quarters(self.b, places, 0, stmts)):
-                stmts.append(Store(self.panel, as_expr((number * GROUP + k) * self.split.size), value))
+            made = self.quarters(self.b, places, 0, stmts)
+            for k, value in enumerate(made):
+                at = self.weights(number, k).index
+                stmts.append(Store(self.panel, at, value))
         return Block(stmts)
+
+    def weights(self, number: int, k: int) -> Load:
+        """A quarter of a column of weights."""
+        size = self.split.size
+        return Load(self.panel, as_expr((number * GROUP + k) * size), size)
 
     def quarters(self, operand: Operand, places: Sequence[Expr | None], fill: int, stmts: list[Stmt]) -> list[Expr]:
         """Vectors from up to four places, brought side by side; `fill` where a place is none."""
         size, dtype = self.split.size, operand.buffer.dtype
         none = Const(0, dtype, size)
-        rows: list[Expr] = [
-            Const(fill, dtype, size) if place is None else kept("row", Load(operand.buffer, place, size), stmts)
-            for place in places
-        ]
+        rows: list[Expr] = []
+        for place in places:
+            row: Expr = Const(fill, dtype, size)
+            if place is not None:
+                row = kept("row", Load(operand.buffer, place, size), stmts)
+            rows.append(row)
         rows += [none] * (GROUP - len(rows))
         return [kept("quarter", call(f"quarter{k}", *rows), stmts) for k in range(GROUP)]
 
@@ -167,16 +193,18 @@ class _Columns:
                 places = tuple(self.place(tile, y, {**tap, **column[1]}) for tap in group)
                 users.setdefault(places, []).append((j, column[0] * len(self.groups) + g))
         stmts: list[Stmt] = []
-        name = dot_name(self.a.buffer.dtype, self.b.buffer.dtype, self.split.size // GROUP)
+        data, lanes = self.a.buffer.dtype, self.split.size // GROUP
+        name = dot_name(data, self.b.buffer.dtype, lanes)
+        words = words_name(data, lanes)
         for places, found in users.items():
             if not self.fill and not any(places):
                 continue
-            data, lanes = self.a.buffer.dtype, self.split.size // GROUP
-            values = [call(words_name(data, lanes), q) for q in self.quarters(self.a, places, self.fill, stmts)]
+            made = self.quarters(self.a, places, self.fill, stmts)
+            values = [call(words, quarter) for quarter in made]
             for (j, number), (k, value) in product(found, enumerate(values)):
                 acc = accs[0][k, j]
-                weights = Load(self.panel, as_expr((number * GROUP + k) * self.split.size), self.split.size)
-                stmts.append(Assign(acc, call(name, acc, value, weights)))
+                total = call(name, acc, value, self.weights(number, k))
+                stmts.append(Assign(acc, total))
         return stmts
 
     def place(self, tile: Tile, y: Mapping[TileAxis, int], tap: _Tap) -> Expr | None:
@@ -190,9 +218,9 @@ class _Columns:
         columns = max(segment.size for segment in tiling.levels[-1].segments)
         distinct = min(columns * len(self.along), columns + len(self.along) - 1)
         shuffles = 3 * GROUP * len(self.groups) * distinct
-        products = 2 * GROUP * len(self.groups) * len(self.along) * columns
         finish = GROUP * columns * req.target.tiles.finish_vector
-        return math.prod(axis.trips for axis in tiling.levels) * ((shuffles + products) / 2 + finish)
+        trips = math.prod(axis.trips for axis in tiling.levels)
+        return trips * (shuffles / 2 + self.steps * columns + finish)
 
 
 def _place(operand: Operand, names: Mapping[Var, Expr | int]) -> Expr:

@@ -97,7 +97,8 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False,
     dots    its products are sums of products of bytes
     """
     if dots is not None:
-        return max(max(xs * ys, dots.latency * dots.rate) / dots.rate, (xs + ys) * target.tiles.broadcast)
+        sums = max(xs * ys, dots.latency * dots.rate) / dots.rate + (xs + ys) * dots.split
+        return max(sums, (xs + ys) * target.tiles.broadcast)
     per_cycle, tiles = _per_cycle(target, lanes), target.tiles
     penalty = 1 if target.fma or lanes == 1 else 2
     chains = max(xs * ys, tiles.latency * per_cycle)

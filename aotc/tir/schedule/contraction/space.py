@@ -148,7 +148,11 @@ def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
     axes = tuple((steps, -(-extent // group)) if one is axis else one for one in c.reduce_axes)
     a_index, b_index = (tuple(substitute(i, names) for i in index) for index in (c.a_index, c.b_index))
     whole = replace(c, reduce_axes=(*axes, (place, group)), a_index=a_index, b_index=b_index)
-    return replace(analyse(whole, bool(c.group)), c=replace(whole, reduce_axes=axes, group=group)), place
+    analysis = analyse(whole, bool(c.group))
+    outer = {one for one, _ in c.axes}
+    if any(place in d.variables and d.variables & outer and not d.inside for d in analysis.a):
+        raise Irregular("groups of taps, some of which are outside of the data")
+    return replace(analysis, c=replace(whole, reduce_axes=axes, group=group)), place
 
 
 def in_order(c: te.Contraction) -> te.Contraction:

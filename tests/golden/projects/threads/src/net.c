@@ -45,24 +45,24 @@ static const char *const cpu_features[] = {
     NULL,
 };
 
-/* Where the CPUID instruction tells of each: leaf, register, bit; and the
+/* Where the CPUID instruction tells of each: leaf, subleaf, register, bit; and the
  * state that the system must save for it. */
 static const struct {
-  unsigned leaf, word, bit, state;
+  unsigned leaf, part, word, bit, state;
 } cpu_bits[] = {
-    {0x1, 2, 0, 0x0},
-    {0x1, 2, 9, 0x0},
-    {0x1, 2, 19, 0x0},
-    {0x1, 2, 20, 0x0},
-    {0x1, 2, 23, 0x0},
-    {0x1, 2, 22, 0x0},
-    {0x80000001, 2, 5, 0x0},
-    {0x1, 2, 28, 0x6},
-    {0x1, 2, 29, 0x6},
-    {0x1, 2, 12, 0x6},
-    {0x7, 1, 5, 0x6},
-    {0x7, 1, 3, 0x6},
-    {0x7, 1, 8, 0x6},
+    {0x1, 0, 2, 0, 0x0},
+    {0x1, 0, 2, 9, 0x0},
+    {0x1, 0, 2, 19, 0x0},
+    {0x1, 0, 2, 20, 0x0},
+    {0x1, 0, 2, 23, 0x0},
+    {0x1, 0, 2, 22, 0x0},
+    {0x80000001, 0, 2, 5, 0x0},
+    {0x1, 0, 2, 28, 0x6},
+    {0x1, 0, 2, 29, 0x6},
+    {0x1, 0, 2, 12, 0x6},
+    {0x7, 0, 1, 5, 0x6},
+    {0x7, 0, 1, 3, 0x6},
+    {0x7, 0, 1, 8, 0x6},
 };
 
 /* Bit k: the processor lacks cpu_features[k].  Written once, before main or
@@ -77,7 +77,7 @@ __attribute__((constructor(101))) static void find_cpu(void) {
     __asm__ volatile("xgetbv" : "=a"(state), "=d"(high) : "c"(0));
   for (k = 0; k < sizeof cpu_bits / sizeof cpu_bits[0]; ++k) {
     const int known =
-        __get_cpuid_count(cpu_bits[k].leaf, 0, &words[0], &words[1], &words[2], &words[3]);
+        __get_cpuid_count(cpu_bits[k].leaf, cpu_bits[k].part, &words[0], &words[1], &words[2], &words[3]);
     if (!known || !(words[cpu_bits[k].word] >> cpu_bits[k].bit & 1u) ||
         (state & cpu_bits[k].state) != cpu_bits[k].state)
       lacks |= (uint32_t)1 << k;

@@ -89,7 +89,7 @@ def _dequantize_per_tensor(
 
 def _in_groups(x: Expr, scales: Expr) -> Expr:
     """A matrix as one with a row for each scale."""
-    return g.reshape(x, (*g.dims(scales)[:-1], g.dims(scales)[-1], -1))
+    return g.reshape(x, (*tv.shape(scales), -1))
 
 
 def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str) -> Expr:
@@ -111,8 +111,9 @@ def _dequantize_per_token(
 def _quantize_per_channel_group(
     x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str, group_size: int = 128
 ) -> Expr:
-    columns = [g.unsqueeze(v, [2]) for v in (scales, zero_points)]
-    y = _quantize_per_token(_in_groups(x, scales), *columns, quant_min, quant_max, dtype)
+    scale, zero = (g.unsqueeze(v, [2]) for v in (scales, zero_points))
+    rows = _in_groups(x, scales)
+    y = _quantize_per_token(rows, scale, zero, quant_min, quant_max, dtype)
     return g.reshape(y, tv.shape(x))
 
 

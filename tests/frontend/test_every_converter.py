@@ -17,10 +17,11 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.arguments import parameters
 from aotc.relay.frontend.onnx import from_onnx, supported_ops
+from aotc.relay.frontend.onnx.contrib import DEFINITIONS
 from aotc.relay.frontend.onnx.node import OLDEST, schema_of
 from aotc.relay.frontend.onnx.table import converter_of
 
-DOMAINS: Final = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5}
+DOMAINS: Final = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "com.microsoft": 1}
 RANKS: Final = (0, 1, 2, 3, 7)
 
 INTERNALS: Final = re.compile(
@@ -149,7 +150,8 @@ def test_what_does_not_fit_is_refused_in_plain_words(domain: str, nodes: Callabl
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_converters_ask_for_what_their_operators_have(domain: str) -> None:
     """A keyword that no operator knows is misspelt; one without a default must be there in every version."""
-    schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain and not s.deprecated]
+    every = [*onnx.defs.get_all_schemas_with_history(), *DEFINITIONS.values()]
+    schemas = [s for s in every if s.domain == domain and not s.deprecated]
     known = set().union(*(s.attributes for s in schemas))
     for schema in schemas:
         converter = converter_of(domain, schema.name)

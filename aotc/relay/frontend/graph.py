@@ -44,7 +44,7 @@ import numpy as np
 from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, static_shape, tensor_types
 from aotc.ir.budget import array_cost, budget
 from aotc.relay.evaluate import evaluate_call
-from aotc.relay.expr import Constant, Expr, Tuple, call, item_of, splat, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Tuple, call, item_of, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
 
 Number: TypeAlias = "int | float | bool"
@@ -119,6 +119,16 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
     Raises AotcError where the operator does not exist, its type
     rule refuses, or the result is too large.
     """
+    node = kept(name, *args, **attributes)
+    if not all(map(_small, node.args)):
+        return node
+    return evaluate_call(node, FOLD_BYTES) or node
+
+
+def kept(name: str, *args: Expr, **attributes: Any) -> Call:
+    """A call of operator `name` that stays one, whatever its
+    arguments are.
+    """
     found = REGISTRY.get(name)
     if found is None:
         raise AotcError("graph-op", f"the graph operator {name} is not available")
@@ -127,9 +137,7 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
     for ty in tensor_types(node.checked_type):
         if ty.is_static:
             check_size(ty.static_shape, ty.dtype, f"the result of {name}")
-    if not all(map(_small, node.args)):
-        return node
-    return evaluate_call(node, FOLD_BYTES) or node
+    return node
 
 
 def _small(expr: Expr) -> bool:

@@ -12,41 +12,53 @@ twice in one operand is its diagonal.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from aotc.ir import AotcError, Dim, is_static, require
+from aotc.ir import AotcError, Dim, frozen, is_static, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.op.rules import broadcast_shape
 
 
-def matmul(a: Expr, b: Expr) -> Expr:
+@frozen
+class Products:
+    """The products that a larger one is made of: of anything with a
+    matrix, and of two stacks of matrices.
+    """
+
+    matrix: Callable[[Expr, Expr], Expr]
+    batched: Callable[[Expr, Expr], Expr]
+
+
+def matmul(a: Expr, b: Expr, of: Products | None = None) -> Expr:
     """numpy's matmul: vectors are promoted, leading axes broadcast."""
+    of = of or _PLAIN
     if not g.rank(a) or not g.rank(b):
         raise AotcError("graph-matmul", "a matrix product needs operands of rank 1 or more")
     if g.rank(b) == 1:
-        product = matmul(a, g.unsqueeze(b, [1]))
+        product = matmul(a, g.unsqueeze(b, [1]), of)
         return g.op("squeeze", product, axis=(g.rank(product) - 1,))
     if g.rank(a) == 1:
-        product = matmul(g.unsqueeze(a, [0]), b)
+        product = matmul(g.unsqueeze(a, [0]), b, of)
         return g.op("squeeze", product, axis=(g.rank(product) - 2,))
     if g.dims(a)[-1] != g.dims(b)[-2] and is_static((g.dims(a)[-1], g.dims(b)[-2])):
         raise AotcError("graph-matmul", f"shapes {g.dims(a)} and {g.dims(b)} do not fit a matrix product")
     if g.rank(b) == 2:
-        return g.op("nn.matmul", a, b, units=None)
-    return _batched(a, b)
+        return of.matrix(a, b)
+    return _batched(a, b, of.batched)
 
 
-def _batched(a: Expr, b: Expr) -> Expr:
+def _batched(a: Expr, b: Expr, of: Callable[[Expr, Expr], Expr]) -> Expr:
     lead = broadcast_shape(g.dims(a)[:-2], g.dims(b)[:-2])
     if g.rank(a) == g.rank(b) == 3:
-        return _batch_matmul(a, b)
+        return of(a, b)
     if not is_static(lead):
         g.shape(a, "an operand of MatMul")
         g.shape(b, "an operand of MatMul")
     left, right = _flat_batch(a, lead), _flat_batch(b, lead)
     rows, columns = g.dims(a)[-2], g.dims(b)[-1]
-    product = _batch_matmul(left, right)
+    product = of(left, right)
     return g.reshape(product, [d for d in (*lead, rows, columns) if isinstance(d, int)])
 
 
@@ -66,6 +78,13 @@ def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
 
 def _batch_matmul(a: Expr, b: Expr) -> Expr:
     return g.op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
+
+
+def _matmul(a: Expr, b: Expr) -> Expr:
+    return g.op("nn.matmul", a, b, units=None)
+
+
+_PLAIN: Final = Products(_matmul, _batch_matmul)
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:

@@ -1,39 +1,93 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised tensors, composed of ordinary arithmetic: real = scale
-* (stored - zero point).
+"""Quantised tensors, as calls of the operators `qnn.*`: real =
+scale * (stored - zero point).
 
 In: tensors with scales and zero points, which are tensors too: one
 value, one for each element of an axis, or one for each block of
-elements.  Out: expressions.  Sums of products are exact in int32;
-scaling, rounding and saturation happen in floating point.
+elements.  Out: expressions.
 
-    quantize(x, scale, zero, "uint8")       # cast(clip(round(x / scale) + zero, 0, 255), "uint8")
-    dequantize(q, scale, zero, "float32")   # (q - zero) * scale
+    quantize(x, scale, zero, DType("uint8"), work=DType("float32"))     # qnn.quantize
+    dequantize(q, scale, zero, DType("float32"))                        # qnn.dequantize, of a constant too
 
-A quantised product is one of integers, from which zero points are
-taken first, and brought to the result's scale:
+A quantised product is one of integers, brought to the result's
+scale:
 
-    sums = convolve(centred(x, x_zero, 1), centred(w, w_zero, 0), window, bias, out_dtype="int32")
-    requantize(sums, x_scale * w_scale / y_scale, y_zero)
+    x, w = Quantised(x, x_scale, x_zero), Quantised(w, w_scales, w_zero)
+    sums = windows.convolve(x.data, w.data, window, bias, terms=terms(x, w))
+    requantize(sums, products(x, w), Onto(y_scale, y_zero, DType("int8")), axis=1)
 
-This is the only module that a dialect of quantised operators
-replaces: where one is there, `quantize`, `dequantize`, `requantize`
-and products of what is `centred` become calls of it. A format that
-states scales and zero points as constants of its tensors passes
-them as constants.
+A function of 8 bits is a table, whatever it is:
+
+    mapped(x, onto, g.sigmoid)              # take(table of 256 elements, x)
+
+What the operators have no arguments for, scales of blocks and
+floating-point numbers of 8 bits, is ordinary arithmetic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from aotc.ir import AotcError, DType
-from aotc.relay.expr import Constant, Expr
+import numpy as np
+
+from aotc.ir import AotcError, DType, frozen
+from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend.products import Products, matmul
+from aotc.relay.op.qnn.numbers import checked_scales
 
 _SATURATING: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
+_FLOAT: Final = DType("float32")
+_INT: Final = DType("int32")
+
+
+@frozen
+class Onto:
+    """What real numbers are stored as: a scale, a zero point, and
+    the type of integers.
+    """
+
+    scale: Expr
+    zero: Expr
+    dtype: DType
+
+
+@frozen
+class Quantised:
+    """Integers, their scale and their zero point."""
+
+    data: Expr
+    scale: Expr
+    zero: Expr
+
+    @property
+    def real(self) -> Expr:
+        """The real numbers."""
+        return dequantize(self.data, self.scale, self.zero, g.dtype(self.scale))
+
+
+def single(v: Expr) -> bool:
+    """Whether a scale or zero point is one value."""
+    return g.rank(v) == 0 or g.dims(v) == (1,)
+
+
+def scale_of(v: Expr, what: str = "a scale") -> Expr:
+    """A scale, of which one alone has no axes; AotcError (code
+    "qnn.scale") for a known one that is not positive and finite.
+    """
+    checked_scales([(what, v)])
+    return g.reshape(v, ()) if single(v) else v
+
+
+def zero_of(v: Maybe) -> Expr:
+    """A zero point as int32, 0 where it is left out; one alone has
+    no axes.
+    """
+    if v is None:
+        return g.constant(0, _INT)
+    return g.cast(g.reshape(v, ()) if single(v) else v, _INT)
 
 
 def is_zero(x: Maybe) -> bool:
@@ -41,19 +95,24 @@ def is_zero(x: Maybe) -> bool:
     return x is None or (isinstance(x, Constant) and not x.data.any())
 
 
-def centred(x: Expr, zero: Maybe, axis: int) -> Expr:
+def is_quantised(x: Expr | None) -> bool:
+    """Whether a tensor has just been quantised."""
+    return isinstance(x, Call) and getattr(x.op, "name", "") == "qnn.quantize"
+
+
+def centred(x: Expr, zero: Expr, axis: int) -> Expr:
     """A quantised tensor as int32, its zero point (one, or one
     along `axis`) taken off.
     """
-    wide = g.cast(x, "int32")
-    return wide if zero is None or is_zero(zero) else g.sub(wide, laid(g.cast(zero, "int32"), axis, g.rank(x)))
+    wide = g.cast(x, _INT)
+    return wide if is_zero(zero) else g.sub(wide, laid(zero, axis, g.rank(x)))
 
 
 def laid(v: Expr, axis: int, rank: int) -> Expr:
     """A scale or zero point as it meets a tensor of `rank`: one
     value, or one per element of an axis.
     """
-    if g.rank(v) == 0 or g.dims(v) == (1,):
+    if single(v):
         return g.reshape(v, ())
     return g.along(v, axis, rank) if g.rank(v) == 1 else v
 
@@ -112,6 +171,9 @@ def quantize(
     places   `axis` (1 unless it is given) along which the scale has several values, and
              `block_size`, the elements that share one, 0 where each has its own
     """
+    if dtype.is_integer and _is_plain(x, scale, **places):
+        numbers = g.cast(scale_of(scale), work), zero_of(zero)
+        return g.op("qnn.quantize", g.cast(x, work), *numbers, out_dtype=dtype, axis=_axis(x, **places))
     y = g.div(g.cast(x, work), g.cast(_spread(scale, x, **places), work))
     y = y if dtype.is_float else g.op("round", y)
     if zero is not None and not is_zero(zero):
@@ -123,6 +185,9 @@ def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -
     """The real numbers that a quantised tensor stands for, as
     `dtype`; `places` as in `quantize`.
     """
+    if g.dtype(x).is_integer and _is_plain(x, scale, **places):
+        axis = _axis(x, **places)
+        return g.kept("qnn.dequantize", x, scale_of(scale), zero_of(zero), out_dtype=dtype, axis=axis)
     if zero is None or is_zero(zero):
         y = g.cast(x, dtype)
     else:
@@ -131,12 +196,104 @@ def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -
     return g.mul(y, g.cast(_spread(scale, x, **places), dtype))
 
 
-def requantize(sums: Expr, factor: Expr, zero: Expr) -> Expr:
-    """int32 sums times a factor in float32, rounded to even, around
-    a zero point, saturated to its type.
+def _is_plain(x: Expr, scale: Expr, axis: int = 1, block_size: int = 0) -> bool:
+    """Whether a scale is one value, or one for each element of an axis."""
+    return g.dtype(scale).is_float and (single(scale) or (g.rank(scale) == 1 and not block_size))
+
+
+def _axis(x: Expr, axis: int = 1, block_size: int = 0) -> int:
+    """The axis of several scales; any will do for one."""
+    return g.axis(axis, g.rank(x)) if -g.rank(x) <= axis < g.rank(x) else -1
+
+
+def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) -> Expr:
+    """Integers as real numbers, with a scale and a zero point for
+    each block along an axis.
     """
-    y = g.add(g.op("round", g.mul(g.cast(sums, "float32"), factor)), g.cast(zero, "float32"))
-    return saturated(y, g.dtype(zero))
+    shape, work = g.shape(x), g.dtype(scales)
+    scales, zeros = (_blocks(v, shape, axis, block_size) for v in (scales, zeros))
+    return g.mul(g.sub(g.cast(x, work), zeros), scales)
+
+
+# --- sums of products
+
+
+def terms(x: Quantised, w: Quantised) -> tuple[Expr, Expr, Expr, Expr]:
+    """What operators of products take after data and weights."""
+    return x.zero, w.zero, x.scale, w.scale
+
+
+def product(a: Quantised, b: Quantised) -> Expr:
+    """numpy's matmul of integers without their zero points, as
+    int32.
+    """
+    rows, columns = not single(a.zero), not single(b.zero)
+    if rows or (columns and g.rank(b.data) != 2):
+        return matmul(centred(a.data, a.zero, g.rank(a.data) - 2), centred(b.data, b.zero, g.rank(b.data) - 1))
+    one = g.constant(1.0, _FLOAT)
+    scales = (v if single(v) else one for v in (a.scale, b.scale))
+    numbers = a.zero, b.zero, *scales
+
+    def dense(x: Expr, y: Expr) -> Expr:
+        return g.op("qnn.dense", x, g.transpose(y, (1, 0)), *numbers, units=None)
+
+    def batched(x: Expr, y: Expr) -> Expr:
+        return g.op("qnn.batch_matmul", x, g.transpose(y, (0, 2, 1)), *numbers)
+
+    return matmul(a.data, b.data, Products(dense, batched))
+
+
+def products(x: Quantised, w: Quantised) -> Expr:
+    """The scale of products."""
+    return g.mul(x.scale, w.scale)
+
+
+def requantize(sums: Expr, scale: Expr, onto: Onto, axis: int = -1) -> Expr:
+    """int32 sums of a scale (one, or one for each element of an
+    axis) as integers of another scale: times the quotient of the
+    scales in float32, rounded to even.
+    """
+    zero = g.constant(0, _INT)
+    how = {"rounding": "FLOAT_EVEN", "out_dtype": onto.dtype, "axis": axis}
+    return g.op("qnn.requantize", sums, scale_of(scale), zero, onto.scale, onto.zero, **how)
+
+
+def scaled(sums: Expr, scale: Expr) -> Expr:
+    """Integers of a scale (one, or one for each element of the last
+    axis) as real numbers, rounded before anything is added to them.
+    """
+    rank = g.rank(sums)
+    return g.op("qnn.product", g.cast(sums, _FLOAT), laid(scale, rank - 1, rank))
+
+
+def rescaled(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
+    """The same, times a factor for each row and column, around a
+    zero point for each of them.
+    """
+    y = g.op("round", g.mul(g.cast(sums, _FLOAT), factor))
+    return saturated(g.add(y, g.cast(zero, _FLOAT)), dtype)
+
+
+# --- functions of 8 bits
+
+
+def mapped(x: Quantised, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
+    """A function of the real numbers, stored anew: a table of what
+    all integers give.
+    """
+    every = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
+    work = g.dtype(x.scale)
+    steps = g.cast(g.sub(g.constant(every.astype(np.int32)), x.zero), work)
+    table = quantize(function(g.mul(steps, x.scale)), onto.scale, onto.zero, onto.dtype, work=work)
+    return looked_up(table, x.data)
+
+
+def looked_up(table: Expr, x: Expr) -> Expr:
+    """Elements of a table, by integers of 8 bits as they are without a sign."""
+    return g.op("take", table, g.cast(g.cast(x, "uint8"), _INT), axis=0, mode="clip")
+
+
+# --- numbers that come with the data
 
 
 def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:

@@ -98,15 +98,25 @@ def with_bias(y: Expr, bias: Maybe, axis: int = 1) -> Expr:
     return y if bias is None else g.op("nn.bias_add", y, bias, axis=axis)
 
 
-def convolve(x: Expr, weight: Expr, window: Window, bias: Maybe = None, groups: int = 1, **attributes: Any) -> Expr:
+def convolve(
+    x: Expr,
+    weight: Expr,
+    window: Window,
+    bias: Maybe = None,
+    groups: int = 1,
+    terms: Sequence[Expr] = (),
+    **attributes: Any,
+) -> Expr:
     """A convolution; the weight is (channels, inputs / groups,
     *kernel), or what `kernel_layout` says.
 
+    terms        zero points and scales of data and weight, where they are quantised
     attributes   those of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for sums of integers
     """
     place = attributes.get("kernel_layout", "O").index("O")
     sizes = {"channels": g.shape(weight)[place], "kernel_size": window.kernel}
-    y = g.op(f"nn.conv{window.rank}d", x, weight, **window.attributes(), groups=groups, **sizes, **attributes)
+    name = f"{'qnn' if terms else 'nn'}.conv{window.rank}d"
+    y = g.op(name, x, weight, *terms, **window.attributes(), groups=groups, **sizes, **attributes)
     return with_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
 
 

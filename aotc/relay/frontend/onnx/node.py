@@ -14,6 +14,7 @@ is left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -25,10 +26,12 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
-from aotc.relay.expr import Expr, known_data, type_of
+from aotc.relay.expr import Expr, known_data, tensor_type_of, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
-from aotc.relay.frontend.onnx.load import dtype_of_elem
+from aotc.relay.frontend.onnx import contrib
+from aotc.relay.frontend.onnx.load import dtype_of_elem, elem_of_dtype
+from aotc.relay.frontend.quantisation import is_quantised
 
 #: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
 #: newer ones as inputs are found in either.
@@ -189,6 +192,8 @@ def schema_of(op_type: str, domain: str, version: int) -> Any:
     """The definition of an operator in a version of its domain,
     None where there is none.
     """
+    if domain == contrib.DOMAIN:
+        return contrib.DEFINITIONS.get(op_type) if version else None
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -271,3 +276,34 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
             wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
             what = f"input {index} ({schema.inputs[index].name}) of {op}"
             raise AotcError("onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is needed")
+    if schema.domain == contrib.DOMAIN or _QUANTISED.search(op) or any(map(is_quantised, inputs)):
+        _check_types(op, schema, inputs)
+
+
+#: Operators of integers with zero points, whose types are checked: integers of another type would mean other numbers.
+_QUANTISED: Final = re.compile("^QLinear|Integer$|uantizeLinear$")
+
+
+def _check_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
+    """AotcError (code "onnx-type") where an input is of a type that
+    the definition of its operator does not have, or two that must
+    be of one type are not.
+    """
+    bound: dict[str, tuple[str, str]] = {}
+    formals = [*schema.inputs, *schema.inputs[-1:] * len(inputs)]
+    for value, formal in zip(inputs, formals, strict=False):
+        if value is None:
+            continue
+        ty = type_of(value)
+        require("onnx-type", isinstance(ty, TensorType), f"{formal.name} of {op} must be a tensor")
+        found = str(tensor_type_of(value).dtype)
+        label = f"tensor({TensorProto.DataType.Name(elem_of_dtype(found)).lower()})"
+        known = sorted(t.removeprefix("tensor(").rstrip(")") for t in formal.types)
+        text = f"{formal.name} of {op} is of type {found}; it must be one of {', '.join(known)}"
+        if label not in formal.types:
+            hint = "QuantizeLinear needs a DequantizeLinear before what takes floats" if is_quantised(value) else ""
+            raise AotcError("onnx-type", text, hint=hint)
+        if formal.is_homogeneous:
+            first, name = bound.setdefault(formal.type_str, (found, formal.name))
+            text = f"{formal.name} of {op} is of type {found}, {name} of {first}: they must be of one type"
+            require("onnx-type", found == first, text)

@@ -74,10 +74,13 @@ def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
     return shape[2:]
 
 
-def convolve(node: Node, x: Expr, w: Expr, bias: Maybe = None, out_dtype: str = "") -> Expr:
-    """The convolution that a node describes."""
-    window = _window(node, x, _kernel(node, x, w))
-    return windows.convolve(x, w, window, bias, node.attrs["group"], out_dtype=out_dtype)
+def window_of(node: Node, x: Expr, w: Expr) -> Window:
+    """The window of a convolution."""
+    return _window(node, x, _kernel(node, x, w))
+
+
+def _conv(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, node: Node) -> Expr:
+    return windows.convolve(x, w, window_of(node, x, w), bias, group)
 
 
 def _conv_transpose(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, node: Node) -> Expr:
@@ -106,7 +109,7 @@ def _transposed_padding(
 # --- pools
 
 
-def _pool_window(node: Node, x: Expr) -> Window:
+def pool_window(node: Node, x: Expr) -> Window:
     """The window of a pool, over as many axes as `x` has spatial ones."""
     kernel = node.attrs.get("kernel_shape", [])
     rank = windows.spatial_rank(g.rank(x), f"{node.op_type} of an input")
@@ -116,11 +119,11 @@ def _pool_window(node: Node, x: Expr) -> Window:
 
 def _average_pool(x: Expr, *, ceil_mode: bool = False, count_include_pad: bool = False, node: Node) -> Expr:
     modes = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    return windows.pool("avg", x, _pool_window(node, x), **modes)
+    return windows.pool("avg", x, pool_window(node, x), **modes)
 
 
 def _max_pool(x: Expr, *, ceil_mode: bool = False, storage_order: bool = False, node: Node) -> Converted:
-    window = _pool_window(node, x)
+    window = pool_window(node, x)
     result = windows.pool("max", x, window, ceil_mode=ceil_mode)
     return [result, _pool_indices(x, window, g.shape(result), storage_order)] if node.wants(1) else result
 
@@ -152,7 +155,7 @@ def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, nod
     """Each value goes back to where it came from; the indices refer
     to the flattened result.
     """
-    window = _pool_window(node, x)
+    window = pool_window(node, x)
     rows = zip(window.reach(g.shape(x)[2:]), window.pads, window.pads[window.rank :], strict=False)
     spatial = [n - before - after for n, before, after in rows]
     inferred = (*g.shape(x)[:2], *spatial)
@@ -194,7 +197,7 @@ def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: Node) -> Exp
     """The root of a sum of powers over complete windows: zeros are
     added until every window is complete.
     """
-    window = _pool_window(node, x)
+    window = pool_window(node, x)
     _check_order(p)
     result = windows.pool("avg", x, window, ceil_mode=ceil_mode)
     widths = _widths(g.shape(x), window, g.shape(result)[2:])
@@ -208,8 +211,7 @@ def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: Node) -> Exp
 
 
 OPS: Table = {
-    **named(_average_pool, _conv_transpose, _global_lp_pool, _lp_pool, _max_pool, _max_unpool),
-    "Conv": lambda x, w, bias=None, *, node: convolve(node, x, w, bias),
+    **named(_average_pool, _conv, _conv_transpose, _global_lp_pool, _lp_pool, _max_pool, _max_unpool),
     "GlobalAveragePool": partial(_global, "avg"),
     "GlobalMaxPool": partial(_global, "max"),
 }

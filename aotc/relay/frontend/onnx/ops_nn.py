@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of matrix products and normalisations, of quantised
-operators, and of recurrent layers.  What the operators for the
-latter lack is unrolled, with one product for the inputs of all
-steps.
+"""Converters of matrix products and normalisations, and of
+recurrent layers.  What the operators for the latter lack is
+unrolled, with one product for the inputs of all steps.
 
 OPS["Gemm"](a, b, c, transB=1)          # nn.bias_add(nn.dense(a, b), c)
-OPS["QuantizeLinear"](x, scale, zero)   # cast(clip(round(x / scale) + zero, 0, 255), "uint8")
 OPS["LSTM"](node=node)                  # [Y, Y_h, Y_c]
 """
 
@@ -13,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from aotc.ir import DType, require
 from aotc.relay.expr import Constant, Expr
@@ -21,16 +19,13 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.activations import elu, hard_sigmoid, leaky_relu, softplus, softsign
 from aotc.relay.frontend.arguments import Axis, Maybe, parameters
 from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, standardized
-from aotc.relay.frontend.onnx.node import Converted, Node, Stated, Table, named
-from aotc.relay.frontend.onnx.ops_conv import convolve
+from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
 from aotc.relay.frontend.products import einsum, matmul
-from aotc.relay.frontend.quantisation import centred, dequantize, dynamic_range, laid, quantize, requantize
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, whole_layer
 from aotc.relay.frontend.reductions import p_norm
 from aotc.relay.frontend.shapes import element
 
 _FLOAT32: Final = DType("float32")
-_UINT8: Final = DType("uint8")
 
 
 def _gemm(a: Expr, b: Expr, c: Maybe = None, *, transA: int, transB: int, alpha: float, beta: float) -> Expr:
@@ -116,72 +111,6 @@ def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> E
     return g.div(centred, g.add(g.sqrt(var), 1e-9))
 
 
-# --- quantised tensors
-
-
-def _division(x: Expr, scale: Expr) -> DType:
-    """The type of the division: the scale's (the data's up to
-    version 19: they are equal).
-    """
-    dtype = g.dtype(scale)
-    if dtype.is_float and dtype.bits >= 16:
-        return dtype
-    return g.dtype(x) if g.dtype(x).is_float else _FLOAT32
-
-
-def _quantize_linear(
-    x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, precision: Stated = None, **others: Any
-) -> Expr:
-    dtype = (output_dtype or _UINT8) if zero is None else g.dtype(zero)
-    return quantize(x, scale, zero, dtype, work=precision or _division(x, scale), **others)
-
-
-def _dequantize_linear(x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, **places: int) -> Expr:
-    return dequantize(x, scale, zero, output_dtype or g.dtype(scale), **places)
-
-
-def _dynamic_quantize_linear(x: Expr) -> list[Expr]:
-    scale, zero = dynamic_range(x, _UINT8)
-    return [quantize(x, scale, zero, _UINT8, work=_FLOAT32), scale, zero]
-
-
-def _conv_integer(x: Expr, w: Expr, x_zero: Maybe = None, w_zero: Maybe = None, *, node: Node) -> Expr:
-    return convolve(node, centred(x, x_zero, 1), centred(w, w_zero, 0), out_dtype="int32")
-
-
-def _qlinear_conv(*, node: Node) -> Expr:
-    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero = (node[k] for k in range(8))
-    sums, bias, rank = _conv_integer(x, w, x_zero, w_zero, node=node), node.optional(8), g.rank(x)
-    if bias is not None:
-        sums = g.add(sums, laid(bias, 1, rank))
-    factor = g.div(g.mul(g.reshape(x_scale, ()), laid(w_scale, 1, rank)), g.reshape(y_scale, ()))
-    return requantize(sums, factor, g.reshape(y_zero, ()))
-
-
-def _matmul_integer(a: Expr, b: Expr, a_zero: Maybe = None, b_zero: Maybe = None) -> Expr:
-    _check_of_vectors((a, a_zero), (b, b_zero))
-    return matmul(centred(a, a_zero, g.rank(a) - 2), centred(b, b_zero, g.rank(b) - 1))
-
-
-def _check_of_vectors(*pairs: tuple[Expr, Maybe]) -> None:
-    """A vector is one row, or one column: it has one scale and one zero point."""
-    for x, v in pairs:
-        fits = v is None or g.rank(x) > 1 or g.dims(v) in ((), (1,))
-        require("onnx-quant", fits, "a vector has one scale and one zero point")
-
-
-def _qlinear_matmul(*given: Expr) -> Expr:
-    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = given
-    sums = _matmul_integer(a, b, a_zero, b_zero)
-    rank = g.rank(sums)
-    # a product with a vector has no columns, that of a vector no rows
-    row = rank - 1 if g.rank(b) == 1 else rank - 2
-    rows, columns, results = (g.cast(v, "float32") for v in (a_scale, b_scale, y_scale))
-    _check_of_vectors((a, rows), (b, columns))
-    factor = g.div(g.mul(laid(rows, row, rank), laid(columns, rank - 1, rank)), laid(results, row, rank))
-    return requantize(sums, factor, laid(y_zero, row, rank))
-
-
 # --- recurrent layers
 
 
@@ -259,7 +188,8 @@ def _unrolled(node: Node, direction: int, weights: Weights, act: Sequence[Activa
 _DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
-def _recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -> list[Expr]:
+def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -> list[Expr]:
+    """A recurrent layer of ONNX, whatever its inputs come from."""
     (order, usual), x = _KINDS[node.op_type], node[0]
     states = 2 if node.op_type == "LSTM" else 1
     x = g.transpose(x, (1, 0, 2)) if layout else x
@@ -298,15 +228,11 @@ def _lengths(given: Maybe, length: int, batch: int) -> Maybe:
 
 
 OPS: Table = {
-    **named(_batch_normalization, _conv_integer, _gemm, _group_normalization, _layer_normalization),
+    **named(_batch_normalization, _gemm, _group_normalization, _layer_normalization),
     **named(_lp_normalization, _mean_variance_normalization),
-    **named(_dequantize_linear, _dynamic_quantize_linear, _quantize_linear),
     "Einsum": lambda *operands, equation: einsum(equation, operands),
     "InstanceNormalization": lambda *given, epsilon: g.op("nn.instance_norm", *given, axis=1, epsilon=epsilon),
     "LRN": lambda x, **attributes: g.op("nn.lrn", x, axis=1, **attributes),
     "MatMul": matmul,
-    "MatMulInteger": _matmul_integer,
-    "QLinearConv": _qlinear_conv,
-    "QLinearMatMul": _qlinear_matmul,
-    **dict.fromkeys(_KINDS, _recurrent),
+    **dict.fromkeys(_KINDS, recurrent),
 }

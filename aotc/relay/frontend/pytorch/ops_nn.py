@@ -100,7 +100,8 @@ def _linear(x: Expr, weight: Expr, bias: Maybe = None) -> Expr:
 
 
 def _matmul(x: Expr, other: Expr, /) -> Expr:
-    return matmul(*tv.promoted(x, other))
+    a, b = tv.promoted(x, other)
+    return matmul(a, b)
 
 
 def _addmm(x: Expr, mat1: Expr, mat2: Expr, /, beta: Value = 1, alpha: Value = 1) -> Expr:

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Definitions of the quantised operators that ONNX Runtime adds to
+ONNX, in the domain com.microsoft.
+
+The package `onnx` has none of them; a row says of an operator what
+its definition says: inputs with their types, attributes with their
+defaults.
+
+    DEFINITIONS["QGemm"].min_input                                  # 6
+    DEFINITIONS["QGemm"].attributes["alpha"].default_value.f        # 1.0
+"""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from collections.abc import Mapping
+from typing import Any, Final
+
+from onnx import helper
+from onnx.defs import OpSchema
+
+DOMAIN: Final = "com.microsoft"
+
+#: The types that the letters before the names of inputs stand for; inputs with the same letter have the same type.
+_TYPES: Final[Mapping[str, str]] = {
+    **dict.fromkeys("QWY", "int8 uint8"),
+    "B": "bool",
+    "D": "int4 uint4 uint8",
+    "F": "float float16",
+    "H": "float float16 bfloat16",
+    "I": "int32",
+    "J": "int32 int64",
+    "K": "int8 uint8 int16 uint16 int4 uint4",
+    "L": "int8 uint8 int16 uint16 int32 int4 uint4",
+    "P": "uint8 float float16 bfloat16",
+    "S": "float",
+    "U": "uint8",
+    "V": "int8 uint8 float",
+}
+_UNARY: Final = "Q X, S X_scale, Q X_zero_point?, S Y_scale, Q Y_zero_point?"
+_POOL: Final = "Q X, S x_scale, Q x_zero_point?, S y_scale, Q y_zero_point?"
+_BINARY: Final = "Q A, S A_scale, Q A_zero_point?, Q B, S B_scale, Q B_zero_point?, S C_scale, Q C_zero_point?"
+_WINDOW: Final = "auto_pad='NOTSET' pads:INTS strides:INTS channels_last=0"
+
+#: Inputs ("?": may be left out, "*": any number), and attributes with their defaults or, where they have none, their
+#: kinds ("!": must be given). Some operators have more than one output: `_OUTPUTS`.
+_ROWS: Final[Mapping[str, tuple[str, str]]] = {
+    "DequantizeLinear": ("L x, F x_scale, L x_zero_point?", "axis:INT"),
+    "DynamicQuantizeLSTM": (
+        "S X, Q W, Q R, S B?, I sequence_lens?, S initial_h?, S initial_c?, S P?, "
+        "S W_scale, Q W_zero_point, S R_scale, Q R_zero_point",
+        "activations:STRINGS activation_alpha:FLOATS activation_beta:FLOATS clip:FLOAT direction='forward' "
+        "hidden_size:INT input_forget=0",
+    ),
+    "DynamicQuantizeMatMul": ("S A, Q B, S b_scale, Q b_zero_point?, S bias?", ""),
+    "GatherBlockQuantized": (
+        "D data, J indices, H scales, D zero_points?",
+        "bits=4 block_size=128 gather_axis=0 quantize_axis=1",
+    ),
+    "MatMulIntegerToFloat": ("Q A, W B, F a_scale, F b_scale, Q a_zero_point?, W b_zero_point?, F bias?", ""),
+    "MatMulNBits": (
+        "H A, U B, H scales, P zero_points?, I g_idx?, H bias?",
+        "K:INT! N:INT! block_size:INT! bits=4 accuracy_level=0 weight_prepacked=0",
+    ),
+    "QAttention": (
+        "Q input, W weight, F bias, F input_scale, F weight_scale, I mask_index?, Q input_zero_point?, "
+        "W weight_zero_point?, F past?",
+        "num_heads:INT! unidirectional=0 scale:FLOAT mask_filter_value:FLOAT do_rotary:INT "
+        "past_present_share_buffer:INT",
+    ),
+    "QGemm": (
+        "Q A, S a_scale, Q a_zero_point, W B, S b_scale, W b_zero_point, I C?, S y_scale?, Y y_zero_point?",
+        "alpha=1.0 transA=0 transB=0",
+    ),
+    "QLinearAdd": (_BINARY, ""),
+    "QLinearAveragePool": (_POOL, f"kernel_shape:INTS! ceil_mode=0 count_include_pad=0 {_WINDOW}"),
+    "QLinearConcat": ("S Y_scale, Q Y_zero_point, V inputs*", "axis:INT!"),
+    "QLinearConv": (
+        "Q x, S x_scale, Q x_zero_point, W w, S w_scale, W w_zero_point, S y_scale, Y y_zero_point, I B?",
+        f"kernel_shape:INTS dilations:INTS group=1 {_WINDOW}",
+    ),
+    "QLinearGlobalAveragePool": ("Q X, S x_scale, Q x_zero_point, S y_scale, Q y_zero_point", "channels_last=0"),
+    "QLinearLeakyRelu": (_UNARY, "alpha=0.01"),
+    "QLinearMul": (_BINARY, ""),
+    "QLinearReduceMean": (
+        "Q data, S data_scale, Q data_zero_point?, S reduced_scale, Q reduced_zero_point?",
+        "axes:INTS! keepdims:INT!",
+    ),
+    "QLinearSigmoid": (_UNARY, ""),
+    "QLinearSoftmax": ("Q X, S X_scale, Q x_zero_point?, S y_scale, Q y_zero_point", "opset:INT! axis=-1"),
+    "QLinearWhere": (
+        "B condition, Q X, S x_scale, Q x_zero_point, Q Y, S y_scale, Q y_zero_point, S z_scale, Q z_zero_point",
+        "",
+    ),
+    "QuantizeLinear": ("F x, F y_scale, K y_zero_point?", "axis:INT"),
+}
+_OUTPUTS: Final = {"DynamicQuantizeLSTM": 3, "QAttention": 2}
+
+
+def _input(text: str) -> OpSchema.FormalParameter:
+    kinds = OpSchema.FormalParameterOption
+    letter, name = text.split()
+    kind = {"?": kinds.Optional, "*": kinds.Variadic}.get(name[-1], kinds.Single)
+    return OpSchema.FormalParameter(name.rstrip("?*"), letter, param_option=kind, is_homogeneous=name[-1] != "*")
+
+
+def _attribute(text: str) -> OpSchema.Attribute:
+    name, default, value = text.partition("=")
+    if default:
+        return OpSchema.Attribute(name, helper.make_attribute(name, literal_eval(value)))
+    name, _, kind = name.partition(":")
+    return OpSchema.Attribute(name, getattr(OpSchema.AttrType, kind.rstrip("!")), required=kind[-1] == "!")
+
+
+def _definition(name: str, inputs: str, attributes: str) -> OpSchema:
+    types = [(letter, [f"tensor({t})" for t in names.split()], "") for letter, names in _TYPES.items()]
+    return OpSchema(
+        name,
+        DOMAIN,
+        1,
+        inputs=[_input(part) for part in inputs.split(", ")],
+        outputs=[OpSchema.FormalParameter(f"Y{k}", "S") for k in range(_OUTPUTS.get(name, 1))],
+        type_constraints=types,
+        attributes=[_attribute(part) for part in attributes.split()],
+    )
+
+
+DEFINITIONS: Final[Mapping[str, Any]] = {name: _definition(name, *row) for name, row in _ROWS.items()}

@@ -69,7 +69,7 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
     if along:
         lane = split.lane
         alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
-        if not alone or vectors > 1 or lanes == 1:
+        if not alone or vectors > 1 or lanes == 1 or req.group is not None:
             raise Irregular("the data depends on the lane")
     found = _assembled(attempt, None) if along or _lies_ready(req, split) else None
     if found is None:

@@ -79,6 +79,29 @@ def convolution(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     return conv2d, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
 
 
+def plain(rng: np.random.Generator) -> tuple[OpDef, Sample]:
+    """A 2-D convolution by weights as they come, often depthwise."""
+    types = [str(rng.choice(BYTES)) for _ in range(2)]
+    inputs, taps = int(rng.choice([1, 4, 6, 17, 32])), int(rng.choice([1, 3]))
+    groups = int(rng.choice([1, inputs]))
+    outputs = groups * int(rng.choice([1, 2]))
+    channels_last = bool(rng.random() < 0.6)
+    attributes = conv2d.attrs(
+        strides=(int(rng.choice([1, 2])),),
+        padding=(taps // 2,),
+        groups=groups,
+        data_layout="NHWC" if channels_last else "NCHW",
+        kernel_layout="HWOI" if channels_last else "OIHW",
+        out_dtype="int32",
+        pad_value=int(rng.choice([0, 5])),
+    )
+    size, inside = tuple(map(int, rng.integers(5, 12, 2))), inputs // groups
+    shape = (1, *size, inputs) if channels_last else (1, inputs, *size)
+    kernel = (taps, taps, outputs, inside) if channels_last else (outputs, inside, taps, taps)
+    args = some_bytes(rng, shape, types[0]), some_bytes(rng, kernel, types[1])
+    return conv2d, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
+
+
 def matrices(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     """Rows by packed weights."""
     types = [str(rng.choice(BYTES)) for _ in range(2)]
@@ -102,7 +125,7 @@ def batches(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     return batch_matmul, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
 
 
-KINDS = (convolution, convolution, convolution, matrices, batches)
+KINDS = (convolution, convolution, plain, matrices, batches)
 
 
 def check(target: str, seed: int, folder: Path | None, *flags: str, count: int = 10) -> None:

@@ -124,9 +124,10 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
     x = req.operand(req.b, flat(split.b) if panel is None else linear(panel.operand.flat, {}), panel)
     y = req.operand(req.a, pixels.position, padded)
+    group = req.c.group if req.group else 1
     tiling = Tiling(
         _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
-        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill, req.c.group if req.group else 1),
+        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill, group),
         Reduction((), (), taps, borders, [d for d in open_dims if d not in borders], ordered=req.ordered),
         Output(req.c.axes, req.store, pixels.unfuse),
     )

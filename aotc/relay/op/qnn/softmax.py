@@ -24,8 +24,8 @@ from aotc.relay.op.samples import exact, random_array
 class QuantisedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / total / output_scale) + output_zero_point saturated, in float32: e are exponentials, as large as
-    their sum allows, which is taken in order.
+    round_even(e / total * floor(1 / output_scale)) + output_zero_point saturated, in float32: e are exponentials, as
+    large as their sum allows, which is taken in order.
     """
 
     axis: int = -1
@@ -60,7 +60,7 @@ def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
     wide = x.astype(np.int32)
     terms = exponentials[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
     total = np.cumsum(terms, a.axis, np.float32).take([-1] if x.shape[a.axis] else [], a.axis)
-    factor = np.float32(1) / so.astype(np.float32).reshape(())
+    factor = np.floor(np.float32(1) / so.astype(np.float32).reshape(()))
     return q.stored(np.rint(terms / total * factor), zo, None, DType.of(x))
 
 
@@ -83,7 +83,8 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     terms = index.take(_exponentials(s, _room(count)), place, axis=0)
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
-    factor = q.made(binary.divide, q.constant(1, "float32"), q.laid(so, None, 0, "float32"))
+    inverse = q.made(binary.divide, q.constant(1, "float32"), q.laid(so, None, 0, "float32"))
+    factor = q.made(elementwise.floor, inverse)
     y = binary.multiply(binary.divide(terms, total), factor)
     return q.saturated(q.rounded(y), zo, None, ty.dtype)
 

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure quantised models beside ONNX Runtime and OpenVINO, and beside their float32 twins.
+
+Each network of `benchmarks.networks` is quantised by ONNX Runtime's own tool, from calibration data drawn from a
+seed: weights of int8 with one scale per output channel, activations of uint8 and of int8, each with quantising and
+dequantising nodes (QDQ).  MiniLM is quantised dynamically, as transformers are.  Trained models that are quantised
+already are taken as they are.
+
+Times are minima of one run in milliseconds; each contestant has its own better one of the two signednesses.  *best* is
+the faster rival with right outputs.
+
+    python -m benchmarks.quantised                         # all of them
+    python -m benchmarks.quantised resnet18 ds_cnn --seconds 5 --json figures.json
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+import onnx
+
+from aotc.cli.console import reporting
+from aotc.cli.options import PATH, option
+from aotc.measuring.bench import bench
+from benchmarks.networks import NETWORKS
+from benchmarks.run import ROOT, circumstances
+
+#: Networks of convolutions, and those that are quantised while they run.
+STATIC: Final = ("resnet18", "resnet50", "mobilenet_v2", "ds_cnn", "unet")
+DYNAMIC: Final = ("minilm",)
+#: Trained models with integers inside, and those whose float32 twins are at hand.
+TRAINED: Final = {
+    "kws_int8_qdq": "kws_fp32",
+    "squeezenet10_int8_qdq": "squeezenet10_fp32",
+    "yunet_n_320_int8_qdq": "yunet_n_320",
+}
+#: Shapes for models with dynamic dimensions.
+PINS: Final = {"kws_int8_qdq": {"serving_default_input:0": [1, 1960]}}
+AGAINST: Final = ("onnxruntime", "openvino")
+CALIBRATION: Final = 4
+HEAD: Final = ("model", "aotc int8", "aotc float32", *AGAINST, "of best", "of float32", "arena MB", "library MB")
+
+
+def quantised(model: onnx.ModelProto, folder: Path, *, signed: bool = False, seed: int = 0) -> Path:
+    """The QDQ version of a float32 model, with a scale for each output channel, in a file of its own."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    rng = np.random.default_rng(seed)
+    name, shape = _input(model)
+
+    class Drawn(CalibrationDataReader):  # type: ignore[misc]
+        """Batches from a seed."""
+
+        def __init__(self) -> None:
+            self._left = CALIBRATION
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            self._left -= 1
+            return None if self._left < 0 else {name: rng.standard_normal(shape).astype(np.float32)}
+
+    source, ready, path = (folder / f"{kind}.onnx" for kind in ("float", "ready", f"{'s' if signed else 'u'}8"))
+    onnx.save(model, source)
+    quant_pre_process(source, ready, skip_symbolic_shape=True)
+    kind = QuantType.QInt8 if signed else QuantType.QUInt8
+    how = {"quant_format": QuantFormat.QDQ, "activation_type": kind, "weight_type": QuantType.QInt8}
+    quantize_static(ready, path, Drawn(), per_channel=True, **how)
+    return path
+
+
+def dynamically_quantised(model: onnx.ModelProto, folder: Path) -> Path:
+    """A model whose products are of integers with scales found while it runs."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    source, path = folder / "float.onnx", folder / "dynamic.onnx"
+    onnx.save(model, source)
+    quantize_dynamic(source, path, weight_type=QuantType.QInt8, per_channel=True)
+    return path
+
+
+def _input(model: onnx.ModelProto) -> tuple[str, list[int]]:
+    """The name and shape of a model's one input."""
+    (value,) = model.graph.input
+    return value.name, [d.dim_value for d in value.type.tensor_type.shape.dim]
+
+
+def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
+    """A float32 model and its quantised versions."""
+    models = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
+    if name in TRAINED:
+        return models / f"{TRAINED[name]}.onnx", [models / f"{name}.onnx"]
+    model = NETWORKS[name]()
+    if name in DYNAMIC:
+        return folder / "float.onnx", [dynamically_quantised(model, folder)]
+    return folder / "float.onnx", [quantised(model, folder, signed=signed) for signed in (False, True)]
+
+
+def least(results: list[dict[str, Any]], name: str) -> float | None:
+    """The minimum of one contestant over the versions of a model, if its outputs were right."""
+    rows = (row for r in results for row in r["rounds"][0]["contestants"])
+    return min((r["milliseconds"]["min"] for r in rows if r["name"] == name and r["agrees"]), default=None)
+
+
+def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
+    """One row of the table."""
+    own, twin = least(results, "aotc"), least([plain], "aotc")
+    rivals = [least(results, n) for n in AGAINST]
+    best = min((r for r in rivals if r is not None), default=None)
+    quick = min(results, key=lambda r: r["rounds"][0]["contestants"][0]["milliseconds"]["min"])
+    sizes = (quick["memory"]["peak"] / 1e6, quick["library_bytes"] / 1e6)
+    ratios = (own / other if own and other else None for other in (best, twin))
+    cells = [*(_cell(t, 3) for t in (own, twin, *rivals)), *(_cell(f, 2) for f in (*ratios, *sizes))]
+    return f"| {' | '.join([name, *cells])} |"
+
+
+def _cell(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def measured(names: tuple[str, ...], seconds: float) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
+    """The name, the figures of the float32 model and those of each quantised version."""
+    how: dict[str, Any] = {"seconds": seconds, "cache": False}
+    for name in names:
+        with tempfile.TemporaryDirectory() as scratch:
+            source, quantised_versions = versions(name, Path(scratch))
+            plain = bench(source, against=(), **how)
+            pins = PINS.get(name, {})
+            yield name, plain, [bench(p, against=AGAINST, input_shapes=pins, **how) for p in quantised_versions]
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@option("--seconds", "For each version of a model, at most.", click.FloatRange(0), 10.0)
+@option("--json json_file", "Write all figures there.", PATH)
+def main(names: tuple[str, ...], seconds: float, json_file: Path | None) -> None:
+    """Measure the quantised versions of NAMES, or of all networks."""
+    logging.disable(logging.WARNING)
+    chosen, found = names or (*STATIC, *DYNAMIC, *TRAINED), []
+    with reporting():
+        for name, plain, results in measured(chosen, seconds):
+            if not found:
+                print(circumstances(results[0]))
+                print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+            found.append({"name": name, "float32": plain, "quantised": results})
+            print(row(name, plain, results), flush=True)
+            for r in results:
+                for c in r["rounds"][0]["contestants"]:
+                    if not c["agrees"]:
+                        print(f"{name}: {c['name']}: {c['reason']}")
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

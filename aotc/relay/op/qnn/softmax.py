@@ -12,7 +12,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types
 from aotc.relay.expr import Constant, Expr, tensor_type_of
-from aotc.relay.op import binary, elementwise, index, reduce, scan
+from aotc.relay.op import elementwise, index, reduce, scan
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
@@ -24,8 +24,8 @@ from aotc.relay.op.samples import exact, random_array
 class QuantisedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / total * floor(1 / output_scale)) + output_zero_point saturated, in float32: e are exponentials, as
-    large as their sum allows, which is taken in order.
+    round_even(e / total * floor(1 / output_scale)) + output_zero_point saturated, in float32, as in ONNX Runtime: e are
+    exponentials, as large as their sum allows, and the sum is taken in order.
     """
 
     axis: int = -1
@@ -67,8 +67,8 @@ def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
 def _exponentials(s: Expr, room: float) -> Expr:
     """The table of 256 exponentials, the last one the greatest."""
     step = q.laid(s, None, 0, "float64")
-    shift = q.made(binary.divide, q.constant(room, "float64"), step)
-    powers = q.made(binary.multiply, q.made(binary.add, Constant(_EVERY), shift), step)
+    shift = q.div(q.constant(room, "float64"), step)
+    powers = q.mul(q.add(Constant(_EVERY), shift), step)
     return q.converted(q.made(elementwise.exp, powers), "float32")
 
 
@@ -79,13 +79,13 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     count = ty.static_shape[axis]
     wide = q.converted(x, "int32")
     greatest = reduce.max(wide, axis=axis, keepdims=True)
-    place = binary.subtract(wide, binary.subtract(greatest, q.constant(255, "int32")))
+    place = q.sub(wide, q.sub(greatest, q.constant(255, "int32")))
     terms = index.take(_exponentials(s, _room(count)), place, axis=0)
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
-    inverse = q.made(binary.divide, q.constant(1, "float32"), q.laid(so, None, 0, "float32"))
+    inverse = q.div(q.constant(1, "float32"), q.laid(so, None, 0, "float32"))
     factor = q.made(elementwise.floor, inverse)
-    y = binary.multiply(binary.divide(terms, total), factor)
+    y = q.mul(q.div(terms, total), factor)
     return q.saturated(q.rounded(y), zo, None, ty.dtype)
 
 
@@ -96,6 +96,8 @@ def _samples() -> Samples:
             a = QuantisedSoftmaxAttrs(axis=axis)
             yield q.with_constants(a, random_array(shape, dtype), *pair, scale.zero_array(zero))
     yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, scale.zero_array(0))
+    other = (*pair[:2], scale.scale_array(0.0039), scale.zero_array(0))
+    yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *other)
 
 
 softmax = OpDef(

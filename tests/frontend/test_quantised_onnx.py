@@ -20,9 +20,11 @@ import pytest
 from evaluation import Array, run_model
 from onnx import ModelProto, helper, numpy_helper
 
+from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.contrib import DEFINITIONS, DOMAIN
+from aotc.runtime.session import load
 from aotc.tir.numerics import FUNCTIONS
 
 F: Final[Any] = np.float32
@@ -323,6 +325,39 @@ def test_bits_are_those_of_the_arithmetic_and_of_onnx_runtime(
         np.testing.assert_array_equal(ours, case.wanted)
         if has_vnni():
             np.testing.assert_array_equal(case.theirs()[0], case.wanted)
+
+
+@pytest.mark.parametrize("target", ["c", "host"])
+def test_compiled_bits(target: str, tmp_path: Path) -> None:
+    """All operators in one model, with one more draw of each for each of the types."""
+    cases = [f(np.random.default_rng([99, k]), t) for k, f in enumerate(OPERATORS) for t in ("uint8", "int8")]
+    whole = cases[0].model()
+    for part in ("node", "input", "output", "initializer"):
+        del getattr(whole.graph, part)[:]
+    for k, case in enumerate(cases):
+        one = onnx.compose.add_prefix(case.model(), f"c{k}_").graph
+        for part in ("node", "input", "output", "initializer"):
+            getattr(whole.graph, part).extend(getattr(one, part))
+    compiled = compile(whole, output=tmp_path / "project", target=target, cflags=("-O1",))
+    inputs = {f"c{k}_{name}": value for k, case in enumerate(cases) for name, value in case.inputs().items()}
+    found = load(compiled.path).run([f"c{k}_o0" for k in range(len(cases))], inputs)
+    for case, y in zip(cases, found, strict=True):
+        np.testing.assert_array_equal(y, case.wanted, err_msg=case.op)
+
+
+@pytest.mark.parametrize("target", ["c", "host"])
+def test_a_network_of_integers_has_the_bits_of_onnx_runtime(target: str, models: Path, tmp_path: Path) -> None:
+    path, rng = models / "kws_int8_qoperator.onnx", np.random.default_rng(0)
+    compiled = compile(path, output=tmp_path / "project", target=target, cflags=("-O1",))
+    session, stored = load(compiled.path), np.load(path.with_suffix(".npz"))
+    (name,), (result,) = ([v.name for v in ends] for ends in (session.get_inputs(), session.get_outputs()))
+    x = stored[f"in/{name}"]
+    np.testing.assert_array_equal(session.run([result], {name: x})[0], stored[f"out/{result}"])
+    if has_vnni():
+        theirs = pytest.importorskip("onnxruntime").InferenceSession(path)
+        for scale in (0.1, 1.0, 10.0):
+            noisy = {name: (x + scale * x.std() * rng.standard_normal(x.shape)).astype(F)}
+            np.testing.assert_array_equal(session.run([result], noisy)[0], theirs.run([result], noisy)[0])
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, ml_dtypes.int4, ml_dtypes.uint4])

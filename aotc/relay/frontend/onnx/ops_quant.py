@@ -18,20 +18,15 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
-import numpy as np
-
-from aotc.ir import AotcError, DType, require
-from aotc.relay.expr import Expr, Tuple, known_data
+from aotc.ir import DType, require
+from aotc.relay.expr import Expr, Tuple
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.onnx.node import Converted, Node, Stated, Table, named
+from aotc.relay.frontend.onnx.node import Node, Stated, Table, named
 from aotc.relay.frontend.onnx.ops_conv import pool_window, window_of
-from aotc.relay.frontend.onnx.ops_nn import recurrent
-from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.quantisation import Onto, Quantised
-from aotc.relay.frontend.shapes import element, from_start, take
 from aotc.relay.frontend.windows import Window
 
 _FLOAT: Final = DType("float32")
@@ -43,10 +38,11 @@ _UINT8: Final = DType("uint8")
 
 def _stored(node: Node, at: int) -> Quantised:
     """Three inputs: integers, their scale, their zero point."""
-    return _quantised(node, node[at], at + 1, at + 2)
+    return quantised(node, node[at], at + 1, at + 2)
 
 
-def _quantised(node: Node, x: Expr, scale: int, zero: int) -> Quantised:
+def quantised(node: Node, x: Expr, scale: int, zero: int) -> Quantised:
+    """Integers with the inputs that are their scale and zero point."""
     return Quantised(x, _scale(node, scale), q.zero_of(node.optional(zero)))
 
 
@@ -198,21 +194,22 @@ def _qgemm(*, alpha: float, transA: int, transB: int, node: Node) -> Expr:
     return q.requantize(sums, scales, _onto(node, 7, dtype), axis=1)
 
 
-def _matmul_to_float(a: Quantised, b: Quantised, bias: Maybe) -> Expr:
+def matmul_to_float(a: Quantised, b: Quantised, bias: Maybe) -> Expr:
+    """A product of integers as real numbers, and a bias."""
     y = q.scaled(q.product(a, b), q.products(a, b))
     return y if bias is None else g.add(y, bias)
 
 
 def _matmul_integer_to_float(*, node: Node) -> Expr:
-    a = _quantised(node, node[0], 2, 4)
-    return _matmul_to_float(a, _quantised(node, node[1], 3, 5), node.optional(6))
+    a = quantised(node, node[0], 2, 4)
+    return matmul_to_float(a, quantised(node, node[1], 3, 5), node.optional(6))
 
 
 def _dynamic_quantize_matmul(*, node: Node) -> Expr:
     numbers = q.dynamic_range(node[0], _UINT8)
     data = q.quantize(node[0], *numbers, _UINT8, work=_FLOAT)
     a = Quantised(data, numbers[0], q.zero_of(numbers[1]))
-    return _matmul_to_float(a, _quantised(node, node[1], 2, 3), node.optional(4))
+    return matmul_to_float(a, quantised(node, node[1], 2, 3), node.optional(4))
 
 
 # --- elementwise
@@ -325,184 +322,6 @@ def _qlinear_softmax(*, opset: int, axis: int = -1, node: Node) -> Expr:
     return g.reshape(y, shape)
 
 
-# --- weights of few bits
-
-
-def _unpacked(packed: Expr, bits: int, count: int) -> Expr:
-    """Integers of a few bits each, the first in the lowest bits of a
-    byte, along the last axis, which has `count` of them.
-    """
-    text = f"integers of {bits} bits in bytes are not supported"
-    require("onnx-quant", bits in (2, 4, 8), text)
-    data = known_data(packed)
-    if data is None:
-        text = "packed integers must be known at compile time"
-        raise AotcError("onnx-quant", text)
-    mask = np.uint8((1 << bits) - 1)
-    parts = data[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & mask
-    flat = parts.reshape(*data.shape[:-1], -1)
-    text = f"{data.shape} bytes hold no {count} integers of {bits} bits in a row"
-    require("onnx-quant", flat.shape[-1] >= count, text)
-    return g.constant(flat[..., :count], "uint4" if bits == 4 else "uint8")
-
-
-def _mat_mul_n_bits(
-    x: Expr,
-    packed: Expr,
-    scales: Expr,
-    zeros: Maybe = None,
-    g_idx: Maybe = None,
-    bias: Maybe = None,
-    *,
-    K: int,
-    N: int,
-    block_size: int,
-    bits: int,
-    **_: Any,
-) -> Expr:
-    """A product with a matrix (N, K) of integers, dequantised."""
-    fits = min(K, N, block_size) > 0
-    require("onnx-quant", fits, "MatMulNBits needs positive sizes")
-    blocks = -(-K // block_size)
-    scales = g.reshape(scales, (N, blocks))
-    rows = _unpacked(g.reshape(packed, (N, -1)), bits, K)
-    if zeros is None:
-        zeros = g.filled(1 << bits - 1, (N, blocks), "uint8")
-    elif g.dtype(zeros) == _UINT8:
-        zeros = _unpacked(g.reshape(zeros, (N, -1)), bits, blocks)
-    zeros = g.cast(g.reshape(zeros, (N, blocks)), g.dtype(scales))
-    if g_idx is not None:
-        scales, zeros = (take(v, g_idx, 1) for v in (scales, zeros))
-        block_size = 1
-    weight = q.in_blocks(rows, scales, zeros, 1, block_size)
-    y = g.op("nn.dense", x, weight, units=N)
-    return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
-
-
-def _gather_block_quantized(
-    data: Expr,
-    indices: Expr,
-    scales: Expr,
-    zeros: Maybe = None,
-    *,
-    bits: int,
-    block_size: int,
-    gather_axis: int,
-    quantize_axis: int,
-) -> Expr:
-    """Rows of integers and of their scales, dequantised."""
-    rank = g.rank(data)
-    place, along = g.axis(gather_axis, rank), g.axis(quantize_axis, rank)
-    what = "GatherBlockQuantized has blocks along"
-    text = f"{what} another axis than that of its indices"
-    require("onnx-quant", place != along, text)
-    middle = 0
-    if g.dtype(data) == _UINT8:
-        text = f"{what} the last axis where it has bytes"
-        require("onnx-quant", along == rank - 1, text)
-        middle = 1 << bits - 1
-        zeros = None if zeros is None else _unpacked(zeros, bits, g.dim(scales, along))
-        data = _unpacked(data, bits, g.dim(data, along) * (8 // bits))
-    zeros = g.filled(middle, g.shape(scales), "int32") if zeros is None else zeros
-    work = g.dtype(scales)
-    where = from_start(indices, g.dim(data, place))
-    parts = (data, scales, g.cast(zeros, work))
-    rows, scales, zeros = (take(v, where, place) for v in parts)
-    along += 0 if along < place else g.rank(indices) - 1
-    return q.in_blocks(rows, scales, zeros, along, block_size)
-
-
-# --- layers of floats with quantised weights
-
-
-def _dynamic_quantize_lstm(*, direction: str, node: Node) -> Converted:
-    """An LSTM of floats: only its weights are quantised."""
-    weights = (_along_directions(node, k, s) for k, s in ((1, 8), (2, 10)))
-    inputs = [node[0], *weights, *(node.optional(k) for k in range(3, 8))]
-    plain = replace(node, op_type="LSTM", inputs=inputs)
-    return recurrent(direction=direction, node=plain)
-
-
-def _along_directions(node: Node, at: int, numbers: int) -> Expr:
-    """Weights (directions, inputs, gates) as floats (directions,
-    gates, inputs); scales are for a direction, or a gate of it.
-    """
-    scale, zero = _scale(node, numbers), q.zero_of(node[numbers + 1])
-    count = g.dim(node[at], 0)
-    scale, zero = (g.reshape(v, (count, 1, -1)) for v in (scale, zero))
-    whole = g.sub(g.cast(node[at], "int32"), zero)
-    real = g.mul(g.cast(whole, _FLOAT), scale)
-    return g.transpose(real, (0, 2, 1))
-
-
-def _q_attention(
-    *,
-    num_heads: int,
-    unidirectional: bool = False,
-    scale: float = 0.0,
-    mask_filter_value: float = -10000.0,
-    do_rotary: bool = False,
-    node: Node,
-    **_rest: Any,
-) -> list[Expr]:
-    """Attention whose first product is one of integers."""
-    text = "QAttention with rotary positions is not supported"
-    require("onnx-op", not do_rotary, text)
-    heads = _heads(node, num_heads)
-    query, key, value = (element(heads, 0, k) for k in range(3))
-    past = node.optional(8)
-    if past is not None:
-        key = g.concat([element(past, 0, 0), key], 2)
-        value = g.concat([element(past, 0, 1), value], 2)
-    batch, _, steps, size = g.shape(query)
-    scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
-    scores = g.mul(scores, scale or 1 / math.sqrt(size))
-    positions = g.dim(key, 2)
-    hidden = _hidden(node, batch, positions)
-    if hidden is not None:
-        low = g.mul(g.cast(hidden, _FLOAT), mask_filter_value)
-        scores = g.add(scores, low)
-    if unidirectional:
-        rows = np.arange(steps)[:, None] + positions - steps
-        later = g.constant(np.arange(positions) > rows)
-        scores = g.where(later, float(_FLOAT.min), scores)
-    mixed = matmul(g.op("nn.softmax", scores, axis=-1), value)
-    y = g.transpose(mixed, (0, 2, 1, 3))
-    y = g.reshape(y, (batch, steps, num_heads * size))
-    return [y, g.stack([key, value], 0)]
-
-
-def _heads(node: Node, count: int) -> Expr:
-    """Queries, keys and values (3, batch, heads, steps, size)."""
-    x, w = _quantised(node, node[0], 3, 6), _quantised(node, node[1], 4, 7)
-    batch, steps, _ = g.shape(x.data)
-    columns = g.dim(w.data, 1)
-    fits = count > 0 and columns > 0 and columns % (3 * count) == 0
-    text = f"weights of {columns} columns do not fit {count} heads"
-    require("onnx-quant", fits, text)
-    joined = _matmul_to_float(x, w, node[2])
-    heads = g.reshape(joined, (batch, steps, 3, count, -1))
-    return g.transpose(heads, (2, 0, 3, 1, 4))
-
-
-def _hidden(node: Node, batch: int, count: int) -> Maybe:
-    """Where attention must not look, as it meets (batch, heads,
-    steps, positions); None where it may look everywhere.
-    """
-    mask = node.optional(5)
-    if mask is None:
-        return None
-    if g.dims(mask) == (batch, count):
-        hidden = g.equal(mask, 0)
-    elif g.dims(mask) == (batch,):
-        ends = g.reshape(mask, (batch, 1))
-        hidden = g.op("greater_equal", g.iota(count, "int32"), ends)
-    else:
-        text = f"a mask of shape {g.dims(mask)} is not supported"
-        raise AotcError("onnx-quant", text)
-    return g.reshape(hidden, (batch, 1, 1, count))
-
-
 OPS: Table = {
     **named(_conv_integer, _dequantize_linear, _dynamic_quantize_linear, _quantize_linear),
     "MatMulInteger": _matmul_integer,
@@ -510,9 +329,7 @@ OPS: Table = {
     "QLinearMatMul": _qlinear_matmul,
 }
 MICROSOFT_OPS: Table = {
-    **named(_gather_block_quantized, _mat_mul_n_bits, _q_attention),
     "DequantizeLinear": _dequantize_axis,
-    "DynamicQuantizeLSTM": _dynamic_quantize_lstm,
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
     "QGemm": _qgemm,

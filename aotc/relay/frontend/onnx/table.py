@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from aotc.relay.frontend.onnx import contrib, ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_signal
+from aotc.relay.frontend.onnx import (
+    contrib,
+    ops_control,
+    ops_conv,
+    ops_math,
+    ops_nn,
+    ops_packed,
+    ops_quant,
+    ops_shape,
+    ops_signal,
+)
 from aotc.relay.frontend.onnx.node import Converter, Table
 
 _FAMILIES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_signal)
@@ -18,7 +28,7 @@ _FAMILIES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_
 _DOMAINS: Final[Mapping[str, Table]] = {
     "": {name: converter for family in _FAMILIES for name, converter in family.OPS.items()},
     "ai.onnx.ml": ops_shape.ML_OPS,
-    contrib.DOMAIN: ops_quant.MICROSOFT_OPS,
+    contrib.DOMAIN: {**ops_quant.MICROSOFT_OPS, **ops_packed.OPS},
 }
 
 

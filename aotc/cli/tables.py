@@ -112,13 +112,21 @@ def _output_row(source: str, o: Data) -> list[str | Text]:
     return [source, o["name"], *figures, verdict]
 
 
+def _verdict(report: Data) -> str:
+    """What the comparison says in all; and whether there is any difference."""
+    if not report["ok"]:
+        return "outputs DIFFER"
+    differences = [o["max_abs"] for case in report["cases"] for o in case["outputs"]]
+    return "all outputs agree" if any(differences) else "all outputs agree, no element differs"
+
+
 def show_report(report: Data) -> Shown:
     """The report of `verify` as data."""
     rows = [_output_row(case["source"], output) for case in report["cases"] for output in case["outputs"]]
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
         yield f"run on {report['device']}"
-    verdict = "all outputs agree" if report["ok"] else "outputs DIFFER"
+    verdict = _verdict(report)
     yield f"compared with {report['reference']}: {verdict}"
     if report["first_difference"]:
         yield f"first difference: {report['first_difference']}"

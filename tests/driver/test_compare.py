@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aotc.checking.compare import compare, ulp_distance
+from aotc.checking.compare import compare, decibels, judge_by_noise, ulp_distance
 
 
 def test_ulp_distance_counts_values_between() -> None:
@@ -48,3 +48,35 @@ def test_shape_and_dtype_must_agree() -> None:
     assert "expected float32[3, 2]" in compare("y", x, x.reshape(3, 2), 1.0).reason
     assert "expected float64" in compare("y", x, x.astype(np.float64), 1.0).reason
     assert compare("y", np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), 0.0).ok
+
+
+# --- quantised models
+
+
+def test_decibels_count_noise() -> None:
+    exact = np.array([10.0, 0.0, -10.0])
+    assert decibels(exact + np.array([0.1, 0.0, 0.0]), exact) == pytest.approx(43.01, abs=0.01)
+    assert decibels(exact, exact) == np.inf
+
+
+def test_noise_may_be_half_a_decibel_above_that_of_the_reference() -> None:
+    rng = np.random.default_rng(0)
+    exact = rng.standard_normal(10_000)
+    noise = rng.standard_normal((2, 10_000)) * 0.05
+    theirs = (exact + noise[0]).astype(np.float32)
+
+    def judged(factor: float) -> str:
+        ours = (exact + factor * noise[1]).astype(np.float32)
+        return judge_by_noise(compare("y", ours, theirs, 1e-5), [(ours, theirs, exact)]).reason
+
+    assert judged(1.0) == judged(0.5) == judged(1.04) == ""
+    assert judged(1.12).startswith("signal to noise is 2")
+
+
+def test_integers_and_nan_are_not_judged_by_noise() -> None:
+    expected = np.array([1, 2, 3], np.int8)
+    found = compare("y", expected + np.int8(1), expected, 1e-5)
+    assert judge_by_noise(found, [(expected + np.int8(1), expected, expected.astype(np.float64))]) is found
+    bad = np.array([np.nan, 1.0], np.float32)
+    found = compare("y", bad, np.ones(2, np.float32), 1e-5)
+    assert not judge_by_noise(found, [(bad, np.ones(2, np.float32), np.ones(2))]).ok

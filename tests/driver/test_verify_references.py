@@ -45,6 +45,20 @@ def test_relay_text_passes(tmp_path: Path) -> None:
     assert [o.name for o in report.cases[0].outputs] == ["output0", "output1"]
 
 
+def test_quantised_text_is_judged_by_noise(tmp_path: Path) -> None:
+    """Sums of integers are rounded once where the text says that real numbers are."""
+    rng = np.random.default_rng(2)
+
+    def q(x: Any, scale: float) -> Any:
+        return relay.qnn.op.dequantize(relay.qnn.op.quantize(x, scale, 3), scale, 3)
+
+    w = relay.const(rng.integers(-127, 128, (40, 64)).astype("int8"))
+    y = relay.nn.dense(q(relay.var("x", shape=(64, 64)), 0.03), relay.qnn.op.dequantize(w, 0.0117, 0))
+    module = aotc.IRModule.from_expr(relay.exp(q(y, 0.0931) * relay.const(0.1)))
+    report = verify(saved(tmp_path / "net.relay", module), seeds=2, **FAST)
+    assert report.ok and report.reference == "the numpy interpreter"
+
+
 def test_relay_text_from_the_command_line(tmp_path: Path) -> None:
     path = saved(tmp_path / "net.relay", net())
     done = call("verify", path, "--seeds", "1", "--cflags", "-O1")

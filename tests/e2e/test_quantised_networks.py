@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that ONNX Runtime's tool quantised, compiled: the bytes of its optimised kernels, its noise at most.
+
+Networks are seeded.  Where the arithmetic between the first quantisation and the last dequantisation is on integers,
+outputs are equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from aotc.checking.compare import QUANTISED_DB, decibels
+from aotc.checking.verify import verify
+from aotc.driver.compile import CompileOptions
+from aotc.reporting.inspect import inspect_model
+
+ort: Any = pytest.importorskip("onnxruntime")
+quantization: Any = pytest.importorskip("onnxruntime.quantization")
+
+
+class Net:
+    """A network of float32 as it is written down."""
+
+    def __init__(self, *shape: int) -> None:
+        self.rng = np.random.default_rng(3)
+        self.shape = shape
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+        self.last = "x"
+
+    def constant(self, value: Any) -> str:
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def weight(self, *shape: int) -> str:
+        scale = (2.0 / np.prod(shape[1:])) ** 0.5
+        return self.constant((self.rng.standard_normal(shape) * scale).astype(np.float32))
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        self.last = f"t{len(self.nodes)}"
+        given = inputs or (self.nodes[-1].output[0] if self.nodes else "x",)
+        self.nodes.append(helper.make_node(kind, given, [self.last], name=self.last, **attributes))
+        return self.last
+
+    def conv(self, x: str, o: int, i: int, k: int = 3, **more: Any) -> str:
+        bias = self.constant(self.rng.standard_normal(o).astype(np.float32) * np.float32(0.1))
+        more.setdefault("pads", [k // 2] * 4)
+        return self.op("Conv", x, self.weight(o, i // more.get("group", 1), k, k), bias, **more)
+
+    def model(self) -> onnx.ModelProto:
+        x = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
+        y = helper.make_tensor_value_info(self.last, TensorProto.FLOAT, None)
+        graph = helper.make_graph(self.nodes, "net", [x], [y], self.weights)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        model.ir_version = 8
+        return onnx.shape_inference.infer_shapes(model)
+
+
+def mobile() -> Net:
+    """Inverted residuals: depthwise convolutions, clipped, and a sum."""
+    n = Net(1, 3, 16, 16)
+    low, high = n.constant(np.float32(0)), n.constant(np.float32(6))
+    x = n.op("Clip", n.conv("x", 8, 3, strides=[2, 2]), low, high)
+    y = n.op("Clip", n.conv(x, 16, 8, 1), low, high)
+    y = n.op("Clip", n.conv(y, 16, 16, group=16), low, high)
+    y = n.op("Add", x, n.conv(y, 8, 16, 1))
+    y = n.op("Flatten", n.op("GlobalAveragePool", y))
+    n.op("Gemm", y, n.weight(5, 8), n.constant(np.ones(5, np.float32)), transB=1)
+    return n
+
+
+def fire() -> Net:
+    """Convolutions side by side, joined, pooled, and a softmax."""
+    n = Net(1, 3, 15, 13)
+    x = n.op("Relu", n.conv("x", 7, 3))
+    both = [n.op("Relu", n.conv(x, 6, 7, k)) for k in (1, 3)]
+    y = n.op("MaxPool", n.op("Concat", *both, axis=1), kernel_shape=[3, 3], strides=[2, 2])
+    y = n.op("AveragePool", n.op("Relu", n.conv(y, 9, 12)), kernel_shape=[2, 2], strides=[2, 2])
+    n.op("Softmax", n.op("Flatten", y), axis=-1)
+    return n
+
+
+def gated() -> Net:
+    """x * sigmoid(x), leaky ReLU, nearest neighbours, and a head in another order."""
+    n = Net(1, 4, 8, 8)
+    x = n.conv("x", 8, 4)
+    x = n.op("Mul", x, n.op("Sigmoid", x))
+    y = n.op("LeakyRelu", n.conv(x, 8, 8, strides=[2, 2]), alpha=0.1)
+    y = n.op("Resize", y, "", n.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest")
+    y = n.op("Add", n.conv(y, 8, 8, 1), x)
+    n.op("Reshape", n.op("Transpose", y, perm=[0, 2, 3, 1]), n.constant(np.array([1, -1, 8])))
+    return n
+
+
+def perceptron() -> Net:
+    """Products of matrices and sums."""
+    n = Net(4, 24)
+    x = n.op("Relu", n.op("Add", n.op("MatMul", "x", n.weight(24, 32)), n.weight(32)))
+    n.op("Add", n.op("MatMul", x, n.weight(32, 10)), n.weight(10))
+    return n
+
+
+NETS: dict[str, Callable[[], Net]] = {f.__name__: f for f in (mobile, fire, gated, perceptron)}
+
+
+class Data:
+    """Calibration: a few normal inputs."""
+
+    def __init__(self, shape: Sequence[int]) -> None:
+        rng = np.random.default_rng(9)
+        self.items = iter([{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(4)])
+
+    def get_next(self) -> Any:
+        return next(self.items, None)
+
+
+def quantised(net: Net, path: Path, how: str) -> Path:
+    """The network in a file, quantised: "qdq-s8-channel" and so on."""
+    form, dtype, *channel = how.split("-")
+    kind = {"s8": quantization.QuantType.QInt8, "u8": quantization.QuantType.QUInt8}[dtype]
+    source = path / "float.onnx"
+    onnx.save(net.model(), source)
+    forms = {"qdq": quantization.QuantFormat.QDQ, "qop": quantization.QuantFormat.QOperator}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        quantization.quantize_static(
+            str(source),
+            str(path / "int8.onnx"),
+            Data(net.shape),
+            quant_format=forms[form],
+            activation_type=kind,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=bool(channel),
+        )
+    return path / "int8.onnx"
+
+
+HOW = ("qdq-u8", "qdq-u8-channel", "qdq-s8", "qdq-s8-channel", "qop-u8-channel", "qop-s8")
+
+
+def largest(report: Any) -> float:
+    """The greatest difference of all outputs."""
+    return max(o.max_abs for case in report.cases for o in case.outputs)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", NETS)
+def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
+    report = verify(quantised(NETS[name](), tmp_path, how), seeds=3)
+    assert report.ok and report.reference == "onnxruntime's integer kernels"
+    assert largest(report) == 0
+
+
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("target", ["c", "host"])
+@pytest.mark.parametrize("how", ["qdq-s8-channel", "qop-s8"])
+def test_the_same_bytes_at_other_levels(how: str, target: str, level: int, tmp_path: Path) -> None:
+    report = verify(quantised(gated(), tmp_path, how), seeds=2, opt_level=level, target=target)
+    assert report.ok and largest(report) == 0
+
+
+@pytest.mark.parametrize("how", ["qdq-u8-channel", "qdq-s8-channel"])
+@pytest.mark.parametrize("name", [*NETS, "mixed"])
+def test_noise_is_that_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
+    """What rounding to integers takes from the network of real numbers."""
+    net = mixed() if name == "mixed" else NETS[name]()
+    path = quantised(net, tmp_path, how)
+    compiled = CompileOptions().compiled(path).session()
+    both = [ort.InferenceSession(str(p), providers=["CPUExecutionProvider"]) for p in (path, tmp_path / "float.onnx")]
+    rng = np.random.default_rng(1)
+    results: list[list[Any]] = [[], [], []]
+    for _ in range(4):
+        x = {"x": rng.standard_normal(net.shape).astype(np.float32)}
+        for found, session in zip(results, (compiled, *both), strict=True):
+            found.append(session.run(None, x)[0])
+    ours, theirs, exact = map(np.stack, results)
+    assert decibels(ours, exact) >= decibels(theirs, exact) - QUANTISED_DB
+
+
+def mixed() -> Net:
+    """Operators that integers do not reach among others that they do."""
+    n = Net(1, 6, 12, 12)
+    x = n.op("HardSwish", n.conv("x", 8, 6))
+    x = n.op("PRelu", n.conv(x, 8, 8), n.constant(np.linspace(0.1, 0.4, 8, dtype=np.float32).reshape(8, 1, 1)))
+    x = n.op("Resize", x, "", n.constant(np.array([1, 1, 2, 2], np.float32)), mode="linear")
+    x = n.op("LayerNormalization", n.conv(x, 8, 8, 1), n.constant(np.ones(24, np.float32)))
+    x = n.op("Pad", n.op("Tanh", x), n.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1])))
+    n.op("ReduceMean", n.conv(x, 8, 8), axes=[2, 3], keepdims=0)
+    return n
+
+
+def test_what_stays_on_real_numbers_is_listed(tmp_path: Path) -> None:
+    rows = inspect_model(quantised(mixed(), tmp_path, "qdq-u8"), target="x86-64-v3")["left_real"]
+    found = {row["operator"]: row for row in rows}
+    assert found["nn.layer_norm"]["reason"] == "there is no rule for nn.layer_norm"
+    assert found["image.resize2d"]["reason"] == "it weighs elements with real numbers"
+    assert found["nn.layer_norm"]["nodes"] and "nn.conv2d" not in found
+    assert inspect_model(tmp_path / "float.onnx", target="x86-64-v3")["left_real"] == []
+
+
+def test_bytes_take_one_byte(tmp_path: Path) -> None:
+    net = fire()
+    path = quantised(net, tmp_path, "qdq-u8-channel")
+    options = {"target": "x86-64-v3", "build": False}
+    small, large = (CompileOptions(**options).compiled(p).metadata for p in (path, tmp_path / "float.onnx"))
+    assert small["memory"]["peak"] < 0.5 * large["memory"]["peak"]
+    assert small["weights_bytes"] < large["weights_bytes"]

@@ -107,9 +107,9 @@ class Contraction(Tensor):
 
     The indices are affine in the axes (plus floor division and remainder by constants, for groups and
     packed blocks).  Where an index of `a` falls outside `a` there is no product, whatever `b` holds there: that is how
-    padding is said.  `a` is the data operand, `b` the weight operand.  `lane` is the output axis along
-    which `b` is contiguous (its last dimension is that axis, or that axis modulo `block` for weights
-    packed at compile time); None if there is no such axis.
+    padding is said; where integers have a `fill` other than 0, `a` counts as that there.  `a` is the data operand, `b`
+    the weight operand.  `lane` is the output axis along which `b` is contiguous (its last dimension is that axis, or
+    that axis modulo `block` for weights packed at compile time); None if there is no such axis.
     """
 
     axes: tuple[Axis, ...]
@@ -120,6 +120,7 @@ class Contraction(Tensor):
     b_index: tuple[Expr, ...]
     lane: Var | None = None
     block: int = 0
+    fill: int = 0
 
     @property
     def macs(self) -> int:
@@ -259,16 +260,18 @@ def contraction(
     name: str = "dot",
     lane: int | None = None,
     block: int = 0,
+    fill: int = 0,
 ) -> Contraction:
     """The contraction over `extents`; the index functions take (*axes, *reduction axes).
 
     lane    position of the output axis that is contiguous in `b`
     block   block size of packed weights, 0 where `b` is not packed
+    fill    what `a` counts as outside of it
     """
     facts, variables = _reduced(name, shape, extents)
     of_a, of_b = (tuple(map(as_expr, index(*variables))) for index in (a_index, b_index))
     along = None if lane is None else variables[lane]
-    facts |= {"dtype": DType(dtype), "lane": along, "block": block}
+    facts |= {"dtype": DType(dtype), "lane": along, "block": block, "fill": fill}
     return Contraction(a=a, a_index=of_a, b=b, b_index=of_b, **facts)
 
 

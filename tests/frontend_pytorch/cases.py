@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.ao.quantization.fx._decomposed  # the operators of the namespace quantized_decomposed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -597,9 +598,56 @@ def in_place() -> Iterator[tuple[str, Case]]:
     yield "integers", (lambda x: x.clone().add_(2).floor_divide_(2), (whole(5),))
 
 
+def between_integers(function: Any) -> Any:
+    """A layer as PyTorch's quantiser leaves it: data and weights quantised and back, of one scale and of several."""
+    ops, ends = torch.ops.quantized_decomposed, (-128, 127, torch.int8)
+
+    def layer(x: Tensor, w: Tensor, scales: Tensor) -> Tensor:
+        zeros = torch.zeros(w.shape[0], dtype=torch.int64)
+        x = ops.dequantize_per_tensor(ops.quantize_per_tensor(x, 0.05, 3, *ends), 0.05, 3, *ends)
+        w = ops.quantize_per_channel(w, scales, zeros, 0, -127, *ends[1:])
+        y = function(x, ops.dequantize_per_channel(w, scales, zeros, 0, -127, *ends[1:]))
+        return ops.dequantize_per_tensor(ops.quantize_per_tensor(y, 0.5, -7, *ends), 0.5, -7, *ends)
+
+    return layer
+
+
+def quantised() -> Iterator[tuple[str, Case]]:
+    ops, x = torch.ops.quantized_decomposed, real(4, 6) * 3
+    for dtype, low, high in ((torch.int8, -128, 127), (torch.uint8, 0, 200), (torch.int16, -(2**15), 2**15 - 1)):
+        ends = low, high, dtype
+        yield f"quantize_{dtype}", (lambda x, e=ends: ops.quantize_per_tensor(x, 0.05, 7, *e), (x,))
+        yield f"choose_{dtype}", (lambda x, e=ends: ops.choose_qparams(x, e[0], e[1], 1e-6, e[2]), (x,))
+    s8, u8 = (-128, 127, torch.int8), (0, 255, torch.uint8)
+    yield "symmetric", (lambda x: ops.choose_qparams_symmetric(x, -127, 127, 1e-6, torch.int8), (x,))
+
+    def dynamic(x: Tensor) -> Tensor:
+        numbers = ops.choose_qparams(x, 0, 255, 1e-6, torch.uint8)
+        return ops.dequantize_per_tensor(ops.quantize_per_tensor(x, *numbers, *u8), *numbers, *u8)
+
+    def by_token(x: Tensor) -> Tensor:
+        numbers = ops.choose_qparams_per_token_asymmetric(x, torch.int8)
+        return ops.dequantize_per_token(ops.quantize_per_token(x, *numbers, *s8), *numbers, *s8, torch.float32)
+
+    yield "dynamic", (dynamic, (x,))
+    yield "tokens", (by_token, (x,))
+    yield "tokens_symmetric", (lambda x: ops.choose_qparams_per_token(x, torch.int8), (x,))
+    numbers = positive(6, 4), whole(6, 4, low=-3, high=4)
+    groups = (-8, 7, torch.int8, 4)
+    yield "groups", (lambda x, s, z: ops.quantize_per_channel_group(x, s, z, *groups), (real(6, 16), *numbers))
+    packed = whole(6, 16, low=-8, high=8).to(torch.int8)
+    yield (
+        "groups_back",
+        (lambda w, s, z: ops.dequantize_per_channel_group(w, s, z, *groups, torch.float32), (packed, *numbers)),
+    )
+    yield "type", (lambda x: ops.convert_element_type(x, torch.float16), (x,))
+    yield "linear", (between_integers(F.linear), (real(2, 8), real(5, 8), positive(5) / 50))
+    yield "conv2d", (between_integers(F.conv2d), (real(1, 3, 6, 6), real(4, 3, 3, 3), positive(4) / 50))
+
+
 FAMILIES = (
     unary, activation, binary, promotion, shapes, creation, indexing, reductions, convolutions, resizing,
-    normalisations, products, recurrent, in_place,
+    normalisations, products, recurrent, in_place, quantised,
 )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import aotc
 from aotc import relay
 from aotc.cli.main import main
 from aotc.contrib import graph_executor
-from tests.frontend_pytorch.both import NAMES, compare, exported, leaves, traced, values
+from tests.frontend_pytorch.both import NAMES, as_module, compare, exported, leaves, traced, values
+from tests.frontend_pytorch.cases import all_cases
 from tests.frontend_pytorch.nets import NETS, ResNet, image, spread_statistics
 
 
@@ -111,6 +114,19 @@ def test_a_pt2_file_from_the_command_line(tmp_path: Path) -> None:
     (library,) = (tmp_path / "out").rglob("*.so")
     compare(aotc.load(library).run(None, {"input": inputs[0].numpy()}), wanted)
     compare(aotc.compile(program).session().run(None, {"input": inputs[0].numpy()}), wanted)
+
+
+def test_a_quantised_program_is_read_by_who_has_not_imported_its_operators(tmp_path: Path) -> None:
+    net, inputs = all_cases()["quantised-linear"]
+    with torch.no_grad():
+        wanted = net(*inputs).numpy()
+    torch.export.save(torch.export.export(as_module(net), inputs), str(tmp_path / "net.pt2"))
+    code = f"import sys, aotc; aotc.compile({str(tmp_path / 'net.pt2')!r}, output={str(tmp_path / 'out')!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (library,) = (tmp_path / "out").rglob("*.so")
+    session = aotc.load(library)
+    names = [i.name for i in session.get_inputs()]
+    compare(session.run(None, dict(zip(names, (x.numpy() for x in inputs), strict=True))), [wanted])
 
 
 def test_transformer_layer_traced_without_gradients() -> None:

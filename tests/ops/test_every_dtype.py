@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def converted(value: Any, old: DType, new: DType) -> Any:
 def of_type(sample: Sample, dtype: DType) -> Sample:
     """A sample whose first argument, and all of its type, are of another type."""
     first = next(DType.of(a) for a in flat(sample.args))
-    return Sample(args=converted(sample.args, first, dtype), attrs=sample.attrs, accuracy=sample.accuracy)
+    return replace(sample, args=converted(sample.args, first, dtype))
 
 
 def samples(name: str, count: int) -> Iterator[Sample]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def cases(op: OpDef, samples: int) -> Iterator[Sample]:
                 call(op, [Var(f"a{k}", type_of_value(v)) for k, v in enumerate(args)], sample.attrs)
             except AotcError:
                 continue
-            yield Sample(args=args, attrs=sample.attrs, accuracy=sample.accuracy)
+            yield replace(sample, args=args)
 
 
 def check(name: str, samples: int) -> None:

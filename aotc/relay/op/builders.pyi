@@ -229,12 +229,14 @@ def conv1d(
     kernel_layout: str = "OIW",
     out_layout: str = "",
     out_dtype: str = "",
+    pad_value: int = 0,
 ) -> Call:
     """1-D convolution of data (N, C, W) by weight (O, C/groups, KW).
 
     `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
     beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.
+    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
+    zero, `pad_value`.
     """
 
 def conv1d_transpose(
@@ -270,12 +272,14 @@ def conv2d(
     kernel_layout: str = "OIHW",
     out_layout: str = "",
     out_dtype: str = "",
+    pad_value: int = 0,
 ) -> Call:
     """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
 
     `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
     beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.
+    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
+    zero, `pad_value`.
     """
 
 def conv2d_transpose(
@@ -311,12 +315,14 @@ def conv3d(
     kernel_layout: str = "OIDHW",
     out_layout: str = "",
     out_dtype: str = "",
+    pad_value: int = 0,
 ) -> Call:
     """3-D convolution of data (N, C, D, H, W) by weight (O, C/groups, KD, KH, KW).
 
     `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
     beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.
+    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
+    zero, `pad_value`.
     """
 
 def conv3d_transpose(

@@ -60,13 +60,12 @@ def contract(
     *,
     out_dtype: str,
     name: str,
-    lane: int | None = None,
-    block: int = 0,
+    **how: Any,
 ) -> te.Tensor:
-    """te.contraction in the accumulator's type, converted to `out_dtype` (which may be "")."""
+    """te.contraction in the accumulator's type, converted to `out_dtype` (which may be ""); `how` are its options."""
     out = out_dtype or a.dtype
     acc = accumulator(a.dtype, out)
-    total = te.contraction(shape, extents, a, a_index, b, b_index, dtype=acc, name=name, lane=lane, block=block)
+    total = te.contraction(shape, extents, a, a_index, b, b_index, dtype=acc, name=name, **how)
     return total if acc == out else convert(total, out)
 
 

@@ -16,6 +16,7 @@ whose window holds it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any, Final
@@ -37,7 +38,8 @@ class ConvAttrs(Attrs):
 
     `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
     beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
-    `channels` and `kernel_size` let the kernel's type be inferred.
+    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
+    zero, `pad_value`.
     """
 
     strides: tuple[int, ...] = (1,)
@@ -50,6 +52,7 @@ class ConvAttrs(Attrs):
     kernel_layout: str = ""
     out_layout: str = ""
     out_dtype: str = ""
+    pad_value: int = 0
 
 
 def _attributes(n: int) -> type[ConvAttrs]:
@@ -106,10 +109,18 @@ def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     batch, channels, *space = pick(data.shape, form.data)
     outer, inner, *kernel = form.kernel_shape(weight.shape, a.channels)
     check_channels(a, channels, inner, outer)
+    _check_fill(a.pad_value, data.dtype)
     _check_packed(form, a, outer, weight.shape)
     sizes = kernel_sizes(n, a, weight, kernel)
     extents = window.window_extents(n, a, space, sizes)
     return TensorType(arrange((batch, outer, *extents), form.out), result_dtype(data, weight, a.out_dtype))
+
+
+def _check_fill(value: int, dtype: DType) -> None:
+    fits = value == 0 or (dtype.is_integer and dtype.min <= value <= dtype.max)
+    require(
+        "conv.pad-value", fits, f"padding of {dtype} with {value}: only integers have another one than 0, of theirs"
+    )
 
 
 def kernel_sizes(n: int, a: Any, weight: TensorType, kernel: Sequence[Dim]) -> list[int]:
@@ -160,6 +171,9 @@ def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
     w = _unpacked(form, a, float_work(weight))
     out_dtype = a.out_dtype or str(data.dtype)
     extents = window.window_extents(n, a, x.shape[2:], w.shape[2:])
+    if a.pad_value:
+        x = np.pad(x, ((0, 0), (0, 0), *window.pad_pairs(a.padding, n)), constant_values=a.pad_value)
+        a = replace(a, padding=(0,) * n)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
     images = x.reshape(x.shape[0], a.groups, w.shape[1], *x.shape[2:])
     total = summed_by_taps(n, a, images, kernels, extents, accumulator(DType.of(x), out_dtype))
@@ -235,10 +249,12 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
         name=f"conv{n}d",
         lane=form.out[1] if contiguous else None,
         block=form.block,
+        fill=a.pad_value,
     )
 
 
 _PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
+_FILLED: Final = {"out_dtype": "int32", "padding": (1, 1), "pad_value": 99}
 _SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
         (((2, 3, 9), (4, 3, 3)), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),
@@ -256,6 +272,17 @@ _SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data ty
         (((1, 4, 5, 5), (2, 2, 3, 3, 4)), _PACKED | {"groups": 2, "channels": 8, "strides": (2, 2)}),
         (((1, 3, 5, 5), (4, 3, 3, 3)), {"out_dtype": "int32", "padding": (1, 1)}, "int8"),
         (((1, 3, 5, 5), (4, 3, 3, 3)), {"padding": (1, 1)}, "float16"),
+        (((2, 3, 6, 9), (5, 3, 3, 3)), _FILLED | {"padding": (1, 0, 1, 2)}, "uint8"),
+        (
+            ((1, 5, 7, 6), (4, 3, 3, 6)),
+            _FILLED | {"data_layout": "NHWC", "kernel_layout": "OHWI", "pad_value": -7},
+            "int8",
+        ),
+        (
+            ((1, 7, 6, 20), (3, 3, 20, 1)),
+            _FILLED | {"data_layout": "NHWC", "kernel_layout": "HWOI", "groups": 20},
+            "uint8",
+        ),
     ),
     3: (
         (((1, 2, 4, 5, 6), (3, 2, 2, 3, 3)), {"padding": (1, 0, 1, 0, 1, 2), "strides": (1, 2, 1)}),

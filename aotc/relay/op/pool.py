@@ -232,13 +232,21 @@ def _values(n: int, mean: bool, a: Any, x: Array, dtype: DType) -> Array:
     count = np.ones((), np.int64)
     for w in windows:
         count = np.multiply.outer(count, np.maximum(w.seen(np.arange(w.count), a.count_include_pad), 1))
-    return mean_of(view[steps].sum(axis=inner, dtype=x.dtype), count)
+    return mean_of(in_order(view[steps], n), count)
 
 
 def _scratch(n: int, a: MaxPoolAttrs, types: Types) -> int:
     """The padded data."""
     batch, channels, *space = pick(tensor(types[0]).static_shape, pool_layouts(n, a)[0])
     return batch * channels * prod(w.reach() for w in windows_of(n, a, space))
+
+
+def in_order(windows: Array, n: int) -> Array:
+    """The sums of what lies along the last `n` axes, in that order: sums of floats depend on it."""
+    total = np.zeros(windows.shape[:-n], windows.dtype)
+    for tap in np.ndindex(*windows.shape[-n:]):
+        total += windows[(..., *tap)]
+    return total
 
 
 def mean_of(total: Array, count: Any) -> Array:

@@ -18,6 +18,8 @@ import numpy as np
 from aotc.ir import DType, frozen, get_op
 from aotc.relay.expr import Call, Constant, Expr, Tuple, TupleGetItem, call, item_of, tensor_type_of
 from aotc.relay.op.qnn.numbers import known
+from aotc.relay.transform.base import is_call
+from aotc.relay.visitor import children, depth_first
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 #: How many operators a wanted type is handed down through.
@@ -33,6 +35,10 @@ class Refused(Exception):
         super().__init__(reason)
         self.reason = reason
         self.node = node
+
+    def at(self, node: Expr) -> Refused:
+        """The same of an operator: what is refused may be an operand of it that is none."""
+        return self if isinstance(self.node, Call) else Refused(self.reason, node)
 
 
 @frozen(eq=False)
@@ -183,6 +189,7 @@ class Region:
     fallback   the rule of an operator that has none; None where there is none
     rounding   how sums are rounded, as the attribute of qnn.requantize
     rescale    integers as those of another type
+    table      functions of one byte
     inside     the nodes that are computed from dequantised tensors, which whoever walks the graph adds to
     """
 
@@ -190,6 +197,7 @@ class Region:
     fallback: Callable[[Call], AbsorbRule | None]
     rounding: str
     rescale: Callable[[Region, Integers, TensorAffineType], Expr]
+    table: Rounded
     inside: set[Expr] = field(default_factory=set)
     _known: dict[Expr, Integers | Refused] = field(default_factory=dict)
     _depth: int = 0
@@ -207,16 +215,26 @@ class Region:
 
     def exact(self, expr: Expr) -> Integers:
         """Integers that stand for exactly the value of `expr`."""
-        found = self._known.get(expr)
-        if found is None:
-            try:
-                found = self._exact(expr)
-            except Refused as refused:
-                found = refused
-            self._known[expr] = found
+        if expr not in self._known:
+            for node in depth_first([expr], self._unknown):
+                self._learn(node)
+        found = self._known[expr]
         if isinstance(found, Refused):
             raise found
         return found
+
+    def _unknown(self, node: Expr) -> list[Expr]:
+        """What is looked at before a node, so that no call is deep."""
+        inside = node in self.inside and not is_call(node, "qnn.dequantize")
+        return [c for c in children(node) if c in self.inside and c not in self._known] if inside else []
+
+    def _learn(self, node: Expr) -> None:
+        if node in self._known:
+            return
+        try:
+            self._known[node] = self._exact(node)
+        except Refused as refused:
+            self._known[node] = refused.at(node)
 
     def real(self, found: Integers) -> Expr:
         """The real numbers that integers stand for, for those who want them."""
@@ -252,15 +270,20 @@ class Region:
             return self.rescale(self, self.exact(expr), wanted)
         rule = self.rule(expr)
         first: Refused | None = None
-        if rule.rounded is not None:
+        for attempt in (rule.rounded, self._rescaled, self.table):
+            if attempt is None:
+                continue
             self._depth += 1
             try:
-                return rule.rounded(self, expr, wanted)
+                return attempt(self, expr, wanted)
             except Refused as refused:
-                first = refused
+                first = first or refused.at(expr)
             finally:
                 self._depth -= 1
-        try:
-            return self.rescale(self, self.exact(expr), wanted)
-        except Refused as refused:
-            raise first or refused from None
+        assert first is not None
+        raise first
+
+    @staticmethod
+    def _rescaled(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+        """Exactly the value, brought to another scale."""
+        return region.rescale(region, region.exact(node), wanted)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -19,11 +18,9 @@ from aotc.ir import DType, Op, OpPattern, Quantised, installed_ops
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.binary import maximum
 from aotc.relay.op.cast import cast, clip
-from aotc.relay.op.qnn.numbers import known, made
+from aotc.relay.op.qnn.numbers import known
 from aotc.relay.op.reduce import sum as total
-from aotc.relay.op.shape import transpose
 from aotc.relay.transform.affine import (
-    NARROW,
     AbsorbRule,
     Array,
     Integers,
@@ -35,176 +32,11 @@ from aotc.relay.transform.affine import (
     pair,
     qnn,
 )
+from aotc.relay.transform.affine_sums import LIMIT, batched, biased, convolved, multiplied, narrow, reach
 from aotc.relay.transform.affine_tables import tabled, tabulated
 
-_LIMIT: Final = float(1 << 31)
-#: Scales that differ by rounding only are the same: units in the last place of float32.
-_ULPS: Final = 2
 #: Operators of one tensor that have a quantised one of the same name.
 _UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softmax"
-
-
-def narrow(found: Integers, node: Call) -> Integers:
-    """What was found, if it is a tensor of bytes with one scale; Refused if not."""
-    if not found.is_narrow:
-        raise Refused("an operand is no tensor of 8 bits with one scale", node)
-    return found
-
-
-# --- sums of products
-
-
-def _weights(found: Integers, axis: int, node: Call) -> Integers:
-    """Weights of bytes with one scale, or one for each element along `axis`; Refused for others."""
-    ty = found.tensor
-    if not ty.is_single and ty.axis != axis:
-        raise Refused("the weights have scales along an axis that is summed", node)
-    value = known(found.expr)
-    if ty.dtype not in NARROW and value is not None and DType(ty.dtype).bits < 8:
-        found = Integers(Constant(value.astype(np.int8)), affine(ty.scale.data, ty.zero_point.data, "int8", ty.axis))
-    if found.tensor.dtype not in NARROW:
-        raise Refused(f"there are no sums of products with {ty.dtype}", node)
-    return found
-
-
-def _reach(ty: TensorAffineType) -> float:
-    """The greatest distance of an integer from its zero point."""
-    dtype, zero = DType(ty.dtype), ty.zero_point.data.astype(np.int64)
-    return float(max(int(dtype.max) - int(zero.min()), int(zero.max()) - int(dtype.min)))
-
-
-def _heaviest(w: Integers, axis: int) -> float:
-    """What weights of one result sum up to at most, without signs."""
-    ty, value = w.tensor, known(w.expr)
-    if value is None:
-        shape = tensor_type_of(w.expr).static_shape
-        return _reach(ty) * prod(d for k, d in enumerate(shape) if k != axis)
-    zero = ty.zero_point.data.reshape(-1)
-    along = zero.reshape((-1,) + (1,) * (value.ndim - axis - 1))
-    wide = np.abs(value.astype(np.int64) - along)
-    others = tuple(k for k in range(value.ndim) if k != axis)
-    return float(wide.sum(others).max(initial=0))
-
-
-def summed(node: Call, name: str, x: Integers, w: Integers, axes: tuple[int, int], **more: Any) -> Integers:
-    """The sums of products of two tensors of bytes, by the quantised operator `name`.
-
-    axes   where the weights and the result have the channels
-    """
-    at, out = axes
-    x, w = narrow(x, node), _weights(w, at, node)
-    op = installed_ops().get(f"qnn.{name}")
-    if op is None:
-        raise Refused(f"there is no qnn.{name}", node)
-    bound = _reach(x.tensor) * _heaviest(w, at)
-    if bound >= _LIMIT:
-        raise Refused(f"sums of products may reach {bound:.2e}, which int32 does not hold", node)
-    names = {f.name for f in fields(op.attrs)}
-    given = {k: v for k, v in node.attrs.items() if k in names} | {"out_dtype": "int32"} | more
-    zeros, scales = (x.tensor.zero_point, w.tensor.zero_point), (x.tensor.scale, w.tensor.scale)
-    made_of = qnn(name, x.expr, w.expr, *zeros, *scales, **given)
-    return Integers(made_of, affine(x.tensor.factor * w.tensor.factor, 0, "int32", out), bound)
-
-
-def _convolved(name: str, region: Region, node: Call) -> Integers:
-    a: Any = node.attrs
-    x, w = map(region.exact, node.args)
-    out = a.out_layout or a.data_layout
-    if not (out + a.data_layout + a.kernel_layout).isupper():
-        raise Refused("its layouts are blocked", node)
-    at = a.kernel_layout.index("O")
-    if "transpose" in name and a.groups > 1 and not w.tensor.is_single:
-        raise Refused("groups of a transposed convolution share scales", node)
-    return summed(node, name, x, w, (at, out.index("C")))
-
-
-def _swapped(x: Expr) -> Expr:
-    """A matrix, or a batch of them, transposed."""
-    rank = tensor_type_of(x).rank
-    return made(transpose, x, axes=(*range(rank - 2), rank - 1, rank - 2))
-
-
-def _multiplied(region: Region, node: Call) -> Integers:
-    """nn.dense and nn.matmul: rows times a matrix, whose rows qnn.dense takes as the results' columns."""
-    a: Any = node.attrs
-    x, w = map(region.exact, node.args)
-    dense = op_of(node).name == "nn.dense"
-    if not dense and a.transpose_a:
-        x = x.over(_swapped(x.expr))
-    if not dense and not a.transpose_b:
-        ty = w.tensor
-        w = w.over(_swapped(w.expr), axis=ty.axis if ty.is_single else 1 - ty.axis)
-    units = tensor_type_of(w.expr).shape[0]
-    return summed(node, "dense", x, w, (0, tensor_type_of(node).rank - 1), units=units)
-
-
-def _batched(region: Region, node: Call) -> Integers:
-    a: Any = node.attrs
-    x, w = map(region.exact, node.args)
-    if not w.is_narrow:
-        raise Refused("the second operand has scales of its own for parts", node)
-    if a.transpose_a:
-        x = x.over(_swapped(x.expr))
-    if not a.transpose_b:
-        w = w.over(_swapped(w.expr))
-    return summed(node, "batch_matmul", x, w, (1, 2))
-
-
-# --- what is added to sums
-
-
-def _close(a: Array, b: Array) -> bool:
-    """Whether scales are the same but for rounding."""
-    return bool((np.abs(a.astype(np.float64) - b) <= _ULPS * np.spacing(np.abs(b).astype(np.float32))).all())
-
-
-def _laid(value: Array, axis: int, rank: int) -> Array:
-    """One number, or numbers along an axis of a tensor of `rank`."""
-    return value if value.size == 1 else value.reshape((-1,) + (1,) * (rank - axis - 1))
-
-
-def _addend(region: Region, node: Call, bias: Expr, sums: Integers, axis: int, rank: int) -> Array:
-    """A constant as int32 of the sums' scale, which lies along `axis` of the constant if it had `rank` axes."""
-    scale = _laid(sums.tensor.factor, axis, rank)
-    value = known(bias)
-    if value is None:
-        found = region.exact(bias)
-        data, ty = known(found.expr), found.tensor
-        if data is None:
-            raise Refused("what is added to its sums is no constant", node)
-        factor = _laid(ty.factor, ty.axis, data.ndim)
-        exact = data.astype(np.int64) - _laid(ty.zero_point.data, ty.axis, data.ndim)
-        ratio = factor.astype(np.float64) / scale
-        wide = exact if _close(factor, scale) else np.rint(exact * ratio)
-    else:
-        wide = np.rint(value.astype(np.float32) / scale)
-    if not (np.abs(wide) < _LIMIT).all():
-        raise Refused("what is added to its sums does not fit int32 at their scale", node)
-    return wide.astype(np.int32)
-
-
-def _is_sum(found: Integers) -> bool:
-    return found.bound is not None and found.tensor.dtype == "int32" and found.tensor.zero == 0
-
-
-def _biased(region: Region, node: Call) -> Integers:
-    """nn.bias_add, and sums of which one operand is a constant: added as integers of the sums' own scale."""
-    data, bias = node.args
-    sums = region.exact(data)
-    if not _is_sum(sums) or data.checked_type != node.checked_type:
-        raise Refused("the scale of its result does not follow from those of its operands", node)
-    rank = tensor_type_of(data).rank
-    at = sums.tensor.axis
-    if op_of(node).name == "nn.bias_add":
-        axis = node.attrs["axis"] % rank
-        if not sums.tensor.is_single and axis != at:
-            raise Refused("the bias lies along another axis than the scales", node)
-        at, rank = 0, 1
-    value = _addend(region, node, bias, sums, at, rank)
-    bound = (sums.bound or 0) + float(np.abs(value.astype(np.int64)).max(initial=0))
-    if bound >= _LIMIT:
-        raise Refused(f"sums may reach {bound:.2e}, which int32 does not hold", node)
-    return Integers(call(op_of(node), (sums.expr, Constant(value)), node.attrs), sums.type, bound)
 
 
 # --- operators of elements with scales of their own
@@ -287,7 +119,7 @@ def _same(region: Region, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
         return found.expr
     stored = _quantised(value, ty)
     back = known(qnn("dequantize", stored, *pair(ty)))
-    if not np.array_equal(back, value):
+    if back is None or not np.array_equal(back, value):
         raise Refused("a constant is none of the numbers that its other operands can be", node)
     return stored
 
@@ -405,13 +237,32 @@ def _summed_up(region: Region, node: Call) -> Integers:
         raise Refused("the number of elements is not known", node)
     count = source.numel // result.numel
     ty = x.tensor
-    bound = count * max(_reach(ty), 255.0) * 2
-    if bound >= _LIMIT:
+    bound = count * max(reach(ty), 255.0) * 2
+    if bound >= LIMIT:
         raise Refused("sums of so many elements may not fit int32", node)
     mean = op_of(node).name == "mean"
     scale = ty.factor / np.float32(count) if mean else ty.factor
     sums = call(total, (cast(x.expr, dtype="int32"),), node.attrs)
     return Integers(sums, affine(scale, ty.zero * count, "int32"), bound)
+
+
+def _global_mean(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
+    """The sum of each channel, its scale divided by the number of elements."""
+    x = narrow(region.exact(node.args[0]), node)
+    source, result = (tensor_type_of(e) for e in (node.args[0], node))
+    if not source.is_static or source.numel * 255 >= LIMIT or not wanted.is_single:
+        raise Refused("sums of so many elements may not fit int32", node)
+    count = source.numel // max(result.numel, 1)
+    if count * result.numel != source.numel or any(
+        a != b != 1 for a, b in zip(source.shape, result.shape, strict=True)
+    ):
+        raise Refused("it has means of parts", node)
+    axes = [k for k, (a, b) in enumerate(zip(source.shape, result.shape, strict=True)) if a != b]
+    sums = total(cast(x.expr, dtype="int32"), axis=axes, keepdims=True)
+    onto = affine(wanted.factor * np.float32(count), wanted.zero, wanted.dtype)
+    whole = affine(x.tensor.factor, x.tensor.zero * count, "int32")
+    more: dict[str, Any] = {"rounding": region.rounding, "out_dtype": wanted.dtype}
+    return qnn("requantize", sums, *pair(whole), *pair(onto), **more)
 
 
 # --- resampling
@@ -444,14 +295,14 @@ def _rules() -> dict[str, AbsorbRule]:
     rules: dict[str, AbsorbRule] = {}
     for n, more in ((n, m) for n in (1, 2, 3) for m in ("", "_transpose")):
         short = f"conv{n}d{more}"
-        rules[f"nn.{short}"] = _sums(short, partial(_convolved, short))
-    rules |= {name: _sums(name, _multiplied) for name in ("nn.dense", "nn.matmul")}
-    rules["nn.batch_matmul"] = _sums("nn.batch_matmul", _batched)
+        rules[f"nn.{short}"] = _sums(short, partial(convolved, short))
+    rules |= {name: _sums(name, multiplied) for name in ("nn.dense", "nn.matmul")}
+    rules["nn.batch_matmul"] = _sums("nn.batch_matmul", batched)
     bias = "dequantize(sums) + b => dequantize(sums + round(b / scale))"
-    rules["nn.bias_add"] = AbsorbRule(bias, _biased)
+    rules["nn.bias_add"] = AbsorbRule(bias, biased)
     for name, short in {"add": "add", "subtract": "subtract", "multiply": "mul"}.items():
         rules[name] = _to_qnn(name, _two, short)
-    rules["add"] = AbsorbRule(rules["add"].name, _biased, rules["add"].rounded)
+    rules["add"] = AbsorbRule(rules["add"].name, biased, rules["add"].rounded)
     for name in _UNARY.split():
         rules[name] = _to_qnn(name, _one, name.removeprefix("nn."))
     clamp = "quantize(clamp(x)) => clamp(quantize(x))"
@@ -460,6 +311,8 @@ def _rules() -> dict[str, AbsorbRule]:
     join = "quantize(join(x, ...)) => join(quantize(x), ...)"
     rules |= {name: AbsorbRule(join, _joined_exact, _joined) for name in ("concatenate", "stack")}
     rules["nn.avg_pool2d"] = _to_qnn("avg_pool2d", _pooled, "avg_pool2d")
+    whole = AbsorbRule("quantize(global_mean(dequantize(x))) => requantize(sum(x))", rounded=_global_mean)
+    rules |= dict.fromkeys(("nn.global_avg_pool2d", *(f"nn.adaptive_avg_pool{n}d" for n in (1, 2, 3))), whole)
     rules |= {n: AbsorbRule(f"{n}(dequantize(x)) => dequantize(sum(x))", _summed_up) for n in ("sum", "mean")}
     near = AbsorbRule(_CHOICES.name, partial(_resized, _chosen_exact), partial(_resized, _chosen))
     return rules | dict.fromkeys(("image.resize1d", "image.resize2d", "image.resize3d"), near)

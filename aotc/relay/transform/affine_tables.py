@@ -28,23 +28,23 @@ def every_byte(dtype: str) -> Constant:
     return Constant(np.arange(256, dtype=np.uint8).view(DType(dtype).numpy))
 
 
-def _members(root: Call, leaves: set[Expr]) -> list[Expr]:
-    """The nodes between `root` and the leaves, those that others need first; Refused for what has other leaves."""
-    found: dict[Expr, None] = {}
+def _members(root: Call, leaves: set[Expr]) -> list[Call]:
+    """The nodes between `root` and the leaves; Refused for what has other leaves."""
+    found: dict[Call, None] = {}
     stack: list[Expr] = [root]
     while stack:
         node = stack.pop()
-        if node in found or node in leaves or isinstance(node, Constant):
-            continue
         inner = op_call(node)
+        if inner in found or node in leaves or isinstance(node, Constant):
+            continue
         if inner is None or op_of(inner).pattern > OpPattern.BROADCAST or len(found) >= _MOST:
             raise Refused("it is no function of one byte", root)
-        found[node] = None
+        found[inner] = None
         stack += inner.args
     order = list(found)
     shape = tensor_type_of(root).shape
     for node in order:
-        wide = [a for a in node.args if not isinstance(a, Constant)]  # type: ignore[union-attr]
+        wide = [a for a in node.args if not isinstance(a, Constant)]
         if tensor_type_of(node).shape != shape or any(tensor_type_of(a).shape != shape for a in wide):
             raise Refused("it is no function of one byte", root)
     return order
@@ -141,7 +141,8 @@ def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
         return by_requantize(x.expr)
     every = every_byte(x.tensor.dtype)
     table = _stored(qnn("dequantize", every, *pair(x.tensor)), wanted)
-    same = np.array_equal(known(by_requantize(every)), table.data)
+    made = known(by_requantize(every))
+    same = made is not None and np.array_equal(made, table.data)
     return by_requantize(x.expr) if same else looked_up(x.expr, lambda _: table.data)
 
 

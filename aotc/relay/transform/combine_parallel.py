@@ -275,7 +275,7 @@ def _same_windows(a: ConvAttrs) -> Hashable | None:
     if a.groups != 1 or not a.kernel_layout.isalpha():
         return None
     window = (spread(a.strides, 2), full_padding(a.padding, 2), spread(a.dilation, 2))
-    return (window, a.data_layout, a.kernel_layout, a.out_layout or a.data_layout, a.out_dtype)
+    return (window, a.data_layout, a.kernel_layout, a.out_layout or a.data_layout, a.out_dtype, a.pad_value)
 
 
 _CONVOLUTIONS: Final = Concatenation(

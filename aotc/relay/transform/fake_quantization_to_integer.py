@@ -17,12 +17,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+import numpy as np
+
 from aotc.ir import AotcError, PassContext, frozen, span_scope
-from aotc.relay.expr import Call, Expr, Function, op_of, tensor_type_of
+from aotc.relay.analysis import users
+from aotc.relay.expr import Call, Constant, Expr, Function, call, op_of, tensor_type_of
 from aotc.relay.module import IRModule
+from aotc.relay.op.qnn.numbers import known
 from aotc.relay.transform.affine import Refused, Region, stated
 from aotc.relay.transform.affine_rules import RULES, fallback
-from aotc.relay.transform.affine_tables import rescaled
+from aotc.relay.transform.affine_tables import rescaled, tabled
 from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, is_call, op_call, record, typed
 from aotc.relay.visitor import children, post_order
 
@@ -42,6 +46,44 @@ class LeftReal:
 
 
 @dataclass(eq=False)
+class _Unsigned(GraphMutator):
+    """Bytes without a sign between a quantisation and its one dequantisation, which has one user.
+
+    Operators that round around the zero point round sums of other magnitudes then: that is how ONNX Runtime does it
+    on x86.
+    """
+
+    uses: dict[Expr, list[Expr]]
+    made: dict[Expr, Expr] = field(default_factory=dict, init=False)
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        if is_call(old, _QUANTIZE) and self._fits(old):
+            made = call(op_of(new), (*new.args[:2], _raised(new)), new.attrs.replace(out_dtype="uint8"))
+            self.made[made] = made.args[2]
+            return made
+        if is_call(new, _DEQUANTIZE) and new.args[0] in self.made:
+            return call(op_of(new), (*new.args[:2], self.made[new.args[0]]), new.attrs)
+        return new
+
+    def _fits(self, node: Call) -> bool:
+        after = self.uses.get(node, [])
+        zero = known(node.args[2])
+        if tensor_type_of(node).dtype != "int8" or zero is None or zero.size != 1 or len(after) != 1:
+            return False
+        other = op_call(after[0], _DEQUANTIZE)
+        back = None if other is None else known(other.args[2])
+        same = back is not None and np.array_equal(back, zero)
+        return same and len(self.uses.get(after[0], [])) == 1
+
+
+def _raised(node: Call) -> Constant:
+    """A zero point of the same numbers without a sign."""
+    zero = known(node.args[2])
+    assert zero is not None
+    return Constant(zero.astype(np.int32).reshape(()) + np.int32(128))
+
+
+@dataclass(eq=False)
 class _Absorb(GraphMutator):
     """Absorbs what is before each quantisation."""
 
@@ -52,7 +94,7 @@ class _Absorb(GraphMutator):
     def __post_init__(self) -> None:
         off = set(_OPTIONAL).difference(self.options.optional_qnn_ops or ())
         rules = {name: rule for name, rule in RULES.items() if name not in off}
-        self.region = Region(rules, fallback, self.options.rounding, rescaled)
+        self.region = Region(rules, fallback, self.options.rounding, rescaled, tabled)
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         inside, node = self.region.inside, op_call(new)
@@ -92,8 +134,8 @@ class _Absorb(GraphMutator):
 
     def _name(self, node: Expr) -> str:
         """The rule of a node."""
-        call = op_call(node)
-        rule = None if call is None else self.region.find(call)
+        inner = op_call(node)
+        rule = None if inner is None else self.region.find(inner)
         return "quantize(dequantize(x)) => requantize(x)" if rule is None else rule.name
 
     def _refused(self, refused: Refused, seconds: float) -> None:
@@ -115,19 +157,25 @@ class FakeQuantizationToInteger(FunctionPass):
     use_qat            sums of products become integers even where their results are not quantised
     optional_qnn_ops   operators for which that is done only if they are named: "nn.softmax"
     rounding           of qnn.requantize
+    unsigned           between quantised and dequantised tensors bytes have no sign
     """
 
     hard_fail: bool = False
     use_qat: bool = False
     optional_qnn_ops: Sequence[str] | None = None
     rounding: str = "None"
+    unsigned: bool = False
 
     opt_level: ClassVar[int] = 1
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         if not any(is_call(n, _DEQUANTIZE) for n in post_order(function)):
             return function
-        return _Absorb(self).visit_function(function)
+        return _Absorb(self).visit_function(self.prepared(function))
+
+    def prepared(self, function: Function) -> Function:
+        """The function before operators are absorbed."""
+        return _Unsigned(users(function)).visit_function(function) if self.unsigned else function
 
 
 def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftReal]:
@@ -135,18 +183,15 @@ def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftR
     rows: list[LeftReal] = []
     for function in typed(module).functions.values():
         absorb = _Absorb(chosen)
-        result = absorb.visit_function(function)
-        for node in post_order(result):
-            reason = _left(node, absorb)
-            if reason:
-                rows.append(LeftReal(node, reason))
+        result = absorb.visit_function(chosen.prepared(function))
+        found = (op_call(node) for node in post_order(result))
+        rows += [LeftReal(node, reason) for node in found if node and (reason := _left(node, absorb))]
     return rows
 
 
-def _left(node: Expr, absorb: _Absorb) -> str:
-    """Why a node stays on real numbers; "" for what does not, or has nothing to do with integers."""
-    call = op_call(node)
-    if call is None or op_of(call).name.startswith("qnn."):
+def _left(node: Call, absorb: _Absorb) -> str:
+    """Why a call stays on real numbers; "" for what does not, or has nothing to do with integers."""
+    if op_of(node).name.startswith("qnn."):
         return ""
-    beside = any(is_call(a, _DEQUANTIZE) for a in call.args)
-    return absorb.left.get(call, _BESIDE if beside else "")
+    beside = any(is_call(a, _DEQUANTIZE) for a in node.args)
+    return absorb.left.get(node, _BESIDE if beside else "")

@@ -19,7 +19,7 @@ from aotc.tir import PlanMemory, Target
 
 #: What is between dequantised and quantised tensors, as frameworks compute it: sums are rescaled in float32.
 FAKE_QUANTIZATION: Final = passes.FakeQuantizationToInteger(
-    use_qat=True, optional_qnn_ops=("nn.softmax",), rounding="FLOAT_EVEN"
+    use_qat=True, optional_qnn_ops=("nn.softmax",), rounding="FLOAT_EVEN", unsigned=True
 )
 
 

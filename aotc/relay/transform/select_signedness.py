@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType, Quantised, TensorType, span_scope
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, op_of, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, item_of, op_of, tensor_type_of
 from aotc.relay.op.binary import add, bitwise_xor
 from aotc.relay.op.cast import cast
 from aotc.relay.op.qnn.numbers import made
@@ -27,6 +27,8 @@ from aotc.tir import C, Target
 #: Turning over the highest bit adds it, or takes it off.
 _BIT: Final = 0x80
 _OTHER: Final = {"uint8": "int8", "int8": "uint8"}
+#: Operators that round before they add the zero point, or do not round: their results move with it.
+_MOVES: Final = "quantize dequantize requantize concatenate softmax sigmoid tanh exp sqrt rsqrt erf log abs leaky_relu"
 #: What the zero point of a tensor is called.
 _POINTS: Final = {
     "data": ("input_zero_point",),
@@ -124,6 +126,8 @@ class _Select(GraphMutator):
     def _quantised(self, node: Call) -> Expr | None:
         """A quantised operator on tensors in the wanted type; None where nothing of it changes."""
         op, args = op_of(node), list(node.args)
+        if not op.is_contraction and op.name.removeprefix("qnn.") not in _MOVES.split():
+            return None
         names = [a.name for a in op.args]
         point = {name: k for k, name in enumerate(names) if name.endswith("zero_point")}
         own = _RESULT in point and self.is_source(node)
@@ -146,12 +150,14 @@ class _Select(GraphMutator):
         """Tensors put together, by qnn.concatenate or as they are."""
         parts, *points = node.args
         assert isinstance(parts, Tuple)
+        if op_of(node).name.removeprefix("qnn.") not in ("concatenate", "stack"):
+            return None
         if not self.is_source(node) or not any(f in self.other for f in parts.fields):
             return None
         data = Tuple([self.turned(f) for f in parts.fields])
         if points:
             scales, zeros, scale, zero = points
-            fields = zeros.fields if isinstance(zeros, Tuple) else tuple(zeros)
+            fields = [item_of(zeros, k) for k in range(len(parts.fields))]
             points = [scales, Tuple(map(self._zero, fields)), scale, self._zero(zero)]
         return call(op_of(node), (data, *points), node.attrs)
 

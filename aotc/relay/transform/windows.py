@@ -69,8 +69,9 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
 
 
 def _conv(node: Call, value: float, padding: tuple[int, ...]) -> str:
-    if value != 0:
-        return "the pad value is not zero"
+    a: Any = node.attrs
+    if value != a.pad_value:
+        return "the pad value is not the convolution's"
     return _infinite(node.args[1])
 
 
@@ -173,7 +174,7 @@ def _obstacle(n: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, a
         return "the blocks are put together in another way than they were taken apart"
     if not channels_last or a.out_layout not in ("", a.data_layout) or len(before.block_shape) > n:
         return "blocks of other axes than the convolution's"
-    if before.pad_value != 0:
+    if before.pad_value != 0 or a.pad_value:
         return "the padding is not zero"
     if any(s != 1 for s in spread(a.strides, n)):
         return "the convolution has strides"

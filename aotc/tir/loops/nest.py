@@ -176,10 +176,10 @@ def copied(source: Buffer, target: Buffer) -> Stmt:
     return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
-def cleared(buffer: Buffer) -> Stmt:
-    """The loop that fills a buffer with zeros."""
+def filled(buffer: Buffer, value: int = 0) -> Stmt:
+    """The loop that fills a buffer with a number."""
     i = Var("i")
-    return forall(i, buffer.size, Store(buffer, i, const(0, buffer.dtype)))
+    return forall(i, buffer.size, Store(buffer, i, const(value, buffer.dtype)))
 
 
 def substituted(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:

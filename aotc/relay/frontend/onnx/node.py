@@ -31,6 +31,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
 from aotc.relay.frontend.onnx import contrib
 from aotc.relay.frontend.onnx.load import dtype_of_elem, elem_of_dtype
+from aotc.relay.frontend.quantisation import is_quantised
 
 #: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
 #: newer ones as inputs are found in either.
@@ -275,7 +276,7 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
             wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
             what = f"input {index} ({schema.inputs[index].name}) of {op}"
             raise AotcError("onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is needed")
-    if schema.domain == contrib.DOMAIN or _QUANTISED.search(op):
+    if schema.domain == contrib.DOMAIN or _QUANTISED.search(op) or any(map(is_quantised, inputs)):
         _check_types(op, schema, inputs)
 
 
@@ -299,7 +300,9 @@ def _check_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
         label = f"tensor({TensorProto.DataType.Name(elem_of_dtype(found)).lower()})"
         known = sorted(t.removeprefix("tensor(").rstrip(")") for t in formal.types)
         text = f"{formal.name} of {op} is of type {found}; it must be one of {', '.join(known)}"
-        require("onnx-type", label in formal.types, text)
+        if label not in formal.types:
+            hint = "QuantizeLinear needs a DequantizeLinear before what takes floats" if is_quantised(value) else ""
+            raise AotcError("onnx-type", text, hint=hint)
         if formal.is_homogeneous:
             first, name = bound.setdefault(formal.type_str, (found, formal.name))
             text = f"{formal.name} of {op} is of type {found}, {name} of {first}: they must be of one type"

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -31,6 +32,7 @@ from aotc.relay.frontend.onnx.ops_nn import recurrent
 from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.shapes import element, from_start, take
+from aotc.relay.frontend.windows import Window
 
 _FLOAT: Final = DType("float32")
 _UINT8: Final = DType("uint8")
@@ -62,7 +64,8 @@ def _onto(node: Node, at: int, dtype: DType) -> Onto:
 def _one(node: Node, *values: Expr) -> None:
     """AotcError where a scale or a zero point is not one value."""
     fits = all(map(q.single, values))
-    require("onnx-quant", fits, f"scales and zero points of {node.op_type} are one value for each tensor")
+    what = f"scales and zero points of {node.op_type}"
+    require("onnx-quant", fits, f"{what} are one value for each tensor")
 
 
 def _whole(node: Node, at: int) -> Quantised:
@@ -89,11 +92,13 @@ def _quantize_linear(
     x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, precision: Stated = None, **others: Any
 ) -> Expr:
     dtype = (output_dtype or _UINT8) if zero is None else g.dtype(zero)
-    return q.quantize(x, scale, zero, dtype, work=precision or _division(x, scale), **others)
+    work = precision or _division(x, scale)
+    return q.quantize(x, scale, zero, dtype, work=work, **others)
 
 
 def _dequantize_linear(x: Expr, scale: Expr, zero: Maybe = None, *, output_dtype: Stated = None, **places: int) -> Expr:
-    return q.dequantize(x, scale, zero, output_dtype or g.dtype(scale), **places)
+    dtype = output_dtype or g.dtype(scale)
+    return q.dequantize(x, scale, zero, dtype, **places)
 
 
 def _quantize_axis(x: Expr, scale: Expr, zero: Maybe = None, *, axis: int = 1) -> Expr:
@@ -117,13 +122,16 @@ def _convolved(node: Node, x: Quantised, w: Quantised, bias: Maybe = None) -> Ex
     return windows.convolve(x.data, w.data, window, bias, groups, q.terms(x, w), out_dtype="int32")
 
 
-def _plain(node: Node, x: Expr, zero: Maybe) -> Quantised:
-    """Integers whose scale nobody asks for."""
-    return Quantised(x, g.constant(1.0, _FLOAT), q.zero_of(zero))
+def _plain(node: Node, at: int) -> Quantised:
+    """Two inputs of four: integers whose scale nobody asks for, and
+    their zero point.
+    """
+    zero = q.zero_of(node.optional(at + 2))
+    return Quantised(node[at], g.constant(1.0, _FLOAT), zero)
 
 
-def _conv_integer(x: Expr, w: Expr, x_zero: Maybe = None, w_zero: Maybe = None, *, node: Node) -> Expr:
-    return _convolved(node, _plain(node, x, x_zero), _plain(node, w, w_zero))
+def _conv_integer(*, node: Node) -> Expr:
+    return _convolved(node, _plain(node, 0), _plain(node, 1))
 
 
 def _qlinear_conv(*, node: Node) -> Expr:
@@ -144,26 +152,29 @@ def _channels_last(x: Expr) -> Expr:
     return g.transpose(x, (0, *range(2, g.rank(x)), 1))
 
 
-def _matmul_integer(a: Expr, b: Expr, a_zero: Maybe = None, b_zero: Maybe = None, *, node: Node) -> Expr:
-    left, right = _plain(node, a, a_zero), _plain(node, b, b_zero)
-    _check_of_vectors((a, left.zero), (b, right.zero))
-    return q.product(left, right)
+def _matmul_integer(*, node: Node) -> Expr:
+    a, b = _plain(node, 0), _plain(node, 1)
+    _check_of_vectors(a, b)
+    return q.product(a, b)
 
 
-def _check_of_vectors(*pairs: tuple[Expr, Expr]) -> None:
-    """A vector is one row, or one column: it has one scale and one zero point."""
-    fits = all(g.rank(x) > 1 or q.single(v) for x, v in pairs)
+def _check_of_vectors(*parts: Quantised) -> None:
+    """A vector is one row, or one column."""
+    flat = [x for x in parts if g.rank(x.data) == 1]
+    fits = all(q.single(v) for x in flat for v in (x.scale, x.zero))
     require("onnx-quant", fits, "a vector has one scale and one zero point")
 
 
 def _qlinear_matmul(*, node: Node) -> Expr:
     a, b, dtype = _stored(node, 0), _stored(node, 3), g.dtype(node[7])
     y_scale, y_zero = _scale(node, 6), q.zero_of(node[7])
-    _check_of_vectors(*((x.data, v) for x in (a, b) for v in (x.scale, x.zero)))
+    _check_of_vectors(a, b)
     sums = q.product(a, b)
     rank = g.rank(sums)
-    if all(map(q.single, (a.scale, y_scale, y_zero))) and g.rank(b.scale) < 2:
-        return q.requantize(sums, q.products(a, b), Onto(y_scale, y_zero, dtype), rank - 1)
+    whole = all(map(q.single, (a.scale, y_scale, y_zero)))
+    if whole and g.rank(b.scale) < 2:
+        onto = Onto(y_scale, y_zero, dtype)
+        return q.requantize(sums, q.products(a, b), onto, rank - 1)
     # a product with a vector has no columns, that of a vector no rows
     row = rank - 1 if g.rank(b.data) == 1 else rank - 2
     scales = g.mul(q.laid(a.scale, row, rank), q.laid(b.scale, rank - 1, rank))
@@ -173,9 +184,11 @@ def _qlinear_matmul(*, node: Node) -> Expr:
 
 def _qgemm(*, alpha: float, transA: int, transB: int, node: Node) -> Expr:
     a, b, bias = _whole(node, 0), _stored(node, 3), node.optional(6)
-    matrices = g.rank(a.data) == g.rank(b.data) == 2
-    require("onnx-gemm", matrices, lambda: f"QGemm needs matrices, got {g.dims(a.data)} and {g.dims(b.data)}")
-    a, b = (replace(x, data=g.transpose(x.data, (1, 0))) if t else x for x, t in ((a, transA), (b, transB)))
+    shapes = [g.dims(x.data) for x in (a, b)]
+    matrices = [len(shape) for shape in shapes] == [2, 2]
+    require("onnx-gemm", matrices, f"QGemm needs matrices, got {shapes}")
+    a = replace(a, data=g.transpose(a.data, (1, 0))) if transA else a
+    b = replace(b, data=g.transpose(b.data, (1, 0))) if transB else b
     sums = q.product(a, b)
     sums = sums if bias is None else g.add(sums, bias)
     scales = g.mul(g.mul(a.scale, alpha), b.scale)
@@ -218,9 +231,10 @@ def _is_repeated(a: Expr, b: Expr) -> bool:
     """Whether one element of `a` meets several of `b`, along the
     last axis that is no 1: the kernels then add `b` to it.
     """
-    one, other = ((1,) * 8 + tuple(g.dims(x)) for x in (a, b))
-    pairs = [p for p in zip(reversed(one), reversed(other), strict=False) if p != (1, 1)]
-    return bool(pairs) and pairs[0][0] == 1
+    shapes = (reversed(g.dims(x)) for x in (a, b))
+    pairs = zip_longest(*shapes, fillvalue=1)
+    found = next((p for p in pairs if p != (1, 1)), None)
+    return found is not None and found[0] == 1
 
 
 def _unary(name: str, *, node: Node, **attributes: Any) -> Expr:
@@ -230,51 +244,54 @@ def _unary(name: str, *, node: Node, **attributes: Any) -> Expr:
 
 
 def _qlinear_concat(*, axis: int, node: Node) -> Expr:
-    require("onnx-input", len(node.inputs) % 3 == 2, "QLinearConcat takes three inputs for each tensor")
+    count = len(node.inputs)
+    text = "QLinearConcat takes three inputs for each tensor"
+    require("onnx-input", count % 3 == 2, text)
     onto = _onto(node, 0, g.dtype(node[1]))
-    parts = [_whole(node, k) for k in range(2, len(node.inputs), 3)]
-    fits = all(g.dtype(p.data) == onto.dtype and g.dtype(p.scale) == _FLOAT for p in parts)
-    require("onnx-type", fits, f"tensors of QLinearConcat must be {onto.dtype}, their scales float32")
-    columns = (Tuple(v) for v in zip(*((p.data, p.scale, p.zero) for p in parts), strict=True))
+    parts = [_whole(node, k) for k in range(2, count, 3)]
+    types = {(g.dtype(p.data), g.dtype(p.scale)) for p in parts}
+    text = f"tensors of QLinearConcat must be {onto.dtype}, scales float32"
+    require("onnx-type", types == {(onto.dtype, _FLOAT)}, text)
+    rows = ((p.data, p.scale, p.zero) for p in parts)
+    columns = map(Tuple, zip(*rows, strict=True))
     place = g.axis(axis, g.rank(parts[0].data))
     return g.op("qnn.concatenate", *columns, onto.scale, onto.zero, axis=place)
-
-
-def _moved(x: Quantised, onto: Onto) -> Expr:
-    """The same numbers as integers of another scale; themselves
-    where scale and zero point are known to be those.
-    """
-    ours, theirs = ([known_data(v) for v in (p.scale, p.zero)] for p in (x, onto))
-    if None not in (*ours, *theirs) and ours == theirs:
-        return x.data
-    return q.mapped(x, onto, lambda y: y)
 
 
 def _qlinear_where(*, node: Node) -> Expr:
     x, y = _whole(node, 1), _whole(node, 4)
     onto = _onto(node, 7, g.dtype(x.data))
-    return g.where(node[0], _moved(x, onto), _moved(y, onto))
+    moved = (q.mapped(v, onto, lambda real: real) for v in (x, y))
+    return g.where(node[0], *moved)
 
 
 # --- pools and means
 
 
-def _qlinear_average_pool(*, ceil_mode: bool = False, count_include_pad: bool = False, node: Node) -> Expr:
-    """The mean of real numbers, stored anew."""
-    last = bool(node.attrs["channels_last"])
-    x, modes = _whole(node, 0), {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+def _qlinear_average_pool(
+    *, ceil_mode: bool = False, count_include_pad: bool = False, channels_last: bool = False, node: Node
+) -> Expr:
+    x = _whole(node, 0)
     onto = _onto(node, 3, g.dtype(x.data))
-    data = _channels_first(x.data) if last else x.data
+    data = _channels_first(x.data) if channels_last else x.data
+    modes: dict[str, Any] = {"ceil_mode": ceil_mode}
+    modes |= {"count_include_pad": count_include_pad}
     window = pool_window(node, data)
     if window.rank == 2:
+        modes |= {"pool_size": window.kernel, **window.attributes()}
         numbers = x.scale, x.zero, onto.scale, onto.zero
-        y = g.op("qnn.avg_pool2d", data, *numbers, pool_size=window.kernel, **window.attributes(), **modes)
+        y = g.op("qnn.avg_pool2d", data, *numbers, **modes)
     else:
-        real = q.scaled(q.centred(data, x.zero, 1), x.scale)
-        mean = windows.pool("avg", real, window, **modes)
-        y = g.op("round", g.add(g.div(mean, onto.scale), g.cast(onto.zero, _FLOAT)))
-        y = q.saturated(y, onto.dtype)
-    return _channels_last(y) if last else y
+        y = _mean_of_windows(replace(x, data=data), onto, window, modes)
+    return _channels_last(y) if channels_last else y
+
+
+def _mean_of_windows(x: Quantised, onto: Onto, window: Window, modes: Any) -> Expr:
+    """Means of real numbers, stored anew."""
+    real = q.scaled(q.centred(x.data, x.zero, 1), x.scale)
+    steps = g.div(windows.pool("avg", real, window, **modes), onto.scale)
+    y = g.op("round", g.add(steps, g.cast(onto.zero, _FLOAT)))
+    return q.saturated(y, onto.dtype)
 
 
 def _mean(node: Node, axes: Sequence[int], keepdims: bool) -> Expr:
@@ -289,12 +306,14 @@ def _mean(node: Node, axes: Sequence[int], keepdims: bool) -> Expr:
 
 def _qlinear_global_average_pool(*, channels_last: bool = False, node: Node) -> Expr:
     rank = g.rank(node[0])
-    return _mean(node, range(1, rank - 1) if channels_last else range(2, rank), True)
+    axes = range(1, rank - 1) if channels_last else range(2, rank)
+    return _mean(node, axes, True)
 
 
 def _qlinear_reduce_mean(*, axes: list[int], keepdims: int = 1, node: Node) -> Expr:
     rank = g.rank(node[0])
-    return _mean(node, sorted({g.axis(a, rank) for a in axes or range(rank)}), keepdims == 1)
+    places = {g.axis(a, rank) for a in axes or range(rank)}
+    return _mean(node, sorted(places), keepdims == 1)
 
 
 def _qlinear_softmax(*, opset: int, axis: int = -1, node: Node) -> Expr:
@@ -313,14 +332,17 @@ def _unpacked(packed: Expr, bits: int, count: int) -> Expr:
     """Integers of a few bits each, the first in the lowest bits of a
     byte, along the last axis, which has `count` of them.
     """
-    require("onnx-quant", bits in (2, 4, 8), f"integers of {bits} bits in bytes are not supported")
+    text = f"integers of {bits} bits in bytes are not supported"
+    require("onnx-quant", bits in (2, 4, 8), text)
     data = known_data(packed)
     if data is None:
-        raise AotcError("onnx-quant", "packed weights and their zero points must be known at compile time")
-    parts = data[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8((1 << bits) - 1)
+        text = "packed integers must be known at compile time"
+        raise AotcError("onnx-quant", text)
+    mask = np.uint8((1 << bits) - 1)
+    parts = data[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & mask
     flat = parts.reshape(*data.shape[:-1], -1)
-    fits = flat.shape[-1] >= count
-    require("onnx-quant", fits, f"{data.shape} bytes hold no {count} integers of {bits} bits in a row")
+    text = f"{data.shape} bytes hold no {count} integers of {bits} bits in a row"
+    require("onnx-quant", flat.shape[-1] >= count, text)
     return g.constant(flat[..., :count], "uint4" if bits == 4 else "uint8")
 
 
@@ -339,7 +361,8 @@ def _mat_mul_n_bits(
     **_: Any,
 ) -> Expr:
     """A product with a matrix (N, K) of integers, dequantised."""
-    require("onnx-quant", min(K, N, block_size) > 0, "MatMulNBits needs positive sizes")
+    fits = min(K, N, block_size) > 0
+    require("onnx-quant", fits, "MatMulNBits needs positive sizes")
     blocks = -(-K // block_size)
     scales = g.reshape(scales, (N, blocks))
     rows = _unpacked(g.reshape(packed, (N, -1)), bits, K)
@@ -349,7 +372,7 @@ def _mat_mul_n_bits(
         zeros = _unpacked(g.reshape(zeros, (N, -1)), bits, blocks)
     zeros = g.cast(g.reshape(zeros, (N, blocks)), g.dtype(scales))
     if g_idx is not None:
-        scales, zeros = (g.op("take", v, g_idx, axis=1, mode="clip") for v in (scales, zeros))
+        scales, zeros = (take(v, g_idx, 1) for v in (scales, zeros))
         block_size = 1
     weight = q.in_blocks(rows, scales, zeros, 1, block_size)
     y = g.op("nn.dense", x, weight, units=N)
@@ -370,18 +393,23 @@ def _gather_block_quantized(
     """Rows of integers and of their scales, dequantised."""
     rank = g.rank(data)
     place, along = g.axis(gather_axis, rank), g.axis(quantize_axis, rank)
-    require("onnx-quant", place != along, "GatherBlockQuantized gathers along another axis than that of the blocks")
+    what = "GatherBlockQuantized has blocks along"
+    text = f"{what} another axis than that of its indices"
+    require("onnx-quant", place != along, text)
     middle = 0
     if g.dtype(data) == _UINT8:
-        require("onnx-quant", along == rank - 1, "bytes of GatherBlockQuantized have blocks along their last axis")
+        text = f"{what} the last axis where it has bytes"
+        require("onnx-quant", along == rank - 1, text)
         middle = 1 << bits - 1
         zeros = None if zeros is None else _unpacked(zeros, bits, g.dim(scales, along))
         data = _unpacked(data, bits, g.dim(data, along) * (8 // bits))
     zeros = g.filled(middle, g.shape(scales), "int32") if zeros is None else zeros
     work = g.dtype(scales)
     where = from_start(indices, g.dim(data, place))
-    rows, scales, zeros = (take(v, where, place) for v in (data, scales, g.cast(zeros, work)))
-    return q.in_blocks(rows, scales, zeros, along if along < place else along + g.rank(indices) - 1, block_size)
+    parts = (data, scales, g.cast(zeros, work))
+    rows, scales, zeros = (take(v, where, place) for v in parts)
+    along += 0 if along < place else g.rank(indices) - 1
+    return q.in_blocks(rows, scales, zeros, along, block_size)
 
 
 # --- layers of floats with quantised weights
@@ -391,7 +419,8 @@ def _dynamic_quantize_lstm(*, direction: str, node: Node) -> Converted:
     """An LSTM of floats: only its weights are quantised."""
     weights = (_along_directions(node, k, s) for k, s in ((1, 8), (2, 10)))
     inputs = [node[0], *weights, *(node.optional(k) for k in range(3, 8))]
-    return recurrent(direction=direction, node=replace(node, op_type="LSTM", inputs=inputs))
+    plain = replace(node, op_type="LSTM", inputs=inputs)
+    return recurrent(direction=direction, node=plain)
 
 
 def _along_directions(node: Node, at: int, numbers: int) -> Expr:
@@ -399,54 +428,79 @@ def _along_directions(node: Node, at: int, numbers: int) -> Expr:
     gates, inputs); scales are for a direction, or a gate of it.
     """
     scale, zero = _scale(node, numbers), q.zero_of(node[numbers + 1])
-    ends = (g.reshape(v, (*g.shape(v), *(1,) * (2 - g.rank(v)))) for v in (scale, zero))
-    scale, zero = (g.unsqueeze(v, [1]) for v in ends)
-    real = g.mul(g.cast(g.sub(g.cast(node[at], "int32"), zero), _FLOAT), scale)
+    count = g.dim(node[at], 0)
+    scale, zero = (g.reshape(v, (count, 1, -1)) for v in (scale, zero))
+    whole = g.sub(g.cast(node[at], "int32"), zero)
+    real = g.mul(g.cast(whole, _FLOAT), scale)
     return g.transpose(real, (0, 2, 1))
 
 
-def _q_attention(*, num_heads: int, unidirectional: bool = False, scale: float = 0.0, node: Node, **given: Any) -> Any:
+def _q_attention(
+    *,
+    num_heads: int,
+    unidirectional: bool = False,
+    scale: float = 0.0,
+    mask_filter_value: float = -10000.0,
+    do_rotary: bool = False,
+    node: Node,
+    **_rest: Any,
+) -> list[Expr]:
     """Attention whose first product is one of integers."""
-    require("onnx-op", not given.get("do_rotary"), "QAttention with rotary positions is not supported")
-    x, w = _quantised(node, node[0], 3, 6), _quantised(node, node[1], 4, 7)
-    batch, steps, _ = g.shape(x.data)
-    size = g.dim(w.data, 1) // (3 * num_heads) if num_heads > 0 else 0
-    fits = size * 3 * num_heads == g.dim(w.data, 1)
-    require("onnx-quant", fits and size > 0, f"weights of {g.dim(w.data, 1)} columns do not fit {num_heads} heads")
-    joined = _matmul_to_float(x, w, node[2])
-    heads = g.transpose(g.reshape(joined, (batch, steps, 3, num_heads, size)), (2, 0, 3, 1, 4))
+    text = "QAttention with rotary positions is not supported"
+    require("onnx-op", not do_rotary, text)
+    heads = _heads(node, num_heads)
     query, key, value = (element(heads, 0, k) for k in range(3))
     past = node.optional(8)
     if past is not None:
-        key, value = (g.concat([element(past, 0, k), new], 2) for k, new in enumerate((key, value)))
+        key = g.concat([element(past, 0, 0), key], 2)
+        value = g.concat([element(past, 0, 1), value], 2)
+    batch, _, steps, size = g.shape(query)
     scores = matmul(query, g.transpose(key, (0, 1, 3, 2)))
     scores = g.mul(scores, scale or 1 / math.sqrt(size))
-    hidden = _hidden(node, unidirectional, (batch, steps, g.dim(key, 2)))
+    positions = g.dim(key, 2)
+    hidden = _hidden(node, batch, positions)
     if hidden is not None:
-        scores = g.add(scores, g.mul(g.cast(hidden, _FLOAT), given.get("mask_filter_value", -10000.0)))
+        low = g.mul(g.cast(hidden, _FLOAT), mask_filter_value)
+        scores = g.add(scores, low)
+    if unidirectional:
+        rows = np.arange(steps)[:, None] + positions - steps
+        later = g.constant(np.arange(positions) > rows)
+        scores = g.where(later, float(_FLOAT.min), scores)
     mixed = matmul(g.op("nn.softmax", scores, axis=-1), value)
-    y = g.reshape(g.transpose(mixed, (0, 2, 1, 3)), (batch, steps, num_heads * size))
+    y = g.transpose(mixed, (0, 2, 1, 3))
+    y = g.reshape(y, (batch, steps, num_heads * size))
     return [y, g.stack([key, value], 0)]
 
 
-def _hidden(node: Node, causal: bool, sizes: tuple[int, int, int]) -> Maybe:
-    """Where attention must not look (batch, 1, steps, positions);
-    None where it may look everywhere.
+def _heads(node: Node, count: int) -> Expr:
+    """Queries, keys and values (3, batch, heads, steps, size)."""
+    x, w = _quantised(node, node[0], 3, 6), _quantised(node, node[1], 4, 7)
+    batch, steps, _ = g.shape(x.data)
+    columns = g.dim(w.data, 1)
+    fits = count > 0 and columns > 0 and columns % (3 * count) == 0
+    text = f"weights of {columns} columns do not fit {count} heads"
+    require("onnx-quant", fits, text)
+    joined = _matmul_to_float(x, w, node[2])
+    heads = g.reshape(joined, (batch, steps, 3, count, -1))
+    return g.transpose(heads, (2, 0, 3, 1, 4))
+
+
+def _hidden(node: Node, batch: int, count: int) -> Maybe:
+    """Where attention must not look, as it meets (batch, heads,
+    steps, positions); None where it may look everywhere.
     """
-    batch, steps, count = sizes
-    mask, hidden = node.optional(5), None
-    if mask is not None and g.dims(mask) == (batch, count):
-        hidden = g.reshape(g.equal(mask, 0), (batch, 1, 1, count))
-    elif mask is not None and g.dims(mask) == (batch,):
-        beyond = g.op("greater_equal", g.iota(count, "int32"), g.reshape(mask, (batch, 1)))
-        hidden = g.reshape(beyond, (batch, 1, 1, count))
-    elif mask is not None:
-        raise AotcError("onnx-quant", f"a mask of shape {g.dims(mask)} is not supported")
-    if not causal:
-        return hidden
-    later = np.arange(count) > np.arange(steps)[:, None] + count - steps
-    ahead = g.constant(later.reshape(1, 1, steps, count))
-    return ahead if hidden is None else g.op("logical_or", hidden, ahead)
+    mask = node.optional(5)
+    if mask is None:
+        return None
+    if g.dims(mask) == (batch, count):
+        hidden = g.equal(mask, 0)
+    elif g.dims(mask) == (batch,):
+        ends = g.reshape(mask, (batch, 1))
+        hidden = g.op("greater_equal", g.iota(count, "int32"), ends)
+    else:
+        text = f"a mask of shape {g.dims(mask)} is not supported"
+        raise AotcError("onnx-quant", text)
+    return g.reshape(hidden, (batch, 1, 1, count))
 
 
 OPS: Table = {

@@ -78,8 +78,8 @@ def _needs_work(node: Any) -> bool:
 def _is_unknown(target: Any) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return False
-    namespace, _, name = target._schema.name.partition("::")
-    return namespace != "aten" or (name not in _IGNORED and converter_of(name, target._schema.overload_name) is None)
+    name = target._schema.name.removeprefix("aten::")
+    return name not in _IGNORED and converter_of(name, target._schema.overload_name) is None
 
 
 def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:

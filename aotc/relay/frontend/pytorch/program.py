@@ -23,6 +23,7 @@ import ast
 import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -31,6 +32,7 @@ from torch.utils import _pytree as pytree
 
 from aotc.ir.span import Span
 from aotc.relay.frontend.problems import Problems
+from aotc.relay.frontend.pytorch.ops_quant import NAMESPACE
 from aotc.relay.frontend.pytorch.values import NUMERIC
 from aotc.relay.frontend.pytorch.walk import source_line, unsupported
 
@@ -374,8 +376,10 @@ def _is_operator(target: str) -> bool:
     if target in _ON_NUMBERS or target in _REGIONS:
         return True
     parts = target.split(".")
-    if len(parts) != 5 or parts[:2] != ["torch", "ops"] or parts[2] not in ("aten", "prims"):
+    if len(parts) != 5 or parts[:2] != ["torch", "ops"] or parts[2] not in ("aten", "prims", NAMESPACE):
         return False
+    if parts[2] == NAMESPACE:  # torch knows them once this is imported
+        import_module("torch.ao.quantization.fx._decomposed")
     packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
     found = getattr(packet, parts[4], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
     return isinstance(found, torch._ops.OpOverload) and all(a.name != "filename" for a in found._schema.arguments)

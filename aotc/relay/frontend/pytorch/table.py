@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of converters, by the names of PyTorch's operators
-without `aten::`.
+without `aten::`, and of quantised ones with their namespace.
 
 converter_of("add_", "Tensor")          # in place or not, all overloads: the converter "add"
 """
@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_shape
+from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape
 from aotc.relay.frontend.pytorch.values import Converter, Table
 
-_FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_shape)
+_FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape)
 
 #: Names that torch has for one and the same operator.
 ALIASES: Final = {

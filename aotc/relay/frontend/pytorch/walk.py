@@ -71,16 +71,16 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
     of the tensor that it changes.
     """
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-    namespace, _, name = schema.name.partition("::")
+    name = schema.name.removeprefix("aten::")
     first: Value = args[0] if args else None
     on_numbers = name in SCALARS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
-    converter = converter_of(name, schema.overload_name) if namespace == "aten" and not on_numbers else None
+    converter = None if on_numbers else converter_of(name, schema.overload_name)
     try:
         if converter is not None:
             result = apply(converter, schema, args, kwargs)
             changes = name.endswith("_") and is_tensor(first) and is_tensor(result)
             return g.cast(result, str(g.dtype(first))) if changes else result
-        if namespace != "aten" or name not in SCALARS or is_tensor(first):
+        if name not in SCALARS or is_tensor(first):
             raise unsupported(full)
         return SCALARS[name](*args, **kwargs)
     except INVALID as error:

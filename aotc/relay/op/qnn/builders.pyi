@@ -333,7 +333,7 @@ def softmax(
 ) -> Call:
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / output_scale / total) + output_zero_point saturated, in float32: e are exponentials, as large as
+    round_even(e / total / output_scale) + output_zero_point saturated, in float32: e are exponentials, as large as
     their sum allows, which is taken in order.
     """
 

@@ -8,21 +8,20 @@ sum((data - input_zero_point) * (kernel - kernel_zero_point)) over each window, 
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args, variant
+from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args, record, variant
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, conv_transpose, pad, reduce, window
 from aotc.relay.op import join as joined
-from aotc.relay.op import shape as shapes
-from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers, sums
-from aotc.relay.op.qnn.numbers import constant, laid, made
+from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import sums
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
@@ -39,32 +38,37 @@ _ORDER: Final = (
 
 
 def _channel_axis(n: int, a: Any, letters: str) -> int | None:
-    """The axis of output channels in the kernel; None where it is in blocks, or in groups."""
-    layout, block = window.blocked(a.kernel_layout, "o")
-    transposed = letters[0] == "I"
-    return None if block or (transposed and a.groups > 1) else window.positions(layout, letters)[letters.index("O")]
+    """The axis of output channels in the kernel; None where it has those of one group."""
+    axis = window.positions(a.kernel_layout, letters)[letters.index("O")]
+    return None if letters[0] == "I" and a.groups > 1 else axis
 
 
 def _infer(n: int, plain: OpDef, letters: str, a: Any, types: Types) -> Type:
     data, kernel, data_zero, kernel_zero, data_scale, kernel_scale = types
-    x, w = numbers.quantised(data), numbers.quantised(kernel, "kernel")
-    numbers.check_pairs((data_zero, data_scale), x, None, "input_zero_point", "input_scale")
-    result = tensor(plain.infer(a, (data, kernel)))
+    x, w = q.quantised(data), q.quantised(kernel, "kernel")
+    q.check_pairs((data_zero, data_scale), x, None, "input_zero_point", "input_scale")
+    result = tensor(plain.infer(_plainly(plain, a), (data, kernel)))
     channels = TensorType((result.shape[window.layouts(n, a.data_layout, a.out_layout)[1][1]],))
-    numbers.check_pairs((kernel_scale,), channels, 0, "kernel_scale")
+    q.check_pairs((kernel_scale,), channels, 0, "kernel_scale")
     axis = _channel_axis(n, a, letters)
-    numbers.check_pairs((kernel_zero,), w, axis, "kernel_zero_point")
+    q.check_pairs((kernel_zero,), w, axis, "kernel_zero_point")
     return result
+
+
+def _plainly(plain: OpDef, a: Attrs) -> Any:
+    """The attributes as those of the operator on plain integers."""
+    return plain.attrs(**dict(a.items()))
 
 
 def _wide(x: Array, zero: Array, axis: int | None = None) -> Array:
     """An array without its zero points; of 8 bits as int16, whose sums are exact in floats."""
-    return numbers.offsets(x, zero, axis, np.int16 if DType.of(x).bits <= 8 else np.int32)
+    return q.offsets(x, zero, axis, np.int16 if DType.of(x).bits <= 8 else np.int32)
 
 
 def _reference(
     n: int, plain: OpDef, letters: str, a: Any, x: Array, w: Array, xz: Array, wz: Array, *_: Array
 ) -> Array:
+    a = _plainly(plain, a)
     return np.asarray(plain.reference(a, _wide(x, xz), _wide(w, wz, _channel_axis(n, a, letters))))
 
 
@@ -78,48 +82,44 @@ def _axes(n: int, a: Any, types: Types) -> AxisMap:
 
 
 def _padded(n: int, a: Any, data: Expr, zero: Expr) -> tuple[Expr, Any]:
-    """Data and attributes, the padding written out as what stands for 0."""
-    pads = window.pad_pairs(a.padding, n)
-    if numbers.is_zero(zero) or not any(map(any, pads)):
+    """Data and attributes with what stands for 0 as padding, written out where it is not known."""
+    pads, value = window.pad_pairs(a.padding, n), q.known(zero)
+    if not any(map(any, pads)):
         return data, a
+    if value is not None:
+        return data, a.replace(pad_value=int(value.reshape(())))
     ty, (source, _) = tensor_type_of(data), window.layouts(n, a.data_layout, a.out_layout)
     widths = window.arrange(((0, 0), (0, 0), *pads), source)
-    value = laid(zero, None, 0, ty.dtype)
-    return made(pad.pad, data, pad_value=value, pad_width=widths), a.replace(padding=(0,) * (2 * n))
+    filling = q.laid(zero, None, 0, ty.dtype)
+    return q.made(pad.pad, data, pad_value=filling, pad_width=widths), a.replace(padding=(0,) * (2 * n))
 
 
 def _expand(n: int, a: Any, data: Expr, kernel: Expr, xz: Expr, wz: Expr, *scales: Expr) -> Expr:
     op, letters = _CONV[n], window.KERNEL_LAYOUT[n]
     sums.check_zeros(data, kernel, (xz, wz), scales)
     axis = _channel_axis(n, a, letters)
-    weight = tensor_type_of(kernel)
-    shape = weight.static_shape
+    shape = tensor_type_of(kernel).static_shape
     kernel, wz = sums.without_zero(kernel, wz, axis)
-    at = window.positions(window.blocked(a.kernel_layout, "o")[0], letters)
-    inner, *taps = (shape[k] for k in at[1:])
+    inner, *taps = (shape[k] for k in window.positions(a.kernel_layout, letters)[1:])
     count = inner * prod(taps)
     sums.check_sums(f"qnn.conv{n}d", data, kernel, (xz, wz), axis, count)
-    data, a = _padded(n, a, data, xz)
-    total = made(op, data, kernel, **dict(a.items()))
+    data, a = _padded(n, _plainly(op, a), data, xz)
+    total = q.made(op, data, kernel, **dict(a.items()))
     result = tensor_type_of(total)
     place = window.layouts(n, a.data_layout, a.out_layout)[1][1]
 
     def weights() -> Expr:
-        wide = numbers.converted(kernel, "int32")
-        if axis is not None:
-            return made(reduce.sum, wide, axis=[k for k in range(n + 2) if k != axis])
-        rows = made(reduce.sum, wide, axis=at[1:])  # blocks of channels, the last one padded
-        flat = made(shapes.reshape, rows, newshape=(-1,))
-        return made(slices.strided_slice, flat, begin=[0], end=[result.static_shape[place]], strides=[1])
+        wide = q.converted(kernel, "int32")
+        return q.made(reduce.sum, wide, axis=[k for k in range(n + 2) if k != axis])
 
     def windows() -> Expr:
         ones = {"channels": a.groups, "kernel_layout": letters, "kernel_size": tuple(taps)}
         every = splat(1, (a.groups, inner, *taps), "int8")
-        seen = made(op, data, every, **dict(a.replace(**ones).items()))
+        seen = q.made(op, data, every, **dict(a.replace(**ones).items()))
         each = result.static_shape[place] // a.groups
-        return seen if a.groups == 1 or each == 1 else made(joined.repeat, seen, repeats=each, axis=place)
+        return seen if a.groups == 1 or each == 1 else q.made(joined.repeat, seen, repeats=each, axis=place)
 
-    return sums.taken(total, (xz, wz), count, weights, windows, lambda v: laid(v, place, n + 2))
+    return sums.taken(total, (xz, wz), count, weights, windows, lambda v: q.laid(v, place, n + 2))
 
 
 # --- transposed convolution
@@ -131,11 +131,11 @@ def _expand_transposed(n: int, a: Any, data: Expr, kernel: Expr, xz: Expr, wz: E
     axis = _channel_axis(n, a, window.TRANSPOSED_LAYOUT[n])
     kernel, wz = sums.without_zero(kernel, wz, axis)
     if tensor_type_of(wz).rank == 1 and tensor_type_of(wz).shape != (1,):
-        kernel, wz = numbers.converted(numbers.centred(kernel, wz, axis), "int16"), constant(0, "int32")
-    x_scale, w_scale = (constant(1, "float32"),) * 2
+        kernel, wz = q.converted(q.centred(kernel, wz, axis), "int16"), q.constant(0, "int32")
+    x_scale, w_scale = (q.constant(1, "float32"),) * 2
 
     def convolve(x: Expr, w: Expr, **attributes: Any) -> Expr:
-        return CONVOLUTIONS[n](x, numbers.settled(w), xz, wz, x_scale, w_scale, **attributes)
+        return CONVOLUTIONS[n](x, q.settled(w), xz, wz, x_scale, w_scale, **attributes)
 
     return conv_transpose.expand(n, a, data, kernel, convolve)
 
@@ -177,15 +177,16 @@ def _samples(attributes: type[Attrs], rows: Any) -> Samples:
     for (shape, kernel), given in rows:
         a = attributes(**given)
         u8, s8, w = random_array(shape, "uint8"), random_array(shape, "int8"), random_array(kernel, "int8", 1)
-        yield numbers.with_constants(a, u8, w, *zero_points(117, 0))
-        yield numbers.with_constants(a, s8, w, *zero_points(-5, 3))
+        yield q.with_constants(a, u8, w, *zero_points(117, 0))
+        yield q.with_constants(a, s8, w, *zero_points(-5, 3))
         yield exact(a, s8, w, *zero_points(0, 0))
         yield exact(a, u8, random_array(kernel, "uint8", 1), *zero_points(255, 128))
-        yield numbers.with_constants(a, u8, random_array(kernel, "uint8", 1) + np.uint8(99), *zero_points(0, 7))
+        yield q.with_constants(a, u8, random_array(kernel, "uint8", 1) + np.uint8(99), *zero_points(0, 7))
 
 
 def _operator(n: int, plain: OpDef, letters: str, rows: Any, expand: Any, more: str) -> OpDef:
-    attributes: Any = variant(plain.attrs, f"Quantised{plain.attrs.__name__}", out_dtype="int32")
+    own = record("ConvAttrs", [f for f in fields(plain.attrs) if f.name != "pad_value"])
+    attributes: Any = variant(own, f"Quantised{plain.attrs.__name__}", out_dtype="int32")
     attributes.__doc__ = f"""{plain.doc.splitlines()[0]}
 
     Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
@@ -195,14 +196,14 @@ def _operator(n: int, plain: OpDef, letters: str, rows: Any, expand: Any, more: 
     return OpDef(
         name=plain.name.replace("nn.", "qnn."),
         attrs=attributes,
-        args=(*args("data", "kernel"), *numbers.scales(*sums.ZEROS, *sums.SCALES)),
+        args=(*args("data", "kernel"), *q.scales(*sums.ZEROS, *sums.SCALES)),
         order=_ORDER.format(more),
         axes=partial(_axes, n),
         expand=partial(expand, n),
         layout=Layout.BARRIER,
         samples=partial(_samples, attributes, rows),
         **bound,
-        **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
+        **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
     )
 
 

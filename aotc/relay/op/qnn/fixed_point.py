@@ -20,7 +20,7 @@ from aotc.ir import frozen
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import binary
 from aotc.relay.op.opdef import Array
-from aotc.relay.op.qnn.numbers import constant, laid, made, spread
+from aotc.relay.op.qnn import numbers as q
 
 #: The roundings in integers.
 ROUNDINGS: Final = ("UPWARD", "TONEAREST", "TFLITE")
@@ -44,7 +44,7 @@ class Factors:
 
     def _fields(self, axis: int | None, rank: int) -> list[Array]:
         fields = (self.multiplier, self.left, self.right)
-        return [spread(v, axis, rank, np.int64) for v in fields]
+        return [q.spread(v, axis, rank, np.int64) for v in fields]
 
     def scaled(self, x: Array, axis: int | None = None) -> Array:
         """The products, rounded, as int64."""
@@ -64,25 +64,25 @@ class Factors:
         rank = tensor_type_of(x).rank
 
         def along(value: Any) -> Expr:
-            return laid(Constant(np.asarray(value, np.int64)), axis, rank)
+            return q.laid(Constant(np.asarray(value, np.int64)), axis, rank)
 
         if self.left.any():
             least = -(np.int64(1 << _BITS) >> self.left)
-            x = made(binary.maximum, x, along(least))
-            x = made(binary.minimum, x, along(-least - 1))
-            x = made(binary.left_shift, x, along(self.left))
-        v = made(binary.multiply, x, along(self.multiplier))
+            x = q.made(binary.maximum, x, along(least))
+            x = q.made(binary.minimum, x, along(-least - 1))
+            x = q.made(binary.left_shift, x, along(self.left))
+        v = q.made(binary.multiply, x, along(self.multiplier))
         if self.rounding == "TFLITE":
-            v = made(binary.add, v, constant(1 << _BITS - 1, "int64"))
-            v = made(binary.right_shift, v, constant(_BITS, "int64"))
+            v = q.made(binary.add, v, q.constant(1 << _BITS - 1, "int64"))
+            v = q.made(binary.right_shift, v, q.constant(_BITS, "int64"))
         if not self.right.any():
             return v
         half = (np.int64(1) << self.right) >> 1
         up = along(half)
         if self.rounding != "UPWARD":
-            negative = made(binary.less, v, constant(0, "int64"))
-            up = made(binary.where, negative, along(half - (self.right > 0)), up)
-        return made(binary.right_shift, made(binary.add, v, up), along(self.right))
+            negative = q.made(binary.less, v, q.constant(0, "int64"))
+            up = q.made(binary.where, negative, along(half - (self.right > 0)), up)
+        return q.made(binary.right_shift, q.made(binary.add, v, up), along(self.right))
 
 
 def factors_of(source: Array, result: Array, rounding: str) -> Factors:

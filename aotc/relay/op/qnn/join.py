@@ -18,7 +18,8 @@ from aotc.ir.op import Arg
 from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
 from aotc.relay.op import join
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers, scale, table
+from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import scale, table
 from aotc.relay.op.rules import all_but_axis, tensor_fields
 from aotc.relay.op.samples import random_array
 
@@ -36,20 +37,22 @@ def _tuple_of(takes: Any) -> Callable[[Any, Any], Any]:
 
 _ARGS = (
     Arg("data", "Sequence[Expr] | Expr", takes=_tuple_of(lambda value, _: value)),
-    Arg("input_scales", "Sequence[Expr | float] | Expr", takes=_tuple_of(numbers.SCALE)),
-    Arg("input_zero_points", "Sequence[Expr | int] | Expr", takes=_tuple_of(numbers.ZERO)),
-    *numbers.scales("output_scale", "output_zero_point"),
+    Arg("input_scales", "Sequence[Expr | float] | Expr", takes=_tuple_of(q.SCALE)),
+    Arg("input_zero_points", "Sequence[Expr | int] | Expr", takes=_tuple_of(q.ZERO)),
+    *q.scales("output_scale", "output_zero_point"),
 )
+
+_NAMES = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
 
 
 def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     data, scales, zeros = (tensor_fields(ty, arg.name) for ty, arg in zip(types[:3], _ARGS, strict=False))
     same = len(data) == len(scales) == len(zeros)
     require("qnn.inputs", same, f"{len(data)} tensors with {len(scales)} scales and {len(zeros)} zero points")
-    result = numbers.quantised(join.concatenate.infer(a, types[:1]))
+    result = q.quantised(join.concatenate.infer(a, types[:1]))
     for ty, *pair in zip(data, scales, zeros, strict=True):
-        numbers.check_pairs(pair, ty, None, "input_scale", "input_zero_point")
-    numbers.check_pairs(types[3:], result, None, "output_scale", "output_zero_point")
+        q.check_pairs(pair, ty, None, *_NAMES[:2])
+    q.check_pairs(types[3:], result, None, *_NAMES[2:])
     return result
 
 
@@ -63,8 +66,8 @@ def _same(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> bool:
 
 
 def _moved(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> Array:
-    wide = numbers.dequantized(x, pair[0], pair[1])
-    return numbers.quantized(wide, onto[0].astype(np.float32), onto[1], DType.of(x))
+    wide = q.dequantized(x, pair[0], pair[1])
+    return q.quantized(wide, onto[0].astype(np.float32), onto[1], DType.of(x))
 
 
 def _reference(
@@ -75,7 +78,7 @@ def _reference(
 
 
 def _part(x: Expr, pair: Sequence[Expr], onto: Sequence[Expr]) -> Expr:
-    table.check(x, *pair, *onto)
+    table.check(x, *pair, *onto, names=_NAMES)
     values, dtype = table.all_known(*pair, *onto), tensor_type_of(x).dtype
     if pair[0] is onto[0] and pair[1] is onto[1]:
         return x
@@ -98,8 +101,8 @@ def _samples() -> Samples:
         scales = tuple(map(scale.scale_array, (0.1, 0.25, 0.013)))
         zeros = tuple(map(scale.zero_array, (0, 3, 17)))
         a, onto = ConcatenateAttrs(axis=1), (scale.scale_array(0.25), scale.zero_array(3))
-        yield numbers.with_constants(a, data, scales, zeros, *onto)
-        yield numbers.with_constants(a, data, scales, zeros, *onto, given=5)
+        yield q.with_constants(a, data, scales, zeros, *onto)
+        yield q.with_constants(a, data, scales, zeros, *onto, given=5)
 
 
 concatenate = OpDef(
@@ -111,5 +114,5 @@ concatenate = OpDef(
     axes=_axes,
     expand=_expand,
     samples=_samples,
-    **numbers.facets(OpPattern.INJECTIVE),
+    **q.facets(OpPattern.INJECTIVE),
 )

@@ -25,6 +25,7 @@ from aotc.relay.op.window import may_equal
 #: A scale or a zero point as a parameter: an expression, or a number.
 SCALE: Final = number(lambda _: "float32")
 ZERO: Final = number(lambda _: "int32")
+_FLOATS: Final = frozenset({"float16", "float32", "float64"})
 #: How far constants are looked for through calls.
 _DEPTH: Final = 16
 
@@ -39,24 +40,26 @@ def scales(*names: str) -> tuple[Arg, ...]:
 # --- type rules
 
 
-def quantised(ty: Type, what: str = "data") -> TensorType:
-    """The type of a tensor of integers; AotcError (code "dtype") for others."""
+def quantised(ty: Type, what: str = "data", bits: int = 16) -> TensorType:
+    """The type of a tensor of integers; AotcError (code "dtype") for others, and for those of more `bits`."""
     found = tensor(ty, what)
-    require("dtype", found.dtype.is_integer, lambda: f"{what} must be integers, got {found}")
+    fits = found.dtype.is_integer and found.dtype.bits <= bits
+    require("dtype", fits, lambda: f"{what} must be integers of at most {bits} bits, got {found}")
     return found
 
 
 def check_scale(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
     """AotcError unless `ty` is a float, or one for each element along `axis` of the data, where that is given."""
     found = tensor(ty, what)
-    require("qnn.dtype", found.dtype.is_float, lambda: f"{what} must be a float, got {found}")
+    require("qnn.dtype", found.dtype in _FLOATS, lambda: f"{what} must be a float, got {found}")
     _check_extent(found, data, axis, what)
 
 
 def check_zero(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
     """AotcError unless `ty` is an integer, or one for each element along `axis` of the data, where that is given."""
     found = tensor(ty, what)
-    require("qnn.dtype", found.dtype.is_integer, lambda: f"{what} must be an integer, got {found}")
+    fits = found.dtype.is_integer and found.dtype.bits <= 32
+    require("qnn.dtype", fits, lambda: f"{what} must be an integer, got {found}")
     _check_extent(found, data, axis, what)
 
 
@@ -77,9 +80,9 @@ def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -
 
 
 def result_of(data: TensorType, dtype: str) -> TensorType:
-    """The type of integers of the data's shape; AotcError (code "dtype") for what is no integer type."""
+    """The type of integers of the data's shape; AotcError (code "dtype") for what is no integer type of 32 bits."""
     made = DType(dtype)
-    require_dtype(made, made.is_integer)
+    require_dtype(made, made.is_integer and made.bits <= 32)
     return TensorType(data.shape, made)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary, elementwise
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers, rounded
-from aotc.relay.op.qnn.numbers import laid, made
+from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import rounded
 from aotc.relay.op.qnn.scale import scale_array, zero_array
 from aotc.relay.op.rules import broadcast_shape, pointwise, require_same_dtype, tensor
 from aotc.relay.op.samples import exact, random_array
@@ -51,12 +51,11 @@ class ProductAttrs(Attrs):
 
 
 def _infer(a: Any, types: Types) -> Type:
-    x, y = numbers.quantised(types[0], "lhs"), numbers.quantised(types[1], "rhs")
+    x, y = q.quantised(types[0], "lhs"), q.quantised(types[1], "rhs")
     require_same_dtype(x, y)
-    require("dtype", x.dtype.bits <= 16, lambda: f"lhs must have at most 16 bits, got {x}")
-    numbers.check_pairs(types[2:4], x, a.lhs_axis, *_LEFT)
-    numbers.check_pairs(types[4:6], y, a.rhs_axis, *_RIGHT)
-    numbers.check_pairs(types[6:8], x, None, *_RESULT)
+    q.check_pairs(types[2:4], x, a.lhs_axis, *_LEFT)
+    q.check_pairs(types[4:6], y, a.rhs_axis, *_RIGHT)
+    q.check_pairs(types[6:8], x, None, *_RESULT)
     return TensorType(broadcast_shape(x.shape, y.shape), x.dtype)
 
 
@@ -72,22 +71,22 @@ def _axes(a: Any, types: Types) -> AxisMap:
 
 def _ratios(sign: int, a: Any, scales: tuple[Expr, Expr, Expr], ranks: tuple[int, int]) -> list[Expr]:
     """The quotients of the scales, as they broadcast with the tensors; the second one with a sign."""
-    onto = numbers.converted(laid(scales[2], None, 0), "float32")
+    onto = q.converted(q.laid(scales[2], None, 0), "float32")
     found = []
     for scale, axis, rank in zip(scales[:2], (a.lhs_axis, a.rhs_axis), ranks, strict=True):
-        found.append(made(binary.divide, laid(scale, axis, rank, "float32"), onto))
-    return [found[0], found[1] if sign > 0 else made(elementwise.negative, found[1])]
+        found.append(q.made(binary.divide, q.laid(scale, axis, rank, "float32"), onto))
+    return [found[0], found[1] if sign > 0 else q.made(elementwise.negative, found[1])]
 
 
 def _checked(types: tuple[DType, DType], operands: Any) -> None:
     for names, (scale, zero) in zip((_LEFT, _RIGHT, _RESULT), operands, strict=True):
-        numbers.checked_scales([(names[0], scale)])
-        numbers.checked_zero(names[1], zero, types[0])
+        q.checked_scales([(names[0], scale)])
+        q.checked_zero(names[1], zero, types[0])
 
 
 def _ended(y: Expr, dtype: DType) -> Expr:
     """Real numbers around a zero point, rounded and saturated."""
-    return numbers.saturated(numbers.rounded(y), numbers.constant(0, "int32"), None, dtype)
+    return q.saturated(q.rounded(y), q.constant(0, "int32"), None, dtype)
 
 
 def _sum_expand(
@@ -98,31 +97,32 @@ def _sum_expand(
     ranks = (tensor_type_of(x).rank, tensor_type_of(y).rank)
     left, right = _ratios(sign, a, (sx, sy, so), ranks)
     zeros = (
-        laid(z, axis, rank, "float32") for z, axis, rank in zip((zx, zy), (a.lhs_axis, a.rhs_axis), ranks, strict=True)
+        q.laid(z, axis, rank, "float32")
+        for z, axis, rank in zip((zx, zy), (a.lhs_axis, a.rhs_axis), ranks, strict=True)
     )
     first, second = zeros
-    offset = made(rounded.multiply_add, left, first, made(rounded.product, right, second))
-    base = made(binary.subtract, laid(zo, None, 0, "float32"), offset)
-    wide = [numbers.converted(t, "float32") for t in (x, y)]
-    total = made(rounded.multiply_add, wide[1], right, base)
-    return _ended(made(rounded.multiply_add, wide[0], left, total), dtype)
+    offset = q.made(rounded.multiply_add, left, first, q.made(rounded.product, right, second))
+    base = q.made(binary.subtract, q.laid(zo, None, 0, "float32"), offset)
+    wide = [q.converted(t, "float32") for t in (x, y)]
+    total = q.made(rounded.multiply_add, wide[1], right, base)
+    return _ended(q.made(rounded.multiply_add, wide[0], left, total), dtype)
 
 
 def _product_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
     dtype, rank = tensor_type_of(x).dtype, tensor_type_of(y).rank
     _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
-    left = laid(sx, a.lhs_axis, tensor_type_of(x).rank, "float32")
-    both = made(rounded.product, left, laid(sy, a.rhs_axis, rank, "float32"))
-    ratio = made(binary.divide, both, laid(so, None, 0, "float32"))
-    whole = made(binary.multiply, numbers.centred(x, zx, a.lhs_axis), numbers.centred(y, zy, a.rhs_axis))
-    real = made(rounded.product, numbers.converted(whole, "float32"), ratio)
-    return _ended(made(binary.add, real, laid(zo, None, 0, "float32")), dtype)
+    left = q.laid(sx, a.lhs_axis, tensor_type_of(x).rank, "float32")
+    both = q.made(rounded.product, left, q.laid(sy, a.rhs_axis, rank, "float32"))
+    ratio = q.made(binary.divide, both, q.laid(so, None, 0, "float32"))
+    whole = q.made(binary.multiply, q.centred(x, zx, a.lhs_axis), q.centred(y, zy, a.rhs_axis))
+    real = q.made(rounded.product, q.converted(whole, "float32"), ratio)
+    return _ended(q.made(binary.add, real, q.laid(zo, None, 0, "float32")), dtype)
 
 
 def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...]) -> list[Array]:
     """Scales and zero points as float32, as they broadcast with the tensors."""
     places = [(a.lhs_axis, x.ndim)] * 2 + [(a.rhs_axis, y.ndim)] * 2 + [(None, 0)] * 2
-    return [numbers.spread(v, *place, np.float32) for v, place in zip(values, places, strict=True)]
+    return [q.spread(v, *place, np.float32) for v, place in zip(values, places, strict=True)]
 
 
 def _sum_reference(sign: int, a: Any, x: Array, y: Array, *values: Array) -> Array:
@@ -131,14 +131,14 @@ def _sum_reference(sign: int, a: Any, x: Array, y: Array, *values: Array) -> Arr
     fma = partial(rounded.multiply_add.reference, None)
     base = zo - fma(left, zx, right * zy)
     total = fma(x.astype(np.float32), left, fma(y.astype(np.float32), right, base))
-    return numbers.stored(np.rint(total), np.zeros(()), None, DType.of(x))
+    return q.stored(np.rint(total), np.zeros(()), None, DType.of(x))
 
 
 def _product_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
     sx, _, sy, _, so, zo = _arrays(a, x, y, values)
-    whole = numbers.offsets(x, values[1], a.lhs_axis) * numbers.offsets(y, values[3], a.rhs_axis)
+    whole = q.offsets(x, values[1], a.lhs_axis) * q.offsets(y, values[3], a.rhs_axis)
     real = whole.astype(np.float32) * (sx * sy / so) + zo
-    return numbers.stored(np.rint(real), np.zeros(()), None, DType.of(x))
+    return q.stored(np.rint(real), np.zeros(()), None, DType.of(x))
 
 
 def _samples(attributes: Any) -> Samples:
@@ -147,12 +147,12 @@ def _samples(attributes: Any) -> Samples:
     for dtype in ("int8", "uint8", "int16"):
         x, y = random_array((2, 3, 4), dtype), random_array((3, 1), dtype, 1)
         parts = tuple(np.maximum(v, 0) if dtype == "uint8" else v for v in one)
-        yield numbers.with_constants(attributes(), x, y, *parts, given=2)
+        yield q.with_constants(attributes(), x, y, *parts, given=2)
         yield exact(attributes(), x, random_array((2, 3, 4), dtype, 2), *parts)
     channels = (scale_array(0.01, 0.2, 0.03), zero_array(3, 0, -7))
     many = attributes(lhs_axis=1, rhs_axis=0)
     x, y = random_array((2, 3, 4), "int8"), random_array((3, 1), "int8", 1)
-    yield numbers.with_constants(many, x, y, *channels, *channels, *onto, given=2)
+    yield q.with_constants(many, x, y, *channels, *channels, *onto, given=2)
 
 
 def _named(what: str, sign: str) -> Any:
@@ -166,13 +166,13 @@ def _operator(name: str, attributes: Any, reference: Any, expand: Any) -> OpDef:
     return OpDef(
         name=f"qnn.{name}",
         attrs=attributes,
-        args=(*args("lhs", "rhs"), *numbers.scales(*_LEFT, *_RIGHT, *_RESULT)),
+        args=(*args("lhs", "rhs"), *q.scales(*_LEFT, *_RIGHT, *_RESULT)),
         infer=_infer,
         reference=reference,
         axes=_axes,
         expand=expand,
         samples=partial(_samples, attributes),
-        **numbers.facets(OpPattern.BROADCAST),
+        **q.facets(OpPattern.BROADCAST),
     )
 
 

@@ -19,9 +19,9 @@ from aotc.relay.op import dense as products
 from aotc.relay.op import reduce
 from aotc.relay.op import shape as shapes
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers, sums
+from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import sums
 from aotc.relay.op.qnn.convolution import zero_points
-from aotc.relay.op.qnn.numbers import laid, made
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
@@ -55,11 +55,11 @@ def _channels(a: Any) -> int | None:
 
 
 def _infer(names: Sequence[str], a: Any, types: Types) -> Type:
-    x, y = (numbers.quantised(ty, name) for ty, name in zip(types[:2], names, strict=False))
+    x, y = (q.quantised(ty, name) for ty, name in zip(types[:2], names, strict=False))
     op, plain = _plain(a)
     result = op.infer(plain, (x, y))
-    numbers.check_pairs(types[2::2], x, None, names[2], names[4])
-    numbers.check_pairs(types[3::2], y, _channels(a), names[3], names[5])
+    q.check_pairs(types[2::2], x, None, names[2], names[4])
+    q.check_pairs(types[3::2], y, _channels(a), names[3], names[5])
     return result
 
 
@@ -74,8 +74,8 @@ def _axes(a: Any, types: Types) -> AxisMap:
 
 def _reference(a: Any, x: Array, y: Array, xz: Array, yz: Array, *_: Array) -> Array:
     op, plain = _plain(a)
-    wide = numbers.offsets(x, xz, None, np.int32)
-    return np.asarray(op.reference(plain, wide, numbers.offsets(y, yz, _channels(a), np.int32)))
+    wide = q.offsets(x, xz, None, np.int32)
+    return np.asarray(op.reference(plain, wide, q.offsets(y, yz, _channels(a), np.int32)))
 
 
 def _expand(name: str, a: Any, x: Expr, y: Expr, xz: Expr, yz: Expr, *scales: Expr) -> Expr:
@@ -84,18 +84,18 @@ def _expand(name: str, a: Any, x: Expr, y: Expr, xz: Expr, yz: Expr, *scales: Ex
     y, yz = sums.without_zero(y, yz, axis)
     sums.check_sums(name, x, y, (xz, yz), axis, count)
     op, plain = _plain(a)
-    total = made(op, x, y, **dict(plain.items()))
+    total = q.made(op, x, y, **dict(plain.items()))
     rank = tensor_type_of(total).rank
 
     def rows(z: Expr, keepdims: bool) -> Expr:
-        return made(reduce.sum, numbers.converted(z, "int32"), axis=[-1], keepdims=keepdims)
+        return q.made(reduce.sum, q.converted(z, "int32"), axis=[-1], keepdims=keepdims)
 
     def columns() -> Expr:
         found = rows(y, False)
-        return found if axis == 0 else made(shapes.expand_dims, found, axis=1)
+        return found if axis == 0 else q.made(shapes.expand_dims, found, axis=1)
 
     def place(v: Expr) -> Expr:
-        return laid(v, rank - 1, rank) if tensor_type_of(v).rank < 2 else v
+        return q.laid(v, rank - 1, rank) if tensor_type_of(v).rank < 2 else v
 
     return sums.taken(total, (xz, yz), count, columns, lambda: rows(x, True), place)
 
@@ -104,8 +104,8 @@ def _dense_samples() -> Samples:
     for shape, weight in (((3, 17), (5, 17)), ((2, 3, 8), (4, 8)), ((1, 33), (40, 33))):
         a, w = QuantisedDenseAttrs(units=weight[0]), random_array(weight, "int8", 1)
         x, unsigned = random_array(shape, "int8"), random_array(shape, "uint8")
-        yield numbers.with_constants(a, unsigned, w, *zero_points(117, 0))
-        yield numbers.with_constants(a, x, w, *zero_points(-128, np.arange(weight[0]) - 2))
+        yield q.with_constants(a, unsigned, w, *zero_points(117, 0))
+        yield q.with_constants(a, x, w, *zero_points(-128, np.arange(weight[0]) - 2))
         yield exact(a, x, random_array(weight, "uint8", 1), *zero_points(-7, 128))
         yield exact(QuantisedDenseAttrs(units=None), x, w, *zero_points(0, 0))
 
@@ -114,20 +114,20 @@ def _matmul_samples() -> Samples:
     for left, right in (((2, 3, 4), (2, 5, 4)), ((1, 3, 7), (2, 2, 7))):
         x, y = random_array(left, "uint8"), random_array(right, "int8", 1)
         yield exact(QuantisedMatmulAttrs(), x, y, *zero_points(3, -9))
-        yield numbers.with_constants(QuantisedMatmulAttrs(), x, y, *zero_points(128, 0))
+        yield q.with_constants(QuantisedMatmulAttrs(), x, y, *zero_points(128, 0))
 
 
 def _product(name: str, attributes: type[Attrs], names: Sequence[str], samples: Any, **facts: Any) -> OpDef:
     return OpDef(
         name=name,
         attrs=attributes,
-        args=(*args(*names[:2]), *numbers.scales(*names[2:])),
+        args=(*args(*names[:2]), *q.scales(*names[2:])),
         infer=partial(_infer, names),
         reference=_reference,
         axes=_axes,
         expand=partial(_expand, name),
         samples=samples,
-        **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
+        **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
         **facts,
     )
 

@@ -15,9 +15,8 @@ from aotc.ir import AotcError, Attrs, AxisMap, DType, OpPattern, TensorType, Typ
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers
+from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn.fixed_point import ROUNDINGS, factors_of
-from aotc.relay.op.qnn.numbers import known, laid, made, spread
 from aotc.relay.op.rules import axis_of, float_tensor, require_known, tensor
 from aotc.relay.op.samples import exact, random_array
 
@@ -53,17 +52,17 @@ _FROM = ("input_scale", "input_zero_point")
 
 def _quantize_infer(a: QuantizeAttrs, types: Types) -> Type:
     data = float_tensor(types[0])
-    numbers.check_pairs(types[1:], data, a.axis, *_ONTO)
-    return numbers.result_of(data, a.out_dtype)
+    q.check_pairs(types[1:], data, a.axis, *_ONTO)
+    return q.result_of(data, a.out_dtype)
 
 
 def _quantize_expand(a: QuantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> Expr:
     dtype, rank = DType(a.out_dtype), tensor_type_of(data).rank
-    numbers.checked_scales([("output_scale", scale)])
-    numbers.checked_zero("output_zero_point", zero, dtype)
+    q.checked_scales([("output_scale", scale)])
+    q.checked_zero("output_zero_point", zero, dtype)
     work = tensor_type_of(scale).dtype
-    quotient = made(binary.divide, numbers.converted(data, work), laid(scale, a.axis, rank))
-    return numbers.saturated(numbers.rounded(quotient), zero, a.axis, dtype, number=False)
+    quotient = q.made(binary.divide, q.converted(data, work), q.laid(scale, a.axis, rank))
+    return q.saturated(q.rounded(quotient), zero, a.axis, dtype, number=False)
 
 
 def scale_array(*values: float) -> Array:
@@ -95,13 +94,13 @@ def _quantize_samples() -> Samples:
 quantize = OpDef(
     name="qnn.quantize",
     attrs=QuantizeAttrs,
-    args=(*args("data"), *numbers.scales(*_ONTO)),
+    args=(*args("data"), *q.scales(*_ONTO)),
     infer=_quantize_infer,
-    reference=lambda a, x, s, z: numbers.quantized(x, s, z, DType(a.out_dtype), a.axis),
+    reference=lambda a, x, s, z: q.quantized(x, s, z, DType(a.out_dtype), a.axis),
     axes=along_axis,
     expand=_quantize_expand,
     samples=_quantize_samples,
-    **numbers.facets(OpPattern.BROADCAST),
+    **q.facets(OpPattern.BROADCAST),
 )
 
 
@@ -119,8 +118,8 @@ class DequantizeAttrs(Attrs):
 
 
 def _dequantize_infer(a: DequantizeAttrs, types: Types) -> Type:
-    data = numbers.quantised(types[0])
-    numbers.check_pairs(types[1:], data, a.axis, *_FROM)
+    data = q.quantised(types[0], bits=32)
+    q.check_pairs(types[1:], data, a.axis, *_FROM)
     result = DType(a.out_dtype)
     require("dtype", result.is_float, f"data type {result} is not a float type")
     return TensorType(data.shape, result)
@@ -128,17 +127,17 @@ def _dequantize_infer(a: DequantizeAttrs, types: Types) -> Type:
 
 def _dequantize_expand(a: DequantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> Expr:
     ty = tensor_type_of(data)
-    numbers.checked_scales([("input_scale", scale)])
-    numbers.checked_zero("input_zero_point", zero, ty.dtype)
-    if numbers.is_zero(zero):
-        real = numbers.converted(data, a.out_dtype)
+    q.checked_scales([("input_scale", scale)])
+    q.checked_zero("input_zero_point", zero, ty.dtype)
+    if q.is_zero(zero):
+        real = q.converted(data, a.out_dtype)
     else:
-        real = numbers.converted(numbers.centred(data, zero, a.axis), a.out_dtype)
-    return made(binary.multiply, real, laid(scale, a.axis, ty.rank, a.out_dtype))
+        real = q.converted(q.centred(data, zero, a.axis), a.out_dtype)
+    return q.made(binary.multiply, real, q.laid(scale, a.axis, ty.rank, a.out_dtype))
 
 
 def _dequantize_reference(a: DequantizeAttrs, x: Array, scale: Array, zero: Array) -> Array:
-    return numbers.dequantized(x, scale, zero, a.axis, DType(a.out_dtype).numpy)
+    return q.dequantized(x, scale, zero, a.axis, DType(a.out_dtype).numpy)
 
 
 def _dequantize_samples() -> Samples:
@@ -157,13 +156,13 @@ def _dequantize_samples() -> Samples:
 dequantize = OpDef(
     name="qnn.dequantize",
     attrs=DequantizeAttrs,
-    args=(*args("data"), *numbers.scales(*_FROM)),
+    args=(*args("data"), *q.scales(*_FROM)),
     infer=_dequantize_infer,
     reference=_dequantize_reference,
     axes=along_axis,
     expand=_dequantize_expand,
     samples=_dequantize_samples,
-    **numbers.facets(OpPattern.BROADCAST),
+    **q.facets(OpPattern.BROADCAST),
 )
 
 
@@ -189,14 +188,13 @@ _ROUNDINGS = ("None", *ROUNDINGS, "FLOAT_EVEN")
 
 
 def _requantize_infer(a: RequantizeAttrs, types: Types) -> Type:
-    data = numbers.quantised(types[0])
-    require("dtype", data.dtype.bits <= 32, lambda: f"data must have at most 32 bits, got {data}")
-    numbers.check_pairs(types[1:3], data, a.axis, *_FROM)
-    numbers.check_pairs(types[3:5], data, a.axis, *_ONTO)
+    data = q.quantised(types[0], bits=32)
+    q.check_pairs(types[1:3], data, a.axis, *_FROM)
+    q.check_pairs(types[3:5], data, a.axis, *_ONTO)
     require_known("qnn.rounding", "rounding", a.rounding, _ROUNDINGS)
     work = "float32" if a.rounding == "FLOAT_EVEN" else "int64"
     require_known("qnn.compute-dtype", f"compute_dtype of rounding {a.rounding}", a.compute_dtype, ("None", work))
-    return numbers.result_of(data, a.out_dtype)
+    return q.result_of(data, a.out_dtype)
 
 
 def _rounding(a: RequantizeAttrs) -> str:
@@ -208,47 +206,47 @@ def _requantize_reference(
 ) -> Array:
     rounding, dtype = _rounding(a), DType(a.out_dtype)
     if rounding != "FLOAT_EVEN":
-        whole = numbers.offsets(x, zero, a.axis, np.int64)
+        whole = q.offsets(x, zero, a.axis, np.int64)
         scaled = factors_of(scale, out_scale, rounding).scaled(whole, a.axis)
-        return numbers.stored(scaled, out_zero, a.axis, dtype)
+        return q.stored(scaled, out_zero, a.axis, dtype)
     ratio = scale.astype(np.float32) / out_scale.astype(np.float32)
-    real = numbers.offsets(x, zero, a.axis).astype(np.float32) * spread(ratio, a.axis, x.ndim, np.float32)
-    return numbers.stored(np.rint(real), out_zero, a.axis, dtype)
+    real = q.offsets(x, zero, a.axis).astype(np.float32) * q.spread(ratio, a.axis, x.ndim, np.float32)
+    return q.stored(np.rint(real), out_zero, a.axis, dtype)
 
 
 def _requantize_expand(
     a: RequantizeAttrs, data: Expr, scale: Expr, zero: Expr, out_scale: Expr, out_zero: Expr
 ) -> Expr:
     rounding, dtype, ty = _rounding(a), DType(a.out_dtype), tensor_type_of(data)
-    numbers.checked_scales([("input_scale", scale), ("output_scale", out_scale)])
-    numbers.checked_zero("input_zero_point", zero, ty.dtype)
-    numbers.checked_zero("output_zero_point", out_zero, dtype)
+    q.checked_scales([("input_scale", scale), ("output_scale", out_scale)])
+    q.checked_zero("input_zero_point", zero, ty.dtype)
+    q.checked_zero("output_zero_point", out_zero, dtype)
     if rounding != "FLOAT_EVEN":
-        source, result = known(scale), known(out_scale)
+        source, result = q.known(scale), q.known(out_scale)
         if source is None or result is None:
             hint = 'give constants, or rounding="FLOAT_EVEN"'
             raise AotcError("qnn.scale", f"rounding {rounding} needs scales that are known", hint=hint)
         factors = factors_of(source, result, rounding)
         scaled = factors.expr(_whole(data, zero, a.axis), a.axis)
-        return numbers.saturated(scaled, out_zero, a.axis, dtype)
-    single = (numbers.converted(numbers.settled(s), "float32") for s in (scale, out_scale))
-    ratio = made(binary.divide, *single)
-    real = numbers.converted(numbers.centred(data, zero, a.axis), "float32")
-    real = made(binary.multiply, real, laid(ratio, a.axis, ty.rank))
-    return numbers.saturated(numbers.rounded(real), out_zero, a.axis, dtype)
+        return q.saturated(scaled, out_zero, a.axis, dtype)
+    single = (q.converted(q.settled(s), "float32") for s in (scale, out_scale))
+    ratio = q.made(binary.divide, *single)
+    real = q.converted(q.centred(data, zero, a.axis), "float32")
+    real = q.made(binary.multiply, real, q.laid(ratio, a.axis, ty.rank))
+    return q.saturated(q.rounded(real), out_zero, a.axis, dtype)
 
 
 def _whole(data: Expr, zero: Expr, axis: int) -> Expr:
     """Integers as int64 of 32 bits, their zero point taken off."""
     ty = tensor_type_of(data)
-    wide = numbers.converted(data, "int64")
-    if numbers.is_zero(zero):
+    wide = q.converted(data, "int64")
+    if q.is_zero(zero):
         return wide
-    wide = made(binary.subtract, wide, laid(zero, axis, ty.rank, "int64"))
+    wide = q.made(binary.subtract, wide, q.laid(zero, axis, ty.rank, "int64"))
     if ty.dtype.bits < 32:
         return wide
-    low, high = (numbers.constant(v, "int64") for v in (-(1 << 31), (1 << 31) - 1))
-    return made(binary.minimum, made(binary.maximum, wide, low), high)
+    low, high = (q.constant(v, "int64") for v in (-(1 << 31), (1 << 31) - 1))
+    return q.made(binary.minimum, q.made(binary.maximum, wide, low), high)
 
 
 def _requantize_samples() -> Samples:
@@ -257,26 +255,26 @@ def _requantize_samples() -> Samples:
     for rounding in _ROUNDINGS:
         one = RequantizeAttrs(rounding=rounding, axis=1)
         plain = (scale_array(0.31), zero_array(0))
-        yield numbers.with_constants(one, sums, scale_array(0.013), zero_array(0), scale_array(0.31), zero_array(-5))
-        yield numbers.with_constants(one, sums, _CHANNELS, zero_array(0), *plain)
+        yield q.with_constants(one, sums, scale_array(0.013), zero_array(0), scale_array(0.31), zero_array(-5))
+        yield q.with_constants(one, sums, _CHANNELS, zero_array(0), *plain)
         flat = RequantizeAttrs(rounding=rounding, out_dtype="uint8")
         onto = (scale_array(1.0), zero_array(128))
         for small in (0.5, 0.1, 7.0, 1e-6):
-            yield numbers.with_constants(flat, ends, scale_array(small), zero_array(0), *onto)
+            yield q.with_constants(flat, ends, scale_array(small), zero_array(0), *onto)
         narrow = random_array((7,), "uint8")
         onto = (scale_array(0.03), zero_array(3))
-        yield numbers.with_constants(flat, narrow, scale_array(0.02), zero_array(128), *onto)
+        yield q.with_constants(flat, narrow, scale_array(0.02), zero_array(128), *onto)
     yield exact(RequantizeAttrs(rounding="FLOAT_EVEN", axis=1), sums, _CHANNELS, _ZEROS, *onto)
 
 
 requantize = OpDef(
     name="qnn.requantize",
     attrs=RequantizeAttrs,
-    args=(*args("data"), *numbers.scales(*_FROM, *_ONTO)),
+    args=(*args("data"), *q.scales(*_FROM, *_ONTO)),
     infer=_requantize_infer,
     reference=_requantize_reference,
     axes=along_axis,
     expand=_requantize_expand,
     samples=_requantize_samples,
-    **numbers.facets(OpPattern.BROADCAST),
+    **q.facets(OpPattern.BROADCAST),
 )

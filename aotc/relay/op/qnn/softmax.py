@@ -15,8 +15,8 @@ from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import binary, elementwise, index, reduce, scan
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers, scale, table
-from aotc.relay.op.qnn.numbers import laid, made
+from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import scale, table
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import exact, random_array
 
@@ -24,8 +24,8 @@ from aotc.relay.op.samples import exact, random_array
 class QuantisedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / output_scale / total) + output_zero_point saturated, in float32: e are exponentials, as large as
-    their sum allows, which is taken in order.
+    round_even(e / total * floor(1 / output_scale)) + output_zero_point saturated, in float32: e are exponentials, as
+    large as their sum allows, which is taken in order.
     """
 
     axis: int = -1
@@ -60,16 +60,16 @@ def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
     wide = x.astype(np.int32)
     terms = exponentials[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
     total = np.cumsum(terms, a.axis, np.float32).take([-1] if x.shape[a.axis] else [], a.axis)
-    factor = np.float32(1) / so.astype(np.float32).reshape(())
-    return numbers.stored(np.rint(terms * factor / total), zo, None, DType.of(x))
+    factor = np.floor(np.float32(1) / so.astype(np.float32).reshape(()))
+    return q.stored(np.rint(terms / total * factor), zo, None, DType.of(x))
 
 
 def _exponentials(s: Expr, room: float) -> Expr:
     """The table of 256 exponentials, the last one the greatest."""
-    step = laid(s, None, 0, "float64")
-    shift = made(binary.divide, numbers.constant(room, "float64"), step)
-    powers = made(binary.multiply, made(binary.add, Constant(_EVERY), shift), step)
-    return numbers.converted(made(elementwise.exp, powers), "float32")
+    step = q.laid(s, None, 0, "float64")
+    shift = q.made(binary.divide, q.constant(room, "float64"), step)
+    powers = q.made(binary.multiply, q.made(binary.add, Constant(_EVERY), shift), step)
+    return q.converted(q.made(elementwise.exp, powers), "float32")
 
 
 def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
@@ -77,15 +77,16 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     ty = tensor_type_of(x)
     axis = axis_of(a.axis, ty.rank)
     count = ty.static_shape[axis]
-    wide = numbers.converted(x, "int32")
+    wide = q.converted(x, "int32")
     greatest = reduce.max(wide, axis=axis, keepdims=True)
-    place = binary.subtract(wide, binary.subtract(greatest, numbers.constant(255, "int32")))
+    place = binary.subtract(wide, binary.subtract(greatest, q.constant(255, "int32")))
     terms = index.take(_exponentials(s, _room(count)), place, axis=0)
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
-    factor = made(binary.divide, numbers.constant(1, "float32"), laid(so, None, 0, "float32"))
-    y = binary.divide(binary.multiply(terms, factor), total)
-    return numbers.saturated(numbers.rounded(y), zo, None, ty.dtype)
+    inverse = q.made(binary.divide, q.constant(1, "float32"), q.laid(so, None, 0, "float32"))
+    factor = q.made(elementwise.floor, inverse)
+    y = binary.multiply(binary.divide(terms, total), factor)
+    return q.saturated(q.rounded(y), zo, None, ty.dtype)
 
 
 def _samples() -> Samples:
@@ -93,7 +94,7 @@ def _samples() -> Samples:
     for shape, axis in (((3, 7), -1), ((2, 5, 3), 1), ((1, 40), 1)):
         for dtype, zero in (("uint8", 0), ("int8", -128)):
             a = QuantisedSoftmaxAttrs(axis=axis)
-            yield numbers.with_constants(a, random_array(shape, dtype), *pair, scale.zero_array(zero))
+            yield q.with_constants(a, random_array(shape, dtype), *pair, scale.zero_array(zero))
     yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, scale.zero_array(0))
 
 
@@ -106,5 +107,5 @@ softmax = OpDef(
     axes=_axes,
     expand=_expand,
     samples=_samples,
-    **numbers.facets(OpPattern.OUT_ELEMWISE_FUSABLE),
+    **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE),
 )

@@ -3,14 +3,14 @@
 
 quantize(f((x - zero_point) * scale), output_scale, output_zero_point), as x's type
 
-Of 8 bits there are 256 values: where the scales are known, a function is a table of its results.
+Of 8 bits there are 256 values: where the scales are q.known, a function is a table of its results.
 
     sigmoid(x, 0.1, 3, 1 / 256, -128)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -20,13 +20,13 @@ from aotc.ir import NO_ATTRS, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, T
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import binary, cast, elementwise, index
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.qnn import numbers, scale
-from aotc.relay.op.qnn.numbers import known, made
+from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import scale
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
 NAMES: Final = ("scale", "zero_point", "output_scale", "output_zero_point")
-ARGS: Final = (*args("x"), *numbers.scales(*NAMES))
+ARGS: Final = (*args("x"), *q.scales(*NAMES))
 
 
 class LeakyReluAttrs(Attrs):
@@ -37,8 +37,8 @@ class LeakyReluAttrs(Attrs):
 
 def infer_one(_: Any, types: Types) -> Type:
     """Type rule: integers of one scale as integers of the same type and another scale."""
-    data = numbers.quantised(types[0], "x")
-    numbers.check_pairs(types[1:], data, None, *NAMES)
+    data = q.quantised(types[0], "x")
+    q.check_pairs(types[1:], data, None, *NAMES)
     return data
 
 
@@ -48,26 +48,26 @@ def elementwise_axes(_: Any, types: Types) -> AxisMap:
     return AxisMap((tuple(range(rank)), *((None,) * rank for _ in types[1:])))
 
 
-def check(x: Expr, *pairs: Expr) -> None:
+def check(x: Expr, *pairs: Expr, names: Sequence[str] = NAMES) -> None:
     """AotcError for known scales and zero points that are none of x's type."""
     dtype = tensor_type_of(x).dtype
-    for name, value in zip(NAMES, pairs, strict=True):
+    for name, value in zip(names, pairs, strict=True):
         if name.endswith("scale"):
-            numbers.checked_scales([(name, value)])
+            q.checked_scales([(name, value)])
         else:
-            numbers.checked_zero(name, value, dtype)
+            q.checked_zero(name, value, dtype)
 
 
 def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
     """A function of integers of 8 bits as a table of its results, which lies in the order of their bits."""
     dtype = tensor_type_of(x).dtype
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
-    return made(index.take, Constant(function(every)), numbers.converted(x, "uint8"), axis=0)
+    return q.made(index.take, Constant(function(every)), q.converted(x, "uint8"), axis=0)
 
 
 def all_known(*values: Expr) -> tuple[Array, ...] | None:
     """The values of expressions that are all known."""
-    found = [known(v) for v in values]
+    found = [q.known(v) for v in values]
     return tuple(v for v in found if v is not None) if all(v is not None for v in found) else None
 
 
@@ -81,15 +81,15 @@ def _expand(function: Callable[..., Any], real: Callable[..., Expr], a: Any, x: 
 
 
 def _reference(function: Callable[..., Any], a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
-    wide = numbers.dequantized(x, s, z, None)
-    return numbers.quantized(np.asarray(function(a, wide)), so.astype(np.float32), zo, DType.of(x))
+    wide = q.dequantized(x, s, z, None)
+    return q.quantized(np.asarray(function(a, wide)), so.astype(np.float32), zo, DType.of(x))
 
 
 def _samples(attributes: type[Attrs]) -> Samples:
     every = np.arange(256).astype(np.uint8)
     onto = (scale.scale_array(0.02), scale.zero_array(7))
     for x, z in ((every, 0), (every.view(np.int8).reshape(4, 64), -128)):
-        yield numbers.with_constants(attributes(), x, scale.scale_array(0.013), scale.zero_array(z), *onto)
+        yield q.with_constants(attributes(), x, scale.scale_array(0.013), scale.zero_array(z), *onto)
     yield exact(
         attributes(), random_array((2, 3), "uint8") + np.uint8(1), scale.scale_array(0.0371), scale.zero_array(0), *onto
     )
@@ -108,19 +108,19 @@ def _row(
         axes=elementwise_axes,
         expand=partial(_expand, function, real),
         samples=partial(_samples, attributes),
-        **numbers.facets(OpPattern.ELEMWISE),
+        **q.facets(OpPattern.ELEMWISE),
     )
 
 
 def _plain(op: OpDef) -> OpDef:
     """The function of quantised numbers that an operator is of real ones."""
-    return _row(op.name.rpartition(".")[2], lambda _, x: op.reference(NO_ATTRS, x), lambda _, x: made(op, x))
+    return _row(op.name.rpartition(".")[2], lambda _, x: op.reference(NO_ATTRS, x), lambda _, x: q.made(op, x))
 
 
 def _hard_swish_expr(_: Any, x: Expr) -> Expr:
-    three, six = (numbers.constant(v, "float32") for v in (3, 6))
-    gate = made(cast.clip, made(binary.add, x, three), a_min=0.0, a_max=6.0)
-    return made(binary.divide, made(binary.multiply, x, gate), six)
+    three, six = (q.constant(v, "float32") for v in (3, 6))
+    gate = q.made(cast.clip, q.made(binary.add, x, three), a_min=0.0, a_max=6.0)
+    return q.made(binary.divide, q.made(binary.multiply, x, gate), six)
 
 
 def _hard_swish(_: Any, x: Array) -> Array:
@@ -132,7 +132,7 @@ def _leaky(a: LeakyReluAttrs, x: Array) -> Array:
 
 
 def _leaky_expr(a: LeakyReluAttrs, x: Expr) -> Expr:
-    return made(cast.leaky_relu, x, alpha=a.alpha)
+    return q.made(cast.leaky_relu, x, alpha=a.alpha)
 
 
 # abs: Relay's name, wanted as an attribute of this module

@@ -23,7 +23,7 @@ import numpy as np
 from aotc.ir import frozen
 from aotc.tir import TAPS, Matrix, Target, matrices, private_buffer, te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
-from aotc.tir.loops.nest import cleared
+from aotc.tir.loops.nest import filled
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
@@ -203,7 +203,7 @@ class _Builder:
         stmts = forall(channel, self.channels, forward), product.stmt, self._backward()
         body = loops(around, Block(stmts), "independent")
         scratch = (self.phases, self.data, self.product, self.tile, *product.workspace)
-        return ContractionNest(Block((cleared(self.phases), body)), product.stack, scratch)
+        return ContractionNest(Block((filled(self.phases), body)), product.stack, scratch)
 
     # --- forward
 

@@ -264,7 +264,7 @@ def by_blocks(
     down, across = points(analysis.pixel), points(columns)
     if not c.reduce_axes:
         return None
-    sides = Half(a, analysis.a, analysis.pixel), Half(b, analysis.b, columns)
+    sides = Half(a, analysis.a, analysis.pixel, c.fill), Half(b, analysis.b, columns)
     if min(down, across) < LEAST:
         return by_slices(analysis, sides, places, store, gpu)
     batch, steps = c.size // (down * across), points(c.reduce_axes)

@@ -66,7 +66,8 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
         alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
         if not alone or vectors > 1 or lanes == 1:
             raise Irregular("the data depends on the lane")
-    found = _assembled(attempt, None) if along or req.broadcasts(req.a) else None
+    whole = not req.c.fill or all(d.inside for d in split.a)
+    found = _assembled(attempt, None) if along or (req.broadcasts(req.a) and whole) else None
     if found is None:
         found = _assembled(attempt, None, rows=False) if along else _assembled(attempt, _padded(attempt))
     if found is None:
@@ -78,7 +79,8 @@ def _padded(attempt: _Attempt) -> Staging:
     """The data with its border of zeros in scratch."""
     req, split = attempt.req, attempt.split
     req.require_finite(split.a)
-    return req.stage("padded", req.a, split.a, split, inner=req.pixel_vars | req.reduction_vars)
+    inner = req.pixel_vars | req.reduction_vars
+    return req.stage("padded", req.a, split.a, split, inner=inner, fill=req.c.fill)
 
 
 def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
@@ -108,7 +110,7 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     y = req.operand(req.a, pixels.position, padded)
     tiling = Tiling(
         _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
-        Product(x, y, req.c.dtype, attempt.lanes, attempt.along),
+        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill),
         Reduction((), (), taps, borders, [d for d in open_dims if d not in borders], ordered=req.ordered),
         Output(req.c.axes, req.store, pixels.unfuse),
     )

@@ -89,7 +89,7 @@ def _staged(req: Request, split: Split) -> _Data:
     if len(of_column) != 1:
         raise Irregular("columns along a diagonal")
     inner = (req.pixel_vars - lone) | req.reduction_vars
-    staging = req.stage("rows", req.a, split.a, split, inner=inner, vector=column, slack=req.lanes)
+    staging = req.stage("rows", req.a, split.a, split, inner=inner, vector=column, slack=req.lanes, fill=req.c.fill)
     position = linear(staging.operand.flat, split.ranges)
     if staging.phases == 1:
         return _Data(fused(req.analysis, (), position), staging)

@@ -41,6 +41,7 @@ class Half:
     buffer: Buffer
     dims: Sequence[Dimension]
     axes: Sequence[te.Axis]
+    fill: int = 0
 
     @property
     def size(self) -> int:
@@ -51,11 +52,11 @@ class Half:
         return [number < self.size] if self.size % step else []
 
     def load(self, names: Mapping[Var, Expr], dtype: DType, tests: Sequence[Expr] = ()) -> Expr:
-        """The element where variables have these values; 0 outside of the operand, and where a test says no."""
+        """The element where variables have these values; `fill` outside of the operand, and where a test says no."""
         value = cast(Load(self.buffer, substitute(flat(self.dims).expr(), names)), dtype)
         places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.dims if not dim.inside)
         tests = [*tests, *(test for index, end in places for test in (index >= 0, index < end))]
-        return Select(all_of(*tests), value, const(0, dtype)) if tests else value
+        return Select(all_of(*tests), value, const(self.fill, dtype)) if tests else value
 
 
 @frozen(eq=False)

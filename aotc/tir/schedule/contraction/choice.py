@@ -44,6 +44,7 @@ class Site:
             [[substitute(index, names) for index in operand] for operand in (c.a_index, c.b_index)],
             next((k for k, (var, _) in enumerate(axes) if var is c.lane), None),
             c.block,
+            *([c.fill] if c.fill else []),
             self.target,
             *([] if finite_weights(c) else ["any weights"]),
         )

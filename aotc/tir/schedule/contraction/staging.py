@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, substitute
 from aotc.tir.expr import private_buffer
-from aotc.tir.loops.nest import cleared
+from aotc.tir.loops.nest import filled
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, variables
 from aotc.tir.simplify import Linear, Ranges, bounds
 from aotc.tir.stmt import If, loops
@@ -55,7 +55,7 @@ class _Staged:
 class Staging:
     """The operand in scratch.
 
-    zero     fills the scratch, once, before everything; None if nothing is left unwritten
+    zero     fills the scratch with what is outside of the operand, once, before everything; None if all is copied
     copy     the copying statement, given what the outer axes are called
     needs    the variables of the outer axes
     phases   runs that the columns are split into
@@ -111,12 +111,14 @@ def stage(
     vector: Var = NONE,
     slack: int = 0,
     clipped: bool = False,
+    fill: int = 0,
 ) -> Staging:
     """Copy what the inner axes read of an operand.
 
     vector    the axis that becomes contiguous, if there is one
     slack     elements after the end that vectors may read
     dtype     the element type of the scratch
+    fill      what stands around the source
     clipped   what is left of a previous copy does no harm (lanes that are never stored)
     """
     staged = [s for d in dims if (s := _staged(d, inner, vector, ranges, clipped)) is not None]
@@ -130,7 +132,7 @@ def stage(
     copy = partial(_copy, buffer, scratch, staged, fixed)
     needs = frozenset(v for d in dims for v in variables(*_outer_part(d, inner)[0].terms))
     whole = slack == 0 and all(d.inside for d in dims) and all(s.extent == s.runs * s.phases for s in staged)
-    zero = None if whole else lambda _: cleared(scratch)
+    zero = None if whole else lambda _: filled(scratch, fill)
     last = staged[-1]
     effort = 0.25 if last.source.stride * last.step * last.phases == 1 else 1.0
     return Staging(Operand(scratch, index), zero, copy, needs, last.phases, effort)

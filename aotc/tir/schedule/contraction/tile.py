@@ -90,12 +90,12 @@ def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
     """
     taps = tile.tiling.reduction.taps
     if sum(map(len, accs)) <= FEW and not tile.tiling.reduction.ordered:
-        points = product(*(range(extent) for _, extent in taps))
-        return _looped(tile, [s for at in points for s in _updates(tile, accs, [range(k, k + 1) for k in at])], {})
+        points = list(product(*(range(extent) for _, extent in taps)))
+        return _looped(tile, accs, [[range(k, k + 1) for k in at] for at in points], {})
     stmts: list[Stmt] = []
     for runs in product(*_cut(tile)):
         fixed = {var: as_expr(run.start) for (var, _), run in zip(taps, runs, strict=True) if len(run) == 1}
-        body = _looped(tile, _updates(tile, accs, runs), fixed)
+        body = _looped(tile, accs, [runs], fixed)
         for (var, _), run in reversed(list(zip(taps, runs, strict=True))):
             body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start, kind="reduction")
         stmts.append(body)
@@ -113,18 +113,27 @@ def _cut(tile: Tile) -> list[list[range]]:
     return [*single, *runs[cut:]]
 
 
-def _looped(tile: Tile, updates: Sequence[Stmt], fixed: Mapping[Var, Expr]) -> Stmt:
-    """Updates inside the loops of the reduction, where the data is in range; `fixed` are taps of one value."""
+def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fixed: Mapping[Var, Expr]) -> Stmt:
+    """The products of parts of the taps' ranges inside the loops of the reduction, where the data is in range.
+
+    `fixed` are taps of one value.
+    """
     reduction = tile.tiling.reduction
     tests: list[Expr] = []
     for dim in reduction.guards:
         index = simplify(substitute(dim.index.expr(), {**tile.origin, **fixed}), {})
         tests += [index >= 0, index < dim.extent]
     condition = all_of(*tests)
-    if isinstance(condition, Const) and not condition.value:
+
+    def updates(inside: bool) -> Stmt:
+        return Block(stmt for runs in parts for stmt in _updates(tile, accs, runs, inside))
+
+    if isinstance(condition, Const) and not condition.value and not tile.tiling.product.fill:
         return Block(())  # nothing but padding
-    body: Stmt = Block(updates)
-    body = body if isinstance(condition, Const) else If(condition, body)
+    if isinstance(condition, Const):
+        body = updates(bool(condition.value))
+    else:
+        body = If(condition, updates(True), updates(False) if tile.tiling.product.fill else None)
     return loops(reduction.looped, body, "reduction")
 
 
@@ -147,12 +156,16 @@ def _present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dim
     return all(dim.has(at) for dim in dims)
 
 
-def _updates(tile: Tile, accs: Accumulators, runs: Sequence[range]) -> list[Stmt]:
-    """The products of one part of the taps' ranges."""
+def _updates(tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool) -> list[Stmt]:
+    """The products of one part of the taps' ranges; `inside` is false where guards say that no data is in range."""
     reduction = tile.tiling.reduction
     taps = {var: run for (var, _), run in zip(reduction.taps, runs, strict=True)}
     first = {var: run.start for var, run in taps.items()}
-    present = {j: y for j, y in enumerate(tile.ys) if _present(tile, y, first, reduction.borders)}
+    present: dict[int, Mapping[TileAxis, int] | None] = {}
+    for j, y in enumerate(tile.ys):
+        here = inside and _present(tile, y, first, reduction.borders)
+        if here or tile.tiling.product.fill:
+            present[j] = y if here else None
     fixed = {var: run.start for var, run in taps.items() if len(run) == 1}
     unrolled = [var for var, _ in reduction.unrolled]
     stmts: list[Stmt] = []
@@ -166,20 +179,26 @@ def _updates(tile: Tile, accs: Accumulators, runs: Sequence[range]) -> list[Stmt
 def _step(
     tile: Tile,
     accs: Mapping[tuple[int, int], Var],
-    present: Mapping[int, Mapping[TileAxis, int]],
+    present: Mapping[int, Mapping[TileAxis, int] | None],
     point: Mapping[Var, Expr],
 ) -> list[Stmt]:
-    """Multiply-adds at a point of the reduction; what is used more than once is loaded into registers."""
+    """Multiply-adds at a point of the reduction; what is used more than once is loaded into registers.
+
+    present    the offsets of the elements of `y` that take part, None for those outside of the data
+    """
     made, stmts = tile.tiling.product, list[Stmt]()
     offsets = tile.xs if present else ()
     xs: list[Expr] = [made.load(made.x, {**tile.names(x), **point}, made.lanes) for x in offsets]
     if len(present) > 1:
         xs = [kept("x", value, stmts) for value in xs]
     for j, y in present.items():
-        shared = None if made.along else made.broadcast({**tile.names(y), **point})
+        shared = made.outside if y is None else None
+        if y is not None and not made.along:
+            shared = made.broadcast({**tile.names(y), **point})
         if shared is not None and len(xs) > 1:
             shared = kept("y", shared, stmts)
         for i, x in enumerate(xs):
-            other = shared or made.load(made.y, {**tile.names(offsets[i], y), **point}, made.lanes)
+            names = {**tile.names(offsets[i], y or {}), **point}
+            other = shared or made.load(made.y, names, made.lanes)
             stmts.append(made.update(accs[i, j], x, other))
     return stmts

@@ -35,6 +35,7 @@ class Product:
     dtype   the type of the accumulators; operands are converted to it when they are loaded
     x       read as vectors
     y       broadcast, one element at a time; with `along` read as vectors, along the axis of `x`
+    fill    what `y` counts as where it is outside of the data; products there are left out if it is 0
     """
 
     x: Operand
@@ -42,6 +43,12 @@ class Product:
     dtype: DType
     lanes: int
     along: bool = False
+    fill: int = 0
+
+    @property
+    def outside(self) -> Expr:
+        """`y` outside of the data."""
+        return Const(self.fill, self.dtype, self.lanes)
 
     @property
     def zero(self) -> Expr:

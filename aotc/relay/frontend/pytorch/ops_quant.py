@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converters of `quantized_decomposed`, the operators in programs
+that PyTorch's quantiser (pt2e) leaves.
+
+Numbers are divided by a scale and rounded once; torch multiplies by
+its reciprocal, which may round what lies between two integers to
+the other one.
+
+OPS["quantized_decomposed::quantize_per_tensor"](x, 0.1, 3, -128, 127, "int8")  # qnn.quantize(x, 0.1, 3)
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import DType
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend.pytorch import values as tv
+from aotc.relay.frontend.pytorch.values import Table, Value
+
+#: The namespace of the operators.
+NAMESPACE: Final = "quantized_decomposed"
+_FLOAT: Final = DType("float32")
+
+
+def _scale(value: Value) -> Expr:
+    return q.scale_of(tv.as_tensor(value, _FLOAT))
+
+
+def _zero(value: Value) -> Expr:
+    return q.zero_of(None if value is None else tv.as_tensor(value, "int32"))
+
+
+def _within(x: Expr, least: Value, greatest: Value) -> Expr:
+    """Integers between two numbers, which are often the ends of
+    their type.
+    """
+    dtype = g.dtype(x)
+    low, high = (tv.number(v) for v in (least, greatest))
+    whole = low <= int(dtype.min) and high >= int(dtype.max)
+    return x if whole else g.clip(x, low, high)
+
+
+# --- one scale, or one for each channel
+
+
+def _quantize_per_channel(
+    x: Expr, scales: Value, zero_points: Value, axis: int, quant_min: Value, quant_max: Value, dtype: str
+) -> Expr:
+    numbers = _scale(scales), _zero(zero_points)
+    y = q.quantize(x, *numbers, DType(dtype), work=_FLOAT, axis=axis)
+    return _within(y, quant_min, quant_max)
+
+
+def _dequantize_per_channel(
+    x: Expr,
+    scales: Value,
+    zero_points: Value,
+    axis: int,
+    quant_min: Value,
+    quant_max: Value,
+    dtype: str,
+    out_dtype: Value = None,
+) -> Expr:
+    result = DType(tv.dtype_name(out_dtype) or _FLOAT)
+    return q.dequantize(x, _scale(scales), _zero(zero_points), result, axis=axis)
+
+
+def _quantize_per_tensor(
+    x: Expr, scale: Value, zero_point: Value, quant_min: Value, quant_max: Value, dtype: str
+) -> Expr:
+    return _quantize_per_channel(x, scale, zero_point, -1, quant_min, quant_max, dtype)
+
+
+def _dequantize_per_tensor(
+    x: Expr, scale: Value, zero_point: Value, quant_min: Value, quant_max: Value, dtype: str, out_dtype: Value = None
+) -> Expr:
+    ends = quant_min, quant_max
+    return _dequantize_per_channel(x, scale, zero_point, -1, *ends, dtype, out_dtype)
+
+
+# --- a scale for each row, or for each group of its elements
+
+
+def _in_groups(x: Expr, scales: Expr) -> Expr:
+    """A matrix as one with a row for each scale."""
+    return g.reshape(x, (*tv.shape(scales), -1))
+
+
+def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str) -> Expr:
+    """The zero point is added before the rounding."""
+    work = g.dtype(x)
+    y = g.mul(x, g.cast(g.div(1.0, scales), work))
+    y = g.op("round", g.add(y, g.cast(zero_points, work)))
+    return g.cast(g.clip(y, quant_min, quant_max), dtype)
+
+
+def _dequantize_per_token(
+    x: Expr, scales: Expr, zero_points: Maybe, quant_min: int, quant_max: int, dtype: str, output_dtype: Value = None
+) -> Expr:
+    y = g.cast(x, g.dtype(scales))
+    y = y if zero_points is None else g.sub(y, g.cast(zero_points, g.dtype(scales)))
+    return g.cast(g.mul(y, scales), tv.dtype_name(output_dtype) or "float32")
+
+
+def _quantize_per_channel_group(
+    x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str, group_size: int = 128
+) -> Expr:
+    scale, zero = (g.unsqueeze(v, [2]) for v in (scales, zero_points))
+    rows = _in_groups(x, scales)
+    y = _quantize_per_token(rows, scale, zero, quant_min, quant_max, dtype)
+    return g.reshape(y, tv.shape(x))
+
+
+def _dequantize_per_channel_group(
+    x: Expr,
+    scales: Expr,
+    zero_points: Maybe,
+    quant_min: int,
+    quant_max: int,
+    dtype: str,
+    group_size: int = 128,
+    output_dtype: Value = None,
+) -> Expr:
+    column = g.unsqueeze(scales, [2])
+    zeros = None if zero_points is None else g.unsqueeze(zero_points, [2])
+    ends = quant_min, quant_max
+    y = _dequantize_per_token(_in_groups(x, scales), column, zeros, *ends, dtype, output_dtype)
+    return g.reshape(y, tv.shape(x))
+
+
+# --- scales that come with the data
+
+
+def _ends(x: Expr, axes: list[int]) -> tuple[Expr, Expr]:
+    """The least and the greatest element, or 0, along axes that stay."""
+    low = g.minimum(g.reduce("min", x, axes, True), 0.0)
+    return low, g.maximum(g.reduce("max", x, axes, True), 0.0)
+
+
+def _as_given(scale: Expr, zero: Expr) -> list[Expr]:
+    return [g.cast(scale, "float64"), g.cast(zero, "int64")]
+
+
+def _choose_qparams(x: Expr, quant_min: int, quant_max: int, eps: float, dtype: str) -> list[Expr]:
+    low, high = _ends(g.reshape(g.cast(x, _FLOAT), (-1,)), [0])
+    scale = g.maximum(g.div(g.sub(high, low), float(quant_max - quant_min)), eps)
+    zero = g.sub(float(quant_min), g.op("round", g.div(low, scale)))
+    return _as_given(scale, g.clip(zero, quant_min, quant_max))
+
+
+def _choose_qparams_symmetric(x: Expr, quant_min: int, quant_max: int, eps: float, dtype: str) -> list[Expr]:
+    low, high = _ends(g.reshape(g.cast(x, _FLOAT), (-1,)), [0])
+    steps = float(quant_max - quant_min) / 2
+    scale = g.maximum(g.div(g.maximum(g.negative(low), high), steps), eps)
+    middle = (quant_min + quant_max + 1) // 2 if dtype == "uint8" else 0
+    return _as_given(scale, g.filled(middle, (1,), "int64"))
+
+
+def _choose_qparams_per_token(x: Expr, dtype: str) -> list[Expr]:
+    top = g.reduce("max", g.absolute(x), [g.rank(x) - 1], True)
+    top = g.cast(top, _FLOAT) if g.dtype(x) == "float16" else top
+    scale = g.div(g.maximum(top, 1e-5), 127.0)
+    return [scale, g.filled(0, g.shape(scale), g.dtype(scale))]
+
+
+def _choose_qparams_per_token_asymmetric(x: Expr, dtype: str) -> list[Expr]:
+    """The zero point is counted from the end that is nearer."""
+    low, high = _ends(x, [g.rank(x) - 1])
+    least = float(np.finfo(np.float32).eps)
+    scale = g.maximum(g.div(g.sub(high, low), 255.0), least)
+    below, above = g.div(low, scale), g.div(high, scale)
+    nearer = g.greater(g.add(g.add(below, -128.0), g.add(above, 127.0)), 0.0)
+    zero = g.where(nearer, g.sub(-128.0, below), g.sub(127.0, above))
+    return _as_given(scale, g.op("round", g.clip(zero, -128, 127)))
+
+
+def _convert_element_type(x: Expr, dtype: str) -> Expr:
+    return g.cast(x, dtype)
+
+
+_CONVERTERS: Final = (
+    _choose_qparams,
+    _choose_qparams_per_token,
+    _choose_qparams_per_token_asymmetric,
+    _choose_qparams_symmetric,
+    _convert_element_type,
+    _dequantize_per_channel,
+    _dequantize_per_channel_group,
+    _dequantize_per_tensor,
+    _dequantize_per_token,
+    _quantize_per_channel,
+    _quantize_per_channel_group,
+    _quantize_per_tensor,
+    _quantize_per_token,
+)
+OPS: Table = {f"{NAMESPACE}::{name}": c for name, c in tv.named(*_CONVERTERS).items()}
+OPS[f"{NAMESPACE}::_choose_qparams_per_token_asymmetric_impl"] = _choose_qparams_per_token_asymmetric

@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised operators of ONNX and of com.microsoft: their arithmetic in numpy, what ONNX Runtime computes, and what
+they are converted to give the same bits.
+
+Scales are small multiples of one number, so that many results lie between two integers, where roundings show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from evaluation import Array, run_model
+from onnx import ModelProto, helper, numpy_helper
+
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.frontend.onnx.contrib import DEFINITIONS, DOMAIN
+from aotc.tir.numerics import FUNCTIONS
+
+F: Final[Any] = np.float32
+fma: Final = FUNCTIONS["fma"]
+Generator = np.random.Generator
+
+
+@dataclass
+class Case:
+    """A node, the values of its inputs, and its result; inputs at `variable` come at run time."""
+
+    op: str
+    args: Sequence[Any]
+    wanted: Array | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    variable: Sequence[int] = (0,)
+    domain: str = DOMAIN
+    outputs: int = 1
+
+    def model(self, opset: int = 21) -> ModelProto:
+        arrays = {f"i{k}": np.asarray(a) for k, a in enumerate(self.args) if a is not None}
+        names = ["" if a is None else f"i{k}" for k, a in enumerate(self.args)]
+        node = helper.make_node(
+            self.op, names, [f"o{k}" for k in range(self.outputs)], "the_node", domain=self.domain, **self.attributes
+        )
+        inputs = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+            for n, a in arrays.items()
+            if n in self.inputs()
+        ]
+        known = [numpy_helper.from_array(a, n) for n, a in arrays.items() if n not in self.inputs()]
+        outputs = [onnx.ValueInfoProto(name=n) for n in node.output]
+        graph = helper.make_graph([node], "g", inputs, outputs, known)
+        imports = [helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+    def inputs(self) -> dict[str, Array]:
+        return {f"i{k}": np.asarray(self.args[k]) for k in self.variable}
+
+    def ours(self) -> list[Array]:
+        return run_model(from_onnx(self.model()), self.inputs())
+
+    def theirs(self) -> list[Array]:
+        onnxruntime = pytest.importorskip("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(self.model().SerializeToString(), options)
+        return list(session.run(None, self.inputs()))
+
+
+def has_vnni() -> bool:
+    """Whether ONNX Runtime's kernels multiply bytes exactly here: older ones saturate sums of two products."""
+    told = Path("/proc/cpuinfo")
+    return told.exists() and "vnni" in told.read_text(encoding="utf-8", errors="replace")
+
+
+# --- what is drawn
+
+
+def numbers(rng: Generator, dtype: str, *shape: int) -> Array:
+    """Integers up to the ends of their type."""
+    ends = np.iinfo(dtype)
+    return rng.integers(ends.min, ends.max + 1, shape).astype(dtype)
+
+
+def zero(rng: Generator, dtype: str) -> Array:
+    """A zero point: often the least, the greatest, or 0."""
+    ends = np.iinfo(dtype)
+    return np.asarray(rng.choice([ends.min, ends.max, 0, int(rng.integers(ends.min, ends.max + 1))])).astype(dtype)
+
+
+def scales(rng: Generator, count: int) -> list[Any]:
+    """Scales whose quotients by the last one are halves, thirds, sixths and the like."""
+    base = F(2.0 ** rng.uniform(-8, 0))
+    return [F(rng.integers(1, 16)) * base for _ in range(count - 1)] + [F(2 * rng.integers(1, 8)) * base]
+
+
+def weights(rng: Generator, dtype: str) -> str:
+    """A type of weights that ONNX Runtime multiplies with data of `dtype`."""
+    return "int8" if dtype == "int8" or rng.integers(2) else "uint8"
+
+
+def channels(rng: Generator, dtype: str, count: int) -> tuple[Array, Array]:
+    """A scale and a zero point for weights, or for each of their channels."""
+    if rng.integers(2):
+        return np.asarray(F(2.0 ** rng.uniform(-8, 0))), zero(rng, dtype)
+    return (2.0 ** rng.uniform(-8, 0, count)).astype(F), numbers(rng, dtype, count)
+
+
+# --- arithmetic
+
+
+def clipped(y: Array, dtype: Any) -> Array:
+    ends = np.iinfo(dtype)
+    return np.clip(np.rint(y), ends.min, ends.max).astype(dtype)
+
+
+def offset(x: Array, z: Any) -> Array:
+    return x.astype(np.int32) - np.asarray(z).astype(np.int32)
+
+
+def real(x: Array, s: Any, z: Any) -> Array:
+    return s * offset(x, z).astype(F)
+
+
+def quantized(y: Array, s: Any, z: Array) -> Array:
+    return clipped(np.rint(y / s) + z.astype(F), z.dtype)
+
+
+def requantized(sums: Array, factor: Any, z: Array) -> Array:
+    return clipped(np.rint(sums.astype(F) * factor) + z.astype(F), z.dtype)
+
+
+def dynamic(x: Array) -> tuple[Any, Array]:
+    """Scale and zero point of data as uint8."""
+    low, high = min(F(0), x.min()), max(F(0), x.max())
+    scale = (high - low) / F(255) if low != high else F(1)
+    return scale, np.asarray(np.rint(np.clip(-low / scale, 0, 255))).astype(np.uint8)
+
+
+# --- operators
+
+
+def add(rng: Generator, dtype: str) -> Case:
+    """Fused multiply-adds; what has one element for several of the other operand is added first."""
+    kind = rng.integers(3)
+    a, b = numbers(rng, dtype, *((4, 1), (4, 33), (4, 33))[kind]), numbers(rng, dtype, *((33,), (1,), (4, 33))[kind])
+    sa, sb, sc = scales(rng, 3)
+    za, zb, zc = (zero(rng, dtype) for _ in range(3))
+    left, right = (a, sa / sc, za), (b, sb / sc, zb)
+    (p, rp, zp), (q, rq, zq) = (right, left) if kind == 0 else (left, right)
+    fixed = zc.astype(F) - fma(rp, zp.astype(F), rq * zq.astype(F))
+    y = fma(p.astype(F), rp, fma(q.astype(F), rq, fixed))
+    return Case("QLinearAdd", [a, sa, za, b, sb, zb, sc, zc], clipped(y, dtype), variable=(0, 3))
+
+
+def mul(rng: Generator, dtype: str) -> Case:
+    """The product of the scales is rounded by itself, and the zero point is added before the rounding to integers."""
+    a, b = numbers(rng, dtype, 4, 33), numbers(rng, dtype, *((33,), (1,))[rng.integers(2)])
+    (sa, sb, sc), (za, zb, zc) = scales(rng, 3), (zero(rng, dtype) for _ in range(3))
+    sc = sc * F(rng.integers(1, 100))
+    y = (offset(a, za) * offset(b, zb)).astype(F) * (sa * sb / sc) + zc.astype(F)
+    return Case("QLinearMul", [a, sa, za, b, sb, zb, sc, zc], clipped(y, dtype), variable=(0, 3))
+
+
+def leaky_relu(rng: Generator, dtype: str) -> Case:
+    (sx, sy), zx, zy, alpha = scales(rng, 2), zero(rng, dtype), zero(rng, dtype), F(rng.choice([0.01, 0.5, 0.3]))
+    x = np.arange(256).astype(np.uint8).view(dtype)
+    v = real(x, sx, zx)
+    wanted = quantized(np.where(v >= 0, v, alpha * v), sy, zy)
+    return Case("QLinearLeakyRelu", [x, sx, zx, sy, zy], wanted, {"alpha": float(alpha)})
+
+
+def sigmoid(rng: Generator, dtype: str) -> Case:
+    sx, sy, zx, zy = (
+        F(2.0 ** rng.uniform(-8, -1)),
+        F(rng.choice([1 / 256, 1 / 300])),
+        zero(rng, dtype),
+        zero(rng, dtype),
+    )
+    x = np.arange(256).astype(np.uint8).view(dtype)
+    y = 1 / (1 + np.exp(-real(x, sx, zx).astype(np.float64)))
+    return Case("QLinearSigmoid", [x, sx, zx, sy, zy], quantized(y.astype(F), sy, zy))
+
+
+def softmax(rng: Generator, dtype: str) -> Case:
+    """Exponentials of distances from the greatest element, made large and added in order; whole steps of the output."""
+    count, sx, sy = int(rng.choice([4, 12, 1000])), F(2.0 ** rng.uniform(-6, 0)), F(rng.uniform(1 / 600, 1 / 50))
+    x, zx, zy = numbers(rng, dtype, 3, count), zero(rng, dtype), np.asarray(np.iinfo(dtype).min).astype(dtype)
+    shift = max(0.0, math.log(np.finfo(F).max / F(count)) - 5) / float(sx)
+    table = np.exp((np.arange(256) - 255 + shift) * float(sx)).astype(F)
+    e = table[x.astype(np.int32) - x.max(1, keepdims=True) + 255]
+    total = np.cumsum(e, 1, F)[:, -1:]
+    y = np.rint(e / total * np.floor(F(1) / sy)) + zy.astype(F)
+    return Case("QLinearSoftmax", [x, sx, zx, sy, zy], clipped(y, dtype), {"opset": 13})
+
+
+def concat(rng: Generator, dtype: str) -> Case:
+    (sy, *others), zy = scales(rng, 3), zero(rng, dtype)
+    parts = [(numbers(rng, dtype, 3, 5), sy, zy), *((numbers(rng, dtype, 3, 70), s, zero(rng, dtype)) for s in others)]
+    moved = [quantized(real(*part), sy, zy) for part in parts]
+    args = [sy, zy, *(v for part in parts for v in part)]
+    return Case("QLinearConcat", args, np.concatenate(moved, 1), {"axis": 1}, variable=(2, 5, 8))
+
+
+def where(rng: Generator, dtype: str) -> Case:
+    (sx, sy, sz), zz, chosen = scales(rng, 3), zero(rng, dtype), rng.integers(0, 2, (3, 40)).astype(bool)
+    x, y = ((numbers(rng, dtype, *shape), s, zero(rng, dtype)) for shape, s in (((3, 40), sx), ((1, 40), sy)))
+    wanted = np.where(chosen, *(quantized(real(*v), sz, zz) for v in (x, y)))
+    return Case("QLinearWhere", [chosen, *x, *y, sz, zz], wanted, variable=(0, 1, 4))
+
+
+def global_average_pool(rng: Generator, dtype: str) -> Case:
+    """The sum of integers is scaled once."""
+    x, sx, zx, zy = numbers(rng, dtype, 2, 5, 6, 8), F(2.0 ** rng.uniform(-4, 2)), zero(rng, dtype), zero(rng, dtype)
+    sy, last = sx * F(rng.choice([0.5, 0.25, 1, 47 / 48])), int(rng.integers(2))
+    axes = (1, 2) if last else (2, 3)
+    count = math.prod(x.shape[k] for k in axes)
+    sums = offset(x, zx).sum(axes, keepdims=True)
+    wanted = requantized(sums, sx / (sy * F(count)), zy)
+    return Case("QLinearGlobalAveragePool", [x, sx, zx, sy, zy], wanted, {"channels_last": last})
+
+
+def average_pool(rng: Generator, dtype: str) -> Case:
+    """Real numbers are added in the order of rows; the zero point is added before the rounding."""
+    x, sx, zx, zy = numbers(rng, dtype, 2, 5, 8, 9), F(2.0 ** rng.uniform(-4, 2)), zero(rng, dtype), zero(rng, dtype)
+    sy, k = sx * F(rng.choice([0.5, 0.25, 1])), int(rng.integers(2, 4))
+    rows, columns, v = 9 - k, 10 - k, real(x, sx, zx)
+    total = np.zeros((2, 5, rows, columns), F)
+    for i, j in np.ndindex(k, k):
+        total += v[:, :, i : i + rows, j : j + columns]
+    wanted = clipped(total / F(k * k) / sy + zy.astype(F), dtype)
+    return Case("QLinearAveragePool", [x, sx, zx, sy, zy], wanted, {"kernel_shape": [k, k]})
+
+
+def conv(rng: Generator, dtype: str) -> Case:
+    x, kernel = numbers(rng, dtype, 1, 6, 9, 9), numbers(rng, weights(rng, dtype), 8, 6, 3, 3)
+    (sw, zw), zx, zy = channels(rng, kernel.dtype.name, 8), zero(rng, dtype), zero(rng, dtype)
+    sx, sy, bias = F(2.0 ** rng.uniform(-8, 0)), F(2.0 ** rng.uniform(-3, 4)), numbers(rng, "int16", 8).astype(np.int32)
+    padded = np.pad(offset(x, zx), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    w = offset(kernel, zw.reshape(-1, 1, 1, 1))
+    views = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+    sums = np.einsum("ncijyx,ocyx->noij", views, w) + bias.reshape(-1, 1, 1)
+    wanted = requantized(sums, (sx * sw / sy).reshape(-1, 1, 1), zy)
+    args = [x, sx, zx, kernel, sw, zw, sy, zy, bias]
+    return Case("QLinearConv", args, wanted, {"pads": [1] * 4}, domain="")
+
+
+def products(rng: Generator, dtype: str) -> tuple[list[Any], Array, Any, Any]:
+    """Inputs of a product of matrices, its sums, its scale, and a zero point of the result."""
+    a, b = numbers(rng, dtype, 5, 37), numbers(rng, weights(rng, dtype), 37, 19)
+    (sb, zb), sa, za = channels(rng, b.dtype.name, 19), F(2.0 ** rng.uniform(-8, 0)), zero(rng, dtype)
+    return [a, sa, za, b, sb, zb], offset(a, za) @ offset(b, zb), sa * sb, zero(rng, dtype)
+
+
+def matmul(rng: Generator, dtype: str) -> Case:
+    args, sums, scale, zy = products(rng, dtype)
+    sy = F(2.0 ** rng.uniform(-3, 4))
+    return Case("QLinearMatMul", [*args, sy, zy], requantized(sums, scale / sy, zy), domain="")
+
+
+def gemm(rng: Generator, dtype: str) -> Case:
+    args, sums, _, zy = products(rng, dtype)
+    alpha, sy, flip = F(rng.choice([1.0, 0.3])), F(2.0 ** rng.uniform(-3, 4)), int(rng.integers(2))
+    shape = ((19,), (5, 1), (5, 19))[rng.integers(3)]
+    bias = rng.integers(-20000, 20000, shape).astype(np.int32)
+    factor = alpha * args[1] * args[4]
+    if flip:
+        args[0], args[3] = args[0].T.copy(), args[3].T.copy()
+    attributes = {"alpha": float(alpha), "transA": flip, "transB": flip}
+    if rng.integers(2):
+        return Case("QGemm", [*args, bias], (sums + bias).astype(F) * factor, attributes)
+    return Case("QGemm", [*args, bias, sy, zy], requantized(sums + bias, factor / sy, zy), attributes)
+
+
+def integers_to_float(rng: Generator, dtype: str) -> Case:
+    """The bias is added to a product that is rounded by itself."""
+    (a, sa, za, b, sb, zb), sums, scale, _ = products(rng, "uint8")
+    bias = rng.standard_normal(19).astype(F)
+    return Case("MatMulIntegerToFloat", [a, b, sa, sb, za, zb, bias], sums.astype(F) * scale + bias)
+
+
+def dynamic_matmul(rng: Generator, dtype: str) -> Case:
+    (_, _, _, b, sb, zb), *_ = products(rng, dtype)
+    x, bias = rng.standard_normal((2, 5, 37)).astype(F), rng.standard_normal(19).astype(F)
+    scale, z = dynamic(x)
+    sums = offset(quantized(x, scale, z), z) @ offset(b, zb)
+    return Case("DynamicQuantizeMatMul", [x, b, sb, zb, bias], sums.astype(F) * (scale * sb) + bias)
+
+
+def gather_blocks(rng: Generator, dtype: str) -> Case:
+    bits = int(rng.choice([2, 4, 8]))
+    packed, z = numbers(rng, "uint8", 10, 8 * bits), numbers(rng, "uint8", 10, -(-4 * bits // 8))
+    scale, places = (2.0 ** rng.uniform(-6, 0, (10, 4))).astype(F), rng.integers(-10, 10, (3, 2))
+
+    def unpacked(v: Array) -> Array:
+        return (v[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1).reshape(10, -1).astype(F)
+
+    wanted = (unpacked(packed) - np.repeat(unpacked(z)[:, :4], 16, 1)) * np.repeat(scale, 16, 1)
+    attributes = {"block_size": 16, "bits": bits}
+    return Case("GatherBlockQuantized", [packed, places, scale, z], wanted[places], attributes, variable=(1,))
+
+
+OPERATORS: Final[tuple[Callable[[Generator, str], Case], ...]] = (
+    *(add, mul, leaky_relu, sigmoid, softmax, concat, where, global_average_pool, average_pool, conv, matmul, gemm),
+    *(integers_to_float, dynamic_matmul, gather_blocks),
+)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda f: f.__name__)
+def test_bits_are_those_of_the_arithmetic_and_of_onnx_runtime(
+    operator: Callable[[Generator, str], Case], dtype: str
+) -> None:
+    for seed in range(12):
+        case = operator(np.random.default_rng([seed, *operator.__name__.encode()]), dtype)
+        (ours,) = case.ours()
+        np.testing.assert_array_equal(ours, case.wanted)
+        if has_vnni():
+            np.testing.assert_array_equal(case.theirs()[0], case.wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, ml_dtypes.int4, ml_dtypes.uint4])
+@pytest.mark.parametrize("axis", [None, 0])
+def test_numbers_of_several_widths(dtype: Any, axis: int | None) -> None:
+    rng = np.random.default_rng(0)
+    x, z = (rng.standard_normal((3, 8)) * 20).astype(F), np.arange(1, 4).astype(dtype)
+    scale, z, attributes = (F(0.37), z[0], {}) if axis is None else (F([0.1, 0.2, 0.3]), z, {"axis": axis})
+    column = (-1, 1) if axis is not None else ()
+    s, wide = np.asarray(scale).reshape(column), np.asarray(z).astype(np.int32).reshape(column)
+    ends = ml_dtypes.iinfo(dtype)
+    stored = np.clip(np.rint(x / s) + wide, ends.min, ends.max).astype(dtype)
+    case = Case("QuantizeLinear", [x, scale, z], attributes=attributes)
+    np.testing.assert_array_equal(case.ours()[0].astype(np.int32), stored.astype(np.int32))
+    case = Case("DequantizeLinear", [stored, scale, z], attributes=attributes)
+    np.testing.assert_array_equal(case.ours()[0], (stored.astype(np.int32) - wide).astype(F) * s)
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("zeros", ["none", "packed", "float"])
+@pytest.mark.parametrize("permuted", [False, True])
+def test_a_matrix_of_few_bits(bits: int, zeros: str, permuted: bool) -> None:
+    rng = np.random.default_rng(bits)
+    inner, rows, block = 60, 24, 16
+    blocks = -(-inner // block)
+    packed, scale = numbers(rng, "uint8", rows, blocks, block * bits // 8), (2.0 ** rng.uniform(-6, 0, rows * blocks))
+    x, bias, groups = (
+        rng.standard_normal((3, inner)).astype(F),
+        rng.standard_normal(rows).astype(F),
+        np.arange(inner) // block,
+    )
+    groups = rng.permutation(groups).astype(np.int32) if permuted else groups
+
+    def unpacked(v: Array, count: int) -> Array:
+        parts = v.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
+        return parts.reshape(rows, -1)[:, :count].astype(np.float64)
+
+    given: Any = {
+        "none": None,
+        "packed": numbers(rng, "uint8", rows * -(-blocks * bits // 8)),
+        "float": rng.uniform(0, 15, rows * blocks).astype(F),
+    }[zeros]
+    z = np.full((rows, blocks), float(1 << bits - 1)) if given is None else given.reshape(rows, -1)
+    z = unpacked(given, blocks) if zeros == "packed" else z
+    w = (unpacked(packed, inner) - z[:, groups]) * scale.astype(F).reshape(rows, blocks)[:, groups]
+    attributes = {"K": inner, "N": rows, "block_size": block, "bits": bits}
+    args = [x, packed, scale.astype(F), given, groups if permuted else None, bias]
+    (ours,) = Case("MatMulNBits", args, attributes=attributes).ours()
+    np.testing.assert_allclose(ours, x.astype(np.float64) @ w.T + bias, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mask", [None, "lengths", "each"])
+@pytest.mark.parametrize("past", [0, 3])
+def test_attention_on_bytes(causal: int, mask: str | None, past: int) -> None:
+    rng = np.random.default_rng(past)
+    batch, steps, width, heads = 2, 5, 16, 2
+    hidden = {
+        "lengths": np.int32([steps + past - 2, steps + past]),
+        "each": (np.arange(steps + past) < np.array([[4], [6]])).astype(np.int32),
+        None: None,
+    }[mask]
+    earlier = rng.standard_normal((2, batch, heads, past, width // heads)).astype(F) if past else None
+    x, w = numbers(rng, "uint8", batch, steps, width), numbers(rng, "int8", width, 3 * width)
+    bias = rng.standard_normal(3 * width).astype(F)
+    args = [x, w, bias, F(0.02), F(0.01), hidden, np.uint8(120), np.int8(0), earlier]
+    case = Case("QAttention", args, attributes={"num_heads": heads, "unidirectional": causal}, outputs=2)
+    for ours, theirs in zip(case.ours(), case.theirs(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("each", [False, True])
+def test_a_recurrent_layer_with_quantised_weights_is_one_of_floats(direction: str, each: bool) -> None:
+    rng = np.random.default_rng(0)
+    count, size, units = 2 if direction == "bidirectional" else 1, 5, 4
+    shape = (count, 4 * units) if each else (count,)
+    w, r = (numbers(rng, "uint8", count, rows, 4 * units) for rows in (size, units))
+    scale, z = rng.uniform(0.005, 0.02, shape).astype(F), np.full(shape, 117, np.uint8)
+    column = (count, 1, -1)
+    floats = [(offset(v, 117) * scale.reshape(column)).astype(F).transpose(0, 2, 1) for v in (w, r)]
+    x, bias = rng.standard_normal((6, 2, size)).astype(F), rng.standard_normal((count, 8 * units)).astype(F)
+    attributes = {"hidden_size": units, "direction": direction}
+    plain = Case("LSTM", [x, *floats, bias], attributes=attributes, domain="", outputs=3).ours()
+    args = [x, w, r, bias, None, None, None, None, scale, z, scale, z]
+    case = Case("DynamicQuantizeLSTM", args, attributes=attributes, outputs=3)
+    for ours, wanted, theirs in zip(case.ours(), plain, case.theirs(), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(ours, theirs, atol=0.05)  # of which the data is quantised too
+
+
+# --- definitions
+
+
+def test_definitions_are_those_of_onnx_runtime() -> None:
+    """Inputs by name, types and whether they may be left out; attributes with their defaults."""
+    state = pytest.importorskip("onnxruntime.capi.onnxruntime_pybind11_state")
+    theirs = {s.name: s for s in state.get_all_operator_schema() if s.domain == DOMAIN}
+    for name, ours in DEFINITIONS.items():
+        schema = theirs[name]
+        types = {t.type_param_str: set(t.allowed_type_strs) for t in schema.type_constraints}
+        for one, other in zip(ours.inputs, schema.inputs, strict=True):
+            assert (one.name, one.option.name) == (other.name, other.option.name)
+            assert one.types <= types.get(other.typeStr, {other.typeStr}), name
+        assert len(schema.outputs) == ours.max_output
+        attributes = {n: (a.required, a.default_value.SerializeToString()) for n, a in ours.attributes.items()}
+        assert attributes == {n: (a.required, a._default_value) for n, a in schema.attributes.items()}
+
+
+# --- what is refused
+
+
+SCALE, ZERO, X = F(0.1), np.uint8(3), np.zeros((1, 2, 4, 4), np.uint8)
+W, WZ = np.zeros((3, 2, 1, 1), np.int8), np.int8(0)
+REAL = np.zeros((2, 3), F)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "code", "text"),
+    [
+        ("QuantizeLinear", [REAL, F(0), ZERO], "qnn.scale", "is 0: not positive"),
+        ("QuantizeLinear", [REAL, F(-1), ZERO], "qnn.scale", "is -1: not positive"),
+        ("QuantizeLinear", [REAL, F([1, np.nan, 2]), np.zeros(3, np.int8)], "qnn.scale", "[1] is nan"),
+        ("DequantizeLinear", [X, F(np.inf), ZERO], "qnn.scale", "is inf"),
+        ("QLinearConv", [X, SCALE, ZERO, W, F([1, 0, 1]), WZ, SCALE, ZERO], "qnn.scale", "[1] is 0"),
+        ("QuantizeLinear", [REAL, F([1, 2]), np.zeros(2, np.int8)], "qnn.axis", "has 2 values"),
+        ("DequantizeLinear", [X, F([1, 2, 3]), np.zeros(3, np.uint8)], "qnn.axis", "has 3 values"),
+        ("QLinearConv", [X, SCALE, ZERO, W, F([1, 1]), WZ, SCALE, ZERO], "qnn.axis", "kernel_scale has 2 values"),
+        ("QLinearConv", [X, SCALE, ZERO, W, SCALE, ZERO, SCALE, ZERO], "onnx-type", "w_zero_point"),
+        ("QLinearConv", [X, SCALE, WZ, W, SCALE, WZ, SCALE, ZERO], "onnx-type", "x_zero_point"),
+        ("DequantizeLinear", [X, SCALE, np.int32(300)], "onnx-type", "x_zero_point"),
+        ("QLinearMatMul", [X, SCALE, ZERO, X, SCALE, WZ, SCALE, ZERO], "onnx-type", "b_zero_point"),
+        ("QLinearConv", [X, F([1, 1]), ZERO, W, SCALE, WZ, SCALE, ZERO], "onnx-quant", "one value"),
+    ],
+)
+def test_numbers_that_are_none(op: str, args: list[Any], code: str, text: str) -> None:
+    with pytest.raises(AotcError) as caught:
+        from_onnx(Case(op, args, domain="").model())
+    (problem,) = caught.value.diagnostics
+    assert problem.code == code
+    assert text in problem.message
+    assert problem.span is not None and problem.span.node == "the_node"
+
+
+def test_a_quantised_tensor_where_floats_are_needed() -> None:
+    case = Case("QuantizeLinear", [np.zeros((1, 2, 4, 4), F), SCALE, ZERO], domain="")
+    model = case.model()
+    kernel = numpy_helper.from_array(np.zeros((3, 2, 1, 1), np.uint8), "w")
+    model.graph.initializer.append(kernel)
+    model.graph.node.append(helper.make_node("Conv", ["o0", "w"], ["y"], "the_layer"))
+    model.graph.output[0].name = "y"
+    with pytest.raises(AotcError, match="node the_layer: X of Conv is of type uint8; it must be one of") as caught:
+        from_onnx(model)
+    assert "DequantizeLinear" in caught.value.diagnostics[0].hint

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FakeQuantizationToInteger and SelectSignedness: which operators become integers, with what values, and why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from passes.graphs import const, module_of, noise, ops, var
+
+from aotc.ir import AotcError
+from aotc.ir.transform import PassContext
+from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, Var
+from aotc.relay.instrument.verifier import Verifier
+from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.op.adaptive_pool import global_avg_pool2d
+from aotc.relay.op.binary import add, maximum, multiply, subtract
+from aotc.relay.op.cast import clip, leaky_relu
+from aotc.relay.op.conv import conv2d
+from aotc.relay.op.conv_transpose import conv2d_transpose
+from aotc.relay.op.dense import batch_matmul, bias_add, dense, matmul
+from aotc.relay.op.elementwise import exp, relu, sigmoid, tanh
+from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.norm import layer_norm
+from aotc.relay.op.pad import pad
+from aotc.relay.op.pool import avg_pool2d, max_pool2d
+from aotc.relay.op.qnn.builders import dequantize, quantize
+from aotc.relay.op.reduce import mean
+from aotc.relay.op.resize import resize2d
+from aotc.relay.op.shape import expand_dims, reshape, squeeze, transpose
+from aotc.relay.op.slice import strided_slice
+from aotc.relay.op.softmax import softmax
+from aotc.relay.transform import FakeQuantizationToInteger, SelectSignedness
+from aotc.relay.transform.affine import TensorAffineType, affine
+from aotc.relay.transform.fake_quantization_to_integer import left_real
+from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
+from aotc.tir import TARGETS
+
+EVEN = FakeQuantizationToInteger(rounding="FLOAT_EVEN", optional_qnn_ops=["nn.softmax"])
+IMAGE = (2, 6, 5, 5)
+RNG = np.random.default_rng(11)
+W_SCALE = np.float32(0.013)
+X_SCALE, X_ZERO = np.float32(0.05), 3
+Body = Callable[[Expr], Expr]
+
+
+def weights(*shape: int, per_channel: int | None = None, dtype: str = "int8", zero: int = 0) -> Expr:
+    """Constant weights as real numbers."""
+    data = RNG.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+    scale: Any = W_SCALE
+    if per_channel is not None:
+        scale = np.linspace(0.005, 0.03, shape[per_channel], dtype=np.float32)
+    return dequantize(Constant(data), const(scale), const(zero, "int32"), axis=per_channel or 0)
+
+
+def bias(scale: Any, count: int, low: int = -900, high: int = 900) -> Expr:
+    data = RNG.integers(low, high, count).astype(np.int32)
+    return dequantize(Constant(data), const(scale), const(0, "int32"), axis=0)
+
+
+def real(x: Expr, scale: float = X_SCALE, zero: int = X_ZERO) -> Expr:
+    return dequantize(x, const(scale), const(zero, "int32"))
+
+
+def fake(body: Body, *shape: int, dtype: str = "int8", scale: float = 0.07, zero: int = -5) -> IRModule:
+    """`body` between a dequantisation and a quantisation."""
+    x = var("x", *(shape or IMAGE), dtype=dtype)
+    y = quantize(body(real(x)), const(scale), const(zero, "int32"), out_dtype=dtype)
+    return module_of(y, x)
+
+
+def whole(module: IRModule, seed: int = 5) -> list[Any]:
+    """Integers over the whole range, the ends among them, for each parameter."""
+    rng, made = np.random.default_rng(seed), []
+    for p in module.main.params:
+        ty: Any = p.checked_type
+        if ty.dtype.is_float:
+            made.append(rng.standard_normal(ty.static_shape).astype(np.float32))
+            continue
+        low, high = int(ty.dtype.min), int(ty.dtype.max)
+        made.append(rng.integers(low, high + 1, ty.static_shape).astype(ty.dtype.numpy))
+    return made
+
+
+def run(pass_: Any, module: IRModule) -> IRModule:
+    with PassContext(opt_level=3, instruments=[Verifier()]):
+        return pass_(module)
+
+
+def distance(module: IRModule, other: IRModule) -> tuple[int, float]:
+    """The greatest difference of the results in steps, and the share of elements that differ."""
+    most, count, size = 0, 0, 0
+    for seed in range(3):
+        inputs = whole(module, seed)
+        a, b = (evaluate(m, *inputs) for m in (module, other))
+        pairs = zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]
+        for one, two in pairs:
+            assert one.dtype == two.dtype
+            apart = np.abs(one.astype(np.int64) - two.astype(np.int64))
+            most, count, size = max(most, int(apart.max())), count + int((apart > 0).sum()), size + apart.size
+    return most, count / size
+
+
+def conv(x: Expr, **more: Any) -> Expr:
+    return conv2d(x, weights(8, 6 // more.get("groups", 1), 3, 3, per_channel=0), padding=(1, 1), **more)
+
+
+def _biased(x: Expr) -> Expr:
+    scale = X_SCALE * np.linspace(0.005, 0.03, 8, dtype=np.float32)
+    return bias_add(conv(x), bias(scale, 8))
+
+
+def _hard_swish(x: Expr) -> Expr:
+    return multiply(x, clip(add(multiply(x, const(1 / 6)), const(0.5)), a_min=0.0, a_max=1.0))
+
+
+def _silu(x: Expr) -> Expr:
+    gate = quantize(sigmoid(x), const(1 / 255), const(-128, "int32"))
+    return multiply(x, real(gate, 1 / 255, -128))
+
+
+#: Bodies, operators that must be there afterwards, and how far results may be from those of real numbers.
+ABSORBED: dict[str, tuple[Body, str, int]] = {
+    "convolution": (conv, "qnn.conv2d qnn.requantize", 1),
+    "groups": (lambda x: conv(x, groups=2), "qnn.conv2d", 1),
+    "depthwise": (lambda x: conv2d(x, weights(6, 1, 3, 3, per_channel=0), groups=6), "qnn.conv2d", 1),
+    "uint8 weights": (lambda x: conv2d(x, weights(4, 6, 1, 1, dtype="uint8", zero=128)), "qnn.conv2d", 1),
+    "bias": (_biased, "qnn.conv2d nn.bias_add qnn.requantize", 1),
+    "float bias": (lambda x: bias_add(conv(x), noise(8)), "qnn.conv2d nn.bias_add", 1),
+    "relu": (lambda x: relu(_biased(x)), "qnn.conv2d maximum", 1),
+    "clip": (lambda x: clip(_biased(x), a_min=0.0, a_max=6.0), "qnn.conv2d clip", 1),
+    "transposed": (lambda x: conv2d_transpose(x, weights(6, 4, 2, 2)), "qnn.conv2d_transpose", 1),
+    "max pool": (lambda x: max_pool2d(x, pool_size=(2, 2)), "nn.max_pool2d", 0),
+    "mean pool": (lambda x: avg_pool2d(x, pool_size=(2, 2)), "qnn.avg_pool2d", 1),
+    "global pool": (global_avg_pool2d, "sum qnn.requantize", 1),
+    "mean": (lambda x: mean(x, axis=(2, 3)), "sum qnn.requantize", 1),
+    "pad": (lambda x: pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), const(0.0)), "nn.pad", 0),
+    "nearest": (lambda x: resize2d(x, size=(10, 10), method="nearest_neighbor"), "image.resize2d", 0),
+    "sigmoid": (sigmoid, "qnn.sigmoid", 0),
+    "tanh": (tanh, "qnn.tanh", 0),
+    "leaky relu": (lambda x: leaky_relu(x, 0.1), "qnn.leaky_relu", 0),
+    "hard swish": (_hard_swish, "take", 0),
+    "silu": (_silu, "take", 1),
+    "gelu-like": (lambda x: multiply(x, add(tanh(exp(multiply(x, const(0.1)))), const(1.0))), "take", 0),
+    "rescaled": (relu, "take", 0),
+    "add": (lambda x: add(x, max_pool2d(x, pool_size=(3, 3), padding=(1, 1))), "qnn.add", 1),
+    "subtract": (lambda x: subtract(x, max_pool2d(x, pool_size=(3, 3), padding=(1, 1))), "qnn.subtract", 1),
+    "multiply": (lambda x: multiply(x, max_pool2d(x, pool_size=(3, 3), padding=(1, 1))), "qnn.mul", 1),
+    "join": (lambda x: concatenate(Tuple([x, max_pool2d(x, pool_size=(1, 1))]), axis=1), "qnn.concatenate", 0),
+    "join of sums": (lambda x: concatenate(Tuple([conv(x), conv(x)]), axis=1), "qnn.requantize concatenate", 1),
+    "split": (lambda x: TupleGetItem(split(x, 2, axis=1), 1), "split", 0),
+    "moves": (lambda x: strided_slice(transpose(squeeze(expand_dims(x, 0), [0])), [0], [3]), "transpose", 0),
+    "sums moved": (lambda x: reshape(transpose(_biased(x), (0, 2, 3, 1)), (2, 25, 8)), "transpose reshape", 1),
+    "maximum": (lambda x: maximum(_biased(x), const(0.25)), "maximum", 1),
+}
+
+
+@pytest.mark.parametrize("name", ABSORBED)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_absorbed(name: str, dtype: str) -> None:
+    body, expected, steps = ABSORBED[name]
+    module = fake(body, dtype=dtype, zero=-5 if dtype == "int8" else 20)
+    if name == "silu" and dtype == "uint8":
+        pytest.skip("its gate is signed: operands of two types stay on real numbers")
+    result = run(EVEN, module)
+    found = ops(result)
+    assert set(expected.split()).issubset(found), found
+    assert not {"qnn.quantize", "qnn.dequantize"}.intersection(found), found
+    most, share = distance(module, result)
+    assert most <= steps and share < 0.02
+
+
+PRODUCTS: dict[str, tuple[Body, tuple[int, ...]]] = {
+    "dense": (lambda x: dense(x, weights(7, 12, per_channel=0)), (3, 12)),
+    "matmul": (lambda x: matmul(x, weights(12, 7, per_channel=1)), (2, 3, 12)),
+    "matmul, transposed": (lambda x: matmul(x, weights(7, 12), transpose_b=True), (3, 12)),
+    "rows first": (lambda x: matmul(x, weights(12, 7), transpose_a=True), (12, 5)),
+    "biased": (lambda x: add(dense(x, weights(7, 12)), noise(7)), (3, 12)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(name: str) -> None:
+    body, shape = PRODUCTS[name]
+    module = fake(body, *shape)
+    result = run(EVEN, module)
+    assert {"qnn.dense", "qnn.requantize"}.issubset(ops(result)) and "qnn.dequantize" not in ops(result)
+    assert distance(module, result)[0] <= 1
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_two_activations(transposed: bool) -> None:
+    x, y = var("x", 2, 5, 8, dtype="int8"), var("y", 2, *((6, 8) if transposed else (8, 6)), dtype="int8")
+    product = batch_matmul(real(x), real(y, 0.02, -7), transpose_b=transposed)
+    module = module_of(quantize(product, const(0.5), const(1, "int32")), x, y)
+    result = run(EVEN, module)
+    assert "qnn.batch_matmul" in ops(result) and "qnn.dequantize" not in ops(result)
+    assert distance(module, result)[0] <= 1
+
+
+def test_relays_own_rounding() -> None:
+    module = fake(_biased)
+    result = run(FakeQuantizationToInteger(), module)
+    assert 'rounding="FLOAT_EVEN"' not in str(result) and ops(result)["qnn.requantize"] == 1
+    assert distance(module, result)[0] <= 1
+
+
+def test_softmax_is_optional() -> None:
+    module = fake(lambda x: softmax(x, axis=1), scale=1 / 256, zero=-128)
+    assert "nn.softmax" in ops(run(FakeQuantizationToInteger(), module))
+    result = run(FakeQuantizationToInteger(optional_qnn_ops=["nn.softmax"]), module)
+    assert "qnn.softmax" in ops(result) and distance(module, result)[0] <= 1
+
+
+# --- what must not be folded
+
+
+def test_bias_of_another_scale_is_requantised() -> None:
+    """A bias whose scale is not that of the sums keeps its value, not its integers."""
+    module = fake(lambda x: bias_add(conv2d(x, weights(8, 6, 3, 3)), bias(np.float32(0.01), 8, -300, 300)))
+    result = run(EVEN, module)
+    assert "qnn.dequantize" not in ops(result)
+    assert distance(module, result)[0] <= 1
+
+
+def test_bias_beyond_int32_stays() -> None:
+    module = fake(lambda x: bias_add(conv2d(x, weights(8, 6, 3, 3)), Constant(np.full(8, 1e9, np.float32))))
+    result = run(EVEN, module)
+    assert "nn.conv2d" in ops(result)
+    reasons = {str(r.node.op): r.reason for r in left_real(module, EVEN)}
+    assert reasons["nn.bias_add"] == "what is added to its sums does not fit int32 at their scale"
+
+
+def test_sums_that_may_overflow_stay() -> None:
+    heavy = dequantize(Constant(np.full((1, 140_000), 127, np.int8)), const(W_SCALE), const(0, "int32"))
+    module = fake(lambda x: dense(x, heavy), 1, 140_000)
+    assert "nn.dense" in ops(run(EVEN, module))
+    assert "which int32 does not hold" in left_real(module, EVEN)[0].reason
+
+
+def test_what_stays_has_a_reason() -> None:
+    module = fake(lambda x: layer_norm(x, noise(5), noise(5)))
+    (row,) = left_real(module, EVEN)
+    assert (str(row.node.op), row.reason) == ("nn.layer_norm", "there is no rule for nn.layer_norm")
+    assert ops(run(EVEN, module)) == ops(module)
+    with pytest.raises(AotcError) as caught:
+        run(replace(EVEN, hard_fail=True), module)
+    assert caught.value.code == "fake-quantization"
+
+
+_SUMMED_AXIS = "the weights have scales along an axis that is summed"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (
+            lambda x: conv2d(x, weights(8, 6, 3, 3, per_channel=1)),
+            "the weights have scales along an axis that is summed",
+        ),
+        (lambda x: conv2d(x, noise(8, 6, 3, 3)), "an operand is not quantised"),
+        (lambda x: resize2d(x, size=(9, 9), method="linear"), "it weighs elements with real numbers"),
+        (lambda x: add(x, noise(6, 5, 5)), "an operand is not quantised"),
+    ],
+)
+def test_refusals(body: Body, reason: str) -> None:
+    module = fake(body)
+    assert reason in [r.reason for r in left_real(module, EVEN)]
+    assert distance(module, run(EVEN, module)) == (0, 0)
+
+
+def test_scales_that_are_not_constant_stay() -> None:
+    x, s = var("x", *IMAGE, dtype="int8"), var("s")
+    y = quantize(relu(dequantize(x, s, const(0, "int32"))), const(0.1), const(0, "int32"))
+    module = module_of(y, x, s)
+    assert run(EVEN, module) is module or ops(run(EVEN, module)) == ops(module)
+
+
+# --- sums whose results are not quantised
+
+
+def test_sums_become_integers_for_real_results_too() -> None:
+    x = var("x", *IMAGE, dtype="int8")
+    module = module_of(exp(conv(real(x))), x)
+    assert "nn.conv2d" in ops(run(EVEN, module))
+    result = run(replace(EVEN, use_qat=True), module)
+    assert {"qnn.conv2d", "qnn.dequantize", "exp"} == set(ops(result))
+    inputs = whole(module)
+    np.testing.assert_allclose(evaluate(result, *inputs), evaluate(module, *inputs), rtol=1e-3)
+
+
+def test_an_edge_stays_as_it_is() -> None:
+    x = var("x", *IMAGE)
+    module = module_of(real(quantize(relu(x), const(0.1), const(0, "int32")), 0.1, 0), x)
+    assert ops(run(EVEN, module)) == ops(module) and left_real(module, EVEN) == []
+
+
+def test_long_chains() -> None:
+    def body(x: Expr) -> Expr:
+        for _ in range(3000):
+            x = transpose(x, (1, 0))
+        return x
+
+    assert ops(run(EVEN, fake(body, 3, 4)))["transpose"] == 3000
+
+
+# --- affine types
+
+
+def test_affine_types_compare_by_value() -> None:
+    a = TensorAffineType(const(0.5), const(3, "int32"), "int8", 1)
+    assert a == affine(0.5, 3, "int8", axis=0) and hash(a) == hash(affine(0.5, 3, "int8"))
+    assert a != affine(0.5, 4, "int8") and a != affine(0.25, 3, "int8") and a != affine(0.5, 3, "uint8")
+    assert affine([0.5, 1], 0, "int8", 0) != affine([0.5, 1], 0, "int8", 1)
+
+
+# --- signedness
+
+
+def network(x: Var) -> Expr:
+    """Two convolutions, a sum, pools, moves, a table and a join, with bytes that have a sign."""
+
+    def q(y: Expr, scale: float, zero: int) -> Expr:
+        return real(quantize(y, const(scale), const(zero, "int32")), scale, zero)
+
+    first = q(relu(_biased(real(x))), 0.04, -128)
+    pooled = q(max_pool2d(first, pool_size=(2, 2)), 0.04, -128)
+    gate = q(sigmoid(pooled), 1 / 256, -128)
+    product = q(multiply(pooled, gate), 0.03, -100)
+    second = q(conv2d(product, weights(8, 8, 1, 1)), 0.06, 5)
+    total = q(add(second, pooled), 0.08, -3)
+    joined = q(concatenate(Tuple([total, second]), axis=1), 0.08, -3)
+    moved = q(transpose(clip(joined, a_min=-1.0, a_max=4.0), (0, 2, 3, 1)), 0.08, -3)
+    mean_of = q(avg_pool2d(moved, pool_size=(2, 2), layout="NHWC"), 0.05, 7)
+    return quantize(dense(reshape(mean_of, (2, -1)), weights(4, 36 * 16)), const(0.2), const(0, "int32"))
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "aarch64", "c"])
+@pytest.mark.parametrize("unsigned", [False, True])
+def test_signedness_changes_no_value(target: str, unsigned: bool) -> None:
+    x = var("x", 2, 6, 8, 8, dtype="int8")
+    module = module_of(network(x), x)
+    integers = run(replace(EVEN, unsigned=unsigned), module)
+    result = run(SelectSignedness(TARGETS[target]), integers)
+    assert distance(integers, result) == (0, 0)
+    wanted = TARGETS[target].activations
+    if wanted:
+        data = {str(n.args[0].checked_type.dtype) for n in sums_of(result)}
+        assert data == {wanted}
+    else:
+        assert result is integers
+
+
+def sums_of(module: IRModule) -> list[Any]:
+    from aotc.relay.visitor import post_order
+
+    names = ("qnn.conv2d", "qnn.dense")
+    return [n for n in post_order(module.main) if str(getattr(n, "op", "")) in names]
+
+
+def test_unsigned_bytes_between_quantisations() -> None:
+    x = var("x", 2, 6, 8, 8)
+    module = module_of(real(quantize(relu(real(quantize(x, const(0.1), const(-5, "int32")), 0.1, -5)), const(0.1),
+                            const(-5, "int32")), 0.1, -5), x)  # fmt: skip
+    result = run(FAKE_QUANTIZATION, module)
+    assert 'out_dtype="uint8"' in str(result) and "int8" not in str(result).replace("uint8", "")
+    inputs = whole(module)
+    np.testing.assert_array_equal(evaluate(result, *inputs), evaluate(module, *inputs))

@@ -7,7 +7,7 @@ random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, TypeAlias
 
@@ -17,6 +17,7 @@ from aotc.ir import AotcError, Array, TensorType, nearest, open_regular
 from aotc.relay.expr import type_of
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
+from aotc.runtime.tensor import TensorInfo
 
 Arrays: TypeAlias = dict[str, Array]
 
@@ -35,6 +36,27 @@ def session_inputs(session: Session, path: Path | None) -> Arrays:
     """The inputs of a loaded model in an .npz file, for None seeded random ones."""
     types = session_types(session)
     return read_inputs(path, types) if path is not None else random_inputs(types, 0)
+
+
+def stored_inputs(session: Session, arrays: Arrays) -> Arrays:
+    """Inputs as a model takes them: integers where it takes such and
+    the arrays are real numbers.
+    """
+    found = dict(arrays)
+    for info in session.get_inputs():
+        array, meaning = arrays[info.name], info.quantization
+        if meaning is not None and array.dtype != info.dtype.numpy:
+            found[info.name] = meaning.quantize(array)
+    return found
+
+
+def real_values(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
+    """Tensors of a model, real numbers where integers stand for such."""
+    meanings = {i.name: i.quantization for i in infos}
+    return {
+        name: meaning.dequantize(array) if (meaning := meanings[name]) is not None else array
+        for name, array in arrays.items()
+    }
 
 
 def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import onnx
 
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact, judge_by_noise
-from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs
+from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs, real_values, stored_inputs
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
 from aotc.checking.suspects import first_suspect
 from aotc.driver.compilation import CompiledModel
@@ -24,10 +24,11 @@ from aotc.driver.compile import CompileOptions
 from aotc.driver.emulation import is_emulated
 from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu
-from aotc.ir import DType, TensorType, frozen, gpus
+from aotc.ir import AotcError, DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
+from aotc.runtime.session import Session
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -183,6 +184,9 @@ def verify(
     emulated = chosen.machine.gpu is not None and (is_emulated() or not gpus())
     chosen = replace(chosen, check_compiler=checked, emulated=emulated)
     require_cpu(chosen.machine)
+    if bisect and chosen.io_dtype:
+        text = "a model with integers at its edges is not bisected"
+        raise AotcError("io-dtype", text, hint="the same kernels run without io_dtype")
     model = loaded(path)
     # messages then name the file
     source = path if isinstance(model, onnx.ModelProto) else model
@@ -210,6 +214,21 @@ def verify(
     return replace(report, first_difference=first, wrong_kernel=suspect.kernel, blame=suspect.blame)
 
 
+def _run(source: str, arrays: Arrays, session: Session, reference: Reference) -> Run:
+    """Both on one set of inputs; where the compiled model takes and gives
+    integers, the reference has the real numbers that these stand for.
+    """
+    sides = session.get_inputs(), session.get_outputs()
+    given = stored_inputs(session, arrays)
+    stored = {n: a for n, a in given.items() if a is not arrays[n]}
+    real = {**arrays, **real_values(sides[0], stored)}
+    expected = reference.run(real)
+    made = zip(expected, session.run(None, given), strict=True)
+    found = dict(made)
+    whole = {n: a for n, a in found.items() if a.dtype != expected[n].dtype}
+    return Run(source, real, found | real_values(sides[1], whole), expected)
+
+
 def _compared(
     compiled: CompiledModel, model: Model, types: Mapping[str, TensorType], inputs: Iterable[tuple[str, Arrays]]
 ) -> tuple[list[Run], Report]:
@@ -217,10 +236,7 @@ def _compared(
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
     reference = reference_of(model, types, names)
-    runs = [
-        Run(source, arrays, dict(zip(names, session.run(None, arrays), strict=True)), reference.run(arrays))
-        for source, arrays in inputs
-    ]
+    runs = [_run(source, arrays, session, reference) for source, arrays in inputs]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
     cases = judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised)
     return runs, Report(reference.name, cases, device=device, unchecked=compiled.unchecked)

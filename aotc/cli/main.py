@@ -185,6 +185,7 @@ def run_command(
         help="Build kernels at -O0, too, and compare [default, but for --bisect, which does more], or not.",
     ),
     options_of.COMPILATION,
+    options_of.IO_DTYPE,
 )
 def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import onnx
 
-from aotc.checking.inputs import Arrays, input_types
+from aotc.checking.inputs import Arrays, input_types, real_values, stored_inputs
 from aotc.checking.verify import with_static_inputs
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions, model_name
@@ -130,21 +130,12 @@ def _measured(
     return {"outputs": outputs, "float32": rows[0], "quantised": rows[1], "ratio": ratio}
 
 
-def _given(session: Session, arrays: Arrays) -> Arrays:
-    """Inputs as a model takes them: integers where its interface is integers and the arrays are floats."""
-    infos = {info.name: info for info in session.get_inputs()}
-    return {
-        name: meaning.quantize(array)
-        if (meaning := infos[name].quantization) is not None and array.dtype != infos[name].dtype.numpy
-        else array
-        for name, array in arrays.items()
-    }
-
-
 def _results(session: Session, arrays: Arrays) -> list[Array]:
     """The outputs, real numbers where integers stand for such."""
-    found = zip(session.get_outputs(), session.run(None, _given(session, arrays)), strict=True)
-    return [info.quantization.dequantize(value) if info.quantization else value for info, value in found]
+    infos = session.get_outputs()
+    made = session.run(None, stored_inputs(session, arrays))
+    named = {i.name: value for i, value in zip(infos, made, strict=True)}
+    return list(real_values(infos, named).values())
 
 
 def _compared(plain: Session, quantised: Session, sets: Sequence[Arrays]) -> list[dict[str, Any]]:
@@ -161,7 +152,7 @@ def _compared(plain: Session, quantised: Session, sets: Sequence[Arrays]) -> lis
 
 
 def _contestant(compiled: CompiledModel, session: Session, arrays: Arrays) -> Contestant:
-    return started("aotc", 1, lambda: ours(compiled.built, _given(session, arrays), 1))
+    return started("aotc", 1, lambda: ours(compiled.built, stored_inputs(session, arrays), 1))
 
 
 def _facts(compiled: CompiledModel, times: Sequence[float]) -> dict[str, Any]:

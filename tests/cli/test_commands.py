@@ -28,7 +28,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_version_and_help() -> None:
     assert aotc.__version__ in call("--version").out
-    for command in ("compile", "run", "verify", "bench", "cache", "inspect", "ops"):
+    for command in ("compile", "run", "verify", "bench", "quantize", "cache", "inspect", "ops"):
         assert command in call("--help").out
         assert "--json" in call(command, "-h").out
 

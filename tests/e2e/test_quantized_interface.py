@@ -170,3 +170,11 @@ def test_the_integers_of_a_model_are_stated_without_being_asked(tmp_path: Path) 
     found = [info.quantization for info in (*session.get_inputs(), *session.get_outputs())]
     assert found == [Quantization(DType("uint8"), (0.5,), (9,))] * 2
     np.testing.assert_array_equal(session.run(None, {"q": np.uint8([0, 8, 10, 255])})[0], [9, 9, 10, 255])
+
+
+def test_verify_gives_the_reference_what_integers_stand_for() -> None:
+    done = call("verify", TWIN, "--io-dtype", "int8", "--cflags=-O1", "--seeds", "2", "--no-check-compiler", "--json")
+    cases = json.loads(done.out)["cases"]
+    assert done.code == 0 and len(cases) == 2
+    assert all(output["max_abs"] == 0 for case in cases for output in case["outputs"])
+    assert "is not bisected" in refused("verify", TWIN, "--io-dtype", "int8", "--bisect")

@@ -83,7 +83,7 @@ def options_on(page: Path) -> Iterator[str]:
 
 
 def test_options_exist(shell: Shell) -> None:
-    commands = ("compile", "run", "verify", "bench", "tune", "cache", "inspect", "ops")
+    commands = ("compile", "run", "verify", "bench", "quantize", "tune", "cache", "inspect", "ops")
     known = "".join(shell.succeed(f"aotc {c} --help") for c in commands)
     assert [option for option in options_on(README) if option not in known] == []
 

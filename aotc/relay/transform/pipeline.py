@@ -58,6 +58,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.AlterOpLayout(target)),
         (3, passes.FoldConstant()),
         (3, passes.FuseAttention()),
+        (3, passes.PackNibbles()),
         (0, passes.FuseOps()),
         *([(1, passes.FuseOutputs())] if target.gpu is not None else []),
     ]

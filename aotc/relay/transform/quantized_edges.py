@@ -32,8 +32,8 @@ from aotc.relay.visitor import children, mutated, post_order
 #: What an interface can be asked for.
 FLOAT: Final = "float32"
 BYTES: Final = ("int8", "uint8")
-#: From int8 to uint8.
-_SHIFT: Final = 128
+#: What cannot be what is asked for has this code.
+CODE: Final = "io-dtype"
 #: Where the scale stands among arguments; the zero point is next to it.
 _PLACES: Final = {"qnn.quantize": 1, "qnn.dequantize": 1, "qnn.requantize": 3}
 
@@ -55,40 +55,47 @@ class QuantizedEdges(Pass[IRModule]):
         start = typed(module)
         wanted = _wanted(ctx.get_config("compile.io_dtype", None))
         edges = _Edges(start, wanted)
-        tuples = [node for node in edges.tensors if not isinstance(type_of(node), TensorType)]
-        if tuples and wanted:
-            raise AotcError("io-dtype", f"{mention(tuples[0])} is no tensor, and has no data type")
-        if tuples:
-            return module
+        if tuples := edges.tuples():
+            if not wanted:
+                return module
+            text = f"{mention(tuples[0])} is no tensor"
+            raise AotcError(CODE, f"{text}, and has no data type")
         for param in start.main.params:
             edges.read(param)
         for number, name in enumerate(edges.names):
             edges.write(number, name)
         if edges.problems:
             raise AotcError.collect(edges.problems)
-        function = edges.result()
-        sides = {"input": edges.inputs, "output": edges.outputs}
-        rows = {f"{side}_quantization": _rows(found) for side, found in sides.items() if any(found)}
-        if function is start.main and all(module.attrs.get(key) == row for key, row in rows.items()):
+        main, attrs = edges.result(), dict(module.attrs)
+        if any(edges.inputs):
+            attrs["input_quantization"] = _rows(edges.inputs)
+        if any(edges.outputs):
+            attrs["output_quantization"] = _rows(edges.outputs)
+        if main is start.main and attrs == module.attrs:
             return module
-        return infer_module(IRModule({**start.functions, "main": function}, {**start.attrs, **rows}))
+        functions = {**start.functions, "main": main}
+        return infer_module(IRModule(functions, attrs))
 
 
 def _wanted(config: object) -> Mapping[str, str]:
     """Data types by name, "" for all others."""
-    found = {"": config} if isinstance(config, str) else config or {}
-    if not isinstance(found, Mapping) or any(value not in (*BYTES, FLOAT) for value in found.values()):
-        text = f"{config!r} is no data type of inputs and outputs"
-        raise AotcError("io-dtype", text, hint=f"known: {', '.join((*BYTES, FLOAT))}, or such by name")
-    return found
+    known = *BYTES, FLOAT
+    found: Any = {"": config} if isinstance(config, str) else config or {}
+    named = isinstance(found, Mapping)
+    if named and all(dtype in known for dtype in found.values()):
+        return {**found}
+    text = f"{config!r} is no data type of inputs and outputs"
+    hint = f"known: {', '.join(known)}, or such by name"
+    raise AotcError(CODE, text, hint=hint)
 
 
 def shifted(x: Expr, source: str, target: str) -> Expr:
     """Integers of 8 bits as those of the other sign: what was the least stays the least."""
     if source == target:
         return x
-    shift = Constant(np.asarray(_SHIFT if target == "uint8" else -_SHIFT, np.int16))
-    return cast(add(cast(x, "int16"), shift), target)
+    shift = int(DType(target).min) - int(DType(source).min)
+    moved = add(cast(x, "int16"), Constant(np.int16(shift)))
+    return cast(moved, target)
 
 
 def _as(meaning: Quantization, dtype: str) -> Quantization:
@@ -100,7 +107,18 @@ def _as(meaning: Quantization, dtype: str) -> Quantization:
 
 def _stated(found: Meaning, dtype: str) -> Quantization | None:
     """What is said of a tensor of a data type."""
-    return _as(found, dtype) if dtype in BYTES and isinstance(found, Quantization) else None
+    if isinstance(found, WhyNot) or dtype not in BYTES:
+        return None
+    return _as(found, dtype)
+
+
+def _integers(node: Expr) -> Expr:
+    """What is dequantised to an output, or the output itself."""
+    return children(node)[1] if _dtype(node).is_float else node
+
+
+def _takes(node: Expr, name: str, data: Expr) -> bool:
+    return is_call(node, name) and children(node)[1] is data
 
 
 def _dtype(node: Expr) -> DType:
@@ -117,15 +135,17 @@ def _meaning(node: Expr, integers: Expr) -> Meaning:
         return WhyNot(f"its integers are {ty.dtype}")
     if scale is None or zero is None:
         return WhyNot("its scale or zero point is computed when the model runs")
-    count = max(scale.size, zero.size)
-    scales, zeros = (np.broadcast_to(value.reshape(-1), (count,)) for value in (scale, zero))
-    axis = None if count == 1 else int(node.attrs["axis"]) % ty.rank
-    return Quantization(ty.dtype, tuple(scales.tolist()), tuple(zeros.tolist()), axis)
+    several = np.broadcast_arrays(scale.ravel(), zero.ravel())
+    scales, zeros = (tuple(part.tolist()) for part in several)
+    axis = None
+    if len(scales) > 1:
+        axis = int(node.attrs["axis"]) % ty.rank
+    return Quantization(ty.dtype, scales, zeros, axis)
 
 
-def _rows(meanings: Iterable[Quantization | None]) -> list[list[Any] | None]:
+def _rows(meanings: Iterable[Quantization | None]) -> list[Any]:
     """As an attribute, which has a text form."""
-    return [[str(m.dtype), list(m.scales), list(m.zero_points), m.axis] if m else None for m in meanings]
+    return [m and [str(m.dtype), [*m.scales], [*m.zero_points], m.axis] for m in meanings]
 
 
 @dataclass(eq=False)
@@ -143,7 +163,8 @@ class _Edges:
     def __post_init__(self) -> None:
         self._main = self.module.main
         body = self._main.body
-        self._before = list(body.fields) if isinstance(body, Tuple) else [body]
+        many = isinstance(body, Tuple)
+        self._before = children(body) if many else (body,)
         self._results = list(self._before)
         self.names = output_names(self.module, len(self._results))
         self.inputs: list[Quantization | None] = []
@@ -152,28 +173,38 @@ class _Edges:
         self._replaced: dict[Expr, Expr] = {}
         self._readers: dict[Expr, list[Expr]] = {}
         for node in post_order(body):
-            for child in () if node is body and isinstance(node, Tuple) else children(node):
+            # what only goes out has no readers
+            for child in () if many and node is body else children(node):
                 self._readers.setdefault(child, []).append(node)
-        known = [*(p.name for p in self._main.params), *self.names, ""]
+        known = [p.name for p in self._main.params]
+        known += [*self.names, ""]
         for name in self.wanted.keys() - {*known}:
-            hint = nearest(name, known) or f"there are {', '.join(known[:-1])}"
-            self.problems.append(Diagnostic("io-dtype", f"there is no input or output {name!r}", hint=hint))
+            others = f"there are {', '.join(known[:-1])}"
+            text = f"there is no input or output {name!r}"
+            self._refuse(text, nearest(name, known) or others)
 
-    @property
-    def tensors(self) -> list[Expr]:
-        """All inputs and outputs."""
-        return [*self._main.params, *self._before]
+    def _refuse(self, text: str, hint: str) -> None:
+        self.problems.append(Diagnostic(CODE, text, hint=hint))
+
+    def tuples(self) -> list[Expr]:
+        """Inputs and outputs that are no tensors."""
+        edges: list[Expr] = [*self._main.params, *self._before]
+        return [e for e in edges if not isinstance(type_of(e), TensorType)]
 
     def _interface(self, what: str, name: str, own: DType, found: Meaning) -> str:
         """The data type that a tensor gets: its own one, too, where it cannot be what is asked for."""
         usual = self.wanted.get("", own) if own.is_float else own
         dtype = self.wanted.get(name, usual)
-        reason = found.reason if isinstance(found, WhyNot) else f"the model's is {own}" if dtype == FLOAT else ""
-        if dtype != own and reason:
-            hint = f"--io-dtype {name}:{own} (io_dtype in Python) leaves it as it is" if own == FLOAT else ""
-            self.problems.append(Diagnostic("io-dtype", f"{what} {name!r} cannot be {dtype}: {reason}", hint=hint))
-            return own
-        return dtype
+        reason = f"the model's is {own}" if dtype == FLOAT else ""
+        if isinstance(found, WhyNot):
+            reason = found.reason
+        if dtype == own or not reason:
+            return dtype
+        text = f"{what} {name!r} cannot be {dtype}: {reason}"
+        option = f"--io-dtype {name}:{own} (io_dtype in Python)"
+        known = own == FLOAT
+        self._refuse(text, f"{option} leaves it as it is" if known else "")
+        return own
 
     def read(self, param: Var) -> None:
         """What becomes of an input."""
@@ -181,9 +212,11 @@ class _Edges:
         found = self._fed(param, own)
         dtype = self._interface("input", param.name, own, found)
         if dtype != own and isinstance(found, Quantization):
-            new = Var(param.name, TensorType(tensor_type_of(param).shape, dtype), param.span)
-            replaced = self._readers[param] if own == FLOAT else [param]
-            self._replaced |= dict.fromkeys(replaced, shifted(new, dtype, found.dtype))
+            ty = TensorType(tensor_type_of(param).shape, dtype)
+            new = Var(param.name, ty, param.span)
+            inner = shifted(new, dtype, found.dtype)
+            old = self._readers[param] if own.is_float else [param]
+            self._replaced |= dict.fromkeys(old, inner)
             param = new
         self._params.append(param)
         self.inputs.append(_stated(found, dtype))
@@ -195,33 +228,43 @@ class _Edges:
         found = self._made(node, own)
         dtype = self._interface("output", name, own, found)
         if dtype != own and isinstance(found, Quantization):
-            integers = children(node)[1] if own == FLOAT else node
-            self._results[number] = shifted(integers, found.dtype, dtype)
+            inner = _integers(node)
+            self._results[number] = shifted(inner, found.dtype, dtype)
         self.outputs.append(_stated(found, dtype))
 
     def _fed(self, param: Var, own: DType) -> Meaning:
         """What the integers of an input stand for, or would."""
-        name = "qnn.quantize" if own == FLOAT else "qnn.dequantize"
+        name = "qnn.quantize" if own.is_float else "qnn.dequantize"
         readers = self._readers.get(param, [])
-        others = [r for r in readers if not is_call(r, name) or children(r)[1] is not param]
-        if others or not readers or param in self._results:
-            what = mention(others[0]) if others else "nothing" if param not in self._results else "an output"
-            return WhyNot(f"it feeds {what}, not {name} alone")
-        found = {_meaning(r, r if own == FLOAT else param) for r in readers}
-        return found.pop() if len(found) == 1 else WhyNot("it is quantised in several ways")
+        others = [r for r in readers if not _takes(r, name, param)]
+        what = mention(others[0]) if others else ""
+        if param in self._results:
+            what = what or "an output"
+        if what or not readers:
+            return WhyNot(f"it feeds {what or 'nothing'}, not {name} alone")
+        found = {_meaning(r, r if own.is_float else param) for r in readers}
+        if len(found) > 1:
+            return WhyNot("it is quantised in several ways")
+        return found.pop()
 
     def _made(self, node: Expr, own: DType) -> Meaning:
         """What the integers of an output stand for, or would."""
-        names = ("qnn.dequantize",) if own == FLOAT else ("qnn.quantize", "qnn.requantize")
-        if not is_call(node, *names):
-            return WhyNot(f"it comes from {mention(node)}, not from {' or '.join(names)}")
-        return _meaning(node, children(node)[1] if own == FLOAT else node)
+        names = ["qnn.quantize", "qnn.requantize"]
+        if own.is_float:
+            names = ["qnn.dequantize"]
+        if is_call(node, *names):
+            return _meaning(node, _integers(node))
+        wanted = " or ".join(names)
+        return WhyNot(f"it comes from {mention(node)}, not from {wanted}")
 
     def result(self) -> Function:
         """@main with other edges; the same object if there are none."""
-        main, many = self._main, isinstance(self._main.body, Tuple)
-        if tuple(self._params) == main.params and all(a is b for a, b in zip(self._results, self._before, strict=True)):
+        main = self._main
+        same = zip(self._results, self._before, strict=True)
+        if tuple(self._params) == main.params and all(a is b for a, b in same):
             return main
-        body = Tuple(self._results, main.body.span) if many else self._results[0]
+        body = self._results[0]
+        if isinstance(main.body, Tuple):
+            body = Tuple(self._results, main.body.span)
         body = mutated(body, lambda old, new: self._replaced.get(old, new))
         return Function(self._params, body, None, main.attrs, main.span)

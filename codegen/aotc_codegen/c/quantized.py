@@ -22,17 +22,18 @@ from aotc_codegen.c.templates import render
 
 def quantized_words(name: str, tensors: Iterable[Tensor]) -> dict[str, str]:
     """What templates take: `quantized` for the header, `meanings` for the table."""
-    known = [(t, t.storage.quantization) for t in tensors if t.storage.quantization is not None]
+    known = [(tensor, meaning) for tensor in tensors if (meaning := tensor.storage.quantization) is not None]
     return {
-        "quantized": "".join(_header(name, t, meaning) for t, meaning in known),
-        "meanings": "".join(_table(t, meaning) for t, meaning in known),
+        "quantized": "".join(_header(name, *pair) for pair in known),
+        "meanings": "".join(_table(*pair) for pair in known),
     }
 
 
 def _numbers(meaning: Quantization) -> tuple[list[str], list[str]]:
     """Scales and zero points as C writes them."""
     real, whole = DType("float32"), DType("int32")
-    return [literal(s, real) for s in meaning.scales], [literal(z, whole) for z in meaning.zero_points]
+    scales = [literal(s, real) for s in meaning.scales]
+    return scales, [literal(z, whole) for z in meaning.zero_points]
 
 
 def _listed(texts: Sequence[str]) -> str:
@@ -53,17 +54,26 @@ def _header(name: str, tensor: Tensor, meaning: Quantization) -> str:
         "highest": int(meaning.dtype.max),
     }
     if meaning.axis is None:
-        macros = [f"{scale} {scales[0]}", f"{zero} ({zeros[0]})"]
-        return render("quantized.h", **words, macros=macros, scale=scale, zero=zero, along="", more="", tables=())
-    macros = [f"{upper}_AXIS {meaning.axis}", f"{scale} {_listed(scales)}", f"{zero} {_listed(zeros)}"]
-    tables = [f"static const float scales[] = {scale};", f"static const int32_t zeros[] = {zero};"]
-    more = {"along": f" of each index along axis {meaning.axis}", "more": ", int32_t index"}
-    names = {"scale": "scales[index]", "zero": "zeros[index]"}
-    return render("quantized.h", **words, **more, **names, macros=macros, tables=tables)
+        words |= {"along": "", "more": "", "tables": ()}
+        words |= {"scale": scale, "zero": zero}
+        words["macros"] = [f"{scale} {scales[0]}", f"{zero} ({zeros[0]})"]
+        return render("quantized.h", **words)
+    words["along"] = f" of each index along axis {meaning.axis}"
+    words |= {"more": ", int32_t index"}
+    words |= {"scale": "scales[index]", "zero": "zeros[index]"}
+    words["macros"] = [f"{upper}_AXIS {meaning.axis}", f"{scale} {_listed(scales)}", f"{zero} {_listed(zeros)}"]
+    words["tables"] = [f"static const float scales[] = {scale};", f"static const int32_t zeros[] = {zero};"]
+    return render("quantized.h", **words)
 
 
 def _table(tensor: Tensor, meaning: Quantization) -> str:
     scales, zeros = _numbers(meaning)
     axis = -1 if meaning.axis is None else meaning.axis
-    found = {"scales": _listed(scales), "zeros": _listed(zeros), "count": len(scales), "axis": axis}
-    return render("quantized.c", tensor=f"{tensor.role}{tensor.number}", **found)
+    return render(
+        "quantized.c",
+        tensor=f"{tensor.role}{tensor.number}",
+        scales=_listed(scales),
+        zeros=_listed(zeros),
+        count=len(scales),
+        axis=axis,
+    )

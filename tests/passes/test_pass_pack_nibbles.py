@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constants of 4 bits take half a byte for each element, and keep their values."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.relay.instrument.op_difference import count_ops
+from aotc.relay.interp import evaluate
+from aotc.relay.transform import PackNibbles
+
+RNG = np.random.default_rng(0)
+
+
+def table(dtype: str, *shape: int) -> np.ndarray:
+    """All values of a type."""
+    info = ml_dtypes.iinfo(getattr(ml_dtypes, dtype))
+    values = np.resize(np.arange(int(info.min), int(info.max) + 1), int(np.prod(shape)))
+    return RNG.permutation(values).reshape(shape).astype(getattr(ml_dtypes, dtype))
+
+
+def looked_up(values: np.ndarray) -> aotc.IRModule:
+    """Rows of a table as real numbers."""
+    rows = relay.var("rows", shape=(5,), dtype="int64")
+    taken = relay.take(relay.const(values), rows, axis=0)
+    real = relay.qnn.op.dequantize(taken, relay.const(0.5), relay.const(0))
+    return aotc.IRModule.from_expr(relay.Function([rows], real))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("shape", [(64, 32), (64, 33), (9, 4, 15)])
+@pytest.mark.parametrize("target", ["c", "host"])
+def test_compiled_tables(dtype: str, shape: tuple[int, ...], target: str) -> None:
+    values = table(dtype, *shape)
+    made = aotc.compile(looked_up(values), target=target, cflags=["-O1"])
+    plain = aotc.compile(looked_up(values), target=target, cflags=["-O1"], disabled_pass=["PackNibbles"])
+    assert plain.metadata["weights_bytes"] >= values.size
+    assert made.metadata["weights_bytes"] <= values.size // 2 + 256
+    assert made.metadata["kernels"] == plain.metadata["kernels"] and made.metadata["memory"]["peak"] == 0
+    rows = np.array([0, shape[0] - 1, 3, 8, 1])
+    expected = values[rows].astype(np.float32) * np.float32(0.5)
+    for compiled in (made, plain):
+        np.testing.assert_array_equal(compiled.session().run(None, {"rows": rows})[0], expected)
+
+
+def test_values_in_the_graph() -> None:
+    start = looked_up(table("int4", 32, 16))
+    made = PackNibbles()(start)
+    assert {"repeat", "right_shift"} <= count_ops(made).keys() and "repeat" not in count_ops(start)
+    rows = np.arange(5)
+    np.testing.assert_array_equal(evaluate(made, rows), evaluate(start, rows))
+
+
+@pytest.mark.parametrize("values", [table("int4", 15, 17), table("int4", 4, 4), table("int4", 32, 32).view(np.int8)])
+def test_what_is_left_alone(values: np.ndarray) -> None:
+    """Odd, small, and other types."""
+    start = relay.transform.InferType()(looked_up(values))
+    assert PackNibbles()(start) is start
+
+
+def test_readers_that_are_no_maps_are_left_alone() -> None:
+    x = relay.var("x", shape=(2, 32), dtype="int8")
+    weights = relay.cast(relay.const(table("int4", 32, 32)), "int8")
+    product = relay.nn.dense(x, weights, out_dtype="int32")
+    start = relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([x], product)))
+    sums = relay.sum(relay.const(table("int4", 32, 32)))
+    plain = relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([], sums)))
+    assert "repeat" in count_ops(PackNibbles()(start)) and PackNibbles()(plain) is plain

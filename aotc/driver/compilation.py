@@ -295,7 +295,7 @@ class Compilation:
         """The project in an empty directory, and its metadata."""
         first, *others = self.programs
         facts: dict[str, Any] = {"target": self.machine, "accuracy": self.accuracy, "passes": self._passes.names}
-        compiler = self._device_compiler()
+        compiler = _device_compiler(self)
         if compiler is None:
             self.progress(WRITING)
             return emit(first, work, others=others, numerics=self.numerics, **facts)
@@ -306,12 +306,6 @@ class Compilation:
         return emit_device(
             first, printed, text, images, work, least_driver=compiler.least_driver, numerics=self.numerics[0], **facts
         )
-
-    def _device_compiler(self) -> DeviceCompiler | None:
-        """What makes code for GPUs, if the target has one."""
-        if self.target.gpu is None:
-            return None
-        return EMULATOR if self.emulated else find_nvrtc(default_cache() if self.uses_cache else None)
 
     def _compiler(self) -> Toolchain:
         return self.toolchain or find_toolchain(cache=self.uses_cache, target=self.target)
@@ -339,6 +333,13 @@ class Compilation:
         for item in kernel_passes(self._own):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
+
+
+def _device_compiler(c: Compilation) -> DeviceCompiler | None:
+    """What makes code for GPUs, if the target has one."""
+    if c.target.gpu is None:
+        return None
+    return EMULATOR if c.emulated else find_nvrtc(default_cache() if c.uses_cache else None)
 
 
 def _best(versions: Sequence[Target]) -> int:

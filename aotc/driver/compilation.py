@@ -275,7 +275,7 @@ class Compilation:
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
         with self.running():
             # complains before work is done
-            self._device_compiler()
+            _device_compiler(self)
             _ = self.programs
             with staged(path) as work:
                 metadata = self._emitted(work)

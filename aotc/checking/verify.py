@@ -56,6 +56,7 @@ class Report:
     wrong_kernel       with it, the first kernel that is wrong ...
     blame              ... and who made it so: "the C compiler" or "the schedule"
     device             what ran a model for GPUs
+    unchecked          where the C compiler was checked, what of its work was not, and why
     """
 
     reference: str
@@ -64,6 +65,7 @@ class Report:
     wrong_kernel: str = ""
     blame: str = ""
     device: str = ""
+    unchecked: tuple[str, ...] = ()
     ok: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -236,11 +238,9 @@ def _compared(
     reference = reference_of(model, types, names)
     runs = [_run(source, arrays, session, reference) for source, arrays in inputs]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    return runs, Report(
-        reference.name,
-        judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised),
-        device=device,
-    )
+    bound = compiled.metadata["error_bound"]
+    cases = judged(runs, bound, reference.exact, reference.quantised)
+    return runs, Report(reference.name, cases, device=device, unchecked=compiled.unchecked)
 
 
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:

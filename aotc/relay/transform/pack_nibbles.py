@@ -62,7 +62,7 @@ def _unpacked(node: Expr) -> Expr:
     packed = np.moveaxis(nibbles[::2] | nibbles[1::2] << 4, 0, axis)
     shape = [1] * data.ndim
     shape[axis] = data.shape[axis]
-    shifts = np.resize(np.uint8([0, 4]), shape)
+    shifts = np.resize(np.array([0, 4], np.uint8), shape)
     twice = repeat(Constant(np.ascontiguousarray(packed)), repeats=2, axis=axis)
     bits = bitwise_and(right_shift(twice, Constant(shifts)), Constant(np.uint8(15)))
     if dtype == "uint4":

@@ -154,8 +154,9 @@ def test_values_at_every_level(network: aotc.IRModule) -> None:
     want = relay.create_executor("debug", network, aotc.cpu(), "llvm").evaluate()(x).numpy()
     assert np.abs(want - in_floats(x)).max() <= 2 / 256
     assert want.max() > 0.2
-    for level, target in [*((level, "llvm") for level in range(5)), (0, "c"), (3, "c")]:
-        with aotc.transform.PassContext(opt_level=level):
+    ways = [*((level, "llvm", "fast") for level in range(5)), (0, "c", "fast"), (3, "c", "fast")]
+    for level, target, accuracy in (*ways, (3, "llvm", "strict"), (3, "llvm", "reproducible")):
+        with aotc.transform.PassContext(opt_level=level, config={"compile.accuracy": accuracy}):
             library = relay.build(network, target)
         module = graph_executor.GraphModule(library["default"](aotc.cpu()))
         module.run(x=x)

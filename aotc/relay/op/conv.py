@@ -255,7 +255,7 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
 
 _PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
 _FILLED: Final = {"out_dtype": "int32", "padding": (1, 1), "pad_value": 99}
-_SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
+SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
         (((2, 3, 9), (4, 3, 3)), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),
         (((1, 4, 5), (4, 1, 5)), {"groups": 4, "padding": (2, 2)}),
@@ -332,5 +332,5 @@ def operators(
 
 _ATTRIBUTES = (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs)
 conv1d, conv2d, conv3d = operators(
-    "nn.conv{n}d", _ATTRIBUTES, _kernel_shape, _SAMPLES, infer=_infer, reference=_reference, compute=_compute
+    "nn.conv{n}d", _ATTRIBUTES, _kernel_shape, SAMPLES, infer=_infer, reference=_reference, compute=_compute
 )

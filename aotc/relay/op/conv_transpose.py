@@ -259,7 +259,7 @@ def _ordered(x: Expr, order: Sequence[int]) -> Expr:
 # --- samples and the table
 
 
-_SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
+SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
         (((2, 3, 5), (3, 4, 3)), {"strides": (2,), "padding": (1, 0)}),
         (((1, 4, 5), (4, 1, 4)), {"strides": (2,), "groups": 4, "output_padding": (1,)}),
@@ -291,7 +291,7 @@ conv1d_transpose, conv2d_transpose, conv3d_transpose = conv.operators(
     "nn.conv{n}d_transpose",
     (Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs),
     _kernel_shape,
-    _SAMPLES,
+    SAMPLES,
     order=_ORDER,
     infer=_infer,
     reference=_reference,

@@ -245,7 +245,8 @@ def in_order(windows: Array, n: int) -> Array:
     """The sums of what lies along the last `n` axes, in that order: sums of floats depend on it."""
     total = np.zeros(windows.shape[:-n], windows.dtype)
     for tap in np.ndindex(*windows.shape[-n:]):
-        total += windows[(..., *tap)]
+        place = (Ellipsis, *tap)
+        total += windows[place]
     return total
 
 

@@ -333,8 +333,8 @@ def softmax(
 ) -> Call:
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / total / output_scale) + output_zero_point saturated, in float32: e are exponentials, as large as
-    their sum allows, which is taken in order.
+    round_even(e / total * floor(1 / output_scale)) + output_zero_point saturated, in float32, as in ONNX Runtime: e are
+    exponentials, as large as their sum allows, and the sum is taken in order.
     """
 
 def sqrt(

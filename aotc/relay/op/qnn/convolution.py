@@ -15,201 +15,209 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args, record, variant
+from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args, frozen, record, variant
 from aotc.relay.expr import Expr, splat, tensor_type_of
-from aotc.relay.op import conv, conv_transpose, pad, reduce, window
-from aotc.relay.op import join as joined
+from aotc.relay.op import conv, conv_transpose, join, pad, reduce, window
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import sums
+from aotc.relay.op.qnn.sums import NAMES
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
-_CONV: Final[dict[int, OpDef]] = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}
-_TRANSPOSED: Final[dict[int, OpDef]] = {
-    1: conv_transpose.conv1d_transpose,
-    2: conv_transpose.conv2d_transpose,
-    3: conv_transpose.conv3d_transpose,
-}
-_ORDER: Final = (
-    "data kernel input_zero_point kernel_zero_point input_scale kernel_scale kernel_size channels strides padding "
-    "dilation groups data_layout kernel_layout out_layout{} out_dtype"
-)
+_ORDER: Final = """data kernel input_zero_point kernel_zero_point input_scale kernel_scale kernel_size channels strides
+padding dilation groups data_layout kernel_layout out_layout {} out_dtype"""
 
 
-def _channel_axis(n: int, a: Any, letters: str) -> int | None:
-    """The axis of output channels in the kernel; None where it has those of one group."""
-    axis = window.positions(a.kernel_layout, letters)[letters.index("O")]
-    return None if letters[0] == "I" and a.groups > 1 else axis
+@frozen(eq=False)
+class _Kind:
+    """A convolution of plain integers over `n` axes, and the axes of its kernel."""
 
+    n: int
+    plain: OpDef
+    letters: str
 
-def _infer(n: int, plain: OpDef, letters: str, a: Any, types: Types) -> Type:
-    data, kernel, data_zero, kernel_zero, data_scale, kernel_scale = types
-    x, w = q.quantised(data), q.quantised(kernel, "kernel")
-    q.check_pairs((data_zero, data_scale), x, None, "input_zero_point", "input_scale")
-    result = tensor(plain.infer(_plainly(plain, a), (data, kernel)))
-    channels = TensorType((result.shape[window.layouts(n, a.data_layout, a.out_layout)[1][1]],))
-    q.check_pairs((kernel_scale,), channels, 0, "kernel_scale")
-    axis = _channel_axis(n, a, letters)
-    q.check_pairs((kernel_zero,), w, axis, "kernel_zero_point")
-    return result
+    @property
+    def transposed(self) -> bool:
+        return self.letters[0] == "I"
 
+    def place(self, a: Any) -> int:
+        """The axis of output channels in the result."""
+        return window.layouts(self.n, a.data_layout, a.out_layout)[1][1]
 
-def _plainly(plain: OpDef, a: Attrs) -> Any:
-    """The attributes as those of the operator on plain integers."""
-    return plain.attrs(**dict(a.items()))
+    def channels(self, a: Any) -> int | None:
+        """That in the kernel; None where it has those of one group."""
+        where = window.positions(a.kernel_layout, self.letters)
+        grouped = self.transposed and a.groups > 1
+        return None if grouped else where[self.letters.index("O")]
+
+    def plainly(self, a: Attrs) -> Any:
+        """The attributes as those of the operator on plain integers."""
+        return self.plain.attrs(**dict(a.items()))
+
+    def infer(self, a: Any, types: Types) -> Type:
+        data, kernel, xz, wz, x_scale, w_scale = types
+        x, w = q.quantised(data), q.quantised(kernel, "kernel")
+        q.check_pairs((xz, x_scale), x, None, *NAMES[::2])
+        result = tensor(self.plain.infer(self.plainly(a), (x, w)))
+        outer = TensorType((result.shape[self.place(a)],))
+        q.check_pairs((w_scale,), outer, 0, "kernel_scale")
+        q.check_pairs((wz,), w, self.channels(a), "kernel_zero_point")
+        return result
+
+    def reference(self, a: Any, *args: Array) -> Array:
+        x, w, xz, wz = args[:4]
+        kernel = _wide(w, wz, self.channels(a))
+        result = self.plain.reference(self.plainly(a), _wide(x, xz), kernel)
+        return np.asarray(result)
+
+    def axes(self, a: Any, types: Types) -> AxisMap:
+        """The batch axis: channels and windows are summed."""
+        both = window.layouts(self.n, a.data_layout, a.out_layout)
+        none = (None,) * (self.n + 2)
+        return AxisMap((window.axes_kept(*both, 1), *(none for _ in types[1:])))
+
+    def expand(self, a: Any, *args: Expr) -> Expr:
+        data, kernel, xz, wz = args[:4]
+        sums.check(*args)
+        axis = self.channels(a)
+        kernel, wz = sums.without_zero(kernel, wz, axis)
+        if not self.transposed:
+            return _Sums(self, self.plainly(a), data, kernel, (xz, wz)).expr()
+        if q.is_vector(wz):
+            centred = q.centred(kernel, wz, axis)
+            kernel, wz = q.converted(centred, "int16"), q.constant(0, "int32")
+        convolve = partial(_convolved, CONVOLUTIONS[self.n], (xz, wz))
+        return conv_transpose.expand(self.n, a, data, kernel, convolve)
 
 
 def _wide(x: Array, zero: Array, axis: int | None = None) -> Array:
     """An array without its zero points; of 8 bits as int16, whose sums are exact in floats."""
-    return q.offsets(x, zero, axis, np.int16 if DType.of(x).bits <= 8 else np.int32)
+    wide = np.int16 if DType.of(x).bits <= 8 else np.int32
+    return q.offsets(x, zero, axis, wide)
 
 
-def _reference(
-    n: int, plain: OpDef, letters: str, a: Any, x: Array, w: Array, xz: Array, wz: Array, *_: Array
-) -> Array:
-    a = _plainly(plain, a)
-    return np.asarray(plain.reference(a, _wide(x, xz), _wide(w, wz, _channel_axis(n, a, letters))))
+def _convolved(op: OpDef, zeros: sums.Zeros, x: Expr, w: Expr, **how: Any) -> Expr:
+    """What a transposed convolution is woven of, which takes the zero points."""
+    one = q.constant(1, "float32")
+    return op(x, q.settled(w), *zeros, one, one, **how)
 
 
-def _axes(n: int, a: Any, types: Types) -> AxisMap:
-    """The batch axis: channels and windows are summed."""
-    kept = window.axes_kept(*window.layouts(n, a.data_layout, a.out_layout), 1)
-    return AxisMap((kept, *((None,) * (n + 2) for _ in types[1:])))
+@frozen(eq=False)
+class _Sums:
+    """A convolution whose weights lack their zero point where that can be."""
 
+    kind: _Kind
+    a: Any
+    data: Expr
+    kernel: Expr
+    zeros: sums.Zeros
 
-# --- convolution
+    def expr(self) -> Expr:
+        n, a = self.kind.n, self.a
+        axis = self.kind.channels(a)
+        place, rank = self.kind.place(a), n + 2
+        summed = [k for k in range(rank) if k != axis]
+        sums.check_bounds(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
+        data, a = self.padded()
+        total = q.made(self.kind.plain, data, self.kernel, **dict(a.items()))
 
+        def weights() -> Expr:
+            return q.made(reduce.sum, q.converted(self.kernel, "int32"), axis=summed)
 
-def _padded(n: int, a: Any, data: Expr, zero: Expr) -> tuple[Expr, Any]:
-    """Data and attributes with what stands for 0 as padding, written out where it is not known."""
-    pads, value = window.pad_pairs(a.padding, n), q.known(zero)
-    if not any(map(any, pads)):
-        return data, a
-    if value is not None:
-        return data, a.replace(pad_value=int(value.reshape(())))
-    ty, (source, _) = tensor_type_of(data), window.layouts(n, a.data_layout, a.out_layout)
-    widths = window.arrange(((0, 0), (0, 0), *pads), source)
-    filling = q.laid(zero, None, 0, ty.dtype)
-    return q.made(pad.pad, data, pad_value=filling, pad_width=widths), a.replace(padding=(0,) * (2 * n))
+        def windows() -> Expr:
+            return self.windows(data, a, tensor_type_of(total).static_shape[place])
 
+        shape = tensor_type_of(self.kernel).static_shape
+        count = prod(shape[k] for k in summed)
+        return sums.taken(total, self.zeros, count, weights, windows, lambda v: q.laid(v, place, rank))
 
-def _expand(n: int, a: Any, data: Expr, kernel: Expr, xz: Expr, wz: Expr, *scales: Expr) -> Expr:
-    op, letters = _CONV[n], window.KERNEL_LAYOUT[n]
-    sums.check_zeros(data, kernel, (xz, wz), scales)
-    axis = _channel_axis(n, a, letters)
-    shape = tensor_type_of(kernel).static_shape
-    kernel, wz = sums.without_zero(kernel, wz, axis)
-    inner, *taps = (shape[k] for k in window.positions(a.kernel_layout, letters)[1:])
-    count = inner * prod(taps)
-    sums.check_sums(f"qnn.conv{n}d", data, kernel, (xz, wz), axis, count)
-    data, a = _padded(n, _plainly(op, a), data, xz)
-    total = q.made(op, data, kernel, **dict(a.items()))
-    result = tensor_type_of(total)
-    place = window.layouts(n, a.data_layout, a.out_layout)[1][1]
+    def windows(self, data: Expr, a: Any, outer: int) -> Expr:
+        """The sums of the data of each window, for each output channel or for all."""
+        kind, shape = self.kind, tensor_type_of(self.kernel).static_shape
+        _, inner, *taps = window.pick(shape, window.positions(a.kernel_layout, kind.letters))
+        ones = splat(1, (a.groups, inner, *taps), "int8")
+        own = a.replace(channels=a.groups, kernel_layout=kind.letters, kernel_size=tuple(taps))
+        seen = q.made(kind.plain, data, ones, **dict(own.items()))
+        if a.groups in (1, outer):
+            return seen
+        return q.made(join.repeat, seen, repeats=outer // a.groups, axis=kind.place(a))
 
-    def weights() -> Expr:
-        wide = q.converted(kernel, "int32")
-        return q.made(reduce.sum, wide, axis=[k for k in range(n + 2) if k != axis])
-
-    def windows() -> Expr:
-        ones = {"channels": a.groups, "kernel_layout": letters, "kernel_size": tuple(taps)}
-        every = splat(1, (a.groups, inner, *taps), "int8")
-        seen = q.made(op, data, every, **dict(a.replace(**ones).items()))
-        each = result.static_shape[place] // a.groups
-        return seen if a.groups == 1 or each == 1 else q.made(joined.repeat, seen, repeats=each, axis=place)
-
-    return sums.taken(total, (xz, wz), count, weights, windows, lambda v: q.laid(v, place, n + 2))
-
-
-# --- transposed convolution
-
-
-def _expand_transposed(n: int, a: Any, data: Expr, kernel: Expr, xz: Expr, wz: Expr, *scales: Expr) -> Expr:
-    """Woven of ordinary convolutions, which take the zero points."""
-    sums.check_zeros(data, kernel, (xz, wz), scales)
-    axis = _channel_axis(n, a, window.TRANSPOSED_LAYOUT[n])
-    kernel, wz = sums.without_zero(kernel, wz, axis)
-    if tensor_type_of(wz).rank == 1 and tensor_type_of(wz).shape != (1,):
-        kernel, wz = q.converted(q.centred(kernel, wz, axis), "int16"), q.constant(0, "int32")
-    x_scale, w_scale = (q.constant(1, "float32"),) * 2
-
-    def convolve(x: Expr, w: Expr, **attributes: Any) -> Expr:
-        return CONVOLUTIONS[n](x, q.settled(w), xz, wz, x_scale, w_scale, **attributes)
-
-    return conv_transpose.expand(n, a, data, kernel, convolve)
+    def padded(self) -> tuple[Expr, Any]:
+        """Data and attributes with what stands for 0 as padding, written out where it is not known."""
+        n, a, data, zero = self.kind.n, self.a, self.data, self.zeros[0]
+        pads, value = window.pad_pairs(a.padding, n), q.known(zero)
+        if not any(map(any, pads)):
+            return data, a
+        if value is not None:
+            return data, a.replace(pad_value=int(value.reshape(())))
+        source = window.positions(a.data_layout, window.DATA_LAYOUT[n])
+        widths = window.arrange(((0, 0), (0, 0), *pads), source)
+        filling = q.laid(zero, None, 0, q.dtype_of(data))
+        written = q.made(pad.pad, data, pad_value=filling, pad_width=widths)
+        return written, a.replace(padding=(0,) * (2 * n))
 
 
 # --- samples and the table
 
 
-def scale_pair() -> tuple[Array, Array]:
-    """Scales, which sums of products only carry."""
-    return np.asarray(np.float32(0.5)), np.asarray(np.float32(0.25))
-
-
 def zero_points(*zeros: Any) -> tuple[Array, ...]:
-    """Zero points, and scales behind them."""
-    return (*(np.asarray(z, np.int32) for z in zeros), *scale_pair())
+    """Zero points, and scales behind them, which sums of products only carry."""
+    scales = (np.asarray(np.float32(s)) for s in (0.5, 0.25))
+    return (*(np.asarray(z, np.int32) for z in zeros), *scales)
 
 
-_ROWS: Final[Any] = {  # the plain operators' shapes and attributes
-    1: ((((2, 3, 9), (4, 3, 3)), {"strides": (2,), "padding": (0, 2), "dilation": (2,)}),),
-    2: (
-        (((1, 3, 8, 9), (5, 3, 3, 3)), {"padding": (1, 1, 1, 1), "channels": 5, "kernel_size": (3, 3)}),
-        (((2, 4, 7, 6), (6, 2, 3, 2)), {"groups": 2, "strides": (2, 1), "padding": (1, 0, 2, 1)}),
-        (((1, 6, 5, 5), (6, 1, 3, 3)), {"groups": 6, "padding": (1,)}),
-        (((1, 5, 6, 3), (3, 3, 3, 4)), {"padding": (1, 1), "data_layout": "NHWC", "kernel_layout": "HWIO"}),
-    ),
-    3: ((((1, 2, 4, 5, 6), (3, 2, 2, 3, 3)), {"padding": (1, 0, 1, 0, 1, 2), "strides": (1, 2, 1)}),),
-}
-_WOVEN: Final[Any] = {
-    1: ((((2, 3, 5), (3, 4, 3)), {"strides": (2,), "padding": (1, 0)}),),
-    2: (
-        (((1, 3, 4, 5), (3, 2, 2, 2)), {"strides": (2, 2), "channels": 2, "kernel_size": (2, 2)}),
-        (((2, 3, 4, 5), (3, 2, 3, 3)), {"strides": (2, 2), "padding": (1, 1), "output_padding": (1, 0)}),
-    ),
-    3: ((((1, 2, 2, 3, 3), (2, 2, 2, 2, 3)), {"strides": (2, 2, 1)}),),
-}
+_ZEROS: Final = (  # of data and kernel, with their types; whether they are constants
+    ("uint8 int8", 117, 0, True),
+    ("int8 int8", -5, 3, True),
+    ("int8 int8", 0, 0, False),
+    ("uint8 uint8", 255, 128, False),
+    ("uint8 uint8", 0, 7, True),
+    ("int8 uint8", 3, 255, True),
+)
 
 
 def _samples(attributes: type[Attrs], rows: Any) -> Samples:
-    for (shape, kernel), given in rows:
-        a = attributes(**given)
-        u8, s8, w = random_array(shape, "uint8"), random_array(shape, "int8"), random_array(kernel, "int8", 1)
-        yield q.with_constants(a, u8, w, *zero_points(117, 0))
-        yield q.with_constants(a, s8, w, *zero_points(-5, 3))
-        yield exact(a, s8, w, *zero_points(0, 0))
-        yield exact(a, u8, random_array(kernel, "uint8", 1), *zero_points(255, 128))
-        yield q.with_constants(a, u8, random_array(kernel, "uint8", 1) + np.uint8(99), *zero_points(0, 7))
+    """The first shapes with all zero points, others with some."""
+    plain = [row for row in rows if len(row) == 2 and "4o" not in str(row)]
+    for k, ((shape, kernel), given) in enumerate(plain):
+        for dtypes, xz, wz, known in _ZEROS if k == 0 else [_ZEROS[k % len(_ZEROS)]]:
+            data, weight = dtypes.split()
+            x, w = random_array(shape, data), random_array(kernel, weight, 1)
+            w = w * w.dtype.type(3)  # integers of all signs and sizes
+            make = q.with_constants if known else exact
+            yield make(attributes(**given), x, w, *zero_points(xz, wz))
 
 
-def _operator(n: int, plain: OpDef, letters: str, rows: Any, expand: Any, more: str) -> OpDef:
-    own = record("ConvAttrs", [f for f in fields(plain.attrs) if f.name != "pad_value"])
-    attributes: Any = variant(own, f"Quantised{plain.attrs.__name__}", out_dtype="int32")
+def _operator(n: int, plain: OpDef, letters: str, rows: Any, more: str = "") -> OpDef:
+    own = [f for f in fields(plain.attrs) if f.name != "pad_value"]
+    name = f"Quantised{plain.attrs.__name__}"
+    attributes: Any = variant(record("ConvAttrs", own), name, out_dtype="int32")
     attributes.__doc__ = f"""{plain.doc.splitlines()[0]}
 
     Sums of (data - input_zero_point) * (kernel - kernel_zero_point), as int32; padding stands for 0.
     """
-    facts: dict[str, Any] = {"infer": _infer, "reference": _reference}
-    bound: dict[str, Any] = {facet: partial(function, n, plain, letters) for facet, function in facts.items()}
+    kind = _Kind(n, plain, letters)
     return OpDef(
         name=plain.name.replace("nn.", "qnn."),
         attrs=attributes,
-        args=(*args("data", "kernel"), *q.scales(*sums.ZEROS, *sums.SCALES)),
+        args=(*args("data", "kernel"), *q.scales(*NAMES)),
         order=_ORDER.format(more),
-        axes=partial(_axes, n),
-        expand=partial(expand, n),
+        infer=kind.infer,
+        reference=kind.reference,
+        axes=kind.axes,
+        expand=kind.expand,
         layout=Layout.BARRIER,
         samples=partial(_samples, attributes, rows),
-        **bound,
         **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
     )
 
 
-conv1d, conv2d, conv3d = (_operator(n, _CONV[n], window.KERNEL_LAYOUT[n], _ROWS[n], _expand, "") for n in (1, 2, 3))
-conv1d_transpose, conv2d_transpose, conv3d_transpose = (
-    _operator(n, _TRANSPOSED[n], window.TRANSPOSED_LAYOUT[n], _WOVEN[n], _expand_transposed, " output_padding")
-    for n in (1, 2, 3)
-)
+_PLAIN = enumerate((conv.conv1d, conv.conv2d, conv.conv3d), 1)
+conv1d, conv2d, conv3d = (_operator(n, plain, window.KERNEL_LAYOUT[n], conv.SAMPLES[n]) for n, plain in _PLAIN)
 CONVOLUTIONS: Final = {1: conv1d, 2: conv2d, 3: conv3d}
+_WOVEN = (conv_transpose.conv1d_transpose, conv_transpose.conv2d_transpose, conv_transpose.conv3d_transpose)
+conv1d_transpose, conv2d_transpose, conv3d_transpose = (
+    _operator(n, plain, window.TRANSPOSED_LAYOUT[n], conv_transpose.SAMPLES[n], "output_padding")
+    for n, plain in enumerate(_WOVEN, 1)
+)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import frozen
-from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import binary
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.qnn import numbers as q
@@ -61,7 +61,7 @@ class Factors:
 
     def expr(self, x: Expr, axis: int | None) -> Expr:
         """The same of an expression, which is int64 and has 32 bits."""
-        rank = tensor_type_of(x).rank
+        rank = q.rank_of(x)
 
         def along(value: Any) -> Expr:
             return q.laid(Constant(np.asarray(value, np.int64)), axis, rank)
@@ -71,9 +71,9 @@ class Factors:
             x = q.made(binary.maximum, x, along(least))
             x = q.made(binary.minimum, x, along(-least - 1))
             x = q.made(binary.left_shift, x, along(self.left))
-        v = q.made(binary.multiply, x, along(self.multiplier))
+        v = q.mul(x, along(self.multiplier))
         if self.rounding == "TFLITE":
-            v = q.made(binary.add, v, q.constant(1 << _BITS - 1, "int64"))
+            v = q.add(v, q.constant(1 << _BITS - 1, "int64"))
             v = q.made(binary.right_shift, v, q.constant(_BITS, "int64"))
         if not self.right.any():
             return v
@@ -82,7 +82,7 @@ class Factors:
         if self.rounding != "UPWARD":
             negative = q.made(binary.less, v, q.constant(0, "int64"))
             up = q.made(binary.where, negative, along(half - (self.right > 0)), up)
-        return q.made(binary.right_shift, q.made(binary.add, v, up), along(self.right))
+        return q.made(binary.right_shift, q.add(v, up), along(self.right))
 
 
 def factors_of(source: Array, result: Array, rounding: str) -> Factors:

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types, require
 from aotc.ir.op import Arg
-from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
+from aotc.relay.expr import Expr, Tuple, item_of
 from aotc.relay.op import join
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
@@ -79,7 +79,7 @@ def _reference(
 
 def _part(x: Expr, pair: Sequence[Expr], onto: Sequence[Expr]) -> Expr:
     table.check(x, *pair, *onto, names=_NAMES)
-    values, dtype = table.all_known(*pair, *onto), tensor_type_of(x).dtype
+    values, dtype = table.all_known(*pair, *onto), q.dtype_of(x)
     if pair[0] is onto[0] and pair[1] is onto[1]:
         return x
     if values is not None and all(np.array_equal(np.ravel(values[k]), np.ravel(values[k + 2])) for k in (0, 1)):

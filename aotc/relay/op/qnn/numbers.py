@@ -8,6 +8,7 @@ made(multiply, x, y)                           # a call, or its value where x an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -157,6 +158,24 @@ def bounds(dtype: DType, work: DType) -> tuple[int, int]:
 # --- expressions
 
 
+add, sub, mul, div = (partial(made, op) for op in (binary.add, binary.subtract, binary.multiply, binary.divide))
+
+
+def rank_of(x: Expr) -> int:
+    """How many axes a tensor has."""
+    return tensor_type_of(x).rank
+
+
+def is_vector(x: Expr) -> bool:
+    """Whether a scale or a zero point is one for each element of an axis."""
+    return tensor_type_of(x).shape not in ((), (1,))
+
+
+def dtype_of(x: Expr) -> DType:
+    """The type of a tensor's elements."""
+    return tensor_type_of(x).dtype
+
+
 def constant(value: Any, dtype: str) -> Constant:
     """One value of a type."""
     return Constant(np.asarray(value).astype(DType(dtype).numpy))
@@ -164,7 +183,7 @@ def constant(value: Any, dtype: str) -> Constant:
 
 def converted(x: Expr, dtype: str) -> Expr:
     """`x` as `dtype`."""
-    return x if tensor_type_of(x).dtype == dtype else made(cast.cast, x, dtype=dtype)
+    return x if dtype_of(x) == dtype else made(cast.cast, x, dtype=dtype)
 
 
 def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
@@ -184,7 +203,7 @@ def centred(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
     wide = converted(x, "int32")
     if is_zero(zero):
         return wide
-    return made(binary.subtract, wide, laid(zero, axis, tensor_type_of(x).rank, "int32"))
+    return sub(wide, laid(zero, axis, rank_of(x), "int32"))
 
 
 def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
@@ -196,17 +215,17 @@ def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool 
     low, high = bounds(dtype, work.dtype)
     value = known(zero)
     if not number:
-        y = made(binary.add, y, laid(zero, axis, work.rank, work.dtype))
+        y = add(y, laid(zero, axis, work.rank, work.dtype))
         least = constant(low, work.dtype)
         y = made(binary.where, made(binary.greater, y, least), y, least)
         y = made(binary.minimum, y, constant(high, work.dtype))
     elif value is not None and value.size == 1 and work.dtype.is_float:
         offset = float(value.reshape(()))
         y = made(cast.clip, y, a_min=low - offset, a_max=high - offset)
-        y = y if offset == 0 else made(binary.add, y, constant(offset, work.dtype))
+        y = y if offset == 0 else add(y, constant(offset, work.dtype))
     else:
         if not is_zero(zero):
-            y = made(binary.add, y, laid(zero, axis, work.rank, work.dtype))
+            y = add(y, laid(zero, axis, work.rank, work.dtype))
         y = made(cast.clip, y, a_min=low, a_max=high)
     return made(cast.cast, y, dtype=str(dtype))
 

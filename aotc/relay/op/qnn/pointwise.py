@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args
-from aotc.relay.expr import Expr, tensor_type_of
-from aotc.relay.op import binary, elementwise
+from aotc.relay.expr import Expr
+from aotc.relay.op import elementwise
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded
@@ -74,7 +74,7 @@ def _ratios(sign: int, a: Any, scales: tuple[Expr, Expr, Expr], ranks: tuple[int
     onto = q.converted(q.laid(scales[2], None, 0), "float32")
     found = []
     for scale, axis, rank in zip(scales[:2], (a.lhs_axis, a.rhs_axis), ranks, strict=True):
-        found.append(q.made(binary.divide, q.laid(scale, axis, rank, "float32"), onto))
+        found.append(q.div(q.laid(scale, axis, rank, "float32"), onto))
     return [found[0], found[1] if sign > 0 else q.made(elementwise.negative, found[1])]
 
 
@@ -92,9 +92,9 @@ def _ended(y: Expr, dtype: DType) -> Expr:
 def _sum_expand(
     sign: int, a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr
 ) -> Expr:
-    dtype = tensor_type_of(x).dtype
+    dtype = q.dtype_of(x)
     _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
-    ranks = (tensor_type_of(x).rank, tensor_type_of(y).rank)
+    ranks = (q.rank_of(x), q.rank_of(y))
     left, right = _ratios(sign, a, (sx, sy, so), ranks)
     zeros = (
         q.laid(z, axis, rank, "float32")
@@ -102,21 +102,21 @@ def _sum_expand(
     )
     first, second = zeros
     offset = q.made(rounded.multiply_add, left, first, q.made(rounded.product, right, second))
-    base = q.made(binary.subtract, q.laid(zo, None, 0, "float32"), offset)
+    base = q.sub(q.laid(zo, None, 0, "float32"), offset)
     wide = [q.converted(t, "float32") for t in (x, y)]
     total = q.made(rounded.multiply_add, wide[1], right, base)
     return _ended(q.made(rounded.multiply_add, wide[0], left, total), dtype)
 
 
 def _product_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
-    dtype, rank = tensor_type_of(x).dtype, tensor_type_of(y).rank
+    dtype, rank = q.dtype_of(x), q.rank_of(y)
     _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
-    left = q.laid(sx, a.lhs_axis, tensor_type_of(x).rank, "float32")
+    left = q.laid(sx, a.lhs_axis, q.rank_of(x), "float32")
     both = q.made(rounded.product, left, q.laid(sy, a.rhs_axis, rank, "float32"))
-    ratio = q.made(binary.divide, both, q.laid(so, None, 0, "float32"))
-    whole = q.made(binary.multiply, q.centred(x, zx, a.lhs_axis), q.centred(y, zy, a.rhs_axis))
+    ratio = q.div(both, q.laid(so, None, 0, "float32"))
+    whole = q.mul(q.centred(x, zx, a.lhs_axis), q.centred(y, zy, a.rhs_axis))
     real = q.made(rounded.product, q.converted(whole, "float32"), ratio)
-    return _ended(q.made(binary.add, real, q.laid(zo, None, 0, "float32")), dtype)
+    return _ended(q.add(real, q.laid(zo, None, 0, "float32")), dtype)
 
 
 def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...]) -> list[Array]:

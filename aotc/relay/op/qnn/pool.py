@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AxisMap, DType, Layout, OpPattern, Type, Types, args, variant
-from aotc.relay.expr import Expr, tensor_type_of
-from aotc.relay.op import binary, pool
+from aotc.relay.expr import Expr
+from aotc.relay.op import pool
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded, scale, table
@@ -54,9 +54,9 @@ def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
     whole = q.converted(q.centred(x, z), "float32")
     real = q.made(rounded.product, whole, q.laid(s, None, 0, "float32"))
     mean = pool.avg_pool2d(real, **dict(a.items()))
-    scaled = q.made(binary.divide, mean, q.laid(so, None, 0, "float32"))
-    y = q.made(binary.add, scaled, q.laid(zo, None, 0, "float32"))
-    return q.saturated(q.rounded(y), q.constant(0, "int32"), None, tensor_type_of(x).dtype)
+    scaled = q.div(mean, q.laid(so, None, 0, "float32"))
+    y = q.add(scaled, q.laid(zo, None, 0, "float32"))
+    return q.saturated(q.rounded(y), q.constant(0, "int32"), None, q.dtype_of(x))
 
 
 def _samples() -> Samples:

@@ -45,8 +45,10 @@ class QuantisedMatmulAttrs(Attrs):
 def _plain(a: Any) -> tuple[OpDef, Attrs]:
     """The operator of plain integers, and its attributes."""
     if isinstance(a, QuantisedDenseAttrs):
-        return products.dense, products.DenseAttrs(units=a.units, out_dtype=a.out_dtype)
-    return products.batch_matmul, products.BatchMatmulAttrs(out_dtype=a.out_dtype, transpose_b=True)
+        made = products.DenseAttrs(units=a.units, out_dtype=a.out_dtype)
+        return products.dense, made
+    plain = products.BatchMatmulAttrs(out_dtype=a.out_dtype, transpose_b=True)
+    return products.batch_matmul, plain
 
 
 def _channels(a: Any) -> int | None:
@@ -72,30 +74,33 @@ def _axes(a: Any, types: Types) -> AxisMap:
     return AxisMap((*found.inputs, *((None,) * rank for _ in types[2:])))
 
 
-def _reference(a: Any, x: Array, y: Array, xz: Array, yz: Array, *_: Array) -> Array:
+def _reference(a: Any, *given: Array) -> Array:
+    x, y, xz, yz = given[:4]
     op, plain = _plain(a)
-    wide = q.offsets(x, xz, None, np.int32)
-    return np.asarray(op.reference(plain, wide, q.offsets(y, yz, _channels(a), np.int32)))
+    other = q.offsets(y, yz, _channels(a))
+    return np.asarray(op.reference(plain, q.offsets(x, xz), other))
 
 
-def _expand(name: str, a: Any, x: Expr, y: Expr, xz: Expr, yz: Expr, *scales: Expr) -> Expr:
-    sums.check_zeros(x, y, (xz, yz), scales)
+def _expand(name: str, names: Sequence[str], a: Any, *given: Expr) -> Expr:
+    sums.check(*given, names=names[2:])
+    x, y, xz, yz = given[:4]
     axis, count = _channels(a), tensor_type_of(y).static_shape[-1]
     y, yz = sums.without_zero(y, yz, axis)
-    sums.check_sums(name, x, y, (xz, yz), axis, count)
+    sums.check_bounds(name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
     op, plain = _plain(a)
     total = q.made(op, x, y, **dict(plain.items()))
-    rank = tensor_type_of(total).rank
+    rank = q.rank_of(total)
 
     def rows(z: Expr, keepdims: bool) -> Expr:
-        return q.made(reduce.sum, q.converted(z, "int32"), axis=[-1], keepdims=keepdims)
+        wide = q.converted(z, "int32")
+        return q.made(reduce.sum, wide, axis=[-1], keepdims=keepdims)
 
     def columns() -> Expr:
         found = rows(y, False)
         return found if axis == 0 else q.made(shapes.expand_dims, found, axis=1)
 
     def place(v: Expr) -> Expr:
-        return q.laid(v, rank - 1, rank) if tensor_type_of(v).rank < 2 else v
+        return q.laid(v, rank - 1, rank) if q.rank_of(v) < 2 else v
 
     return sums.taken(total, (xz, yz), count, columns, lambda: rows(x, True), place)
 
@@ -117,23 +122,25 @@ def _matmul_samples() -> Samples:
         yield q.with_constants(QuantisedMatmulAttrs(), x, y, *zero_points(128, 0))
 
 
-def _product(name: str, attributes: type[Attrs], names: Sequence[str], samples: Any, **facts: Any) -> OpDef:
+def _product(attributes: type[Attrs], names: Sequence[str], samples: Any, order: str = "") -> OpDef:
+    dense = attributes is QuantisedDenseAttrs
+    name = "qnn.dense" if dense else "qnn.batch_matmul"
     return OpDef(
         name=name,
+        order=order,
         attrs=attributes,
         args=(*args(*names[:2]), *q.scales(*names[2:])),
         infer=partial(_infer, names),
         reference=_reference,
         axes=_axes,
-        expand=partial(_expand, name),
+        expand=partial(_expand, name, names),
         samples=samples,
         **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
-        **facts,
     )
 
 
-_DENSE = ("data", "weight", *sums.ZEROS, *sums.SCALES)
+_DENSE = ("data", "weight", *sums.NAMES)
 _MATMUL = ("x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale")
 _ORDER = " ".join((*_DENSE, "units", "out_dtype"))
-dense = _product("qnn.dense", QuantisedDenseAttrs, _DENSE, _dense_samples, order=_ORDER)
-batch_matmul = _product("qnn.batch_matmul", QuantisedMatmulAttrs, _MATMUL, _matmul_samples)
+dense = _product(QuantisedDenseAttrs, _DENSE, _dense_samples, _ORDER)
+batch_matmul = _product(QuantisedMatmulAttrs, _MATMUL, _matmul_samples)

@@ -57,11 +57,11 @@ def _quantize_infer(a: QuantizeAttrs, types: Types) -> Type:
 
 
 def _quantize_expand(a: QuantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> Expr:
-    dtype, rank = DType(a.out_dtype), tensor_type_of(data).rank
+    dtype, rank = DType(a.out_dtype), q.rank_of(data)
     q.checked_scales([("output_scale", scale)])
     q.checked_zero("output_zero_point", zero, dtype)
-    work = tensor_type_of(scale).dtype
-    quotient = q.made(binary.divide, q.converted(data, work), q.laid(scale, a.axis, rank))
+    work = q.dtype_of(scale)
+    quotient = q.div(q.converted(data, work), q.laid(scale, a.axis, rank))
     return q.saturated(q.rounded(quotient), zero, a.axis, dtype, number=False)
 
 
@@ -133,7 +133,7 @@ def _dequantize_expand(a: DequantizeAttrs, data: Expr, scale: Expr, zero: Expr) 
         real = q.converted(data, a.out_dtype)
     else:
         real = q.converted(q.centred(data, zero, a.axis), a.out_dtype)
-    return q.made(binary.multiply, real, q.laid(scale, a.axis, ty.rank, a.out_dtype))
+    return q.mul(real, q.laid(scale, a.axis, ty.rank, a.out_dtype))
 
 
 def _dequantize_reference(a: DequantizeAttrs, x: Array, scale: Array, zero: Array) -> Array:
@@ -207,7 +207,8 @@ def _requantize_reference(
     rounding, dtype = _rounding(a), DType(a.out_dtype)
     if rounding != "FLOAT_EVEN":
         whole = q.offsets(x, zero, a.axis, np.int64)
-        scaled = factors_of(scale, out_scale, rounding).scaled(whole, a.axis)
+        factors = factors_of(scale, out_scale, rounding)
+        scaled = factors.scaled(whole, a.axis)
         return q.stored(scaled, out_zero, a.axis, dtype)
     ratio = scale.astype(np.float32) / out_scale.astype(np.float32)
     real = q.offsets(x, zero, a.axis).astype(np.float32) * q.spread(ratio, a.axis, x.ndim, np.float32)
@@ -230,9 +231,9 @@ def _requantize_expand(
         scaled = factors.expr(_whole(data, zero, a.axis), a.axis)
         return q.saturated(scaled, out_zero, a.axis, dtype)
     single = (q.converted(q.settled(s), "float32") for s in (scale, out_scale))
-    ratio = q.made(binary.divide, *single)
+    ratio = q.div(*single)
     real = q.converted(q.centred(data, zero, a.axis), "float32")
-    real = q.made(binary.multiply, real, q.laid(ratio, a.axis, ty.rank))
+    real = q.mul(real, q.laid(ratio, a.axis, ty.rank))
     return q.saturated(q.rounded(real), out_zero, a.axis, dtype)
 
 
@@ -242,7 +243,7 @@ def _whole(data: Expr, zero: Expr, axis: int) -> Expr:
     wide = q.converted(data, "int64")
     if q.is_zero(zero):
         return wide
-    wide = q.made(binary.subtract, wide, q.laid(zero, axis, ty.rank, "int64"))
+    wide = q.sub(wide, q.laid(zero, axis, ty.rank, "int64"))
     if ty.dtype.bits < 32:
         return wide
     low, high = (q.constant(v, "int64") for v in (-(1 << 31), (1 << 31) - 1))

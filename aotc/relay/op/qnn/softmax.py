@@ -12,7 +12,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types
 from aotc.relay.expr import Constant, Expr, tensor_type_of
-from aotc.relay.op import binary, elementwise, index, reduce, scan
+from aotc.relay.op import elementwise, index, reduce, scan
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
@@ -67,8 +67,8 @@ def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
 def _exponentials(s: Expr, room: float) -> Expr:
     """The table of 256 exponentials, the last one the greatest."""
     step = q.laid(s, None, 0, "float64")
-    shift = q.made(binary.divide, q.constant(room, "float64"), step)
-    powers = q.made(binary.multiply, q.made(binary.add, Constant(_EVERY), shift), step)
+    shift = q.div(q.constant(room, "float64"), step)
+    powers = q.mul(q.add(Constant(_EVERY), shift), step)
     return q.converted(q.made(elementwise.exp, powers), "float32")
 
 
@@ -79,13 +79,13 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     count = ty.static_shape[axis]
     wide = q.converted(x, "int32")
     greatest = reduce.max(wide, axis=axis, keepdims=True)
-    place = binary.subtract(wide, binary.subtract(greatest, q.constant(255, "int32")))
+    place = q.sub(wide, q.sub(greatest, q.constant(255, "int32")))
     terms = index.take(_exponentials(s, _room(count)), place, axis=0)
     running = scan.cumsum(terms, axis=axis)
     total = slices.strided_slice(running, begin=[count - 1], end=[count], strides=[1], axes=[axis])
-    inverse = q.made(binary.divide, q.constant(1, "float32"), q.laid(so, None, 0, "float32"))
+    inverse = q.div(q.constant(1, "float32"), q.laid(so, None, 0, "float32"))
     factor = q.made(elementwise.floor, inverse)
-    y = binary.multiply(binary.divide(terms, total), factor)
+    y = q.mul(q.div(terms, total), factor)
     return q.saturated(q.rounded(y), zo, None, ty.dtype)
 
 

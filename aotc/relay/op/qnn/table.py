@@ -3,7 +3,7 @@
 
 quantize(f((x - zero_point) * scale), output_scale, output_zero_point), as x's type
 
-Of 8 bits there are 256 values: where the scales are q.known, a function is a table of its results.
+Of 8 bits there are 256 values: where the scales are known, a function is a table of its results.
 
     sigmoid(x, 0.1, 3, 1 / 256, -128)
 """
@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import NO_ATTRS, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, args
-from aotc.relay.expr import Constant, Expr, tensor_type_of
-from aotc.relay.op import binary, cast, elementwise, index
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.op import cast, elementwise, index
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import scale
@@ -50,7 +50,7 @@ def elementwise_axes(_: Any, types: Types) -> AxisMap:
 
 def check(x: Expr, *pairs: Expr, names: Sequence[str] = NAMES) -> None:
     """AotcError for known scales and zero points that are none of x's type."""
-    dtype = tensor_type_of(x).dtype
+    dtype = q.dtype_of(x)
     for name, value in zip(names, pairs, strict=True):
         if name.endswith("scale"):
             q.checked_scales([(name, value)])
@@ -60,7 +60,7 @@ def check(x: Expr, *pairs: Expr, names: Sequence[str] = NAMES) -> None:
 
 def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
     """A function of integers of 8 bits as a table of its results, which lies in the order of their bits."""
-    dtype = tensor_type_of(x).dtype
+    dtype = q.dtype_of(x)
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
     return q.made(index.take, Constant(function(every)), q.converted(x, "uint8"), axis=0)
 
@@ -73,7 +73,7 @@ def all_known(*values: Expr) -> tuple[Array, ...] | None:
 
 def _expand(function: Callable[..., Any], real: Callable[..., Expr], a: Any, x: Expr, *pairs: Expr) -> Expr:
     check(x, *pairs)
-    values, dtype = all_known(*pairs), tensor_type_of(x).dtype
+    values, dtype = all_known(*pairs), q.dtype_of(x)
     if values is not None and dtype.bits == 8:
         return looked_up(x, lambda every: _reference(function, a, every, *values))
     wide = scale.dequantize(x, pairs[0], pairs[1])
@@ -119,8 +119,8 @@ def _plain(op: OpDef) -> OpDef:
 
 def _hard_swish_expr(_: Any, x: Expr) -> Expr:
     three, six = (q.constant(v, "float32") for v in (3, 6))
-    gate = q.made(cast.clip, q.made(binary.add, x, three), a_min=0.0, a_max=6.0)
-    return q.made(binary.divide, q.made(binary.multiply, x, gate), six)
+    gate = q.made(cast.clip, q.add(x, three), a_min=0.0, a_max=6.0)
+    return q.div(q.mul(x, gate), six)
 
 
 def _hard_swish(_: Any, x: Array) -> Array:

@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
@@ -191,9 +192,13 @@ class Compilation:
     def machine(self) -> Target:
         """The target, of several instruction sets with those only that make kernels of this graph other ones."""
         every = self.target.versions
-        if not every or any(sums_bytes(node) for f in self.graph.functions.values() for node in post_order(f)):
+        if not every:
             return self.target
-        return replace(self.target, versions=tuple(v for v in every if v.dots is None or v.dots.registers > 1))
+        functions = self.graph.functions.values()
+        if any(map(sums_bytes, chain.from_iterable(map(post_order, functions)))):
+            return self.target
+        kept = (v for v in every if v.dots is None or v.dots.registers > 1)
+        return replace(self.target, versions=tuple(kept))
 
     @property
     def versions(self) -> tuple[Target, ...]:

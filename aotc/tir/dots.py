@@ -95,7 +95,11 @@ def _from_mixed(data: str, weights: str, dot: Dot) -> str:
         return dot("acc", "y", "w") if data == "uint8" else dot("acc", "w", "y")
     if data == "uint8":
         return dot(dot(dot("acc", "y", "w ^ turn"), "y", "half"), "y", "half")
-    return f"(VECTOR)((bits){dot('acc', 'y ^ turn', 'w')} - (bits){dot('none', 'turn', 'w')})"
+    return _less(dot("acc", "y ^ turn", "w"), dot("none", "turn", "w"))
+
+
+def _less(a: str, b: str) -> str:
+    return f"(VECTOR)((bits){a} - (bits){b})"
 
 
 def _from_signed(data: str, weights: str, dot: Dot, unsigned: Dot) -> str:
@@ -103,8 +107,8 @@ def _from_signed(data: str, weights: str, dot: Dot, unsigned: Dot) -> str:
     if data == weights:
         return (dot if data == "int8" else unsigned)("acc", "y", "w")
     if data == "uint8":
-        return f"(VECTOR)((bits){dot('acc', 'y ^ turn', 'w')} - (bits){dot('none', 'turn', 'w')})"
-    return f"(VECTOR)((bits){dot('acc', 'y', 'w ^ turn')} - (bits){dot('none', 'y', 'turn')})"
+        return _less(dot("acc", "y ^ turn", "w"), dot("none", "turn", "w"))
+    return _less(dot("acc", "y", "w ^ turn"), dot("none", "y", "turn"))
 
 
 def _builtin(name: str) -> Dot:
@@ -114,7 +118,12 @@ def _builtin(name: str) -> Dot:
 def _assembled(name: str) -> Dot:
     """An instruction of aarch64, which compilers call by names of their own."""
     text = f'__asm__("{name} %0.4s, %1.16b, %2.16b" : "+w"(sum)'
-    return lambda acc, a, b: f'__extension__({{ VECTOR sum = {acc}; {text} : "w"({a}), "w"({b})); sum; }})'
+
+    def dot(acc: str, a: str, b: str) -> str:
+        made = f'{text} : "w"({a}), "w"({b}))'
+        return f"__extension__({{ VECTOR sum = {acc}; {made}; sum; }})"
+
+    return dot
 
 
 def _with_vnni(data: str, weights: str, size: int) -> Iterator[tuple[str, str]]:
@@ -180,9 +189,16 @@ def _function(name: str, data: str, weights: str, lanes: int) -> str:
     lines = (f"if {features}\n  return {made};\n" for features, made in found)
     branches = "#" + "#el".join(lines)
     branches += f"#else\n  return {_plain(data, weights)};\n#endif\n"
-    words = {"BRANCHES": branches, "NAME": name, "DATA": data, "WEIGHTS": weights, "SIZE": str(size)}
+    words = {
+        "BRANCHES": branches,
+        "NAME": name,
+        "DATA": data,
+        "WEIGHTS": weights,
+        "SIZE": str(size),
+        "VECTOR": f"aotc_int32x{lanes}",
+    }
     text = _DOT
-    for word, value in {**words, "VECTOR": f"aotc_int32x{lanes}"}.items():
+    for word, value in words.items():
         text = text.replace(word, value)
     return text
 

@@ -420,9 +420,8 @@ X86_64_V4_VNNI: Final = replace(
     features=(*_V4, "avx512_vnni"),
     level="v4_vnni",
 )
-X86_64_MULTI: Final = replace(
-    X86_64_V3, name="x86-64-multi", versions=(X86_64_V4_VNNI, X86_64_V4, X86_64_V3_VNNI, X86_64_V3, X86_64)
-)
+_X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI)
+X86_64_MULTI: Final = replace(X86_64_V3, name="x86-64-multi", versions=_X86[::-1])
 AARCH64: Final = replace(
     _VECTORS,
     name="aarch64",
@@ -472,7 +471,6 @@ def in_order(target: Target) -> Target:
     return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
-_X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI)
 _ARM: Final = (AARCH64, AARCH64_DOTPROD, AARCH64_I8MM)
 TARGETS: Final = {t.name: t for t in (C, *_X86, X86_64_MULTI, *_ARM, RISCV64, CUDA)}
 

@@ -85,8 +85,10 @@ class _Form:
         if self.block and isinstance(found[0], int):
             found[0] = found[0] * self.block if a.channels is None else a.channels
         if self.group:
-            sizes: Sequence[Dim | None] = (None,) * self.n if a.kernel_size is None else spread(a.kernel_size, self.n)
-            given = inputs if self.along == 1 else sizes[self.along - 2]
+            given: Dim | None = inputs
+            if self.along > 1:
+                taps = a.kernel_size
+                given = None if taps is None else spread(taps, self.n)[self.along - 2]
             found[self.along] = self._whole(given, found[self.along], a.groups)
         return tuple(found)
 
@@ -97,7 +99,7 @@ class _Form:
         size = size // groups if self.along == 1 and isinstance(size, int) else size
         if isinstance(size, int) and isinstance(held, int):
             count = -(-size // self.group)
-            text = f"{size} elements in groups of {self.group} are {count} groups, the kernel has {held}"
+            text = f"{size} elements are {count} groups of {self.group}, not {held}"
             require("conv.group", count == held, text)
         return size
 
@@ -117,7 +119,8 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
     if not form.block:
         return
     *_, inner, group = (*shape, 0) if not form.group else shape
-    require("conv.group", group == form.group, lambda: f"groups of {form.group}, but {group} in the kernel")
+    text = f"groups of {form.group}, but {group} in the kernel"
+    require("conv.group", group == form.group, text)
     require("conv.block", inner == form.block, lambda: f"blocks of {form.block} channels, but {inner} in the kernel")
     if not isinstance(outer, int):
         return
@@ -131,7 +134,8 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
 def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     form = _form(n, a)
     data = ranked("conv.data-rank", types[0], n + 2)
-    weight = ranked("conv.weight-rank", types[1], n + 2 + bool(form.block) + bool(form.group), "weight")
+    rank = n + 2 + bool(form.block) + bool(form.group)
+    weight = ranked("conv.weight-rank", types[1], rank, "weight")
     batch, channels, *space = pick(data.shape, form.data)
     outer, inner, *kernel = form.kernel_shape(weight.shape, a, channels)
     check_channels(a, channels, inner, outer)
@@ -243,7 +247,8 @@ def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice
 def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
     form = _form(n, a)
     batch, inputs, *space = pick(data.shape, form.data)
-    outer, inner, *kernel = (int(d) for d in form.kernel_shape(weight.shape, a, inputs) if isinstance(d, int))
+    found = form.kernel_shape(weight.shape, a, inputs)
+    outer, inner, *kernel = (int(d) for d in found if isinstance(d, int))
     strides, dilation, pads = steps(n, a)
     extents = window.window_extents(n, a, space, kernel)
     per_group = outer // a.groups
@@ -286,7 +291,9 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
 
 
 _PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
-_GROUPED: Final = {"out_dtype": "int32", "kernel_layout": "OHWI4o4i", "channels": 6, "kernel_size": (3, 3)}
+_SUMS: Final = {"out_dtype": "int32", "padding": (1, 1), "channels": 6}
+_GROUPED: Final = _SUMS | {"kernel_layout": "OHWI4o4i", "kernel_size": (3, 3)}
+_ALONG: Final = _SUMS | {"kernel_layout": "OIHW4o4w", "kernel_size": (2, 5)}
 _FILLED: Final = {"out_dtype": "int32", "padding": (1, 1), "pad_value": 99}
 SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
@@ -311,9 +318,9 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
             _FILLED | {"data_layout": "NHWC", "kernel_layout": "OHWI", "pad_value": -7},
             "int8",
         ),
-        (((1, 5, 5, 6), (2, 3, 3, 2, 4, 4)), _GROUPED | {"data_layout": "NHWC", "padding": (1, 1)}, "uint8"),
-        (((1, 3, 5, 5), (2, 3, 3, 1, 4, 4)), _GROUPED | {"strides": (2, 1), "pad_value": 7, "padding": (1, 1)}, "int8"),
-        (((1, 1, 5, 9), (2, 1, 2, 2, 4, 4)), _GROUPED | {"kernel_layout": "OIHW4o4w", "kernel_size": (2, 5)}, "uint8"),
+        (((1, 5, 5, 6), (2, 3, 3, 2, 4, 4)), _GROUPED | {"data_layout": "NHWC"}, "uint8"),
+        (((1, 3, 5, 5), (2, 3, 3, 1, 4, 4)), _GROUPED | {"strides": (2, 1), "pad_value": 7}, "int8"),
+        (((1, 1, 5, 9), (2, 1, 2, 2, 4, 4)), _ALONG, "uint8"),
         (
             ((1, 7, 6, 20), (3, 3, 20, 1)),
             _FILLED | {"data_layout": "NHWC", "kernel_layout": "HWOI", "groups": 20},

@@ -221,11 +221,14 @@ def _compute_pack(a: DensePackAttrs, data: te.Tensor, weight: te.Tensor) -> te.T
 
 def _reference_pack(a: DensePackAttrs, data: Array, weight: Array) -> Array:
     if weight.ndim == 4:
-        weight = np.moveaxis(weight, 3, 2).reshape(weight.shape[0], -1, weight.shape[2])[:, : data.shape[-1]]
+        blocks, _, block, _ = weight.shape
+        weight = np.moveaxis(weight, 3, 2).reshape(blocks, -1, block)
+        weight = weight[:, : data.shape[-1]]
     plain = weight.transpose(1, 0, 2).reshape(weight.shape[1], weight.shape[0] * weight.shape[2])
     return dot(data, plain[:, : a.units], a.out_dtype or str(data.dtype))
 
 
+_GROUPED: Final = {"weight_layout": "NC16n4c", "out_dtype": "int32"}
 _SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "dense": (
         (((3, 17), (5, 17)), {"units": 5}),
@@ -237,8 +240,8 @@ _SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "contrib_dense_pack": (
         (((3, 9), (2, 9, 4)), {"units": 6, "weight_layout": "NC4n"}),
         (((1, 2, 9), (2, 9, 8)), {"units": None, "weight_layout": "NC8n"}),
-        (((3, 9), (2, 3, 4, 4)), {"units": 6, "weight_layout": "NC4n4c", "out_dtype": "int32"}, "int8"),
-        (((20, 8), (3, 2, 16, 4)), {"units": 40, "weight_layout": "NC16n4c", "out_dtype": "int32"}, "uint8"),
+        (((3, 9), (2, 3, 4, 4)), _GROUPED | {"units": 6, "weight_layout": "NC4n4c"}, "int8"),
+        (((20, 8), (3, 2, 16, 4)), _GROUPED | {"units": 40}, "uint8"),
     ),
     "matmul": (
         (((3, 4), (4, 5)), {"units": None}),

@@ -88,7 +88,8 @@ def sums_bytes(node: Expr) -> bool:
     """Whether a node sums products of bytes."""
     if not isinstance(node, Call) or not isinstance(node.attrs, _SUMS):
         return False
-    return tensor_type_of(node).dtype == "int32" and all(tensor_type_of(x).dtype in BYTES for x in node.args[:2])
+    taken = [tensor_type_of(x).dtype for x in node.args[:2]]
+    return tensor_type_of(node).dtype == "int32" and set(taken) <= set(BYTES)
 
 
 def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
@@ -97,9 +98,11 @@ def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str
     if target.dots is None or not sums_bytes(call) or sorted(kernel) != sorted(canonical):
         return ""
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
-    whole = attrs.groups == 1 or (shape["O"] // attrs.groups % GROUP_BLOCK == 0 and shape["I"] % GROUP == 0)
-    letter = next((axis for axis in ("I", *reversed(canonical[2:])) if shape[axis] > 1), "")
-    if not whole or not letter:
+    outputs = shape["O"] // attrs.groups
+    whole = outputs % GROUP_BLOCK == 0 and shape["I"] % GROUP == 0
+    inner = ("I", *reversed(canonical[2:]))
+    letter = next((axis for axis in inner if shape[axis] > 1), "")
+    if not letter or (attrs.groups > 1 and not whole):
         return ""
     return f"O{canonical[2:]}I{GROUP_BLOCK}o{GROUP}{letter.lower()}"
 

@@ -69,7 +69,7 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
     if along:
         lane = split.lane
         alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
-        if not alone or vectors > 1 or lanes == 1:
+        if not alone or vectors > 1 or lanes == 1 or req.group is not None:
             raise Irregular("the data depends on the lane")
     found = _assembled(attempt, None) if along or _lies_ready(req, split) else None
     if found is None:
@@ -124,13 +124,16 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
     panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
     x = req.operand(req.b, flat(split.b) if panel is None else linear(panel.operand.flat, {}), panel)
     y = req.operand(req.a, pixels.position, padded)
+    group = req.c.group if req.group else 1
     tiling = Tiling(
         _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
-        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill, req.c.group if req.group else 1),
+        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill, group),
         Reduction((), (), taps, borders, [d for d in open_dims if d not in borders], ordered=req.ordered),
         Output(req.c.axes, req.store, pixels.unfuse),
     )
-    name = req.name("lanes", attempt.axis, vectors=attempt.vectors, lanes=attempt.lanes)
+    parameters = {"vectors": attempt.vectors, "lanes": attempt.lanes}
+    parameters |= {"group": group} if group > 1 else {}
+    name = req.name("lanes", attempt.axis, **parameters)
     made = candidate(req, name, tiling, (padded, panel))
     return None if borders and written_out(made.tiling) > req.target.budget.written else made
 

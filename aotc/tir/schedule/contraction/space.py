@@ -139,20 +139,23 @@ def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     position = flat(dimensions(c.a.shape, c.a_index, ranges))
     held = variables(c.b_index[-1]) if c.group else {var for var, n in c.reduce_axes if n > 1}
-    found = [axis for axis in c.reduce_axes if axis[0] in held]
-    if not found or (c.block and not c.group):
+    fitting = [axis for axis in c.reduce_axes if axis[0] in held]
+    if not fitting or (c.block and not c.group):
         raise Irregular("weights without groups")
-    var, extent = axis = max(found, key=lambda axis: (position.coefficient(axis[0]) == 1, axis[1]))
+
+    def worth(axis: te.Axis) -> tuple[bool, int]:
+        return position.coefficient(axis[0]) == 1, axis[1]
+
+    var, extent = axis = max(fitting, key=worth)
     group, steps, place = c.group or GROUP, Var(var.name), Var("g")
     names: dict[Var, Expr] = {var: steps * group + place}
     axes = tuple((steps, -(-extent // group)) if one is axis else one for one in c.reduce_axes)
-    a_index, b_index = (tuple(substitute(i, names) for i in index) for index in (c.a_index, c.b_index))
-    whole = replace(c, reduce_axes=(*axes, (place, group)), a_index=a_index, b_index=b_index)
-    analysis = analyse(whole, bool(c.group))
-    outer = {one for one, _ in c.axes}
-    if any(place in d.variables and d.variables & outer and not d.inside for d in analysis.a):
-        raise Irregular("groups of taps, some of which are outside of the data")
-    return replace(analysis, c=replace(whole, reduce_axes=axes, group=group)), place
+    a_index = tuple(substitute(i, names) for i in c.a_index)
+    b_index = tuple(substitute(i, names) for i in c.b_index)
+    whole = replace(c, a_index=a_index, b_index=b_index, group=group)
+    every = replace(whole, reduce_axes=(*axes, (place, group)))
+    found = analyse(every, bool(c.group))
+    return replace(found, c=replace(whole, reduce_axes=axes)), place
 
 
 def in_order(c: te.Contraction) -> te.Contraction:

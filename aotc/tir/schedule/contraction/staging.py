@@ -147,8 +147,10 @@ def packed(name: str, buffer: Buffer, dims: Sequence[Dimension], axes: Sequence[
 
     def copy(names: dict[Var, Expr]) -> Stmt:
         values = {**names, **own}
-        tests = (test for d in dims if not d.inside for test in (substitute(d.index.expr(), values) < d.extent,))
-        body: Stmt = Store(scratch, te.flat_index(extents, place), Load(buffer, substitute(fixed, values)))
+        outer = [d for d in dims if not d.inside]
+        tests = (substitute(d.index.expr(), values) < d.extent for d in outer)
+        value = Load(buffer, substitute(fixed, values))
+        body: Stmt = Store(scratch, te.flat_index(extents, place), value)
         body = body if whole else If(all_of(*tests), body)
         return loops(zip(place, extents, strict=True), body, "independent")
 

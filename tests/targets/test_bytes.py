@@ -6,6 +6,7 @@ Shapes, strides, borders, groups and types are drawn from a seed; values are of 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -25,7 +26,9 @@ from aotc.tir.expr import Buffer
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS
-from tests.codegen.batch import STRICT
+from tests.codegen.batch import STRICT, build, source_of
+from tests.codegen.batch import call as call_kernel
+from tests.conftest import require_tool
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.share import share
 from tests.targets.machines import FOREIGN, machine, native_targets
@@ -173,9 +176,8 @@ def instruction(data: str, weights: str, lanes: int) -> Kernel:
     return Kernel(name="sum", inputs=(x, w, a), outputs=(y,), body=Store(y, as_expr(0), made))
 
 
-@pytest.mark.parametrize("target", [*HERE, *THERE])
-def test_each_instruction(target: str, tmp_path: Path) -> None:
-    """Strictly compiled; `lanes` beyond those of the target are what compilers make of them."""
+def instructions(target: str) -> list[tuple[Kernel, list[Array]]]:
+    """Each instruction that fits the vectors of a target, on some numbers."""
     rng, jobs = np.random.default_rng(5), []
     for data, weights, lanes in product(BYTES, BYTES, LANES):
         if lanes > TARGETS[target].lanes("int32"):
@@ -184,8 +186,27 @@ def test_each_instruction(target: str, tmp_path: Path) -> None:
             acc = rng.choice([-(2**31), 2**31 - 1, 0, 77], lanes).astype(np.int32)
             operands = [some_bytes(rng, (4,), data), some_bytes(rng, (4 * lanes,), weights), acc]
             jobs.append((instruction(data, weights, lanes), operands))
-    found = machine(target).run_kernels(jobs, tmp_path, *STRICT)
+    return jobs
+
+
+def check_instructions(jobs: list[tuple[Kernel, list[Array]]], found: list[list[Array]]) -> None:
     for (kernel, (x, w, acc)), (actual,) in zip(jobs, found, strict=True):
         sums = acc + w.reshape(-1, 4).astype(np.int32) @ x.astype(np.int32)
         np.testing.assert_array_equal(actual, sums)
         np.testing.assert_array_equal(run_kernel(kernel, [x, w, acc])[0], sums)
+
+
+@pytest.mark.parametrize("target", [*HERE, *THERE])
+def test_each_instruction(target: str, tmp_path: Path) -> None:
+    jobs = instructions(target)
+    check_instructions(jobs, machine(target).run_kernels(jobs, tmp_path, *STRICT))
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O3"])
+@pytest.mark.parametrize("target", HERE)
+def test_each_instruction_by_clang(target: str, level: str, tmp_path: Path) -> None:
+    cc, jobs = require_tool("clang"), instructions(target)
+    flags = (level, *TARGETS[target].cflags)
+    library = ctypes.CDLL(str(build(source_of(k for k, _ in jobs), tmp_path, *flags, cc=cc)))
+    found = [call_kernel(library, f"kernel{k}", *job) for k, job in enumerate(jobs)]
+    check_instructions(jobs, found)

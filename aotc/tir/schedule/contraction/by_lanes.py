@@ -131,7 +131,9 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
         Reduction((), (), taps, borders, [d for d in open_dims if d not in borders], ordered=req.ordered),
         Output(req.c.axes, req.store, pixels.unfuse),
     )
-    name = req.name("lanes", attempt.axis, vectors=attempt.vectors, lanes=attempt.lanes)
+    parameters = {"vectors": attempt.vectors, "lanes": attempt.lanes}
+    parameters |= {"group": group} if group > 1 else {}
+    name = req.name("lanes", attempt.axis, **parameters)
     made = candidate(req, name, tiling, (padded, panel))
     return None if borders and written_out(made.tiling) > req.target.budget.written else made
 

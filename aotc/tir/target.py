@@ -438,7 +438,9 @@ AARCH64: Final = replace(
 AARCH64_DOTPROD: Final = replace(
     AARCH64, name="aarch64-dotprod", dots=_DOT, cflags=("-march=armv8.2-a+dotprod",), level="dotprod"
 )
-AARCH64_I8MM: Final = replace(AARCH64_DOTPROD, name="aarch64-i8mm", cflags=("-march=armv8.2-a+i8mm",), level="i8mm")
+AARCH64_I8MM: Final = replace(
+    AARCH64_DOTPROD, name="aarch64-i8mm", cflags=("-march=armv8.2-a+dotprod+i8mm",), level="i8mm"
+)
 #: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64

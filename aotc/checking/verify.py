@@ -55,6 +55,7 @@ class Report:
     wrong_kernel       with it, the first kernel that is wrong ...
     blame              ... and who made it so: "the C compiler" or "the schedule"
     device             what ran a model for GPUs
+    unchecked          where the C compiler was checked, what of its work was not, and why
     """
 
     reference: str
@@ -63,6 +64,7 @@ class Report:
     wrong_kernel: str = ""
     blame: str = ""
     device: str = ""
+    unchecked: tuple[str, ...] = ()
     ok: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -215,7 +217,8 @@ def _compared(
         for source, arrays in inputs
     ]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    return runs, Report(reference.name, judged(runs, compiled.metadata["error_bound"], reference.exact), device=device)
+    cases = judged(runs, compiled.metadata["error_bound"], reference.exact)
+    return runs, Report(reference.name, cases, device=device, unchecked=compiled.unchecked)
 
 
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:

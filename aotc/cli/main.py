@@ -82,7 +82,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     option("--stop-after", "Print the program after a pass, and write no project.", metavar="PASS"),
     flag("--show-meta-data", "Print and dump the values of constants too, to be read again."),
     flag("--check-passes", "Check every pass: interpret graphs, verify kernels."),
-    click.option("--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."),
+    options_of.THREADS,
     flag("--check-compiler", "Build kernels at -O0, too; refuse a C compiler that makes something else of them."),
     flag("--no-build", "Write sources only; needs no C compiler."),
 )
@@ -111,6 +111,7 @@ def compile_command(
         return
     library, metadata = str(result.library or ""), dict(result.metadata)
     data = {"path": str(result.path), "library": library, "metadata": metadata, **timings}
+    data["unchecked"] = list(result.unchecked)
     if out.quiet and timing:
         out.text(data, timings["timing"])
     else:
@@ -123,7 +124,7 @@ def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     target = resolve_target(options["target"])
     said = version_of(find_toolchain(options["cc"], target=target)) if build else ""
     compiler = {"C compiler": said, "C flags": flags} if build else {}
-    return {"target": target.name, "accuracy": options["accuracy"], **compiler}
+    return {"target": target.name, **compiler}
 
 
 @command(
@@ -243,7 +244,7 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
         out.result(report, tables.show_tuning)
 
 
-@command("inspect", options_of.MODEL, options_of.SHAPES, options_of.TARGET)
+@command("inspect", options_of.MODEL, options_of.SHAPES, options_of.TARGET, options_of.THREADS)
 def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
     """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project (or of the library in it).
 

@@ -177,8 +177,8 @@ TARGET: Final = options(
     option("-O opt_level", "Graph optimisation level.", click.IntRange(0, 3), 3),
     option(
         "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd);"
-        " reproducible: strict, and equal bits on all targets.", click.Choice(("fast", "strict", "reproducible")),
-        "fast",
+        " reproducible: strict, and equal bits on all targets. [default: fast]",
+        click.Choice(("fast", "strict", "reproducible")),
     ),
     option(
         "--config", "Set an option of a pass, or a limit of the compiler, by its key.",
@@ -198,6 +198,9 @@ ARCHITECTURES: Final = option(
     "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
     read=read_architectures, metavar="NN,...",
 )  # fmt: skip
+THREADS: Final = click.option(
+    "--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."
+)
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
 #: All that says how a model is compiled, as `CompileOptions` takes it.
 COMPILATION: Final = options(SHAPES, TARGET, ARCHITECTURES, COMPILER, TUNING)

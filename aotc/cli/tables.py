@@ -44,6 +44,7 @@ def show_project(data: Data) -> Shown:
     code = ", ".join(f"{name} {unit(size, 'B')}" for name, size in device["code_bytes"].items())
     yield f"code         {code}"
     yield f"driver       for CUDA {device['least_driver']} or newer"
+    yield f"accuracy     {data.get('accuracy', 'not known')}"
     yield f"parameters   {unit(data['weights_bytes'], 'B')}"
     yield f"MACs         {unit(data['macs'])} in {len(steps)} steps, {data['kernels']} kernels"
     yield f"arena        {arena(data['memory'])}"
@@ -83,6 +84,7 @@ def show_model(report: Data) -> Shown:
     yield f"parameters   {unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})"
     yield f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels"
     yield f"arena        {arena(report['arena'])}"
+    yield f"accuracy     {report['accuracy']}"
     yield f"numerics     {report['numerics']}"
     ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
     operators = ", ".join(f"{name} {n}" for name, n in ranked)

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from aotc_codegen.c.flags import base_cflags, cflags
 from aotc_codegen.c.metadata import write_metadata
 
-from aotc.driver.toolchain import ObjectCompiler, Toolchain, require_vectors, run_compiler
+from aotc.driver.toolchain import ObjectCompiler, Toolchain, require_machine, require_vectors, run_compiler
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.runtime.image import checksum
 from aotc.tir.target import Target
@@ -49,8 +49,10 @@ def build_library(
     visible   every function can be called from outside, not only those that are marked
 
     Raises AotcError with the compiler's message: code "compiler-failed", or "external" where the user's code for a
-    kernel does not compile, or does not define it; code "no-vectors" as `require_vectors`.
+    kernel does not compile, or does not define it; code "no-compiler" as `require_machine`, "no-vectors" as
+    `require_vectors`.
     """
+    require_machine(toolchain, target)
     require_vectors(toolchain, target)
     library = directory / str(metadata["library"])
     library.parent.mkdir(exist_ok=True)

@@ -36,8 +36,7 @@ from aotc.driver.place import staged
 from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, frozen, remembering, require_known, setting, spending
-from aotc.ir.transform import PassContext
+from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, setting, spending
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
 from aotc.relay.expr import Function
@@ -49,12 +48,11 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import Kernel, Target, called, kernel_passes, scheduled
+from aotc.tir import X86_64_V4, C, Kernel, Target, called, in_order, kernel_passes, scheduled
 from aotc.tir.plan.numerics import numerics
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
 from aotc.tir.schedule.contraction.choice import Site, choosing
-from aotc.tir.target import X86_64_V4, C, in_order
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 #: The stages of a compilation.
@@ -83,14 +81,18 @@ class Tilings(Protocol):
 class CompiledModel:
     """An emitted project.  `library` is the shared library, None where only sources were asked for.
 
-    emulated   whether it is for a GPU that this machine's processor emulates
+    target      what it was compiled for
+    emulated    whether it is for a GPU that this machine's processor emulates
+    unchecked   where the C compiler was to be checked, what of its work was not, and why
     """
 
     path: Path
     library: Path | None
     metadata: Mapping[str, Any]
+    target: Target
     temporary: ScratchDirectory | None = field(default=None, repr=False)
     emulated: bool = False
+    unchecked: tuple[str, ...] = ()
 
     @property
     def built(self) -> Path:
@@ -144,19 +146,23 @@ class Compilation:
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        accuracy = self.context.get_config("compile.accuracy", ACCURACIES[0])
-        require_known("accuracy", "accuracy", accuracy, ACCURACIES)
-        if accuracy == "reproducible":
+        require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
+        if self.accuracy == "reproducible":
             object.__setattr__(self, "target", in_order(self.target))
         tf32 = self.context.get_config("compile.tf32", False)
-        fast = accuracy == ACCURACIES[0]
+        fast = self.accuracy == ACCURACIES[0]
         if tf32 and not fast:
-            text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which is not {accuracy}"
+            text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which is not {self.accuracy}"
             raise AotcError("accuracy", text, hint="it goes with the accuracy fast")
         if self.target.gpu is not None and (tf32 or not fast):
             matrices = (*self.target.gpu.matrices, "float32") if tf32 else ()
             gpu = replace(self.target.gpu, matrices=matrices)
             object.__setattr__(self, "target", replace(self.target, gpu=gpu))
+
+    @property
+    def accuracy(self) -> str:
+        """One of `ACCURACIES`."""
+        return str(self.context.get_config("compile.accuracy", ACCURACIES[0]))
 
     @property
     def uses_cache(self) -> bool:
@@ -209,12 +215,6 @@ class Compilation:
     def here(self) -> int:
         """The number of the best version that this machine runs, the first where it runs none."""
         return _best(self.versions)
-
-    @property
-    def _own(self) -> Target:
-        """What kernels by themselves are made for."""
-        every = self.target.versions or (self.target,)
-        return every[_best(every)]
 
     @cached_property
     def graph(self) -> IRModule:
@@ -273,40 +273,32 @@ class Compilation:
             _ = self.programs
             with staged(path) as work:
                 metadata = self._emitted(work)
-                library = None
+                library, unchecked = None, []
                 if toolchain is not None:
                     self.progress(BUILDING)
                     library = build_library(work, metadata, toolchain, self.machine)
                     if self.checked:
                         self.progress(CHECKING)
-                        check_project(work, metadata, self.programs, toolchain, self.machine)
+                        unchecked = check_project(work, metadata, self.programs, toolchain, self.machine)
                     record_checksum(work, metadata, library)
-        return CompiledModel(
-            path, path / library.relative_to(work) if library else None, metadata, temporary, self.emulated
-        )
+        made = path / library.relative_to(work) if library else None
+        left = tuple(unchecked)
+        return CompiledModel(path, made, metadata, self.machine, temporary, self.emulated, left)
 
     def _emitted(self, work: Path) -> dict[str, Any]:
         """The project in an empty directory, and its metadata."""
         first, *others = self.programs
-        names = self._passes.names
+        facts: dict[str, Any] = {"target": self.machine, "accuracy": self.accuracy, "passes": self._passes.names}
         compiler = self._device_compiler()
         if compiler is None:
             self.progress(WRITING)
-            return emit(first, work, target=self.machine, passes=names, others=others, numerics=self.numerics)
+            return emit(first, work, others=others, numerics=self.numerics, **facts)
         self.progress(COMPILING_DEVICE)
         printed, text = device_text(first, self.target)
         images = compiler.images(text, compiler.chosen(self.target.gpu))
         self.progress(WRITING)
         return emit_device(
-            first,
-            printed,
-            text,
-            images,
-            work,
-            target=self.target,
-            least_driver=compiler.least_driver,
-            passes=names,
-            numerics=self.numerics[0],
+            first, printed, text, images, work, least_driver=compiler.least_driver, numerics=self.numerics[0], **facts
         )
 
     def _device_compiler(self) -> DeviceCompiler | None:
@@ -327,18 +319,18 @@ class Compilation:
                      code computes; tuples in their types are flattened: a kernel takes and gives tensors
         """
         with self.running(), spending(self.context.config):
-            target = self._own
+            target = _own(self.target)
             kernels = {name: self.vectorized(lower_kernel(f, target)) for name, f in functions.items()}
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
         """A library of kernels as they are."""
         with self.running():
-            return compile_table(kernels, self._own, self._compiler() if kernels else None)
+            return compile_table(kernels, _own(self.target), self._compiler() if kernels else None)
 
     def vectorized(self, kernel: Kernel) -> Kernel:
         """A kernel of `calls` through the passes that it goes through in `programs`."""
-        for item in kernel_passes(self._own):
+        for item in kernel_passes(_own(self.target)):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
 
@@ -350,6 +342,12 @@ def _best(versions: Sequence[Target]) -> int:
             require_cpu(candidate)
             return k
     return 0
+
+
+def _own(target: Target) -> Target:
+    """What kernels by themselves are made for."""
+    every = target.versions or (target,)
+    return every[_best(every)]
 
 
 # --- libraries of kernels

@@ -23,8 +23,7 @@ from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
-from aotc.ir import AotcError, AotcTypeError, Array, require_known, spending
-from aotc.ir.transform import PassContext
+from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.tir.target import Target
@@ -64,7 +63,8 @@ class CompileOptions:
     params        values for some inputs, baked in
     opt_level     0 (no graph optimisation) to 3
     accuracy      "fast"; "strict": no algorithm that rounds more, or spreads infinities, than operators do;
-                  "reproducible": strict, with equal bits on all targets (docs/accuracy.md)
+                  "reproducible": strict, with equal bits on all targets (docs/accuracy.md); for None what the
+                  configuration says, or "fast"
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
     instruments   pass instruments, see `aotc.ir.instrument`
@@ -89,7 +89,7 @@ class CompileOptions:
     name: str | None = None
     params: Mapping[str, Array] | None = None
     opt_level: int = 3
-    accuracy: str = "fast"
+    accuracy: str | None = None
     disabled_pass: Sequence[str] = ()
     config: Mapping[str, Any] | None = None
     instruments: Iterable[Any] = ()
@@ -114,21 +114,27 @@ class CompileOptions:
         object.__setattr__(self, "machine", for_architectures(machine, self.cuda_arch) if self.cuda_arch else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
-        require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
+        require_known("accuracy", "accuracy", self.chosen_accuracy, ACCURACIES)
         require_passes(self.disabled_pass)
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
             raise AotcError("compiler-check", text, hint="leave --no-build out, or --check-compiler")
-        if self.check_compiler and self.machine.gpu is not None:
-            text = "the C compiler makes nothing of kernels for GPUs, so there is nothing to check"
-            raise AotcError("compiler-check", text, hint="leave --check-compiler out")
         # looks at the configuration
         self.context()
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that the options describe."""
-        accuracy = {"compile.accuracy": self.accuracy} if self.accuracy != ACCURACIES[0] else {}
+        accuracy = {"compile.accuracy": self.accuracy} if self.accuracy in ACCURACIES[1:] else {}
         return PassContext(self.opt_level, None, self.disabled_pass, instruments, {**(self.config or {}), **accuracy})
+
+    @property
+    def chosen_accuracy(self) -> str:
+        """What is asked for; AotcError (code "accuracy") where the configuration says something else."""
+        stated = (self.config or {}).get("compile.accuracy")
+        if self.accuracy and stated and self.accuracy != stated:
+            text = f"the accuracy is {self.accuracy}, and compile.accuracy says {stated}"
+            raise AotcError("accuracy", text, hint="leave one of them out")
+        return str(self.accuracy or stated or ACCURACIES[0])
 
     @property
     def toolchain(self) -> FindToolchain:

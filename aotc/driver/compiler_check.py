@@ -34,8 +34,16 @@ from aotc_codegen.c.templates import render
 
 from aotc.driver.build import object_compiler
 from aotc.driver.process import run
-from aotc.driver.toolchain import ObjectCompiler, Toolchain, foreign_machine, require_cpu, run_compiler, version_of
-from aotc.ir import AotcError, Array, Diagnostic, DType, Span, frozen
+from aotc.driver.toolchain import (
+    ObjectCompiler,
+    Toolchain,
+    foreign_machine,
+    machine_of,
+    require_cpu,
+    run_compiler,
+    version_of,
+)
+from aotc.ir import AotcError, Array, Diagnostic, DType, Span, architecture, frozen
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir import Buffer, Kernel, Target
 from aotc.tir.plan.program import Program
@@ -76,11 +84,14 @@ class Part:
 
 def check_project(
     directory: Path, metadata: Mapping[str, Any], programs: Sequence[Program], toolchain: Toolchain, target: Target
-) -> None:
-    """Check the kernels of an emitted project, as `build_library` compiles them; a warning tells which cannot run here.
+) -> list[str]:
+    """Check the kernels of an emitted project, as `build_library` compiles them.
 
-    Raises AotcError (code "compiler-check") with all that are wrong, and what the C compiler fails with.
+    Returns what was not checked, and why, of which warnings tell as well: kernels for GPUs, and those that cannot run
+    here.  Raises AotcError (code "compiler-check") with all that are wrong, and what the C compiler fails with.
     """
+    if target.gpu is not None:
+        return [_left_out(target, "it does not compile kernels for GPUs")]
     users = {external["source"] for external in metadata["externals"]}
     parts = []
     for isa, program, one in zip(metadata["isas"], programs, target.versions or (target,), strict=True):
@@ -90,7 +101,14 @@ def check_project(
             spans.setdefault(name, []).extend(s for s in (step.span or step.kernel.span,) if s is not None)
         files = [directory / file for file in isa["files"] if file not in users]
         parts.append(Part(one, program.name, {n: s.kernel for n, s in calls}, files, spans))
-    _check(directory, metadata, parts, toolchain, target)
+    return _check(directory, metadata, parts, toolchain, target)
+
+
+def _left_out(target: Target, why: str) -> str:
+    """What a warning says, and the result."""
+    text = f"the C compiler was not checked for {target.name}: {why}"
+    LOG.warning(text)
+    return text
 
 
 def check_kernels(directory: Path, kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
@@ -103,26 +121,32 @@ def check_kernels(directory: Path, kernels: Sequence[Kernel], target: Target, to
 
 def _check(
     directory: Path, metadata: Mapping[str, Any], parts: Sequence[Part], toolchain: Toolchain, target: Target
-) -> None:
+) -> list[str]:
     compilers = [
         object_compiler(directory, metadata, replace(toolchain, cflags=(*toolchain.cflags, *more)), target)
         for more in ((), TRUSTED)
     ]
     problems: list[Diagnostic] = []
+    unchecked: list[str] = []
     for part in parts:
-        runner, obstacle = runner_for(part.target)
+        runner, obstacle = runner_for(part.target, machine_of(toolchain))
         if obstacle:
-            LOG.warning("the C compiler was not checked for %s: %s", part.target.name, obstacle)
+            unchecked.append(_left_out(part.target, obstacle))
         elif part.kernels:
             with TemporaryDirectory(prefix="aotc-check-") as scratch:
                 problems += _Check(part, compilers, runner, Path(scratch)).problems()
     if problems:
         raise AotcError.collect(problems)
+    return unchecked
 
 
-def runner_for(target: Target) -> tuple[tuple[str, ...], str]:
-    """What runs programs for a target here: nothing before them, or an emulator; and why there is none."""
-    if machine := foreign_machine(target):
+def runner_for(target: Target, made: str = "") -> tuple[tuple[str, ...], str]:
+    """What runs programs for a target here: nothing before them, or an emulator; and why there is none.
+
+    made   the architecture that the compiler makes code for, where it is known
+    """
+    own = made if made != architecture() else ""
+    if machine := foreign_machine(target) or own:
         emulator = shutil.which(f"qemu-{machine}")
         return ((emulator,), "") if emulator else ((), f"its code cannot run here, and there is no qemu-{machine}")
     try:

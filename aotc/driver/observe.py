@@ -11,8 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from aotc.ir import ALL_LEVELS, AotcError, PassInstrument, nearest
-from aotc.ir.transform import PassInfo, installed_passes
+from aotc.ir import ALL_LEVELS, AotcError, PassInfo, PassInstrument, installed_passes, nearest
 from aotc.relay.instrument.dump import dump_ir as dump_ir
 from aotc.relay.instrument.dump import text_of
 from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck

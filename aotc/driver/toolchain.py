@@ -25,7 +25,7 @@ from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
 from aotc.ir import AotcError, architecture, frozen, refusals
 from aotc.tir.exact import require_exact
-from aotc.tir.target import Target, feature_names, get_target, host_target
+from aotc.tir.target import TARGETS, Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
 CPUINFO: Final = Path("/proc/cpuinfo")
@@ -91,7 +91,8 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
         if path := shutil.which(name):
             return (name if Path(path).is_absolute() else str(Path(path).absolute()), *command[1:])
     if command:
-        text, hint = f"C compiler {command[0]!r} not found", "give its path with --cc"
+        problem = "is a folder, not a compiler" if Path(command[0]).is_dir() else "not found"
+        text, hint = f"C compiler {command[0]!r} {problem}", "give its path with --cc"
     elif foreign:
         text = f"no C compiler for {foreign} found (looked for {names[0]}); this machine is {architecture()}"
         package = f"gcc-{foreign.replace('_', '-')}-linux-gnu"
@@ -204,6 +205,31 @@ def _has_vectors(cc: tuple[str, ...], seconds: float) -> bool:
             if _run([*cc, "-c", "probe.c", "-o", "probe.o"], seconds, Path(folder)).code == 0:
                 return text is _VECTORS
     return True
+
+
+@lru_cache
+def _dumped(command: tuple[str, ...], seconds: float) -> str:
+    done = _run([*command, "-dumpmachine"], seconds)
+    said = done.output.decode("utf-8", "replace")
+    return architecture(said.strip().partition("-")[0]) if done.code == 0 else ""
+
+
+def machine_of(toolchain: Toolchain) -> str:
+    """The architecture that a compiler makes code for, if it says one that a target is for; else ""."""
+    command = (*toolchain.cc, *toolchain.cflags)
+    made = _dumped(command, min(toolchain.seconds, PROBE_SECONDS))
+    return made if any(t.machine == made for t in TARGETS.values()) else ""
+
+
+def require_machine(toolchain: Toolchain, target: Target) -> None:
+    """Raise AotcError (code "no-compiler") where the compiler makes code for another machine than the target's."""
+    made = machine_of(toolchain)
+    if target.machine and made and made != target.machine:
+        text = f"{shlex.join(toolchain.cc)} makes code for {made}"
+        text += f", and {target.name} is for {target.machine}"
+        fitting = ", ".join(n for n, t in TARGETS.items() if t.machine == made)
+        hint = f"name another compiler with --cc, or take one of its targets: {fitting}"
+        raise AotcError("no-compiler", text, hint=hint)
 
 
 def require_vectors(toolchain: Toolchain, target: Target) -> None:

@@ -26,8 +26,7 @@ from typing import Final
 
 from aotc.driver.cache import cache_folder, digest
 from aotc.driver.toolchain import cpu_fact
-from aotc.ir import frozen
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, frozen
 from aotc.tir.schedule.contraction.choice import Site
 
 LOG = logging.getLogger("aotc")

@@ -36,6 +36,7 @@ from aotc.ir.dims import Shape as Shape
 from aotc.ir.dims import SymDim as SymDim
 from aotc.ir.dims import fits as fits
 from aotc.ir.dims import is_static as is_static
+from aotc.ir.dims import numel as numel
 from aotc.ir.dims import same_dim as same_dim
 from aotc.ir.dims import static_shape as static_shape
 from aotc.ir.dtype import DTYPES as DTYPES
@@ -90,6 +91,7 @@ from aotc.ir.transform import PassContext as PassContext
 from aotc.ir.transform import PassInfo as PassInfo
 from aotc.ir.transform import Sequential as Sequential
 from aotc.ir.transform import decorated as decorated
+from aotc.ir.transform import installed_passes as installed_passes
 from aotc.ir.transform import module_pass as module_pass
 from aotc.ir.types import MOST_NESTED as MOST_NESTED
 from aotc.ir.types import FuncType as FuncType

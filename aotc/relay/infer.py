@@ -19,8 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from aotc.ir import Dim, FuncType, Op, SymDim, TensorType, TupleType, Type, same_dim
-from aotc.ir.diagnostics import AotcError, Diagnostic, nearest
+from aotc.ir import AotcError, Diagnostic, Dim, FuncType, Op, SymDim, TensorType, TupleType, Type, nearest, same_dim
 from aotc.relay import expr as graph
 from aotc.relay.expr import Call, Callee, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule

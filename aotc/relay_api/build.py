@@ -23,8 +23,7 @@ from aotc.driver.compilation import Compilation, CompiledModel
 from aotc.driver.emulation import is_emulated
 from aotc.driver.importing import with_params
 from aotc.driver.scratch import output_file
-from aotc.ir import AotcError, AotcTypeError, NDArray
-from aotc.ir.transform import PassContext
+from aotc.ir import AotcError, AotcTypeError, NDArray, PassContext
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay_api.graph import constant_names, graph_json, graph_machine

@@ -21,8 +21,7 @@ import numpy as np
 
 from aotc.driver.compilation import Compilation
 from aotc.driver.importing import with_params
-from aotc.ir import AotcError, DType, FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
-from aotc.ir.transform import PassContext
+from aotc.ir import AotcError, DType, FuncType, PassContext, TensorType, TupleType, Type, leaves, nested, tensor_types
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
 from aotc.relay.expr import Call, Function, Var, type_of

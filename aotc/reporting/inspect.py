@@ -82,6 +82,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "kernels": len(program.kernels),
         "arena": {"peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap},
         "largest": _largest(program),
+        "accuracy": work.accuracy,
         "numerics": work.numerics[0],
         "scalar_loops": _scalar(program, work.versions[0]),
     }

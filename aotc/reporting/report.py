@@ -28,7 +28,7 @@ from aotc.relay.transform.base import rewrite_report
 from aotc.reporting.graphs import difference, nodes_of
 from aotc.reporting.pictures import Picture, arena_picture, roofline_picture
 from aotc.reporting.text import grid, spilled, unit
-from aotc.tir import TARGETS, Target
+from aotc.tir import Target
 from aotc.tir.loops.scalar import scalar_loops
 from aotc.tir.plan.program import Program
 
@@ -56,7 +56,7 @@ class PassReport(PassRecords):
         self.facts = list(facts)
         self.unfinished = "failed"
         self._results: dict[str, str] = {}
-        self._target = ""
+        self._target: Target | None = None
         self._program: Program | None = None
         self._pictures: list[tuple[str, Picture]] = []
 
@@ -77,8 +77,9 @@ class PassReport(PassRecords):
         metadata, sources = model.metadata, [*model.path.glob("src/*.c"), *model.path.glob("src/*.h")]
         code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
         memory, weights = metadata["memory"], unit(metadata["weights_bytes"], "B")
-        self._target = metadata["target"]
-        self.facts += [("numerics", metadata["numerics"]), ("warning: kernels spill", spilled(metadata))]
+        self._target = model.target
+        self.facts += [(fact, metadata[fact]) for fact in ("target", "numerics")]
+        self.facts.append(("warning: kernels spill", spilled(metadata)))
         self._results = {
             LOWERING: f"{metadata['kernels']} kernels for {len(metadata['steps'])} calls",
             PLANNING: f"arena of {unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "
@@ -91,16 +92,15 @@ class PassReport(PassRecords):
 
     def add_profile(self, result: Mapping[str, Any]) -> None:
         """Tell also where the time of a run goes: `result` is what `aotc.measuring.profile` gives."""
-        self._target = result["target"]
+        self.facts.append(("target", result["target"]))
         self._pictures.append(("Roofline", roofline_picture(result)))
 
     def _facts(self) -> list[tuple[str, str]]:
         """What was compiled, how, and by what."""
         facts = dict(self.facts)
-        if self._target:
-            facts.setdefault("target", self._target)
         if (context := self.context) is not None:
             facts["level"] = str(context.opt_level)
+            facts["accuracy"] = context.get_config("compile.accuracy", "fast")
             facts["required"] = ", ".join(context.required_pass)
             facts["disabled"] = ", ".join(context.disabled_pass)
             facts["config"] = ", ".join(f"{key} = {value}" for key, value in context.config.items())
@@ -116,11 +116,10 @@ class PassReport(PassRecords):
 
     def _scalar(self) -> list[tuple[str, str, str]]:
         """Of each nest of loops without vectors in the last program the kernel, its variables, and the reason."""
-        target: Target | None = TARGETS.get(self._target)
-        if self._program is None or target is None:
+        if self._program is None or self._target is None:
             return []
         kernels = self._program.kernels
-        return [(k.name, s.loop, s.reason) for k in kernels for s in scalar_loops(k, target)]
+        return [(k.name, s.loop, s.reason) for k in kernels for s in scalar_loops(k, self._target)]
 
     def render(self, width: int = 140) -> str:
         """Facts, stages, passes and rewrite rules as tables of plain text, at most so many columns wide."""

@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.device import driver_path
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, driver_path
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import DeviceArray
 from aotc.runtime.library import Library

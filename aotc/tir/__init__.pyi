@@ -76,13 +76,16 @@ from aotc.tir.stmt import map_exprs as map_exprs
 from aotc.tir.stmt import nodes as nodes
 from aotc.tir.stmt import remembered_kernel as remembered_kernel
 from aotc.tir.stmt import stmt_exprs as stmt_exprs
+from aotc.tir.stmt import stmts_of as stmts_of
 from aotc.tir.stmt import walk_stmts as walk_stmts
 from aotc.tir.target import TARGETS as TARGETS
+from aotc.tir.target import X86_64_V4 as X86_64_V4
 from aotc.tir.target import Budget as Budget
 from aotc.tir.target import C as C
 from aotc.tir.target import Gpu as Gpu
 from aotc.tir.target import Target as Target
 from aotc.tir.target import Threads as Threads
+from aotc.tir.target import in_order as in_order
 from aotc.tir.te import ExternProgram as ExternProgram
 from aotc.tir.te import Scratch as Scratch
 from aotc.tir.te import Tensor as Tensor

@@ -15,18 +15,33 @@ from aotc.ir import AotcError
 
 #: Flags by which gcc and clang compute something else than the program says.
 _INEXACT: Final = re.compile(
-    r"-Ofast|-f(fast-math|unsafe-math-optimizations|finite-math-only|associative-math|reciprocal-math|no-signed-zeros)"
+    r"-Ofast|--optimize=fast|-f(fast-math|unsafe-math-optimizations|finite-math-only|associative-math|reciprocal-math|no-signed-zeros)"
     r"|-f(no-honor-nans|no-honor-infinities|approx-func|single-precision-constant|fp-model=(fast|aggressive))"
     r"|-f(fp-contract=(?!off$).*|fp-eval-method=(?!source$).*)"
     r"|-fdenormal-fp-math(-f32)?=(?!ieee).*|-mfpmath=(?!sse$).*|-mdaz-ftz|-mrecip(=(?!none$).*)?|-mlow-precision-.*"
     # what clang takes behind -Xclang and -mllvm
     r"|-m?enable-(unsafe-fp-math|no-(infs|nans|signed-zeros)(-fp-math)?)|-mreassociate|-fp-contract=(?!off$).*"
 )
+#: What flags are refused for, by what they look like, and what to do instead.
+_REFUSED: Final = (
+    (
+        _INEXACT,
+        "results would not be those of the program",
+        "leave it out: kernels have their vectors and multiply-adds without it",
+    ),
+    (
+        re.compile(r"-[cES]|-MM?|-fsyntax-only"),
+        "no library would come of it",
+        "leave it out; --no-build writes sources only",
+    ),
+    (re.compile("@.*"), "flags in a file are not looked at", "write what the file holds in its place"),
+)
 
 
 def require_exact(flags: Iterable[str]) -> None:
-    """Raise AotcError (code "cflags") for flags of a C compiler that let it compute something else."""
-    if found := [flag for flag in dict.fromkeys(flags) if _INEXACT.fullmatch(flag)]:
-        text = f"C is not compiled with {' '.join(found)}: results would not be those of the program"
-        hint = "leave it out: kernels have their vectors and multiply-adds without it"
-        raise AotcError("cflags", text, hint=hint)
+    """Raise AotcError (code "cflags") for flags of a C compiler that let it compute or make something else."""
+    given = tuple(dict.fromkeys(flags))
+    for pattern, why, hint in _REFUSED:
+        if found := list(filter(pattern.fullmatch, given)):
+            text = f"C is not compiled with {' '.join(found)}: {why}"
+            raise AotcError("cflags", text, hint=hint)

@@ -13,8 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir.expr import Const
-from aotc.tir.stmt import LAUNCHED, For, Kernel, Stmt, stmts_of, walk_stmts
+from aotc.tir import LAUNCHED, Const, For, Kernel, Stmt, stmts_of, walk_stmts
 
 #: What one launch may have at most, on every device.
 MOST_BLOCKS: Final = 2**31 - 1

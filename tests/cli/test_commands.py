@@ -131,6 +131,32 @@ def test_inspect(project: Path) -> None:
     assert json.loads(call("inspect", project).out) == json.loads((project / "metadata.json").read_text())
 
 
+def test_inspect_and_compile_name_the_same_numerics(tmp_path: Path) -> None:
+    model, names = tmp_path / "net.relay", set()
+    text = "def @main(%x: Tensor[(64, 4096), float32]) { nn.softmax(%x) }"
+    model.write_text(f'#[version = "0.0.5"]\n{text}\n')
+    for flag in ("--threads", "--no-threads"):
+        call("compile", model, "-o", tmp_path / "d", "--no-build", "--accuracy", "strict", flag)
+        made = json.loads(call("inspect", tmp_path / "d").out)
+        planned = json.loads(call("inspect", model, "--config", "compile.accuracy=strict", flag, "--json").out)
+        assert made["accuracy"] == planned["accuracy"] == "strict" and made["numerics"] == planned["numerics"]
+        names.add(made["numerics"])
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("said", ["fast", "strict", "reproducible"])
+def test_the_accuracy_is_said_once_or_twice_alike(tmp_path: Path, said: str) -> None:
+    def compiled(*accuracy: str) -> str:
+        outcome = call("compile", DIGITS, "-o", tmp_path / "d", "--no-build", "--json", *accuracy)
+        return str(json.loads(outcome.out)["metadata"]["accuracy"]) if outcome.code == 0 else outcome.out
+
+    option, config = ("--accuracy", said), ("--config", f"compile.accuracy={said}")
+    assert compiled(*option) == compiled(*config) == compiled(*option, *config) == said
+    for other in {"fast", "strict", "reproducible"} - {said}:
+        text = f"the accuracy is {other}, and compile.accuracy says {said}"
+        assert text in compiled("--accuracy", other, *config)
+
+
 def test_inspect_names_lines_of_text(tmp_path: Path) -> None:
     model = tmp_path / "net.relay"
     text = "def @main(%x: Tensor[(2, 3), float32]) {\n  %0 = exp(%x);\n  nn.softmax(%0)\n}"

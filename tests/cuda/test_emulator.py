@@ -69,17 +69,18 @@ AOTC_EMULATE(row_sums)
 
 extern "C" __global__ void moved(const int *x, int *y) {
   const int t = (int)threadIdx.x, v = x[t];
-  y[t * 4] = __shfl_sync(~0u, v, t + 1, 8);
-  y[t * 4 + 1] = __shfl_up_sync(~0u, v, 3u);
-  y[t * 4 + 2] = __shfl_down_sync(~0u, v, 1u, 16);
-  __syncwarp();
-  y[t * 4 + 3] = __shfl_sync(~0u, v, 5);
+  y[t * 3] = __shfl_xor_sync(~0u, v, 5);
+  y[t * 3 + 1] = __shfl_down_sync(~0u, v, 3u);
+  y[t * 3 + 2] = __shfl_down_sync(~0u, y[t * 3], 32u);
 }
 AOTC_EMULATE(moved)
 
+struct alignas(16) Four {
+  float of[4];
+};
 /* Rows through memory of the block, fetched `ahead` rows before they are used. */
-template <int waited> static __device__ __forceinline__ void through(const float4 *x, float4 *y) {
-  __shared__ float4 ring[3][32];
+template <int waited> static __device__ __forceinline__ void through(const Four *x, Four *y) {
+  __shared__ Four ring[3][32];
   const int t = (int)threadIdx.x;
   for (int k = 0; k < 2; ++k) {
     if (k != 0) aotc_wait<waited>();
@@ -92,8 +93,8 @@ template <int waited> static __device__ __forceinline__ void through(const float
     y[k * 32 + t] = ring[k % 3][31 - t];
   }
 }
-extern "C" __global__ void fetched(const float4 *x, float4 *y) { through<1>(x, y); }
-extern "C" __global__ void early(const float4 *x, float4 *y) { through<2>(x, y); }
+extern "C" __global__ void fetched(const Four *x, Four *y) { through<1>(x, y); }
+extern "C" __global__ void early(const Four *x, Four *y) { through<2>(x, y); }
 AOTC_EMULATE(fetched)
 AOTC_EMULATE(early)
 
@@ -107,9 +108,9 @@ extern "C" __global__ void split_barrier(int first) {
   if ((int)threadIdx.x >= first) __syncthreads();
 }
 extern "C" __global__ void split_warp(int first) {
-  if ((int)threadIdx.x >= first) __syncwarp();
+  if ((int)threadIdx.x >= first) __shfl_down_sync(~0u, 1, 0u);
 }
-extern "C" __global__ void half_warp() { __syncwarp(0xffffu); }
+extern "C" __global__ void half_warp() { __shfl_down_sync(0xffffu, 1, 0u); }
 AOTC_EMULATE(split_barrier)
 AOTC_EMULATE(split_warp)
 AOTC_EMULATE(half_warp)
@@ -158,10 +159,10 @@ def test_instructions_of_warps(kernels: Kernels, backwards: bool) -> None:
     assert not launch(kernels, "row_sums", [rows, sums, 3], blocks=1, threads=128, backwards=backwards)
     np.testing.assert_array_equal(sums[:3], np.broadcast_to(rows[:3].sum(1, keepdims=True), (3, 32)))
     assert not sums[3].any()
-    x, y, lane = np.arange(32, dtype=np.int32) + 100, np.zeros((32, 4), np.int32), np.arange(32)
+    x, y, lane = np.arange(32, dtype=np.int32) + 100, np.zeros((32, 3), np.int32), np.arange(32)
     assert not launch(kernels, "moved", [x, y], blocks=1, threads=32, backwards=backwards)
-    up, down = np.where(lane < 3, lane, lane - 3), np.where(lane % 16 == 15, lane, lane + 1)
-    np.testing.assert_array_equal(y, x[np.stack([lane // 8 * 8 + (lane + 1) % 8, up, down, np.full(32, 5)], 1)])
+    down = np.where(lane < 29, lane + 3, lane)
+    np.testing.assert_array_equal(y, x[np.stack([lane ^ 5, down, lane ^ 5], 1)])
 
 
 @pytest.mark.parametrize("backwards", ORDERS)

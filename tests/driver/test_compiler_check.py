@@ -129,11 +129,19 @@ def test_foreign_kernels_run_in_an_emulator(
     which = shutil.which
     monkeypatch.setattr(compiler_check.shutil, "which", lambda name: None if "qemu" in name else which(name))
     with caplog.at_level(logging.WARNING, "aotc"):
-        aotc.compile(model(), target=target, cc=str(tmp_path / "bin" / "cc"), check_compiler=True)
+        made = aotc.compile(model(), target=target, cc=str(tmp_path / "bin" / "cc"), check_compiler=True)
     (line,) = caplog.messages
-    assert line == (
+    assert (line,) == made.unchecked and line == (
         f"the C compiler was not checked for {target}: its code cannot run here, and there is no qemu-{target}"
     )
+
+
+@pytest.mark.parametrize("machine", FOREIGN)
+def test_cross_compilers_of_portable_code_are_checked_in_an_emulator(machine: str, tmp_path: Path) -> None:
+    require_tool(f"qemu-{machine}")
+    cc = cross_compiler(machine)
+    assert "model_sqrt" in refused(tmp_path, target="c", cc=cc)
+    assert aotc.compile(model(), target="c", cc=cc, check_compiler=True).unchecked == ()
 
 
 def test_the_command_line(tmp_path: Path) -> None:
@@ -162,7 +170,7 @@ def test_what_tuning_finds_is_checked(tmp_path: Path) -> None:
 
 def test_verify_checks_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
-    monkeypatch.setattr("aotc.driver.compilation.check_project", lambda *args: checked.append(args))
+    monkeypatch.setattr("aotc.driver.compilation.check_project", lambda *args: checked.append(args) or [])
     assert verify(model(), seeds=1, target="c").ok and len(checked) == 1
     assert verify(model(), seeds=1, target="c", check_compiler=False).ok and len(checked) == 1
 

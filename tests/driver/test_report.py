@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
 from aotc.relay.transform.base import Rewriter, Rule, WhyNot, function_pass
 from aotc.reporting.report import PassReport
+from aotc.tir.target import X86_64_V3, Target
 
 RESNET_MACS = 1_826_857_472
 
@@ -187,13 +189,14 @@ def test_facts_stages_and_results(tmp_path: Path) -> None:
     assert "direct algorithm" in Page(report.to_html()).text
 
 
-@pytest.mark.parametrize("target", ["c", "x86-64-v3"])
-def test_loops_that_stay_scalar(target: str) -> None:
+@pytest.mark.parametrize("target", ["c", "x86-64-v3", "x86-64-multi", replace(X86_64_V3, name="mine")])
+def test_loops_that_stay_scalar(target: str | Target) -> None:
     report, x = PassReport("quotients"), Var("x", relay.TensorType((64,), "int64"))
     module = IRModule.from_expr(Function([x], relay.floor_divide(x, x)))
     report.add_result(aotc.compile(module, target=target, build=False, instruments=[report]))
     for text in (report.render(), Page(report.to_html()).text):
         assert ("floordiv of int64" in text) == (target != "c")
+    assert ("the outermost first" in text) == (target != "c")
 
 
 def test_empty_and_hostile_reports(tmp_path: Path) -> None:

@@ -14,7 +14,16 @@ from aotc_codegen.c.templates import render
 
 from aotc import relay
 from aotc.driver.compile import compile
-from aotc.driver.toolchain import ObjectCompiler, Toolchain, find_toolchain, resolve_target, run_compiler, version_of
+from aotc.driver.toolchain import (
+    ObjectCompiler,
+    Toolchain,
+    find_toolchain,
+    machine_of,
+    resolve_target,
+    run_compiler,
+    version_of,
+)
+from aotc.ir import architecture
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.module import IRModule
 from aotc.tir.target import Target, get_target, host_target
@@ -29,7 +38,8 @@ def test_the_named_compiler_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 VECTORS = replace(get_target("x86-64"), name="vectors", machine="", cflags=(), base_cflags=())
 INEXACT = """
--Ofast -ffast-math -funsafe-math-optimizations -ffinite-math-only -fassociative-math -freciprocal-math -fno-signed-zeros
+-Ofast --optimize=fast -ffast-math -funsafe-math-optimizations -ffinite-math-only -fassociative-math
+-freciprocal-math -fno-signed-zeros
 -mfpmath=387 -mfpmath=both -ffp-contract=fast -ffp-model=fast -ffp-eval-method=double -fno-honor-nans
 -fdenormal-fp-math=preserve-sign -mrecip -mrecip=all -mdaz-ftz
 -menable-unsafe-fp-math -mreassociate -enable-unsafe-fp-math -enable-no-nans-fp-math -fp-contract=fast
@@ -52,6 +62,20 @@ def test_flags_by_which_results_are_others_are_refused(monkeypatch: pytest.Monke
     assert find_toolchain("gcc", HARMLESS.split()).cflags == tuple(HARMLESS.split())
 
 
+@pytest.mark.parametrize(
+    ("flag", "why"),
+    [
+        *((f, "no library would come of it") for f in ("-c", "-E", "-S", "-M")),
+        ("@flags", "in a file are not looked at"),
+    ],
+)
+def test_flags_that_hide_or_make_something_else_are_refused(flag: str, why: str) -> None:
+    with pytest.raises(AotcError, match=f"not compiled with {flag}: .*{why}") as caught:
+        find_toolchain("gcc", ["-g", flag])
+    assert caught.value.code == "cflags"
+    assert find_toolchain("gcc", ["-MMD", "-Dc=@x"]).cflags == ("-MMD", "-Dc=@x")
+
+
 @pytest.mark.parametrize("flags", ["-ffast-math", "-freciprocal-math", "-fno-signed-zeros", "-ffinite-math-only"])
 def test_emitted_projects_refuse_them_as_well(flags: str, tmp_path: Path) -> None:
     """Whoever builds them with make."""
@@ -72,6 +96,38 @@ def test_compilers_without_vectors_compile_scalar_targets_only(tmp_path: Path) -
             compile(module, target=VECTORS, cc=cc)
         assert [d.code for d in caught.value.diagnostics] == ["no-vectors"]
         assert compile(module, target="c", cc=cc).library is not None
+
+
+def test_a_folder_is_no_compiler(tmp_path: Path) -> None:
+    with pytest.raises(AotcError, match="is a folder, not a compiler"):
+        find_toolchain(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("said", "target", "known"),
+    [
+        ("riscv64-linux-gnu", "x86-64-v3", True),
+        ("arm64-apple-darwin", "x86-64", True),
+        ("x86_64-pc-linux-gnu", "aarch64", True),
+        ("m68k-atari", "aarch64", False),
+        ("riscv64-linux-gnu", "c", False),
+        ("", "riscv64", False),
+    ],
+)
+def test_compilers_for_another_machine_are_named(said: str, target: str, known: bool, tmp_path: Path) -> None:
+    """One that says nothing, or what nobody knows, may be right."""
+    cc = script(tmp_path / "cc", f"[ $1 = -dumpmachine ] && echo {said} || exit 1")
+    with pytest.raises(AotcError) as caught:
+        compile(IRModule.from_expr(relay.abs(relay.var("x", shape=(2,)))), target=target, cc=str(cc))
+    (problem,) = caught.value.diagnostics
+    assert (problem.code == "no-compiler") == known == ("makes code for" in problem.message)
+    machine = architecture(said.partition("-")[0])
+    assert not known or machine.replace("_", "-") in str(problem.hint)
+
+
+def test_flags_say_for_which_machine_clang_compiles(clang: str) -> None:
+    for flag, machine in (("--target=aarch64-linux-gnu", "aarch64"), ("--target=riscv64-linux-gnu", "riscv64")):
+        assert machine_of(find_toolchain(clang, [flag])) == machine_of(find_toolchain(f"{clang} {flag}")) == machine
 
 
 def test_no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

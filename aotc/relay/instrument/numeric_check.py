@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, PassInfo, TensorType, TupleType, Type, Watch
-from aotc.ir.types import leaves
+from aotc.ir import AotcError, DType, PassInfo, TensorType, TupleType, Type, Watch, leaves
 from aotc.relay.expr import type_of
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule

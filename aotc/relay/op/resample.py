@@ -18,9 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import frozen
-from aotc.ir.attrs import Attrs, param
-from aotc.ir.op import require
+from aotc.ir import Attrs, frozen, param, require
 from aotc.relay.op.opdef import Array, Scalar
 from aotc.relay.op.rows import choose, greater
 from aotc.relay.op.window import spread

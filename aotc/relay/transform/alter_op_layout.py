@@ -28,8 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from aotc.ir import Dim, Op, PassContext, frozen, is_static, span_scope
-from aotc.ir.dims import numel
+from aotc.ir import Dim, Op, PassContext, frozen, is_static, numel, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of

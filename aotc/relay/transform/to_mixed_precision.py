@@ -17,10 +17,9 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, FuncType, Span, TensorType, TupleType, Type, frozen, span_scope
+from aotc.ir import Attrs, DType, FuncType, PassContext, Span, TensorType, TupleType, Type, frozen, span_scope
 from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
 from aotc.ir.op import Op, Precision, installed_ops
-from aotc.ir.transform import PassContext
 from aotc.relay.analysis import global_uses
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, op_of, type_of
 from aotc.relay.expr import call as node_of

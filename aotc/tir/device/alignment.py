@@ -10,9 +10,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from aotc.tir import Buffer, Kernel
+from aotc.tir import INDEX, Buffer, Const, Kernel
 from aotc.tir.device.parts import elsewhere
-from aotc.tir.expr import INDEX, Const
 from aotc.tir.loops.vector_access import MOST
 from aotc.tir.plan.program import Program
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from aotc.ir import merge_spans
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Kernel, Stmt, Var, as_expr, launch_of
+from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Kernel, Stmt, Var, as_expr, launch_of, maximum
 from aotc.tir.device.grid import is_sound
 from aotc.tir.device.parts import elsewhere
-from aotc.tir.expr import maximum
 from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.plan.program import Program, Step, Storage
 from aotc.tir.stmt import stmts_of

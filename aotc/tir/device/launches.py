@@ -12,22 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir import (
-    Block,
-    Buffer,
-    Expr,
-    For,
-    Gpu,
-    If,
-    Intrinsic,
-    Kernel,
-    Stmt,
-    Target,
-    Var,
-    all_of,
-    launch_of,
-    walk_stmts,
-)
+from aotc.tir import Block, Buffer, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Target, Var, all_of, launch_of
 from aotc.tir.device.alignment import with_alignment
 from aotc.tir.device.grid import Nest, Share, alone, is_sound, nests, shared_out
 from aotc.tir.device.horizontal_fusion import POINTER, fuse_launches
@@ -36,7 +21,7 @@ from aotc.tir.device.rows import joined, rows_of
 from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import Store, without
+from aotc.tir.stmt import Store, walk_stmts, without
 
 #: Parts of one launch: each thread looks for the one that its block is for.
 _TOGETHER: Final = 32

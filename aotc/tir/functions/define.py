@@ -15,10 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from aotc.ir import frozen
-from aotc.ir.dtype import DType
-from aotc.tir.expr import Const, Expr, Var, operands, with_operands
-from aotc.tir.stmt import Declare
+from aotc.ir import DType, frozen
+from aotc.tir import Const, Declare, Expr, Var, operands, with_operands
 
 #: Operations that stand inside one another in a statement, at most.
 DEEPEST: Final = 3

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from aotc.tir.expr import Binary, Call, Const, Expr, Unary, operands, with_operands
-from aotc.tir.stmt import Kernel, map_exprs, remembered_kernel
+from aotc.tir import Binary, Call, Const, Expr, Kernel, Unary, map_exprs, operands, remembered_kernel, with_operands
 
 #: Types whose products and sums processors round once; narrower floats are rounded after each operation.
 FUSED: Final = frozenset({"float32", "float64"})

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.ir import frozen
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, select
 from aotc.tir.functions.define import Function, defined
 

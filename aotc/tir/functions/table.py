@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final, TypeAlias
 
 from aotc.ir.dtype import DTYPES, DType
-from aotc.tir.expr import Expr
+from aotc.tir import Declare, Expr
 from aotc.tir.functions import (
     double,
     double_gamma,
@@ -27,7 +27,6 @@ from aotc.tir.functions import (
 )
 from aotc.tir.functions.define import Function, defined
 from aotc.tir.functions.fuse import fused as fuse
-from aotc.tir.stmt import Declare
 
 _Formula: TypeAlias = Callable[..., Expr]
 _SINGLE: Final[Mapping[str, _Formula]] = {

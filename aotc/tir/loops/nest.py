@@ -12,12 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aotc.tir import as_expr, mentioned, operands, stmt_exprs, substitute, walk_stmts, with_operands
+from aotc.tir import Budget, as_expr, mentioned, operands, stmt_exprs, substitute, walk_stmts, with_operands
 from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, binary, const, walk
 from aotc.tir.loops.dependence import counted, extent_of, loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, forall, map_exprs, nodes, rebuilt
-from aotc.tir.target import Budget
 
 #: A loop is not cut into more pieces than this.
 _SEGMENT_LIMIT: Final = 128

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.tir.expr import Buffer
-from aotc.tir.simplify import Linear
+from aotc.tir import Buffer, Linear
 
 #: Bytes that one access moves at most.
 MOST: Final = 16

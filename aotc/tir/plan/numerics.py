@@ -14,11 +14,9 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import DType
-from aotc.tir import Buffer, Kernel, as_expr, to_text
-from aotc.tir.expr import Call
+from aotc.tir import Block, Buffer, Call, Kernel, Store, as_expr, nodes, to_text
 from aotc.tir.functions.table import definition
 from aotc.tir.plan.program import Program, Storage
-from aotc.tir.stmt import Block, Store, nodes
 
 #: Raised when a tensor program means something else than before.
 MEANING: Final = 1

@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aotc.ir import DType
-from aotc.tir import Buffer, For, Kernel, Load, Store, Var
+from aotc.tir import Buffer, For, Kernel, Load, Store, Var, forall
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import forall
 
 
 def copy_kernel(dtype: DType, size: int) -> Kernel:

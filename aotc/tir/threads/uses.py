@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from aotc.ir import frozen
-from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, stmt_exprs, walk_stmts
-from aotc.tir.expr import mentioned
+from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, mentioned, stmt_exprs, walk_stmts
 from aotc.tir.loops.dependence import (
     Accesses,
     Ranges,

@@ -271,6 +271,7 @@ def emit(
     directory: Path,
     *,
     target: Target,
+    accuracy: str = "fast",
     passes: Sequence[str] = (),
     others: Sequence[Program] = (),
     numerics: Sequence[str] = ("",),
@@ -279,7 +280,8 @@ def emit(
 
     others   where the target has versions, the same program for all but the first, in
              order
-    passes   names of the passes that made the program, for the record
+    accuracy, passes   what was asked for, and the names of the passes that made the
+             program, for the record
     numerics   names of what decides the bits of the program and of each of the others
 
     Raises AotcError: code "name" if the program's name will not do, "memory" if a
@@ -292,7 +294,8 @@ def emit(
     project.sources()
     project.build_files()
     rows = zip(project.versions, numerics, strict=True)
-    metadata |= {"numerics": name, "isas": [v.described() | {"numerics": own} for v, own in rows]}
+    metadata |= {"accuracy": accuracy, "numerics": name}
+    metadata |= {"isas": [v.described() | {"numerics": own} for v, own in rows]}
     externals = [external.described(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes)}
     return write_project(directory, project.files, metadata, team=project.team)

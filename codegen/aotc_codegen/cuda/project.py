@@ -95,6 +95,7 @@ def emit_device(
     *,
     target: Target,
     least_driver: int,
+    accuracy: str = "fast",
     passes: Sequence[str] = (),
     numerics: str = "",
 ) -> dict[str, Any]:
@@ -103,7 +104,8 @@ def emit_device(
     printed, text   what `device_text` gives
     images          what a compiler made of the text, by names such as "sm_80"
     least_driver    the oldest driver that takes these: 12040 for that of CUDA 12.4
-    passes          names of the passes that made the program, for the record
+    accuracy        what was asked for, and
+    passes          the names of the passes that made the program, for the record
     numerics        the name of what decides its bits
 
     Raises AotcError: code "name" if the program's name will not do, "memory" if a run needs more than the target has,
@@ -127,7 +129,7 @@ def emit_device(
         launch = launch_of(step.kernel)
         assert launch is not None
         row |= {"grid": launch.grid, "block": launch.block, "shared_bytes": launch.shared_bytes}
-    metadata |= {"numerics": numerics, "passes": list(passes)}
+    metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes)}
     blocks = {row["kernel"]: row["block"] for row in metadata["steps"]}
     metadata["device"] = {
         "least_driver": f"{least_driver // 1000}.{least_driver % 1000 // 10}",

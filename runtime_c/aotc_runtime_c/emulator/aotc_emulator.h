@@ -32,8 +32,6 @@
 
 #define __global__ inline __attribute__((always_inline))
 #define __device__
-#define __host__
-#define __constant__ static const
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -162,14 +160,11 @@ static inline float of_bfloat16(unsigned bits) {
   return of_float32(bits << 16);
 }
 
-/* What the lane `from` gives; `value` itself where that is no lane of ours. */
+/* What the lane `from` gives; `value` itself where there is no such lane. */
 template <class Type>
-inline Type shuffle(unsigned mask, Type value, int from, int width) {
+inline Type shuffle(unsigned mask, Type value, unsigned from) {
   const Lanes *lanes = exchange(mask, value);
-  const int lane = int(threadIdx.x % 32);
-  const int begin = lane / width * width;
-  if (from >= begin && from < begin + width)
-    memcpy(&value, lanes->value[from], sizeof value);
+  if (from < 32) memcpy(&value, lanes->value[from], sizeof value);
   return value;
 }
 
@@ -188,55 +183,18 @@ inline Type shuffle(unsigned mask, Type value, int from, int width) {
 
 /* --- what CUDA C has beyond C++ */
 
-struct alignas(8) float2 {
-  float x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
-};
-struct alignas(16) int4 {
-  int x, y, z, w;
-};
-struct alignas(16) uint4 {
-  unsigned x, y, z, w;
-};
-
-static inline float2 make_float2(float x, float y) {
-  return {x, y};
-}
-static inline float4 make_float4(float x, float y, float z, float w) {
-  return {x, y, z, w};
-}
-
 static inline void __syncthreads() {
   aotc_emulator::barrier();
 }
-static inline void __syncwarp(unsigned mask = ~0u) {
-  aotc_emulator::exchange(mask, 0);
-}
 
 template <class Type>
-inline Type __shfl_sync(unsigned mask, Type value, int from, int width = 32) {
-  const int begin = int(threadIdx.x % 32) / width * width;
-  return aotc_emulator::shuffle(mask, value, begin + from % width, width);
+inline Type __shfl_xor_sync(unsigned mask, Type value, int bits) {
+  const unsigned from = threadIdx.x % 32 ^ unsigned(bits);
+  return aotc_emulator::shuffle(mask, value, from);
 }
 template <class Type>
-inline Type __shfl_xor_sync(unsigned mask, Type value, int bits,
-                            int width = 32) {
-  const int from = int(threadIdx.x % 32) ^ bits;
-  return aotc_emulator::shuffle(mask, value, from, width);
-}
-template <class Type>
-inline Type __shfl_down_sync(unsigned mask, Type value, unsigned by,
-                             int width = 32) {
-  const int from = int(threadIdx.x % 32 + by);
-  return aotc_emulator::shuffle(mask, value, from, width);
-}
-template <class Type>
-inline Type __shfl_up_sync(unsigned mask, Type value, unsigned by,
-                           int width = 32) {
-  const int from = int(threadIdx.x % 32) - int(by);
-  return aotc_emulator::shuffle(mask, value, from, width);
+inline Type __shfl_down_sync(unsigned mask, Type value, unsigned by) {
+  return aotc_emulator::shuffle(mask, value, threadIdx.x % 32 + by);
 }
 
 /* --- what the text calls instead of instructions that C++ has no name for */

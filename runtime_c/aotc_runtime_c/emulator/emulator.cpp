@@ -169,7 +169,8 @@ public:
   Fiber &fiber(unsigned thread) {
     return fibers_[thread];
   }
-  void run_current();
+  /* Where fibers begin. */
+  static void enter();
   void fail(const char *why) {
     launch_->fail(why);
   }
@@ -195,13 +196,11 @@ private:
 
 thread_local Worker *worker;
 
-void enter() {
-  worker->run_current();
-}
-
-void Worker::run_current() {
-  launch_->kernel.run(fibers_[current_].part, launch_->arguments);
-  wait(current_, State::done); /* never resumed */
+void Worker::enter() {
+  const unsigned thread = worker->current_;
+  const Launch &launch = *worker->launch_;
+  launch.kernel.run(worker->fibers_[thread].part, launch.arguments);
+  worker->wait(thread, State::done); /* never resumed */
 }
 
 /* Leaves the stack of the fiber that runs until `resume` comes back to it. */

@@ -36,14 +36,15 @@ static int told(int status, char *message, size_t bytes) {
   return status;
 }
 
-/* A status, and a sentence about it with what is known beyond. */
+/* A status, and a sentence about it with what is known beyond; of an opening
+ * the first one stays. */
 static int failed(const aotc_cuda *c, int status, const char *format, ...) {
   char detail[256];
   va_list values;
   va_start(values, format);
   vsnprintf(detail, sizeof detail, format, values);
   va_end(values);
-  if (c->message_bytes > 0)
+  if (c->message_bytes > 0 && *c->message == '\0')
     snprintf(c->message, c->message_bytes, "%s: %s",
              aotc_status_message(status), detail);
   return status;
@@ -66,6 +67,13 @@ const char *aotc_cuda_name_of(const aotc_cuda_driver *call, CUresult result) {
   return name != NULL ? name : "unknown error";
 }
 
+/* The status for a result, and the name of an error. */
+static int checked(const aotc_cuda *c, CUresult result) {
+  const int status = aotc_cuda_status_of(result);
+  if (status == AOTC_OK) return status;
+  return failed(c, status, "%s", aotc_cuda_name_of(&c->call, result));
+}
+
 static int load_driver(aotc_cuda *c) {
   const char *const given = getenv("AOTC_CUDA_DRIVER");
   const char *const path =
@@ -86,9 +94,7 @@ static int load_driver(aotc_cuda *c) {
 #undef FIND
   result = c->call.cuInit(0);
   if (result == SUCCESS) result = c->call.cuDriverGetVersion(&version);
-  if (result != SUCCESS)
-    return failed(c, aotc_cuda_status_of(result), "%s",
-                  aotc_cuda_name_of(&c->call, result));
+  if (result != SUCCESS) return checked(c, result);
   if (version < least)
     return failed(c, AOTC_ERROR_OLD_DRIVER, "it is for CUDA %d.%d, not %d.%d",
                   version / 1000, version % 1000 / 10, least / 1000,
@@ -132,32 +138,27 @@ static CUresult load_code(aotc_cuda *c, const aotc_cuda_image *image) {
   return call->cuStreamSynchronize(NULL);
 }
 
-static int open_device(aotc_cuda *c, int32_t device) {
+static CUresult open_device(aotc_cuda *c, int32_t device) {
   const aotc_cuda_driver *const call = &c->call;
-  const aotc_cuda_image *image = NULL;
+  const aotc_cuda_image *image;
   CUcontext popped;
-  int major = 0, minor = 0;
-  CUresult result = call->cuDeviceGet(&c->device, device);
-  if (result == SUCCESS)
-    result = call->cuDeviceGetAttribute(&major, CAPABILITY_MAJOR, c->device);
-  if (result == SUCCESS)
-    result = call->cuDeviceGetAttribute(&minor, CAPABILITY_MINOR, c->device);
-  if (result == SUCCESS) {
-    image = find_image(c->program, 10 * major + minor);
-    if (image == NULL)
-      return failed(c, AOTC_ERROR_NO_CODE, "its compute capability is %d.%d",
-                    major, minor);
-    result = call->cuDevicePrimaryCtxRetain(&c->context, c->device);
-    c->retained = result == SUCCESS;
+  CUresult result;
+  int major, minor;
+  TRY(call->cuDeviceGet(&c->device, device));
+  TRY(call->cuDeviceGetAttribute(&major, CAPABILITY_MAJOR, c->device));
+  TRY(call->cuDeviceGetAttribute(&minor, CAPABILITY_MINOR, c->device));
+  image = find_image(c->program, 10 * major + minor);
+  if (image == NULL) {
+    failed(c, AOTC_ERROR_NO_CODE, "its compute capability is %d.%d", major,
+           minor);
+    return ERROR_NO_BINARY_FOR_GPU;
   }
-  if (result == SUCCESS) result = call->cuCtxPushCurrent_v2(c->context);
-  if (result == SUCCESS) {
-    result = load_code(c, image);
-    call->cuCtxPopCurrent_v2(&popped);
-  }
-  return result == SUCCESS ? AOTC_OK
-                           : failed(c, aotc_cuda_status_of(result), "%s",
-                                    aotc_cuda_name_of(call, result));
+  TRY(call->cuDevicePrimaryCtxRetain(&c->context, c->device));
+  c->retained = 1;
+  TRY(call->cuCtxPushCurrent_v2(c->context));
+  result = load_code(c, image);
+  call->cuCtxPopCurrent_v2(&popped);
+  return result;
 }
 
 int aotc_cuda_open(const aotc_cuda_program *program, int32_t device,
@@ -176,7 +177,7 @@ int aotc_cuda_open(const aotc_cuda_program *program, int32_t device,
   c->message = message;
   c->message_bytes = message_bytes;
   status = load_driver(c);
-  if (status == AOTC_OK) status = open_device(c, device);
+  if (status == AOTC_OK) status = checked(c, open_device(c, device));
   c->message_bytes = 0;
   if (status == AOTC_OK)
     *opened = c;

@@ -188,8 +188,7 @@ int aotc_cuda_session_open(aotc_cuda *opened, aotc_cuda_session **session) {
   return aotc_cuda_status_of(result);
 }
 
-void aotc_cuda_session_close(aotc_cuda_session *session) {
-  aotc_cuda_session *const s = session;
+void aotc_cuda_session_close(aotc_cuda_session *s) {
   CUcontext popped;
   if (s == NULL) return;
   if (s->cuda->call.cuCtxPushCurrent_v2(s->cuda->context) == SUCCESS) {

@@ -32,10 +32,11 @@ typedef int file_t;
 typedef void *symbol_t;
 #endif
 
-/* Copies what fits of `text`, zero-terminated. */
+/* Copies what fits of `text`; NULL is the system's, where it is silent. */
 static void tell(char *message, size_t bytes, const char *text) {
   size_t length;
   if (message == NULL || bytes == 0) return;
+  if (text == NULL) text = "the system gives no reason";
   length = strlen(text);
   if (length > bytes - 1) length = bytes - 1;
   memcpy(message, text, length);
@@ -61,7 +62,7 @@ static void tell_system_error(char *message, size_t bytes) {
       FORMAT_MESSAGE_FROM_SYSTEM | FORMAT_MESSAGE_IGNORE_INSERTS;
   const DWORD length = FormatMessageA(flags, NULL, GetLastError(), 0, text,
                                       (DWORD)sizeof text, NULL);
-  tell(message, bytes, length > 0 ? text : "the system gives no reason");
+  tell(message, bytes, length > 0 ? text : NULL);
 }
 
 /* Whether a path could be turned into the system's characters. */
@@ -99,11 +100,7 @@ static void *open_handle(const char *path) {
 #define open_handle(path) dlopen(path, RTLD_NOW | RTLD_LOCAL)
 #define find_symbol(handle, name) dlsym(handle, name)
 #define close_handle(handle) dlclose(handle)
-
-static void tell_system_error(char *message, size_t bytes) {
-  const char *text = dlerror();
-  tell(message, bytes, text != NULL ? text : "the system gives no reason");
-}
+#define tell_system_error(message, bytes) tell(message, bytes, dlerror())
 
 static int source_open(source *s, const char *path) {
   struct stat status;

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from functools import partial
 
-from aotc.ir import require
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.activations import gelu, mish, prelu, relu6, softplus, softsign, swish

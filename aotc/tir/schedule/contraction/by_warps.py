@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import INSTRUCTIONS, Block, Buffer, Expr, For, Load, Stmt, Store, Target, Var, te
-from aotc.tir.expr import Call
+from aotc.tir import INSTRUCTIONS, Block, Buffer, Call, Expr, For, Load, Stmt, Store, Target, Var, te
 from aotc.tir.schedule.contraction.by_blocks import Place, Side, Tile, by_blocks
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import loops

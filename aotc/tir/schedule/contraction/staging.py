@@ -17,8 +17,7 @@ from itertools import repeat
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, substitute, te
-from aotc.tir.expr import private_buffer
+from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, private_buffer, substitute, te
 from aotc.tir.loops.nest import filled
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, flat, used, variables
 from aotc.tir.simplify import Linear, Ranges, bounds

@@ -14,11 +14,10 @@ from typing import Any, TypeAlias
 
 from aotc.ir import frozen
 from aotc.ir.trampoline import Task, run
-from aotc.tir import Assign, Block, Declare, If, Stmt, graph, te
+from aotc.tir import Assign, Block, Declare, If, Stmt, graph, kept, nodes, te
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
 from aotc.tir.schedule.stages.inline import Plan
 from aotc.tir.simplify import Ranges, bounds, simplify
-from aotc.tir.stmt import kept, nodes
 
 
 @frozen

@@ -25,14 +25,13 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Operand, Var, as_expr, binary, const, linear, minimum, substitute, te
+from aotc.tir import Buffer, Expr, Load, Operand, Threads, Var, as_expr, binary, const, linear, minimum, substitute, te
 from aotc.tir.loops.dependence import loads, straight_line, written
 from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed
 from aotc.tir.schedule.stages.by_threads import Long, in_pieces
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
-from aotc.tir.target import Threads
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
 #: Least results of a row whose accumulators are summed together, where neighbours read up to _ROW_STRIDE apart.

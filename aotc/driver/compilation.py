@@ -216,12 +216,6 @@ class Compilation:
         """The number of the best version that this machine runs, the first where it runs none."""
         return _best(self.versions)
 
-    @property
-    def _own(self) -> Target:
-        """What kernels by themselves are made for."""
-        every = self.target.versions or (self.target,)
-        return every[_best(every)]
-
     @cached_property
     def graph(self) -> IRModule:
         """The module after the passes of the context's level."""
@@ -289,7 +283,7 @@ class Compilation:
                     record_checksum(work, metadata, library)
         made = path / library.relative_to(work) if library else None
         left = tuple(unchecked)
-        return CompiledModel(path, made, metadata, self.target, temporary, self.emulated, left)
+        return CompiledModel(path, made, metadata, self.machine, temporary, self.emulated, left)
 
     def _emitted(self, work: Path) -> dict[str, Any]:
         """The project in an empty directory, and its metadata."""
@@ -319,18 +313,18 @@ class Compilation:
                      code computes; tuples in their types are flattened: a kernel takes and gives tensors
         """
         with self.running(), spending(self.context.config):
-            target = self._own
+            target = _own(self.target)
             kernels = {name: self.vectorized(lower_kernel(f, target)) for name, f in functions.items()}
         return self.compile_kernels(kernels)
 
     def compile_kernels(self, kernels: Mapping[str, Kernel]) -> KernelLibrary:
         """A library of kernels as they are."""
         with self.running():
-            return compile_table(kernels, self._own, self._compiler() if kernels else None)
+            return compile_table(kernels, _own(self.target), self._compiler() if kernels else None)
 
     def vectorized(self, kernel: Kernel) -> Kernel:
         """A kernel of `calls` through the passes that it goes through in `programs`."""
-        for item in kernel_passes(self._own):
+        for item in kernel_passes(_own(self.target)):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
 
@@ -349,6 +343,12 @@ def _best(versions: Sequence[Target]) -> int:
             require_cpu(candidate)
             return k
     return 0
+
+
+def _own(target: Target) -> Target:
+    """What kernels by themselves are made for."""
+    every = target.versions or (target,)
+    return every[_best(every)]
 
 
 # --- libraries of kernels

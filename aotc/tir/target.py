@@ -408,12 +408,12 @@ X86_64_V4: Final = replace(
     features=_V4,
     level="v4",
 )
-#: With instructions that add sums of products of bytes: AVX-VNNI, and that of AVX-512.
+#: With AVX-VNNI, and that of AVX-512.
 X86_64_V3_VNNI: Final = replace(
     X86_64_V3,
     name="x86-64-v3-vnni",
     dots=_DOT,
-    cflags=("-march=x86-64-v3", "-mavxvnni"),
+    cflags=(*X86_64_V3.cflags, "-mavxvnni"),
     features=(*_V3, "avx_vnni"),
     level="v3_vnni",
 )
@@ -444,7 +444,8 @@ AARCH64: Final = replace(
 AARCH64_DOTPROD: Final = replace(
     AARCH64, name="aarch64-dotprod", dots=_DOT, cflags=("-march=armv8.2-a+dotprod",), level="dotprod"
 )
-AARCH64_I8MM: Final = replace(AARCH64_DOTPROD, name="aarch64-i8mm", cflags=("-march=armv8.2-a+i8mm",), level="i8mm")
+_I8MM: Final = ("-march=armv8.2-a+dotprod+i8mm",)
+AARCH64_I8MM: Final = replace(AARCH64_DOTPROD, name="aarch64-i8mm", cflags=_I8MM, level="i8mm")
 #: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64
@@ -477,8 +478,8 @@ def in_order(target: Target) -> Target:
     return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
-_ARM: Final = (AARCH64, AARCH64_DOTPROD, AARCH64_I8MM)
-TARGETS: Final = {t.name: t for t in (C, *_X86, X86_64_MULTI, *_ARM, RISCV64, CUDA)}
+_NAMED: Final = (C, *_X86, X86_64_MULTI, AARCH64, AARCH64_DOTPROD, AARCH64_I8MM, RISCV64, CUDA)
+TARGETS: Final = {t.name: t for t in _NAMED}
 
 #: Features that /proc/cpuinfo calls otherwise.
 _PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}

@@ -18,14 +18,19 @@ from aotc.driver.compilation import CompiledModel
 from aotc.driver.toolchain import require_cpu, resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.machine import architecture
+from aotc.ir.types import TensorType
 from aotc.measuring.profile import profile
+from aotc.relay.expr import Constant, Function, Var
 from aotc.relay.interp import evaluate
+from aotc.relay.module import IRModule
+from aotc.relay.op.conv import conv2d
 from aotc.relay_api.build import build
 from aotc.tir.target import TARGETS, X86_64, X86_64_MULTI, X86_64_V3
 from tests.cli.invoke import call
 from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS, run, run_all
 from tests.e2e.test_threads import image, network
+from tests.targets.machines import native_targets
 
 pytestmark = pytest.mark.skipif(architecture() != "x86_64", reason="instruction sets of x86-64")
 HERE = Path(__file__).parent
@@ -134,7 +139,8 @@ def test_every_feature_can_be_asked_for() -> None:
 
 # --- several versions in one library
 
-NAMES = [v.name for v in X86_64_MULTI.versions]
+EVERY = X86_64_MULTI.versions
+NAMES = [t.name for t in EVERY if t.dots is not None and t.dots.registers > 1]
 HERE_TOO = [n for n in NAMES if TARGETS[n].vector_bytes <= resolve_target("host").vector_bytes]
 """The versions that this processor can run, the best first."""
 
@@ -187,6 +193,23 @@ def test_a_network_on_all_versions_and_threads(tmp_path: Path) -> None:
         (y,) = alone.run(None, image())
         assert np.abs(y - expected).max() <= 1e-4 * expected.std()
         np.testing.assert_array_equal(shared.run(None, image())[0], y)
+
+
+def test_products_of_bytes_have_versions_of_their_own(tmp_path: Path) -> None:
+    """One copy of the weights, and equal results."""
+    rng = np.random.default_rng(3)
+    x, w = rng.integers(0, 256, (1, 9, 9, 6)).astype(np.uint8), rng.integers(-128, 128, (20, 6, 3, 3)).astype(np.int8)
+    data = Var("x", TensorType(x.shape, "uint8"))
+    how = {"padding": (1, 1), "data_layout": "NHWC", "kernel_layout": "OIHW", "out_dtype": "int32", "pad_value": 200}
+    module = IRModule({"main": Function((data,), conv2d(data, Constant(w), **how))})
+    model = aotc.compile(module, output=tmp_path / "net", name="net", target="x86-64-multi", cflags=["-O1"])
+    assert [isa["name"] for isa in model.metadata["isas"]] == [t.name for t in EVERY]
+    # channels become 32, inputs 8
+    assert model.metadata["weights_bytes"] == 32 * 3 * 3 * 8
+    expected = np.asarray(conv2d.reference(conv2d.attrs(**how), x, w))
+    for name in (t.name for t in EVERY if t.name in native_targets()):
+        found = aotc.load(model.path, isa=name).run(None, {"x": x})
+        np.testing.assert_array_equal(found[0], expected)
 
 
 def test_an_old_processor_takes_the_oldest_version(multi: CompiledModel, host: Path, nehalem: tuple[str, ...]) -> None:

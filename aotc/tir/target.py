@@ -60,16 +60,13 @@ class Tiles:
     """Cycles that tiles of accumulators in registers take, in sums of products.
 
     latency            from the start of a multiply-add to its result
-    load               of a vector as long as the multiply-add units take in a cycle,
-                       or half of one
+    load               of a vector as long as the multiply-add units take in a cycle, or half of one
     broadcast          of one element to a vector
     finish             of a tile, beside what its elements take
     finish_vector      of a vector of results that is stored as it is
     finish_element     of a result that is stored by itself
-    large_copies       copies of operands that do not fit the first-level cache
-                       multiply the time by this
-    scalar_columns     where registers hold one number: columns of tiles of one row,
-                       of two rows and so on
+    large_copies       copies of operands that do not fit the first-level cache multiply the time by this
+    scalar_columns     where registers hold one number: columns of tiles of one row, of two rows and so on
     """
 
     latency: int = 4
@@ -102,8 +99,7 @@ class Dots:
 class Winograd:
     """Cycles that a Winograd convolution takes.
 
-    macs                             multiply-adds of float32 that its products do in
-                                     a cycle
+    macs                             multiply-adds of float32 that its products do in a cycle
     waiting                          the share of the time for reading weights from
                                      memory in which nothing else is done
     forward, backward                for one channel, each element of a tile on its
@@ -125,12 +121,9 @@ class Budget:
     """How much code, parameters and memory may grow for the sake of speed.
 
     stack_bytes       scratch of a kernel that may lie on its stack
-    row_bytes         a row of accumulators, which stays in the first-level cache beside
-                      what is read
-    array_bytes       parameters below this are C arrays, else a binary file that the
-                      assembler includes
-    parameter_growth  parameters may become so many times as large, or by
-                      parameter_room bytes larger; 1 for not at all
+    row_bytes         a row of accumulators, which stays in the first-level cache beside what is read
+    array_bytes       parameters below this are C arrays, else a binary file that the assembler includes
+    parameter_growth  parameters may become so many times as large, or by parameter_room bytes larger; 1 for not at all
     unrolled          multiply-adds that the body of a loop may be written out to
     written           multiply-adds in all that a tiled sum of products may be written out to for the sake of borders
     pieces            pieces that the loops of a nest may be cut into where conditions change ...

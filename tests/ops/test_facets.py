@@ -44,8 +44,8 @@ STATED = {
         sinh tan
         qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d
         qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp
-        qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.product qnn.quantize
-        qnn.requantize qnn.rsqrt qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
+        qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8
+        qnn.product qnn.quantize qnn.requantize qnn.rsqrt qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
     """,
     "quantised=PASS": """
         annotation.stop_fusion copy

@@ -222,9 +222,9 @@ def _run(source: str, arrays: Arrays, session: Session, reference: Reference) ->
     given = stored_inputs(session, arrays)
     stored = {n: a for n, a in given.items() if a is not arrays[n]}
     real = {**arrays, **real_values(sides[0], stored)}
+    made = session.run(None, given)
     expected = reference.run(real)
-    made = zip(expected, session.run(None, given), strict=True)
-    found = dict(made)
+    found = dict(zip(expected, made, strict=True))
     whole = {n: a for n, a in found.items() if a.dtype != expected[n].dtype}
     return Run(source, real, found | real_values(sides[1], whole), expected)
 

@@ -30,7 +30,7 @@ from aotc.relay.expr import Function
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import astext
-from aotc.tir.target import Budget, Gpu, Space, Target, Threads, Tiles, Winograd
+from aotc.tir.target import Budget, Dots, Gpu, Space, Target, Threads, Tiles, Winograd
 from aotc.tir.text import to_text
 
 _FORMAT: Final = "aotc-replay"
@@ -38,7 +38,7 @@ _FAULT: Final = "this is a fault of aotc, please report it"
 _CONTEXT: Final = ("opt_level", "required_pass", "disabled_pass")
 #: Options of a step by name.
 _OPTIONS: Final[Form[dict[str, Any]]] = Form(
-    dict, [Target, Threads, Gpu, Tiles, Winograd, Budget, Space, DType, Precision]
+    dict, [Target, Threads, Gpu, Tiles, Dots, Winograd, Budget, Space, DType, Precision]
 )
 
 

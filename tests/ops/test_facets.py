@@ -21,8 +21,8 @@ STATED = {
         nn.depth_to_space nn.space_to_depth nn.upsampling
     """,
     "layout=BARRIER": """
-        qnn.avg_pool2d qnn.conv1d qnn.conv1d_transpose qnn.conv2d qnn.conv2d_transpose qnn.conv3d
-        qnn.conv3d_transpose
+        qnn.add qnn.avg_pool2d qnn.conv1d qnn.conv1d_transpose qnn.conv2d qnn.conv2d_transpose qnn.conv3d
+        qnn.conv3d_transpose qnn.mul qnn.subtract
     """,
     "layout=NC": """
         nn.dense

@@ -133,13 +133,13 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
     """How `call` works on arguments in these orders; None if it must see them as they were."""
     op, a = op_of(call), call.attrs
     kind = op.layout_kind
+    if kind is Layout.BARRIER:
+        return None
     if op.named_layouts[1]:  # without a desired layout a convolution keeps its own
         return plan_layouts(call, a["data_layout"], a["kernel_layout"])
     if kind in (Layout.CHOICE, Layout.FOLLOW):
         layout: str = a["layout"]
         return plan_layouts(call, orders[0].called(layout).new if orders[0].is_known else layout)
-    if kind is Layout.BARRIER:
-        return None
     if isinstance(op.layout, str):
         return _always(call, Order(op.layout, op.layout))
     return _broadcast(call, orders) if op.axes is pointwise else _carried(call, orders)

@@ -159,9 +159,9 @@ _X86: Final[Mapping[str, tuple[str, ...]]] = {
     # what does not fit becomes the least integer
     "to_i32 float32": ("SSE2 AVX", "cvttps2dq", "v", "($M)v, -1, 4"),
     **{
-        f"{what} float{bits}": ("SSE4_1 AVX", f"round{kind} rndscale{kind}_mask", f"x, {code}", f"x, {mask}, 4")
+        f"{what} float{bits}": ("SSE4_1 AVX", f"round{kind} rndscale{kind}_mask", f"x, {code}", "x, -1, 4")
         for what, code in {"round_even": 8, "floor": 9, "ceil": 10, "trunc": 11}.items()
-        for bits, kind, mask in ((32, "ps", -1), (64, "pd", 255))
+        for bits, kind in ((32, "ps"), (64, "pd"))
     },
 }
 
@@ -178,8 +178,8 @@ def _instructions(what: str, value: str, size: int) -> Iterator[tuple[str, str]]
     if size == 64:
         whole = longest[0] if longest else f"{name}512_mask"
         if what in ("fma", "to_i32") or longest:
-            # the mask of 16 lanes is an unsigned number in clang, a signed one in gcc
-            unsigned = masked.replace("-1", "65535")
+            # the mask is an unsigned number in clang, a signed one in gcc
+            unsigned = masked.replace("-1", "255" if value == "float64" else "65535")
             yield "AVX512F clang", f"ia32_{whole}({operands}, {unsigned})"
         yield "AVX512F", f"ia32_{whole}({operands}, {masked})"
     elif size in (16, 32):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args
+from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args
 from aotc.relay.expr import Expr
 from aotc.relay.op import elementwise
 from aotc.relay.op.opdef import Array, OpDef, Samples
@@ -172,6 +172,7 @@ def _operator(name: str, attributes: Any, reference: Any, expand: Any) -> OpDef:
         axes=_axes,
         expand=expand,
         samples=partial(_samples, attributes),
+        layout=Layout.BARRIER,
         **q.facets(OpPattern.BROADCAST),
     )
 

@@ -40,7 +40,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from aotc.tir import Buffer, Target, te
-from aotc.tir.dots import BYTES
+from aotc.tir.dots import BYTES, LANES
 from aotc.tir.schedule.contraction import naive
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
 from aotc.tir.schedule.contraction.by_pixels import by_pixels
@@ -79,7 +79,8 @@ def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: 
     lanes = computed_lanes(target, c.dtype, a.dtype, b.dtype)
     found: list[Candidate] = []
     with suppress(Irregular):
-        if target.dots is not None and c.dtype == "int32" and {a.dtype, b.dtype} <= set(BYTES):
+        bytes_alone = c.dtype == "int32" and {a.dtype, b.dtype} <= set(BYTES)
+        if target.dots is not None and bytes_alone and lanes in LANES:
             found += by_lanes(Request(*in_groups(c), a, b, store, target, lanes))
     with suppress(Irregular):
         request = Request(analyse(c), None, a, b, store, target, lanes)

@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, call, substitute, te
-from aotc.tir.dots import BYTES, GROUP, dot_name, words_name
+from aotc.tir.dots import BYTES, GROUP, LANES, dot_name, words_name
 from aotc.tir.expr import Const, private_buffer
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
@@ -52,7 +52,7 @@ def _candidate(req: Request, columns: int) -> Candidate:
     """Tiles of so many columns, of channels in vectors of each length that fits the rest of them."""
     axis = req.c.axes[-1]
     found: list[Candidate] = []
-    begin, width = 0, req.target.vector_bytes
+    begin, width = 0, min(req.target.vector_bytes, GROUP * LANES[-1])
     while begin < axis[1]:
         if width < LEAST:
             raise Irregular("channels that do not fill vectors")

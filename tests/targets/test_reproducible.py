@@ -30,6 +30,7 @@ from aotc.relay.text.parser import parse
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Call
 from aotc.tir.functions.table import definition
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.interp import run_kernel
 from aotc.tir.passes import kernel_passes
 from aotc.tir.plan import numerics as name_of
@@ -54,7 +55,8 @@ ODD = replace(
 #: Scalar, and vectors of 4, 16 and 32 numbers in 16, 32 and 11 registers.
 MACHINES = [TARGETS[name] for name in ("c", "x86-64", "x86-64-v4", "aarch64")] + [ODD]
 #: Functions without a program that all libraries compute alike.
-EXACT = {"sqrt", "fma", "copysign", "abs", "isnan", "isinf", "popcount", "clz"}
+EXACT = {"sqrt", "fma", "product", "copysign", "abs", "isnan", "isinf", "popcount", "clz"}
+EXACT |= {name for name in INSTRUCTIONS if name.startswith("quantise_")}
 AT_ONCE = 45
 NETWORKS = {
     **KERNELS,

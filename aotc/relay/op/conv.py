@@ -3,7 +3,8 @@
 
 Data and kernel come in any order of their axes (`data_layout`, `kernel_layout`).  A
 kernel layout such as "OIHW16o" holds blocks of output channels innermost, the last one
-padded: weights packed at compile time.
+padded: weights packed at compile time.  In "OHWI16o4i" four input channels lie side by
+side behind them, zeros where there are no more.
 
     conv2d(x, w, strides=(2, 2), padding=(3, 3), channels=64, kernel_size=(7, 7))
 
@@ -293,7 +294,7 @@ def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Ten
 _PACKED: Final = {"padding": (1, 1), "channels": 6, "kernel_size": (3, 3), "kernel_layout": "OIHW4o"}
 _SUMS: Final = {"out_dtype": "int32", "padding": (1, 1), "channels": 6}
 _GROUPED: Final = _SUMS | {"kernel_layout": "OHWI4o4i", "kernel_size": (3, 3)}
-_ALONG: Final = _SUMS | {"kernel_layout": "OIHW4o4w", "kernel_size": (2, 5)}
+_ALONG: Final = _SUMS | {"kernel_layout": "OIHW4o4w", "kernel_size": (2, 8)}
 _FILLED: Final = {"out_dtype": "int32", "padding": (1, 1), "pad_value": 99}
 SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data type
     1: (
@@ -318,9 +319,9 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
             _FILLED | {"data_layout": "NHWC", "kernel_layout": "OHWI", "pad_value": -7},
             "int8",
         ),
-        (((1, 5, 5, 6), (2, 3, 3, 2, 4, 4)), _GROUPED | {"data_layout": "NHWC"}, "uint8"),
-        (((1, 3, 5, 5), (2, 3, 3, 1, 4, 4)), _GROUPED | {"strides": (2, 1), "pad_value": 7}, "int8"),
-        (((1, 1, 5, 9), (2, 1, 2, 2, 4, 4)), _ALONG, "uint8"),
+        (((1, 5, 5, 8), (2, 3, 3, 2, 4, 4)), _GROUPED | {"data_layout": "NHWC"}, "uint8"),
+        (((1, 4, 5, 5), (2, 3, 3, 1, 4, 4)), _GROUPED | {"strides": (2, 1), "pad_value": 7}, "int8"),
+        (((1, 1, 5, 11), (2, 1, 2, 2, 4, 4)), _ALONG, "uint8"),
         (
             ((1, 7, 6, 20), (3, 3, 20, 1)),
             _FILLED | {"data_layout": "NHWC", "kernel_layout": "HWOI", "groups": 20},

@@ -34,7 +34,7 @@ class DenseAttrs(Attrs):
 class DensePackAttrs(Attrs):
     """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
 
-    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4).
+    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero beyond K.
     """
 
     units: int | None = param(given=None)
@@ -240,7 +240,7 @@ _SAMPLES: Final[dict[str, tuple[Any, ...]]] = {
     "contrib_dense_pack": (
         (((3, 9), (2, 9, 4)), {"units": 6, "weight_layout": "NC4n"}),
         (((1, 2, 9), (2, 9, 8)), {"units": None, "weight_layout": "NC8n"}),
-        (((3, 9), (2, 3, 4, 4)), _GROUPED | {"units": 6, "weight_layout": "NC4n4c"}, "int8"),
+        (((3, 12), (2, 3, 4, 4)), _GROUPED | {"units": 6, "weight_layout": "NC4n4c"}, "int8"),
         (((20, 8), (3, 2, 16, 4)), _GROUPED | {"units": 40}, "uint8"),
     ),
     "matmul": (

@@ -142,7 +142,8 @@ static CUresult prepare(aotc_cuda_session *s) {
   for (k = 0; k < p->num_args; ++k)
     s->params[k] = &s->values[k];
   TRY(call->cuStreamCreate(&s->stream, 0));
-  if (p->arena_bytes > 0) /* counts of blocks begin with 0; runs leave it there */
+  if (p->arena_bytes >
+      0) /* counts of blocks begin with 0; runs leave it there */
     TRY(call->cuMemsetD8Async(s->memory, 0, (size_t)p->arena_bytes, s->stream));
   TRY(call->cuEventCreate(&s->done, 0));
   TRY(bind_arguments(s));

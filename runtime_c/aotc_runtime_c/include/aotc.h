@@ -93,7 +93,7 @@ typedef struct aotc_tensor {
   const int64_t *shape; /* rank dimensions */
   size_t bytes;
   int32_t rank;
-  int32_t dtype; /* aotc_dtype */
+  int32_t dtype;                         /* aotc_dtype */
   const aotc_quantization *quantization; /* NULL: none is known */
 } aotc_tensor;
 

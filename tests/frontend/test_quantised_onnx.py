@@ -26,6 +26,7 @@ from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.contrib import DEFINITIONS, DOMAIN
 from aotc.runtime.session import load
 from aotc.tir.numerics import FUNCTIONS
+from tests.targets.machines import has_vnni
 
 F: Final[Any] = np.float32
 fma: Final = FUNCTIONS["fma"]
@@ -73,12 +74,6 @@ class Case:
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(self.model().SerializeToString(), options)
         return list(session.run(None, self.inputs()))
-
-
-def has_vnni() -> bool:
-    """Whether ONNX Runtime's kernels multiply bytes exactly here: older ones saturate sums of two products."""
-    told = Path("/proc/cpuinfo")
-    return told.exists() and "vnni" in told.read_text(encoding="utf-8", errors="replace")
 
 
 # --- what is drawn

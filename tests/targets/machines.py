@@ -44,6 +44,12 @@ int main(int argc, char **argv) {
 """
 
 
+def has_vnni() -> bool:
+    """Whether ONNX Runtime's kernels multiply bytes exactly here: older ones saturate sums of two products."""
+    told = Path("/proc/cpuinfo")
+    return told.exists() and "vnni" in told.read_text(encoding="utf-8", errors="replace")
+
+
 def native_targets() -> list[str]:
     """The targets whose code this processor runs, "c" among them."""
     return [name for name, t in TARGETS.items() if not t.versions and t.gpu is None and _runs(t)]

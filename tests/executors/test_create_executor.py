@@ -26,7 +26,7 @@ from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay_api.executor import with_flat_inputs
-from tests.ops.harness import assert_agrees, flat, type_of_value
+from tests.ops.harness import assert_agrees, constants, flat, type_of_value
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 STATIC = ("graph", "aot")
@@ -111,10 +111,12 @@ def program_of(cases: list[tuple[OpDef, Sample]]) -> tuple[aotc.IRModule, list[A
     params: list[Var] = []
     results: list[Expr] = []
     for k, (op, sample) in enumerate(cases):
-        own = [Var(f"s{k}_{j}", type_of_value(value)) for j, value in enumerate(sample.args)]
-        params += own
+        typed = [(Var(f"s{k}_{j}", type_of_value(value)), value) for j, value in enumerate(sample.args)]
+        own = [constants(value) if j in sample.known else var for j, (var, value) in enumerate(typed)]
+        params += [arg for arg in own if isinstance(arg, Var)]
         results.append(call(op, own, sample.attrs))
-    return aotc.IRModule({"main": Function(params, Tuple(results))}), [a for _, s in cases for a in s.args]
+    given = [a for _, sample in cases for j, a in enumerate(sample.args) if j not in sample.known]
+    return aotc.IRModule({"main": Function(params, Tuple(results))}), given
 
 
 def samples_of(part: int) -> list[tuple[OpDef, Sample]]:

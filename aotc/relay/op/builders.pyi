@@ -216,7 +216,7 @@ def contrib_dense_pack(
 ) -> Call:
     """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
 
-    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4).
+    "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero beyond K.
     """
 
 def conv1d(

@@ -248,6 +248,29 @@ def test_depthwise_with_the_channels_last_is_a_product_of_vectors() -> None:
     assert best.tiling.product.along and best.workspace == ()
 
 
+@pytest.mark.parametrize(
+    ("l1", "l2", "order"),
+    [
+        (64 << 10, 1 << 20, [14, "rows", "channels", "columns"]),
+        (8 << 10, 1 << 20, [14, "columns", "rows", "channels"]),
+        (4 << 10, 1 << 20, [14, "columns", "channels", "rows"]),
+        (4 << 10, 64 << 10, [8, "columns", "rows", "channels"]),
+        (1 << 10, 64 << 10, [14, "rows", "channels", "columns"]),
+    ],
+)
+def test_rows_below_each_other_find_their_data_in_the_nearest_cache(l1: int, l2: int, order: list[str | int]) -> None:
+    """3 rows of 40 columns of 32 channels are 15 KiB, those of a tile of 14 columns 6 KiB, of 8 columns 3.75 KiB."""
+    case = conv(ic=32, oc=32, size=(20, 40), groups=32, padding=1, last=True)
+    target = replace(get_target("x86-64-v3"), l1=l1, l2=l2)
+    check(case, case.kernel(target))
+    operand = operands(case)
+    best = min(candidates(case.out, *operand[:2], store_to(case.out, operand[2]), target), key=lambda c: c.cost)
+    _, rows, columns, channels = (var for var, _ in case.out.axes)
+    names = {rows: "rows", columns: "columns", channels: "channels"}
+    levels = {names[axis.var]: axis for axis in best.tiling.levels if axis.var in names}
+    assert [max(s.size for s in levels["columns"].segments), *levels] == order
+
+
 def test_borders_cost_no_scratch() -> None:
     """A packed 3x3 convolution reads its input where it lies."""
     kernel = conv(ic=64, oc=64, size=(56, 56), padding=1, block=32).kernel(V4)

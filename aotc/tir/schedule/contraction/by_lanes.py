@@ -16,7 +16,7 @@ from typing import Final
 from aotc.ir import frozen
 from aotc.tir import Var, linear, te
 from aotc.tir.dots import LANES
-from aotc.tir.schedule.contraction import segments
+from aotc.tir.schedule.contraction import segments, space
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
@@ -27,6 +27,8 @@ from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Til
 
 #: Weights that are read by as many rows are worth being copied into panels.
 PANEL_ROWS: Final = 16
+#: Tiles of more columns are made narrower, so that what the next row of them reads again is in the nearest cache.
+FEW_COLUMNS: Final = 5
 
 
 def by_lanes(req: Request) -> Iterator[Candidate]:
@@ -148,6 +150,9 @@ def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]
         return {}
     column, extent = wide[-1]
     sizes = {column: min(budget, extent)}
+    if attempt.along and len(wide) > 1 and not _is_near(attempt):
+        fitting = (n for n in range(sizes[column], FEW_COLUMNS, -1) if _window(attempt, {column: n}) <= target.l1)
+        sizes[column] = next(fitting, sizes[column])
     if rows and len(wide) > 1 and extent * 2 <= budget:
         sizes[wide[-2][0]] = min(budget // extent, wide[-2][1])
     return sizes
@@ -201,7 +206,34 @@ def _levels(
     whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
     found = segments.vector_segments(extent, attempt.vectors, attempt.lanes, whole, merge)
     lane = TileAxis(var, extent, found, "x", attempt.lanes, attempt.split.names)
+    if attempt.along and len(inner) > 1:
+        return [*req.around(attempt.axis), *inner[:-2], *_near(attempt, lane, *inner[-2:])]
     early = panel is not None or (padded is not None and attempt.split.tile in padded.needs)
     if early or req.b.nbytes > req.target.l2 // 2 or not inner:
         return [*req.around(attempt.axis), lane, *inner]
     return [*req.around(attempt.axis), *inner[:-1], lane, inner[-1]]
+
+
+def _near(attempt: _Attempt, lane: TileAxis, rows: TileAxis, columns: TileAxis) -> list[TileAxis]:
+    """Loops that leave data of one row of tiles in the first-level cache until the next one reads it."""
+    row, tile = ({axis.var: max(s.size for s in axis.segments)} for axis in (rows, columns))
+    l1 = attempt.req.target.l1
+    if _window(attempt, {**row, columns.var: columns.extent}) <= l1:
+        return [rows, lane, columns]
+    if _window(attempt, {**row, **tile}) <= l1:
+        return [columns, rows, lane]
+    return [columns, lane, rows] if _is_near(attempt) else [rows, lane, columns]
+
+
+def _window(attempt: _Attempt, positions: Mapping[Var, int]) -> int:
+    """Bytes of data that all channels of so many positions along each axis of the data read."""
+    split = attempt.split
+    channels = {split.tile: -(-attempt.axis[1] // split.size), split.lane: split.size}
+    extents = {**dict(attempt.req.c.reduce_axes), **channels, **positions}
+    return space.reach(split.a, extents) * attempt.req.a.dtype.itemsize
+
+
+def _is_near(attempt: _Attempt) -> bool:
+    """Whether data and output stay in the second-level cache."""
+    c = attempt.req.c
+    return attempt.req.a.nbytes + space.points(c.axes) * c.dtype.itemsize <= attempt.req.target.l2

@@ -96,6 +96,17 @@ def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
     return abs(int(second.value) - int(first.value)) if isinstance(first, Const) and isinstance(second, Const) else 0
 
 
+def reach(dims: Iterable[Dimension], extents: Mapping[Var, int]) -> int:
+    """About how many elements of an operand are read where its variables take so many values each, 1 if not named."""
+    found = 1
+    for dim in dims:
+        plain = {t: c for t, c in dim.index.terms.items() if isinstance(t, Var)}
+        spans = (abs(c) * (extents.get(t, 1) - 1) for t, c in plain.items())
+        whole = len(plain) < len(dim.index.terms)
+        found *= dim.extent if whole else min(dim.extent, 1 + sum(spans))
+    return found
+
+
 def digits(axes: Sequence[te.Axis], number: Expr) -> dict[Var, Expr]:
     """The values of axes at a row-major number."""
     return graph.bind(axes, graph.unflatten(number, [extent for _, extent in axes]))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.tir.expr import INDEX, Buffer, Load, Var, as_expr, binary
+from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr, binary
 from aotc.tir.loops.lanes import with_vectors
 from aotc.tir.loops.scalar import scalar_loops
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, forall
@@ -36,9 +36,12 @@ def total(extent: int) -> Stmt:
     return Block((Declare(acc, as_expr(0.0)), loop, Store(Y, as_expr(0), acc)))
 
 
-def short(extent: int) -> Stmt:
+def short(extent: int, rows: int = 9, sums: int = 0) -> Stmt:
     i, j = Var("i"), Var("j")
-    return forall(i, 9, forall(j, extent, Store(Y, i * 28 + j, Load(X, i * 5 + j))))
+    value: Expr = Load(X, i * 5 + j)
+    for _ in range(sums):
+        value = value + Load(X, j)
+    return forall(i, rows, forall(j, extent, Store(Y, i * (252 // rows) + j, value)))
 
 
 def moved() -> Stmt:
@@ -59,9 +62,10 @@ CASES: dict[str, tuple[Stmt, list[tuple[str, str]]]] = {
     ),
     "elements that lie apart": (over(lambda i: Store(Y, i, Load(X, i * 4))), []),
     "a short loop": (
-        short(3),
+        short(3, 20, sums=40),
         [("i, j", "fewer elements than a vector has, 3; results of float32 that do not lie side by side")],
     ),
+    "a short loop that is written out": (short(3, 20), [("i", "results of float32 that do not lie side by side")]),
     "a sum": (total(100), [("k", "a value of float32 that is carried from element to element")]),
     "vectors": (over(lambda i: Store(Y, i, Load(X, i) + 1.0), 61), []),
     "vectors inside": (short(16), []),

@@ -16,18 +16,20 @@ from typing import Final
 from aotc.ir import frozen
 from aotc.tir import INDEX, Block, Buffer, Const, Declare, Expr, For, Kernel, Target, Var, linear, maximum, minimum
 from aotc.tir.expr import Binary, Call, Cast, Load, Pack, Select, Unary, operands
+from aotc.tir.loops.dependence import extent_of, read, straight_line, written
 from aotc.tir.loops.dependence import inside as ranges_in
-from aotc.tir.loops.dependence import read, written
 from aotc.tir.loops.joined import joined
-from aotc.tir.loops.nest import refreshed, substituted
+from aotc.tir.loops.nest import iterations, refreshed, substituted
 from aotc.tir.loops.pack import packed
 from aotc.tir.loops.registers import in_registers
 from aotc.tir.loops.vectorize import ScalarError, vector_form, vectorized
-from aotc.tir.simplify import Ranges, bounds, simplify
+from aotc.tir.simplify import Ranges, bounds, simplify, simplify_stmt
 from aotc.tir.stmt import Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
 
 #: The shortest vectors.
 LEAST: Final = 4
+#: Expressions that loops may become.
+_WRITTEN: Final = 200
 #: Operations that last as long as a function, or a division of integers.
 _LONG: Final = 10
 _DIVISIONS: Final = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
@@ -43,7 +45,7 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
 
     def make() -> Kernel:
         body = joined(loops.statement(kernel.body, {}), loops.shared)
-        body = in_registers(body, registers)
+        body = written_out(in_registers(body, registers))
         return replace(kernel, body=body, stack=(*kernel.stack, *loops.scratch))
 
     return remembered_kernel("lanes", source, kernel.span, make)
@@ -166,6 +168,18 @@ class _Lanes:
         pairs = [(s, load) for s in stores for load in _loads(loop.body) if (s.buffer, load.buffer) in self.shared]
         alone = len(stores) == 1 and not any(isinstance(s, For) for s in walk_stmts(loop.body))
         return not alone and any(linear(s.index, {}) != linear(load.index, {}) for s, load in pairs)
+
+
+def written_out(stmt: Stmt, repeated: bool = False) -> Stmt:
+    """Scalar loops of few iterations inside of others become statements: C compilers would leave them loops."""
+    inside = repeated or isinstance(stmt, For)
+    made = rebuilt(stmt, lambda s: written_out(s, inside))
+    if not isinstance(made, For) or not repeated or made_of_vectors(made):
+        return made
+    small = extent_of(made) * sum(1 for _ in nodes(made)) <= _WRITTEN
+    if not 0 < extent_of(made) <= LEAST or not small or straight_line(made) is None:
+        return made
+    return Block(simplify_stmt(copy, {}) for copy in iterations(made))
 
 
 def _less(end: Expr, by: int) -> Expr:

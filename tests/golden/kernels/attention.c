@@ -273,9 +273,8 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
       }
       *(aotc_float32x8u *)(max_part + 0) = max_part_1;
       *(aotc_float32x4u *)(max_part + 0) = aotc_max_f32x4(*(const aotc_float32x4u *)(max_part + 0), *(const aotc_float32x4u *)(max_part + 4));
-      for (ptrdiff_t l = 0; l < 2; ++l) {
-        max_part[l] = aotc_max_f32(max_part[l], max_part[l + 2]);
-      }
+      max_part[0] = aotc_max_f32(max_part[0], max_part[2]);
+      max_part[1] = aotc_max_f32(max_part[1], max_part[3]);
       max_part[0] = aotc_max_f32(max_part[0], max_part[1]);
       float max_1 = max_part[0];
       max[0] = max_1;
@@ -289,9 +288,8 @@ void net_batch_matmul(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT 
       }
       *(aotc_float32x8u *)(sum_part + 0) = sum_part_1;
       *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
-      for (ptrdiff_t l_1 = 0; l_1 < 2; ++l_1) {
-        sum_part[l_1] = sum_part[l_1] + sum_part[l_1 + 2];
-      }
+      sum_part[0] = sum_part[0] + sum_part[2];
+      sum_part[1] = sum_part[1] + sum_part[3];
       sum_part[0] = sum_part[0] + sum_part[1];
       float sum = sum_part[0];
       scale[0] = 1.0f / sum;

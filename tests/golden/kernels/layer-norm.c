@@ -78,9 +78,8 @@ void net_layer_norm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
     *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(p0 + (i0 * 40 + 32));
     *(aotc_float32x8u *)(sum_part + 0) = *(const aotc_float32x8u *)(sum_part + 0) + *(const aotc_float32x8u *)(sum_part + 8);
     *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
-    for (ptrdiff_t l = 0; l < 2; ++l) {
-      sum_part[l] = sum_part[l] + sum_part[l + 2];
-    }
+    sum_part[0] = sum_part[0] + sum_part[2];
+    sum_part[1] = sum_part[1] + sum_part[3];
     sum_part[0] = sum_part[0] + sum_part[1];
     float sum = sum_part[0];
     mean[0] = sum / 40.0f;
@@ -92,9 +91,8 @@ void net_layer_norm(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
     *(aotc_float32x8u *)(squares_part + 0) = aotc_fma_f32x8(*(const aotc_float32x8u *)(p0 + (i0 * 40 + 32)) - aotc_splat_f32x8(mean[0]), *(const aotc_float32x8u *)(p0 + (i0 * 40 + 32)) - aotc_splat_f32x8(mean[0]), *(const aotc_float32x8u *)(squares_part + 0));
     *(aotc_float32x8u *)(squares_part + 0) = *(const aotc_float32x8u *)(squares_part + 0) + *(const aotc_float32x8u *)(squares_part + 8);
     *(aotc_float32x4u *)(squares_part + 0) = *(const aotc_float32x4u *)(squares_part + 0) + *(const aotc_float32x4u *)(squares_part + 4);
-    for (ptrdiff_t l_1 = 0; l_1 < 2; ++l_1) {
-      squares_part[l_1] = squares_part[l_1] + squares_part[l_1 + 2];
-    }
+    squares_part[0] = squares_part[0] + squares_part[2];
+    squares_part[1] = squares_part[1] + squares_part[3];
     squares_part[0] = squares_part[0] + squares_part[1];
     float squares = squares_part[0];
     scale[0] = 1.0f / sqrtf(squares / 40.0f + 1e-05f);

@@ -59,15 +59,20 @@ void net_max_pool2d(const float *AOTC_RESTRICT p0, const float *AOTC_RESTRICT p1
       max_pool = aotc_max_f32x4(max_pool, (aotc_float32x4){p0[i1 * 144 + i2 * 24 + 13], p0[i1 * 144 + i2 * 24 + 13 + 2], p0[i1 * 144 + i2 * 24 + 13 + 4], p0[i1 * 144 + i2 * 24 + 13 + 6]});
       aotc_float32x4 add = max_pool + *(const aotc_float32x4u *)(p1 + (i1 * 36 + i2 * 6));
       *(aotc_float32x4u *)(prelu + (i1 * 36 + i2 * 6)) = aotc_blend_f32x4((aotc_int32x4)(add > (aotc_float32x4){0}), add, add * aotc_splat_f32x4(p2[i1]));
-      for (ptrdiff_t i3 = 4; i3 < 6; ++i3) {
-        float max_pool_1 = -INFINITY;
-        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2]);
-        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2 + 1]);
-        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2 + 12]);
-        max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + i3 * 2 + 13]);
-        float add_1 = max_pool_1 + p1[i1 * 36 + i2 * 6 + i3];
-        prelu[i1 * 36 + i2 * 6 + i3] = add_1 > 0.0f ? add_1 : add_1 * p2[i1];
-      }
+      float max_pool_1 = -INFINITY;
+      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + 8]);
+      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + 9]);
+      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + 20]);
+      max_pool_1 = aotc_max_f32(max_pool_1, p0[i1 * 144 + i2 * 24 + 21]);
+      float add_1 = max_pool_1 + p1[i1 * 36 + i2 * 6 + 4];
+      prelu[i1 * 36 + i2 * 6 + 4] = add_1 > 0.0f ? add_1 : add_1 * p2[i1];
+      float max_pool_2 = -INFINITY;
+      max_pool_2 = aotc_max_f32(max_pool_2, p0[i1 * 144 + i2 * 24 + 10]);
+      max_pool_2 = aotc_max_f32(max_pool_2, p0[i1 * 144 + i2 * 24 + 11]);
+      max_pool_2 = aotc_max_f32(max_pool_2, p0[i1 * 144 + i2 * 24 + 22]);
+      max_pool_2 = aotc_max_f32(max_pool_2, p0[i1 * 144 + i2 * 24 + 23]);
+      float add_2 = max_pool_2 + p1[i1 * 36 + i2 * 6 + 5];
+      prelu[i1 * 36 + i2 * 6 + 5] = add_2 > 0.0f ? add_2 : add_2 * p2[i1];
     }
   }
 }

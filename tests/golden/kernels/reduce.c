@@ -44,9 +44,8 @@ void net_mean(const float *AOTC_RESTRICT p0, float *AOTC_RESTRICT mean) {
     *(aotc_float32x8u *)(sum_part + 16) = sum_part_3;
     *(aotc_float32x8u *)(sum_part + 24) = sum_part_4;
     *(aotc_float32x4u *)(sum_part + 0) = *(const aotc_float32x4u *)(sum_part + 0) + *(const aotc_float32x4u *)(sum_part + 4);
-    for (ptrdiff_t l = 0; l < 2; ++l) {
-      sum_part[l] = sum_part[l] + sum_part[l + 2];
-    }
+    sum_part[0] = sum_part[0] + sum_part[2];
+    sum_part[1] = sum_part[1] + sum_part[3];
     sum_part[0] = sum_part[0] + sum_part[1];
     float sum = sum_part[0];
     mean[i0] = sum / 960.0f;

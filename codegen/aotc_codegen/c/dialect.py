@@ -165,7 +165,8 @@ CUDA: Final = replace(
     array="__align__({align}) {type} {name}[{size}]",
     shared="__shared__ __align__({align}) {type} {name}[{size}]",
     launched={"block": "(int)blockIdx.x", "thread": "(int)threadIdx.x"},
-    inline="static __device__ __forceinline__",
+    # of two that are defined together, a text may use one alone: NVRTC warns of others
+    inline="[[maybe_unused]] static __device__ __forceinline__",
     barrier="__syncthreads();",
     move="aotc_move<{lanes}>({to}, {source})",
 )

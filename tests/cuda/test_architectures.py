@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVRTC takes the kernels of every operator and of whole networks without a warning, whatever the device."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from aotc_codegen.cuda.project import device_text
+from aotc_codegen.cuda.resources import resources
+from aotc_codegen.cuda.source import device_source, print_device_kernels
+
+from aotc.driver.compile import CompileOptions, for_architectures
+from aotc.driver.nvrtc import find_nvrtc
+from aotc.ir.diagnostics import AotcError
+from aotc.tir.device.launches import on_device
+from aotc.tir.parse import parse_kernel
+from aotc.tir.stmt import Kernel
+from aotc.tir.target import Target
+from benchmarks.networks import NETWORKS
+from tests.codegen.batch import finished
+from tests.conftest import missing
+from tests.cuda.device import CUDA
+from tests.cuda.test_operators import FAMILIES, cases
+from tests.ops.harness import kernel_job
+from tests.tir.test_strips import MASKS, Attention
+
+#: Devices that are compiled for alike: those of 7.5 lack matrix instructions and asynchronous copies of the others.
+GENERATIONS = {"old": (75,), "new": (80, 86, 87, 89, 90, 100, 101, 103, 120, 121)}
+SOME = 60
+EACH_GENERATION = pytest.mark.parametrize("archs", GENERATIONS.values(), ids=GENERATIONS)
+
+
+def images(text: str, archs: Sequence[int]) -> Mapping[str, bytes]:
+    """Code for the architectures, of those that NVRTC knows."""
+    try:
+        nvrtc = find_nvrtc()
+    except AotcError:
+        missing("NVRTC")
+    return nvrtc.images(text, [arch for arch in archs if arch in nvrtc.architectures])
+
+
+def printed(launches: Sequence[Kernel], target: Target) -> str:
+    assert target.gpu is not None
+    return device_source(print_device_kernels(launches, "net", target.gpu), name="net", banner="made by a test")
+
+
+def text_of(kernels: Iterable[Kernel], target: Target) -> str:
+    """Scheduled kernels, mapped to launches and printed."""
+    return printed([finished(one, target) for kernel in kernels for one in on_device(kernel, target)], target)
+
+
+@pytest.mark.parametrize(
+    ("given", "made", "value"), [("float32", "int32", "bitcast_int32"), ("int64", "float64", "bitcast_float64")]
+)
+def test_helpers_may_be_left_unused(given: str, made: str, value: str) -> None:
+    """Of two that are defined together a kernel needs one."""
+    kernel = parse_kernel(f"""kernel "bits" {{
+  input x: {given}[64]
+  output y: {made}[64]
+  for b in 0..1 block {{
+    for t in 0..64 thread {{ y[t] = {value}(x[t]) }}
+  }}
+}}
+""")
+    assert images(printed([kernel], CUDA), (80,))
+
+
+@EACH_GENERATION
+def test_attention(archs: Sequence[int]) -> None:
+    """In strips, whatever the mask: nothing is kept in the memory of a thread."""
+    target = for_architectures(CUDA, archs)
+    made = [Attention(rows=40, columns=70, mask=mask, moved=k == 1) for k, mask in enumerate(MASKS)]
+    kernels = [replace(one.kernel(target), name=f"attention{k}") for k, one in enumerate(made)]
+    found = resources(images(text_of(kernels, target), archs[:1])[f"sm_{archs[0]}"])
+    assert [one.local_bytes for one in found.values()] == [0] * len(MASKS)
+
+
+def test_some_samples() -> None:
+    """A share of all, drawn by $AOTC_TEST_SEED."""
+    every = [case for ops in FAMILIES.values() for case in cases(ops)]
+    drawn = random.Random(int(os.environ.get("AOTC_TEST_SEED", "0"))).sample(every, SOME)
+    jobs = [kernel_job(op, sample, CUDA, printed=False) for op, sample in drawn]
+    assert images(text_of((job.kernel for job in jobs), CUDA), (80, 90))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@EACH_GENERATION
+@pytest.mark.parametrize("family", sorted(name for name, ops in FAMILIES.items() if cases(ops)))
+def test_all_samples(family: str, archs: Sequence[int]) -> None:
+    target = for_architectures(CUDA, archs)
+    jobs = [kernel_job(op, sample, target, printed=False) for op, sample in cases(FAMILIES[family])]
+    assert images(text_of((job.kernel for job in jobs), target), archs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@EACH_GENERATION
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "minilm", "lstm", "unet"])
+def test_networks(name: str, archs: Sequence[int]) -> None:
+    options = CompileOptions(target=for_architectures(CUDA, archs))
+    (program,) = options.compilation(options.imported(NETWORKS[name]())).programs
+    _, text = device_text(program, CUDA)
+    found = resources(images(text, archs[:1])[f"sm_{archs[0]}"])
+    assert found.keys() == {f"model_{one.name}" for one in program.kernels}

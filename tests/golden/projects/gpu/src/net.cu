@@ -26,30 +26,30 @@ template <int lanes, class Type> __device__ __forceinline__ void aotc_move(Type 
 }
 #endif
 
-static __device__ __forceinline__ int aotc_index_min_i64(int a, int b) {
+[[maybe_unused]] static __device__ __forceinline__ int aotc_index_min_i64(int a, int b) {
   return a < b ? a : b;
 }
 
-static __device__ __forceinline__ float aotc_maxc_f32(float a, float b) {
+[[maybe_unused]] static __device__ __forceinline__ float aotc_maxc_f32(float a, float b) {
   return b > a ? b : a;
 }
 
-static __device__ __forceinline__ float aotc_minc_f32(float a, float b) {
+[[maybe_unused]] static __device__ __forceinline__ float aotc_minc_f32(float a, float b) {
   return b < a ? b : a;
 }
 
-static __device__ __forceinline__ uint32_t aotc_bits(float x) {
+[[maybe_unused]] static __device__ __forceinline__ uint32_t aotc_bits(float x) {
   uint32_t y;
   memcpy(&y, &x, sizeof y);
   return y;
 }
-static __device__ __forceinline__ float aotc_from_bits(uint32_t x) {
+[[maybe_unused]] static __device__ __forceinline__ float aotc_from_bits(uint32_t x) {
   float y;
   memcpy(&y, &x, sizeof y);
   return y;
 }
 
-static __device__ __forceinline__ float aotc_fused_exp_f32(float x) {
+[[maybe_unused]] static __device__ __forceinline__ float aotc_fused_exp_f32(float x) {
   const float t = aotc_minc_f32(aotc_maxc_f32(x, -104.0f), 89.0f);
   const float t_1 = fmaf(t, 1.442695f, 1.2582912e+07f);
   const float t_2 = t_1 - 1.2582912e+07f;

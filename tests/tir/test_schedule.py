@@ -30,6 +30,8 @@ from aotc.tir.expr import (
     walk,
 )
 from aotc.tir.interp import run_kernel
+from aotc.tir.loops.lanes import with_vectors
+from aotc.tir.loops.scalar import scalar_loops
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, stmt_exprs, walk_stmts
 from aotc.tir.target import X86_64_V4, C, Target
@@ -182,6 +184,16 @@ def test_reductions_run_along_memory(rows: int, columns: int, target: Target) ->
         for loop in innermost(kernel):
             loads = [n for s in walk_stmts(loop.body) for e in stmt_exprs(s) for n in walk(e) if isinstance(n, Load)]
             assert loads or isinstance(loop.body, Store)
+
+
+@pytest.mark.parametrize("combiner", ["max", "sum"])
+@pytest.mark.parametrize("shape", [(1, 24, 40), (24, 1, 40), (24, 40, 1), (1, 960, 1)])
+def test_axes_of_one_element_do_not_hide_vectors(shape: tuple[int, int, int], combiner: str) -> None:
+    x = te.placeholder(shape, "float32", "x")
+    everything = te.reduce(combiner, (), shape, lambda i, j, k: x[i, j, k], "everything")
+    kept = te.reduce(combiner, (shape[0], 1, 1), shape[1:], lambda i, o, p, j, k: x[i, j, k], "kept")
+    for tensor in (everything, kept):
+        assert not scalar_loops(with_vectors(check([x], [tensor], X86_64_V4), X86_64_V4), X86_64_V4)
 
 
 def test_nan_survives_every_shape_of_reduction() -> None:

@@ -27,7 +27,7 @@ from typing import Final
 from aotc.ir import DType, frozen
 from aotc.tir import Buffer, Expr, Load, Operand, Threads, Var, as_expr, binary, const, linear, minimum, substitute, te
 from aotc.tir.loops.dependence import loads, straight_line, written
-from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed
+from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed, substituted
 from aotc.tir.schedule.stages.by_threads import Long, in_pieces
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder
@@ -71,7 +71,7 @@ def reduce_nest(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, depth: 
     start = identity(anchor.combiner, anchor.dtype)
     scalar = Block((Declare(acc, start), _update(builder, stage, anchor, acc), builder.finish(stage, acc)))
     free: list[tuple[Var, int]] = []
-    nest = merge_loops(loops(stage.axes[depth:], scalar, "independent"))
+    nest = merge_loops(_without_units(stage.axes[depth:], scalar, "independent"))
     while isinstance(nest, For):
         free.append((nest.var, literal(nest).stop))
         nest = nest.body
@@ -91,9 +91,16 @@ def _update(builder: KernelBuilder, stage: Stage, anchor: te.Reduce, acc: Var) -
         guard = outer.expr(anchor.guard, {})
         update = Block((*outer.statements, If(guard, update)))
     axes = sorted(anchor.reduce_axes, key=lambda axis: -(_stride(update, axis[0]) or 0))
-    nest = merge_loops(loops(axes, update, kind="reduction"))
+    nest = merge_loops(_without_units(axes, update, "reduction"))
     # zero iterations still leave one statement for the loops, so that the pieces can be told apart
     return nest if isinstance(nest, For) else If(const(True, "bool"), nest)
+
+
+def _without_units(axes: Sequence[te.Axis], body: Stmt, kind: str) -> Stmt:
+    """Loops over axes, less those of one element, which would hide what lies side by side in memory."""
+    units: dict[Var, Expr] = {var: as_expr(0) for var, extent in axes if extent == 1}
+    kept = [axis for axis in axes if axis[0] not in units]
+    return loops(kept, substituted(body, units) if units else body, kind)
 
 
 def _stride(stmt: Stmt, var: Var) -> int | None:

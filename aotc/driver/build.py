@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from aotc_codegen.c.flags import base_cflags, cflags
 from aotc_codegen.c.metadata import write_metadata
 
-from aotc.driver.toolchain import ObjectCompiler, Toolchain, require_machine, require_vectors, run_compiler
+from aotc.driver.toolchain import ObjectCompiler, Toolchain, archiver, require_machine, require_vectors, run_compiler
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.runtime.image import checksum
 from aotc.tir.target import Target
@@ -34,7 +34,8 @@ def object_compiler(
     """What compiles the files of a project for its library; arguments as those of `build_library`."""
     hidden = () if visible else ("-fvisibility=hidden",)
     machine = base_cflags(target) if "isas" in metadata else cflags(target)
-    flags = ("-std=c99", "-fPIC", *hidden, "-Iinclude", "-Isrc", *machine)
+    shared = () if target.bare else ("-fPIC", *hidden)
+    flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *machine)
     special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     return ObjectCompiler(toolchain, flags, directory, special)
 
@@ -60,6 +61,9 @@ def build_library(
     sources = sorted(path for pattern in patterns for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
     compiler = object_compiler(directory, metadata, toolchain, target, visible=visible)
+    if target.bare:
+        # what loaders look for has no place in it
+        sources = [s for s in sources if not s.name.endswith("_entry.c")]
     with tempfile.TemporaryDirectory(prefix=".objects-", dir=directory.absolute()) as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
@@ -68,6 +72,10 @@ def build_library(
         rest = objects.keys() - externals.keys()
         ranked = sorted(rest, key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
         compiler.compile_all([(source, objects[source]) for source in ranked])
+        if target.bare:
+            command = (archiver(toolchain), "rcs", str(metadata["library"]), *sorted(map(str, objects.values())))
+            run_compiler(command, directory, toolchain.seconds, library)
+            return library
         threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
         files = (*map(str, objects.values()), *threads, "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
         link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, made=library)

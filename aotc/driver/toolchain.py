@@ -28,6 +28,13 @@ from aotc.tir.exact import require_exact
 from aotc.tir.target import TARGETS, Target, feature_names, get_target, host_target
 
 CANDIDATES = ("cc", "gcc", "clang")
+#: Compilers for architectures without an operating system, and the Debian packages that have them and a C library.
+_BARE: Final = {
+    "arm": ("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi"),
+    "riscv32": (
+        "riscv64-unknown-elf-gcc --specs=picolibc.specs", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
+    ),
+}  # fmt: skip
 CPUINFO: Final = Path("/proc/cpuinfo")
 #: How much of a compiler's complaint is shown.
 MESSAGE_LINES = 30
@@ -63,7 +70,7 @@ def find_toolchain(
 
     cache    use the user's cache of compiled objects
     target   what is compiled for: if that is another architecture than this machine's, its GNU cross compiler for
-             Linux takes the place of cc, gcc and clang
+             Linux, or for none, takes the place of cc, gcc and clang
     seconds  one run of the compiler may take so long, then it is ended; half an hour for None
 
     Raises AotcError: code "no-compiler" if there is none, "cflags" for flags by which results are others.
@@ -87,15 +94,16 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
         raise AotcError("no-compiler", f"C compiler {wanted!r} is not a command: {error}") from error
     foreign = foreign_machine(target)
     names = command[:1] or ((cross_compiler(foreign),) if foreign else CANDIDATES)
+    more = command[1:] if command else shlex.split(_BARE.get(foreign, ("",))[0])[1:]
     for name in names:
         if path := shutil.which(name):
-            return (name if Path(path).is_absolute() else str(Path(path).absolute()), *command[1:])
+            return (name if Path(path).is_absolute() else str(Path(path).absolute()), *more)
     if command:
         problem = "is a folder, not a compiler" if Path(command[0]).is_dir() else "not found"
         text, hint = f"C compiler {command[0]!r} {problem}", "give its path with --cc"
     elif foreign:
         text = f"no C compiler for {foreign} found (looked for {names[0]}); this machine is {architecture()}"
-        package = f"gcc-{foreign.replace('_', '-')}-linux-gnu"
+        _, package = _BARE.get(foreign, ("", f"gcc-{foreign.replace('_', '-')}-linux-gnu"))
         hint = f"install it (on Debian and Ubuntu: {package}), name one with --cc"
     else:
         text = "no C compiler found (looked for cc, gcc, clang)"
@@ -104,8 +112,8 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
 
 
 def cross_compiler(machine: str) -> str:
-    """The usual name of gcc for Linux on another architecture."""
-    return f"{machine}-linux-gnu-gcc"
+    """The usual name of gcc for another architecture: for Linux, or where that runs none for no system."""
+    return shlex.split(_BARE[machine][0])[0] if machine in _BARE else f"{machine}-linux-gnu-gcc"
 
 
 def foreign_machine(target: Target | None) -> str:
@@ -182,6 +190,12 @@ def run_compiler(command: Sequence[str], cwd: Path, seconds: float = CC_SECONDS,
         raise AotcError("compiler-failed", f"{command[0]} {problem}", notes=notes, hint=hint)
 
 
+def archiver(toolchain: Toolchain) -> str:
+    """The program that makes static libraries of a compiler's objects."""
+    done = _run([*toolchain.cc, "-print-prog-name=ar"], PROBE_SECONDS)
+    return done.output.decode("utf-8", "replace").strip() if done.code == 0 else "ar"
+
+
 def version_of(toolchain: Toolchain) -> str:
     """What the compiler says of itself, in a line: "cc (Debian 12.2.0-14) 12.2.0"."""
     said = _run([*toolchain.cc, "--version"], PROBE_SECONDS).output
@@ -224,7 +238,8 @@ def machine_of(toolchain: Toolchain) -> str:
 def require_machine(toolchain: Toolchain, target: Target) -> None:
     """Raise AotcError (code "no-compiler") where the compiler makes code for another machine than the target's."""
     made = machine_of(toolchain)
-    if target.machine and made and made != target.machine:
+    # one compiler makes code for both widths of this architecture
+    if target.machine and made and made.removesuffix("64") != target.machine.removesuffix("32").removesuffix("64"):
         text = f"{shlex.join(toolchain.cc)} makes code for {made}"
         text += f", and {target.name} is for {target.machine}"
         fitting = ", ".join(n for n, t in TARGETS.items() if t.machine == made)

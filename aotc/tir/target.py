@@ -11,109 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Final
+from typing import Any, Final
 
 from aotc.ir import AotcError, DType, architecture, frozen, nearest
+from aotc.tir.costs import Dots as Dots
+from aotc.tir.costs import Threads as Threads
+from aotc.tir.costs import Tiles as Tiles
+from aotc.tir.costs import Winograd as Winograd
 from aotc.tir.exact import require_exact
-
-
-@frozen(kw_only=True)
-class Threads:
-    """What sharing a kernel costs the threads of a processor, and how fast a core is by the roughest of measures.
-
-    macs_per_ns, bytes_per_ns   multiply-adds that a core does, bytes that it goes
-                                through, in a nanosecond
-    fetched_bytes_per_ns        how fast comes what another core has in its cache: it
-                                is fetched ahead
-    owned_bytes_per_ns          how fast memory can be written that another core has
-                                touched since: each line waits for its answer
-    barrier_ns                  the cost of a barrier
-    cached_bytes                what a core keeps for itself while it works on it
-    reordered                   loops in another order suit the caches less: their
-                                time is multiplied by this
-    worth_ns, worth_moving_ns   kernels below this time are not shared; the second is
-                                for those that only move data, much of which would
-                                move between caches
-    teams                       numbers of threads for which ways to divide a kernel
-                                are compared
-    long, parts                 reductions over so many elements are done in so many
-                                parts, however many threads there are: results do not
-                                depend on their number
-    """
-
-    macs_per_ns: float = 50
-    bytes_per_ns: float = 80
-    fetched_bytes_per_ns: float = 40
-    owned_bytes_per_ns: float = 10
-    barrier_ns: float = 100
-    cached_bytes: int = 1 << 19
-    reordered: float = 1.1
-    worth_ns: float = 300
-    worth_moving_ns: float = 1000
-    teams: tuple[int, ...] = (2, 4)
-    long: int = 1 << 14
-    parts: int = 8
-
-
-@frozen(kw_only=True)
-class Tiles:
-    """Cycles that tiles of accumulators in registers take, in sums of products.
-
-    latency            from the start of a multiply-add to its result
-    load               of a vector as long as the multiply-add units take in a cycle, or half of one
-    broadcast          of one element to a vector
-    finish             of a tile, beside what its elements take
-    finish_vector      of a vector of results that is stored as it is
-    finish_element     of a result that is stored by itself
-    large_copies       copies of operands that do not fit the first-level cache multiply the time by this
-    scalar_columns     where registers hold one number: columns of tiles of one row, of two rows and so on
-    """
-
-    latency: int = 4
-    load: float = 0.75
-    broadcast: float = 0.5
-    finish: float = 10
-    finish_vector: float = 4
-    finish_element: float = 1.1
-    large_copies: float = 1.08
-    scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
-
-
-@frozen(kw_only=True)
-class Dots:
-    """How vectors of int32 are added sums of four products of bytes.
-
-    rate        vectors that a core begins to add in a cycle
-    registers   that hold an operand, where the sums are several instructions
-    split       cycles that it takes to bring an operand there
-    latency     cycles from the start of one to its result
-    """
-
-    rate: float = 0.75
-    registers: int = 2
-    split: float = 0.7
-    latency: int = 6
-
-
-@frozen(kw_only=True)
-class Winograd:
-    """Cycles that a Winograd convolution takes.
-
-    macs                             multiply-adds of float32 that its products do in a cycle
-    waiting                          the share of the time for reading weights from
-                                     memory in which nothing else is done
-    forward, backward                for one channel, each element of a tile on its
-                                     way to the products and back
-    forward_vector, backward_vector  for one channel, each vector of elements of a
-                                     transformed tile
-    """
-
-    macs: float = 1
-    waiting: float = 0.5
-    forward: float = 0.6
-    forward_vector: float = 12
-    backward: float = 1.2
-    backward_vector: float = 8
 
 
 @frozen(kw_only=True)
@@ -251,6 +156,8 @@ class Target:
     budget           limits of code and memory
     spaces           its memories: what one of them may hold goes into the first that
                      has room for it
+    bare             there is no operating system: the library is static, calls are direct,
+                     and the C library need not have more than memcpy and memset
     dialect          the language of its kernels, by the names of
                      `aotc_codegen.c.dialect`
     cflags           what gcc and clang need for kernels, beyond the defaults
@@ -292,6 +199,7 @@ class Target:
     gpu: Gpu | None = None
     budget: Budget = Budget()
     spaces: tuple[Space, ...] = (Space(name="memory"),)
+    bare: bool = False
     dialect: str = "c99"
     cflags: tuple[str, ...] = ()
     base_cflags: tuple[str, ...] = ()
@@ -458,6 +366,41 @@ CUDA: Final = Target(
     dialect="cuda",
 )
 
+_RAM: Final = Space(name="ram", align=8, holds=("arena", "scratch"))
+_FLASH: Final = Space(name="flash", align=8, holds=("parameters",))
+#: Microcontrollers.  What is larger than a few numbers lies in the arena, whose size callers see; parameters are one
+#: piece, which can lie anywhere.
+_BARE: Final = replace(
+    C,
+    name="bare",
+    bare=True,
+    budget=Budget(stack_bytes=256, array_bytes=0, row_bytes=256),
+    spaces=(_RAM, _FLASH),
+    dialect="bare-c",
+)
+
+
+def _core(name: str, machine: str, *flags: str, **facts: Any) -> Target:
+    return replace(_BARE, name=name, machine=machine, cflags=flags, base_cflags=flags, **facts)
+
+
+def _cortex(name: str, *flags: str, **facts: Any) -> Target:
+    return _core(f"cortex-{name}", "arm", f"-mcpu=cortex-{name}", "-mthumb", *flags, **facts)
+
+
+_HARD: Final = "-mfloat-abi=hard"
+CORTEX_M0PLUS: Final = _cortex("m0plus", registers=8, fma_bytes=4)
+CORTEX_M4: Final = _cortex("m4", "-mfpu=fpv4-sp-d16", _HARD, fma=True)
+CORTEX_M7: Final = _cortex("m7", "-mfpu=fpv5-sp-d16", _HARD, fma=True, l1=16 << 10, line=32, l1_ways=4)
+CORTEX_M33: Final = _cortex("m33", "-mfpu=fpv5-sp-d16", _HARD, fma=True)
+#: Helium loads 16 bytes at once.
+CORTEX_M55: Final = replace(
+    _cortex("m55", _HARD, fma=True, l1=32 << 10, line=32, l1_ways=4),
+    spaces=(replace(_RAM, align=16), replace(_FLASH, align=16)),
+)
+RISCV32: Final = _core("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)
+_MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, CORTEX_M55, RISCV32)
+
 
 def in_order(target: Target) -> Target:
     """The target with nothing left that bits depend on: its kernels compute what those of `in_order(C)` do.
@@ -471,7 +414,7 @@ def in_order(target: Target) -> Target:
     return replace(made, store_cost=C.store_cost, budget=budget, versions=versions)
 
 
-_NAMED: Final = (C, *_X86, X86_64_MULTI, AARCH64, AARCH64_DOTPROD, AARCH64_I8MM, RISCV64, CUDA)
+_NAMED: Final = (C, *_X86, X86_64_MULTI, AARCH64, AARCH64_DOTPROD, AARCH64_I8MM, RISCV64, *_MICROCONTROLLERS, CUDA)
 TARGETS: Final = {t.name: t for t in _NAMED}
 
 #: Features that /proc/cpuinfo calls otherwise.

@@ -26,8 +26,9 @@ from tests.conftest import require_tool
 from tests.e2e.projects import run, write_raw
 
 ALIGNMENT = 64
-FOREIGN = tuple(name for name, t in TARGETS.items() if t.machine and t.machine not in ("x86_64", architecture()))
-"""Targets that need an emulator here."""
+SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine and not t.bare}
+FOREIGN = tuple(name for name, t in SYSTEMS.items() if t.machine not in ("x86_64", architecture()))
+"""Targets that need an emulator here, for programs of Linux."""
 PORTABLE = tuple(f"c on {name}" for name in FOREIGN if name == TARGETS[name].machine)
 """Portable C there."""
 

@@ -137,6 +137,8 @@ class Dialect:
 
 
 C99: Final = Dialect(name="c99")
+#: For microcontrollers: arrays on the stack are aligned to their elements, so that no function aligns its stack.
+BARE_C: Final = replace(C99, name="bare-c", array="{type} {name}[{size}]")
 #: C with the vectors of gcc and clang.
 GNU_C: Final = replace(
     C99,
@@ -171,4 +173,4 @@ CUDA: Final = replace(
     move="aotc_move<{lanes}>({to}, {source})",
 )
 #: The dialects by the names that targets give.
-DIALECTS: Final = {dialect.name: dialect for dialect in (C99, GNU_C, CUDA)}
+DIALECTS: Final = {dialect.name: dialect for dialect in (C99, BARE_C, GNU_C, CUDA)}

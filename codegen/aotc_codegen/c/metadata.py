@@ -53,7 +53,7 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
         "version": VERSION,
         "name": program.name,
         "target": target.name,
-        "library": f"lib/lib{program.name}.so",
+        "library": f"lib/lib{program.name}.{'a' if target.bare else 'so'}",
         "inputs": [t.described for t in inputs],
         "outputs": [t.described for t in outputs],
         "memory": {

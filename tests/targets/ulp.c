@@ -2,12 +2,17 @@
  *
  * Elementary functions of float32, as kernels compiled for several machines, against the C library's in double.
  *
- *   ulp FUNCTION STEP FIRST
+ *   ulp FUNCTION STEP FIRST CHECKED
  *
  * Takes all pairs of special numbers and every STEP-th of the 2^32 floats from the FIRST on, and prints, for each
- * machine, the largest error in units of the last place, the bits of the argument where it is, and the number of
- * results that are no number, infinite or of the wrong zero where they must not be.  MACHINES and the tables of kernels
+ * machine, the largest error in units of the last place, the bits of the argument where it is, the number of
+ * results that are no number, infinite or of the wrong zero where they must not be, and a machine before it that has
+ * had all of its bits, or its own name.  MACHINES and the tables of kernels
  * come from the file that includes this one.
+ *
+ * The C library's functions of one number are slow.  Those of many (ulp_reference.c) say which results cannot be worse
+ * than the worst so far, by a margin of 2^-10 units; the others say what the rest is.  For each CHECKED-th number both are
+ * compared: the program fails where they differ by more than the margin.
  */
 #include <math.h>
 #include <stdint.h>
@@ -32,7 +37,13 @@ static const struct {
     {"cosh", cosh, NULL},   {"asinh", asinh, NULL}, {"acosh", acosh, NULL}, {"atanh", atanh, NULL},
     {"atan2", NULL, atan2}, {"tgamma", tgamma, NULL}, {"lgamma", lgamma, NULL}};
 
+extern void (*const REFERENCES[])(const float *, const float *, double *);
+
 static float x[CHUNK], second[CHUNK], y[MACHINES][CHUNK];
+static double many[CHUNK];
+static double again[CHUNK];
+static const double NONE[16];
+static const double MARGIN = 0x1p-10;
 
 /* Zeros, infinities, NaN, the least and largest subnormal and normal numbers, those around 1, 1/2, 2, 3, 100.5, and
  * around the largest that are halves, odd or even; of both signs. */
@@ -81,39 +92,108 @@ static double error(float found, double exact, double least) {
   return fabs(bounded(found) - bounded(exact)) / unit(fmax(fabs(bounded(exact)), least));
 }
 
+/* What the errors of lgamma at a number are measured in, at least: it has a zero between any two negative ones. */
+static double least_at(size_t f, double a) { return FUNCTIONS[f].unary == lgamma && a < 0 ? 1 : 0; }
+
+static double exact_at(size_t f, int k) {
+  return FUNCTIONS[f].unary ? FUNCTIONS[f].unary(x[k]) : FUNCTIONS[f].binary(x[k], second[k]);
+}
+
+/* Whether both arguments are numbers: of others, the reference of many says nothing. */
+static int numbers(int k) { return (x[k] == x[k]) & (second[k] == second[k]); }
+
+/* Marks all results that may be off by more than a limit, or of the wrong kind. */
+static void mark(const float *found, double limit, double least) {
+  int k;
+  for (k = 0; k < CHUNK; ++k) {
+    const double a = x[k], value = found[k], exact = many[k], size = fabs(exact), large = fabs(value);
+    const double numbers = a - a + second[k] - second[k], low = a < 0 ? least : 0;
+    const double near = fabs(value - exact) <= limit * unit(size > low ? size : low) ? large : 0;
+    const double under = size <= limit * 0x1p-149 ? size : 0;
+    const double over = size > 0x1.000001p128 ? size : 0;
+    const double extreme = large > 0x1p128 ? over : large == 0 ? under : 0;
+    const double alike = copysign(1, value) == copysign(1, exact) ? extreme : 0;
+    const double sure = large < 0x1p128 ? near * (size < 0x1p128 ? 1 : 0) + alike : alike;
+    again[k] = sure * (exact == 0 ? 0 : 1) + numbers > 0 ? 0 : 1;
+  }
+}
+
+/* Whether both references say the same of a number, where that of many says something. */
+static int agree(size_t f, int k) {
+  const double exact = many[k], wanted = exact_at(f, k), size = fmax(fabs(exact), least_at(f, x[k]));
+  if (!numbers(k) || exact != exact || exact == 0) return 1;
+  if (fabs(exact) >= 0x1p128) return fabs(wanted) >= 0x1p128 && !signbit(exact) == !signbit(wanted);
+  return fabs(wanted - exact) <= MARGIN * unit(size);
+}
+
+typedef struct {
+  double worst;
+  uint32_t where;
+  unsigned long wrong;
+  int twin, before; /* the first machine that has had the bits of this one so far; that before the latest chunk */
+} found;
+
+static void compare(size_t f, const float *results, int count, found *to) {
+  int k;
+  mark(results, to->worst - MARGIN, least_at(f, -1));
+  for (k = 0; k < count; ++k) {
+    double off;
+    if (k % 16 == 0 && memcmp(again + k, NONE, sizeof NONE) == 0) k += 15;
+    if (again[k] == 0) continue;
+    off = error(results[k], exact_at(f, k), least_at(f, x[k]));
+    if (off < 0 || off > to->worst) memcpy(&to->where, &x[k], sizeof to->where);
+    if (off < 0) ++to->wrong;
+    if (off > to->worst) to->worst = off;
+  }
+}
+
 int main(int argc, char **argv) {
-  double worst[MACHINES] = {0};
-  uint32_t where[MACHINES] = {0};
-  unsigned long wrong[MACHINES] = {0};
-  const uint64_t step = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
-  uint64_t next = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
+  found all[MACHINES] = {{0, 0, 0, 0, 0}};
+  const uint64_t step = argc == 5 ? strtoull(argv[2], NULL, 10) : 0;
+  uint64_t next = argc == 5 ? strtoull(argv[3], NULL, 10) : 0, taken = 0;
+  const uint64_t checked = argc == 5 ? strtoull(argv[4], NULL, 10) : 0;
   size_t f = 0;
-  int seen = 0;
-  if (step == 0) return 2;
+  int seen = 0, twin, k, m;
+  if (step == 0 || checked == 0) return 2;
   while (f < sizeof FUNCTIONS / sizeof *FUNCTIONS && strcmp(FUNCTIONS[f].name, argv[1]) != 0) ++f;
   if (f == sizeof FUNCTIONS / sizeof *FUNCTIONS) return 2;
   while (next < UINT64_C(1) << 32) {
-    int k, m, count = 0;
-    while (count < CHUNK && next < UINT64_C(1) << 32) {
-      const int special = seen < SPECIALS * SPECIALS;
-      const uint32_t bits = special ? special_bits(seen % SPECIALS) : (uint32_t)next;
-      next += special ? 0 : step;
-      second[count] = special ? quiet(special_bits(seen / SPECIALS)) : partner(bits);
-      seen += special;
-      x[count++] = quiet(bits);
+    uint64_t left;
+    int count = 0, first;
+    for (; count < CHUNK && seen < SPECIALS * SPECIALS; ++seen, ++count) {
+      x[count] = quiet(special_bits(seen % SPECIALS));
+      second[count] = quiet(special_bits(seen / SPECIALS));
     }
-    for (m = 0; m < MACHINES; ++m) KERNELS[m][f](x, second, y[m]);
-    for (k = 0; k < count; ++k) {
-      const double a = x[k], exact = FUNCTIONS[f].unary ? FUNCTIONS[f].unary(a) : FUNCTIONS[f].binary(a, second[k]);
-      for (m = 0; m < MACHINES; ++m) {
-        /* The logarithm of the gamma function has a zero between any two negative numbers. */
-        const double off = error(y[m][k], exact, FUNCTIONS[f].unary == lgamma && a < 0 ? 1 : 0);
-        if (off < 0 || off > worst[m]) memcpy(&where[m], &x[k], sizeof *where);
-        if (off < 0) ++wrong[m];
-        if (off > worst[m]) worst[m] = off;
+    first = count;
+    left = ((UINT64_C(1) << 32) - next + step - 1) / step;
+    count += left < (uint64_t)(CHUNK - count) ? (int)left : CHUNK - count;
+    for (k = first; k < count; ++k) x[k] = quiet((uint32_t)(next + (uint64_t)(k - first) * step));
+    if (FUNCTIONS[f].binary)
+      for (k = first; k < count; ++k) second[k] = partner((uint32_t)(next + (uint64_t)(k - first) * step));
+    next += (uint64_t)(count - first) * step;
+    REFERENCES[f](x, second, many);
+    for (k = (int)((checked - taken % checked) % checked); k < count; k += (int)checked)
+      if (!agree(f, k)) {
+        fprintf(stderr, "%s: references differ at %a, %a: %a\n", argv[1], x[k], second[k], many[k]);
+        return 3;
       }
+    for (m = 0; m < MACHINES; ++m) {
+      KERNELS[m][f](x, second, y[m]);
+      for (k = 0; k < CHUNK; ++k) y[m][k] = y[m][k] == y[m][k] ? y[m][k] : NAN; /* all are equal */
+      const int before = all[m].twin;
+      all[m].before = twin = before;
+      while (twin < m && (all[twin].before != all[m].before || memcmp(y[m], y[twin], sizeof *y) != 0)) ++twin;
+      if (twin == m)
+        compare(f, y[m], count, &all[m]);
+      else
+        all[m] = all[twin];
+      all[m].twin = twin;
+      all[m].before = before;
     }
+    taken += (uint64_t)count;
   }
-  for (f = 0; f < MACHINES; ++f) printf("%s %.6f %08lx %lu\n", NAMES[f], worst[f], (unsigned long)where[f], wrong[f]);
+  for (m = 0; m < MACHINES; ++m)
+    printf("%s %.6f %08lx %lu %s\n", NAMES[m], all[m].worst, (unsigned long)all[m].where, all[m].wrong,
+           NAMES[all[m].twin]);
   return 0;
 }

@@ -31,12 +31,13 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, frozen
-from aotc.relay.expr import Call, Constant, Expr
+from aotc.ir import AotcError, DType, frozen, require
+from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.products import Products, matmul
 from aotc.relay.op.qnn.numbers import checked_scales
+from aotc.relay.op.window import may_equal
 
 _SATURATING: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FLOAT: Final = DType("float32")
@@ -133,7 +134,8 @@ def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
     length of the data.
     """
     small = g.shape(v)
-    if len(small) != len(shape) or block < 1 or small[axis] * block < shape[axis]:
+    fits = block > 0 and len(small) == len(shape)
+    if not fits or small != tuple(-(-n // block) if k == axis else n for k, n in enumerate(shape)):
         raise AotcError("graph-quant", f"a scale of shape {small} in blocks of {block} does not fit {tuple(shape)}")
     head, tail = small[: axis + 1], small[axis + 1 :]
     wide = g.broadcast(g.reshape(v, (*head, 1, *tail)), (*head, block, *tail))
@@ -171,9 +173,12 @@ def quantize(
     places   `axis` (1 unless it is given) along which the scale has several values, and
              `block_size`, the elements that share one, 0 where each has its own
     """
+    _require_fit(x, scale, zero, **places)
     if dtype.is_integer and _is_plain(x, scale, **places):
         numbers = g.cast(scale_of(scale), work), zero_of(zero)
         return g.op("qnn.quantize", g.cast(x, work), *numbers, out_dtype=dtype, axis=_axis(x, **places))
+    if g.dtype(scale).is_float:
+        checked_scales([("a scale", scale)])
     y = g.div(g.cast(x, work), g.cast(_spread(scale, x, **places), work))
     y = y if dtype.is_float else g.op("round", y)
     if zero is not None and not is_zero(zero):
@@ -185,9 +190,11 @@ def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -
     """The real numbers that a quantised tensor stands for, as
     `dtype`; `places` as in `quantize`.
     """
+    _require_fit(x, scale, zero, **places)
     if g.dtype(x).is_integer and _is_plain(x, scale, **places):
         axis = _axis(x, **places)
         return g.kept("qnn.dequantize", x, scale_of(scale), zero_of(zero), out_dtype=dtype, axis=axis)
+    require_finite(scale)
     if zero is None or is_zero(zero):
         y = g.cast(x, dtype)
     else:
@@ -206,10 +213,38 @@ def _axis(x: Expr, axis: int = 1, block_size: int = 0) -> int:
     return g.axis(axis, g.rank(x)) if -g.rank(x) <= axis < g.rank(x) else -1
 
 
+def _require_fit(x: Expr, scale: Expr, zero: Maybe, axis: int = 1, block_size: int = 0) -> None:
+    """AotcError unless each element has one scale, and each scale
+    its zero point.
+    """
+    many = not single(scale)
+    if many:
+        g.axis(axis, g.rank(x))
+    if zero is None:
+        return
+    one, other = g.dims(scale), g.dims(zero)
+    equal = len(one) == len(other) and all(map(may_equal, one, other)) if many else single(zero)
+    text = f"scales of shape {one} have zero points of shape {other}"
+    require("graph-quant", equal, text)
+
+
+def require_finite(scale: Expr) -> None:
+    """AotcError (code "qnn.scale") for scales of blocks that are
+    known and not finite.
+
+    They may be 0 or negative: quantisers of weights make such of
+    blocks of zeros, and to reach the greatest magnitude.
+    """
+    value = known_data(scale)
+    if value is not None and not np.isfinite(value.astype(np.float64)).all():
+        raise AotcError("qnn.scale", "a scale of a block is not finite")
+
+
 def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) -> Expr:
     """Integers as real numbers, with a scale and a zero point for
     each block along an axis.
     """
+    require_finite(scales)
     shape, work = g.shape(x), g.dtype(scales)
     scales, zeros = (_blocks(v, shape, axis, block_size) for v in (scales, zeros))
     return g.mul(g.sub(g.cast(x, work), zeros), scales)

@@ -108,6 +108,7 @@ def _gather_block_quantized(
         zeros = None if zeros is None else _unpacked(zeros, bits, g.dim(scales, along))
         data = _unpacked(data, bits, g.dim(data, along) * (8 // bits))
     zeros = g.filled(middle, g.shape(scales), "int32") if zeros is None else zeros
+    q.require_finite(scales)
     work = g.dtype(scales)
     where = from_start(indices, g.dim(data, place))
     parts = (data, scales, g.cast(zeros, work))

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from onnx_suite import Case, all_cases, failing, read_list, run_cases, summary
 
 LEAST_NODE_TESTS = 900
+LEAST_OF_QUANTISATION = 45
+QUANTISATION = re.compile("quanti[sz]e|qlinear|convinteger|matmulinteger")
 JOBS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
@@ -28,6 +31,14 @@ def test_a_sample_of_the_suite() -> None:
     """Every 36th test: quick enough for every run."""
     results = _run(all_cases(("node", "simple", "pytorch-operator", "pytorch-converted"))[::36])
     assert sum(why is None for why in results.values()) >= len(results) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_of_quantisation() -> None:
+    """Tests that mention it, and their expanded forms: none of them is known to fail."""
+    results = _run([case for case in all_cases() if QUANTISATION.search(case.name)])
+    assert len(results) >= LEAST_OF_QUANTISATION and failing(results) == {}
 
 
 @pytest.mark.slow

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Networks that people deploy, quantised in each of the forms that ONNX Runtime's tool has, beside its kernels.
+
+Each kernel of integers gives the bytes of ONNX Runtime's when it is fed with the operands that ONNX Runtime had; and so
+does the whole network where nothing in it is computed on real numbers.  No network has half a decibel more noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from aotc.checking.compare import QUANTISED_DB, decibels
+from aotc.checking.inputs import random_inputs
+from aotc.driver.compile import CompileOptions
+from benchmarks.networks import NETWORKS
+from benchmarks.run import PINS
+from tests.targets.machines import has_vnni
+
+pytest.importorskip("onnxruntime")
+from tests.quantising.networks import FORMS, Seen, Work, pinned, session
+
+TRAINED = ("mnist8", "ultraface_rfb320", "vittrack", "ppocr_cls")
+QUICK = (("ds_cnn", "qdq-s8"), ("ds_cnn", "dynamic"), ("mnist8", "qop-u8"))
+CASES = [
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow)
+    for case in product((*TRAINED, *NETWORKS), FORMS)
+]
+SEEDS = range(1, 4)
+
+
+@pytest.fixture
+def quantised(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], Work]:
+    """quantised("resnet18", "qdq-u8"), with a scale for each channel where the tool can do that."""
+
+    def made(name: str, form: str) -> Work:
+        if name in NETWORKS:
+            return Work.of(NETWORKS[name](), form, tmp_path)
+        model = onnx.load(request.getfixturevalue("models") / f"{name}.onnx")
+        return Work.of(pinned(model, PINS.get(name, {})), form, tmp_path, per_channel=name != "mnist8")
+
+    return made
+
+
+def differing(seen: Seen, inputs: dict[str, Any]) -> dict[str, float]:
+    """The tensors that kernels give otherwise, fed with the same operands, and by how much at most."""
+    pieces = CompileOptions(cflags=("-O1",)).compiled(seen.cut()).session()
+    found = dict(zip([o.name for o in pieces.get_outputs()], pieces.run(None, seen.given(inputs)), strict=True))
+    pairs = {n: (found[n].astype(np.float64), seen.values[n].astype(np.float64)) for n in seen.compared}
+    return {n: float(np.abs(a - b).max()) for n, (a, b) in pairs.items() if not np.array_equal(a, b)}
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_kernels_of_networks_give_the_bytes_of_onnx_runtime(
+    name: str, form: str, quantised: Callable[[str, str], Work]
+) -> None:
+    if not has_vnni():
+        pytest.skip("ONNX Runtime's products of bytes saturate on this processor")
+    work = quantised(name, form)
+    inputs = random_inputs(work.types, 0)
+    seen = work.seen(inputs)
+    assert seen.compared
+    wrong = differing(seen, inputs)
+    assert {n: d for n, d in wrong.items() if seen.on_integers(n)} == {}
+    # what ONNX Runtime computes on real numbers is rounded to a neighbour at most
+    assert all(d <= 1 for d in wrong.values()), wrong
+    print(f"{name} {form}: {len(seen.compared)} tensors, {sum(map(seen.on_integers, seen.compared))} of integers")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("name", "form"), CASES)
+def test_noise_of_networks_is_that_of_onnx_runtime(name: str, form: str, quantised: Callable[[str, str], Work]) -> None:
+    work = quantised(name, form)
+    runs = [CompileOptions(cflags=("-O1",)).compiled(work.path).session(), session(work.path), session(work.plain)]
+    names = [o.name for o in runs[1].get_outputs()]
+    whole = has_vnni() and work.seen(random_inputs(work.types, 0)).whole(names)
+    inputs = [random_inputs(work.types, seed) for seed in SEEDS]
+    for k, output in enumerate(names):
+        ours, theirs, exact = (np.stack([run.run(None, x)[k] for x in inputs]) for run in runs)
+        assert np.array_equal(ours, theirs) or not whole, output
+        mine, other = decibels(ours, exact), decibels(theirs, exact)
+        print(f"{name} {form} {output}: {mine:.2f} dB, {other:.2f} dB, {'equal' if whole else ''}")
+        assert mine >= other - QUANTISED_DB, output

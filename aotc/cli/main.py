@@ -79,6 +79,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     flag("--timing", "Print how long each pass took."),
     option("--dump-ir dump", "Write the program after each pass there.", PATH, metavar="DIR"),
     options_of.IO_DTYPE,
+    options_of.BUDGETS,
     option("--report", "Write what every pass did, as one page.", PATH, metavar="FILE.html"),
     option("--print-after", "Print the program after a pass, to the error stream.", multiple=True, metavar="PASS"),
     option("--disable-pass disabled_pass", "Leave a pass out.", multiple=True, metavar="PASS"),
@@ -272,8 +273,15 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     out.result(report, tables.show_quantized)
 
 
-@command("inspect", options_of.MODEL, options_of.SHAPES, options_of.TARGET, options_of.THREADS)
-def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
+@command(
+    "inspect",
+    options_of.MODEL,
+    flag("--memory", "Show the arena over the steps of the schedule."),
+    options_of.SHAPES,
+    options_of.TARGET,
+    options_of.THREADS,
+)
+def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
     """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project (or of the library in it).
 
     What of it cannot be compiled is part of the answer: the exit code is 0 then, too.
@@ -282,7 +290,8 @@ def inspect_command(out: Reporter, model: Path, **options: Any) -> None:
         out.result(inspect_project(model), tables.show_project)
         return
     out.stage("inspecting the model")
-    out.result(inspect_model(model, **options), tables.show_model)
+    found = inspect_model(model, **options)
+    out.result(found, tables.show_memory if memory and not found["unsupported"] else tables.show_model)
 
 
 @command("replay", click.argument("file", type=PATH))

@@ -122,6 +122,17 @@ def read_seconds(value: str) -> float:
     return seconds
 
 
+def read_bytes(value: str | None) -> int | None:
+    """65536, 64K or 1M as bytes, of which K are 1024; None for None."""
+    if value is None:
+        return None
+    units = {"K": 1 << 10, "M": 1 << 20}
+    number, unit = (value[:-1], units[value[-1]]) if value[-1:] in units else (value, 1)
+    if not (number.isascii() and number.isdecimal() and int(number)):
+        raise click.BadParameter(f"{value!r} is not a number of bytes such as 65536, 64K or 1M")
+    return int(number) * unit
+
+
 def read_timeout(value: str | None) -> float | None:
     """As `read_seconds`, but more than none."""
     seconds = read_seconds(value) if value is not None else None
@@ -214,6 +225,11 @@ IO_DTYPE: Final = option(
     "--io-dtype", "int8 or uint8: take and give integers where the model quantises its inputs and dequantises its"
     " outputs; or by name (float32 leaves one as it is).", multiple=True, read=read_io_dtypes, metavar="[NAME:]TYPE",
 )  # fmt: skip
+BUDGETS: Final = options(
+    option("--ram", "Memory of a run, with inputs and outputs: fail if it takes more.", read=read_bytes, metavar="64K"),
+    option("--flash", "Code and parameters: fail if they take more.", read=read_bytes, metavar="256K"),
+    option("--stack", "Stack of a run: fail if it may take more.", read=read_bytes, metavar="2K"),
+)
 QUIET: Final = options(
     flag("--quiet -q", "Print errors only."),
     click.option("--verbose", "-v", count=True, help="Log what happens (twice: debugging)."),

@@ -102,6 +102,24 @@ def show_model(report: Data) -> Shown:
         yield grid("scalar loops", "of", "because of", "first node", rows=scalar)
 
 
+#: Columns of the bar of a full arena.
+BAR = 16
+
+
+def show_memory(report: Data) -> Shown:
+    """What takes memory during each step, beside the most that is taken."""
+    whole = max((row["bytes"] for row in report["moments"]), default=0)
+    rows = []
+    for k, row in enumerate(report["moments"]):
+        bar = "#" * round(BAR * row["bytes"] / max(whole, 1)) + ("<" if row["bytes"] == whole else "")
+        live = ", ".join(f"{t['name']} {t['bytes']}" for t in row["live"][:3])
+        live += f" and {len(row['live']) - 3} more" if len(row["live"]) > 3 else ""
+        rows.append((str(k), str(row["bytes"]), bar, row["kernel"], live))
+    yield grid("step", "bytes", "", "kernel", "live", rows=rows, figures=slice(2))
+    memory = report["arena"]
+    yield f"arena        {memory['peak']} bytes, lower bound {memory['lower_bound']}, gap {memory['gap']}"
+
+
 def _output_row(source: str, o: Data) -> list[str | Text]:
     """How an output of a run on inputs from a source compares with the reference."""
     verdict = Text("ok", "green") if o["ok"] else Text(o["reason"], "red")

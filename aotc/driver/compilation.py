@@ -26,6 +26,7 @@ from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
 from aotc_codegen.cuda.project import device_text, emit_device
 
+from aotc.driver.budgets import UNLIMITED, Budgets, measured_code, ways_to_bytes
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.compiler_check import check_kernels, check_project
@@ -125,6 +126,7 @@ class Compilation:
     progress   told the name of each stage as it begins
     checked    check what the C compiler makes of the kernels of a library (see `aotc.driver.compiler_check`)
     emulated   make kernels for GPUs so that this machine's processor runs them
+    budgets    what a project, or its library, may take of a machine
 
     The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
     `compile.tuning` false leaves the user's records of tilings alone, `compile.accuracy` is one of `ACCURACIES`.
@@ -143,6 +145,7 @@ class Compilation:
     progress: Progress = lambda _: None
     checked: bool = False
     emulated: bool = False
+    budgets: Budgets = UNLIMITED
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -280,10 +283,24 @@ class Compilation:
                     if self.checked:
                         self.progress(CHECKING)
                         unchecked = check_project(work, metadata, self.programs, toolchain, self.machine)
+                self._within_budgets(metadata, library, toolchain)
+                if library is not None:
                     record_checksum(work, metadata, library)
         made = path / library.relative_to(work) if library else None
         left = tuple(unchecked)
         return CompiledModel(path, made, metadata, self.machine, temporary, self.emulated, left)
+
+    def _within_budgets(self, metadata: dict[str, Any], library: Path | None, toolchain: Toolchain | None) -> None:
+        """AotcError (code "over-budget") for a project that takes more than it may; code that is built is measured."""
+        if not self.budgets:
+            return
+        if "footprint" not in metadata:
+            text = f"target {self.target.name} has no budgets of ram, flash and stack"
+            raise AotcError("over-budget", text, hint="leave them out")
+        program, facts = self.programs[0], metadata["footprint"]
+        if library is not None and toolchain is not None and (code := measured_code(library, toolchain)) is not None:
+            facts |= {"code": code, "code_measured": True}
+        self.budgets.check(program, facts, lambda name: ways_to_bytes(program, name))
 
     def _emitted(self, work: Path) -> dict[str, Any]:
         """The project in an empty directory, and its metadata."""

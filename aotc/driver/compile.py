@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 from aotc_codegen.c.names import model_identifier
 
+from aotc.driver.budgets import Budgets
 from aotc.driver.compilation import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
 from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text, with_params
 from aotc.driver.observe import require_passes
@@ -80,6 +81,8 @@ class CompileOptions:
     threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
     emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
+    ram, flash, stack   bytes that a model may take: of memory in runs (the arena, inputs and outputs), of flash (code,
+                  measured where a library is built, and parameters), of the stack; more is an error, after all is made
     progress      called with the name of each stage as it begins
 
     Raises AotcError for a level, an accuracy, a pass, a target or a configuration key that does not exist, and for
@@ -108,6 +111,9 @@ class CompileOptions:
     threads: bool = True
     cuda_arch: Sequence[int] = ()
     emulated: bool = False
+    ram: int | None = None
+    flash: int | None = None
+    stack: int | None = None
     progress: Progress = lambda _: None
     #: The target itself.
     machine: Target = field(init=False)
@@ -122,8 +128,14 @@ class CompileOptions:
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
             raise AotcError("compiler-check", text, hint="leave --no-build out, or --check-compiler")
-        # looks at the configuration
+        # look at the configuration and the budgets
         self.context()
+        _ = self.budgets
+
+    @property
+    def budgets(self) -> Budgets:
+        """What the model may take."""
+        return Budgets(ram=self.ram, flash=self.flash, stack=self.stack)
 
     def context(self, instruments: Iterable[Any] = ()) -> PassContext:
         """The pass context that the options describe."""
@@ -188,6 +200,7 @@ class CompileOptions:
             progress=self.progress,
             checked=self.check_compiler,
             emulated=self.emulated,
+            budgets=self.budgets,
         )
 
     def compiled(self, model: Model) -> CompiledModel:

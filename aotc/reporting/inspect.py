@@ -23,6 +23,7 @@ from aotc.relay.visitor import post_order
 from aotc.runtime.library import read_metadata
 from aotc.tir import Target
 from aotc.tir.loops.scalar import scalar_loops
+from aotc.tir.plan.footprint import moments
 from aotc.tir.plan.program import Program, Storage
 
 #: How many kernels the list of the largest shows.
@@ -44,6 +45,15 @@ def _places(span: Span | None) -> list[str]:
 def _largest(program: Program) -> list[dict[str, Any]]:
     steps = sorted(program.steps, key=lambda step: -step.kernel.macs)[:LARGEST]
     return [{"kernel": s.kernel.name, "macs": s.kernel.macs, "nodes": _places(s.span)} for s in steps]
+
+
+def _memory(program: Program) -> list[dict[str, Any]]:
+    """What takes how many bytes of the arena, step by step."""
+    rows = list[dict[str, Any]]()
+    for moment, step in zip(moments(program), program.steps, strict=True):
+        live = [{"name": s.name, "bytes": s.nbytes, "offset": program.plan.offsets[s]} for s in moment.live]
+        rows.append({"kernel": step.kernel.name, "nodes": _places(step.span), "bytes": moment.size, "live": live})
+    return rows
 
 
 def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
@@ -68,7 +78,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
 
     "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.  "scalar_loops"
     lists loops that have no vectors on a target that has some, with the reasons, "left_real" the operators of a
-    quantised model that are not computed on integers.
+    quantised model that are not computed on integers, "moments" what lives in the arena during each step.
     """
     try:
         work = CompileOptions(**options).compilation(path)
@@ -91,6 +101,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "steps": len(program.steps),
         "kernels": len(program.kernels),
         "arena": {"peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap},
+        "moments": _memory(program),
         "largest": _largest(program),
         "accuracy": work.accuracy,
         "numerics": work.numerics[0],

@@ -93,26 +93,31 @@ def work_in_place(program: Program) -> Program:
     return replace(program, steps=tuple(steps), homes=homes)
 
 
+def groups(program: Program) -> dict[Storage, Life]:
+    """The temporaries that have bytes of their own, and when these are taken, also by what is computed in place."""
+    found: dict[Storage, Life] = {}
+    for storage, life in lifetimes(program).items():
+        group = found.setdefault(root(program, storage), Life(life.first, life.last))
+        group.first, group.last = min(group.first, life.first), max(group.last, life.last)
+    return found
+
+
+def root(program: Program, storage: Storage) -> Storage:
+    """Whose bytes a temporary takes over, itself if nobody's."""
+    while storage in program.homes:
+        storage = program.homes[storage]
+    return storage
+
+
 def plan_memory(program: Program, align: int = 64) -> Program:
     """The program with its temporaries placed; raises nothing: every program has a plan.
 
     align   bytes that every temporary is aligned to: a cache line, and the widest vector
     """
-
-    def root(storage: Storage) -> Storage:
-        while storage in program.homes:
-            storage = program.homes[storage]
-        return storage
-
-    lives = lifetimes(program)
-    groups: dict[Storage, Life] = {}
-    for storage, life in lives.items():
-        group = groups.setdefault(root(storage), Life(life.first, life.last))
-        group.first, group.last = min(group.first, life.first), max(group.last, life.last)
-    blocks = [Block(s.nbytes, life.first, life.last) for s, life in groups.items()]
-    found = place(blocks, align)
-    offset_of = dict(zip(groups, found.offsets, strict=True))
-    offsets = MappingProxyType({storage: offset_of[root(storage)] for storage in lives})
+    taken = groups(program)
+    found = place([Block(s.nbytes, life.first, life.last) for s, life in taken.items()], align)
+    offset_of = dict(zip(taken, found.offsets, strict=True))
+    offsets = MappingProxyType({storage: offset_of[root(program, storage)] for storage in lifetimes(program)})
     return replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.tir import Kernel, Target
+from aotc.tir.plan.footprint import code_bytes, largest_frame, stack_bytes
 from aotc.tir.plan.memory import lifetimes
 from aotc.tir.plan.program import Program
 from aotc_codegen.c.names import nodes_of
@@ -26,6 +27,8 @@ FORMAT = 1
 #: What the error of a float32 output may be, relative to the standard deviation of the exact one; the second with
 #: algorithms that round more than an operator's definition.
 BOUND, APPROXIMATE_BOUND = 1e-5, 1e-4
+#: Bytes of a register, by machine.
+WORDS: Final = {"x86_64": 8, "aarch64": 8, "riscv64": 8}
 
 
 def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params) -> dict[str, Any]:
@@ -69,6 +72,25 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
         "macs": sum(step["macs"] for step in steps),
         "kernels": len(set(kernels.values())),
         "steps": steps,
+    }
+
+
+def footprint(program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params) -> dict[str, Any]:
+    """Bytes that a program takes of a machine: of memory in runs, of flash, of the stack; code and stack are estimates.
+
+    Registers are taken for 4 bytes where the target does not say what machine it is: that is a small one.
+    """
+    distinct = {name: kernel for kernel, name in kernels.items()}
+    word = WORDS.get(target.machine, 4)
+    largest = largest_frame(program, word)
+    return {
+        "arena": program.plan.peak,
+        "io": sum(s.nbytes for s in (*program.inputs, *program.outputs)),
+        "code": code_bytes(distinct.values(), len(program.steps)),
+        "code_measured": False,
+        "parameters": params.bytes,
+        "stack": stack_bytes(program, word),
+        "stack_kernel": kernels[largest] if largest is not None else "",
     }
 
 

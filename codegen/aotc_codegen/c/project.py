@@ -22,7 +22,7 @@ from aotc_codegen.c.cpu import cpu_check, isa_rows
 from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.flags import base_cflags
 from aotc_codegen.c.kernels import PrintedKernels, print_kernels
-from aotc_codegen.c.metadata import VERSION, describe, write_metadata
+from aotc_codegen.c.metadata import VERSION, describe, footprint, write_metadata
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.quantized import quantized_words
@@ -292,7 +292,8 @@ def emit(
     require_name(program.name)
     name = ", ".join(dict.fromkeys(numerics))
     project = _Project([program, *others], target, name)
-    metadata = describe(project.program, target, project.largest.kernels.names, project.params)
+    facts = project.program, target, project.largest.kernels.names, project.params
+    metadata = describe(*facts) | {"footprint": footprint(*facts)}
     project.sources()
     project.build_files()
     rows = zip(project.versions, numerics, strict=True)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets of memory, flash and stack: what a model takes of each, and an error where that is too much.
+
+budgets = Budgets(ram=64 << 10, flash=256 << 10)
+budgets.check(program, footprint)        # AotcError with all that do not hold, and what would help
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aotc_codegen.c.names import nodes_of
+
+from aotc.driver.process import run
+from aotc.driver.toolchain import PROBE_SECONDS, Toolchain
+from aotc.ir import AotcError, Diagnostic, frozen
+from aotc.tir.plan.footprint import most_taken
+from aotc.tir.plan.program import Program, Storage
+
+#: How many of the tensors that live at the peak an error names.
+SHOWN: Final = 4
+#: What a float32 gives up when it becomes a byte.
+_SAVED_BY_BYTES: Final = 0.75
+#: A row of `size -A`: a section of code, its bytes.
+_CODE = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
+
+
+@frozen
+class Way:
+    """Something that takes less: what to do, and about how many bytes that saves."""
+
+    what: str
+    saved: int
+
+    def __str__(self) -> str:
+        return f"{self.what} (about {self.saved} bytes less)"
+
+
+@frozen(kw_only=True)
+class Budgets:
+    """Bytes that a model may take; None for any.
+
+    ram      the arena, and the caller's inputs and outputs
+    flash    code and parameters
+    stack    of a run
+    """
+
+    ram: int | None = None
+    flash: int | None = None
+    stack: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ram", "flash", "stack"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value > 0):
+                raise AotcError("over-budget", f"a budget of {name} is a whole number of bytes, not {value!r}")
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value in (self.ram, self.flash, self.stack))
+
+    def check(self, program: Program, footprint: Mapping[str, Any], ways: Callable[[str], Sequence[Way]]) -> None:
+        """Raise AotcError (code "over-budget") with a diagnostic for each budget that is exceeded.
+
+        footprint   as the metadata of a project have it
+        ways        what would take less of "ram", "flash" or "stack", asked for where a budget is exceeded
+        """
+        problems: list[Diagnostic] = []
+        found = {"ram": _ram(program, footprint), "flash": _flash(program, footprint), "stack": _stack(footprint)}
+        for name, (taken, text, notes) in found.items():
+            budget = getattr(self, name)
+            if budget is None or taken <= budget:
+                continue
+            message = f"the model needs {taken} bytes of {name}, {taken - budget} more than the budget of {budget}"
+            better = sorted(ways(name), key=lambda way: -way.saved)
+            hint = "; ".join(map(str, better)) or f"raise --{name}, or take a smaller model"
+            problems.append(Diagnostic("over-budget", f"{message}: {text}", notes=tuple(notes), hint=hint))
+        if problems:
+            raise AotcError.collect(problems)
+
+
+UNLIMITED: Final = Budgets()
+_Needs = tuple[int, str, list[str]]
+
+
+def _ram(program: Program, footprint: Mapping[str, Any]) -> _Needs:
+    """The arena and the caller's tensors, and when the arena is fullest."""
+    arena, outside = footprint["arena"], footprint["io"]
+    text, notes = f"{arena} of the arena, {outside} of inputs and outputs outside of it", list[str]()
+    most = most_taken(program)
+    if most is not None and most[0].live:
+        moment, step = most
+        nodes = ", ".join(nodes_of(step.span)[:SHOWN])
+        live = [_tensor(s) for s in moment.live[:SHOWN]]
+        live += [f"{len(moment.live) - SHOWN} more"] if len(moment.live) > SHOWN else []
+        place = f"step {moment.step} ({step.kernel.name}{': ' if nodes else ''}{nodes})"
+        notes.append(f"the arena is fullest in {place}, with {moment.size} bytes: {', '.join(live)}")
+        gap = program.plan.gap
+        notes += [f"{gap} bytes of the arena are gaps between tensors"] if gap else []
+    return arena + outside, text, notes
+
+
+def _tensor(storage: Storage) -> str:
+    return f"{storage.name} {storage.dtype}{list(storage.shape)} {storage.nbytes}"
+
+
+def _flash(program: Program, footprint: Mapping[str, Any]) -> _Needs:
+    code, parameters = footprint["code"], footprint["parameters"]
+    how = "measured" if footprint["code_measured"] else "estimated"
+    return code + parameters, f"{code} of code ({how}), {parameters} of parameters", []
+
+
+def _stack(footprint: Mapping[str, Any]) -> _Needs:
+    return footprint["stack"], f"estimated, the largest frame is that of {footprint['stack_kernel']}", []
+
+
+def ways_to_bytes(program: Program, name: str) -> list[Way]:
+    """What integers of 8 bits would save."""
+    if name == "ram":
+        most = most_taken(program)
+        floats = [s for s in (most[0].live if most else ()) if str(s.dtype) == "float32"]
+    else:
+        floats = [s for s in program.constants if str(s.dtype) == "float32" and name == "flash"]
+    saved = int(_SAVED_BY_BYTES * sum(s.nbytes for s in floats))
+    return [Way("quantise the model to int8 (aotc quantize)", saved)] if saved else []
+
+
+def measured_code(library: Path, toolchain: Toolchain) -> int | None:
+    """Bytes of code in a library, by the `size` of its compiler's tools; None where there is none."""
+    probe = partial(run, seconds=PROBE_SECONDS)
+    try:
+        size = probe([*toolchain.cc, "-print-prog-name=size"]).output.decode().strip()
+        listed = probe([size or "size", "-A", str(library)]).output.decode()
+    except (OSError, TimeoutError):
+        return None
+    sizes = [int(found) for found in _CODE.findall(listed)]
+    return sum(sizes) if sizes else None

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program takes of a small machine, and budgets for it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from subprocess import run
+
+import pytest
+
+from aotc.driver.budgets import Budgets, Way, ways_to_bytes
+from aotc.driver.compile import CompileOptions, compile
+from aotc.ir import AotcError
+from aotc.tir.plan.footprint import code_bytes, moments, most_taken, stack_bytes
+from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
+from tests.conftest import ROOT
+from tests.plan.test_memory import SIZE, elementwise, program, storage
+
+DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
+FOOTPRINT = {"arena": 700, "io": 100, "code": 5000, "code_measured": False, "parameters": 300, "stack": 90}
+FACTS = FOOTPRINT | {"stack_kernel": "net_add"}
+
+
+def test_moments_tell_what_lives() -> None:
+    x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b", size=2 * SIZE)
+    kernel = elementwise(1, inplace=False)
+    planned = plan_memory(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y])))
+    found = moments(planned)
+    assert [[s.name for s in moment.live] for moment in found] == [["a"], ["b", "a"], ["b"]]
+    assert [moment.size for moment in found] == [4 * SIZE, 12 * SIZE, 8 * SIZE]
+    most = most_taken(planned)
+    assert most is not None and most[0].step == 1 and most[1] is planned.steps[1]
+    assert most[0].size == planned.plan.lower_bound
+
+
+def test_what_is_computed_in_place_takes_bytes_once() -> None:
+    x, y, a, b = storage("x", "input"), storage("y", "output"), storage("a"), storage("b")
+    kernel = elementwise(1)
+    planned = plan_memory(work_in_place(program((kernel, [x, a]), (kernel, [a, b]), (kernel, [b, y]))))
+    check_plan(planned)
+    assert [moment.size for moment in moments(planned)] == [4 * SIZE] * 3
+
+
+def test_all_budgets_that_are_exceeded_are_told_at_once() -> None:
+    planned = plan_memory(program((elementwise(1), [storage("x", "input"), storage("a")])))
+    with pytest.raises(AotcError) as caught:
+        Budgets(ram=799, flash=5299, stack=89).check(planned, FACTS, lambda name: [Way("less", 1), Way("more", 2)])
+    found = caught.value.diagnostics
+    assert [re.findall(r"needs (\d+) bytes of (\w+), 1 more", d.message)[0] for d in found] == [
+        ("800", "ram"), ("5300", "flash"), ("90", "stack"),
+    ]  # fmt: skip
+    assert "fullest in step 0 (add), with 1024 bytes: a float32[256] 1024" in found[0].notes[0]
+    assert found[0].hint.startswith("more (about 2 bytes less); less")
+    Budgets(ram=800, flash=5300, stack=90).check(planned, FACTS, lambda name: [])
+
+
+def test_bytes_for_floats_are_a_way() -> None:
+    planned = plan_memory(program((elementwise(1), [storage("x", "input"), storage("a")])))
+    assert [way.saved for way in ways_to_bytes(planned, "ram")] == [3 * SIZE]
+    assert ways_to_bytes(planned, "stack") == []
+
+
+@pytest.mark.parametrize("name", ["ram", "flash", "stack"])
+def test_a_budget_is_a_number_of_bytes(name: str) -> None:
+    with pytest.raises(AotcError, match=f"budget of {name}"):
+        CompileOptions(**{name: 0})
+
+
+def test_a_library_over_budget_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(AotcError, match="of code \\(measured\\)"):
+        compile(DIGITS, output=tmp_path / "digits", target="c", flash=1000)
+    assert not list(tmp_path.iterdir())
+    made = compile(DIGITS, output=tmp_path / "digits", target="c", ram=1 << 20, flash=1 << 20)
+    facts = made.metadata["footprint"]
+    assert facts["code_measured"] and facts["arena"] == made.metadata["memory"]["peak"]
+
+
+def test_estimates_hold_for_a_compiler(tmp_path: Path) -> None:
+    """The stack of no kernel is larger than the estimate, and code as large as is estimated, about."""
+    work = CompileOptions(target="c", build=False).compilation(DIGITS)
+    made, planned = work.project(tmp_path / "digits"), work.programs[0]
+    folder = made.path
+    flags = ["-std=c99", "-Os", "-ffp-contract=off", "-fstack-usage", f"-I{folder}/include", f"-I{folder}/src"]
+    sources = sorted((folder / "src").glob("*kernels*.c"))
+    frames, code = [], 0
+    for source in sources:
+        run(["gcc", *flags, "-c", source, "-o", tmp_path / "a.o"], check=True, cwd=tmp_path)
+        frames += [int(line.split("\t")[1]) for line in next(tmp_path.glob("*.su")).read_text().splitlines()]
+        listed = run(["size", tmp_path / "a.o"], check=True, capture_output=True, text=True).stdout
+        code += int(listed.splitlines()[1].split()[0])
+    assert 0 < max(frames) < stack_bytes(planned, 8)
+    assert code / 3 < code_bytes(planned.kernels) < 3 * code
+
+
+def test_larger_registers_take_more_stack() -> None:
+    planned = program((elementwise(1), [storage("x", "input"), storage("a")]))
+    assert stack_bytes(planned, 8) == 2 * stack_bytes(planned, 4)
+    assert stack_bytes(replace(planned, steps=())) > 0

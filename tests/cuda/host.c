@@ -4,7 +4,8 @@
  * x + 1 has the memory of x * w, which nothing reads any more then.
  *
  * host MODE prints the status of opening, of a session, of a run, and what is
- * known beyond; then the outputs, a line each.
+ * known beyond; then the outputs, a line each.  MODE "moved" prints numbers of
+ * nodes that runs with other pointers change in the place of the last status.
  */
 #include "aotc_cuda_driver.h"
 
@@ -29,7 +30,7 @@ static const aotc_tensor inputs[] = {
     {"x", shape, BYTES, 2, AOTC_FLOAT32, NULL}};
 static const aotc_tensor outputs[] = {
     {"y", shape, BYTES, 2, AOTC_FLOAT32, NULL}};
-static const aotc_cuda_image images[] = {{80, 0, image, image_end}};
+static aotc_cuda_image images[] = {{80, 0, image, image_end}};
 static const aotc_cuda_kernel kernels[] = {
     {"product", ROW, 0}, {"sums", ROW, 0}, {"more", 32, 0}, {"joined", ROW, 0}};
 enum { FIRST, SUMS = BYTES };
@@ -102,6 +103,43 @@ static int run_on_device(aotc_cuda *opened, aotc_cuda_session *session,
   return status;
 }
 
+static CUresult(CUDAAPI *change)(CUgraphExec, CUgraphNode,
+                                 const CUDA_KERNEL_NODE_PARAMS_v2 *);
+static int changes;
+
+static CUresult CUDAAPI counted(CUgraphExec graph, CUgraphNode node,
+                                const CUDA_KERNEL_NODE_PARAMS_v2 *launch) {
+  ++changes;
+  return change(graph, node, launch);
+}
+
+/* The digits are how many nodes each run changes: the first, one with the
+ * pointers of before, another output, another input, one at no multiple of 16
+ * bytes, which has a copy of its own. */
+static int count_changes(aotc_cuda *opened, aotc_cuda_session *session,
+                         const float *x, float *y) {
+  static const int places[][2] = {{0, 1}, {0, 1}, {0, 2}, {3, 2}, {4, 2}};
+  CUdeviceptr memory[5];
+  caller c;
+  int k, digits = 0;
+  find_caller(&c, opened->context);
+  change = opened->call.cuGraphExecKernelNodeSetParams_v2;
+  opened->call.cuGraphExecKernelNodeSetParams_v2 = counted;
+  for (k = 0; k < 5; ++k)
+    if (c.allocate(&memory[k], BYTES + 16) != SUCCESS) return -1;
+  memory[4] += 4;
+  for (k = 0; k < 5; ++k) {
+    const void *const in = (const void *)(uintptr_t)memory[places[k][0]];
+    void *const out = (void *)(uintptr_t)memory[places[k][1]];
+    changes = 0;
+    if (c.copy((uintptr_t)in, (uintptr_t)x, BYTES) != SUCCESS ||
+        aotc_cuda_run(session, &in, &out, NULL) != AOTC_OK)
+      return -2;
+    digits = 10 * digits + changes;
+  }
+  return c.copy((uintptr_t)y, memory[2], BYTES) == SUCCESS ? digits : -3;
+}
+
 static int run_mode(aotc_cuda *opened, aotc_cuda_session *session,
                     const float *x, float *y, const char *mode) {
   aotc_run_options options;
@@ -122,7 +160,9 @@ static int run_mode(aotc_cuda *opened, aotc_cuda_session *session,
     if (y[0] != -1.0f) return -2;
     return (int)c.finish();
   }
-  if (strcmp(mode, "host") == 0 || strcmp(mode, "plain") == 0)
+  if (strcmp(mode, "moved") == 0) return count_changes(opened, session, x, y);
+  if (strcmp(mode, "host") == 0 || strcmp(mode, "ptx") == 0 ||
+      strcmp(mode, "plain") == 0)
     return aotc_cuda_run(session, &in, &out, &options);
   return run_on_device(opened, session, x, y, &options, mode);
 }
@@ -138,6 +178,7 @@ int main(int argc, char **argv) {
   model.num_inputs = model.num_outputs = 1;
   program.info = info;
   program.images = images;
+  images[0].is_ptx = argc > 1 && strcmp(argv[1], "ptx") == 0;
   program.kernels = kernels;
   program.steps = steps;
   program.args = args;

@@ -87,6 +87,22 @@ def test_a_model_runs(program: Path, mode: str, order: str) -> None:
     np.testing.assert_array_equal(outputs, EXPECTED.ravel())
 
 
+def test_other_pointers_change_their_nodes_alone(program: Path) -> None:
+    """Two nodes read the input, one writes the output; pointers of before change nothing."""
+    said, outputs = run(program, "moved")
+    assert said == ["0 ", "0", "30122 CUDA_SUCCESS"]
+    np.testing.assert_array_equal(outputs, EXPECTED.ravel())
+
+
+@pytest.mark.parametrize(
+    ("mode", "arch", "opened"), [("host", 79, 13), ("host", 86, 0), ("host", 90, 13), ("ptx", 75, 13), ("ptx", 90, 0)]
+)
+def test_devices_that_code_is_for(program: Path, mode: str, arch: int, opened: int) -> None:
+    """Machine code: those of its major version that are not older; PTX: all that are not older."""
+    said, _ = run(program, mode, AOTC_FAKE_ARCH=str(arch))
+    assert said[0].startswith(f"{opened} ")
+
+
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_a_missing_edge_shows(step: int, tmp_path: Path) -> None:
     """Of data that a step reads, and of memory whose content another step still needs."""

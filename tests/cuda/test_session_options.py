@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,9 @@ import numpy as np
 import pytest
 
 from aotc.driver.build import build_library
-from aotc.driver.emulation import emulating, fake_driver
+from aotc.driver.emulation import DRIVER, emulating, fake_driver
 from aotc.driver.toolchain import find_toolchain
+from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.gpu import Device, DeviceSession
 from aotc.runtime.library import Library, find_library
@@ -30,8 +34,7 @@ class Caller:
 
     def __init__(self, project: Path) -> None:
         self.library = Library(find_library(project))
-        with emulating():
-            self.device = Device(self.library, 0)
+        self.device = Device(self.library, 0)
         self.session = DeviceSession(self.device)
         self.y, self.z = (np.zeros(SIZE, np.float32) for _ in range(2))
         self.kept: list[Any] = []
@@ -63,7 +66,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def caller(project: Path) -> Caller:
-    return Caller(project)
+    with emulating():
+        return Caller(project)
 
 
 @pytest.fixture
@@ -106,6 +110,46 @@ def test_a_session_is_for_one_run_at_a_time(caller: Caller) -> None:
     assert caller.run(caller.options(on_step=told)) == 0 and caller.right
     assert {STATUS_MESSAGES[status] for status in inner} == {"another thread runs the session"}
     assert caller.run() == 0
+
+
+def test_another_thread_is_told_that_a_session_runs(caller: Caller) -> None:
+    begun, end, found = threading.Event(), threading.Event(), list[int]()
+    told = ffi.callback("aotc_step_fn", lambda *_: begun.set() or (end.wait(60) and None))
+    first = threading.Thread(target=lambda: found.append(caller.run(caller.options(on_step=told))))
+    first.start()
+    assert begun.wait(60)
+    assert STATUS_MESSAGES[caller.run()] == "another thread runs the session"
+    end.set()
+    first.join()
+    assert found == [0] and caller.right
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_reset_of_the_device_ends_sessions(
+    project: Path, others: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say so, and close, also where others have the device's memory by then; what is opened anew runs."""
+    own = shutil.copy(fake_driver(), tmp_path)
+    monkeypatch.setenv(DRIVER, own)
+    before, driver, context, made = Caller(project), ctypes.CDLL(own), ctypes.c_void_p(), ctypes.c_uint64()
+    assert before.run(before.options(NO_WAIT)) == 0
+    assert driver.cuDevicePrimaryCtxReset_v2(0) == 0
+    if others:
+        assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+        assert driver.cuCtxPushCurrent_v2(context) == 0
+        for _ in range(8):
+            assert driver.cuMemAlloc_v2(ctypes.byref(made), ctypes.c_size_t(4 * SIZE)) == 0
+    status = before.run()
+    assert STATUS_MESSAGES[status] == "the driver of the GPU reports an error"
+    assert before.device.explain(status, before.session.pointer) == ": CUDA_ERROR_CONTEXT_IS_DESTROYED"
+    with pytest.raises(AotcError, match="does not take another run: the driver of the GPU reports an error"):
+        DeviceSession(before.device)
+    after = Caller(project)
+    assert after.run() == 0 and after.right
+    assert before.run() == status
+    del before
+    gc.collect()
+    assert after.run() == 0 and after.right
 
 
 def test_wrong_arguments_are_statuses(caller: Caller) -> None:

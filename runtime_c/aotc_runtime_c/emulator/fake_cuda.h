@@ -23,6 +23,7 @@ extern "C" const char *aotc_emulator_launch(const aotc_emulator::Kernel *kernel,
 
 struct CUctx_st {
   int retained = 0;
+  bool destroyed = false; /* by a reset, until somebody retains it anew */
 };
 struct CUmod_st {
   void *library;
@@ -50,6 +51,7 @@ long setting(const char *name, long otherwise);
 struct Allocation {
   unsigned char *pages;
   size_t page_bytes, bytes;
+  unsigned long long number; /* which no other ever has */
 };
 
 /* One launch, with the values that its arguments have when it is asked for. */
@@ -78,6 +80,8 @@ namespace fake {
 struct Device {
   std::recursive_mutex lock{};
   std::map<CUdeviceptr, Allocation> memory{};
+  std::vector<Allocation> forgotten{}; /* what resets have freed */
+  unsigned long long allocations = 0;
   size_t memory_bytes = 0;
   std::vector<CUstream> streams{};
   CUstream_st default_stream{};
@@ -86,8 +90,11 @@ struct Device {
 
   int allocate(CUdeviceptr *pointer, size_t bytes);
   int release(CUdeviceptr pointer);
-  /* Whether a pointer is to memory of the device, or to its end. */
-  bool holds(CUdeviceptr pointer) const;
+  /* The memory of the device that a pointer is to, or to the end of; else
+   * nullptr. */
+  const Allocation *find(CUdeviceptr pointer) const;
+  /* Frees and forgets all that there is. */
+  void reset();
 
   int run(const Launch &launch);
   /* All work of a stream, and of others only what it waits for. */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -38,11 +39,20 @@ int Device::allocate(CUdeviceptr *pointer, size_t bytes) {
   if (bytes > limit || memory_bytes > limit - bytes) return ERROR_OUT_OF_MEMORY;
   const size_t taken = rounded(bytes, alignment);
   const size_t whole = rounded(taken, page_bytes);
-  /* With a page behind that nobody may touch. */
-  void *const made = mmap(nullptr, whole + page_bytes, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const auto again =
+      std::find_if(forgotten.begin(), forgotten.end(),
+                   [=](const auto &one) { return one.page_bytes == whole; });
+  void *made = nullptr;
+  if (again != forgotten.end()) {
+    made = again->pages;
+    forgotten.erase(again);
+  } else { /* with a page behind that nobody may touch */
+    made = mmap(nullptr, whole + page_bytes, PROT_NONE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
   if (made == MAP_FAILED) return ERROR_OUT_OF_MEMORY;
-  const Allocation one{static_cast<unsigned char *>(made), whole, bytes};
+  const Allocation one{static_cast<unsigned char *>(made), whole, bytes,
+                       ++allocations};
   mprotect(made, whole, PROT_READ | PROT_WRITE);
   memset(made, 0xff, whole);
   mprotect(made, whole, PROT_NONE);
@@ -52,7 +62,8 @@ int Device::allocate(CUdeviceptr *pointer, size_t bytes) {
   return SUCCESS;
 }
 
-/* The addresses are never given again, so that later uses fault. */
+/* The addresses are not given again, so that later uses fault, but after a
+ * reset. */
 int Device::release(CUdeviceptr pointer) {
   const auto found = memory.find(pointer);
   if (found == memory.end()) return ERROR_INVALID_VALUE;
@@ -63,11 +74,22 @@ int Device::release(CUdeviceptr pointer) {
   return finished;
 }
 
-bool Device::holds(CUdeviceptr pointer) const {
+const Allocation *Device::find(CUdeviceptr pointer) const {
   const auto after = memory.upper_bound(pointer);
-  if (after == memory.begin()) return false;
+  if (after == memory.begin()) return nullptr;
   const auto &found = *std::prev(after);
-  return pointer - found.first <= found.second.bytes;
+  return pointer - found.first <= found.second.bytes ? &found.second : nullptr;
+}
+
+void Device::reset() {
+  for (const auto &one : memory)
+    forgotten.push_back(one.second);
+  memory.clear();
+  memory_bytes = 0;
+  streams.clear(); /* those who still name one are found out */
+  default_stream.waiting.clear();
+  context.destroyed = true;
+  error = SUCCESS;
 }
 
 void Device::give_access(int access) {
@@ -84,7 +106,7 @@ int Device::run(const Launch &launch) {
     uintptr_t pointer = 0;
     if (!kernel.pointer[k]) continue;
     memcpy(&pointer, arguments[k], sizeof pointer);
-    if (!holds(pointer))
+    if (find(pointer) == nullptr)
       return fail(ERROR_ILLEGAL_ADDRESS, "argument " + std::to_string(k) +
                                              " of " + name +
                                              " is not memory of the device");

@@ -13,7 +13,9 @@
  *     against the end of a page, is NaN (bytes 0xff) at first, and is gone for
  *     good when it is freed;
  *   - arguments that point to no such memory are an error that stays, as are
- *     threads that do not meet.
+ *     threads that do not meet;
+ *   - what a reset of the device has freed has its addresses given to others,
+ *     and who still names a stream of before is stopped.
  *
  * $AOTC_FAKE_DEVICES (1), $AOTC_FAKE_ARCH (80), $AOTC_FAKE_VERSION (12040) and
  * $AOTC_FAKE_MEMORY (bytes) make it another device or driver, and
@@ -26,6 +28,7 @@
 #include <elf.h>
 #include <link.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -63,12 +66,18 @@ CUresult result(int value) {
 /* What stands against a call: an error before, a thread without a context. */
 int obstacle() {
   if (device.error != SUCCESS) return device.error;
+  if (device.context.destroyed) return ERROR_CONTEXT_IS_DESTROYED;
   return entered > 0 ? SUCCESS : ERROR_INVALID_CONTEXT;
 }
 
 /* 1 and 2 are the legacy stream and that of the thread. */
 CUstream stream_of(CUstream stream) {
-  return uintptr_t(stream) <= 2 ? &device.default_stream : stream;
+  if (uintptr_t(stream) <= 2) return &device.default_stream;
+  const auto &known = device.streams;
+  if (std::find(known.begin(), known.end(), stream) != known.end())
+    return stream;
+  fprintf(stderr, "fake CUDA driver: there is no such stream\n");
+  abort();
 }
 
 /* What a call does while nobody else calls the device ... */
@@ -190,6 +199,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
   return alone([=] {
     *context = &device.context;
     ++device.context.retained;
+    device.context.destroyed = false;
     return device.error;
   });
 }
@@ -202,10 +212,16 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) {
   });
 }
 
+/* The context stays retained, as the driver's documentation has it. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice) {
+  return alone([] { return device.reset(), SUCCESS; });
+}
+
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
   return alone([=] {
     if (context != &device.context || context->retained == 0)
       return ERROR_INVALID_CONTEXT;
+    if (context->destroyed) return ERROR_CONTEXT_IS_DESTROYED;
     ++entered;
     return SUCCESS;
   });
@@ -278,11 +294,18 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
                                CUdeviceptr pointer) {
   const Guard guard(device.lock);
-  const bool of_device = int(attribute) == DEVICE_ORDINAL;
-  if ((int(attribute) != MEMORY_TYPE && !of_device) || !device.holds(pointer))
+  const fake::Allocation *const found = device.find(pointer);
+  const int wanted = int(attribute);
+  const unsigned type = MEMORY_TYPE_DEVICE, ordinal = 0;
+  if (found == nullptr) return result(ERROR_INVALID_VALUE);
+  if (wanted == BUFFER_ID)
+    memcpy(value, &found->number, sizeof found->number);
+  else if (wanted == MEMORY_TYPE)
+    memcpy(value, &type, sizeof type);
+  else if (wanted == DEVICE_ORDINAL)
+    memcpy(value, &ordinal, sizeof ordinal);
+  else
     return result(ERROR_INVALID_VALUE);
-  const unsigned found = of_device ? 0 : MEMORY_TYPE_DEVICE;
-  memcpy(value, &found, sizeof found);
   return result(SUCCESS);
 }
 
@@ -315,7 +338,7 @@ CUresult cuStreamCreate(CUstream *stream, unsigned int) {
 
 CUresult cuStreamDestroy_v2(CUstream stream) {
   return alone([=] {
-    const int finished = device.finish(stream);
+    const int finished = device.finish(stream_of(stream));
     auto &streams = device.streams;
     streams.erase(std::find(streams.begin(), streams.end(), stream));
     delete stream;

@@ -125,7 +125,8 @@ typedef struct aotc_cuda_options {
 int aotc_cuda_open(const aotc_cuda_program *program, int32_t device,
                    aotc_cuda **opened, char *message, size_t message_bytes);
 
-/* After all of its sessions; NULL is let be. */
+/* After all of its sessions; NULL is let be.  After a reset of the device
+ * (cudaDeviceReset) sessions give AOTC_ERROR_CUDA, and can only be closed. */
 void aotc_cuda_close(aotc_cuda *opened);
 
 /* What one run after another needs: memory on the device, a stream, the

@@ -131,11 +131,30 @@ static CUresult load_code(aotc_cuda *c, const aotc_cuda_image *image) {
       TRY(call->cuFuncSetAttribute(c->functions[k], DYNAMIC_SHARED_BYTES,
                                    kernel->shared_bytes));
   }
+  TRY(call->cuMemAlloc_v2(&c->weights,
+                          p->weights_bytes > 0 ? (size_t)p->weights_bytes : 1));
+  TRY(call->cuPointerGetAttribute(&c->buffer, BUFFER_ID, c->weights));
   if (p->weights_bytes == 0) return SUCCESS;
-  TRY(call->cuMemAlloc_v2(&c->weights, (size_t)p->weights_bytes));
   TRY(call->cuMemcpyAsync(c->weights, (uintptr_t)p->weights,
                           (size_t)p->weights_bytes, NULL));
   return call->cuStreamSynchronize(NULL);
+}
+
+/* After a reset the context may be there again, and memory of others where the
+ * weights were; its buffer has another number. */
+CUresult aotc_cuda_enter(const aotc_cuda *c) {
+  const aotc_cuda_driver *const call = &c->call;
+  unsigned long long buffer = 0;
+  CUcontext popped;
+  CUresult result;
+  TRY(call->cuCtxPushCurrent_v2(c->context));
+  if (c->buffer == 0) return SUCCESS; /* while it is opened */
+  result = call->cuPointerGetAttribute(&buffer, BUFFER_ID, c->weights);
+  if (result == SUCCESS && buffer == c->buffer) return SUCCESS;
+  call->cuCtxPopCurrent_v2(&popped);
+  return result == SUCCESS || result == ERROR_INVALID_VALUE
+             ? ERROR_CONTEXT_IS_DESTROYED
+             : result;
 }
 
 static CUresult open_device(aotc_cuda *c, int32_t device) {
@@ -191,7 +210,7 @@ void aotc_cuda_close(aotc_cuda *opened) {
   if (opened == NULL) return;
   if (opened->retained) {
     const aotc_cuda_driver *const call = &opened->call;
-    if (call->cuCtxPushCurrent_v2(opened->context) == SUCCESS) {
+    if (aotc_cuda_enter(opened) == SUCCESS) {
       if (opened->weights != 0) call->cuMemFree_v2(opened->weights);
       if (opened->module != NULL) call->cuModuleUnload(opened->module);
       call->cuCtxPopCurrent_v2(&popped);

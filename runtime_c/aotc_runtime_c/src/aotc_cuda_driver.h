@@ -54,6 +54,7 @@ typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
   R(ERROR_NO_BINARY_FOR_GPU, 209)                                              \
   R(ERROR_NOT_FOUND, 500)                                                      \
   R(ERROR_ILLEGAL_ADDRESS, 700)                                                \
+  R(ERROR_CONTEXT_IS_DESTROYED, 709)                                           \
   R(ERROR_LAUNCH_FAILED, 719)
 
 /* Values of the driver's enumerations. */
@@ -67,6 +68,8 @@ enum {
   MEMORY_TYPE = 2,          /* attribute of a pointer ... */
   MEMORY_TYPE_HOST = 1,     /* ... what host memory has there ... */
   MEMORY_TYPE_DEVICE = 2,   /* ... and that of a device */
+  BUFFER_ID = 7,            /* attribute of a pointer: no two allocations of a
+                             * process have one number */
   DEVICE_ORDINAL = 9        /* attribute of a pointer */
 };
 
@@ -133,12 +136,17 @@ struct aotc_cuda {
   CUdevice device;
   CUcontext context;
   CUmodule module;
-  CUdeviceptr weights;
-  CUfunction functions[1]; /* one for each kernel */
+  CUdeviceptr weights;       /* never 0 on an open device */
+  unsigned long long buffer; /* the number of their memory */
+  CUfunction functions[1];   /* one for each kernel */
 };
 
 /* The name of an error; never NULL. */
 const char *aotc_cuda_name_of(const aotc_cuda_driver *call, CUresult result);
+
+/* Enters the context; an error where a reset of the device has freed all that
+ * was opened in it. */
+CUresult aotc_cuda_enter(const aotc_cuda *c);
 
 /* The aotc_status for a result of the driver's. */
 int aotc_cuda_status_of(CUresult result);

@@ -179,7 +179,7 @@ int aotc_cuda_session_open(aotc_cuda *opened, aotc_cuda_session **session) {
   if (opened == NULL || session == NULL) return AOTC_ERROR_NULL_ARGUMENT;
   s = make_session(opened);
   if (s == NULL) return AOTC_ERROR_HOST_MEMORY;
-  result = opened->call.cuCtxPushCurrent_v2(opened->context);
+  result = aotc_cuda_enter(opened);
   if (result == SUCCESS) {
     result = prepare(s);
     opened->call.cuCtxPopCurrent_v2(&popped);
@@ -194,7 +194,7 @@ int aotc_cuda_session_open(aotc_cuda *opened, aotc_cuda_session **session) {
 void aotc_cuda_session_close(aotc_cuda_session *s) {
   CUcontext popped;
   if (s == NULL) return;
-  if (s->cuda->call.cuCtxPushCurrent_v2(s->cuda->context) == SUCCESS) {
+  if (aotc_cuda_enter(s->cuda) == SUCCESS) {
     const aotc_cuda_driver *const call = &s->cuda->call;
     if (s->pending) call->cuStreamWaitEvent(s->stream, s->done, 0);
     if (s->stream != NULL) call->cuStreamSynchronize(s->stream);
@@ -346,7 +346,7 @@ static int run_alone(aotc_cuda_session *s, const run *r) {
   CUcontext popped;
   CUresult waited;
   int status;
-  s->error = call->cuCtxPushCurrent_v2(s->cuda->context);
+  s->error = aotc_cuda_enter(s->cuda);
   if (s->error != SUCCESS) return AOTC_ERROR_CUDA;
   status = find_tensors(s, r);
   if (status == AOTC_OK) {

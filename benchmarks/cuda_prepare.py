@@ -220,7 +220,7 @@ def without_drawn(program: Program, params: Params) -> tuple[Array, list[list[An
 def library(program: Program, made: tuple[PrintedKernels, str], emulated: bool, archs: Sequence[int]) -> Array:
     """A library of a program without its weights; `made` is what `device_text` makes of it."""
     printed, text = made
-    compiler = EMULATOR if emulated else find_nvrtc(default_cache())
+    compiler = EMULATOR if emulated else find_nvrtc(default_cache(), strict=False)
     images = compiler.images(text, archs)
     images = {name: data for name, data in images.items() if name.startswith("sm_")}
     with tempfile.TemporaryDirectory() as scratch:

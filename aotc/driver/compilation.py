@@ -350,7 +350,7 @@ def _device_compiler(c: Compilation) -> DeviceCompiler | None:
     """What makes code for GPUs, if the target has one."""
     if c.target.gpu is None:
         return None
-    return EMULATOR if c.emulated else find_nvrtc(default_cache() if c.uses_cache else None)
+    return EMULATOR if c.emulated else find_nvrtc(default_cache() if c.uses_cache else None, strict=False)
 
 
 def _best(versions: Sequence[Target]) -> int:

@@ -30,7 +30,8 @@ from aotc.tir import Gpu
 
 #: From a CUDA text, for compute capabilities (80 for 8.0), code by the name of its architecture.
 Images: TypeAlias = Callable[[str, Sequence[int]], Mapping[str, bytes]]
-FLAGS: Final = (*ON_DEVICES, "--device-as-default-execution-space")
+#: Programs may divide numbers by a constant 0 (39), which is no mistake.
+FLAGS: Final = (*ON_DEVICES, "--device-as-default-execution-space", "--diag-suppress=39")
 #: The oldest version of PTX that has what kernels use, by architecture: older drivers refuse newer versions.
 _PTX: Final = {75: "6.3", 80: "7.0", 86: "7.1", 87: "7.4", 89: "7.8", 90: "7.8"}
 _NAMES: Final = ("*/lib/libnvrtc.so.1?", "*/bin/nvrtc64_1*_0.dll", "*/bin/*/nvrtc64_1*_0.dll")
@@ -64,32 +65,37 @@ class _Nvrtc:
     architectures: tuple[int, ...]
 
 
-def find_nvrtc(store: ObjectCache | None = None, folders: Iterable[str] | None = None) -> DeviceCompiler:
+def find_nvrtc(
+    store: ObjectCache | None = None, folders: Iterable[str] | None = None, *, strict: bool = True
+) -> DeviceCompiler:
     """NVRTC, the newest that is installed as a package.
 
     store     where what it makes is kept
     folders   where packages of NVIDIA's lie; those that Python knows for None
+    strict    whether a warning refuses a text: right kernels are not kept from users by one
 
     Raises AotcError (code "no-nvrtc") where there is none.
     """
     package = find_spec("nvidia") if folders is None else None
     known = package.submodule_search_locations if package is not None else None
     nvrtc = _nvrtc(tuple(known or ()) if folders is None else tuple(folders))
-    return DeviceCompiler(partial(_images, nvrtc, store), nvrtc.architectures, 1000 * nvrtc.version[0])
+    return DeviceCompiler(partial(_images, nvrtc, store, strict), nvrtc.architectures, 1000 * nvrtc.version[0])
 
 
-def _images(nvrtc: _Nvrtc, store: ObjectCache | None, source: str, archs: Sequence[int]) -> Mapping[str, bytes]:
+def _images(
+    nvrtc: _Nvrtc, store: ObjectCache | None, strict: bool, source: str, archs: Sequence[int]
+) -> Mapping[str, bytes]:
     """Machine code for each architecture, and PTX for the first.
 
     Raises AotcError: code "cuda-arch" for an architecture that the compiler does not know, "compiler-failed" with its
-    message, also where that is a warning.
+    message.
     """
     unknown = [str(arch) for arch in archs if arch not in nvrtc.architectures]
     if unknown or not archs:
         text = f"NVRTC {'.'.join(map(str, nvrtc.version))} makes no code for {', '.join(unknown) or 'nothing'}"
         raise AotcError("cuda-arch", text, hint=f"known: {', '.join(map(str, nvrtc.architectures))}")
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        made = list(pool.map(partial(_compiled, nvrtc, store, source), archs))
+        made = list(pool.map(partial(_compiled, nvrtc, store, strict, source), archs))
     images = {f"sm_{arch}": code for arch, (code, _) in zip(archs, made, strict=True)}
     return images | {f"compute_{archs[0]}": _for_old_drivers(made[0][1], archs[0])}
 
@@ -100,14 +106,14 @@ def _for_old_drivers(ptx: bytes, arch: int) -> bytes:
     return re.sub(rb"^\.version \S+$", f".version {_PTX[arch]}".encode(), ptx, count=1, flags=re.MULTILINE)
 
 
-def _compiled(nvrtc: _Nvrtc, store: ObjectCache | None, source: str, arch: int) -> tuple[bytes, bytes]:
+def _compiled(nvrtc: _Nvrtc, store: ObjectCache | None, strict: bool, source: str, arch: int) -> tuple[bytes, bytes]:
     flags = (f"--gpu-architecture=sm_{arch}", *FLAGS)
-    key = digest("nvrtc", str(nvrtc.version), *flags, source)
+    key = digest("nvrtc", str(nvrtc.version), str(strict), *flags, source)
     found = store.get(key) if store is not None else None
     if found is None:
         done = _work(nvrtc.path, *flags, text=source.encode())
         said = done.errors.decode("utf-8", "replace").strip()
-        if done.code != 0 or "warning" in said:
+        if done.code != 0 or (strict and "warning" in said):
             lines = said.splitlines()[:MESSAGE_LINES]
             raise AotcError("compiler-failed", f"NVRTC did not take the kernels for sm_{arch}", notes=lines)
         found = done.output
@@ -141,7 +147,7 @@ def rebuild(text: Path, *files: Path) -> None:
     """Make files of code for devices anew, such as net_sm_80.cubin and net_compute_80.ptx, of a CUDA text."""
     names = {file: "_".join(file.stem.split("_")[-2:]) for file in files}
     archs = sorted({int(name.rpartition("_")[2]) for name in names.values() if name.startswith("sm_")})
-    images = find_nvrtc().images(text.read_text(encoding="utf-8"), archs)
+    images = find_nvrtc(strict=False).images(text.read_text(encoding="utf-8"), archs)
     for file, name in names.items():
         file.write_bytes(images[name])
 

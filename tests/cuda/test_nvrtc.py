@@ -68,6 +68,13 @@ def test_what_is_refused(nvrtc: DeviceCompiler, body: str, archs: tuple[int, ...
     assert said in str(diagnostic)
 
 
+def test_warnings_keep_nobody_from_code(nvrtc: DeviceCompiler) -> None:
+    """Tests alone are strict; what programs may say is no warning at all."""
+    text = EMPTY.format("int unused = 1; y[0] /= 0.0f;")
+    assert find_nvrtc(strict=False).images(text, (80,))["sm_80"][:4] == b"\x7fELF"
+    assert nvrtc.images(EMPTY.format("y[0] /= 0.0f;"), (80,))
+
+
 def test_without_nvrtc(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match=r"not installed[^$]*pip install 'aotc\[cuda\]'"):
         find_nvrtc(folders=[str(tmp_path)])

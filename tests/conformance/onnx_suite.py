@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
@@ -35,6 +35,7 @@ TIMEOUT_S = 300.0
 """Per test; a compiled model that hangs counts as failed."""
 FAST = {"cflags": ("-O1",), "target": "c"}
 """What the suite compiles with: many small models, each run once."""
+FIRST = '<ir_version: 8, opset_import: ["" : 17]> first (float[2] x) => (float[2] y) { y = Neg(x) }'
 LIST = Path(__file__).with_name("failing.txt")
 
 
@@ -175,7 +176,11 @@ def run_cases(
     progress: Callable[[str, str | None], None] = lambda *_: None,
     prepare: Prepare = compiled,
 ) -> dict[str, str | None]:
-    """Run tests in processes of their own, `jobs` at a time: a crash in compiled code is that test's result."""
+    """Run tests in processes of their own, `jobs` at a time: a crash in compiled code is that test's result.
+
+    They are forked from one that has compiled already, else each would load the compiler anew.
+    """
+    prepare(parser.parse_model(FIRST))
     context = multiprocessing.get_context("fork")
     waiting, running = list(reversed(list(cases))), dict[Connection, _Running]()
     results: dict[str, str | None] = {}

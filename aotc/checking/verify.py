@@ -18,11 +18,12 @@ import onnx
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact, judge_by_noise
 from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs, real_values, stored_inputs
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
+from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
 from aotc.checking.suspects import first_suspect
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions
 from aotc.driver.emulation import is_emulated
-from aotc.driver.importing import is_exported_program, is_relay_text, load_exported, read_relay_text
+from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite, load_exported, read_relay_text
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
@@ -33,7 +34,7 @@ from aotc.runtime.session import Session
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule"
+Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule | TfliteFile"
 
 
 @frozen
@@ -136,6 +137,8 @@ def reference_of(model: Model, types: Mapping[str, TensorType], names: Sequence[
     """The implementation that a loaded model is compared with; `names` are those of the outputs."""
     if isinstance(model, IRModule):
         return relay_reference(infer_module(model), names)
+    if isinstance(model, TfliteFile):
+        return tflite_reference(model, names)
     if is_exported_program(model):
         # torch is an extra
         from aotc.checking.reference_torch import torch_reference
@@ -144,13 +147,26 @@ def reference_of(model: Model, types: Mapping[str, TensorType], names: Sequence[
     return onnx_reference(with_static_inputs(model, types))
 
 
-def loaded(model: str | Path | Model) -> Model:
-    """A model in memory, of whatever kind the file is."""
+def loaded(model: str | Path | Model, rounding: str = "tflm") -> Model:
+    """A model in memory, of whatever kind the file is; `rounding` is that of a TFLite file."""
     if isinstance(model, IRModule):
+        return model
+    if isinstance(model, TfliteFile):
         return model
     if is_relay_text(model):
         return read_relay_text(model)
+    if isinstance(model, (str, Path)) and is_tflite(model):
+        return TfliteFile(Path(model), rounding)
     return load_exported(model) if is_exported_program(model) else load_model(model)
+
+
+def _chosen(model: str | Path | Model, options: Mapping[str, Any]) -> CompileOptions:
+    """The options; those of a TFLite file with the rounding of an interpreter that is there."""
+    chosen = CompileOptions(**options)
+    if not (isinstance(model, (str, Path)) and is_tflite(model)):
+        return chosen
+    stated = chosen.rounding or (chosen.config or {}).get("tflite.rounding")
+    return replace(chosen, rounding=rounding_at_hand(Path(model), stated))
 
 
 def verify(
@@ -163,8 +179,9 @@ def verify(
     **options: Any,
 ) -> Report:
     """Compile a model and compare its outputs with another implementation: those of an ONNX model with ONNX Runtime's
-    or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a graph module (.relay) with the
-    numpy interpreter's.
+    or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a TFLite model (.tflite) with those
+    of tflite-micro or LiteRT, as its rounding says or as they are installed, of a graph module (.relay) with the numpy
+    interpreter's.
 
     A model for GPUs runs on the first one; where there is none, this machine's processor emulates one.
 
@@ -179,7 +196,7 @@ def verify(
               for GPUs
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
-    chosen = CompileOptions(**options)
+    chosen = _chosen(path, options)
     checked = chosen.machine.gpu is None and not bisect if check_compiler is None else check_compiler
     emulated = chosen.machine.gpu is not None and (is_emulated() or not gpus())
     chosen = replace(chosen, check_compiler=checked, emulated=emulated)
@@ -187,9 +204,9 @@ def verify(
     if bisect and chosen.io_dtype:
         text = "a model with integers at its edges is not bisected"
         raise AotcError("io-dtype", text, hint="the same kernels run without io_dtype")
-    model = loaded(path)
+    model = loaded(path, chosen.chosen_rounding)
     # messages then name the file
-    source = path if isinstance(model, onnx.ModelProto) else model
+    source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.compilation(source, toolchain=chosen.toolchain())
     types = input_types(work.module)
     compiled = work.library()

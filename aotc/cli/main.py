@@ -93,7 +93,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
 def compile_command(
     out: Reporter, model: Path, output: Path | None, timing: bool, no_build: bool, **options: Any
 ) -> None:
-    """Compile MODEL (.onnx, .pt2, .relay) to a C project and a library in DIR."""
+    """Compile MODEL (.onnx, .pt2, .tflite, .relay) to a C project and a library in DIR."""
     watching = {name: options.pop(name) for name in WATCH_OPTIONS}
     stopping = watching["stop_after"] is not None
     if output is None and not stopping:
@@ -192,7 +192,8 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.
 
     An .onnx model with ONNX Runtime (or onnx's reference evaluator), an exported program of PyTorch (.pt2) with torch,
-    Relay text (.relay) with the numpy interpreter.
+    a TFLite model (.tflite) with the interpreter whose integers are asked for (tflite-micro, ai-edge-litert), Relay
+    text (.relay) with the numpy interpreter.
     """
     report = verify(model, progress=out.stage, **options)
     out.result(report.as_dict(), tables.show_report)
@@ -282,7 +283,7 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     options_of.THREADS,
 )
 def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
-    """Show what MODEL (.onnx, .pt2, .relay) needs, or the metadata of a compiled project (or of the library in it).
+    """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or the metadata of a compiled project or library.
 
     What of it cannot be compiled is part of the answer: the exit code is 0 then, too.
     """

@@ -219,8 +219,12 @@ THREADS: Final = click.option(
     "--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."
 )
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
+ROUNDING: Final = option(
+    "--rounding", "Whose integers a quantised .tflite model gives, bit by bit: TFLite Micro's or LiteRT's"
+    " [default: tflm].", click.Choice(("tflm", "litert")),
+)  # fmt: skip
 #: All that says how a model is compiled, as `CompileOptions` takes it.
-COMPILATION: Final = options(SHAPES, TARGET, ARCHITECTURES, COMPILER, TUNING)
+COMPILATION: Final = options(SHAPES, TARGET, ARCHITECTURES, ROUNDING, COMPILER, TUNING)
 IO_DTYPE: Final = option(
     "--io-dtype", "int8 or uint8: take and give integers where the model quantises its inputs and dequantises its"
     " outputs; or by name (float32 leaves one as it is).", multiple=True, read=read_io_dtypes, metavar="[NAME:]TYPE",

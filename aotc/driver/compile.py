@@ -19,7 +19,15 @@ from aotc_codegen.c.names import model_identifier
 
 from aotc.driver.budgets import Budgets
 from aotc.driver.compilation import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
-from aotc.driver.importing import import_exported, is_exported_program, is_relay_text, read_relay_text, with_params
+from aotc.driver.importing import (
+    import_exported,
+    import_tflite,
+    is_exported_program,
+    is_relay_text,
+    is_tflite,
+    read_relay_text,
+    with_params,
+)
 from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
@@ -66,6 +74,8 @@ class CompileOptions:
     accuracy      "fast"; "strict": no algorithm that rounds more, or spreads infinities, than operators do;
                   "reproducible": strict, with equal bits on all targets (docs/accuracy.md); for None what the
                   configuration says, or "fast"
+    rounding      whose integers a quantised TFLite model gives: "tflm" (TFLite Micro's) or "litert"; for None what the
+                  configuration says as `tflite.rounding`, or "tflm"
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
     instruments   pass instruments, see `aotc.ir.instrument`
@@ -95,6 +105,7 @@ class CompileOptions:
     params: Mapping[str, Array] | None = None
     opt_level: int = 3
     accuracy: str | None = None
+    rounding: str | None = None
     disabled_pass: Sequence[str] = ()
     config: Mapping[str, Any] | None = None
     instruments: Iterable[Any] = ()
@@ -141,7 +152,8 @@ class CompileOptions:
         """The pass context that the options describe."""
         accuracy = {"compile.accuracy": self.accuracy} if self.accuracy in ACCURACIES[1:] else {}
         edges = {"compile.io_dtype": self.io_dtype} if self.io_dtype else {}
-        config = {**(self.config or {}), **accuracy, **edges}
+        rounding = {"tflite.rounding": self.rounding} if self.rounding else {}
+        config = {**(self.config or {}), **accuracy, **edges, **rounding}
         return PassContext(self.opt_level, None, self.disabled_pass, instruments, config)
 
     @property
@@ -152,6 +164,15 @@ class CompileOptions:
             text = f"the accuracy is {self.accuracy}, and compile.accuracy says {stated}"
             raise AotcError("accuracy", text, hint="leave one of them out")
         return str(self.accuracy or stated or ACCURACIES[0])
+
+    @property
+    def chosen_rounding(self) -> str:
+        """Whose integers are asked for of a TFLite model; AotcError (code "tflite-rounding") for two answers."""
+        stated = (self.config or {}).get("tflite.rounding")
+        if self.rounding and stated and self.rounding != stated:
+            text = f"the rounding is {self.rounding}, and tflite.rounding says {stated}"
+            raise AotcError("tflite-rounding", text, hint="leave one of them out")
+        return str(self.rounding or stated or "tflm")
 
     @property
     def toolchain(self) -> FindToolchain:
@@ -177,6 +198,11 @@ class CompileOptions:
                     hint = "pin symbols with dims"
                     raise AotcError("pin-exported", "an exported program states its own shapes", hint=hint)
                 module = import_exported(model, dims)
+            elif is_tflite(model):
+                if dims:
+                    hint = "give the shapes of inputs (--input-shape)"
+                    raise AotcError("tflite-pin", "a TFLite model has no symbols for dimensions", hint=hint)
+                module = import_tflite(model, shapes, self.chosen_rounding)
             else:
                 module = from_onnx(model, shape=shapes, dims=dims)
         return with_params(module, self.params)
@@ -224,7 +250,8 @@ def _of_fields(options: Callable[_Fields, CompileOptions]) -> Callable[Concatena
     def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
         """Compile a model to C and, with `build`, to a library.
 
-        model     a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, an IRModule or a .relay file
+        model     a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, a .tflite file, an IRModule
+                  or a .relay file
         fields    of `CompileOptions`, which says what each means
 
         Raises AotcError for what is wrong with model, arguments, machine or destination; then nothing is left behind.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and programs of other compilers to graph modules: exported programs of PyTorch, Relay text.
+"""Files and programs of other compilers to graph modules: exported programs of PyTorch, TFLite files, Relay text.
 
 module = import_exported("net.pt2", dims={"batch": 1})
 module = read_relay_text("net.relay")
@@ -46,6 +46,27 @@ def load_exported(model: Any) -> Any:
 def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
     """The module of an ExportedProgram or .pt2 file, parameters as constants."""
     module: IRModule = pytorch_front_end().from_exported(load_exported(model), dims=dims)[0]
+    return module
+
+
+def tflite_front_end() -> Any:
+    """The TFLite front end; AotcError where the schema is not installed."""
+    try:
+        importlib.import_module("tflite")
+    except ImportError as error:
+        text = f"TFLite models need the package tflite, which is missing: {error}"
+        raise AotcError("tflite-missing", text, hint="pip install 'aotc[tflite]'") from error
+    return importlib.import_module("aotc.relay.frontend.tflite")
+
+
+def is_tflite(model: object) -> bool:
+    """Whether `model` is the path of a TFLite file: its name ends in .tflite."""
+    return isinstance(model, (str, Path)) and Path(model).suffix == ".tflite"
+
+
+def import_tflite(model: Any, shapes: Mapping[str, Any], rounding: str) -> IRModule:
+    """The module of a .tflite file, with the integers of one interpreter."""
+    module: IRModule = tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding)
     return module
 
 

@@ -43,7 +43,8 @@ _COUNTS: Final = """
 compile.max_bytes compile.max_nodes compile.max_unroll compile.max_work compile.threads relay.FoldConstant.max_bytes
 relay.FuseOps.max_depth
 """
-_OTHERS: Final = {"compile.accuracy": str, "compile.io_dtype": object, "relay.AlterOpLayout.max_growth": float}
+_TEXTS: Final = ("compile.accuracy", "tflite.rounding")
+_OTHERS: Final = {"compile.io_dtype": object, "relay.AlterOpLayout.max_growth": float, **dict.fromkeys(_TEXTS, str)}
 _TABLE: Final = _Table(
     config={**_OTHERS, **dict.fromkeys(_SWITCHES.split(), bool), **dict.fromkeys(_COUNTS.split(), int)}
 )

@@ -33,7 +33,7 @@ from aotc.checking.inputs import session_inputs, session_types
 from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
 from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
-from aotc.driver.importing import is_exported_program, is_relay_text
+from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite
 from aotc.driver.toolchain import find_toolchain, require_cpu, version_of
 from aotc.driver.tuning_store import cpu_model
 from aotc.ir import AotcError
@@ -114,7 +114,7 @@ def _entrant(model: Path, compiled: CompiledModel, inputs: Path | None) -> Itera
     types, arrays = session_types(session), session_inputs(session, inputs)
     with tempfile.TemporaryDirectory(prefix="aotc-bench-") as scratch:
         path = model
-        if not is_exported_program(model):
+        if not (is_exported_program(model) or is_tflite(model)):
             proto = load_model(model)
             pinned = with_static_inputs(proto, types)
             if pinned.graph.input != proto.graph.input:

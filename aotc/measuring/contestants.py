@@ -94,7 +94,7 @@ def _resident(which: str, *, forget_peak: bool = False) -> int | None:
 class Entrant:
     """The model that contestants are given.
 
-    path      of an ONNX model whose inputs have static shapes, or a .pt2 file
+    path      of an ONNX model whose inputs have static shapes, or a .pt2 or .tflite file
     inputs    by name, in the model's order
     scratch   a directory for conversions
     """
@@ -105,7 +105,7 @@ class Entrant:
 
     @property
     def is_onnx(self) -> bool:
-        return self.path.suffix != ".pt2"
+        return self.path.suffix not in (".pt2", ".tflite")
 
     @property
     def pnnx(self) -> Path:

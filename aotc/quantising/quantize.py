@@ -18,7 +18,7 @@ from aotc.checking.inputs import Arrays, input_types, real_values, stored_inputs
 from aotc.checking.verify import with_static_inputs
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions, model_name
-from aotc.driver.importing import is_exported_program, is_relay_text
+from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite
 from aotc.driver.scratch import output_file
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, Array
@@ -98,7 +98,8 @@ def quantize(
 
 
 def _require_onnx(model: object, output: str | Path | None) -> None:
-    if isinstance(model, IRModule) or is_relay_text(model) or is_exported_program(model):
+    others = (is_relay_text, is_exported_program, is_tflite)
+    if isinstance(model, IRModule) or any(is_other(model) for is_other in others):
         text = "only ONNX models are quantised"
         raise AotcError("quantize", text, hint="export the model to ONNX, or quantise it in the framework it is from")
     if output is not None and Path(output).suffix != ".onnx":

@@ -4,6 +4,7 @@
 mod, params = from_onnx("net.onnx", shape={"input": (1, 3, 224, 224)})
 mod, params = from_pytorch(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
 mod, params = from_exported_program(torch.export.export(net, (x,)))
+mod, params = from_tflite(tflite.Model.GetRootAsModel(data, 0), {"input": (1, 49, 10, 1)}, {"input": "int8"})
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotc.driver.importing import pytorch_front_end
+from aotc.driver.importing import pytorch_front_end, tflite_front_end
+from aotc.ir import AotcError, PassContext
 from aotc.ir.ndarray import NDArray, array
+from aotc.relay.expr import tensor_type_of
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
 from aotc.relay.module import IRModule
 
@@ -85,3 +88,32 @@ def from_exported_program(
         exported_program, keep_params_as_input, unwrap_unit_return_tuple, dims
     )
     return module, {name: array(value) for name, value in params.items()}
+
+
+def from_tflite(
+    model: Any,
+    shape_dict: Mapping[str, Sequence[int]] | None = None,
+    dtype_dict: Mapping[str, str] | None = None,
+    op_converter: Any = None,
+) -> tuple[IRModule, dict[str, NDArray]]:
+    """The module of a TFLite model, and no parameters: they are constants in the module.
+
+    model        a `tflite.Model`, the bytes of a file, or its path
+    shape_dict   shapes of inputs by name, where the file's are not wanted
+    dtype_dict   types of inputs by name, which must be the file's
+    op_converter is Relay's, and must be None
+
+    Integers are those of the interpreter that the configuration names: `tflite.rounding`, "tflm" or "litert".
+
+    Raises AotcError with all problems: see `aotc.relay.frontend.tflite.convert.from_tflite`.
+    """
+    if op_converter is not None:
+        raise AotcError("tflite-op", "converters of one's own are not taken", hint="leave op_converter out")
+    rounding = PassContext.current().get_config("tflite.rounding", "tflm")
+    module: IRModule = tflite_front_end().from_tflite(model, shape=shape_dict, rounding=rounding)
+    types = {p.name: str(tensor_type_of(p).dtype) for p in module.main.params}
+    for name, dtype in (dtype_dict or {}).items():
+        if types.get(name) != dtype:
+            text = f"input {name!r} is said to be {dtype}, the model has {types.get(name, 'no such input')}"
+            raise AotcError("tflite-pin", text)
+    return module, {}

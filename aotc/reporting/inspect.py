@@ -83,7 +83,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
     try:
         work = CompileOptions(**options).compilation(path)
     except AotcError as error:
-        if error.code not in ("onnx-unsupported", "onnx-op"):
+        if error.code not in ("onnx-unsupported", "onnx-op", "tflite-op"):
             raise
         return {"model": str(path), "unsupported": [str(d) for d in error.diagnostics]}
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]

@@ -143,7 +143,7 @@ def _unloadable(path: Path, error: OSError) -> AotcError:
             text = f"{path} was compiled for {made_for}, this machine is {architecture()}"
             notes = []
             hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
-        elif path.suffix in (".onnx", ".pt2", ".relay"):
+        elif path.suffix in (".onnx", ".pt2", ".tflite", ".relay"):
             text, notes = f"{text}: it is a model, not a library", []
             hint = f"`aotc compile {path} -o DIR` makes a library of it"
     return AotcError("load", text, notes=notes, hint=hint)

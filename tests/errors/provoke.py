@@ -145,6 +145,9 @@ class Surroundings:
                 path.write_text(entry.source, encoding="utf-8")  # TorchScript reads the source of what it compiles
                 model = onnx.load(folder / "net.onnx")
                 scope = {**self.names, "folder": folder, "onnx_model": model, "__name__": "example"}
+                if "tflite" in entry.code:
+                    build = pytest.importorskip("tests.frontend_tflite.build")
+                    scope["tflite_model"] = build.Builder
                 if "torch" in entry.source:
                     scope["torch"] = pytest.importorskip("torch")
                 exec(compile(entry.source, str(path), "exec"), scope)

@@ -20,7 +20,17 @@ from tests.errors.provoke import Entry, Surroundings, entries
 PAGE = ROOT / "docs" / "errors.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 SECTIONS = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
-RAISING = ("AotcError", "AotcTypeError", "AotcValueError", "Diagnostic", "require", "ranked", "scalar", "require_known")
+RAISING = (
+    "AotcError",
+    "AotcTypeError",
+    "AotcValueError",
+    "Diagnostic",
+    "require",
+    "ranked",
+    "scalar",
+    "require_known",
+    "demand",
+)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +88,9 @@ def codes(path: Path) -> Iterator[str]:
         for value in [*(node.args[:1] if name in RAISING else ()), *given]:
             match value:
                 case ast.Constant(value=str(text)):
-                    yield re.escape(text).replace(r"graph\-", r"(onnx|torch)\-")  # the front end's name stands for it
+                    yield re.escape(text).replace(
+                        r"graph\-", r"(onnx|torch|tflite)\-"
+                    )  # the front end's name stands for it
                 case ast.JoinedStr(values=parts):
                     yield "".join(re.escape(p.value) if isinstance(p, ast.Constant) else ".+" for p in parts)
 

@@ -12,7 +12,7 @@ with a model; beside them lie builders by idea: `windows`,
 converters on top of these.
 
 The package itself is a door: `relay.frontend.from_onnx`,
-`from_pytorch` and `from_exported_program` give a module and
+`from_pytorch`, `from_exported_program` and `from_tflite` give a module and
 parameters, as Relay does.
 """
 

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk over the operators of a TFLite model, problems
+collected.
+
+In: a file and, where they are to differ, the shapes of its inputs.
+Out: an IRModule with one function, @main.
+
+    module = from_tflite("net.tflite", rounding="litert")
+    module.attrs["output_names"]                  # ("scores",)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aotc.ir import AotcError, Span, TensorType, nearest, require, require_known
+from aotc.ir.budget import budget, spending
+from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, tensor_type_of
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.problems import PoisonedError, Problems
+from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
+from aotc.relay.frontend.tflite.node import Node, apply
+from aotc.relay.frontend.tflite.rounding import ROUNDINGS, Rounding
+from aotc.relay.frontend.tflite.table import CONVERTERS
+from aotc.relay.module import IRModule
+
+_PINNED = "aotc compiles for static shapes: give those of the inputs (--input-shape)"
+
+
+@g.codes_of("tflite")
+def from_tflite(
+    model: str | Path | bytes | Any,
+    *,
+    shape: Mapping[str, Sequence[int]] | None = None,
+    rounding: str = "tflm",
+    name: str | None = None,
+) -> IRModule:
+    """Convert a TFLite model (a path, its bytes, or a
+    `tflite.Model`) to a module.
+
+    shape     shapes of inputs by name, where the file's are not wanted
+    rounding  whose integers the results are: "tflm" for TFLite Micro's, "litert" for LiteRT's
+    name      what source locations call the model; its file name for None
+
+    The parameters of @main are the inputs of the first subgraph,
+    under their names; tensors of integers stay integers.
+    `attrs["output_names"]` keeps the names of the outputs; several
+    outputs are a tuple.
+
+    Raises AotcError listing every problem of the model: see
+    `read_model`, and every operator that cannot be converted, with
+    its number, the name of its result, and a hint.
+    """
+    require_known("tflite-rounding", "rounding", rounding, tuple(ROUNDINGS))
+    loaded = read_model(model, name)
+    with spending():
+        return _Conversion(loaded, ROUNDINGS[rounding]).module(dict(shape or {}))
+
+
+def _unique(names: Sequence[str]) -> Iterator[str]:
+    """Names of which none is another one."""
+    total, seen = Counter(names), set(names)
+    for place, name in enumerate(names):
+        found = name
+        while total[name] > 1 and found in seen:
+            found += f"_{place}"
+        seen.add(found)
+        yield found
+
+
+class _Conversion:
+    """The state of converting one model: values of tensors by number."""
+
+    def __init__(self, loaded: Model, rounding: Rounding) -> None:
+        self.loaded = loaded
+        self.rounding = rounding
+        self.problems = Problems("tflite-node", _PINNED)
+        self.values: dict[int, Expr] = {}
+
+    def module(self, shapes: dict[str, Sequence[int]]) -> IRModule:
+        loaded = self.loaded
+        params = self.parameters(shapes)
+        for index, op in enumerate(loaded.operators):
+            with self.problems.at(loaded.span(index), unfit=partial(self.unfit, op)):
+                self.operator(op)
+        outputs = list(self.outputs())
+        self.problems.check()
+        body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+        main = Function(tuple(params), body, span=Span(loaded.source))
+        names = tuple(_unique([loaded.tensors[k].name for k in loaded.outputs]))
+        return IRModule({"main": main}, {"output_names": names})
+
+    def parameters(self, shapes: dict[str, Sequence[int]]) -> list[Var]:
+        """The inputs as variables."""
+        loaded = self.loaded
+        names = list(_unique([loaded.tensors[k].name for k in loaded.inputs]))
+        for name in shapes.keys() - set(names):
+            text = f"the model has no input {name!r}"
+            raise AotcError("tflite-pin", text, span=Span(loaded.source), hint=nearest(name, names))
+        params = []
+        for number, name in zip(loaded.inputs, names, strict=True):
+            tensor, span = loaded.tensors[number], Span(loaded.source, node=name)
+            shape = g.checked_shape(shapes.get(name, tensor.shape), tensor.dtype, f"input {name!r}")
+            params.append(Var(name, TensorType(shape, tensor.dtype), span))
+            self.values[number] = params[-1]
+        return params
+
+    def outputs(self) -> Iterator[Expr]:
+        for number in self.loaded.outputs:
+            with self.problems.at(Span(self.loaded.source)):
+                yield self.value(number)
+                continue
+            if not self.problems.found:
+                text = f"output {self.loaded.tensors[number].name!r} is never computed"
+                self.problems.add("tflite-output", text, Span(self.loaded.source))
+
+    def value(self, number: int) -> Expr:
+        """A tensor; raises PoisonedError where its computation failed."""
+        found = self.values.get(number)
+        if found is not None:
+            return found
+        tensor = self.loaded.tensors[number]
+        if tensor.data is None and not tensor.variable:
+            raise PoisonedError(tensor.name)
+        span = Span(self.loaded.source, node=tensor.name)
+        made = Constant(tensor.data, span) if tensor.data is not None else g.filled(0, tensor.shape, tensor.dtype)
+        return self.values.setdefault(number, made)
+
+    def operator(self, op: Operator) -> None:
+        """Convert one operator and keep its results."""
+        budget().spend("compile.max_nodes", 1, "the model")
+        converter = None if op.custom else CONVERTERS.get(op.name)
+        if converter is None:
+            kind = "custom operator" if op.custom else "operator"
+            hint = "" if op.custom else nearest(op.name, CONVERTERS)
+            more = "`aotc ops` lists what is supported"
+            raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or more)
+        tensors = self.loaded.tensors
+
+        def declared(numbers: Sequence[int]) -> tuple[Tensor | None, ...]:
+            return tuple(None if k < 0 else tensors[k] for k in numbers)
+
+        args = tuple(None if k < 0 else self.value(k) for k in op.inputs)
+        results = tuple(tensors[k] for k in op.outputs)
+        sides = declared(op.inputs), results, declared(op.intermediates)
+        made = apply(converter, Node(op, args, *sides, self.rounding))
+        values = list(made) if isinstance(made, Sequence) else [made]
+        text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"
+        require("tflite-output", len(values) >= len(results), text)
+        for number, value in zip(op.outputs, values, strict=False):
+            self.keep(number, value)
+
+    def keep(self, number: int, value: Expr) -> None:
+        tensor, ty = self.loaded.tensors[number], tensor_type_of(value)
+        text = f"output {tensor.name!r} is declared {tensor.dtype}, the operator computes {ty.dtype}"
+        require("tflite-output", ty.dtype == tensor.dtype, text)
+        self.values[number] = value
+
+    def unfit(self, op: Operator) -> str:
+        """What is said of an operator at which its converter stumbles."""
+        types = (str(self.value(k).checked_type) if k >= 0 else "none" for k in op.inputs)
+        return f"{op.name} does not take these inputs and options: ({', '.join(types)})"

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFLite files as data: flatbuffers whose every number is checked.
+
+In: a path, bytes, or a `tflite.Model`.  Out: a `Model` of tensors and
+operators.  Constants are views of the file's bytes.
+
+    model = read_model("net.tflite")
+    model.operators[0].name                 # "CONV_2D"
+    model.tensors[0].scale                  # one float32, or one for each element of an axis
+
+Offsets in the file may point anywhere: the flatbuffers package
+reads numbers at any place inside it, and raises beyond.  Counts are
+held against the size of the file before anything is read.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tflite
+
+from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.problems import Problems
+
+#: The version of the schema, which stands in every file.
+VERSION: Final = 3
+_IDENTIFIER: Final = b"TFL3"
+_SHOWN: Final = 80
+#: What reading at a place that is none may raise.
+_DAMAGED: Final = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
+_DTYPES: Final = {
+    "FLOAT32": "float32", "FLOAT16": "float16", "INT32": "int32", "UINT8": "uint8", "INT64": "int64", "BOOL": "bool",
+    "INT16": "int16", "INT8": "int8", "FLOAT64": "float64", "UINT64": "uint64", "UINT32": "uint32",
+    "UINT16": "uint16", "INT4": "int8", "BFLOAT16": "bfloat16",
+}  # fmt: skip
+_TYPE_NAMES: Final = {v: k for k, v in vars(tflite.TensorType).items() if isinstance(v, int)}
+_OPTIONS: Final = {v: k for k, v in vars(tflite.BuiltinOptions).items() if isinstance(v, int)}
+_HINT: Final = "the file is damaged; convert or download it again"
+
+
+@frozen(eq=False)
+class Tensor:
+    """A tensor as the file declares it.
+
+    scale, zero   float32 and int32, empty where it is not quantised; one value, or one for each element of `axis`
+    data          the value of a constant
+    variable      whether it keeps its value from run to run, zero at first
+    packed        whether the file has two elements of 4 bits in a byte
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    scale: Array
+    zero: Array
+    axis: int
+    data: Array | None
+    variable: bool
+    packed: bool = False
+
+    @property
+    def quantised(self) -> bool:
+        """Whether its integers stand for real numbers."""
+        return self.scale.size > 0 and self.dtype.is_integer
+
+
+@frozen(eq=False)
+class Operator:
+    """A call of an operator.
+
+    custom            whether `name` is that of a custom operator
+    inputs, outputs   numbers of tensors; -1 for an input that is left out
+    intermediates     numbers of tensors that only carry scales
+    options           the table of its options, None for none; its kind is checked
+    """
+
+    name: str
+    custom: bool
+    version: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    intermediates: tuple[int, ...]
+    options: Any
+
+    def option(self, name: str) -> Any:
+        """An option by the schema's name for it, None where there
+        are none; AotcError (code "tflite-options") for a list that
+        leaves the file.
+        """
+        vector = getattr(self.options, f"{name}AsNumpy", None)
+        with _reading(f"the options of {self.name}", "tflite-options"):
+            if vector is not None:
+                found = vector()
+                return [int(v) for v in found] if isinstance(found, np.ndarray) else None
+            return None if self.options is None else getattr(self.options, name)()
+
+
+@frozen(eq=False)
+class Model:
+    """The first subgraph of a file; `source` is what diagnostics call it."""
+
+    source: str
+    tensors: tuple[Tensor, ...]
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def span(self, index: int) -> Span:
+        """Where an operator stands: its number, name and first result."""
+        op = self.operators[index]
+        name = self.tensors[op.outputs[0]].name if op.outputs else ""
+        return Span(self.source, node=f"{op.name}#{index} {name[:_SHOWN]}".rstrip())
+
+
+def demand(code: str, condition: bool, text: str, hint: str = _HINT) -> None:
+    """AotcError unless a condition holds that every sound file fulfils."""
+    if not condition:
+        raise AotcError(code, text, hint=hint)
+
+
+@contextmanager
+def _reading(what: str, code: str = "tflite-file") -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGED as error:
+        raise AotcError(code, f"{what} cannot be read: it leaves the file", hint=_HINT) from error
+
+
+def _count(length: Any, table: Any, size: int, what: str) -> int:
+    """The length of a vector of tables or numbers of `size` bytes,
+    which the file must have room for.
+    """
+    found, most = int(length), len(table._tab.Bytes) // size
+    demand("tflite-file", found <= most, f"{what}: {found} of them are more than the file has room for")
+    return found
+
+
+def _numbers(table: Any, name: str, dtype: Any) -> Array:
+    """A vector of numbers, empty where there is none."""
+    _count(getattr(table, f"{name}Length")(), table, 1, name)
+    found = getattr(table, f"{name}AsNumpy")()
+    return np.asarray(found if isinstance(found, np.ndarray) else [], dtype)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode("utf-8", "replace")
+
+
+def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Model:
+    """Read and check the outer form of a model.
+
+    name   what source locations call it; its file name for None
+
+    Raises AotcError with all problems found: no TFLite file, another
+    version of the schema, places outside of the file, tensors of
+    types and sizes that are not supported, sparse ones.
+    """
+    if isinstance(model, (str, Path)):
+        with open_regular(Path(model), "tflite-file") as file:
+            data = file.read()
+        source = name or Path(model).name
+    else:
+        table = getattr(model, "_tab", None)
+        data, source = bytes(model if table is None else table.Bytes), name or "model"
+    span = Span(source)
+    if data[4:8] != _IDENTIFIER:
+        text = "not a TFLite model: the bytes 4 to 7 are not TFL3"
+        raise AotcError("tflite-file", text, span=span, hint="give a .tflite file, whole")
+    problems = Problems("tflite-file")
+    with problems.at(span), _reading("the file"):
+        root = tflite.Model.GetRootAs(data, 0)
+        version = root.Version()
+        hint = "convert the model again with a current version of TensorFlow"
+        text = f"version {version} of the schema is not supported (only {VERSION} is)"
+        demand("tflite-version", version == VERSION, text, hint)
+        return _Reader(root, source, problems).model()
+    problems.check()
+    raise AssertionError
+
+
+@frozen(eq=False)
+class _Reader:
+    """What is read of one file."""
+
+    root: Any
+    source: str
+    problems: Problems
+
+    def model(self) -> Model:
+        graphs = _count(self.root.SubgraphsLength(), self.root, 4, "subgraphs")
+        demand("tflite-file", graphs > 0, "the model has no subgraph")
+        graph = self.root.Subgraphs(0)
+        tensors = self.tensors(graph)
+        operators = []
+        for index in range(_count(graph.OperatorsLength(), graph, 4, "operators")):
+            with self.problems.at(Span(self.source, node=f"operator {index}")), _reading(f"operator {index}"):
+                operators.append(self.operator(graph.Operators(index), len(tensors)))
+        ends = (self.indices(graph, side, len(tensors)) for side in ("Inputs", "Outputs"))
+        inputs, outputs = ends
+        demand("tflite-file", bool(outputs), "the model has no outputs")
+        self.problems.check()
+        return Model(self.source, tuple(tensors), tuple(operators), inputs, outputs)
+
+    def indices(self, table: Any, name: str, count: int, least: int = 0) -> tuple[int, ...]:
+        found = tuple(_numbers(table, name, np.int64).tolist())
+        wrong = [k for k in found if not least <= k < count]
+        text = f"{name.lower()}: tensor {wrong[:1]} does not exist, there are {count}"
+        demand("tflite-file", not wrong, text)
+        return found
+
+    # --- tensors
+
+    def tensors(self, graph: Any) -> list[Tensor]:
+        found = []
+        for index in range(_count(graph.TensorsLength(), graph, 4, "tensors")):
+            with self.problems.at(Span(self.source, node=f"tensor {index}")), _reading(f"tensor {index}"):
+                found.append(self.tensor(graph.Tensors(index), index))
+        self.problems.check()
+        return found
+
+    def tensor(self, table: Any, index: int) -> Tensor:
+        name = _text(table.Name()) or f"tensor_{index}"
+        kind = _TYPE_NAMES.get(table.Type(), str(table.Type()))
+        what = f"tensor {index} ({name[:_SHOWN]!r})"
+        text = f"{what} has type {kind}, which is not supported"
+        require("tflite-dtype", kind in _DTYPES, text)
+        demand("tflite-dtype", table.Sparsity() is None, f"{what} is sparse", "convert the model without sparsity")
+        dtype = DType(_DTYPES[kind])
+        shape = g.checked_shape(_numbers(table, "Shape", np.int64).tolist(), dtype, what)
+        data = self.constant(table, dtype, shape, kind == "INT4", what)
+        # of sums nobody reads the scales
+        scales = None if dtype.bits > 16 else table.Quantization()
+        scale, zero, axis = _quantisation(scales, shape, what)
+        variable = bool(table.IsVariable())
+        return Tensor(name, shape, dtype, scale, zero, axis, data, variable, kind == "INT4")
+
+    def constant(self, table: Any, dtype: DType, shape: tuple[int, ...], packed: bool, what: str) -> Array | None:
+        place = table.Buffer()
+        if place == 0:
+            return None
+        count = _count(self.root.BuffersLength(), self.root, 4, "buffers")
+        text = f"{what}: buffer {place} does not exist, there are {count}"
+        demand("tflite-file", place < count, text)
+        buffer = self.root.Buffers(place)
+        text = f"the data of {what} lie outside of the flatbuffer, which is not supported"
+        demand("tflite-file", buffer.Size() == 0, text, hint="models beyond 2 GB keep their weights so")
+        raw = _numbers(buffer, "Data", np.uint8)
+        size = math.prod(shape)
+        if not raw.size:
+            return None
+        needed = -(-size // 2) if packed else size * dtype.itemsize
+        text = f"the data of {what} have {raw.size} bytes, its shape {shape} and type {dtype} need {needed}"
+        demand("tflite-file", raw.size == needed, text)
+        if packed:
+            halves = np.stack([raw << 4, raw & 0xF0], -1).astype(np.uint8)
+            return (halves.view(np.int8) >> 4).reshape(-1)[:size].reshape(shape)
+        return raw.view(dtype.numpy).reshape(shape)
+
+    # --- operators
+
+    def operator(self, table: Any, count: int) -> Operator:
+        codes = _count(self.root.OperatorCodesLength(), self.root, 4, "operator codes")
+        place = table.OpcodeIndex()
+        demand("tflite-file", place < codes, f"operator code {place} does not exist")
+        code = self.root.OperatorCodes(place)
+        number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
+        name = tflite.utils.BUILTIN_OPCODE2NAME.get(number, f"builtin {number}")
+        custom = name == "CUSTOM"
+        if custom:
+            name = _text(code.CustomCode())[:_SHOWN]
+        inputs = self.indices(table, "Inputs", count, -1)
+        outputs = self.indices(table, "Outputs", count)
+        inner = self.indices(table, "Intermediates", count, -1)
+        return Operator(name, custom, code.Version(), inputs, outputs, inner, _options(table))
+
+
+def _options(table: Any) -> Any:
+    """The table of an operator's options, as its kind says."""
+    kind, second = table.BuiltinOptionsType(), table.BuiltinOptions()
+    if kind == 0 or second is None or kind not in _OPTIONS:
+        return None
+    options = getattr(tflite, _OPTIONS[kind])()
+    options.Init(second.Bytes, second.Pos)
+    return options
+
+
+def _quantisation(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array, Array, int]:
+    """Scales, zero points and their axis."""
+    none = np.zeros(0, np.float32), np.zeros(0, np.int32), 0
+    if table is None:
+        return none
+    scale = _numbers(table, "Scale", np.float32)
+    zero, axis = _numbers(table, "ZeroPoint", np.int64), int(table.QuantizedDimension())
+    if not scale.size:
+        return none
+    require("tflite-quant", table.DetailsType() == 0, f"{what} has a custom quantisation")
+    several = scale.size > 1
+    fits = not several or (0 <= axis < len(shape) and shape[axis] == scale.size)
+    text = f"{what} of shape {shape} has {scale.size} scales along axis {axis}"
+    require("tflite-quant", fits and zero.size in (0, 1, scale.size), text)
+    finite = bool(np.all(np.isfinite(scale) & (scale >= 0)))
+    bounded = not zero.size or bool((np.abs(zero) < 1 << 31).all())
+    require("tflite-quant", finite and bounded, f"{what} has a scale or zero point that is none")
+    # of a tensor that is 0 everywhere
+    scale = np.where(scale == 0, np.float32(1), scale)
+    zero = np.zeros(1, np.int64) if not zero.size else zero
+    return scale, np.broadcast_to(zero, scale.shape).astype(np.int32), axis

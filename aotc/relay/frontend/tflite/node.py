@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One operator of a TFLite model, and how a converter gets what it
+asks for.
+
+A converter is a function from inputs and options to expressions;
+its signature says which:
+
+    def _gather(x: Expr, indices: Expr, *, axis: int = 0, node: Node) -> Expr: ...
+
+Positional parameters are the inputs in order (`*parts`: all that
+are left), those by keyword the options by the schema's names in
+lower case (`stride_w` is StrideW), `node` the operator itself.  A
+default stands for what is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter
+from typing import Annotated, Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import AotcError, Array, DType, frozen, require
+from aotc.relay.expr import Constant, Expr, known_data
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.arguments import Maybe, parameters
+from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend.tflite.load import Operator, Tensor
+from aotc.relay.frontend.tflite.rounding import Rounding
+
+#: An input whose value is known at compile time.
+Known: TypeAlias = Annotated[Array, "known"]
+#: Integers known at compile time.
+Ints: TypeAlias = Annotated[list[int], "known"]
+Converted: TypeAlias = "Expr | Sequence[Expr]"
+Converter: TypeAlias = Callable[..., Converted]
+Table: TypeAlias = Mapping[str, Converter]
+
+#: Fused activations by the schema's numbers.
+ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
+_RANGES: Final = {"RELU": (0.0, None), "RELU_N1_TO_1": (-1.0, 1.0), "RELU6": (0.0, 6.0), "RELU_0_TO_1": (0.0, 1.0)}
+
+
+@frozen(eq=False)
+class Node:
+    """An operator about to be converted.
+
+    args      expressions; None for inputs that are left out
+    inputs    what the file declares of them
+    results   of the outputs
+    inner     of tensors that only carry scales
+    rounding  whose integers are asked for
+    """
+
+    op: Operator
+    args: tuple[Expr | None, ...]
+    inputs: tuple[Tensor | None, ...]
+    results: tuple[Tensor, ...]
+    inner: tuple[Tensor | None, ...]
+    rounding: Rounding
+
+    def __getitem__(self, index: int) -> Expr:
+        """An input that must be there."""
+        found = self.optional(index)
+        if found is None:
+            raise AotcError("tflite-input", f"{self.op.name} needs input {index}")
+        return found
+
+    def optional(self, index: int) -> Maybe:
+        """An input, None where it is left out."""
+        return self.args[index] if index < len(self.args) else None
+
+    def tensor(self, index: int) -> Tensor:
+        """What the file declares of an input that must be there."""
+        self[index]
+        found = self.inputs[index]
+        assert found is not None
+        return found
+
+    @property
+    def result(self) -> Tensor:
+        """What the file declares of the first output."""
+        require("tflite-input", bool(self.results), f"{self.op.name} has no output")
+        return self.results[0]
+
+    @property
+    def in_integers(self) -> bool:
+        """Whether the first output holds integers that stand for real numbers."""
+        return self.result.quantised
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether real numbers meet weights (input 1) of integers, so that they are quantised as they come."""
+        return not self.in_integers and self.tensor(1).quantised and self.tensor(1).dtype.bits == 8
+
+    def known(self, index: int) -> Array | None:
+        """The value of an input that must be known at compile time; None where it is left out."""
+        found = self.optional(index)
+        value = None if found is None else known_data(found)
+        text = f"input {index} of {self.op.name} is not known at compile time"
+        require("tflite-runtime-shape", found is None or value is not None, text)
+        return value
+
+    # --- quantised tensors
+
+    def quantised(self, index: int) -> Quantised:
+        """An input of integers that stand for real numbers."""
+        tensor = self.tensor(index)
+        text = f"input {index} of {self.op.name} ({tensor.dtype}) has no scale; its output has one"
+        require("tflite-quant", tensor.quantised, text)
+        return stored(self[index], tensor)
+
+    def whole(self, index: int) -> Quantised:
+        """An input of one scale."""
+        found, tensor = self.quantised(index), self.tensor(index)
+        text = f"input {index} of {self.op.name} has several scales; one is needed"
+        require("tflite-quant", tensor.scale.size == 1, text)
+        return found
+
+    def weights(self, index: int, axis: int) -> Quantised:
+        """An input of one scale, or of one for each element of an axis."""
+        found, tensor = self.quantised(index), self.tensor(index)
+        fits = tensor.scale.size == 1 or tensor.axis == axis
+        text = f"input {index} of {self.op.name} has scales along axis {tensor.axis}; axis {axis} is needed"
+        require("tflite-quant", fits, text)
+        return found
+
+    def real(self, index: int) -> Expr:
+        """An input as real numbers."""
+        tensor = self.tensor(index)
+        return real(self[index], tensor) if tensor.quantised else self[index]
+
+    def onto(self) -> Onto:
+        """What real numbers become in the first output."""
+        result = self.result
+        one = result.scale.size == 1
+        require("tflite-quant", one, f"the output of {self.op.name} needs one scale")
+        scale = g.constant(result.scale[0], "float32")
+        return Onto(scale, g.constant(result.zero[0], "int32"), result.dtype)
+
+    # --- activations
+
+    def activated(self, y: Expr) -> Expr:
+        """`y` after the activation that is fused into the operator;
+        as integers of the first output, or as real numbers.
+        """
+        code = self.op.option("FusedActivationFunction") or 0
+        known = 0 <= code < len(ACTIVATIONS)
+        name = ACTIVATIONS[code] if known else str(code)
+        if name == "NONE":
+            return y
+        if name == "TANH" and not self.in_integers:
+            return g.tanh(y)
+        text = f"{self.op.name} with a fused activation {name} is not supported"
+        require("tflite-options", name in _RANGES, text)
+        return self.within(y, name)
+
+    def within(self, y: Expr, name: str) -> Expr:
+        """`y` clipped to the range of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1."""
+        low, high = _RANGES[name]
+        if not self.in_integers:
+            return g.maximum(y, low) if high is None else g.clip(y, low, high)
+        ends = [self._stored(v) for v in (low, high)]
+        dtype = self.result.dtype
+        least, most = int(dtype.min), int(dtype.max)
+        low, high = (d if v is None else min(max(v, least), most) for v, d in zip(ends, (least, most), strict=True))
+        return y if (low, high) == (least, most) else g.clip(y, low, max(low, high))
+
+    def _stored(self, value: float | None) -> int | None:
+        """A real number in the first output; halves away from zero."""
+        if value is None:
+            return None
+        steps = np.float32(value) / self.result.scale[0]
+        return int(self.result.zero[0]) + int(np.trunc(steps + np.copysign(np.float32(0.5), steps)))
+
+
+def stored(x: Expr, tensor: Tensor) -> Quantised:
+    """Integers with the scale and zero point that a tensor declares."""
+    scale, zero = (Constant(v.reshape(()) if v.size == 1 else v) for v in (tensor.scale, tensor.zero))
+    return Quantised(x, scale, zero)
+
+
+def real(x: Expr, tensor: Tensor) -> Expr:
+    """The real numbers that a tensor's integers stand for."""
+    found = stored(x, tensor)
+    return g.op("qnn.dequantize", x, found.scale, found.zero, axis=tensor.axis if tensor.scale.size > 1 else -1)
+
+
+def apply(converter: Converter, node: Node) -> Converted:
+    """What a converter gives for an operator."""
+    inputs: list[Any] = []
+    named: dict[str, Any] = {}
+    for parameter in parameters(converter):
+        match parameter.kind:
+            case Parameter.VAR_POSITIONAL:
+                inputs += [node[k] for k in range(len(inputs), len(node.args))]
+            case Parameter.KEYWORD_ONLY:
+                named[parameter.name] = node if parameter.name == "node" else _option(node, parameter)
+            case _:
+                inputs.append(_input(node, len(inputs), parameter))
+    return converter(*inputs, **named)
+
+
+def _input(node: Node, index: int, parameter: Parameter) -> Any:
+    needed = parameter.default is Parameter.empty
+    if parameter.annotation not in (Known, Ints):
+        return node[index] if needed else node.optional(index)
+    value = node.known(index)
+    if value is None:
+        require("tflite-input", not needed, f"{node.op.name} needs input {index}")
+        return parameter.default
+    return value if parameter.annotation == Known else [int(v) for v in value.reshape(-1)]
+
+
+def _option(node: Node, parameter: Parameter) -> Any:
+    value = node.op.option("".join(map(str.capitalize, parameter.name.split("_"))))
+    if value is not None:
+        return value
+    required = parameter.default is Parameter.empty
+    require("tflite-options", not required, f"{node.op.name} needs the option {parameter.name}")
+    return parameter.default
+
+
+def dtype_of(node: Node) -> DType:
+    """The type that the file declares of the first output."""
+    return node.result.dtype

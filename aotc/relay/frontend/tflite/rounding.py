@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose integers a quantised model gives: a table from operators to
+the arithmetic of one interpreter.
+
+tflm     TFLite Micro: quotients of scales in double precision as
+         integers of 31 bits, products with them rounded twice
+litert   LiteRT with XNNPACK, which it takes where it can: quotients
+         in float32, rounded once to even
+
+    rounding = ROUNDINGS["tflm"]
+    rounding.requantized(sums, rounding.ratio(x, w, y), onto, axis=3)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import Array, DType, frozen
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend.tflite import fixed_point as fx
+from aotc.relay.op.qnn.fixed_point import factors_of
+
+_INT: Final = "int32"
+_WIDE: Final = "int64"
+#: Of qnn.requantize.
+_TWICE, _ONCE = "TFLITE", "FLOAT_EVEN"
+
+
+def number(x: Expr) -> Array:
+    """The value of a scale or zero point, which all models know."""
+    assert isinstance(x, Constant)
+    return x.data
+
+
+@frozen(eq=False)
+class Rounding:
+    """The arithmetic of one interpreter.
+
+    work      the type in which quotients of scales are computed
+    products  the rounding of sums of products, as qnn.requantize calls it
+    add       a sum (or, for -1, a difference) of two tensors
+    softmax   along the last axis, of the differences from the greatest element times a number
+    quantize  real numbers as integers
+    """
+
+    name: str
+    work: Any
+    products: str
+    add: Callable[[Quantised, Quantised, Onto, int], Expr]
+    softmax: Callable[[Quantised, Onto, float], Expr]
+    quantize: Callable[[Expr, Onto], Expr]
+
+    def ratio(self, x: Expr, w: Expr, onto: Onto) -> Array:
+        """The quotient of the scales of products and of a result."""
+        a, b, c = (number(v).astype(self.work) for v in (x, w, onto.scale))
+        return np.asarray(a * b / c)
+
+    def dense_ratio(self, x: Expr, w: Expr, onto: Onto) -> Array:
+        """That of a fully connected layer, whose products of two single scales are float32."""
+        if number(w).size > 1:
+            return self.ratio(x, w, onto)
+        both = number(x) * number(w)
+        return np.asarray(both.astype(self.work) / number(onto.scale).astype(self.work))
+
+    def requantized(self, sums: Expr, ratio: Array, onto: Onto, axis: int = -1) -> Expr:
+        """Integers times numbers (one, or one for each element of an axis), as a result."""
+        return _rescaled(sums, ratio, onto, self.products, axis)
+
+
+def _rescaled(x: Expr, ratio: Any, onto: Onto, rounding: str, axis: int = -1) -> Expr:
+    one, zero = g.constant(1.0, "float32"), g.constant(0, _INT)
+    how = {"rounding": rounding, "out_dtype": onto.dtype, "axis": axis}
+    return g.op("qnn.requantize", x, g.constant(ratio), zero, one, onto.zero, **how)
+
+
+def _whole(dtype: str = _INT) -> Onto:
+    return Onto(g.constant(1.0, "float32"), g.constant(0, _INT), DType(dtype))
+
+
+# --- sums
+
+
+def _sum_of_shifted(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
+    """Both with 20 more bits (of 16 bits 15), brought to twice the larger scale, added, rounded anew."""
+    bits = 20 if onto.dtype.bits == 8 else 15
+    twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
+    shifted = []
+    for v in (a, b):
+        x = g.op("left_shift", q.centred(v.data, v.zero, -1), g.constant(bits, _INT))
+        shifted.append(_rescaled(x, np.float64(number(v.scale)) / twice, _whole(), _TWICE))
+    total = g.op("add" if sign > 0 else "subtract", *shifted)
+    ratio = twice / ((1 << bits) * np.float64(number(onto.scale)))
+    return _rescaled(total, ratio, onto, _TWICE)
+
+
+def _sum_of_products(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
+    """Both times integers of 21 bits, added, shifted with halves up."""
+    if onto.dtype.bits != 8:
+        return _sum_of_shifted(a, b, onto, sign)
+    ratios = [number(v.scale) / number(onto.scale) for v in (a, b)]
+    shift = 20 - (int(np.frexp(max(ratios))[1]) - 1)
+    factors = [int(np.rint(np.ldexp(r, shift))) for r in ratios]
+    factors[1] *= sign
+    parts = [g.mul(q.centred(v.data, v.zero, -1), f) for v, f in zip((a, b), factors, strict=True)]
+    total = g.add(g.add(*parts), 1 << (shift - 1))
+    y = g.add(g.op("right_shift", total, g.constant(shift, _INT)), onto.zero)
+    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+
+
+# --- softmax
+
+
+def _softmax_of_fixed_point(x: Quantised, onto: Onto, beta: float) -> Expr:
+    """Exponentials with 31 digits, their sum with 19, and its reciprocal by Newton's."""
+    ratio = min(float(number(x.scale)) * beta * (1 << 26), float((1 << 31) - 1))
+    factors = factors_of(np.float64(ratio), np.float64(1), "TFLITE")
+    left = int(factors.left)
+    radius = int(np.floor(31 * (1 << 26) / 2.0**left))
+    steps = g.constant(np.arange(256, dtype=np.int64) - 255)
+    scaled = fx.high_product(g.mul(steps, 1 << left), int(factors.multiplier))
+    e = g.where(g.less(steps, -radius), 0, fx.exp_of_negative(scaled, 5))
+    place = _below_greatest(x)
+    total = g.reduce("sum", _taken(g.cast(fx.divided(e, 12), _INT), place), [g.rank(place) - 1], True)
+    total = fx.wide(total)
+    zeros = fx.leading_zeros(total)
+    shifted = g.sub(g.op("left_shift", total, zeros), 1 << 31)
+    scale = fx.reciprocal(shifted)
+    bits = onto.dtype.bits
+    exponent = g.sub(g.constant(12 + 31 - bits, _WIDE), zeros)
+    y = fx.divided(fx.high_product(_taken(e, place), scale), exponent)
+    y = g.add(y, int(onto.dtype.min))
+    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+
+
+def _below_greatest(x: Quantised) -> Expr:
+    """255 less the distance to the greatest element of the row."""
+    data = g.cast(x.data, _INT)
+    top = g.reduce("max", data, [g.rank(data) - 1], True)
+    return g.add(g.sub(data, top), 255)
+
+
+def _taken(table: Expr, place: Expr) -> Expr:
+    return g.op("take", table, place, axis=0, mode="clip")
+
+
+def _softmax_of_table(x: Quantised, onto: Onto, beta: float) -> Expr:
+    """Exponentials of float32 from a table, added in order."""
+    scale = np.float32(-number(x.scale) * np.float32(beta))
+    steps = np.arange(255, -1, -1, dtype=np.float32)
+    e = g.constant(np.exp((scale * steps).astype(np.float64)).astype(np.float32))
+    terms = _taken(e, _below_greatest(x))
+    last = g.rank(terms) - 1
+    count = g.dim(terms, last)
+    total = g.cut(g.op("cumsum", terms, axis=last), [count - 1], [count], [last])
+    inverse = g.div(1.0, g.mul(total, float(number(onto.scale))))
+    y = g.op("qnn.product", terms, inverse)
+    whole = g.op("floor", y)
+    up = g.cast(g.op("greater_equal", g.sub(y, whole), g.constant(0.5, "float32")), _INT)
+    y = g.add(g.add(g.cast(whole, _INT), up), onto.zero)
+    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+
+
+# --- from real numbers
+
+
+def _away_from_zero(x: Expr, onto: Onto) -> Expr:
+    """The quotient with the scale, halves away from zero."""
+    y = g.div(x, float(number(onto.scale)))
+    size = g.op("floor", g.add(g.absolute(y), 0.5))
+    y = g.where(g.less(y, 0.0), g.negative(size), size)
+    low, high = int(onto.dtype.min), int(onto.dtype.max)
+    zero = int(number(onto.zero))
+    return g.cast(g.add(g.cast(g.clip(y, low - zero, high - zero), _INT), zero), onto.dtype)
+
+
+def _to_even(x: Expr, onto: Onto) -> Expr:
+    return q.quantize(x, onto.scale, onto.zero, onto.dtype, work=DType("float32"))
+
+
+ROUNDINGS: Final = {
+    "tflm": Rounding("tflm", np.float64, _TWICE, _sum_of_shifted, _softmax_of_fixed_point, _away_from_zero),
+    "litert": Rounding("litert", np.float32, _ONCE, _sum_of_products, _softmax_of_table, _to_even),
+}

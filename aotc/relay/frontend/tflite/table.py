@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of converters, by the schema's names of builtin operators.
+
+CONVERTERS["CONV_2D"]
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aotc.relay.frontend.tflite import ops_math, ops_nn, ops_shape
+from aotc.relay.frontend.tflite.node import Table
+
+_FAMILIES: Final = (ops_math, ops_nn, ops_shape)
+CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What the demo and the tests need.  `setup.sh venv DIR EXTRA` makes a virtual environment with aotc and one of its
 # extras; `setup.sh tools` installs the optional system tools (compilers, cmake, qemu, a browser) where this is root on a
-# Debian machine, else says what is missing.
+# Debian machine, else says what is missing; `setup.sh firmware-tools` those for microcontrollers.
 set -eu
 torch_index=https://download.pytorch.org/whl/cpu
 torch_wheel=torch==2.13.0
@@ -43,6 +43,18 @@ install_packages() {
   "$1/bin/python" -m pip install --quiet --disable-pip-version-check -e ".${2:+[$2]}"
 }
 
+# Compilers for microcontrollers, their C libraries, and boards that run the programs.
+install_firmware_tools() {
+  missing=""
+  command -v arm-none-eabi-gcc >/dev/null 2>&1 || missing="$missing gcc-arm-none-eabi libnewlib-arm-none-eabi"
+  command -v riscv64-unknown-elf-gcc >/dev/null 2>&1 ||
+    missing="$missing gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"
+  command -v qemu-system-arm >/dev/null 2>&1 || missing="$missing qemu-system-arm"
+  command -v qemu-system-riscv32 >/dev/null 2>&1 || missing="$missing qemu-system-misc"
+  # shellcheck disable=SC2086
+  [ -z "$missing" ] || apt_install $missing || echo "not installed, firmware is not tested:$missing" >&2
+}
+
 install_tools() {
   missing=""
   for tool in clang cmake g++; do
@@ -55,6 +67,7 @@ install_tools() {
   done
   # shellcheck disable=SC2086
   [ -z "$missing" ] || apt_install $missing || echo "not installed, tests that need them are skipped:$missing" >&2
+  install_firmware_tools
   command -v clang-19 >/dev/null 2>&1 || apt_install clang-19 ||
     echo "not installed, kernels are compared without it: clang-19" >&2
   command -v x86_64-w64-mingw32-gcc >/dev/null 2>&1 || apt_install gcc-mingw-w64-x86-64-posix ||
@@ -66,5 +79,6 @@ install_tools() {
 case "$1" in
   venv) make_venv "$2" "$3" ;;
   tools) install_tools ;;
-  *) echo "usage: setup.sh venv DIR EXTRA | tools" >&2; exit 2 ;;
+  firmware-tools) install_firmware_tools ;;
+  *) echo "usage: setup.sh venv DIR EXTRA | tools | firmware-tools" >&2; exit 2 ;;
 esac

@@ -87,6 +87,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     flag("--show-meta-data", "Print and dump the values of constants too, to be read again."),
     flag("--check-passes", "Check every pass: interpret graphs, verify kernels."),
     options_of.THREADS,
+    options_of.PROFILE,
     flag("--check-compiler", "Build kernels at -O0, too; refuse a C compiler that makes something else of them."),
     flag("--no-build", "Write sources only; needs no C compiler."),
 )

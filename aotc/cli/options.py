@@ -215,6 +215,9 @@ ARCHITECTURES: Final = option(
     "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
     read=read_architectures, metavar="NN,...",
 )  # fmt: skip
+PROFILE: Final = option(
+    "--profile", "bare: for no operating system, a static library; microcontrollers are.", metavar="hosted|bare"
+)
 THREADS: Final = click.option(
     "--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."
 )

@@ -34,7 +34,7 @@ def object_compiler(
     """What compiles the files of a project for its library; arguments as those of `build_library`."""
     hidden = () if visible else ("-fvisibility=hidden",)
     machine = base_cflags(target) if "isas" in metadata else cflags(target)
-    shared = () if target.bare else ("-fPIC", *hidden)
+    shared = ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC", *hidden)
     flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *machine)
     special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     return ObjectCompiler(toolchain, flags, directory, special)
@@ -61,9 +61,6 @@ def build_library(
     sources = sorted(path for pattern in patterns for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
     compiler = object_compiler(directory, metadata, toolchain, target, visible=visible)
-    if target.bare:
-        # what loaders look for has no place in it
-        sources = [s for s in sources if not s.name.endswith("_entry.c")]
     with tempfile.TemporaryDirectory(prefix=".objects-", dir=directory.absolute()) as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}

@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
+from aotc_codegen.c.bare import emit_bare
 from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
 from aotc_codegen.cuda.project import device_text, emit_device
@@ -103,7 +104,13 @@ class CompiledModel:
         return self.library
 
     def session(self, threads: int = 1, device: int | None = None) -> Session:
-        """The library, loaded; `threads` share the work of a run, or GPU number `device` does it."""
+        """The library, loaded; `threads` share the work of a run, or GPU number `device` does it.
+
+        AotcError (code "no-library") for a static one.
+        """
+        if self.target.bare:
+            hint = "compile without the profile bare, for --target c or host, to run the model here"
+            raise AotcError("no-library", f"{self.path} has a static library for firmware", hint=hint)
         with emulating() if self.emulated else nullcontext():
             session = load(self.built, threads=threads, device=device)
         session.keep_alive = self.temporary
@@ -309,6 +316,8 @@ class Compilation:
         compiler = _device_compiler(self)
         if compiler is None:
             self.progress(WRITING)
+            if self.machine.bare:
+                return emit_bare(first, work, numerics=self.numerics[0], **facts)
             return emit(first, work, others=others, numerics=self.numerics, **facts)
         self.progress(COMPILING_DEVICE)
         printed, text = device_text(first, self.target)

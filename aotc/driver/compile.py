@@ -35,7 +35,7 @@ from aotc.driver.tuning_store import Recorded
 from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
-from aotc.tir.target import Target
+from aotc.tir.target import Target, for_profile
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -90,6 +90,8 @@ class CompileOptions:
     tuning        file of records of `aotc tune`; None for the user's, False for none
     threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
+    profile       "bare": for no operating system, as a static library that calls kernels directly; "hosted"; for None
+                  what the target is
     emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
     ram, flash, stack   bytes that a model may take: of memory in runs (the arena, inputs and outputs), of flash (code,
                   measured where a library is built, and parameters), of the stack; more is an error, after all is made
@@ -121,6 +123,7 @@ class CompileOptions:
     tuning: str | Path | bool | None = None
     threads: bool = True
     cuda_arch: Sequence[int] = ()
+    profile: str | None = None
     emulated: bool = False
     ram: int | None = None
     flash: int | None = None
@@ -131,6 +134,7 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         machine = resolve_target(self.target)
+        machine = for_profile(machine, self.profile) if self.profile is not None else machine
         object.__setattr__(self, "machine", for_architectures(machine, self.cuda_arch) if self.cuda_arch else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")

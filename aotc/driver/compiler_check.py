@@ -87,11 +87,14 @@ def check_project(
 ) -> list[str]:
     """Check the kernels of an emitted project, as `build_library` compiles them.
 
-    Returns what was not checked, and why, of which warnings tell as well: kernels for GPUs, and those that cannot run
-    here.  Raises AotcError (code "compiler-check") with all that are wrong, and what the C compiler fails with.
+    Returns what was not checked, and why, of which warnings tell as well: kernels for GPUs, those without an operating
+    system, and those that cannot run here.  Raises AotcError (code "compiler-check") with all that are wrong, and what
+    the C compiler fails with.
     """
     if target.gpu is not None:
         return [_left_out(target, "it does not compile kernels for GPUs")]
+    if target.bare:
+        return [_left_out(target, "its code runs without an operating system")]
     users = {external["source"] for external in metadata["externals"]}
     parts = []
     for isa, program, one in zip(metadata["isas"], programs, target.versions or (target,), strict=True):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Final
 
-from aotc.ir import AotcError, DType, architecture, frozen, nearest
+from aotc.ir import AotcError, DType, architecture, frozen, nearest, require_known
 from aotc.tir.costs import Dots as Dots
 from aotc.tir.costs import Threads as Threads
 from aotc.tir.costs import Tiles as Tiles
@@ -399,6 +399,21 @@ CORTEX_M55: Final = replace(
     spaces=(replace(_RAM, align=16), replace(_FLASH, align=16)),
 )
 RISCV32: Final = _core("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)
+PROFILES: Final = ("hosted", "bare")
+
+
+def for_profile(target: Target, profile: str) -> Target:
+    """The target with or without an operating system; AotcError (code "target") for one that cannot be had so."""
+    require_known("target", "profile", profile, PROFILES)
+    if target.bare == (profile == "bare"):
+        return target
+    if target.bare or target.gpu is not None or not target.is_scalar:
+        text = f"code for {target.name} cannot be {profile}"
+        raise AotcError("target", text, hint="take --target c, or the name of a microcontroller without --profile")
+    made = _BARE.budget, _BARE.spaces, _BARE.dialect
+    return replace(target, bare=True, budget=made[0], spaces=made[1], dialect=made[2], threads=None)
+
+
 _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, CORTEX_M55, RISCV32)
 
 

@@ -36,6 +36,11 @@ def sources(*, pool: bool = False) -> tuple[Path, ...]:
     return (*found, *more) if pool else found
 
 
+def bare_sources() -> tuple[Path, ...]:
+    """What projects for machines without an operating system contain instead of `sources`."""
+    return (include_dir() / "aotc_bare.h",)
+
+
 def cuda_sources() -> tuple[Path, ...]:
     """The headers and sources that projects for GPUs contain as well."""
     src = source_dir()

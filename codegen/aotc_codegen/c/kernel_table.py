@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from aotc_runtime_c import sources as runtime_sources
+
 from aotc.tir.stmt import Kernel
 from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.project import Content, common_words, kernel_files, runtime_files, write_files
@@ -41,7 +43,7 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path) -> list[dict[str, s
         **{path: external.file() for path, external in externals.items()},
     }
     if team:
-        files |= {path: content for path, content in runtime_files(team).items() if path.endswith(".h")}
+        files |= runtime_files([path for path in runtime_sources(pool=True) if path.suffix == ".h"])
     write_files(directory, files)
     return [external.described(path) for path, external in externals.items()]
 

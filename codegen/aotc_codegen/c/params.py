@@ -35,7 +35,7 @@ def packed(storage: Storage) -> np.ndarray[Any, Any]:
 class Params:
     """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays."""
 
-    def __init__(self, model: str, constants: Sequence[Storage], array_bytes: int) -> None:
+    def __init__(self, model: str, constants: Sequence[Storage], array_bytes: int, align: int = ALIGN) -> None:
         self.model = model
         self.array_bytes = array_bytes
         self.offsets: dict[Storage, int] = {}
@@ -51,7 +51,7 @@ class Params:
             self._home[storage] = home
             if home is storage:
                 others.append(storage)
-                self._pieces[storage] = raw.data, bytes(-storage.nbytes % ALIGN)
+                self._pieces[storage] = raw.data, bytes(-storage.nbytes % align)
                 self.offsets[storage] = self.bytes
                 self.bytes += sum(map(len, self._pieces[storage]))
 

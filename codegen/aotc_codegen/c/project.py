@@ -24,7 +24,7 @@ from aotc_codegen.c.flags import base_cflags
 from aotc_codegen.c.kernels import PrintedKernels, print_kernels
 from aotc_codegen.c.metadata import VERSION, describe, footprint, write_metadata
 from aotc_codegen.c.names import model_identifier
-from aotc_codegen.c.params import Params
+from aotc_codegen.c.params import ALIGN, Params
 from aotc_codegen.c.quantized import quantized_words
 from aotc_codegen.c.schedule import call_rows, team_aligned, team_scratch, tensors_of
 from aotc_codegen.c.templates import render
@@ -68,15 +68,31 @@ def model_words(program: Program, target: Target, numerics: str, params: Params)
     }
 
 
+def hosted_words(common: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What a model's header says where there is an operating system."""
+    threads = f"#define {common['upper']}_THREAD_WORKSPACE_BYTES {common['thread_workspace_bytes']}"
+    info = f"const aotc_model *{common['name']}_info(void);"
+    return {
+        "bounds": ["/* Bytes more for each thread after the first. */", threads],
+        "functions": ["/* The same facts as data, for generic callers; never NULL. */", info],
+    }
+
+
+def aligned_array(align: int, *attributes: str, before: Sequence[str] = ()) -> str:
+    """What stands in front of an array of parameters, as a string in C; `before` are lines in front of that."""
+    made = ", ".join([f"aligned({align})", *attributes])
+    rows = [*before, "#if defined(__GNUC__)", f"__attribute__(({made}))", "#endif"]
+    return "".join(rf"{row}\n" for row in rows)
+
+
 def example(common: Mapping[str, Any], **memory: Any) -> str:
     """The program that runs a model on files; `memory` is what it gives to a run beside tensors."""
     unread = () if common["inputs"] else ["(void)read_file; /* there is nothing to read */"]
     return render("main.c", **common, unread=unread, **memory)
 
 
-def runtime_files(team: bool, more: Sequence[Path] = ()) -> dict[str, Content]:
-    """The C runtime's files, by their paths in a project; `more` of them than every project has."""
-    sources = *runtime_sources(pool=team), *more
+def runtime_files(sources: Sequence[Path]) -> dict[str, Content]:
+    """The C runtime's files, by their paths in a project."""
     return {f"{'include' if s.suffix == '.h' else 'runtime'}/{s.name}": [s.read_bytes()] for s in sources}
 
 
@@ -87,11 +103,11 @@ def kernel_files(kernels: PrintedKernels, suffix: str, common: Mapping[str, Any]
 
 
 def write_project(
-    directory: Path, files: Mapping[str, Content], metadata: dict[str, Any], *, team: bool, more: Sequence[Path] = ()
+    directory: Path, files: Mapping[str, Content], metadata: dict[str, Any], runtime: Sequence[Path]
 ) -> dict[str, Any]:
     """Write files by path, those of the C runtime behind them, and the metadata, which have the hashes of all then."""
     with refusals("output", "write the project"):
-        metadata["sha256"] = write_files(directory, dict(sorted(files.items())) | runtime_files(team, more))
+        metadata["sha256"] = write_files(directory, dict(sorted(files.items())) | runtime_files(runtime))
         write_metadata(directory, metadata)
     return metadata
 
@@ -182,7 +198,7 @@ class _Project:
         """Headers, kernels, schedule and parameters."""
         name = self.name
         note = render("workspace.h", **self.common)
-        self.add(f"include/{name}.h", "model.h", header="aotc.h", run_note=note)
+        self.add(f"include/{name}.h", "model.h", header="aotc.h", run_note=note, **hosted_words(self.common))
         prototypes = dict.fromkeys(p for v in self.versions for p in v.kernels.prototypes)
         self.add(f"src/{name}_internal.h", "internal.h", params=self.params.declarations(), prototypes=prototypes)
         self.add(f"src/{name}_kernel.h", "kernel.h")
@@ -208,7 +224,7 @@ class _Project:
         else:
             self.files[f"src/{name}_params.bin"] = self.params.blob()
             self.add(f"src/{name}_params.S", "params.S")
-            self.add("src/params_to_c.c", "params_to_c.c")
+            self.add("src/params_to_c.c", "params_to_c.c", prologue=aligned_array(ALIGN))
 
     def _run(self) -> str:
         """The functions that run the schedule."""
@@ -301,4 +317,4 @@ def emit(
     metadata |= {"isas": [v.described() | {"numerics": own} for v, own in rows]}
     externals = [external.described(path) for path, external in project.externals.items()]
     metadata |= {"externals": externals, "passes": list(passes)}
-    return write_project(directory, project.files, metadata, team=project.team)
+    return write_project(directory, project.files, metadata, runtime_sources(pool=project.team))

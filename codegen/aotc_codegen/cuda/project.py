@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from aotc_runtime_c import cuda_sources
+from aotc_runtime_c import cuda_sources, sources
 
 from aotc.ir import AotcError, frozen
 from aotc.tir import Target, launch_of
@@ -28,6 +28,7 @@ from aotc_codegen.c.project import (
     Content,
     common_words,
     example,
+    hosted_words,
     model_words,
     require_name,
     shared_build,
@@ -140,7 +141,7 @@ def emit_device(
     files[f"src/{program.name}.cu"] = text
     files[f"src/{program.name}_params.bin"] = params.blob()
     files |= {f"src/{image.file}": [image.data] for image in found}
-    return write_project(directory, files, metadata, team=False, more=cuda_sources())
+    return write_project(directory, files, metadata, [*sources(), *cuda_sources()])
 
 
 def _kernels(image: Image, blocks: Mapping[str, int]) -> dict[str, Mapping[str, Any]]:
@@ -161,8 +162,9 @@ def _files(common: Mapping[str, Any], rows: Tables) -> dict[str, Content]:
     isas = {"num_isas": "0", "isa_fields": ["NULL"] * 3}
     session = {"scratch": (), "memory": render("main_session.c", **common), "arena": "open_session()"}
     common = {**common, **shared_build(common, "C ASM", ("aotc_rt", "aotc_cuda"), "aotc_cuda.h")}
+    note = render("session.h", **common)
     return {
-        f"include/{name}.h": render("model.h", **common, header="aotc_cuda.h", run_note=render("session.h", **common)),
+        f"include/{name}.h": render("model.h", **common, header="aotc_cuda.h", run_note=note, **hosted_words(common)),
         f"src/{name}.c": render("device.c", **common, rows=rows, tables=render("tables.c", **common, **isas)),
         f"src/{name}_entry.c": render("entry.c", **common),
         f"src/{name}_device_entry.c": render("device_entry.c", **common),

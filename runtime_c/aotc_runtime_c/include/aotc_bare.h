@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What compiled models without an operating system share: status codes.  C99,
+ * valid as C++.
+ *
+ * A model called NAME declares in NAME.h
+ *
+ *   int NAME_run(const NAME_inputs *, const NAME_outputs *, void *workspace,
+ *                const aotc_run_options *);
+ *
+ * Buffers are dense and row major.  A pointer to a tensor must be aligned to
+ * its element; the workspace to NAME_WORKSPACE_ALIGNMENT.  Inputs, outputs and
+ * workspace must not overlap.
+ */
+#ifndef AOTC_BARE_H
+#define AOTC_BARE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Numbered as in aotc.h. */
+typedef enum aotc_status {
+  AOTC_OK = 0,
+  AOTC_ERROR_NULL_ARGUMENT = 1, /* an input, output or workspace is missing */
+  AOTC_ERROR_ALIGNMENT = 2,     /* a pointer is not aligned as stated above */
+  AOTC_ERROR_OPTIONS = 3,       /* there are no options: they must be NULL */
+  AOTC_ERROR_WEIGHTS = 19,      /* the parameters are damaged, or others */
+  AOTC_ERROR_SELFTEST = 20      /* a run gave another result than it should */
+} aotc_status;
+
+/* Calls look as they do with an operating system; there is none of these. */
+typedef struct aotc_run_options aotc_run_options;
+
+#endif

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models without an operating system: what the static library needs; firmware with it gives the right results."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc.driver.compilation import CompiledModel
+from aotc.ir import AotcError
+from aotc.tir.target import for_profile, get_target
+from tests.codegen.batch import Array
+from tests.e2e.projects import DIGITS, ROOT, affine, run
+from tests.targets.firmware import MACHINES, WARNINGS, board
+
+QUANTISED = DIGITS.with_name("digits_int8.onnx")
+IMAGE = np.fromfile(DIGITS.with_name("digits_test.bin"), np.uint8)[:64].reshape(1, 1, 8, 8)
+#: What gcc calls for arithmetic that a core lacks, and for copies.
+ARITHMETIC = re.compile(r"(__aeabi_\w+|__gnu_\w+|__\w+(si|di|sf|df|ti)[23456]?|__riscv_\w+|__clzsi2|mem(cpy|set))$")
+
+
+def compiled(path: Path, target: str, folder: Path, **options: object) -> CompiledModel:
+    return aotc.compile(path, output=folder / "net", name="net", target=target, build=False, **options)
+
+
+def host_outputs(path: Path, inputs: Array, **options: object) -> Array:
+    """What a library for this machine gives, in portable C."""
+    session = aotc.compile(path, name="net", target="c", **options).session()
+    return np.asarray(session.run(None, {"image": inputs})[0])
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_integers_are_those_of_the_host(name: str, tmp_path: Path) -> None:
+    here = board(name)
+    x = (IMAGE.astype(np.int32) * 16 - 128).clip(-128, 127).astype(np.int8)
+    model = compiled(QUANTISED, name, tmp_path, io_dtype="int8")
+    (found,), stack = here.outputs(model, [x], tmp_path)
+    np.testing.assert_array_equal(found, host_outputs(QUANTISED, x, io_dtype="int8"))
+    assert 0 < stack <= model.metadata["footprint"]["stack"]
+    assert model.metadata["links"]["m"] == []
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_floats_are_those_of_the_host(name: str, tmp_path: Path) -> None:
+    """Equal bits where the numerics have one name, which multiply-adds decide."""
+    here = board(name)
+    x = IMAGE.astype(np.float32) / 16
+    model = compiled(DIGITS, name, tmp_path)
+    (found,), stack = here.outputs(model, [x], tmp_path)
+    portable = compiled(DIGITS, "c", tmp_path / "c")
+    expected = host_outputs(DIGITS, x)
+    assert (model.metadata["numerics"] == portable.metadata["numerics"]) == (not here.target.fma)
+    if here.target.fma:
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    else:
+        np.testing.assert_array_equal(found, expected)
+    assert 0 < stack <= model.metadata["footprint"]["stack"]
+    assert set(model.metadata["links"]["m"]) <= {"sqrtf", "fmaf"}
+
+
+@pytest.mark.parametrize("name", ["cortex-m0plus", "cortex-m4"])
+def test_what_the_library_needs(name: str, tmp_path: Path) -> None:
+    """Nothing but copies and arithmetic; no writable data; frames within the stated bound."""
+    here = board(name)
+    for source, allowed in ((QUANTISED, set()), (DIGITS, {"sqrtf", "fmaf"})):
+        model = compiled(source, name, tmp_path / source.stem, io_dtype="int8" if source is QUANTISED else None)
+        library = here.make(model.path)
+        nm = [here.tool_prefix + "nm", "-g"]
+        symbols = [line.split()[-2:] for line in run([*nm, library], tmp_path).splitlines() if len(line.split()) > 1]
+        missing = {symbol for kind, symbol in symbols if kind == "U"} - {s for kind, s in symbols if kind != "U"}
+        assert {symbol for symbol in missing if not ARITHMETIC.match(symbol)} <= allowed
+        sizes = run([here.tool_prefix + "size", library], tmp_path).splitlines()[1:]
+        assert [line.split()[1:3] for line in sizes] == [["0", "0"]] * len(sizes)
+        frames = [row.split("\t") for file in model.path.glob("build/**/*.su") for row in file.read_text().splitlines()]
+        assert frames and all(kind == "static" for _, _, kind in frames)
+        own = {place.rsplit(":", 1)[1]: int(size) for place, size, _ in frames}
+        deepest = own.pop("net_run") + max(own.values())
+        assert deepest <= model.metadata["footprint"]["stack"] <= 4 * deepest + 1024
+
+
+def test_the_profile_of_portable_c(tmp_path: Path) -> None:
+    """Any C compiler builds it, as C and as C++; it runs here, too."""
+    model = compiled(QUANTISED, "c", tmp_path, profile="bare", io_dtype="int8")
+    header = (model.path / "include" / "net.h").read_text(encoding="utf-8")
+    assert not re.search(r"int64_t|isa|threads|aotc_model", header + (model.path / "src" / "net.c").read_text())
+    run(["make", "-s", f"CFLAGS={' '.join(WARNINGS)}"], model.path)
+    for language in (["-std=c99"], ["-x", "c++"]):
+        run(["gcc", *language, *WARNINGS[:5], "-fsyntax-only", "-Iinclude", "-Isrc", "src/net.c"], model.path)
+    made = aotc.compile(QUANTISED, name="net", target="c", profile="bare", io_dtype="int8")
+    assert made.built.name == "libnet.a"
+    with pytest.raises(AotcError, match="static library for firmware") as caught:
+        made.session()
+    assert caught.value.code == "no-library"
+
+
+def test_weights_apart(tmp_path: Path) -> None:
+    """At an address of their own, from a file that can be replaced; what is damaged is told, and what is of another
+    model."""
+    here = board("cortex-m4")
+    model = compiled(QUANTISED, "cortex-m4", tmp_path, io_dtype="int8")
+    main = '#include "net.h"\nint main(void) { return net_check_weights(); }\n'
+    address = 0x20200000
+    program = here.link(here.make(model.path, WEIGHTS_ADDRESS=hex(address)), main, tmp_path)
+    whole = (model.path / "src" / "net_params.bin").read_bytes()
+    assert len(whole) == model.metadata["weights"]["bytes"]
+    damaged = bytes([whole[0] ^ 1]) + whole[1:]
+    other = whole[:-8] + struct.pack("<I", 1) + whole[-4:]
+    for data, status in ((whole, 0), (damaged, 19), (other, 19)):
+        (tmp_path / "weights.bin").write_bytes(data)
+        loader = f"loader,file={tmp_path / 'weights.bin'},addr={address:#x},force-raw=on"
+        if status == 0:
+            here.start(program, "-device", loader)
+        else:
+            with pytest.raises(AssertionError):
+                here.start(program, "-device", loader)
+
+
+def test_a_section_of_their_own(tmp_path: Path) -> None:
+    here = board("cortex-m4")
+    model = compiled(QUANTISED, "cortex-m4", tmp_path)
+    for variables in ({}, {"PORTABLE_PARAMS": "1"}):
+        run(["make", "-s", "clean"], model.path)
+        library = here.make(model.path, "-DAOTC_WEIGHTS_SECTION=.external", **variables)
+        listed = run([here.tool_prefix + "objdump", "-h", library], tmp_path)
+        (size,) = re.findall(r" \.external +([0-9a-f]{8})", listed)
+        # an array in C cannot be empty: it ends with a byte of its own
+        assert int(size, 16) == model.metadata["weights"]["bytes"] + len(variables)
+
+
+def test_cmake_builds_it(tmp_path: Path, cmake: str) -> None:
+    here = board("cortex-m4")
+    model = compiled(QUANTISED, "cortex-m4", tmp_path)
+    tools = [f"-DCMAKE_C_COMPILER={here.cc[0]}", "-DCMAKE_SYSTEM_NAME=Generic", "-DCMAKE_SYSTEM_PROCESSOR=arm"]
+    run([cmake, "-S", model.path, "-B", "cross", *tools, "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY"], tmp_path)
+    run([cmake, "--build", "cross"], tmp_path)
+    assert (tmp_path / "cross" / "libnet.a").exists()
+
+
+def test_profiles_that_cannot_be() -> None:
+    for target, profile in (("x86-64-v3", "bare"), ("cortex-m4", "hosted"), ("c", "naked")):
+        with pytest.raises(AotcError) as caught:
+            for_profile(get_target(target), profile)
+        assert caught.value.code == "target"
+    assert aotc.compile(affine(8, 0), target="riscv64", profile="bare", build=False).metadata["library"].endswith(".a")
+
+
+def test_the_files_of_the_example_are_ordinary() -> None:
+    assert ".got" not in (ROOT / "examples" / "embedded" / "board.ld").read_text(encoding="utf-8")

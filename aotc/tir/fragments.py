@@ -11,6 +11,7 @@ are 16 x 8 by 8 x 8 elements.  (PTX ISA, "Warp-level matrix instructions": mma.m
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -39,6 +40,24 @@ def turned(rows: Array) -> Array:
     return np.ascontiguousarray(blocks.reshape(4, 32, 2).swapaxes(0, 1)).view(np.uint32)[..., 0]
 
 
+def rows(given: Array) -> Array:
+    """Four blocks of 8 x 8: each thread has given a row, and gets two elements of a row of each."""
+    blocks = np.ascontiguousarray(given).view(np.uint16).reshape(4, 32, 2)
+    return np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint32)[..., 0]
+
+
+def loads(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
+    """What brings blocks of 8 x 8 numbers of 16 bits to registers: name, meaning, and function."""
+    for name, meaning, words in (
+        ("ldmatrix", turned, ("columns", ".trans", _COLUMN)),
+        ("ldmatrix_rows", rows, ("rows", "", _ROW)),
+    ):
+        function = _LOAD.replace("NAME", f"{name}_{dtype}")
+        for word, text in zip(("WHAT", "TURNED", "PICKED"), words, strict=True):
+            function = function.replace(word, text)
+        yield f"{name}_{dtype}", meaning, function
+
+
 def rounded(values: Array) -> Array:
     """The bits of TF32: those of float32 with 10 of its fraction, the nearest ones, away from zero in the middle."""
     bits: Array = np.asarray(values).view(np.uint32)
@@ -59,18 +78,24 @@ $inline uint32_t aotc_tf32(float x) {
   return bits;
 }
 """
-LOAD: Final = """\
-/* Four blocks of 8 x 8 numbers of 16 bits, of whose rows each thread knows one: their columns. */
-$inline void aotc_ldmatrix_DTYPE(uint32_t *to, const uint16_t *row) {
+_COLUMN: Final = """\
+  for (int k = 0; k < 8; ++k)
+    memcpy((uint16_t *)to + k, all->value[k / 2 * 8 + lane % 4 * 2 + k % 2] + lane / 4 * 2, 2);
+"""
+_ROW: Final = """\
+  for (int k = 0; k < 4; ++k)
+    memcpy(to + k, all->value[k * 8 + lane / 4] + lane % 4 * 4, 4);
+"""
+_LOAD: Final = """\
+/* Four blocks of 8 x 8 numbers of 16 bits, of whose rows each thread knows one: their WHAT. */
+$inline void aotc_NAME(uint32_t *to, const uint16_t *row) {
 #if defined(AOTC_EMULATED)
   struct Row { uint16_t of[8]; } mine;
   memcpy(&mine, row, sizeof mine);
   const aotc_emulator::Lanes *all = aotc_emulator::exchange(~0u, mine);
   const int lane = (int)threadIdx.x % 32;
-  for (int k = 0; k < 8; ++k)
-    memcpy((uint16_t *)to + k, all->value[k / 2 * 8 + lane % 4 * 2 + k % 2] + lane / 4 * 2, 2);
-#else
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+PICKED#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4TURNED.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
 #endif

@@ -209,15 +209,16 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
         texts = said("aotc_tf32({0})", fragments.ROUND)
         yield Instruction(name="tf32", takes=(dtype,), gives="uint32", meaning=fragments.rounded, texts=texts, least=80)
     else:
-        yield Instruction(
-            name=f"ldmatrix_{dtype}",
-            takes=(f"{dtype}x8",),
-            gives="uint32x4",
-            meaning=fragments.turned,
-            texts=said(f"aotc_ldmatrix_{dtype}({{0}}, {{1}})", fragments.LOAD),
-            warp=True,
-            least=75,
-        )
+        for name, meaning, function in fragments.loads(str(dtype)):
+            yield Instruction(
+                name=name,
+                takes=(f"{dtype}x8",),
+                gives="uint32x4",
+                meaning=meaning,
+                texts=said(f"aotc_{name}({{0}}, {{1}})", function),
+                warp=True,
+                least=75,
+            )
     yield Instruction(
         name=f"mma_{dtype}",
         takes=("float32x4", "uint32x4", "uint32x2"),

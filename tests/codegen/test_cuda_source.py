@@ -34,7 +34,7 @@ SUMS = """kernel "sums" {
 }
 """
 TEXT = """\
-extern "C" __global__ void __launch_bounds__(16) net_sums(const float *__restrict__ x, float *y) {
+extern "C" __global__ void __launch_bounds__(16, 1) net_sums(const float *__restrict__ x, float *y) {
   __align__(4) float own[20];
   __shared__ __align__(4) float tile[16];
   const int b = (int)blockIdx.x;

@@ -78,7 +78,7 @@ def test_bits_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 #: there are for each load from shared memory, which brings four operands.
 FIGURES = {
     "conv3x3": (conv(ic=64, oc=64, size=(56, 56), padding=1, block=32), 96, 0.66, 10),
-    "conv1x1": (conv(ic=256, oc=1024, size=(14, 14), kernel=(1, 1), block=32), 96, 0.6, 8),
+    "conv1x1": (conv(ic=1024, oc=1024, size=(14, 14), kernel=(1, 1), block=32), 96, 0.6, 8),
     "dense": (matmul(m=128, k=384, n=1536), 96, 0.7, 10),
     "large": (matmul(m=4096, k=4096, n=4096), 128, 0.8, 16),
     "vector": (matmul(m=1, k=512, n=1000), 48, 0.0, 0),
@@ -86,22 +86,27 @@ FIGURES = {
 #: Of float16, where matrix instructions multiply, and the tile is 64 x 64.
 HALF = matmul(m=1024, k=512, n=1024, dtype="float16", acc="float32")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+ )?(.*?) ?;")
+#: What brings 16 bytes to shared memory.
+_WIDE = "LDGSTS.E.BYPASS.128"
 _LABEL = re.compile(r"^(\.L_\w+):")
 
 
 def hot_loop(text: str) -> list[str]:
-    """The instructions of the shortest loop of those that multiply most."""
+    """The instructions of the innermost loop that multiplies most."""
     labels: dict[str, int] = {}
     found: list[str] = []
     loops: list[list[str]] = [[]]
+    ends: list[int] = []
     for line in text.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(found)
         if instruction := _INSTRUCTION.search(line):
             found.append(instruction[1])
             target = re.search(r"BRA.*`\((\.L_\w+)\)", instruction[1])
-            if target and target[1] in labels:
-                loops.append(found[labels[target[1]] :])
+            begin = labels.get(target[1]) if target else None
+            if begin is not None and not any(end > begin for end in ends):
+                loops.append(found[begin:])
+                ends.append(len(found))
     return max(loops, key=lambda loop: (multiplied(loop), -len(loop)))
 
 
@@ -145,11 +150,18 @@ def test_accumulators_are_in_registers(code: bytes) -> None:
 
 def test_loops_multiply_most_of_the_time(code: bytes, tmp_path: Path) -> None:
     texts = dict(disassembled(code, tmp_path))
-    half = re.findall(r" (HMMA|LDSM)\.(\w+)", texts.pop("half"))
-    assert half.count(("HMMA", "16816")) == 4 * half.count(("LDSM", "16")) // 2 == 16  # of 32 steps
+    half = re.findall(r" (HMMA\.16816|LDSM\.16\.MT?88|LDGSTS\.E\.BYPASS\.128|LDG|STS)\b", texts.pop("half"))
+    rows, columns, products, copies = (half.count(n) for n in ("LDSM.16.M88", "LDSM.16.MT88", "HMMA.16816", _WIDE))
+    assert rows == columns == copies == products // 4 > 0
+    assert not {"LDG", "STS"} & {*half}
     assert texts.keys() == FIGURES.keys()
     for name, (_, _, share, each) in FIGURES.items():
         loop = hot_loop(texts[name])
-        loads = [one for one in loop if one.startswith("LDS")]
+        loads = [one for one in loop if one.startswith("LDS") and one != "LDS RZ, [RZ]"]  # what sm_80 waits by
         assert all(one.startswith("LDS.128") for one in loads), name
         assert multiplied(loop) >= max(share * len(loop), each * len(loads)), name
+        assert multiplied(loop) > 0 or name == "vector"
+        # each piece of weights, and of data without a border, comes by copies of 16 bytes
+        copies = re.findall(r" (LDGSTS\.E\S*) ", texts[name])
+        assert ("LDG." in texts[name]) == (name == "vector") and (_WIDE in copies) == (name != "vector"), name
+    assert set(re.findall(r" (LDGSTS\.E\S*) ", texts["conv1x1"])) == {_WIDE}

@@ -128,6 +128,16 @@ def test_copies_land_while_others_are_used(backwards: bool) -> None:
     assert turned(RING, backwards)
 
 
+def test_parts_of_one_memory_land_by_themselves() -> None:
+    """Both halves of what the threads share."""
+    text = RING.replace("  shared s1: float32[256] align 16\n", "").replace("s0: float32[256]", "s0: float32[512]")
+    text = text.replace("s1[255 -", "s0[511 -").replace("s1[4 * t]", "s0[4 * t + 256]")
+    verify(parse_kernel(text))
+    assert turned(text, backwards=False) and turned(text, backwards=True)
+    with pytest.raises(AotcError, match="s0 is read before what is copied there has landed"):
+        verify(parse_kernel(text.replace("s0[511 -", "s0[510 -")))
+
+
 FIRST, SECOND = (f"wait 1\n        sync\n        for i in 0..4 {{ y[{at} + 64" for at in ("512 * k", "512 * k + 256"))
 
 

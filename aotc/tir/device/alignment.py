@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kernels know of where their parameters begin: a program in, one out whose kernels may move pieces of them.
 
-Whole tensors lie at multiples of 16 bytes wherever they are; a part of one where it begins at such a place.
+Whole tensors lie at multiples of 16 bytes wherever they are; a part of one where it begins at such a place.  Kernels
+that were made to read pieces of what begins elsewhere read a copy of it.
 """
 
 from __future__ import annotations
@@ -12,22 +13,42 @@ from typing import Any
 
 from aotc.tir import INDEX, Buffer, Const, Kernel
 from aotc.tir.device.parts import elsewhere
+from aotc.tir.loops.dependence import loads
 from aotc.tir.loops.vector_access import MOST
-from aotc.tir.plan.program import Program
+from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.views import copy_step
+from aotc.tir.stmt import walk_stmts
 
 
 def with_alignment(program: Program) -> Program:
     """The program with the alignment that all calls of a kernel give its parameters."""
+    program = replace(program, steps=tuple(made for step in program.steps for made in _copied(step)))
     known: dict[Buffer, int] = {}
     for step in program.steps:
         for buffer, view in zip(step.kernel.params, step.args, strict=True):
-            begin = view.offset * buffer.dtype.itemsize
-            known[buffer] = math.gcd(known.get(buffer, MOST), view.storage.align, begin)
+            known[buffer] = math.gcd(known.get(buffer, MOST), _alignment(buffer, view))
     return program.with_kernels({kernel: _aligned(kernel, known) for kernel in program.kernels})
 
 
+def _alignment(buffer: Buffer, view: View) -> int:
+    return math.gcd(MOST, view.storage.align, view.offset * buffer.dtype.itemsize)
+
+
+def _copied(step: Step) -> list[Step]:
+    """A step that reads pieces from multiples of their bytes on, behind the copies that it needs for that."""
+    pieces: dict[Buffer, int] = {}
+    for load in (e for s in walk_stmts(step.kernel.body) for e in loads(s) if e.lanes > 1):
+        pieces[load.buffer] = max(pieces.get(load.buffer, 0), load.lanes * load.dtype.itemsize)
+    args, made = list(step.args), list[Step]()
+    for k, (buffer, view) in enumerate(zip(step.kernel.inputs, step.inputs, strict=True)):
+        if _alignment(buffer, view) % pieces.get(buffer, 1):
+            args[k] = View(Storage(name=f"{step.kernel.name}_{buffer.name}", dtype=buffer.dtype, shape=(buffer.size,)))
+            made.append(copy_step(view, args[k]))
+    return [*made, replace(step, args=tuple(args)) if made else step]
+
+
 def _aligned(kernel: Kernel, known: dict[Buffer, int]) -> Kernel:
-    places = {b: (replace(b, align=known[b]), Const(0, INDEX)) for b in kernel.params if known[b] > b.align}
+    places = {b: (replace(b, align=known[b]), Const(0, INDEX)) for b in kernel.params if known[b] != b.align}
     if not places or kernel.source is not None:
         return kernel
     kinds: dict[str, Any] = {

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import Buffer, Expr, Target, Var, graph, simplify_stmt, te
 from aotc.tir.loops.nest import copied, hoist_invariants, optimized, substituted
+from aotc.tir.loops.vector_access import MOST
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction, by_warps
@@ -36,7 +37,9 @@ class Lowering:
         self.stages = form_stages(plan)
         self.groups = form_groups(self.stages, plan, target)
         self.chains = find_chains(plan, self.groups, outputs)
-        self.input_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in inputs)
+        # on a device, what begins elsewhere is copied first where pieces are read (aotc.tir.device.alignment)
+        align = MOST if target.gpu is not None else 4
+        self.input_buffers = tuple(Buffer(t.name, t.dtype, t.size, align=align) for t in inputs)
         self.output_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in outputs)
         memory = self.builder.memory
         memory.update({t: Slot(buffer) for t, buffer in zip(inputs, self.input_buffers, strict=True)})

@@ -88,7 +88,9 @@ def _head(kernel: tir.Kernel, scope: Scope, name: str) -> str:
     launch = launch_of(kernel)
     if launch is None and scope.dialect.launched:
         raise no_word(scope, "a kernel that is not launched")
-    threads = 1 if launch is None else launch.block
+    threads = str(1 if launch is None else launch.block)
+    if kernel.shared:  # what hides the memory's latency is written out: registers are worth more than blocks
+        threads += ", 1"
     return scope.dialect.kernel.format(name=name, parameters=_parameters(kernel, scope), threads=threads)
 
 

@@ -3,30 +3,34 @@
 
     for b in 0..98 block: for t in 0..256 thread:                    # 64 x 64 elements, 4 x 4 of each thread
         acc[4 x 4] = 0
-        x, w = the first pieces of data and weights
-        for step in 0..36: xs[16 x 64] = x; ws[16 x 64] = w; sync; x, w = the next ones; acc += xs * ws; sync
+        even[16 x 64 + 16 x 64] = async the first pieces of data and weights
+        for pair in 0..18:
+            wait; sync; odd = async the next ones; acc += products of even
+            wait; sync; even = async the next ones, if any; acc += products of odd
         y = what is inside of acc
 
 Rows of the product are the axes of the data alone, columns those of the weights alone; the axes of both are walked by
-the blocks.  Neighbouring threads load neighbouring elements, into registers while the piece before is used.  Where an
-operand ends, and outside the data, zeros are shared; so every thread takes every step.
+the blocks.  Pieces are brought to one half of shared memory (`fetching`) while those in the other half are used.  Where
+an operand ends, and outside the data, zeros are shared; so every thread takes every step.
 
 Where there are few tiles, they are smaller, and groups of threads have the same tile: each multiplies its own share of
-a piece, and their sums are added in the order of the groups.  Where even so few blocks would be busy, several have one
-tile, each a part of the reduction; the last one to arrive adds their sums, which lie in memory, in their order.
+a piece, and their sums, which lie over the pieces, are added in the order of the groups.  Where even so few blocks
+would be busy, several have one tile, each a part of the reduction; the last one to arrive adds their sums, which lie in
+memory, in their order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Stmt, Store, Sync, Target, Var, te
-from aotc.tir.expr import Binary, Const, all_of, const, minimum, substitute, walk
+from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Ranges, Stmt, Store, Sync, Target, Var, te
+from aotc.tir.expr import Binary, Const, all_of, const, substitute, walk
 from aotc.tir.launch import by_last
 from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
+from aotc.tir.schedule.contraction.fetching import Piece, Place, Side, Steps
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import (
     Analysis,
@@ -38,14 +42,12 @@ from aotc.tir.schedule.contraction.space import (
     points,
     used,
 )
-from aotc.tir.stmt import Assign, loops
+from aotc.tir.stmt import Assign, Wait, loops
 
 #: Neighbouring accumulators of a thread: their operands are loaded together.
 _QUAD: Final = 4
 #: Elements between rows in shared memory, so that threads that store down a column meet in fewer of its banks.
 _GAP: Final = 4
-#: Neighbours in memory that are fetched at once even where others follow far away: 32 bytes.
-_SECTOR: Final = 8
 #: Multiply-adds that a processor begins in a cycle.
 _RATE: Final = 128
 #: Cycles from one barrier to the next at least: what is loaded from memory comes that late.
@@ -55,8 +57,14 @@ _ARRIVAL: Final = 3 * _LATENCY
 #: Blocks of one tile at most.
 _SPLITS: Final = 8
 
-#: Of a group of a thread's rows or columns, and the number of one in it.
-Place = Callable[[Expr, Expr], Expr]
+
+@frozen(eq=False)
+class Used:
+    """What a thread multiplies: a piece in shared memory, the registers of its operands, and its sums."""
+
+    shared: Buffer
+    operands: tuple[Buffer, Buffer]
+    acc: Buffer
 
 
 @frozen
@@ -75,6 +83,11 @@ class Tile:
     quad: int = _QUAD
     gap: int = _GAP
     splits: int = 1
+
+    @property
+    def rowwise(self) -> bool:
+        """Whether the rows of operands in shared memory may lie along the steps."""
+        return False
 
     @property
     def group(self) -> int:
@@ -111,10 +124,26 @@ class Tile:
         """How many there are for one block each."""
         return batch * -(-rows // self.height) * -(-columns // self.width)
 
-    def elements(self) -> tuple[int, int, int]:
-        """Of shared memory: those of both pieces, and the sums of the groups."""
-        left, right = (self.depth * (size + self.gap) for size in (self.height, self.width))
-        return left, right, self.size * self.groups if self.groups > 1 else 0
+    def pitches(self, left: bool, right: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+        """For both sides: elements of shared memory from one to the next, and of a piece; `deep` ones or not."""
+        sides = ((self.height, left), (self.width, right))
+        pairs = [(self.depth, size) if deep else (size, self.depth) for size, deep in sides]
+        (a, b), (c, d) = pairs
+        return (a + self.gap, (a + self.gap) * b), (c + self.gap, (c + self.gap) * d)
+
+    @property
+    def sums(self) -> int:
+        """Sums of the groups in shared memory."""
+        return self.size * self.groups if self.groups > 1 else 0
+
+    def fits(self, dtype: DType, gpu: Gpu) -> bool:
+        """Whether there is enough shared memory, for sums of a type."""
+        operands = self.of(dtype)
+        (_, left), (_, right) = self.pitches(True, True)
+        (_, high), (_, wide) = self.pitches(False, False)
+        pieces = (max(left, high) + max(right, wide)) * operands.itemsize
+        sums = self.sums * dtype.itemsize
+        return (max(pieces, sums) if operands == dtype else pieces + sums) + pieces <= gpu.shared_bytes
 
     def of(self, dtype: DType) -> DType:
         """The type of operands in shared memory, for sums of a type."""
@@ -134,20 +163,24 @@ class Tile:
         """The number of a thread's accumulator: `i` of its rows `down`, `j` of its columns `across`."""
         return (down * self.quad + i) * self.wide + across * self.quad + j
 
-    def product(self, acc: Buffer, left: Side, right: Side, thread: Expr, group: Expr) -> tuple[Stmt, Sequence[Buffer]]:
+    def registers(self, acc: Buffer) -> tuple[Buffer, Buffer]:
+        """The registers of both operands."""
+        a, b = (Buffer(name, acc.dtype, n, "stack", 16) for name, n in (("a", self.high), ("b", self.wide)))
+        return a, b
+
+    def product(self, at: Used, left: Side, right: Side, thread: Expr, group: Expr) -> Stmt:
         """A group's steps that are in shared memory: operands in registers, and all products of them."""
-        depth, stmts, found = Var("depth"), list[Stmt](), list[Buffer]()
-        for side in (left, right):
+        depth, stmts, acc, found = Var("depth"), list[Stmt](), at.acc, at.operands
+        for side, to in zip((left, right), found, strict=True):
             quad, one = Var("quad"), Var("one")
-            found.append(Buffer(side.local.name[0], acc.dtype, side.count, "stack", 16))
-            value = Load(side.local, (group * (self.depth // self.groups) + depth) * side.pitch + side.own(quad, one))
-            copy = Store(found[-1], quad * self.quad + one, value)
+            value = Load(at.shared, side.at(group * (self.depth // self.groups) + depth, side.own(quad, one)))
+            copy = Store(to, quad * self.quad + one, value)
             stmts.append(loops([(quad, side.count // self.quad), (one, self.quad)], copy, "independent"))
         i, j = Var("i"), Var("j")
-        at = i * right.count + j
-        update = Store(acc, at, Load(acc, at) + Load(found[0], i) * Load(found[1], j))
+        place = i * right.count + j
+        update = Store(acc, place, Load(acc, place) + Load(found[0], i) * Load(found[1], j))
         stmts.append(loops([(i, left.count), (j, right.count)], update, "independent"))
-        return For(depth, self.depth // self.groups, Block(stmts)), found
+        return For(depth, self.depth // self.groups, Block(stmts))
 
     @property
     def work(self) -> float:
@@ -159,111 +192,16 @@ class Tile:
         share = -(-self.blocks(rows, columns, batch) * self.splits // gpu.processors)
         brought = 4 * self.depth * (self.height + self.width)
         work = share * (self.work + brought) / _RATE
-        summed = self.elements()[2] + (self.splits + 1) * self.size * (self.splits > 1)
+        summed = self.sums + (self.splits + 1) * self.size * (self.splits > 1)
         last = share * summed / 16 + _ARRIVAL * (self.splits > 1)
         return -(-steps // self.depth) / self.splits * max(work, _LATENCY) + last
 
 
 _TILES: Final = (
-    *(Tile(16, 16, 8, 8), Tile(16, 16, 4, 8), Tile(16, 16, 8, 4), Tile(16, 16, 4, 4)),
+    *(Tile(16, 16, 8, 8, depth=8), Tile(16, 16, 4, 8), Tile(16, 16, 8, 4), Tile(16, 16, 4, 4)),
     *(Tile(8, 8, 8, 4, 4, 32), Tile(8, 8, 4, 8, 4, 32), Tile(8, 8, 4, 4, 4, 64)),
-    *(Tile(4, 8, 4, 4, 8, 128), Tile(4, 4, 4, 4, 16, 128)),
+    *(Tile(4, 8, 4, 4, 8, 96), Tile(4, 4, 4, 4, 16, 128)),
 )
-
-
-@frozen(eq=False)
-class _Steps:
-    """How the reduction is walked: pieces of `depth` by so many threads, the values of other axes in `names`.
-
-    Where the last axis is made of whole pieces, the number of a step tells all others: no thread computes quotients.
-    """
-
-    axes: Sequence[te.Axis]
-    depth: int
-    thread: Var
-    threads: int
-    names: Mapping[Var, Expr]
-
-    @staticmethod
-    def of(c: te.Contraction, tile: Tile, names: Mapping[Var, Expr], any_order: bool) -> _Steps:
-        """An axis of whole pieces becomes the last one, if any order will do."""
-        axes = [axis for axis in c.reduce_axes if axis[1] > 1] or c.reduce_axes[:1]
-        last = next((axis for axis in reversed(axes) if axis[1] % tile.depth == 0), axes[-1])
-        if any_order:
-            axes = [*(axis for axis in axes if axis is not last), last]
-        none = {var: const(0) for var, _ in c.reduce_axes}
-        return _Steps(axes, tile.depth, Var("t"), tile.threads, {**names, **none})
-
-    @property
-    def count(self) -> int:
-        return -(-points(self.axes) // self.depth)
-
-    def at(self, step: Expr, place: Expr, k: Var) -> tuple[dict[Var, Expr], list[Expr]]:
-        """The values of the axes at a place of a step, by the register k, which numbers it, and whether it is one."""
-        *outer, (inner, extent) = self.axes
-        if extent % self.depth == 0:
-            found = digits([*outer, (inner, extent // self.depth)], step)
-            return {**found, inner: found[inner] * self.depth + place}, []
-        size = points(self.axes)
-        return digits(self.axes, k), [k < size] if size % self.depth else []
-
-
-@frozen(eq=False)
-class Side:
-    """One operand of the product: rows of the data, or columns of the weights.
-
-    whole     the operand with the axes of these rows or columns
-    local     where shared memory holds what a tile needs of them
-    held      the elements that a thread brings there
-    count     how many of them each thread has accumulators for
-    threads   how many threads of a group lie along them
-    own       which one of a tile is one of a thread's own
-    pitch     elements of shared memory from one step to the next
-    tile      which tile a block has
-    """
-
-    whole: Half
-    local: Buffer
-    held: Buffer
-    count: int
-    threads: int
-    own: Place
-    pitch: int
-    tile: Expr
-
-    @property
-    def size(self) -> int:
-        """How many of them a tile has."""
-        return self.count * self.threads
-
-    def place(self, turn: Var, steps: _Steps) -> tuple[Expr, Expr]:
-        """What a thread brings in one of its turns: how deep in the piece it is, and of which row or column."""
-        thread, threads, dims = steps.thread, steps.threads, self.whole.dims
-        if apart(dims, self.whole.axes) == 1 or apart(dims, steps.axes) != 1:
-            return turn * (threads // self.size) + thread // self.size, thread % self.size
-        sectors = steps.depth // _SECTOR
-        number = turn * (threads // _SECTOR) + thread // _SECTOR
-        return number % sectors * _SECTOR + thread % _SECTOR, number // sectors
-
-    def fetched(self, step: Expr, steps: _Steps) -> Stmt:
-        """The elements of a step that a thread brings, in its registers."""
-        turn, number, k = Var("turn"), Var("number"), Var("k")
-        depth, within = self.place(turn, steps)
-        values, tests = steps.at(step, depth, k)
-        names = {**steps.names, **digits(self.whole.axes, number), **values}
-        value = self.whole.load(names, self.local.dtype, tests)
-        one = self.tile * self.size + within
-        if self.whole.inside(number, self.size):  # beyond the end, what is loaded is not used: any element will do
-            one = minimum(one, self.whole.size - 1)
-        registers = Declare(number, one), Declare(k, step * steps.depth + depth)
-        return For(turn, self.held.size, Block((*registers, Store(self.held, turn, value))))
-
-    def shared(self, steps: _Steps) -> Stmt:
-        """These elements in shared memory."""
-        turn = Var("turn")
-        depth, within = self.place(turn, steps)
-        store = Store(self.local, depth * self.pitch + within, Load(self.held, turn))
-        return For(turn, self.held.size, store)
 
 
 def by_blocks(
@@ -294,7 +232,7 @@ def by_blocks(
         return by_slices(analysis, sides, places, store, gpu)
     batch, steps = c.size // (down * across), points(c.reduce_axes)
     sizes = down, across, batch, steps, gpu
-    fit = [tile for tile in tiles or _TILES if sum(tile.elements()) * c.dtype.itemsize <= gpu.shared_bytes]
+    fit = [tile for tile in tiles or _TILES if tile.fits(c.dtype, gpu)]
     if not fit:
         return None
     ways = (way for tile in fit for way in tile.split(*sizes))
@@ -320,30 +258,22 @@ def _without_groups(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
 def _nest(
     analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, tile: Tile
 ) -> ContractionNest:
-    c, block, step, (a, b) = analysis.c, Var("b"), Var("step"), sides
+    c, block, (a, b) = analysis.c, Var("b"), sides
     own, place = Var("number"), Var("part")
     number, part = (own, place) if tile.splits > 1 else (block, const(0))
     outer = [axis for axis in c.axes if axis not in (*a.axes, *b.axes)]
     down, across = -(-a.size // tile.height), -(-b.size // tile.width)
     names = digits(outer, number // (down * across))
-    steps = _Steps.of(c, tile, names, apart(b.dims, b.axes) == 1)
+    steps = Steps.of(c, tile.depth, tile.threads, names, apart(b.dims, b.axes) == 1)
     thread, along = steps.thread, c.axes[-1] in b.axes
     group, one = (const(0), thread) if tile.groups == 1 else (thread // tile.group, thread % tile.group)
-    high, wide, summed = tile.elements()
-    dtype, depth = tile.of(c.dtype), tile.depth
-    xs, ws = Buffer("xs", dtype, high, "shared", 16), Buffer("ws", dtype, wide, "shared", 16)
-    sums = Buffer("sums", c.dtype, summed, "shared", 16)
-    held = (size * depth // tile.threads for size in (tile.height, tile.width))
-    x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
-    rows, cols = tile.own(one, along)  # neighbours write next to each other
-    pitches = tile.height + tile.gap, tile.width + tile.gap
-    left = Side(a, xs, x, tile.high, tile.rows, rows, pitches[0], number // across % down)
-    right = Side(b, ws, w, tile.wide, tile.columns, cols, pitches[1], number % across)
+    left, right, size = _sides(analysis, sides, tile, steps, one, (number // across % down, number % across))
+    dtype = left.held.dtype
+    over = tile.sums if dtype == c.dtype else 0
+    pieces = Buffer("even", dtype, max(size, over), "shared", 16), Buffer("odd", dtype, size, "shared", 16)
+    sums = pieces[0] if over else Buffer("sums", c.dtype, tile.sums, "shared", 16)
     acc = Buffer("acc", c.dtype, tile.high * tile.wide, "stack", 16)
-    product, operands = tile.product(acc, left, right, one, group)
-
-    def fetched(step: Expr) -> Stmt:
-        return Block(side.fetched(step, steps) for side in (left, right))
+    operands = tile.registers(acc)
 
     def element(m: Expr, n: Expr, value: Expr) -> Stmt:
         """What finishes an element of a tile, if it is inside the output."""
@@ -354,18 +284,20 @@ def _nest(
         registers = (Declare(row, left.tile * left.size + m), Declare(column, right.tile * right.size + n))
         return Block((*registers, If(all_of(*tests), body) if tests else body))
 
-    shares = (side.shared(steps) for side in (left, right))
+    def product(shared: Buffer) -> Stmt:
+        return tile.product(Used(shared, operands, acc), left, right, one, group)
+
     share = steps.count // tile.splits
-    following = If(step < share - 1, fetched(part * share + step + 1)) if share > 1 else Block(())
-    others = [Sync()] if share > 1 else []  # the pieces are brought to one place
+    walked = _Walk((left, right), pieces, product, steps, part * share, share)
     grid = points(outer) * down * across
     parts = Buffer("parts", c.dtype, grid * tile.splits * tile.size, "workspace", 64)
     partial = _Parts(tile, along, thread, parts)
     done = element if number is block else partial.kept(block)
+    settled: list[Stmt] = [Wait(0), Sync()] if over and share != 2 else []  # sums lie over pieces
     body: list[Stmt] = [
         loops([(clear := Var("i"), acc.size)], Store(acc, clear, const(0, c.dtype)), "independent"),
-        fetched(part * share),
-        For(step, share, Block((*shares, Sync(), following, product, *others))),
+        *walked.stmts(),
+        *settled,
         _summed(acc, sums, left, right, along, tile, thread, done),
     ]
     counts = Buffer("counts", DType("int32"), grid, "workspace", 64)
@@ -374,8 +306,82 @@ def _nest(
         registers = Declare(own, block // tile.splits), Declare(place, block % tile.splits)
         body = [*registers, *body, *by_last(counts, number, tile.splits, rest)]
     stmt = For(block, grid * tile.splits, For(thread, tile.threads, Block(body), kind="thread"), kind="block")
-    shared = (xs, ws, sums) if sums.size else (xs, ws)
-    return ContractionNest(stmt, (acc, x, w, *operands), (parts, counts) if tile.splits > 1 else (), shared)
+    shared = (*pieces[: min(share, 2)], *([sums] if tile.sums and not over else []))
+    held = (side.held for side in (left, right) if not side.copied)
+    return ContractionNest(stmt, (acc, *held, *operands), (parts, counts) if tile.splits > 1 else (), shared)
+
+
+def _sides(
+    analysis: Analysis, halves: tuple[Half, Half], tile: Tile, steps: Steps, one: Expr, tiles: tuple[Expr, Expr]
+) -> tuple[Side, Side, int]:
+    """Both operands of a tile, and how many elements of them are shared at a time.
+
+    one     the thread, in its group
+    tiles   which tile of rows, and of columns, a block has
+    """
+    dtype, (a, b), sizes = tile.of(analysis.c.dtype), halves, (tile.height, tile.width)
+    held = [size * tile.depth // tile.threads for size in sizes]
+    found = [
+        _piece(half, steps, analysis.ranges, tile, analysis.c.dtype, n) for half, n in zip(halves, held, strict=True)
+    ]
+    (high, left), (wide, right) = tile.pitches(found[0][1], found[1][1])
+    x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
+    rows, cols = tile.own(one, analysis.c.axes[-1] in b.axes)  # neighbours write next to each other
+    sides = (
+        Side(a, 0, x, tile.high, tile.rows, rows, high, tiles[0], *found[0]),
+        Side(b, left, w, tile.wide, tile.columns, cols, wide, tiles[1], *found[1]),
+    )
+    return *sides, left + right
+
+
+def _piece(half: Half, steps: Steps, ranges: Ranges, tile: Tile, dtype: DType, held: int) -> tuple[Piece | None, bool]:
+    """What is copied at once of an operand, if there is anything, and whether it lies along the steps."""
+    ways = [(half.axes, False)]
+    if tile.rowwise:
+        ways.append((steps.axes[-1:] if steps.whole else steps.axes, True))
+    for axes, deep in ways:
+        piece = Piece.of(half, axes, ranges, tile.of(dtype))
+        if piece is not None and (held % piece.lanes == 0 or not deep):
+            return piece, deep
+    return None, False
+
+
+@frozen(eq=False)
+class _Walk:
+    """The steps of a block from `first` on: a piece is brought to one half of shared memory, the other one is used."""
+
+    sides: tuple[Side, Side]
+    pieces: tuple[Buffer, Buffer]
+    product: Callable[[Buffer], Stmt]
+    steps: Steps
+    first: Expr
+    count: int
+
+    def stmts(self) -> list[Stmt]:
+        """From the first to the last; the loop takes two at a time."""
+        (even, odd), pair = self.pieces, Var("pair")
+        found = [self.begun(even, self.first), self.ended(even)]
+        if self.count > 1:
+            more = pair < self.count // 2 - 1 if self.count % 2 == 0 else None
+            both = (*self.step(pair * 2, even, odd), *self.step(pair * 2 + 1, odd, even, more))
+            found.append(For(pair, self.count // 2, Block(both)))
+        return found + (self.step(const(self.count - 1), even) if self.count % 2 else [])
+
+    def step(self, number: Expr, here: Buffer, there: Buffer | None = None, more: Expr | None = None) -> list[Stmt]:
+        """What is done with a piece, while the next one, if there is one, is brought."""
+        waits = [Wait(0)] if any(side.copied for side in self.sides) else []
+        stmts = [*waits, Sync(), self.product(here)]
+        if there is not None:
+            begun, ended = self.begun(there, self.first + number + 1), self.ended(there)
+            begun, ended = (begun, ended) if more is None else (If(more, begun), If(more, ended))
+            stmts = [*waits, Sync(), begun, self.product(here), ended]
+        return stmts
+
+    def begun(self, shared: Buffer, step: Expr) -> Stmt:
+        return Block(side.begun(shared, step, self.steps) for side in self.sides)
+
+    def ended(self, shared: Buffer) -> Stmt:
+        return Block(side.ended(shared, self.steps) for side in self.sides)
 
 
 #: The statement for a value at a row and a column, which are counted in its tile.

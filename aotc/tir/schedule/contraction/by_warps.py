@@ -11,12 +11,12 @@ A warp has 32 rows and 32 columns of a tile.  Of each 16 x 8 of them a thread ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import INSTRUCTIONS, Block, Buffer, Call, Expr, For, Load, Stmt, Store, Target, Var, te
-from aotc.tir.schedule.contraction.by_blocks import Place, Side, Tile, by_blocks
+from aotc.tir.schedule.contraction.by_blocks import Tile, Used, by_blocks
+from aotc.tir.schedule.contraction.fetching import Place, Side
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import loops
 
@@ -51,40 +51,51 @@ class Warps(Tile):
     def accumulator(self, down: Expr, i: Expr, across: Expr, j: Expr) -> Expr:
         return ((down * (self.wide // 2) + across) * 2 + i) * 2 + j
 
-    def product(self, acc: Buffer, left: Side, right: Side, thread: Expr, group: Expr) -> tuple[Stmt, Sequence[Buffer]]:
+    @property
+    def rowwise(self) -> bool:
+        return self.operands.bits == 16
+
+    def registers(self, acc: Buffer) -> tuple[Buffer, Buffer]:
         a, b = (Buffer(name, DType("uint32"), 8, "stack", 16) for name in "ab")
+        return a, b
+
+    def product(self, at: Used, left: Side, right: Side, thread: Expr, group: Expr) -> Stmt:
+        (a, b), acc = at.operands, at.acc
         warp, across, steps = thread // 32, self.columns // 4, 256 // self.operands.bits
         step, i, j = Var("s"), Var("i"), Var("j")
         first = group * (self.depth // self.groups) + step * steps
-        row, column = (first * side.pitch + own * 32 for side, own in ((left, warp // across), (right, warp % across)))
-        bring = _turned if steps == 16 else _rounded
-        brought = bring(a, b, Load(left.local, row), Load(right.local, column), left.pitch, right.pitch, thread % 32)
-        at = i * 16 + j * 4
-        operands = Load(acc, at, 4), Load(a, i * 4, 4), Load(b, j * 2, 2)
-        product = Store(acc, at, Call(f"mma_{self.operands}", operands))
-        body = Block((brought, loops([(i, 2), (j, 4)], product)))
-        return For(step, self.depth // self.groups // steps, body), (a, b)
+        bring = _rounded if steps == 8 else _brought
+        own = warp // across, warp % across
+        brought = (bring(at, k, side, first, own[k] * 32, thread % 32) for k, side in enumerate((left, right)))
+        place = i * 16 + j * 4
+        operands = Load(acc, place, 4), Load(a, i * 4, 4), Load(b, j * 2, 2)
+        product = Store(acc, place, Call(f"mma_{self.operands}", operands))
+        body = Block((*brought, loops([(i, 2), (j, 4)], product)))
+        return For(step, self.depth // self.groups // steps, body)
 
 
-def _turned(a: Buffer, b: Buffer, left: Load, right: Load, high: int, wide: int, lane: Expr) -> Stmt:
-    """Operands of 16 bits in registers: the columns of blocks of 8 x 8."""
-    i, other = Var("i"), lane // 16 * 8
-    row = left.index + (lane % 8 + other) * high + i * 16 + lane % 16 // 8 * 8
-    column = right.index + lane % 16 * wide + i * 16 + other
-    loads = ((a, Load(left.buffer, row, 8)), (b, Load(right.buffer, column, 8)))
-    return loops([(i, 2)], Block(Store(to, i * 4, Call(f"ldmatrix_{x.dtype}", (x,))) for to, x in loads))
+def _brought(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -> Stmt:
+    """Operands of 16 bits in registers: blocks of 8 x 8; on the left the first two are one below the other.
+
+    k   0 for the left one
+    """
+    i, row, (near, far) = Var("i"), lane % 8, (lane % 16 // 8 * 8, lane // 16 * 8)
+    along, across = (far, near) if k == 0 else (near, far)
+    if side.deep:
+        place, name = side.at(depth + along, own + i * 16 + across + row), "ldmatrix_rows"
+    else:
+        place, name = side.at(depth + along + row, own + i * 16 + across), "ldmatrix"
+    load = Load(at.shared, place, 8)
+    return For(i, 2, Store(at.operands[k], i * 4, Call(f"{name}_{at.shared.dtype}", (load,))))
 
 
-def _rounded(a: Buffer, b: Buffer, left: Load, right: Load, high: int, wide: int, lane: Expr) -> Stmt:
+def _rounded(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -> Stmt:
     """Operands of 32 bits in registers, rounded to TF32."""
-    i, k, half = Var("i"), Var("k"), Var("half")
-    row = left.index + (lane % 4 + k * 4) * high + i * 16 + half * 8 + lane // 4
-    column = right.index + (lane % 4 + k * 4) * wide + i * 16 + half * 8 + lane // 4
-    loads = (
-        Store(a, i * 4 + k * 2 + half, Call("tf32", (Load(left.buffer, row),))),
-        Store(b, i * 4 + half * 2 + k, Call("tf32", (Load(right.buffer, column),))),
-    )
-    return loops([(i, 2), (k, 2), (half, 2)], Block(loads))
+    i, step, half = Var("i"), Var("k"), Var("half")
+    place = side.at(depth + lane % 4 + step * 4, own + i * 16 + half * 8 + lane // 4)
+    to = i * 4 + (step * 2 + half if k == 0 else half * 2 + step)
+    store = Store(at.operands[k], to, Call("tf32", (Load(at.shared, place),)))
+    return loops([(i, 2), (step, 2), (half, 2)], store)
 
 
 def by_warps(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest | None:

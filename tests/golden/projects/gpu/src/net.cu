@@ -30,6 +30,33 @@ template <int lanes, class Type> __device__ __forceinline__ void aotc_move(Type 
   return a < b ? a : b;
 }
 
+#if !defined(AOTC_EMULATED)
+/* Begins to copy some bytes to shared memory; zeros where there are none inside. */
+template <int bytes> [[maybe_unused]] static __device__ __forceinline__ void aotc_copy(void *to, const void *from, bool inside) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned at = (unsigned)__cvta_generic_to_shared(to);
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(at), "l"(from), "r"(inside ? 16 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(at), "l"(from), "n"(bytes), "r"(inside ? bytes : 0) : "memory");
+#else
+  for (int k = 0; k < bytes / 4; ++k)
+    ((int *)to)[k] = inside ? ((const int *)from)[k] : 0;
+#endif
+}
+#endif
+
+#if !defined(AOTC_EMULATED)
+/* Ends a group of copies, and waits for all but the latest ones. */
+template <int groups> [[maybe_unused]] static __device__ __forceinline__ void aotc_wait() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;\n  cp.async.wait_group %0;" :: "n"(groups) : "memory");
+#endif
+}
+#endif
+
 [[maybe_unused]] static __device__ __forceinline__ float aotc_maxc_f32(float a, float b) {
   return b > a ? b : a;
 }
@@ -64,62 +91,56 @@ template <int lanes, class Type> __device__ __forceinline__ void aotc_move(Type 
   return t_9 * t_10;
 }
 
-extern "C" __global__ void __launch_bounds__(256) net_contrib_dense_pack(const float *__restrict__ p0, const float *__restrict__ p1, float *relu) {
+extern "C" __global__ void __launch_bounds__(256, 1) net_contrib_dense_pack(const float *__restrict__ p0, const float *__restrict__ p1, float *relu) {
   __align__(16) float acc[16] = {0};
-  __align__(16) float x[8] = {0};
-  __align__(16) float w[8] = {0};
-  __align__(16) float x_1[4] = {0};
-  __align__(16) float w_1[4] = {0};
-  __shared__ __align__(16) float xs[2560];
-  __shared__ __align__(16) float ws[2560];
-  __shared__ __align__(16) float sums[4096];
-  const int b = (int)blockIdx.x;
+  __align__(16) float a[4] = {0};
+  __align__(16) float b[4] = {0};
+  __shared__ __align__(16) float even[5120];
+  const int b_1 = (int)blockIdx.x;
   const int t = (int)threadIdx.x;
   for (int i = 0; i < 16; ++i) {
     acc[i] = 0.0f;
   }
   for (int turn = 0; turn < 8; ++turn) {
-    int number = aotc_index_min_i64(b / 2 * 16 + turn * 2 + t / 128, 16);
+    int number = aotc_index_min_i64(b_1 / 2 * 16 + turn * 2 + t / 128, 16);
     int k = t / 8 % 16 * 8 + t % 8;
-    x[turn] = k < 20 ? p0[number * 20 + k] : 0.0f;
+    aotc_copy<4>(even + (t / 8 % 16 * 160 + t % 8 * 20 + turn * 2 + t / 128), p0 + (number * 20 + k), k < 20);
   }
-  for (int turn_1 = 0; turn_1 < 8; ++turn_1) {
-    int number_1 = aotc_index_min_i64(b % 2 * 16 + t % 16, 23);
-    int k_1 = turn_1 * 16 + t / 16;
-    w[turn_1] = k_1 < 20 ? p1[k_1 * 24 + number_1] : 0.0f;
+  for (int turn_1 = 0; turn_1 < 2; ++turn_1) {
+    int number_1 = aotc_index_min_i64(b_1 % 2 * 16 + t % 4 * 4, 20);
+    int k_1 = turn_1 * 64 + t / 4;
+    int piece = number_1 / 4;
+    aotc_copy<16>(even + (turn_1 * 1280 + t / 4 * 20 + t % 4 * 4 + 2560), p1 + (k_1 * 24 + piece * 4), k_1 < 20);
   }
-  for (int turn_2 = 0; turn_2 < 8; ++turn_2) {
-    xs[t / 8 % 16 * 160 + t % 8 * 20 + turn_2 * 2 + t / 128] = x[turn_2];
-  }
-  for (int turn_3 = 0; turn_3 < 8; ++turn_3) {
-    ws[turn_3 * 320 + t / 16 * 20 + t % 16] = w[turn_3];
-  }
+  aotc_wait<0>();
   __syncthreads();
   for (int depth = 0; depth < 8; ++depth) {
     for (int one = 0; one < 4; ++one) {
-      x_1[one] = xs[t / 16 * 160 + depth * 20 + t % 16 / 4 * 4 + one];
+      a[one] = even[t / 16 * 160 + depth * 20 + t % 16 / 4 * 4 + one];
     }
     for (int one_1 = 0; one_1 < 4; ++one_1) {
-      w_1[one_1] = ws[t / 16 * 160 + depth * 20 + t % 16 % 4 * 4 + one_1];
+      b[one_1] = even[t / 16 * 160 + depth * 20 + t % 16 % 4 * 4 + one_1 + 2560];
     }
     for (int i_1 = 0; i_1 < 4; ++i_1) {
       for (int j = 0; j < 4; ++j) {
-        acc[i_1 * 4 + j] = fmaf(x_1[i_1], w_1[j], acc[i_1 * 4 + j]);
+        acc[i_1 * 4 + j] = fmaf(a[i_1], b[j], acc[i_1 * 4 + j]);
       }
     }
   }
+  aotc_wait<0>();
+  __syncthreads();
   for (int i_2 = 0; i_2 < 4; ++i_2) {
     for (int j_1 = 0; j_1 < 4; ++j_1) {
-      sums[t / 16 * 256 + t % 16 / 4 * 64 + i_2 * 16 + t % 16 % 4 * 4 + j_1] = acc[i_2 * 4 + j_1];
+      even[t / 16 * 256 + t % 16 / 4 * 64 + i_2 * 16 + t % 16 % 4 * 4 + j_1] = acc[i_2 * 4 + j_1];
     }
   }
   __syncthreads();
-  float total = sums[t];
+  float total = even[t];
   for (int group = 1; group < 16; ++group) {
-    total = total + sums[group * 256 + t];
+    total = total + even[group * 256 + t];
   }
-  int row = b / 2 * 16 + t / 16;
-  int column = b % 2 * 16 + t % 16;
+  int row = b_1 / 2 * 16 + t / 16;
+  int column = b_1 % 2 * 16 + t % 16;
   if (row < 17 && column < 24) {
     relu[row * 24 + column] = aotc_maxc_f32(total, 0.0f);
   }

@@ -134,6 +134,14 @@ def test_wrong_tensors_are_refused(session: Session, driver: Driver) -> None:
         session.run(None, {"x": X}, stream="default")
 
 
+def test_outputs_need_memory(session: Session, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AOTC_FAKE_MEMORY", "1")
+    with pytest.raises(AotcError, match="GPU 0: CUDA_ERROR_OUT_OF_MEMORY"):
+        session.run(None, {"x": X}, outputs="device")
+    monkeypatch.delenv("AOTC_FAKE_MEMORY")
+    assert len(session.run(None, {"x": X}, outputs="device")) == 2
+
+
 def test_processors_do_not_read_them(driver: Driver) -> None:
     import aotc
     from tests.cuda.test_compile import parser

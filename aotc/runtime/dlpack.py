@@ -178,7 +178,8 @@ def _by_interface(value: Any, said: dict[str, Any]) -> DeviceArray:
     shape, dtype, strides = tuple(said["shape"]), np.dtype(said["typestr"]), said.get("strides")
     steps = None if strides is None else [step / dtype.itemsize for step in strides]
     pointer, fixed = said["data"]
-    return DeviceArray(pointer or 0, shape, dtype, None, _gaps(shape, steps), fixed, said.get("stream"), value)
+    problem = _gaps(shape, steps) if said.get("mask") is None else "has a mask, which models do not know"
+    return DeviceArray(pointer or 0, shape, dtype, None, problem, fixed, said.get("stream"), value)
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:

@@ -120,6 +120,7 @@ def test_wrong_tensors_are_refused(session: Session, driver: Driver) -> None:
         ({"x": odd}, None, "input 'x' is float64, expected float32"),
         ({"x": Capsule(wide)}, None, f"input 'x' has shape [{SIZE}, 2], expected [{SIZE}]"),
         ({"x": Interface(there, strides=(8,))}, None, "input 'x' is not contiguous"),
+        ({"x": Interface(there, mask=there)}, None, "input 'x' has a mask"),
         ({"x": elsewhere}, None, "input 'x' does not lie on GPU 0"),
         ({"x": there, "w": there}, None, "the model has no input 'w'"),
         ({"x": Interface(there, typestr="<c8")}, None, "complex64"),

@@ -215,8 +215,12 @@ ARCHITECTURES: Final = option(
     "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
     read=read_architectures, metavar="NN,...",
 )  # fmt: skip
-PROFILE: Final = option(
-    "--profile", "bare: for no operating system, a static library; microcontrollers are.", metavar="hosted|bare"
+PROFILE: Final = options(
+    option(
+        "--profile", "bare: a static library for no operating system, as microcontrollers have.", metavar="hosted|bare"
+    ),
+    flag("--selftest", "Without an operating system: a function that runs the model on known values."),
+    flag("--single-file", "Without an operating system: one source and one header."),
 )
 THREADS: Final = click.option(
     "--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."

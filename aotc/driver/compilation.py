@@ -32,6 +32,7 @@ from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.compiler_check import check_kernels, check_project
 from aotc.driver.emulation import EMULATOR, emulating
+from aotc.driver.golden import golden
 from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc
 from aotc.driver.observe import PassList
 from aotc.driver.place import staged
@@ -134,6 +135,8 @@ class Compilation:
     checked    check what the C compiler makes of the kernels of a library (see `aotc.driver.compiler_check`)
     emulated   make kernels for GPUs so that this machine's processor runs them
     budgets    what a project, or its library, may take of a machine
+    selftest   a project for no operating system tests itself on known values
+    single_file    one source and one header for it
 
     The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
     `compile.tuning` false leaves the user's records of tilings alone, `compile.accuracy` is one of `ACCURACIES`.
@@ -153,10 +156,15 @@ class Compilation:
     checked: bool = False
     emulated: bool = False
     budgets: Budgets = UNLIMITED
+    selftest: bool = False
+    single_file: bool = False
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
         require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
+        if (self.selftest or self.single_file) and not self.target.bare:
+            text = f"projects for {self.target.name} have neither a self-test nor a single source"
+            raise AotcError("target", text, hint="take --profile bare, or the target of a microcontroller")
         if self.accuracy == "reproducible":
             object.__setattr__(self, "target", in_order(self.target))
         tf32 = self.context.get_config("compile.tf32", False)
@@ -317,6 +325,8 @@ class Compilation:
         if compiler is None:
             self.progress(WRITING)
             if self.machine.bare:
+                known = golden(self.graph) if self.selftest else None
+                facts |= {"golden": known, "single_file": self.single_file}
                 return emit_bare(first, work, numerics=self.numerics[0], **facts)
             return emit(first, work, others=others, numerics=self.numerics, **facts)
         self.progress(COMPILING_DEVICE)

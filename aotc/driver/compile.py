@@ -92,6 +92,8 @@ class CompileOptions:
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
     profile       "bare": for no operating system, as a static library that calls kernels directly; "hosted"; for None
                   what the target is
+    selftest, single_file   without an operating system: a function that runs the model on known values; all code in
+                            one source and one header
     emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
     ram, flash, stack   bytes that a model may take: of memory in runs (the arena, inputs and outputs), of flash (code,
                   measured where a library is built, and parameters), of the stack; more is an error, after all is made
@@ -124,6 +126,8 @@ class CompileOptions:
     threads: bool = True
     cuda_arch: Sequence[int] = ()
     profile: str | None = None
+    selftest: bool = False
+    single_file: bool = False
     emulated: bool = False
     ram: int | None = None
     flash: int | None = None
@@ -230,6 +234,8 @@ class CompileOptions:
             progress=self.progress,
             checked=self.check_compiler,
             emulated=self.emulated,
+            selftest=self.selftest,
+            single_file=self.single_file,
             budgets=self.budgets,
         )
 

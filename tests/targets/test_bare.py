@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,51 @@ def test_a_section_of_their_own(tmp_path: Path) -> None:
         (size,) = re.findall(r" \.external +([0-9a-f]{8})", listed)
         # an array in C cannot be empty: it ends with a byte of its own
         assert int(size, 16) == model.metadata["weights"]["bytes"] + len(variables)
+
+
+SELFTEST = """
+#include "board.h"
+#include "net.h"
+static unsigned char workspace[NET_WORKSPACE_BYTES] __attribute__((aligned(NET_WORKSPACE_ALIGNMENT)));
+static TYPE scores[10];
+int main(void) {
+  const net_outputs outputs = {scores};
+  print_number((uint32_t)net_selftest(&outputs, workspace));
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("single_file", [False, True], ids=["files", "single-file"])
+@pytest.mark.parametrize("source", [QUANTISED, DIGITS], ids=["int8", "float"])
+def test_a_model_tests_itself(source: Path, single_file: bool, tmp_path: Path) -> None:
+    """With right parameters, damaged ones, and ones that are whole, but others."""
+    here, address = board("cortex-m4"), 0x20200000
+    io, kind = ("int8", "int8_t") if source is QUANTISED else (None, "float")
+    model = compiled(source, "cortex-m4", tmp_path, io_dtype=io, selftest=True, single_file=single_file)
+    assert len(list(model.path.glob("**/*.[ch]"))) == 2 or not single_file
+    main = SELFTEST.replace("TYPE", kind)
+    assert here.start(here.link(here.make(model.path), main, tmp_path)) == "0"
+    run(["make", "-s", "clean"], model.path)
+    program = here.link(here.make(model.path, WEIGHTS_ADDRESS=hex(address)), main, tmp_path)
+    whole = (model.path / "src" / "net_params.bin").read_bytes()
+    # the last of the known results, of which integers are padded to 16 bytes; behind them, the mark of the layout
+    wrong = bytearray(whole[:-4])
+    wrong[-11 if io else -5] ^= 0x40
+    for data, status in ((whole, "0"), (whole[:9] + b"?" + whole[10:], "19"), (wrong + crc(wrong), "20")):
+        (tmp_path / "weights.bin").write_bytes(data)
+        loader = f"loader,file={tmp_path / 'weights.bin'},addr={address:#x},force-raw=on"
+        assert here.start(program, "-device", loader) == status
+
+
+def crc(data: bytes) -> bytes:
+    return struct.pack("<I", zlib.crc32(data))
+
+
+def test_a_self_test_of_what_cannot_be() -> None:
+    with pytest.raises(AotcError, match="neither a self-test nor a single source") as caught:
+        aotc.compile(DIGITS, target="c", selftest=True, build=False)
+    assert caught.value.code == "target"
 
 
 def test_cmake_builds_it(tmp_path: Path, cmake: str) -> None:

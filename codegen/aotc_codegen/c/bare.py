@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any, Final
 
 from aotc_runtime_c import bare_sources
@@ -33,7 +34,8 @@ from aotc_codegen.c.project import (
     require_name,
     write_project,
 )
-from aotc_codegen.c.schedule import call_rows
+from aotc_codegen.c.schedule import call_rows, tensors_of
+from aotc_codegen.c.selftest import Golden, selftest_words
 from aotc_codegen.c.templates import render
 
 #: The usual compilers and their archivers, by the architecture of a target.
@@ -43,26 +45,42 @@ _TOOLS: Final = {
 }
 #: Functions of the mathematical library, as kernels call them.
 _MATH: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
+_LOCAL: Final = re.compile(r'^#include "[^"\n]+"\n', re.MULTILINE)
+_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 #: Those of which compilers make instructions on any machine.
 _INLINE: Final = ("fabs", "fabsf", "copysign", "copysignf")
 
 
 class Weights:
-    """The file of parameters: these, a mark of the layout that the code expects, the CRC-32 of all before."""
+    """The file of parameters: these, values that a self-test knows, a mark of the layout that the code expects, the
+    CRC-32 of all before.
 
-    def __init__(self, params: Params) -> None:
+    offsets   of the known values
+    """
+
+    def __init__(self, params: Params, golden: Golden | None, align: int) -> None:
+        self.pieces: list[bytes | memoryview] = list(params.blob())
+        self.offsets: list[int] = []
+        for piece in golden.pieces if golden is not None else ():
+            self.offsets.append(self.bytes)
+            self.pieces += [piece, bytes(-len(piece) % align)]
         rows = [f"{s.dtype}{list(s.shape)} {offset}" for s, offset in params.offsets.items()]
-        self.layout = zlib.crc32("\n".join(rows).encode())
-        self.pieces = [*params.blob(), struct.pack("<I", self.layout)]
+        self.layout = zlib.crc32("\n".join([*rows, *map(str, self.offsets)]).encode())
+        self.pieces.append(struct.pack("<I", self.layout))
         crc = 0
-        for piece in self.pieces:
-            crc = zlib.crc32(piece, crc)
+        for part in self.pieces:
+            crc = zlib.crc32(part, crc)
         self.crc = crc
         self.pieces.append(struct.pack("<I", crc))
 
     @property
     def bytes(self) -> int:
         return sum(map(len, self.pieces))
+
+    def array(self, symbol: str, attributes: str) -> str:
+        """The file as an array in C."""
+        values = _WRAPPER.fill(" ".join(f"{byte}," for piece in self.pieces for byte in bytes(piece)))
+        return f"{attributes}const unsigned char {symbol}[] = {{\n{values}\n}};\n"
 
 
 def required_functions(kernels: PrintedKernels) -> list[str]:
@@ -77,10 +95,17 @@ def _sources(name: str, params: Params, common: dict[str, Any], kernels: Printed
     check = ["/* AOTC_OK where the parameters are whole and made for this code, else AOTC_ERROR_WEIGHTS. */"]
     check.append(f"int {name}_check_weights(void);")
     stack = ["/* Bytes of stack that a run takes at most. */", f"#define {upper}_STACK_BYTES {common['stack_bytes']}"]
+    if common["tested"]:
+        check += [
+            "/* Runs the model on values whose results are known, into `outputs`: AOTC_OK,",
+            " * AOTC_ERROR_SELFTEST where they are others, or what was wrong before. */",
+            f"int {name}_selftest(const {name}_outputs *outputs, void *workspace);",
+        ]
     words = {"header": "aotc_bare.h", "run_note": note, "bounds": stack, "functions": check}
     symbol, *rows = params.declarations()
     place = f"#define {name}_params ((const unsigned char *){upper}_WEIGHTS_ADDRESS)"
     declared = [f"#ifdef {upper}_WEIGHTS_ADDRESS", place, "#else", symbol, "#endif", *rows]
+    tested = {f"src/{name}_selftest.c": render("selftest.c", **common, **common["tested"])} if common["tested"] else {}
     return {
         f"include/{name}.h": render("model.h", **common, **words),
         f"src/{name}_internal.h": render("internal.h", params=declared, prototypes=kernels.prototypes, **common),
@@ -88,24 +113,78 @@ def _sources(name: str, params: Params, common: dict[str, Any], kernels: Printed
         **kernel_files(kernels, "", common),
         f"src/{name}.c": render("bare.c", **common),
         f"src/{name}_weights.c": render("bare_weights.c", **common),
+        **tested,
     }
+
+
+def _single(kernels: PrintedKernels, files: dict[str, Content], common: dict[str, Any]) -> dict[str, Content]:
+    """The files with one source and one header in place of those of the model; the user's code stays apart."""
+    name = common["name"]
+    header = f"include/{name}.h"
+    own = {path: str(text) for path, text in files.items() if path.endswith((".c", ".h")) and "_extern_" not in path}
+    later = [own.pop(path) for path in list(own) if path.endswith(".c") and "_kernels_" not in path]
+    (shared,) = bare_sources()
+    parts = [own[f"src/{name}_kernel.h"], own[f"src/{name}_internal.h"], common["array"]]
+    parts += [kernels.file("kernels.c", kernels.kernels, **common), *later]
+    source = f'#include "{name}.h"\n' + "".join(_LOCAL.sub("", part) for part in parts)
+    rest = {path: text for path, text in files.items() if not path.endswith((".c", ".h")) or "_extern_" in path}
+    return {header: _LOCAL.sub(lambda _: shared.read_text("utf-8"), own[header]), f"src/{name}.c": source, **rest}
 
 
 def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
     """What builds the sources, and a page on it."""
-    align = common["weights_align"]
-    begin = ["#ifndef AOTC_WEIGHTS_SECTION", f"#define AOTC_WEIGHTS_SECTION {common['section']}", "#endif"]
-    begin += ["#define TEXT(x) #x", "#define SECTION(x) section(TEXT(x))"]
-    prologue = aligned_array(align, "SECTION(AOTC_WEIGHTS_SECTION)", before=begin)
-    params = render("params.cmake", **common)
-    return {
+    if common["single"]:
+        params, common = f"set({common['upper']}_PARAMS)\n", {**common, "params_array": "", "params_object": ""}
+    else:
+        params = render("params.cmake", **common)
+    apart = {
         f"src/{name}_params.S": render("bare_params.S", **common),
-        "src/params_to_c.c": render("params_to_c.c", prologue=prologue, **common),
+        "src/params_to_c.c": render("params_to_c.c", **common),
+    }
+    return {
+        **({} if common["single"] else apart),
         f"{name}_weights.ld": render("weights.ld", **common),
         "Makefile": render("bare.mk", **common),
         "CMakeLists.txt": render("bare.cmake", params=params, **common),
         "README.md": render("bare.md", **common),
     }
+
+
+def _words(
+    program: Program, target: Target, metadata: Mapping[str, Any], weights: Weights, math: Sequence[str]
+) -> dict[str, Any]:
+    """What templates take that tell of memory and tools."""
+    name, plan = program.name, program.plan
+    compiler, archiver = _TOOLS.get(target.machine, ("cc", "ar"))
+    align, section = target.places({"parameters": 0})["parameters"].align, f".rodata.{name}_weights"
+    rows = _prologue(section, align)
+    inputs, outputs = tensors_of(program)
+    required = [f"{t.role}s->{t.ident}" for t in (*inputs, *outputs) if t.storage.size]
+    return {
+        "workspace_bytes": plan.peak,
+        "workspace_align": plan.align,
+        "weights_align": align,
+        "weights_file_bytes": weights.bytes,
+        "section": section,
+        "prologue": "".join(rf"{row}\n" for row in rows),
+        "attributes": "".join(f"{row}\n" for row in rows),
+        "layout": weights.layout,
+        "stack_bytes": metadata["footprint"]["stack"],
+        "required": [*required, "workspace"] if plan.peak else required,
+        "aligned": [plan.align] if plan.peak else [],
+        "compiler": compiler,
+        "archiver": archiver,
+        "math_said": "".join(f", `{function}`" for function in math),
+        "params_array": f"$(BUILD)/{name}_params_array.o",
+        "params_object": f"$(BUILD)/src/{name}_params.o",
+    }
+
+
+def _prologue(section: str, align: int) -> list[str]:
+    """What stands in front of an array of parameters."""
+    named = ["#ifndef AOTC_WEIGHTS_SECTION", f"#define AOTC_WEIGHTS_SECTION {section}", "#endif"]
+    quoted = ["#define TEXT(x) #x", "#define SECTION(x) section(TEXT(x))"]
+    return [*named, *quoted, *aligned_array(align, "SECTION(AOTC_WEIGHTS_SECTION)")]
 
 
 def emit_bare(
@@ -116,12 +195,16 @@ def emit_bare(
     accuracy: str = "fast",
     passes: Sequence[str] = (),
     numerics: str = "",
+    golden: Golden | None = None,
+    single_file: bool = False,
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
     accuracy, passes   what was asked for, and the names of the passes that made the
                        program, for the record
     numerics           the name of what decides its bits
+    golden             values for a self-test, None for none
+    single_file        one source and one header
 
     Raises AotcError: code "name" if the program's name will not do, "memory" if a run
     needs more than the target has, "output" if a file cannot be written, "target" for
@@ -132,37 +215,29 @@ def emit_bare(
     require_known("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
     if any(kernel.team for kernel in program.kernels):
         raise AotcError("target", f"target {target.name} has no operating system, and so no threads")
-    plan = program.plan
     params = Params(name, program.constants, 0, target.places({"parameters": 0})["parameters"].align)
     kernels = print_kernels(program.kernels, name, DIALECTS[target.dialect])
     facts = program, target, kernels.names, params
     metadata = describe(*facts) | {"footprint": footprint(*facts)}
-    weights, math = Weights(params), required_functions(kernels)
+    align = target.places({"parameters": 0})["parameters"].align
+    weights, math = Weights(params, golden, align), required_functions(kernels)
     common = common_words(name, False) | model_words(program, target, numerics, params)
-    compiler, archiver = _TOOLS.get(target.machine, ("cc", "ar"))
-    common |= {
-        "workspace_bytes": plan.peak,
-        "workspace_align": plan.align,
-        "weights_align": target.places({"parameters": 0})["parameters"].align,
-        "weights_file_bytes": weights.bytes,
-        "section": f".rodata.{name}_weights",
-        "layout": weights.layout,
-        "stack_bytes": metadata["footprint"]["stack"],
-        "steps": call_rows(program, kernels, params),
-        "required": [f"{t.role}s->{t.ident}" for t in common["tensors"] if t.storage.size],
-        "aligned": [plan.align] if plan.peak else [],
-        "compiler": compiler,
-        "archiver": archiver,
-        "math_said": "".join(f", `{function}`" for function in math),
-    }
-    common["required"] += ["workspace"] if plan.peak else []
+    common |= _words(program, target, metadata, weights, math) | {"steps": call_rows(program, kernels, params)}
+    common |= {"single": single_file, "tested": {}}
+    if golden is not None:
+        common["tested"] = selftest_words(name, common["tensors"], weights.offsets)
     externals = kernels.external_files(name)
     files = _sources(name, params, common, kernels)
     files |= {path: external.file() for path, external in externals.items()}
+    if single_file:
+        array = weights.array(f"{name}_params", common["attributes"])
+        common["array"] = f"#ifndef {name.upper()}_WEIGHTS_ADDRESS\n{array}#endif\n"
+        files = _single(kernels, files, common)
     common["sources"] = [path for path in files if path.endswith(".c")]
+    common["headers"] = " ".join(path for path in files if path.endswith(".h"))
     files |= {f"src/{name}_params.bin": weights.pieces, **_build(name, common)}
     metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes)}
     metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}
     metadata["weights"] = {"file": f"src/{name}_params.bin", "bytes": weights.bytes, "crc32": f"{weights.crc:08x}"}
     metadata["externals"] = [external.described(path) for path, external in externals.items()]
-    return write_project(directory, files, metadata, bare_sources())
+    return write_project(directory, files, metadata, () if single_file else bare_sources())

@@ -78,11 +78,10 @@ def hosted_words(common: Mapping[str, Any]) -> dict[str, list[str]]:
     }
 
 
-def aligned_array(align: int, *attributes: str, before: Sequence[str] = ()) -> str:
-    """What stands in front of an array of parameters, as a string in C; `before` are lines in front of that."""
+def aligned_array(align: int, *attributes: str) -> list[str]:
+    """The lines in front of an array of parameters."""
     made = ", ".join([f"aligned({align})", *attributes])
-    rows = [*before, "#if defined(__GNUC__)", f"__attribute__(({made}))", "#endif"]
-    return "".join(rf"{row}\n" for row in rows)
+    return ["#if defined(__GNUC__)", f"__attribute__(({made}))", "#endif"]
 
 
 def example(common: Mapping[str, Any], **memory: Any) -> str:
@@ -224,7 +223,7 @@ class _Project:
         else:
             self.files[f"src/{name}_params.bin"] = self.params.blob()
             self.add(f"src/{name}_params.S", "params.S")
-            self.add("src/params_to_c.c", "params_to_c.c", prologue=aligned_array(ALIGN))
+            self.add("src/params_to_c.c", "params_to_c.c", prologue="".join(rf"{r}\n" for r in aligned_array(ALIGN)))
 
     def _run(self) -> str:
         """The functions that run the schedule."""

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's test of itself: inputs and the results that they must give, behind the parameters.
+
+golden = Golden((image,), (scores,))
+selftest_words(tensors, golden, offsets)               # for the template selftest.c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import AotcError, frozen
+from aotc_codegen.c.schedule import Tensor
+
+#: How far results of float32 may lie from those that are known, in parts of the largest: other machines round products
+#: and sums together, or not.
+TOLERANCE: Final = 1e-4
+_BYTES: Final = """\
+static int equal(const void *found, const unsigned char *expected, size_t bytes) {
+  const unsigned char *const at = (const unsigned char *)found;
+  size_t k;
+  for (k = 0; k < bytes; ++k)
+    if (at[k] != expected[k]) return 0;
+  return 1;
+}
+"""
+_FLOATS: Final = f"""\
+static int close(const float *found, const unsigned char *at, size_t count) {{
+  const float *const expected = (const float *)(const void *)at;
+  float most = 0;
+  size_t k;
+  for (k = 0; k < count; ++k) {{
+    const float size = expected[k] < 0 ? -expected[k] : expected[k];
+    if (size > most) most = size;
+  }}
+  for (k = 0; k < count; ++k) {{
+    const float off = found[k] < expected[k] ? expected[k] - found[k] : found[k] - expected[k];
+    if (found[k] != expected[k] && !(off <= {TOLERANCE}f * most)) return 0;
+  }}
+  return 1;
+}}
+"""
+
+
+@frozen(eq=False)
+class Golden:
+    """Values of a model's inputs, and the results that they give, in order."""
+
+    inputs: tuple[np.ndarray[Any, Any], ...]
+    outputs: tuple[np.ndarray[Any, Any], ...]
+
+    @property
+    def pieces(self) -> list[bytes]:
+        return [np.ascontiguousarray(a).tobytes() for a in (*self.inputs, *self.outputs)]
+
+
+def selftest_words(name: str, tensors: Sequence[Tensor], offsets: Sequence[int]) -> dict[str, list[str]]:
+    """What the template takes: where each of a model's tensors has its known values behind the parameters.
+
+    Raises AotcError (code "selftest") for results of other floats than float32.
+    """
+    members, checks, helpers = [], [], []
+    for tensor, offset in zip(tensors, offsets, strict=True):
+        dtype, place = tensor.storage.dtype, f"{name}_params + {offset}"
+        result = f"outputs->{tensor.ident}"
+        if tensor.role == "input":
+            members.append(f"(const {tensor.ctype} *)(const void *)({place})")
+        elif dtype == "float32":
+            checks.append(f"close({result}, {place}, {tensor.storage.size})")
+            helpers.append(_FLOATS)
+        elif dtype.is_float:
+            text = f"a self-test compares integers and float32, and output {tensor.title!r} is {dtype}"
+            raise AotcError("selftest", text, hint="leave --selftest out")
+        else:
+            checks.append(f"equal({result}, {place}, {tensor.storage.nbytes})")
+            helpers.append(_BYTES)
+    return {"members": members or ["0"], "checks": checks, "helpers": list(dict.fromkeys(helpers))}

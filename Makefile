@@ -11,7 +11,7 @@ SEED   ?=
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cuda digits test test-all fuzz fuzz-kernels lint format conformance bench train clean
+.PHONY: help setup demo demo-cuda demo-embedded digits test test-all fuzz fuzz-kernels lint format conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -31,6 +31,10 @@ demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch
 
 demo-cuda: $(VENV)/.test ## Compile ResNet-18 (or MODEL=...) for GPUs, run it on one or emulated, compare
 	$(BIN)/python examples/demo.py --target cuda --cuda-arch 80,90 --output build/demo-cuda $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+demo-embedded: $(VENV)/.verify ## Compile the quantised digits network to firmware, run it on an emulated Cortex-M4
+	sh tests/setup.sh firmware-tools
+	$(MAKE) -s -C examples/embedded PYTHON="$$(cd "$(BIN)" && pwd)/python"
 
 digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
 	$(MAKE) -C examples/digits PYTHON="$$(cd "$(BIN)" && pwd)/python"

@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import require_tool
+
 ROOT = Path(__file__).parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"
 PAGES = sorted(TUTORIALS.glob("*.md"))
@@ -58,6 +60,8 @@ def test_tutorial(page: Path, tmp_path: Path) -> None:
     text = page.read_text(encoding="utf-8")
     if "torch" in text:
         pytest.importorskip("torch")
+    for tool in {"arm-none-eabi-gcc", "qemu-system-arm"} & set(re.findall(r"[\w-]+", text)):
+        require_tool(tool)
     changes = CHANGE.findall(text)
     assert len(changes) == text.count("```diff")
     if not changes:

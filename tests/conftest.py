@@ -28,6 +28,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the expected texts of tests/golden anew.")
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell for which targets nothing could run."""
+    from tests.targets.machines import beyond
+
+    for target, why in beyond().items():
+        terminalreporter.write_line(f"not run: kernels for {target}, compiled and interpreted: {why}")
+
+
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether expected texts are written instead of compared."""

@@ -57,11 +57,22 @@ def native_targets() -> list[str]:
 
 
 def _runs(target: Target) -> bool:
+    return not _obstacle(target)
+
+
+def _obstacle(target: Target) -> str:
+    """Why code for a target cannot run here; "" where it can."""
     try:
         require_cpu(target)
-    except AotcError:
-        return False
-    return True
+    except AotcError as error:
+        return error.diagnostics[0].message
+    return ""
+
+
+def beyond() -> dict[str, str]:
+    """The targets that neither this processor nor an emulator runs, and why."""
+    own = (t for t in TARGETS.values() if t.machine == architecture() and not t.versions and t.gpu is None)
+    return {t.name: why for t in own if (why := _obstacle(t))}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aotc.driver import toolchain
+from aotc.driver.toolchain import cross_compiler
 from aotc.ir.dtype import DType
+from aotc.ir.machine import architecture
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
@@ -29,9 +32,10 @@ from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT, build, source_of
 from tests.codegen.batch import call as call_kernel
 from tests.conftest import require_tool
+from tests.e2e.projects import run
 from tests.ops.harness import Job, interpret, kernel_job
 from tests.share import share
-from tests.targets.machines import FOREIGN, machine, native_targets
+from tests.targets.machines import FOREIGN, beyond, machine, native_targets
 
 Array = np.ndarray[Any, Any]
 VECTORS = [name for name, t in TARGETS.items() if t.dots is not None and not t.versions]
@@ -200,6 +204,29 @@ def check_instructions(jobs: list[tuple[Kernel, list[Array]]], found: list[list[
 def test_each_instruction(target: str, tmp_path: Path) -> None:
     jobs = instructions(target)
     check_instructions(jobs, machine(target).run_kernels(jobs, tmp_path, *STRICT))
+
+
+def compiled_and_interpreted(target: str, folder: Path) -> None:
+    """What can be said of instructions that nothing here runs."""
+    here, jobs = TARGETS[target], instructions(target)
+    source = folder / "batch.c"
+    source.write_text(source_of(kernel for kernel, _ in jobs), encoding="utf-8")
+    cc = require_tool("gcc" if here.machine == architecture() else cross_compiler(here.machine))
+    run([cc, "-std=c99", "-O2", *here.cflags, *STRICT, "-c", source, "-o", folder / "batch.o"], folder)
+    check_instructions(jobs, [[run_kernel(*job)[0]] for job in jobs])
+
+
+@pytest.mark.parametrize("target", [t for t in VECTORS if t not in (*HERE, *THERE)] or HERE[-1:])
+def test_instructions_that_are_not_run(target: str, tmp_path: Path) -> None:
+    compiled_and_interpreted(target, tmp_path)
+
+
+def test_the_report_names_targets_that_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(beyond()) == {t for t in VECTORS if t not in (*HERE, *THERE)}
+    monkeypatch.setattr(toolchain, "_cpu_flags", lambda: frozenset({"avx2", "fma", "bmi2"}))
+    lacking = beyond()
+    assert {"x86-64-v3-vnni", "x86-64-v4", "x86-64-v4-vnni"} <= lacking.keys() or architecture() != "x86_64"
+    assert all("the processor lacks" in why for why in lacking.values())
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O3"])

@@ -32,6 +32,26 @@ class GlobalMaxPool(OpRun):  # type: ignore[misc]
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
+class DequantizeLinear(OpRun):  # type: ignore[misc]
+    """Integers with a scale, scales along an axis, or for blocks; the evaluator's own begins with version 19."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, scale: Any, zero: Any = None, **_: Any) -> tuple[Any]:
+        axis, block = getattr(self, "axis", 1), getattr(self, "block_size", 0)
+
+        def laid(values: Any) -> Any:
+            wide = np.asarray(values).astype(np.float64)
+            if wide.size == 1:
+                return wide.reshape(())
+            if block:
+                return np.repeat(wide, block, axis).take(np.arange(x.shape[axis]), axis)
+            return wide.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
+
+        real = x.astype(np.float64) - (0 if zero is None else laid(zero))
+        return (np.asarray(real * laid(scale)),)
+
+
 def _widen_node(node: onnx.NodeProto) -> None:
     if node.op_type == "Upsample":
         # the evaluator's own knows the nearest mode only
@@ -85,5 +105,5 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
-    values = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool]).run(None, dict(inputs))
+    values = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool, DequantizeLinear]).run(None, dict(inputs))
     return {o.name: np.asarray(v) for o, v in zip(model.graph.output, values, strict=True)}

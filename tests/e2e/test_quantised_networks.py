@@ -20,6 +20,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc.checking.compare import QUANTISED_DB, decibels
+from aotc.checking.exact import run_in_double
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.reporting.inspect import inspect_model
@@ -200,6 +201,35 @@ def mixed() -> Net:
     x = n.op("Pad", n.op("Tanh", x), n.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1])))
     n.op("ReduceMean", n.conv(x, 8, 8), axes=[2, 3], keepdims=0)
     return n
+
+
+def resized() -> Net:
+    """Means of neighbours, which often lie between two integers."""
+    n = Net(1, 4, 8, 8)
+    n.op("Resize", n.conv("x", 8, 4), "", n.constant(np.array([1, 1, 2, 2], np.float32)), mode="linear")
+    return n
+
+
+@pytest.mark.parametrize("how", ["qdq-u8-channel", "qdq-s8-channel"])
+def test_numbers_between_two_integers_are_judged_by_noise(how: str, tmp_path: Path) -> None:
+    assert verify(quantised(resized(), tmp_path, how), seeds=2).ok
+
+
+@pytest.mark.parametrize(("shape", "more"), [((), {}), ((3,), {"axis": 0}), ((3, 3), {"axis": 1, "block_size": 2})])
+def test_dequantised_in_double_precision(shape: tuple[int, ...], more: dict[str, int]) -> None:
+    rng = np.random.default_rng(0)
+    stored = rng.integers(-128, 128, (3, 5)).astype(np.int8)
+    scale, zero = np.asarray(rng.random(shape), np.float32), np.asarray(rng.integers(-128, 128, shape), np.int8)
+    arrays = [numpy_helper.from_array(a, n) for n, a in (("s", scale), ("z", zero))]
+    node = helper.make_node("DequantizeLinear", ["x", "s", "z"], ["y"], **more)
+    x = helper.make_tensor_value_info("x", TensorProto.INT8, stored.shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, stored.shape)
+    opset = 21 if "block_size" in more else 13
+    model = helper.make_model(
+        helper.make_graph([node], "one", [x], [y], arrays), opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+    )
+    wanted = ort.InferenceSession(model.SerializeToString()).run(None, {"x": stored})[0]
+    np.testing.assert_allclose(run_in_double(model, {"x": stored})["y"], wanted, rtol=1e-6)
 
 
 def test_what_stays_on_real_numbers_is_listed(tmp_path: Path) -> None:

@@ -355,6 +355,17 @@ def test_signedness_changes_no_value(target: str, unsigned: bool) -> None:
         assert result is integers
 
 
+def test_what_is_padded_with_turns_with_its_tensor() -> None:
+    x = var("x", 2, 6, 8, 8, dtype="int8")
+    inner = real(quantize(_biased(real(x)), const(0.04), const(-100, "int32")), 0.04, -100)
+    wider = pad(inner, ((0, 0), (0, 0), (1, 1), (0, 2)), const(-1.0))
+    y = quantize(conv2d(wider, weights(4, 8, 3, 3)), const(0.2), const(3, "int32"))
+    integers = run(EVEN, module_of(y, x))
+    result = run(SelectSignedness(TARGETS["x86-64-v3"]), integers)
+    assert distance(integers, result) == (0, 0)
+    assert {str(n.args[0].checked_type.dtype) for n in sums_of(result)} == {"uint8"}
+
+
 def sums_of(module: IRModule) -> list[Any]:
     from aotc.relay.visitor import post_order
 

@@ -44,7 +44,8 @@ def turned(x: Expr) -> Expr:
     ty = tensor_type_of(x)
     if isinstance(x, Constant):
         bits = np.ascontiguousarray(x.data).view(np.uint8) ^ np.uint8(_BIT)
-        return Constant(bits.view(DType(_OTHER[str(ty.dtype)]).numpy))
+        # numpy makes a vector of a scalar there
+        return Constant(bits.view(DType(_OTHER[str(ty.dtype)]).numpy).reshape(x.data.shape))
     bit = Constant(np.array(_BIT, np.uint8))
     if ty.dtype == "uint8":
         return cast(bitwise_xor(x, bit), dtype="int8")

@@ -27,8 +27,8 @@ from aotc.ir import AotcError, Diagnostic, frozen, nearest, require_known
 #: How ranges of activations are found, and what weights become.
 METHODS: Final = {"minmax": "MinMax", "percentile": "Percentile"}
 WEIGHTS: Final = {"int8": "QInt8", "int4": "QInt4"}
-#: The first with int4.
-INT4_OPSET: Final = 21
+#: The first versions of ONNX with int4, and with a scale for each channel.
+INT4_OPSET, CHANNEL_OPSET = 21, 13
 _QUANTISED: Final = re.compile(r"Quantize|QLinear|Integer$")
 _MOST_SHOWN: Final = 300
 
@@ -115,9 +115,15 @@ def require_float(model: onnx.ModelProto) -> None:
 
 
 def named(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy where each node has a name of its own: reports and exclusions go by names."""
+    """A copy where each node has a name of its own: reports and exclusions go by names; constants are no inputs."""
     copied = onnx.ModelProto()
     copied.CopyFrom(model)
+    constants = {t.name for t in copied.graph.initializer}
+    inputs = [v for v in copied.graph.input if v.name not in constants]
+    del copied.graph.input[:]
+    copied.graph.input.extend(inputs)
+    # the first that allows that
+    copied.ir_version = max(copied.ir_version, 4)
     taken: set[str] = set()
     for number, node in enumerate(copied.graph.node):
         if not node.name or node.name in taken:
@@ -126,17 +132,18 @@ def named(model: onnx.ModelProto) -> onnx.ModelProto:
     return copied
 
 
-def prepare(model: onnx.ModelProto, weights: str) -> onnx.ModelProto:
+def prepare(model: onnx.ModelProto, weights: str, per_channel: bool = False) -> onnx.ModelProto:
     """The float model as it is quantised: constants folded, normalisations in convolutions, all shapes known."""
     package = quantiser()
     require_float(model)
     with _asked("prepare the model for being quantised") as folder:
         ready = named(model)
         opset = max((o.version for o in ready.opset_import if o.domain in ("", "ai.onnx")), default=0)
-        if weights == "int4" and opset < INT4_OPSET:
+        least = INT4_OPSET if weights == "int4" else CHANNEL_OPSET if per_channel else 0
+        if opset < least:
             from onnx import version_converter
 
-            ready = version_converter.convert_version(ready, INT4_OPSET)
+            ready = version_converter.convert_version(ready, least)
         path = folder / "prepared.onnx"
         package.quant_pre_process(ready, str(path), skip_symbolic_shape=True)
         return named(onnx.load(path))

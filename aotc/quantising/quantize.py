@@ -76,7 +76,7 @@ def quantize(
     chosen.progress("importing the model")
     types = input_types(chosen.imported(model))
     sets = calibration_sets(calibration, types)
-    prepared = prepare(with_static_inputs(load_model(model), types), weights)
+    prepared = prepare(with_static_inputs(load_model(model), types), weights, per_channel)
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
     made = quantise(prepared, sets, settings)
     compared = sets[:: -(-len(sets) // MOST_COMPARED)]

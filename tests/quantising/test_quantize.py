@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aotc
 from aotc.quantising.layers import LEAST_DB, Layer, decibels, layer_errors, suggested
-from aotc.quantising.quantiser import Settings, prepare, quantise
+from aotc.quantising.quantiser import CHANNEL_OPSET, Settings, prepare, quantise
 from tests.cli.invoke import DIGITS, call, refused, save, value
 from tests.conftest import missing
 from tests.quantising.models import digits
@@ -86,6 +86,19 @@ def test_errors_of_layers_are_those_of_each_alone(report: dict[str, Any]) -> Non
     noise = sum(float(np.square(x - y).sum()) for x, y in pairs)
     signal = sum(float(np.square(x).sum()) for x, _ in pairs)
     assert told["dense"] == pytest.approx(10 * np.log10(signal / noise), abs=0.1)
+
+
+def test_scales_for_channels_of_old_models(models: Path) -> None:
+    """Of a version of ONNX that knows no scales along an axis, and has constants among its inputs."""
+    model = onnx.load(models / "mnist8.onnx")
+    assert model.opset_import[0].version < CHANNEL_OPSET and len(model.graph.input) > 1
+    prepared = prepare(model, "int8", per_channel=True)
+    rng = np.random.default_rng(0)
+    sets = [{"Input3": rng.standard_normal((1, 1, 28, 28)).astype(np.float32)} for _ in range(4)]
+    made = quantise(prepared, sets, Settings(per_channel=True))
+    found, wanted = (run(m, sets[0]) for m in (made, prepared))
+    assert np.abs(found - wanted).max() < 0.2 * wanted.std()
+    assert any(a.name == "axis" for n in made.graph.node if n.op_type == "DequantizeLinear" for a in n.attribute)
 
 
 def test_the_worst_layer_is_first_and_excluded_on_request(tmp_path: Path) -> None:

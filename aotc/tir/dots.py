@@ -55,6 +55,12 @@ def word_of(value: int) -> int:
     return int(_word(np.full(GROUP, value & 255, np.uint8)))
 
 
+def _dot_of_words(data: str, weights: str, acc: Any, a: Any, b: Any) -> Any:
+    pairs = ((a, data), (b, weights))
+    left, right = (np.asarray(x, np.int32)[..., None].view(kind).astype(np.int32) for x, kind in pairs)
+    return (np.asarray(acc, np.int64) + (left * right).sum(axis=-1)).astype(np.int32)[()]
+
+
 def _word(values: Any) -> Any:
     return np.ascontiguousarray(values).view(np.int32)[0]
 
@@ -217,3 +223,44 @@ def rows() -> Iterator[Row]:
         takes = (number, number, f"{weights}x{GROUP * lanes}")
         text = _function(f"aotc_{name}", data, weights, lanes)
         yield Row(name, takes, "", partial(_dot, data), f"aotc_{name}({{0}}, {{1}}, {{2}})", text)
+
+
+#: A device's: four bytes are the bits of a number.
+_DEVICE_WORD: Final = """\
+/* Four bytes as the bits of a number. */
+$inline int32_t aotc_word_DATA(const DATA_t *from) {
+  int32_t word;
+  aotc_move<4>((DATA_t *)&word, from);
+  return word;
+}
+"""
+_DEVICE_DOT: Final = """\
+/* A number and the sum of four products of bytes. */
+$inline int32_t aotc_dp4a_DATA_WEIGHTS(int32_t sum, int32_t a, int32_t b) {
+#if defined(AOTC_EMULATED)
+  for (int k = 0; k < 32; k += 8)
+    sum = (int32_t)((uint32_t)sum + (uint32_t)((int)(DATA_t)(a >> k) * (int)(WEIGHTS_t)(b >> k)));
+#else
+  asm("dp4a.SHORT_A.SHORT_B %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+#endif
+  return sum;
+}
+"""
+
+
+def device_word(data: str) -> tuple[str, str]:
+    """How a device says `word_DATA`: call and function."""
+    return f"aotc_word_{data}({{0}})", _DEVICE_WORD.replace("DATA", data)
+
+
+def device_rows() -> Iterator[Row]:
+    """The instructions of devices."""
+    for data, weights in product(BYTES, BYTES):
+        name, text = f"dp4a_{data}_{weights}", _DEVICE_DOT
+        words = {"DATA": data, "WEIGHTS": weights, "SHORT_A": data[0] + "32", "SHORT_B": weights[0] + "32"}
+        for word, value in words.items():
+            text = text.replace(word, value.replace("i32", "s32"))
+        takes = ("int32", "int32", "int32")
+        yield Row(
+            name, takes, "int32", partial(_dot_of_words, data, weights), f"aotc_{name}({{0}}, {{1}}, {{2}})", text
+        )

@@ -233,8 +233,14 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
 def _of_bytes() -> Iterator[Instruction]:
     """Sums of products of bytes, and what makes bytes, for vectors."""
     for name, takes, gives, meaning, call, function in (*dots.rows(), *narrowing.rows()):
-        text = Text(call=call, dialects=("gnu-c",), function=function)
-        yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,))
+        texts = [Text(call=call, dialects=("gnu-c",), function=function)]
+        if name.removeprefix("word_") in dots.BYTES:
+            made, word = dots.device_word(name.removeprefix("word_"))
+            texts.append(Text(call=made, dialects=("cuda",), function=word))
+        yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=tuple(texts))
+    for name, takes, gives, meaning, call, function in dots.device_rows():
+        text = Text(call=call, dialects=("cuda",), function=function)
+        yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,), least=61)
     for k in range(dots.GROUP):
         yield Instruction(name=f"quarter{k}", takes=("integer",) * dots.GROUP, meaning=partial(_quarter, k))
 

@@ -360,6 +360,7 @@ CUDA: Final = Target(
     registers=64,
     l2=64 << 10,
     fma=True,
+    dots=Dots(rate=1, registers=1),
     gpu=Gpu(),
     budget=Budget(stack_bytes=1024, row_bytes=0, pieces=0, piece_nodes=0, transposed=1),
     spaces=(Space(name="device", align=256),),

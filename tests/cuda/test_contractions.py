@@ -38,6 +38,8 @@ CASES = {
     "thin": (conv(ic=16, oc=9, size=(2, 2), kernel=(2, 2), padding=1), FEW),
     "half": (matmul(m=16, k=3, n=16, dtype="float16", acc="float32"), FEW),
     "halves": (conv(ic=32, oc=20, size=(5, 4), kernel=(2, 1), padding=1, dtype="float16", acc="float32"), FEW),
+    "words": (matmul(m=33, k=72, n=20, transposed=True, dtype="uint8", acc="int32"), ONE_GROUP),
+    "bytes": (conv(ic=6, oc=17, size=(4, 5), kernel=(3, 2), padding=1, dtype="int8", acc="int32"), FEW),
     "brain": (matmul(m=70, k=40, n=20, dtype="bfloat16", acc="float32"), FEW),
 }
 
@@ -83,6 +85,8 @@ FIGURES = {
     "large": (matmul(m=4096, k=4096, n=4096), 128, 0.8, 16),
     "vector": (matmul(m=1, k=512, n=1000), 48, 0.0, 0),
 }
+#: Of bytes, four of which one instruction multiplies.
+BYTES = matmul(m=1024, k=512, n=1024, transposed=True, dtype="uint8", acc="int32")
 #: Of float16, where matrix instructions multiply, and the tile is 64 x 64.
 HALF = matmul(m=1024, k=512, n=1024, dtype="float16", acc="float32")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@\S+ )?(.*?) ?;")
@@ -129,7 +133,7 @@ def disassembled(code: bytes, folder: Path) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def code() -> bytes:
-    cases = {name: case for name, (case, *_) in FIGURES.items()} | {"half": HALF}
+    cases = {name: case for name, (case, *_) in FIGURES.items()} | {"half": HALF, "bytes": BYTES}
     text = printed({name: ready(case, name) for name, case in cases.items()})
     try:
         return find_nvrtc().images(text, (80,))["sm_80"]
@@ -144,8 +148,9 @@ def test_accumulators_are_in_registers(code: bytes) -> None:
     for name, (_, registers, *_) in FIGURES.items():
         assert found[f"net_{name}"].registers <= registers, name
         assert found[f"net_{name}"].local_bytes == 0, name
-    assert found["net_half"].registers <= 128
-    assert found["net_half"].local_bytes == 0
+    for name in ("net_half", "net_bytes"):
+        assert found[name].registers <= 128
+        assert found[name].local_bytes == 0
 
 
 def test_loops_multiply_most_of_the_time(code: bytes, tmp_path: Path) -> None:
@@ -154,6 +159,9 @@ def test_loops_multiply_most_of_the_time(code: bytes, tmp_path: Path) -> None:
     rows, columns, products, copies = (half.count(n) for n in ("LDSM.16.M88", "LDSM.16.MT88", "HMMA.16816", _WIDE))
     assert rows == columns == copies == products // 4 > 0
     assert not {"LDG", "STS"} & {*half}
+    sums = re.findall(r" (IDP\.4A\.U8\.U8|IMAD\.\w+|LDG\.\S+)", texts.pop("bytes"))
+    words = {one for one in sums if one.startswith("LDG")}
+    assert sums.count("IDP.4A.U8.U8") >= 8 * 64 and words == {"LDG.E.CONSTANT"}  # no single bytes
     assert texts.keys() == FIGURES.keys()
     for name, (_, _, share, each) in FIGURES.items():
         loop = hot_loop(texts[name])

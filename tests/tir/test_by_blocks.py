@@ -35,6 +35,9 @@ CASES = {
     "pieces": conv(ic=32, oc=16, size=(4, 4), kernel=(3, 2), padding=1, block=16),
     "pieces in order": conv(ic=32, oc=16, size=(4, 4), kernel=(2, 1), padding=1, last=True),
     "int8": matmul(m=17, k=19, n=40, dtype="int8", acc="int32"),
+    "words": matmul(m=17, k=40, n=20, batch=2, transposed=True, dtype="uint8", acc="int32"),
+    "bytes": conv(batch=2, ic=5, oc=17, size=(4, 5), kernel=(3, 2), padding=1, dtype="uint8", acc="int32"),
+    "bytes last": conv(ic=8, oc=20, size=(4, 5), kernel=(2, 3), padding=1, dtype="int8", acc="int32", last=True),
     "float16": matmul(m=16, k=3, n=16, dtype="float16", acc="float32"),
 }
 
@@ -70,7 +73,8 @@ def test_tiles_of_blocks_are_right(name: str, tile: str, monkeypatch: pytest.Mon
     [
         matmul(m=3, k=70, n=9),
         matmul(m=2, k=70, n=9, batch=2, transposed=True),
-        matmul(m=18, k=64, n=2, dtype="int8", acc="int32"),
+        matmul(m=18, k=270, n=2, dtype="int8", acc="int32"),
+        matmul(m=1, k=512, n=24, transposed=True, dtype="uint8", acc="int32"),
         conv(batch=2, ic=16, oc=17, size=(2, 2), kernel=(3, 2), padding=1, block=16),
         conv(ic=32, oc=6, size=(3, 2), kernel=(2, 2), groups=2, last=True),
     ],

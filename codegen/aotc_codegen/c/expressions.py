@@ -32,12 +32,17 @@ _LOGICAL: Final = {"mul": "and", "min": "and", "add": "or", "max": "or"}
 
 @frozen
 class _Operand:
-    """An expression in a text of an instruction: "{0:13}" asks for one that binds at least as tightly as a product."""
+    """An expression in a text of an instruction: "{0:13}" asks for one that binds at least as tightly as a product.
+
+    Where a language has no vectors, several elements of memory are their address.
+    """
 
     scope: Scope
     expr: tir.Expr
 
     def __format__(self, level: str) -> str:
+        if self.scope.dialect.vectors is None and isinstance(self.expr, tir.Load) and self.expr.lanes > 1:
+            return address(self.scope, self.expr.buffer, self.expr.index)
         return value(self.scope, self.expr, int(level or ANY))
 
 
@@ -366,7 +371,7 @@ def no_word(scope: Scope, name: str) -> AotcError:
 
 def _spelled(scope: Scope, expr: tir.Call, text: Text) -> Piece:
     """A text of an instruction's own, with the function that it may need in front of the kernel."""
-    for vector in (a for a in (expr, *expr.args) if a.lanes > 1):
+    for vector in (a for a in (expr, *expr.args) if a.lanes > 1 and scope.dialect.vectors is not None):
         scope.vector(vector.dtype, vector.lanes)
     if text.function:
         scope.helpers.add(expr.name, text.function)

@@ -27,6 +27,7 @@ The way of a contraction:
     tile, epilogue        its statements: loops, multiply-adds, what becomes of finished elements
     by_blocks             tiles for blocks of threads, where a kernel has a device for itself
     by_warps              these by matrix instructions of warps, for operands of 16 bits
+    by_words              operands of these that are bytes, four to a number
     fetching              how these bring pieces of operands to shared memory
     by_slices             thin products there: threads share out the reduction
     naive                 the definition as it stands, for what no tiling fits

@@ -30,6 +30,7 @@ from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Ranges, S
 from aotc.tir.expr import Binary, Const, all_of, const, substitute, walk
 from aotc.tir.launch import by_last
 from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
+from aotc.tir.schedule.contraction.by_words import in_words, words
 from aotc.tir.schedule.contraction.fetching import Piece, Place, Side, Steps
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import (
@@ -178,7 +179,8 @@ class Tile:
             stmts.append(loops([(quad, side.count // self.quad), (one, self.quad)], copy, "independent"))
         i, j = Var("i"), Var("j")
         place = i * right.count + j
-        update = Store(acc, place, Load(acc, place) + Load(found[0], i) * Load(found[1], j))
+        total = left.whole.multiplied(Load(acc, place), Load(found[0], i), Load(found[1], j), right.whole)
+        update = Store(acc, place, total)
         stmts.append(loops([(i, left.count), (j, right.count)], update, "independent"))
         return For(depth, self.depth // self.groups, Block(stmts))
 
@@ -218,9 +220,11 @@ def by_blocks(
         return None
     c, places = _without_groups(c)
     try:
-        analysis = analyse(c)
+        grouped = in_words(c)
+        analysis = grouped[0] if grouped is not None else analyse(c)
     except Irregular:
         return None
+    c = analysis.c
     if not finite_weights(c) and not all(dim.inside for dim in analysis.a):
         return None  # zero times infinity is no zero
     columns = [axis for axis in analysis.channel if axis[0] not in used(analysis.a)]
@@ -228,6 +232,9 @@ def by_blocks(
     if not c.reduce_axes:
         return None
     sides = Half(a, analysis.a, analysis.pixel, c.fill), Half(b, analysis.b, columns)
+    if grouped is not None:
+        left, right = (words(side, analysis.ranges, grouped[1]) for side in sides)
+        sides = left, right
     if min(down, across) < LEAST:
         return by_slices(analysis, sides, places, store, gpu)
     batch, steps = c.size // (down * across), points(c.reduce_axes)

@@ -58,6 +58,10 @@ class Half:
         tests = [*tests, *(test for index, end in places for test in (index >= 0, index < end))]
         return Select(all_of(*tests), value, const(self.fill, dtype)) if tests else value
 
+    def multiplied(self, total: Expr, a: Expr, b: Expr, other: Half) -> Expr:
+        """A sum, and the product of what is loaded of this operand on the left, and of the other one, added to it."""
+        return total + a * b
+
 
 @frozen(eq=False)
 class _Slices:
@@ -93,7 +97,7 @@ class _Slices:
         names = {**self.names, **digits(long.axes, column), **digits(c.reduce_axes, k)}
         other = thin.load({**names, **digits(thin.axes, row)}, c.dtype)
         a, b = (other, value) if thin is self.sides[0] else (value, other)
-        add = Store(acc, row, Load(acc, row) + a * b)
+        add = Store(acc, row, self.sides[0].multiplied(Load(acc, row), a, b, self.sides[1]))
         every = loops([(row, thin.size)], add, "independent")
         body: Stmt = Block((Declare(value, long.load(names, c.dtype)), every))
         tests = [*long.inside(column, self.wide), *([k < steps] if steps % self.deep else [])]

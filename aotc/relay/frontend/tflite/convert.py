@@ -23,9 +23,9 @@ from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, tensor_type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import PoisonedError, Problems
 from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
-from aotc.relay.frontend.tflite.node import Node, apply
+from aotc.relay.frontend.tflite.node import Node, apply, check_scales
 from aotc.relay.frontend.tflite.rounding import ROUNDINGS, Rounding
-from aotc.relay.frontend.tflite.table import CONVERTERS
+from aotc.relay.frontend.tflite.table import CONVERTERS, INTEGERS, MOVES
 from aotc.relay.module import IRModule
 
 _PINNED = "aotc compiles for static shapes: give those of the inputs (--input-shape)"
@@ -147,7 +147,10 @@ class _Conversion:
         args = tuple(None if k < 0 else self.value(k) for k in op.inputs)
         results = tuple(tensors[k] for k in op.outputs)
         sides = declared(op.inputs), results, declared(op.intermediates)
-        made = apply(converter, Node(op, args, *sides, self.rounding))
+        node = Node(op, args, *sides, self.rounding)
+        if op.name not in INTEGERS:
+            check_scales(node, op.name in MOVES)
+        made = apply(converter, node)
         values = list(made) if isinstance(made, Sequence) else [made]
         text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"
         require("tflite-output", len(values) >= len(results), text)

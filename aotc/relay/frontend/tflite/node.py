@@ -21,13 +21,13 @@ from typing import Annotated, Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, DType, frozen, require
+from aotc.ir import AotcError, Array, frozen, require
 from aotc.relay.expr import Constant, Expr, known_data
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe, parameters
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite.load import Operator, Tensor
-from aotc.relay.frontend.tflite.rounding import Rounding
+from aotc.relay.frontend.tflite.rounding import INTERVALS, Rounding
 
 #: An input whose value is known at compile time.
 Known: TypeAlias = Annotated[Array, "known"]
@@ -39,7 +39,6 @@ Table: TypeAlias = Mapping[str, Converter]
 
 #: Fused activations by the schema's numbers.
 ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
-_RANGES: Final = {"RELU": (0.0, None), "RELU_N1_TO_1": (-1.0, 1.0), "RELU6": (0.0, 6.0), "RELU_0_TO_1": (0.0, 1.0)}
 
 
 @frozen(eq=False)
@@ -153,12 +152,12 @@ class Node:
         if name == "TANH" and not self.in_integers:
             return g.tanh(y)
         text = f"{self.op.name} with a fused activation {name} is not supported"
-        require("tflite-options", name in _RANGES, text)
+        require("tflite-options", name in INTERVALS, text)
         return self.within(y, name)
 
     def within(self, y: Expr, name: str) -> Expr:
         """`y` clipped to the range of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1."""
-        low, high = _RANGES[name]
+        low, high = INTERVALS[name]
         if not self.in_integers:
             return g.maximum(y, low) if high is None else g.clip(y, low, high)
         ends = [self._stored(v) for v in (low, high)]
@@ -222,6 +221,20 @@ def _option(node: Node, parameter: Parameter) -> Any:
     return parameter.default
 
 
-def dtype_of(node: Node) -> DType:
-    """The type that the file declares of the first output."""
-    return node.result.dtype
+def same_scales(a: Tensor, b: Tensor) -> bool:
+    """Whether integers of two tensors stand for one number."""
+    return np.array_equal(a.scale, b.scale) and np.array_equal(a.zero, b.zero)
+
+
+def check_scales(node: Node, moves: bool) -> None:
+    """AotcError (code "tflite-quant") where quantised tensors meet a converter of real numbers, or, where it moves
+    integers as they are, have different scales.
+    """
+    found = [t for t in (*node.inputs, *node.results) if t is not None and t.quantised]
+    if not moves:
+        text = f"{node.op.name} of quantised tensors is not supported"
+        hint = "leave the operator in float when converting the model"
+        if found:
+            raise AotcError("tflite-quant", text, hint=hint)
+    text = f"inputs and outputs of {node.op.name} have different scales"
+    require("tflite-quant", all(same_scales(t, found[0]) for t in found), text)

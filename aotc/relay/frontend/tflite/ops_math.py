@@ -1,16 +1,82 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of arithmetic on elements.
+"""Converters of arithmetic on elements, and of reductions.
 
-OPS["ADD"](node=node)                   # with the activation that is fused into it
+OPS["ADD"](a, b, node=node)             # with the activation that is fused into it
+OPS["MEAN"](x, [1, 2], node=node, keep_dims=True)
 """
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, reduce
+from typing import Final
 
+from aotc.ir import require
 from aotc.relay.expr import Expr
+from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.tflite.node import Node, Table
+from aotc.relay.frontend.tflite.node import Ints, Node, Table, same_scales
+from aotc.relay.frontend.tflite.rounding import INTERVALS, rescaled_twice
+
+Unary = Callable[[Expr], Expr]
+
+
+# --- one tensor
+
+
+def _unary(function: Unary, x: Expr) -> Expr:
+    return function(x)
+
+
+def _plain(name: str) -> Callable[[Expr], Expr]:
+    return lambda x: g.op(name, x)
+
+
+def _hard_swish(x: Expr) -> Expr:
+    return g.div(g.mul(x, activations.relu6(g.add(x, 3.0))), 6.0)
+
+
+def _gelu(x: Expr, *, approximate: bool = False) -> Expr:
+    return activations.gelu(x, approximate="tanh" if approximate else "none")
+
+
+def _leaky_relu(x: Expr, *, alpha: float = 0.0) -> Expr:
+    return activations.leaky_relu(x, alpha=alpha)
+
+
+def _cast(x: Expr, *, node: Node) -> Expr:
+    return g.cast(x, node.result.dtype)
+
+
+def _relu(name: str, x: Expr, *, node: Node) -> Expr:
+    """Of integers brought to the output's scale first."""
+    if not node.in_integers:
+        return node.within(x, name)
+    if same_scales(node.tensor(0), node.result):
+        return node.within(x, name)
+    return node.within(rescaled_twice(node.whole(0), node.onto()), name)
+
+
+def _curve(name: str, x: Expr, *, node: Node) -> Expr:
+    """LOGISTIC and TANH: of 8 bits, tables."""
+    if not node.in_integers:
+        return g.op({"LOGISTIC": "sigmoid", "TANH": "tanh"}[name], x)
+    one_byte = node.tensor(0).dtype.bits == node.result.dtype.bits == 8
+    require("tflite-quant", one_byte, f"{name} of integers of 16 bits is not supported")
+    return node.rounding.curve(name, node.whole(0), node.onto())
+
+
+def _quantize(x: Expr, *, node: Node) -> Expr:
+    if node.tensor(0).quantised:
+        return node.rounding.rescaled(node.whole(0), node.onto())
+    return node.rounding.quantize(x, node.onto())
+
+
+def _dequantize(x: Expr, *, node: Node) -> Expr:
+    return node.real(0) if node.tensor(0).quantised else g.cast(x, node.result.dtype)
+
+
+# --- two tensors
 
 
 def _sum(sign: int, a: Expr, b: Expr, *, node: Node) -> Expr:
@@ -20,4 +86,113 @@ def _sum(sign: int, a: Expr, b: Expr, *, node: Node) -> Expr:
     return node.activated(node.rounding.add(x, y, node.onto(), sign))
 
 
-OPS: Table = {"ADD": partial(_sum, 1), "SUB": partial(_sum, -1)}
+def _mul(a: Expr, b: Expr, *, node: Node) -> Expr:
+    if not node.in_integers:
+        return node.activated(g.mul(a, b))
+    return node.activated(node.rounding.product(node.whole(0), node.whole(1), node.onto()))
+
+
+def _div(a: Expr, b: Expr, *, node: Node) -> Expr:
+    return node.activated(g.div(a, b))
+
+
+def _binary(name: str, a: Expr, b: Expr) -> Expr:
+    return g.op(name, a, b)
+
+
+def _squared_difference(a: Expr, b: Expr) -> Expr:
+    d = g.sub(a, b)
+    return g.mul(d, d)
+
+
+def _add_n(*parts: Expr) -> Expr:
+    return reduce(g.add, parts)
+
+
+def _select(condition: Expr, a: Expr, b: Expr) -> Expr:
+    """A vector chooses along the first axis."""
+    rank = g.rank(a)
+    if g.rank(condition) == 1 and rank > 1:
+        condition = g.along(condition, 0, rank)
+    return g.where(condition, a, b)
+
+
+# --- reductions
+
+
+def _axes(x: Expr, axes: list[int]) -> list[int]:
+    return sorted({g.axis(a, g.rank(x)) for a in axes})
+
+
+def _reduced(name: str, x: Expr, axes: Ints, *, keep_dims: bool = False) -> Expr:
+    return reductions.over(reductions.plain(name), x, _axes(x, axes), bool(keep_dims))
+
+
+def _arg(name: str, x: Expr, axis: Ints, *, node: Node) -> Expr:
+    require("tflite-input", len(axis) == 1, f"{node.op.name} needs one axis")
+    found = g.op(name, x, axis=(g.axis(axis[0], g.rank(x)),), keepdims=False)
+    return g.cast(found, node.result.dtype)
+
+
+def _cumsum(x: Expr, axis: Ints, *, exclusive: bool = False, reverse: bool = False) -> Expr:
+    require("tflite-input", len(axis) == 1, "CUMSUM needs one axis")
+    place = g.axis(axis[0], g.rank(x))
+    x = g.op("reverse", x, axis=place) if reverse else x
+    y = g.op("cumsum", x, axis=place, dtype=str(g.dtype(x)), exclusive=bool(exclusive))
+    return g.op("reverse", y, axis=place) if reverse else y
+
+
+def _l2_normalization(x: Expr, *, node: Node) -> Expr:
+    total = g.reduce("sum", g.mul(x, x), [g.rank(x) - 1], True)
+    return node.activated(g.div(x, g.maximum(g.sqrt(total), 1e-6)))
+
+
+_UNARY: Final[dict[str, Unary]] = {
+    "ABS": g.absolute, "CEIL": _plain("ceil"), "COS": _plain("cos"), "ELU": activations.elu, "EXP": g.exp,
+    "FLOOR": _plain("floor"), "HARD_SWISH": _hard_swish, "LOG": g.log, "LOGICAL_NOT": _plain("logical_not"),
+    "NEG": g.negative, "ROUND": _plain("round"), "RSQRT": _plain("rsqrt"), "SIGN": _plain("sign"),
+    "SIN": _plain("sin"), "SQRT": g.sqrt, "SQUARE": lambda x: g.mul(x, x), "ZEROS_LIKE": _plain("zeros_like"),
+}  # fmt: skip
+_BINARY: Final = {
+    "ATAN2": "atan2", "BITWISE_XOR": "bitwise_xor", "EQUAL": "equal", "FLOOR_DIV": "floor_divide",
+    "FLOOR_MOD": "floor_mod", "GREATER": "greater", "GREATER_EQUAL": "greater_equal", "LESS": "less",
+    "LESS_EQUAL": "less_equal", "LOGICAL_AND": "logical_and", "LOGICAL_OR": "logical_or", "MAXIMUM": "maximum",
+    "MINIMUM": "minimum", "NOT_EQUAL": "not_equal", "POW": "power", "RIGHT_SHIFT": "right_shift",
+}  # fmt: skip
+_REDUCTIONS: Final = {
+    "MEAN": "mean", "REDUCE_ALL": "all", "REDUCE_ANY": "any", "REDUCE_MAX": "max", "REDUCE_MIN": "min",
+    "REDUCE_PROD": "prod", "SUM": "sum",
+}  # fmt: skip
+
+OPS: Table = {
+    **{name: partial(_unary, f) for name, f in _UNARY.items()},
+    **{name: partial(_binary, f) for name, f in _BINARY.items()},
+    **{name: partial(_reduced, f) for name, f in _REDUCTIONS.items()},
+    **{name: partial(_relu, name) for name in INTERVALS},
+    "ADD": partial(_sum, 1),
+    "ADD_N": _add_n,
+    "ARG_MAX": partial(_arg, "argmax"),
+    "ARG_MIN": partial(_arg, "argmin"),
+    "CAST": _cast,
+    "CUMSUM": _cumsum,
+    "DEQUANTIZE": _dequantize,
+    "DIV": _div,
+    "GELU": _gelu,
+    "L2_NORMALIZATION": _l2_normalization,
+    "LEAKY_RELU": _leaky_relu,
+    "LOGISTIC": partial(_curve, "LOGISTIC"),
+    "MUL": _mul,
+    "PRELU": activations.prelu,
+    "QUANTIZE": _quantize,
+    "SELECT": _select,
+    "SELECT_V2": g.where,
+    "SQUARED_DIFFERENCE": _squared_difference,
+    "SUB": partial(_sum, -1),
+    "TANH": partial(_curve, "TANH"),
+}
+#: Those that know what integers stand for.
+INTEGERS: Final = frozenset({
+    "ADD", "ARG_MAX", "ARG_MIN", "DEQUANTIZE", "LOGISTIC", "MUL", "QUANTIZE", "SUB", "TANH", *INTERVALS,
+})  # fmt: skip
+#: Those that leave integers as they are, where inputs and outputs have one scale.
+MOVES: Final = frozenset({"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "SELECT", "SELECT_V2"})

@@ -17,11 +17,11 @@ import numpy as np
 from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import products, windows
 from aotc.relay.frontend import quantisation as q
-from aotc.relay.frontend import windows
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.tflite.dynamic import dynamic
-from aotc.relay.frontend.tflite.node import Node, Table
+from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
 from aotc.relay.frontend.windows import Window
 
 _SAME: Final = 0
@@ -112,7 +112,61 @@ def _depthwise_conv_2d(
     return _convolved(node, window, g.dim(x, 3), "IHWO")
 
 
+def _transpose_conv(
+    shape: Ints, w: Expr, x: Expr, bias: Maybe = None, *, padding: int, stride_h: int, stride_w: int, node: Node
+) -> Expr:
+    """What a convolution with this padding and these strides would make `x` of."""
+    require("graph-rank", g.rank(w) == g.rank(x) == len(shape) == 4, "data and weights need rank 4")
+    target = g.checked_shape(shape, g.dtype(x), "the result of TRANSPOSE_CONV")[1:3]
+    strides = stride_h, stride_w
+    require("tflite-options", min(strides) > 0, f"strides must be positive: {strides}")
+    window = Window(g.shape(w)[1:3], strides, (1, 1), (0, 0, 0, 0))
+    window = window.padded(windows.same_padding(target, window)) if padding == _SAME else window
+    spans = window.reach(g.shape(x)[1:3])
+    pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
+    more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
+    fits = all(0 <= m < s for m, s in zip(more, strides, strict=True))
+    require("graph-shape", fits, f"extents {target} do not fit {g.shape(x)} with strides {strides}")
+    data, weight = g.transpose(x, (0, 3, 1, 2)), g.transpose(w, (3, 0, 1, 2))
+    y = windows.convolve_transposed(data, weight, window, bias, 1, more)
+    return node.activated(g.transpose(y, (0, 2, 3, 1)))
+
+
+def _conv_3d(
+    x: Expr,
+    w: Expr,
+    bias: Maybe = None,
+    *,
+    padding: int,
+    stride_d: int,
+    stride_h: int,
+    stride_w: int,
+    dilation_d_factor: int = 1,
+    dilation_h_factor: int = 1,
+    dilation_w_factor: int = 1,
+    node: Node,
+) -> Expr:
+    require("graph-rank", g.rank(x) == g.rank(w) == 5, "data and weights need rank 5")
+    strides, dilations = (stride_d, stride_h, stride_w), (dilation_d_factor, dilation_h_factor, dilation_w_factor)
+    require("tflite-options", min(*strides, *dilations) > 0, f"strides and dilations must be positive: {strides}")
+    window = Window(g.shape(w)[:3], strides, dilations, (0,) * 6)
+    spatial = g.shape(x)[1:4]
+    window = window.padded(windows.same_padding(spatial, window)) if padding == _SAME else window
+    y = windows.convolve(x, w, window, bias, data_layout="NDHWC", kernel_layout="DHWIO")
+    return node.activated(y)
+
+
 # --- products
+
+
+def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False) -> Expr:
+    def turned(x: Expr) -> Expr:
+        rank = g.rank(x)
+        return g.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
+
+    least = min(g.rank(a), g.rank(b))
+    require("graph-rank", least >= 2, f"matrices need rank 2, there is one of {least}")
+    return products.matmul(turned(a) if adj_x else a, turned(b) if adj_y else b)
 
 
 def _fully_connected(
@@ -150,16 +204,7 @@ def _pool_window(x: Expr, node: Node) -> Window:
     return window_of(x, (fh, fw), (sh, sw), padding)
 
 
-def same_scale(node: Node, index: int = 0) -> None:
-    """AotcError unless an input and the output have one scale and zero point."""
-    x, y = node.tensor(index), node.result
-    fits = np.array_equal(x.scale, y.scale) and np.array_equal(x.zero, y.zero)
-    text = f"input {index} and output of {node.op.name} have different scales"
-    require("tflite-quant", fits or not y.quantised, text)
-
-
 def _max_pool_2d(x: Expr, *, node: Node) -> Expr:
-    same_scale(node)
     y = windows.pool("max", x, _pool_window(x, node), layout=_NHWC)
     return node.activated(y)
 
@@ -169,7 +214,7 @@ def _average_pool_2d(x: Expr, *, node: Node) -> Expr:
     window = _pool_window(x, node)
     if not node.in_integers:
         return node.activated(windows.pool("avg", x, window, layout=_NHWC))
-    same_scale(node)
+    check_scales(node, True)
     return node.activated(_mean_of_integers(x, window))
 
 
@@ -196,6 +241,17 @@ def _counts(spatial: Sequence[int], window: Window, counts: Sequence[int]) -> Ex
     return g.constant(both.reshape(1, *both.shape, 1))
 
 
+def _l2_pool_2d(x: Expr, *, node: Node) -> Expr:
+    mean = windows.pool("avg", g.mul(x, x), _pool_window(x, node), layout=_NHWC)
+    return node.activated(g.sqrt(mean))
+
+
+def _resize_bilinear(x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False) -> Expr:
+    mode = "align_corners" if align_corners else "half_pixel" if half_pixel_centers else "asymmetric"
+    require("graph-shape", len(sizes) == 2 and min(sizes) > 0, f"{sizes} are no extents of an image")
+    return windows.resize(x, sizes, "linear", mode, layout=_NHWC)
+
+
 # --- activations along an axis
 
 
@@ -205,11 +261,32 @@ def _softmax(x: Expr, *, beta: float, node: Node) -> Expr:
     return node.rounding.softmax(node.whole(0), node.onto(), float(beta))
 
 
+def _log_softmax(x: Expr) -> Expr:
+    return g.op("nn.log_softmax", x, axis=-1)
+
+
+def _local_response_normalization(x: Expr, *, radius: int, bias: float, alpha: float, beta: float) -> Expr:
+    require("tflite-options", 0 <= radius < 1 << 20, f"radius {radius} is not supported")
+    size = 2 * radius + 1
+    return g.op("nn.lrn", x, size=size, axis=g.rank(x) - 1, bias=bias, alpha=alpha * size, beta=beta)
+
+
 OPS: Table = {
     "AVERAGE_POOL_2D": _average_pool_2d,
     "CONV_2D": _conv_2d,
+    "BATCH_MATMUL": _batch_matmul,
+    "CONV_3D": _conv_3d,
     "DEPTHWISE_CONV_2D": _depthwise_conv_2d,
     "FULLY_CONNECTED": _fully_connected,
+    "L2_POOL_2D": _l2_pool_2d,
+    "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,
+    "LOG_SOFTMAX": _log_softmax,
     "MAX_POOL_2D": _max_pool_2d,
+    "RESIZE_BILINEAR": _resize_bilinear,
     "SOFTMAX": _softmax,
+    "TRANSPOSE_CONV": _transpose_conv,
 }
+#: Those that know what integers stand for.
+INTEGERS: Final = frozenset({"AVERAGE_POOL_2D", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "SOFTMAX"})
+#: Those that leave integers as they are.
+MOVES: Final = frozenset({"MAX_POOL_2D"})

@@ -6,18 +6,363 @@ OPS["RESHAPE"](x, [1, -1], node=node)   # g.reshape(x, (1, -1))
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
 
 from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.tflite.node import Ints, Node, Table
+from aotc.relay.frontend import reductions
+from aotc.relay.frontend.shapes import checked_indices, take
+from aotc.relay.frontend.tflite.node import Ints, Known, Node, Table
 
 
-def _reshape(x: Expr, shape: Ints | None = None, *, new_shape: Any = None, node: Node) -> Expr:
+def _reshape(x: Expr, shape: Ints | None = None, *, new_shape: Any = None) -> Expr:
     target = new_shape if shape is None else shape
     require("tflite-input", target is not None, "RESHAPE has no shape")
     return g.reshape(x, target)
 
 
-OPS: Table = {"RESHAPE": _reshape}
+def _squeeze(x: Expr, *, squeeze_dims: Any = None) -> Expr:
+    rank = g.rank(x)
+    axes = {g.axis(a, rank) for a in squeeze_dims or ()}
+    ones = [k for k, d in enumerate(g.shape(x)) if d == 1]
+    return g.squeeze(x, sorted(axes or ones))
+
+
+def _expand_dims(x: Expr, axis: Ints) -> Expr:
+    return g.unsqueeze(x, [g.axis(a, g.rank(x) + 1) for a in axis])
+
+
+def _transpose(x: Expr, order: Ints) -> Expr:
+    axes = [g.axis(a, g.rank(x)) for a in order]
+    require("graph-shape", sorted(axes) == list(range(g.rank(x))), f"{order} is no order of {g.rank(x)} axes")
+    return g.transpose(x, axes)
+
+
+# --- joining and cutting
+
+
+def _concatenation(*parts: Expr, axis: int, node: Node) -> Expr:
+    place = g.axis(axis, g.rank(node[0]))
+    return node.activated(g.concat(parts, place))
+
+
+def _pack(*parts: Expr, axis: int = 0) -> Expr:
+    require("tflite-input", bool(parts), "PACK has no inputs")
+    return g.stack(parts, g.axis(axis, g.rank(parts[0]) + 1))
+
+
+def _unpack(x: Expr, *, axis: int = 0) -> list[Expr]:
+    place = g.axis(axis, g.rank(x))
+    count = g.dim(x, place)
+    g.check_unrolled(count, "UNPACK")
+    return [g.squeeze(part, [place]) for part in g.split(x, [1] * count, place)]
+
+
+def _split(axis: Ints, x: Expr, *, num_splits: int) -> list[Expr]:
+    require("tflite-input", len(axis) == 1, "SPLIT needs one axis")
+    place = g.axis(axis[0], g.rank(x))
+    size = g.dim(x, place)
+    fits = num_splits > 0 and size % num_splits == 0
+    require("graph-split", fits, f"{size} elements cannot be split into {num_splits} parts")
+    return g.split(x, [size // num_splits] * num_splits, place)
+
+
+def _split_v(x: Expr, sizes: Ints, axis: Ints) -> list[Expr]:
+    require("tflite-input", len(axis) == 1, "SPLIT_V needs one axis")
+    place = g.axis(axis[0], g.rank(x))
+    size = g.dim(x, place)
+    rest = size - sum(v for v in sizes if v >= 0)
+    parts = [rest if v == -1 else v for v in sizes]
+    fits = parts and min(parts) >= 0 and sum(parts) == size and sizes.count(-1) <= 1
+    require("graph-split", bool(fits), f"parts {sizes} do not make up {size} elements")
+    return g.split(x, parts, place)
+
+
+def _slice(x: Expr, begin: Ints, size: Ints) -> Expr:
+    shape = g.shape(x)
+    fits = len(begin) == len(size) == len(shape)
+    require("graph-shape", fits, f"a slice from {begin} of {size} does not fit rank {len(shape)}")
+    end = [d if n == -1 else b + n for b, n, d in zip(begin, size, shape, strict=True)]
+    inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, shape, strict=True))
+    require("graph-shape", inside, f"a slice from {begin} of {size} leaves {shape}")
+    return g.cut(x, begin, end, range(len(shape)))
+
+
+def _strided_slice(
+    x: Expr,
+    begin: Ints,
+    end: Ints,
+    strides: Ints,
+    *,
+    begin_mask: int = 0,
+    end_mask: int = 0,
+    ellipsis_mask: int = 0,
+    new_axis_mask: int = 0,
+    shrink_axis_mask: int = 0,
+    offset: bool = False,
+) -> Expr:
+    plain = not (ellipsis_mask or new_axis_mask or offset)
+    require("tflite-options", plain, "STRIDED_SLICE with ellipses, new axes or an offset is not supported")
+    shape = g.shape(x)
+    fits = len(begin) == len(end) == len(strides) <= len(shape) and 0 not in strides
+    require("graph-shape", fits, f"a slice {begin}, {end}, {strides} does not fit {shape}")
+    first, last, steps = list(begin), list(end), list(strides)
+    gone = [k for k in range(len(begin)) if shrink_axis_mask >> k & 1]
+    for k, size in enumerate(shape[: len(begin)]):
+        if k in gone:
+            place = begin[k] + size if begin[k] < 0 else begin[k]
+            require("graph-index", 0 <= place < size, f"index {begin[k]} is outside of {size} elements")
+            first[k], last[k], steps[k] = place, place + 1, 1
+            continue
+        if begin_mask >> k & 1:
+            first[k] = 0 if steps[k] > 0 else size - 1
+        if end_mask >> k & 1:
+            last[k] = size if steps[k] > 0 else -size - 1
+    return g.squeeze(g.cut(x, first, last, range(len(first)), steps), gone)
+
+
+# --- padding and repeating
+
+
+def _widths(x: Expr, pads: list[int]) -> list[tuple[int, int]]:
+    fits = len(pads) == 2 * g.rank(x) and min(pads, default=0) >= 0
+    require("graph-shape", fits, f"padding {pads} does not fit rank {g.rank(x)}")
+    return list(zip(pads[::2], pads[1::2], strict=True))
+
+
+def _zero(node: Node) -> int:
+    """What stands for 0."""
+    return int(node.result.zero[0]) if node.in_integers else 0
+
+
+def _pad(x: Expr, pads: Ints, *, node: Node) -> Expr:
+    return g.pad(x, _widths(x, pads), _zero(node))
+
+
+def _padv2(x: Expr, pads: Ints, value: Expr) -> Expr:
+    return g.pad(x, _widths(x, pads), value)
+
+
+def _mirror_pad(x: Expr, pads: Ints, *, mode: int = 0) -> Expr:
+    return g.op("nn.mirror_pad", x, mode=("REFLECT", "SYMMETRIC")[mode], pad_width=tuple(_widths(x, pads)))
+
+
+def _tile(x: Expr, reps: Ints) -> Expr:
+    fits = len(reps) == g.rank(x) and min(reps, default=0) >= 0
+    require("graph-shape", fits, f"{reps} repeats do not fit rank {g.rank(x)}")
+    return g.op("tile", x, reps=tuple(reps))
+
+
+def _broadcast_to(x: Expr, shape: Ints) -> Expr:
+    return g.broadcast(x, g.checked_shape(shape, g.dtype(x), "the result of BROADCAST_TO"))
+
+
+def _broadcast_args(a: Known, b: Known) -> Expr:
+    return g.constant(np.asarray(np.broadcast_shapes(tuple(a), tuple(b)), a.dtype))
+
+
+# --- blocks
+
+
+def _space_to_depth(x: Expr, *, block_size: int) -> Expr:
+    n, h, w, c = g.shape(x)
+    b = block_size
+    require("graph-shape", b > 0 and h % b == 0 and w % b == 0, f"blocks of {b} do not fit {h} x {w}")
+    y = g.reshape(x, (n, h // b, b, w // b, b, c))
+    return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h // b, w // b, b * b * c))
+
+
+def _depth_to_space(x: Expr, *, block_size: int) -> Expr:
+    n, h, w, c = g.shape(x)
+    b = block_size
+    require("graph-shape", b > 0 and c % (b * b) == 0, f"blocks of {b} do not fit {c} channels")
+    y = g.reshape(x, (n, h, w, b, b, c // (b * b)))
+    return g.reshape(g.transpose(y, (0, 1, 3, 2, 4, 5)), (n, h * b, w * b, c // (b * b)))
+
+
+def _space_to_batch_nd(x: Expr, block: Ints, pads: Ints, *, node: Node) -> Expr:
+    rest = g.rank(x) - 1 - len(block)
+    require("graph-shape", rest >= 0 and min(block, default=1) > 0, f"blocks {block} do not fit {g.shape(x)}")
+    y = g.pad(x, _widths(x, [0, 0, *pads, *(0, 0) * rest]), _zero(node))
+    n, *spatial = g.shape(y)[: len(block) + 1]
+    fits = all(d % b == 0 for d, b in zip(spatial, block, strict=True))
+    require("graph-shape", fits, f"blocks {block} do not fit {spatial}")
+    pairs = [v for d, b in zip(spatial, block, strict=True) for v in (d // b, b)]
+    tail = g.shape(y)[len(block) + 1 :]
+    y = g.reshape(y, (n, *pairs, *tail))
+    inner, outer = range(2, 2 * len(block) + 1, 2), range(1, 2 * len(block), 2)
+    last = range(2 * len(block) + 1, 2 * len(block) + 1 + rest)
+    y = g.transpose(y, (*inner, 0, *outer, *last))
+    return g.reshape(y, (n * math.prod(block), *pairs[::2], *tail))
+
+
+def _batch_to_space_nd(x: Expr, block: Ints, crops: Ints) -> Expr:
+    n, *spatial = g.shape(x)[: len(block) + 1]
+    tail, count = g.shape(x)[len(block) + 1 :], math.prod(block)
+    fits = len(spatial) == len(block) and count > 0 and n % count == 0 and len(crops) == 2 * len(block)
+    require("graph-shape", fits, f"blocks {block} and crops {crops} do not fit {g.shape(x)}")
+    y = g.reshape(x, (*block, n // count, *spatial, *tail))
+    k = len(block)
+    order = [k, *(v for i in range(k) for v in (k + 1 + i, i)), *range(2 * k + 1, 2 * k + 1 + len(tail))]
+    full = [d * b for d, b in zip(spatial, block, strict=True)]
+    y = g.reshape(g.transpose(y, order), (n // count, *full, *tail))
+    begin, end = crops[::2], [d - c for d, c in zip(full, crops[1::2], strict=True)]
+    inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, full, strict=True))
+    require("graph-shape", inside, f"crops {crops} leave {full}")
+    return g.cut(y, begin, end, range(1, k + 1))
+
+
+# --- elements by index
+
+
+def _gather(x: Expr, indices: Expr, *, axis: int = 0, batch_dims: int = 0) -> Expr:
+    place = g.axis(axis, g.rank(x))
+    if not batch_dims:
+        return take(x, indices, place)
+    return g.op("take", x, checked_indices(indices, g.dim(x, place)), batch_dims=batch_dims, axis=place, mode="clip")
+
+
+def _first(indices: Expr) -> Expr:
+    """Indices with the axis of their numbers first."""
+    last = g.rank(indices) - 1
+    return g.transpose(indices, (last, *range(last)))
+
+
+def _gather_nd(x: Expr, indices: Expr) -> Expr:
+    depth = g.dim(indices, -1, "the indices")
+    sizes = g.shape(x)[:depth]
+    require("graph-index", len(sizes) == depth, f"index tuples of {depth} numbers do not fit {g.dims(x)}")
+    return g.op("gather_nd", x, _first(checked_indices(indices, sizes)), batch_dims=0)
+
+
+def _scatter_nd(indices: Expr, updates: Expr, shape: Ints) -> Expr:
+    sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
+    zeros, depth = g.filled(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
+    places = _first(checked_indices(indices, sizes[:depth]))
+    return g.op("scatter_nd", zeros, places, updates, mode="add")
+
+
+def _embedding_lookup(ids: Expr, table: Expr) -> Expr:
+    return take(table, ids, 0)
+
+
+def _reverse_v2(x: Expr, axes: Ints) -> Expr:
+    for a in axes:
+        x = g.op("reverse", x, axis=g.axis(a, g.rank(x)))
+    return x
+
+
+def _reverse_sequence(x: Expr, lengths: Expr, *, seq_dim: int = 0, batch_dim: int = 0) -> Expr:
+    return g.op("reverse_sequence", x, lengths, seq_axis=seq_dim, batch_axis=batch_dim)
+
+
+def _topk_v2(x: Expr, k: Ints) -> list[Expr]:
+    require("tflite-input", len(k) == 1, "TOPK_V2 needs one k")
+    values, places = reductions.top_k(x, k[0], g.rank(x) - 1, False)
+    return [values, g.cast(places, "int32")]
+
+
+def _one_hot(indices: Expr, depth: Ints, on: Expr, off: Expr, *, axis: int = -1) -> Expr:
+    require("tflite-input", len(depth) == 1 and depth[0] >= 0, "ONE_HOT needs one depth")
+    rank = g.rank(indices) + 1
+    place = g.axis(axis, rank)
+    positions = g.along(g.iota(depth[0], str(g.dtype(indices))), place, rank)
+    hot = g.equal(g.unsqueeze(indices, [place]), positions)
+    return g.where(hot, g.reshape(on, ()), g.reshape(off, ()))
+
+
+# --- made of nothing
+
+
+def _shape(x: Expr, *, node: Node) -> Expr:
+    return g.constant(g.shape(x), node.result.dtype)
+
+
+def _rank(x: Expr) -> Expr:
+    return g.constant(g.rank(x), "int32")
+
+
+def _fill(shape: Ints, value: Expr) -> Expr:
+    return g.broadcast(g.reshape(value, ()), g.checked_shape(shape, g.dtype(value), "the result of FILL"))
+
+
+def _range(start: Known, limit: Known, delta: Known) -> Expr:
+    first, last, step = (np.asarray(g.only(v, "a number of RANGE")) for v in (start, limit, delta))
+    finite = bool(np.isfinite([first, last, step]).all()) and step != 0
+    require("graph-shape", finite, f"no range from {first} to {last} by {step}")
+    count = max(0, math.ceil((float(last) - float(first)) / float(step)))
+    g.check_materialized((count,), str(first.dtype), "RANGE")
+    return g.constant((first + np.arange(count).astype(first.dtype) * step).astype(first.dtype))
+
+
+# --- resizing
+
+
+def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: bool) -> list[int]:
+    """The elements of an axis that `count` ones are."""
+    aligned = align_corners and count > 1
+    scale = np.float32(size - 1) / np.float32(count - 1) if aligned else np.float32(size) / np.float32(count)
+    offset = np.float32(0.5 if half_pixel_centers else 0.0)
+    places = (np.arange(count, dtype=np.float32) + offset) * scale
+    whole = np.floor(places + np.float32(0.5)) if align_corners else np.floor(places)
+    return [int(v) for v in np.clip(whole, 0, size - 1)]
+
+
+def _sizes(sizes: Sequence[int]) -> tuple[int, int]:
+    fits = len(sizes) == 2 and min(sizes) > 0
+    require("graph-shape", fits, f"{list(sizes)} are no extents of an image")
+    return sizes[0], sizes[1]
+
+
+def _resize_nearest(x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False) -> Expr:
+    for axis, count in enumerate(_sizes(sizes), 1):
+        places = _nearest(g.dim(x, axis), count, align_corners, half_pixel_centers)
+        x = take(x, g.constant(places, "int32"), axis)
+    return x
+
+
+OPS: Table = {
+    "BATCH_TO_SPACE_ND": _batch_to_space_nd,
+    "BROADCAST_ARGS": _broadcast_args,
+    "BROADCAST_TO": _broadcast_to,
+    "CONCATENATION": _concatenation,
+    "DEPTH_TO_SPACE": _depth_to_space,
+    "EMBEDDING_LOOKUP": _embedding_lookup,
+    "EXPAND_DIMS": _expand_dims,
+    "FILL": _fill,
+    "GATHER": _gather,
+    "GATHER_ND": _gather_nd,
+    "MIRROR_PAD": _mirror_pad,
+    "ONE_HOT": _one_hot,
+    "PACK": _pack,
+    "PAD": _pad,
+    "PADV2": _padv2,
+    "RANGE": _range,
+    "RANK": _rank,
+    "RESHAPE": _reshape,
+    "RESIZE_NEAREST_NEIGHBOR": _resize_nearest,
+    "REVERSE_SEQUENCE": _reverse_sequence,
+    "REVERSE_V2": _reverse_v2,
+    "SCATTER_ND": _scatter_nd,
+    "SHAPE": _shape,
+    "SLICE": _slice,
+    "SPACE_TO_BATCH_ND": _space_to_batch_nd,
+    "SPACE_TO_DEPTH": _space_to_depth,
+    "SPLIT": _split,
+    "SPLIT_V": _split_v,
+    "SQUEEZE": _squeeze,
+    "STRIDED_SLICE": _strided_slice,
+    "TILE": _tile,
+    "TOPK_V2": _topk_v2,
+    "TRANSPOSE": _transpose,
+    "UNPACK": _unpack,
+}
+#: Those that know what integers stand for.
+INTEGERS: Final = frozenset({"BROADCAST_ARGS", "RANK", "SHAPE"})
+#: Those that leave integers as they are.
+MOVES: Final = frozenset(OPS) - INTEGERS - {"ONE_HOT", "RANGE", "SCATTER_ND"}

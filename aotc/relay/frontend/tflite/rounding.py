@@ -13,7 +13,7 @@ litert   LiteRT with XNNPACK, which it takes where it can: quotients
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +26,10 @@ from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.op.qnn.fixed_point import factors_of
 
+#: What activations keep numbers between.
+INTERVALS: Final[Mapping[str, tuple[float, float | None]]] = {
+    "RELU": (0.0, None), "RELU6": (0.0, 6.0), "RELU_0_TO_1": (0.0, 1.0), "RELU_N1_TO_1": (-1.0, 1.0),
+}  # fmt: skip
 _INT: Final = "int32"
 _WIDE: Final = "int64"
 #: Of qnn.requantize.
@@ -47,6 +51,8 @@ class Rounding:
     add       a sum (or, for -1, a difference) of two tensors
     softmax   along the last axis, of the differences from the greatest element times a number
     quantize  real numbers as integers
+    rescaled  integers as those of another scale
+    curve     LOGISTIC or TANH of integers of 8 bits
     """
 
     name: str
@@ -55,6 +61,8 @@ class Rounding:
     add: Callable[[Quantised, Quantised, Onto, int], Expr]
     softmax: Callable[[Quantised, Onto, float], Expr]
     quantize: Callable[[Expr, Onto], Expr]
+    rescaled: Callable[[Quantised, Onto], Expr]
+    curve: Callable[[str, Quantised, Onto], Expr]
 
     def ratio(self, x: Expr, w: Expr, onto: Onto) -> Array:
         """The quotient of the scales of products and of a result."""
@@ -67,6 +75,11 @@ class Rounding:
             return self.ratio(x, w, onto)
         both = number(x) * number(w)
         return np.asarray(both.astype(self.work) / number(onto.scale).astype(self.work))
+
+    def product(self, a: Quantised, b: Quantised, onto: Onto) -> Expr:
+        """A product of elements."""
+        whole = g.mul(q.centred(a.data, a.zero, -1), q.centred(b.data, b.zero, -1))
+        return self.requantized(whole, self.ratio(a.scale, b.scale, onto), onto)
 
     def requantized(self, sums: Expr, ratio: Array, onto: Onto, axis: int = -1) -> Expr:
         """Integers times numbers (one, or one for each element of an axis), as a result."""
@@ -180,10 +193,72 @@ def _away_from_zero(x: Expr, onto: Onto) -> Expr:
 
 
 def _to_even(x: Expr, onto: Onto) -> Expr:
-    return q.quantize(x, onto.scale, onto.zero, onto.dtype, work=DType("float32"))
+    """Times the inverse of the scale, halves to even."""
+    y = g.op("qnn.product", x, g.constant(np.float32(1) / number(onto.scale)))
+    return q.saturated(g.add(g.op("round", y), g.cast(onto.zero, "float32")), onto.dtype)
+
+
+# --- onto another scale
+
+
+def rescaled_twice(x: Quantised, onto: Onto) -> Expr:
+    """By an integer of 31 bits, rounded twice."""
+    ratio = np.float64(number(x.scale)) / np.float64(number(onto.scale))
+    return _rescaled(q.centred(x.data, x.zero, -1), ratio, onto, _TWICE)
+
+
+def _rescaled_by_eighths(x: Quantised, onto: Onto) -> Expr:
+    """By an integer with 8 bits behind the point, halves up; in float32 where types differ or have 16 bits."""
+    ratio = np.float32(number(x.scale)) / np.float32(number(onto.scale))
+    factor = int(np.rint(ratio * np.float32(256)))
+    if g.dtype(x.data).bits != 8 or onto.dtype.bits != 8:
+        return rescaled_twice(x, onto)
+    whole = g.add(g.mul(q.centred(x.data, x.zero, -1), factor), 128)
+    y = g.add(g.op("right_shift", whole, g.constant(8, _INT)), onto.zero)
+    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+
+
+# --- curves
+
+
+def _every(x: Quantised) -> Expr:
+    """All integers of 8 bits in the order of their bits, without the zero point, as int64."""
+    bits = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
+    return g.sub(g.constant(bits.astype(np.int64)), fx.wide(x.zero))
+
+
+def _curve_of_fixed_point(name: str, x: Quantised, onto: Onto) -> Expr:
+    """With 4 bits before the point; beyond what these hold, the ends."""
+    steps = _every(x)
+    factors = factors_of(np.float64(number(x.scale)) * (1 << 27), np.float64(1), "TFLITE")
+    radius = int(np.floor(15 * (1 << 27) / 2.0 ** int(factors.left)))
+    scaled = fx.high_product(g.mul(steps, 1 << int(factors.left)), int(factors.multiplier))
+    scaled = fx.divided(scaled, int(factors.right))
+    curve, bits = {"LOGISTIC": (fx.logistic, 23), "TANH": (fx.tanh, 24)}[name]
+    low, high = int(onto.dtype.min), int(onto.dtype.max)
+    y = g.add(fx.divided(curve(scaled, 4), bits), low if name == "LOGISTIC" else (low + high + 1) // 2)
+    y = g.clip(y, low, high)
+    y = g.where(g.greater(steps, radius - 1), high, g.where(g.less(steps, 1 - radius), low, y))
+    return q.looked_up(g.cast(y, onto.dtype), x.data)
+
+
+def _curve_of_float(name: str, x: Quantised, onto: Onto) -> Expr:
+    """Of real numbers, to the nearest, even ones of two."""
+    real = np.float32(number(x.scale)) * number(_every(x)).astype(np.float32)
+    exact = 1 / (1 + np.exp(-real.astype(np.float64))) if name == "LOGISTIC" else np.tanh(real.astype(np.float64))
+    inverse = np.float32(1) / number(onto.scale)
+    y = np.rint(exact.astype(np.float32) * inverse) + number(onto.zero)
+    table = np.clip(y, int(onto.dtype.min), int(onto.dtype.max)).astype(onto.dtype.numpy)
+    return q.looked_up(g.constant(table), x.data)
 
 
 ROUNDINGS: Final = {
-    "tflm": Rounding("tflm", np.float64, _TWICE, _sum_of_shifted, _softmax_of_fixed_point, _away_from_zero),
-    "litert": Rounding("litert", np.float32, _ONCE, _sum_of_products, _softmax_of_table, _to_even),
-}
+    "tflm": Rounding(
+        "tflm", np.float64, _TWICE, _sum_of_shifted, _softmax_of_fixed_point, _away_from_zero, rescaled_twice,
+        _curve_of_fixed_point,
+    ),
+    "litert": Rounding(
+        "litert", np.float32, _ONCE, _sum_of_products, _softmax_of_table, _to_even, _rescaled_by_eighths,
+        _curve_of_float,
+    ),
+}  # fmt: skip

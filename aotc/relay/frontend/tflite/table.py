@@ -13,3 +13,6 @@ from aotc.relay.frontend.tflite.node import Table
 
 _FAMILIES: Final = (ops_math, ops_nn, ops_shape)
 CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
+#: Operators whose converters know what integers stand for, and those whose converters leave integers as they are.
+INTEGERS: Final[frozenset[str]] = frozenset().union(*(family.INTEGERS for family in _FAMILIES))
+MOVES: Final[frozenset[str]] = frozenset().union(*(family.MOVES for family in _FAMILIES))

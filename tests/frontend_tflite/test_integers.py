@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Quantised operators give the bytes of TFLite Micro and of LiteRT, each in its rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tflite")
+
+from aotc.ir import AotcError
+from aotc.relay.frontend.tflite import from_tflite
+from tests.frontend.evaluation import run_model
+from tests.frontend_tflite.build import Builder, litert, tflm
+
+EVERY = np.arange(-128, 128, dtype=np.int8)
+
+
+def one(name: str, x: float, y: float, zeros: tuple[int, int] = (3, -7), kind: str = "", **options: Any) -> Any:
+    """All int8 through an operator of one tensor."""
+    model = Builder()
+    inputs = [model.tensor((16, 16), "int8", scale=x, zero=zeros[0])]
+    outputs = [model.tensor((16, 16), "int8", scale=y, zero=zeros[1])]
+    model.op(name, inputs, outputs, kind, **options)
+    return model.data(inputs, outputs), [EVERY.reshape(16, 16)]
+
+
+def two(name: str, scales: tuple[float, float, float], activation: int = 0) -> Any:
+    """All pairs of int8 of two tensors."""
+    model = Builder()
+    shape = (256, 256)
+    inputs = [model.tensor(shape, "int8", scale=s, zero=z) for s, z in zip(scales, (5, -9), strict=False)]
+    outputs = [model.tensor(shape, "int8", scale=scales[2], zero=11)]
+    model.op(name, inputs, outputs, f"{name.title()}Options", fusedActivationFunction=activation)
+    return model.data(inputs, outputs), [np.repeat(EVERY, 256).reshape(shape), np.tile(EVERY, 256).reshape(shape)]
+
+
+def rows(seed: int, *shape: int) -> Any:
+    return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
+
+
+def softmax(scale: float, beta: float) -> Any:
+    model = Builder()
+    inputs = [model.tensor((64, 23), "int8", scale=scale, zero=4)]
+    outputs = [model.tensor((64, 23), "int8", scale=1 / 256, zero=-128)]
+    model.op("SOFTMAX", inputs, outputs, "SoftmaxOptions", beta=beta)
+    return model.data(inputs, outputs), [rows(2, 64, 23)]
+
+
+def dense(scale: float, several: bool, activation: int = 0) -> Any:
+    model, rng = Builder(), np.random.default_rng(4)
+    w_scale = rng.uniform(0.001, 0.01, 17) if several else 0.0043
+    w = model.tensor((17, 33), "int8", rows(6, 17, 33), scale=w_scale, zero=0)
+    bias = model.tensor((17,), "int32", rng.integers(-900, 900, 17))
+    inputs = [model.tensor((40, 33), "int8", scale=scale, zero=4)]
+    outputs = [model.tensor((40, 17), "int8", scale=0.113, zero=-5)]
+    options = {"fusedActivationFunction": activation}
+    model.op("FULLY_CONNECTED", [*inputs, w, bias], outputs, "FullyConnectedOptions", **options)
+    return model.data(inputs, outputs), [rows(3, 40, 33)]
+
+
+def pool(name: str, size: tuple[int, int], padding: int) -> Any:
+    model = Builder()
+    count = (9, 8) if padding == 0 else (10 - size[0], 9 - size[1])
+    inputs = [model.tensor((1, 9, 8, 3), "int8", scale=0.2, zero=4)]
+    outputs = [model.tensor((1, *count, 3), "int8", scale=0.2, zero=4)]
+    options = {"filterHeight": size[0], "filterWidth": size[1], "strideH": 1, "strideW": 1, "padding": padding}
+    model.op(name, inputs, outputs, "Pool2DOptions", **options)
+    return model.data(inputs, outputs), [rows(7, 1, 9, 8, 3)]
+
+
+def quantize(x: float, zero: int) -> Any:
+    """Real numbers, halves among them."""
+    model = Builder()
+    inputs = [model.tensor((1, 600), "float32")]
+    outputs = [model.tensor((1, 600), "int8", scale=x, zero=zero)]
+    model.op("QUANTIZE", inputs, outputs)
+    return model.data(inputs, outputs), [(np.arange(-300, 300, dtype=np.float32) * np.float32(x / 2))[None]]
+
+
+def models() -> Iterator[Any]:
+    scales = ((0.02, 0.05, 0.06), (0.1, 0.003, 0.09), (0.07, 0.07, 0.07))
+    for name in ("ADD", "SUB", "MUL"):
+        for k, s in enumerate(scales):
+            s = (*s[:2], s[0] * s[1] * 40) if name == "MUL" else s
+            yield f"{name}-{k}", two(name, s, (0, 1, 3)[k])
+    for name in ("RELU", "RELU6", "LOGISTIC", "TANH"):
+        zero = {"LOGISTIC": -128, "TANH": 0}.get(name, -7)
+        for x in (0.011, 0.043, 0.2):
+            y = {"LOGISTIC": 1 / 256, "TANH": 1 / 128}.get(name, x if name == "RELU6" else 0.05)
+            yield f"{name}-{x}", one(name, x, y, (3, 3 if name == "RELU6" else zero))
+    for x, y in ((0.02, 0.05), (0.05, 0.02), (0.04, 0.04)):
+        yield f"QUANTIZE-{x}-{y}", one("QUANTIZE", x, y)
+        yield f"QUANTIZE-{x}", quantize(x, -3)
+    for scale, beta in ((0.1, 1.0), (0.02, 1.0), (0.5, 0.7)):
+        yield f"SOFTMAX-{scale}-{beta}", softmax(scale, beta)
+    for scale in (0.021, 0.5):
+        for several in (False, True):
+            yield f"FULLY_CONNECTED-{scale}-{several}", dense(scale, several, 1 if several else 0)
+    for name in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
+        for size, padding in (((2, 3), 0), ((3, 3), 1), ((9, 8), 1)):
+            yield f"{name}-{size}-{padding}", pool(name, size, padding)
+
+
+MODELS = dict(models())
+
+
+@pytest.mark.parametrize("rounding", ["tflm", "litert"])
+@pytest.mark.parametrize("name", MODELS)
+def test_bytes(name: str, rounding: str) -> None:
+    data, arrays = MODELS[name]
+    expected = (litert if rounding == "litert" else tflm)(data, arrays)[0]
+    module = from_tflite(data, rounding=rounding)
+    (actual,) = run_model(module, {p.name: a for p, a in zip(module.main.params, arrays, strict=True)})
+    np.testing.assert_array_equal(actual, expected)
+
+
+def test_what_has_no_integers_is_refused() -> None:
+    data, _ = one("COS", 0.1, 0.1)
+    with pytest.raises(AotcError, match="COS of quantised tensors is not supported"):
+        from_tflite(data)

@@ -81,7 +81,32 @@ def quantize(x: float, zero: int) -> Any:
     return model.data(inputs, outputs), [(np.arange(-300, 300, dtype=np.float32) * np.float32(x / 2))[None]]
 
 
-def models() -> Iterator[Any]:
+def lstm(seed: int, digits: int, clip: float, time_major: bool = False) -> Any:
+    """Layers of 7 inputs and 5 units, whose gates go to their ends."""
+    model, rng = Builder(), np.random.default_rng(seed)
+    shape = (6, 1) if time_major else (1, 6)
+    x = model.tensor((*shape, 7), "int8", scale=0.05, zero=3)
+    weights = [
+        model.tensor((5, n), "int8", rows(seed + n + k, 5, n), scale=rng.uniform(0.004, 0.03))
+        for n in (7, 5)
+        for k in range(4)
+    ]
+    bias = [model.tensor((5,), "int32", rng.integers(-900, 900, 5)) for _ in range(4)]
+    h = model.tensor((1, 5), "int8", scale=1 / 128, zero=-2, variable=True)
+    c = model.tensor((1, 5), "int16", scale=2.0**-digits, variable=True)
+    y = model.tensor((*shape, 5), "int8", scale=1 / 128, zero=-2)
+    inner = [
+        *(model.tensor((0,), "int16", scale=2.0**-12) for _ in range(4)),
+        model.tensor((0,), "int8", scale=1 / 128, zero=-2),
+    ]
+    inputs = [x, *weights, -1, -1, -1, *bias, -1, -1, h, c, -1, -1, -1, -1]
+    options = {"fusedActivationFunction": 4, "cellClip": clip, "projClip": 0.0, "timeMajor": time_major}
+    kind = "UnidirectionalSequenceLSTMOptions"
+    model.op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [y], kind, intermediates=inner, **options)
+    return model.data([x], [y]), [rows(seed, *shape, 7)]
+
+
+def elementwise() -> Iterator[Any]:
     scales = ((0.02, 0.05, 0.06), (0.1, 0.003, 0.09), (0.07, 0.07, 0.07))
     for name in ("ADD", "SUB", "MUL"):
         for k, s in enumerate(scales):
@@ -95,6 +120,9 @@ def models() -> Iterator[Any]:
     for x, y in ((0.02, 0.05), (0.05, 0.02), (0.04, 0.04)):
         yield f"QUANTIZE-{x}-{y}", one("QUANTIZE", x, y)
         yield f"QUANTIZE-{x}", quantize(x, -3)
+
+
+def layers() -> Iterator[Any]:
     for scale, beta in ((0.1, 1.0), (0.02, 1.0), (0.5, 0.7)):
         yield f"SOFTMAX-{scale}-{beta}", softmax(scale, beta)
     for scale in (0.021, 0.5):
@@ -103,9 +131,12 @@ def models() -> Iterator[Any]:
     for name in ("AVERAGE_POOL_2D", "MAX_POOL_2D"):
         for size, padding in (((2, 3), 0), ((3, 3), 1), ((9, 8), 1)):
             yield f"{name}-{size}-{padding}", pool(name, size, padding)
+    for seed in range(4):
+        for digits, clip, time_major in ((12, 0.0, False), (11, 10.0, True), (13, 1.5, False)):
+            yield f"LSTM-{seed}-{digits}-{clip}", lstm(seed, digits, clip, time_major)
 
 
-MODELS = dict(models())
+MODELS = dict([*elementwise(), *layers()])
 
 
 @pytest.mark.parametrize("rounding", ["tflm", "litert"])

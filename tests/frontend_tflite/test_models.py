@@ -17,7 +17,7 @@ from aotc.relay.frontend.tflite import from_tflite
 from tests.frontend.evaluation import run_model
 from tests.frontend_tflite.build import tflm_interpreter
 
-INTEGERS = ("ad_int8", "kws_int8", "micro_speech_int8", "resnet8_int8", "vww_int8")
+INTEGERS = ("ad_int8", "kws_int8", "micro_speech_int8", "mnist_lstm_int8", "resnet8_int8", "vww_int8")
 FLOATS = ("ad_fp32", "kws_fp32", "resnet8_fp32", "vww_fp32")
 Run = Callable[[Any], Any]
 
@@ -56,6 +56,7 @@ def compare_with_micro(name: str, models: Path, make: Callable[[Path, str], Run]
         interpreter.set_input(x, 0)
         interpreter.invoke()
         np.testing.assert_array_equal(run(x), interpreter.get_output(0))
+        interpreter.reset()
 
 
 @pytest.mark.parametrize("name", INTEGERS + FLOATS)

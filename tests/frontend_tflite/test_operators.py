@@ -39,6 +39,28 @@ def built(case: Case) -> tuple[bytes, list[Any]]:
     return model.data(inputs, outputs), arrays
 
 
+def recurrent(time_major: bool) -> tuple[bytes, list[Any]]:
+    model, rng = Builder(), np.random.default_rng(8)
+    shape = (6, 2) if time_major else (2, 6)
+    x = model.tensor((*shape, 7))
+    weights = [model.tensor((5, n), "float32", rng.standard_normal((5, n))) for n in (7, 5) for _ in range(4)]
+    bias = [model.tensor((5,), "float32", rng.standard_normal(5)) for _ in range(4)]
+    states = [model.tensor((2, 5), variable=True) for _ in range(2)]
+    y = model.tensor((*shape, 5))
+    inputs = [x, *weights, -1, -1, -1, *bias, -1, -1, *states, -1, -1, -1, -1]
+    options = {"fusedActivationFunction": 4, "cellClip": 0.0, "projClip": 0.0, "timeMajor": time_major}
+    model.op("UNIDIRECTIONAL_SEQUENCE_LSTM", inputs, [y], "UnidirectionalSequenceLSTMOptions", **options)
+    return model.data([x], [y]), [rng.standard_normal((*shape, 7)).astype(np.float32)]
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_lstm(time_major: bool) -> None:
+    data, arrays = recurrent(time_major)
+    module = from_tflite(data)
+    (actual,) = run_model(module, {module.main.params[0].name: arrays[0]})
+    np.testing.assert_allclose(actual, litert(data, arrays)[0], rtol=2e-5, atol=2e-6)
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_operator(case: Case) -> None:
     data, arrays = built(case)

@@ -127,7 +127,10 @@ class _Conversion:
         if tensor.data is None and not tensor.variable:
             raise PoisonedError(tensor.name)
         span = Span(self.loaded.source, node=tensor.name)
-        made = Constant(tensor.data, span) if tensor.data is not None else g.filled(0, tensor.shape, tensor.dtype)
+        if tensor.data is not None:
+            return self.values.setdefault(number, Constant(tensor.data, span))
+        zero = int(tensor.zero[0]) if tensor.quantised else 0
+        made = g.filled(zero, tensor.shape, str(tensor.dtype))
         return self.values.setdefault(number, made)
 
     def operator(self, op: Operator) -> None:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixed-point functions of gemmlowp, on which TFLite's integer
-kernels rest: numbers of 32 bits with some bits before the point.
+kernels rest: numbers of 32 or 16 bits with some bits before the
+point.
 
 In: tensors of integers.  Out: int64 tensors that hold 32 bits; of
 constants, constants.
 
     exp_of_negative(x, 5)                   # x has 5 bits before the point, the result 0
     high_product(a, b)                      # a * b / 2^31, rounded
+    logistic(x, 3, word=15)                 # of 16 bits
 
 Source: gemmlowp's fixedpoint.h (Apache-2.0), by its meaning: the
 high half of a product rounds halves up, a division by a power of
@@ -23,7 +25,6 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 
 _WIDE: Final = "int64"
-_ONE: Final = (1 << 31) - 1
 #: exp(-2^k), k from -2, without bits before the point.
 _POWERS: Final = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
 
@@ -39,7 +40,7 @@ def right(x: Expr, bits: int) -> Expr:
 
 
 def divided(x: Expr, bits: int | Expr) -> Expr:
-    """x / 2^bits, halves away from zero; bits may be a tensor."""
+    """x / 2^bits, halves away from zero; bits may be a tensor of positive numbers."""
     if bits == 0:
         return x
     shift = g.constant(bits, _WIDE) if isinstance(bits, int) else bits
@@ -49,73 +50,82 @@ def divided(x: Expr, bits: int | Expr) -> Expr:
     return g.op("right_shift", g.sub(g.add(x, half), down), shift)
 
 
-def high_product(a: Expr, b: Expr | int) -> Expr:
-    """a * b / 2^31, halves up."""
-    return right(g.add(g.mul(a, b), 1 << 30), 31)
+def high_product(a: Expr, b: Expr | int, word: int = 31) -> Expr:
+    """a * b / 2^word, halves up."""
+    return right(g.add(g.mul(a, b), 1 << (word - 1)), word)
 
 
-def saturated(x: Expr, bits: int) -> Expr:
-    """x * 2^bits, in 32 bits."""
+def saturated(x: Expr, bits: int, word: int = 31) -> Expr:
+    """x * 2^bits, in `word` bits and a sign."""
     y = g.op("left_shift", x, g.constant(bits, _WIDE))
-    return g.minimum(g.maximum(y, -(1 << 31)), _ONE)
+    return g.minimum(g.maximum(y, -(1 << word)), (1 << word) - 1)
 
 
-def exp_of_negative(x: Expr, integer_bits: int) -> Expr:
+def _number(value: int, word: int) -> int:
+    """A constant of 32 bits in a word; halves away from zero."""
+    if word == 31:
+        return value
+    return (abs(value) + (1 << 15) >> 16) * (1 if value > 0 else -1)
+
+
+def exp_of_negative(x: Expr, integer_bits: int, word: int = 31) -> Expr:
     """exp(x) of x up to 0, with `integer_bits` before the point."""
-    digits = 31 - integer_bits
+    digits = word - integer_bits
     quarter = 1 << (digits - 2)
     low = g.sub(g.op("bitwise_and", x, g.constant(quarter - 1, _WIDE)), quarter)
-    y = _exp_of_quarter(saturated(low, integer_bits))
+    y = _exp_of_quarter(saturated(low, integer_bits, word), word)
     rest = g.sub(low, x)
     for exponent, power in enumerate(_POWERS, -2):
         if integer_bits <= exponent:
             break
         bit = g.op("bitwise_and", rest, g.constant(1 << (digits + exponent), _WIDE))
-        y = g.where(g.greater(bit, 0), high_product(y, power), y)
+        y = g.where(g.greater(bit, 0), high_product(y, _number(power, word), word), y)
     if integer_bits > 5:
         y = g.where(g.less(x, -(32 << digits)), 0, y)
-    return g.where(g.equal(x, 0), _ONE, y)
+    return g.where(g.equal(x, 0), (1 << word) - 1, y)
 
 
-def _exp_of_quarter(a: Expr) -> Expr:
+def _exp_of_quarter(a: Expr, word: int) -> Expr:
     """exp(a) of a in [-1/4, 0), by four terms of the series around -1/8."""
-    x = g.add(a, 1 << 28)
-    x2 = high_product(x, x)
-    x3, x4 = high_product(x2, x), high_product(x2, x2)
-    cubic = high_product(g.add(divided(x4, 2), x3), 715827883)
+    x = g.add(a, 1 << (word - 3))
+    x2 = high_product(x, x, word)
+    x3, x4 = high_product(x2, x, word), high_product(x2, x2, word)
+    cubic = high_product(g.add(divided(x4, 2), x3), _number(715827883, word), word)
     series = g.add(x, divided(g.add(cubic, x2), 1))
-    return g.add(high_product(series, 1895147668), 1895147668)
+    eighth = _number(1895147668, word)
+    y = g.add(high_product(series, eighth, word), eighth)
+    return g.minimum(y, (1 << word) - 1)
 
 
-def reciprocal(x: Expr) -> Expr:
-    """1 / (1 + x) of x in [0, 1), by three steps of Newton's."""
-    half = right(g.add(x, _ONE + 1), 1)
-    y = g.add(high_product(half, -1010580540), 1515870810)
+def _quotient(x: Expr, word: int) -> Expr:
+    """1 / ((1 + x) / 2) of x in [0, 1), with two bits before the point, by three steps of Newton's."""
+    half = right(g.add(x, 1 << word), 1)
+    y = g.add(high_product(half, _number(-1010580540, word), word), _number(1515870810, word))
     for _ in range(3):
-        error = g.sub(g.constant(1 << 29, _WIDE), high_product(half, y))
-        y = g.add(y, saturated(high_product(y, error), 2))
-    return saturated(y, 1)
+        error = g.sub(g.constant(1 << (word - 2), _WIDE), high_product(half, y, word))
+        y = g.add(y, saturated(high_product(y, error, word), 2, word))
+    return y
 
 
-def logistic(x: Expr, integer_bits: int) -> Expr:
+def reciprocal(x: Expr, word: int = 31) -> Expr:
+    """1 / (1 + x) of x in [0, 1)."""
+    return saturated(_quotient(x, word), 1, word)
+
+
+def logistic(x: Expr, integer_bits: int, word: int = 31) -> Expr:
     """1 / (1 + exp(-x)), without bits before the point."""
     size = g.negative(g.absolute(x))
-    y = reciprocal(exp_of_negative(size, integer_bits))
-    other = g.sub(g.constant(_ONE, _WIDE), y)
+    y = reciprocal(exp_of_negative(size, integer_bits, word), word)
+    other = g.sub(g.constant((1 << word) - 1, _WIDE), y)
     y = g.where(g.less(x, 0), other, y)
-    return g.where(g.equal(x, 0), 1 << 30, y)
+    return g.where(g.equal(x, 0), 1 << (word - 1), y)
 
 
-def tanh(x: Expr, integer_bits: int) -> Expr:
+def tanh(x: Expr, integer_bits: int, word: int = 31) -> Expr:
     """tanh(x), without bits before the point."""
     size = g.negative(g.absolute(x))
-    e = exp_of_negative(size, integer_bits + 1)
-    half = right(g.add(e, _ONE + 1), 1)
-    y = g.add(high_product(half, -1010580540), 1515870810)
-    for _ in range(3):
-        error = g.sub(g.constant(1 << 29, _WIDE), high_product(half, y))
-        y = g.add(y, saturated(high_product(y, error), 2))
-    y = saturated(g.sub(y, 1 << 29), 2)
+    e = exp_of_negative(size, integer_bits + 1, word)
+    y = saturated(g.sub(_quotient(e, word), 1 << (word - 2)), 2, word)
     y = g.where(g.less(x, 0), g.negative(y), y)
     return g.where(g.equal(x, 0), 0, y)
 

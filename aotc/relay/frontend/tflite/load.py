@@ -36,10 +36,21 @@ _SHOWN: Final = 80
 #: What reading at a place that is none may raise.
 _DAMAGED: Final = (struct.error, ValueError, TypeError, LookupError, ArithmeticError, AttributeError)
 _DTYPES: Final = {
-    "FLOAT32": "float32", "FLOAT16": "float16", "INT32": "int32", "UINT8": "uint8", "INT64": "int64", "BOOL": "bool",
-    "INT16": "int16", "INT8": "int8", "FLOAT64": "float64", "UINT64": "uint64", "UINT32": "uint32",
-    "UINT16": "uint16", "INT4": "int8", "BFLOAT16": "bfloat16",
-}  # fmt: skip
+    "FLOAT32": "float32",
+    "FLOAT16": "float16",
+    "INT32": "int32",
+    "UINT8": "uint8",
+    "INT64": "int64",
+    "BOOL": "bool",
+    "INT16": "int16",
+    "INT8": "int8",
+    "FLOAT64": "float64",
+    "UINT64": "uint64",
+    "UINT32": "uint32",
+    "UINT16": "uint16",
+    "INT4": "int8",
+    "BFLOAT16": "bfloat16",
+}
 _TYPE_NAMES: Final = {v: k for k, v in vars(tflite.TensorType).items() if isinstance(v, int)}
 _OPTIONS: Final = {v: k for k, v in vars(tflite.BuiltinOptions).items() if isinstance(v, int)}
 _HINT: Final = "the file is damaged; convert or download it again"
@@ -51,7 +62,7 @@ class Tensor:
 
     scale, zero   float32 and int32, empty where it is not quantised; one value, or one for each element of `axis`
     data          the value of a constant
-    variable      whether it keeps its value from run to run, zero at first
+    variable      whether it keeps its value from run to run; at first it stands for zero
     packed        whether the file has two elements of 4 bits in a byte
     """
 

@@ -148,21 +148,51 @@ def _l2_normalization(x: Expr, *, node: Node) -> Expr:
 
 
 _UNARY: Final[dict[str, Unary]] = {
-    "ABS": g.absolute, "CEIL": _plain("ceil"), "COS": _plain("cos"), "ELU": activations.elu, "EXP": g.exp,
-    "FLOOR": _plain("floor"), "HARD_SWISH": _hard_swish, "LOG": g.log, "LOGICAL_NOT": _plain("logical_not"),
-    "NEG": g.negative, "ROUND": _plain("round"), "RSQRT": _plain("rsqrt"), "SIGN": _plain("sign"),
-    "SIN": _plain("sin"), "SQRT": g.sqrt, "SQUARE": lambda x: g.mul(x, x), "ZEROS_LIKE": _plain("zeros_like"),
-}  # fmt: skip
+    "ABS": g.absolute,
+    "CEIL": _plain("ceil"),
+    "COS": _plain("cos"),
+    "ELU": activations.elu,
+    "EXP": g.exp,
+    "FLOOR": _plain("floor"),
+    "HARD_SWISH": _hard_swish,
+    "LOG": g.log,
+    "LOGICAL_NOT": _plain("logical_not"),
+    "NEG": g.negative,
+    "ROUND": _plain("round"),
+    "RSQRT": _plain("rsqrt"),
+    "SIGN": _plain("sign"),
+    "SIN": _plain("sin"),
+    "SQRT": g.sqrt,
+    "SQUARE": lambda x: g.mul(x, x),
+    "ZEROS_LIKE": _plain("zeros_like"),
+}
 _BINARY: Final = {
-    "ATAN2": "atan2", "BITWISE_XOR": "bitwise_xor", "EQUAL": "equal", "FLOOR_DIV": "floor_divide",
-    "FLOOR_MOD": "floor_mod", "GREATER": "greater", "GREATER_EQUAL": "greater_equal", "LESS": "less",
-    "LESS_EQUAL": "less_equal", "LOGICAL_AND": "logical_and", "LOGICAL_OR": "logical_or", "MAXIMUM": "maximum",
-    "MINIMUM": "minimum", "NOT_EQUAL": "not_equal", "POW": "power", "RIGHT_SHIFT": "right_shift",
-}  # fmt: skip
+    "ATAN2": "atan2",
+    "BITWISE_XOR": "bitwise_xor",
+    "EQUAL": "equal",
+    "FLOOR_DIV": "floor_divide",
+    "FLOOR_MOD": "floor_mod",
+    "GREATER": "greater",
+    "GREATER_EQUAL": "greater_equal",
+    "LESS": "less",
+    "LESS_EQUAL": "less_equal",
+    "LOGICAL_AND": "logical_and",
+    "LOGICAL_OR": "logical_or",
+    "MAXIMUM": "maximum",
+    "MINIMUM": "minimum",
+    "NOT_EQUAL": "not_equal",
+    "POW": "power",
+    "RIGHT_SHIFT": "right_shift",
+}
 _REDUCTIONS: Final = {
-    "MEAN": "mean", "REDUCE_ALL": "all", "REDUCE_ANY": "any", "REDUCE_MAX": "max", "REDUCE_MIN": "min",
-    "REDUCE_PROD": "prod", "SUM": "sum",
-}  # fmt: skip
+    "MEAN": "mean",
+    "REDUCE_ALL": "all",
+    "REDUCE_ANY": "any",
+    "REDUCE_MAX": "max",
+    "REDUCE_MIN": "min",
+    "REDUCE_PROD": "prod",
+    "SUM": "sum",
+}
 
 OPS: Table = {
     **{name: partial(_unary, f) for name, f in _UNARY.items()},
@@ -191,8 +221,8 @@ OPS: Table = {
     "TANH": partial(_curve, "TANH"),
 }
 #: Those that know what integers stand for.
-INTEGERS: Final = frozenset({
-    "ADD", "ARG_MAX", "ARG_MIN", "DEQUANTIZE", "LOGISTIC", "MUL", "QUANTIZE", "SUB", "TANH", *INTERVALS,
-})  # fmt: skip
+INTEGERS: Final = frozenset(
+    {"ADD", "ARG_MAX", "ARG_MIN", "DEQUANTIZE", "LOGISTIC", "MUL", "QUANTIZE", "SUB", "TANH", *INTERVALS}
+)
 #: Those that leave integers as they are, where inputs and outputs have one scale.
 MOVES: Final = frozenset({"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "SELECT", "SELECT_V2"})

@@ -28,8 +28,11 @@ from aotc.relay.op.qnn.fixed_point import factors_of
 
 #: What activations keep numbers between.
 INTERVALS: Final[Mapping[str, tuple[float, float | None]]] = {
-    "RELU": (0.0, None), "RELU6": (0.0, 6.0), "RELU_0_TO_1": (0.0, 1.0), "RELU_N1_TO_1": (-1.0, 1.0),
-}  # fmt: skip
+    "RELU": (0.0, None),
+    "RELU6": (0.0, 6.0),
+    "RELU_0_TO_1": (0.0, 1.0),
+    "RELU_N1_TO_1": (-1.0, 1.0),
+}
 _INT: Final = "int32"
 _WIDE: Final = "int64"
 #: Of qnn.requantize.
@@ -86,13 +89,19 @@ class Rounding:
         return _rescaled(sums, ratio, onto, self.products, axis)
 
 
+def scaled_twice(x: Expr, ratio: Any, onto: Onto) -> Expr:
+    """int32 times a number in double precision (or one for each column) as an integer of 31 bits, rounded twice."""
+    return _rescaled(x, np.asarray(ratio, np.float64), onto, _TWICE)
+
+
 def _rescaled(x: Expr, ratio: Any, onto: Onto, rounding: str, axis: int = -1) -> Expr:
     one, zero = g.constant(1.0, "float32"), g.constant(0, _INT)
     how = {"rounding": rounding, "out_dtype": onto.dtype, "axis": axis}
     return g.op("qnn.requantize", x, g.constant(ratio), zero, one, onto.zero, **how)
 
 
-def _whole(dtype: str = _INT) -> Onto:
+def onto_whole(dtype: str = _INT) -> Onto:
+    """Integers that stand for themselves."""
     return Onto(g.constant(1.0, "float32"), g.constant(0, _INT), DType(dtype))
 
 
@@ -106,7 +115,7 @@ def _sum_of_shifted(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
     shifted = []
     for v in (a, b):
         x = g.op("left_shift", q.centred(v.data, v.zero, -1), g.constant(bits, _INT))
-        shifted.append(_rescaled(x, np.float64(number(v.scale)) / twice, _whole(), _TWICE))
+        shifted.append(_rescaled(x, np.float64(number(v.scale)) / twice, onto_whole(), _TWICE))
     total = g.op("add" if sign > 0 else "subtract", *shifted)
     ratio = twice / ((1 << bits) * np.float64(number(onto.scale)))
     return _rescaled(total, ratio, onto, _TWICE)
@@ -254,11 +263,23 @@ def _curve_of_float(name: str, x: Quantised, onto: Onto) -> Expr:
 
 ROUNDINGS: Final = {
     "tflm": Rounding(
-        "tflm", np.float64, _TWICE, _sum_of_shifted, _softmax_of_fixed_point, _away_from_zero, rescaled_twice,
+        "tflm",
+        np.float64,
+        _TWICE,
+        _sum_of_shifted,
+        _softmax_of_fixed_point,
+        _away_from_zero,
+        rescaled_twice,
         _curve_of_fixed_point,
     ),
     "litert": Rounding(
-        "litert", np.float32, _ONCE, _sum_of_products, _softmax_of_table, _to_even, _rescaled_by_eighths,
+        "litert",
+        np.float32,
+        _ONCE,
+        _sum_of_products,
+        _softmax_of_table,
+        _to_even,
+        _rescaled_by_eighths,
         _curve_of_float,
     ),
-}  # fmt: skip
+}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from aotc.relay.frontend.tflite import ops_math, ops_nn, ops_shape
+from aotc.relay.frontend.tflite import lstm, ops_math, ops_nn, ops_shape
 from aotc.relay.frontend.tflite.node import Table
 
-_FAMILIES: Final = (ops_math, ops_nn, ops_shape)
+_FAMILIES: Final = (lstm, ops_math, ops_nn, ops_shape)
 CONVERTERS: Final[Table] = {name: c for family in _FAMILIES for name, c in family.OPS.items()}
 #: Operators whose converters know what integers stand for, and those whose converters leave integers as they are.
 INTEGERS: Final[frozenset[str]] = frozenset().union(*(family.INTEGERS for family in _FAMILIES))

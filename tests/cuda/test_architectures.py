@@ -43,14 +43,14 @@ def images(text: str, archs: Sequence[int]) -> Mapping[str, bytes]:
     return nvrtc.images(text, [arch for arch in archs if arch in nvrtc.architectures])
 
 
-def printed(launches: Sequence[Kernel], target: Target) -> str:
+def source_of(launches: Sequence[Kernel], target: Target) -> str:
     assert target.gpu is not None
     return device_source(print_device_kernels(launches, "net", target.gpu), name="net", banner="made by a test")
 
 
 def text_of(kernels: Iterable[Kernel], target: Target) -> str:
     """Scheduled kernels, mapped to launches and printed."""
-    return printed([finished(one, target) for kernel in kernels for one in on_device(kernel, target)], target)
+    return source_of([finished(one, target) for kernel in kernels for one in on_device(kernel, target)], target)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_helpers_may_be_left_unused(given: str, made: str, value: str) -> None:
   }}
 }}
 """)
-    assert images(printed([kernel], CUDA), (80,))
+    assert images(source_of([kernel], CUDA), (80,))
 
 
 @EACH_GENERATION
@@ -104,6 +104,6 @@ def test_all_samples(family: str, archs: Sequence[int]) -> None:
 def test_networks(name: str, archs: Sequence[int]) -> None:
     options = CompileOptions(target=for_architectures(CUDA, archs))
     (program,) = options.compilation(options.imported(NETWORKS[name]())).programs
-    _, text = device_text(program, CUDA)
-    found = resources(images(text, archs[:1])[f"sm_{archs[0]}"])
-    assert found.keys() == {f"model_{one.name}" for one in program.kernels}
+    printed, text = device_text(program, options.machine)
+    for name, code in images(text, archs).items():
+        assert name.startswith("compute") or resources(code).keys() == set(printed.names.values())

@@ -115,6 +115,8 @@ def test_a_missing_edge_shows(step: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"AOTC_CUDA_DRIVER": "/nowhere/libcuda.so.1"}, ["10 "]),
+        ({"AOTC_CUDA_DRIVER": "libm.so.6"}, ["11 "]),  # a driver without what is called
         ({"AOTC_FAKE_DEVICES": "0"}, ["12 "]),
         ({"AOTC_FAKE_VERSION": "11040"}, ["11 "]),
         ({"AOTC_FAKE_ARCH": "90"}, ["13 "]),

@@ -82,6 +82,9 @@ def test_make_builds_what_runs(compiler: str, tmp_path: Path, request: pytest.Fi
     assert said.startswith("y: ") and "3 runs" in said
     for path, expected in zip(files[1:], diamond_results(X), strict=True):
         np.testing.assert_array_equal(np.fromfile(path, np.float32), expected)
+    environment = {**os.environ, "AOTC_CUDA_DRIVER": "/nowhere/libcuda.so.1"}
+    done = subprocess.run([program, *files], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "there is no /nowhere/libcuda.so.1" in done.stderr
 
 
 def test_projects_compile_for_windows(tmp_path: Path) -> None:

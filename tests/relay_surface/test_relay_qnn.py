@@ -215,3 +215,27 @@ def test_functions_take_numbers() -> None:
     again = relay.qnn.op.dequantize(call, relay.const(0.5), relay.const(3))
     assert again.checked_type == relay.TensorType((2, 3), "float32")
     assert run_infer_type(again).checked_type == again.checked_type
+
+
+@pytest.mark.parametrize(
+    ("shapes", "call"),
+    [
+        (("(?, 10), uint8", "(1), uint8"), "qnn.softmax(%x, 0.1f, 3, 0.00390625f, 0)"),
+        (("(?, 3, 5), uint8", "(?, 4, 5), uint8"), "qnn.batch_matmul(%x, %y, 3, 5, 0.1f, 0.2f)"),
+        (
+            ("(?, 2, 5, 5), uint8", "(4, 2, 3, 3), uint8"),
+            "qnn.conv2d(%x, %y, 3, 5, 0.1f, 0.2f, channels=4, kernel_size=[3, 3])",
+        ),
+    ],
+)
+def test_batches_that_only_runs_know(shapes: tuple[str, str], call: str) -> None:
+    x, y = (f"Tensor[{shape}]" for shape in shapes)
+    module = relay.fromtext(f'#[version = "0.0.5"]\ndef @main(%x: {x}, %y: {y}) {{ {call} }}')
+    done = relay.qnn.transform.CanonicalizeOps()(module)
+    assert call.partition("(")[0] not in relay.analysis.list_op_freqs(done["main"])
+
+
+def test_an_axis_that_only_runs_know() -> None:
+    text = "def @main(%x: Tensor[(2, ?), uint8]) { qnn.softmax(%x, 0.1f, 3, 0.00390625f, 0) }"
+    with pytest.raises(AotcError, match=r"axis 1 of .* has a size that is not known at compile time"):
+        relay.qnn.transform.CanonicalizeOps()(relay.fromtext(f'#[version = "0.0.5"]\n{text}'))

@@ -126,7 +126,7 @@ class _Sums:
             return q.made(reduce.sum, q.converted(self.kernel, "int32"), axis=summed)
 
         def windows() -> Expr:
-            return self.windows(data, a, tensor_type_of(total).static_shape[place])
+            return self.windows(data, a, q.size_of(total, place))
 
         shape = tensor_type_of(self.kernel).static_shape
         count = prod(shape[k] for k in summed)

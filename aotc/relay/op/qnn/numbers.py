@@ -167,6 +167,16 @@ def rank_of(x: Expr) -> int:
     return tensor_type_of(x).rank
 
 
+def size_of(x: Expr, axis: int) -> int:
+    """How many elements lie along an axis; AotcError (code "qnn.axis") where only runs know."""
+    ty = tensor_type_of(x)
+    size = ty.shape[axis]
+    if isinstance(size, int):
+        return size
+    text = f"axis {axis_of(axis, ty.rank)} of {ty} has a size that is not known at compile time"
+    raise AotcError("qnn.axis", text, hint="fix the size of that axis: quantised operators compute with it")
+
+
 def is_vector(x: Expr) -> bool:
     """Whether a scale or a zero point is one for each element of an axis."""
     return tensor_type_of(x).shape not in ((), (1,))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, OpPattern, Type, Types, args, param
-from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.expr import Expr
 from aotc.relay.op import dense as products
 from aotc.relay.op import reduce
 from aotc.relay.op import shape as shapes
@@ -84,7 +84,7 @@ def _reference(a: Any, *given: Array) -> Array:
 def _expand(name: str, names: Sequence[str], a: Any, *given: Expr) -> Expr:
     sums.check(*given, names=names[2:])
     x, y, xz, yz = given[:4]
-    axis, count = _channels(a), tensor_type_of(y).static_shape[-1]
+    axis, count = _channels(a), q.size_of(y, -1)
     y, yz = sums.without_zero(y, yz, axis)
     sums.check_bounds(name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
     op, plain = _plain(a)

@@ -76,7 +76,7 @@ def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: E
     table.check(x, s, z, so, zo)
     ty = tensor_type_of(x)
     axis = axis_of(a.axis, ty.rank)
-    count = ty.static_shape[axis]
+    count = q.size_of(x, axis)
     wide = q.converted(x, "int32")
     greatest = reduce.max(wide, axis=axis, keepdims=True)
     place = q.sub(wide, q.sub(greatest, q.constant(255, "int32")))

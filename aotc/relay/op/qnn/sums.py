@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from aotc.ir import current_span
-from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.expr import Constant, Expr
 from aotc.relay.op.qnn import numbers as q
 
 Zeros: TypeAlias = "tuple[Expr, Expr]"
@@ -81,8 +81,7 @@ def check_bounds(what: str, data: Expr, weight: Expr, zeros: Zeros, axis: int | 
     summed  axes of the weights
     """
     low, high = _range(data, zeros[0])
-    shape = tensor_type_of(weight).static_shape
-    count = prod(shape[k] for k in summed)
+    count = prod(q.size_of(weight, k) for k in summed)
     values, zero = q.known(weight), q.known(zeros[1])
     if values is not None and zero is not None:
         whole = q.offsets(values, zero, axis, np.int64)

@@ -69,7 +69,8 @@ NOTHING = """
     bitwise_xor broadcast_to cast ceil cos divide equal expand_dims fast_tanh floor floor_divide floor_mod full
     full_like greater greater_equal isfinite isinf isnan layout_transform left_shift less less_equal logical_and
     logical_not logical_or logical_xor mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
-    nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_pack nn.conv1d nn.conv1d_transpose
+    nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits nn.contrib_dense_pack nn.conv1d
+    nn.conv1d_transpose
     nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru nn.l2_normalize nn.layer_norm
     nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rnn nn.softmax not_equal ones
     ones_like qnn.softmax repeat reshape reverse right_shift round sigmoid sign sin split sqrt tanh tile trilu trunc

@@ -247,7 +247,9 @@ def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) ->
     require_finite(scales)
     shape, work = g.shape(x), g.dtype(scales)
     scales, zeros = (_blocks(v, shape, axis, block_size) for v in (scales, zeros))
-    return g.mul(g.sub(g.cast(x, work), zeros), scales)
+    # weights stay integers: a pass finds them
+    centred = g.kept("subtract", g.kept("cast", x, dtype=str(work)), zeros)
+    return g.kept("multiply", centred, scales)
 
 
 # --- sums of products

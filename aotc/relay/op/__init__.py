@@ -15,8 +15,8 @@ from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
     "elementwise fast_math binary cast reduce shape layout join pad slice index scatter create conv conv_transpose "
-    "winograd dense pool adaptive_pool norm softmax resize depth batch_space grid sort scan recurrent dyn annotation "
-    "qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax"
+    "winograd dense packed_dense pool adaptive_pool norm softmax resize depth batch_space grid sort scan recurrent dyn "
+    "annotation qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax"
 )
 #: The files of operators, in the order in which tables list them.
 FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES.split())

@@ -211,6 +211,17 @@ def contrib_conv2d_winograd_without_weight_transform(
     channels    of the output; the weights hold whole blocks
     """
 
+def contrib_dense_bits(
+    data: Expr, weight: Expr, scale: Expr, zero: Expr, units: int, bits: int, block_size: int
+) -> Call:
+    """data (..., K) times the transpose of scale * (weight - zero) (N, K): (..., N), in float32.
+
+    weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits along K, the first in the lowest bits, for
+             tiles of neighbouring units
+    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbours along K
+    zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
+    """
+
 def contrib_dense_pack(
     data: Expr, weight: Expr, weight_layout: str = "NC", units: int | None = None, out_dtype: str = ""
 ) -> Call:

@@ -37,6 +37,7 @@ from aotc.relay.transform.lets import ToANormalForm as ToANormalForm
 from aotc.relay.transform.lets import ToBasicBlockNormalForm as ToBasicBlockNormalForm
 from aotc.relay.transform.lets import ToGraphNormalForm as ToGraphNormalForm
 from aotc.relay.transform.pack_nibbles import PackNibbles as PackNibbles
+from aotc.relay.transform.pack_weights import PackWeights as PackWeights
 from aotc.relay.transform.quantised import QnnCanonicalizeOps as QnnCanonicalizeOps
 from aotc.relay.transform.quantized_edges import QuantizedEdges as QuantizedEdges
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout

@@ -37,6 +37,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (1, passes.DeadCodeElimination()),
         (1, FAKE_QUANTIZATION),
         (3, passes.SelectSignedness(target)),
+        (3, passes.PackWeights(target)),
         (0, passes.SimplifyInference()),
         (4, passes.FastMath()),
         (0, passes.QnnCanonicalizeOps()),

@@ -32,9 +32,9 @@ _UINT8: Final = DType("uint8")
 # --- weights of few bits
 
 
-def _unpacked(packed: Expr, bits: int, count: int) -> Expr:
+def _unpacked(packed: Expr, bits: int, count: int, rows: int = 0) -> Expr:
     """Integers of a few bits each, the first in the lowest bits of a
-    byte, along the last axis, which has `count` of them.
+    byte, along the last axis, which has `count` of them; as `rows`.
     """
     text = f"integers of {bits} bits in bytes are not supported"
     require("onnx-quant", bits in (2, 4, 8), text)
@@ -42,8 +42,10 @@ def _unpacked(packed: Expr, bits: int, count: int) -> Expr:
     if data is None:
         text = "packed integers must be known at compile time"
         raise AotcError("onnx-quant", text)
+    data = data.reshape(rows, -1) if rows else data
     mask = np.uint8((1 << bits) - 1)
-    parts = data[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & mask
+    parts = data[..., None] >> np.arange(0, 8, bits, dtype=np.uint8)
+    parts &= mask
     flat = parts.reshape(*data.shape[:-1], -1)
     text = f"{data.shape} bytes hold no {count} integers of {bits} bits in a row"
     require("onnx-quant", flat.shape[-1] >= count, text)
@@ -69,11 +71,11 @@ def _mat_mul_n_bits(
     require("onnx-quant", fits, "MatMulNBits needs positive sizes")
     blocks = -(-K // block_size)
     scales = g.reshape(scales, (N, blocks))
-    rows = _unpacked(g.reshape(packed, (N, -1)), bits, K)
+    rows = _unpacked(packed, bits, K, N)
     if zeros is None:
         zeros = g.filled(1 << bits - 1, (N, blocks), "uint8")
     elif g.dtype(zeros) == _UINT8:
-        zeros = _unpacked(g.reshape(zeros, (N, -1)), bits, blocks)
+        zeros = _unpacked(zeros, bits, blocks, N)
     zeros = g.cast(g.reshape(zeros, (N, blocks)), g.dtype(scales))
     if g_idx is not None:
         scales, zeros = (take(v, g_idx, 1) for v in (scales, zeros))

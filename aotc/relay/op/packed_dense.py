@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products with weights of few bits that have scales in blocks: nn.contrib_dense_bits.
+
+packed = pack(integers, scale, zero, block=32, tile=64)     # integers (N, K), scale (N, K / 32)
+contrib_dense_bits(x, *packed.args, units=N, bits=4, block_size=32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import Attrs, AxisMap, OpPattern, TensorType, Type, Types, args, frozen, require
+from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.rules import ranked, require_dtype, tensor
+from aotc.relay.op.samples import random_array
+from aotc.tir import const, te
+from aotc.tir.schedule.algorithms.packed_weights import WORD, PackedProduct, packed_product
+
+
+class DenseBitsAttrs(Attrs):
+    """data (..., K) times the transpose of scale * (weight - zero) (N, K): (..., N), in float32.
+
+    weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits along K, the first in the lowest bits, for
+             tiles of neighbouring units
+    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbours along K
+    zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
+    """
+
+    units: int
+    bits: int
+    block_size: int
+
+
+@frozen
+class Packed:
+    """Weights as the operator takes them; `bits` is 2, 4 or 8."""
+
+    weight: Array
+    scale: Array
+    zero: Array
+    bits: int
+
+    @property
+    def args(self) -> tuple[Array, Array, Array]:
+        return self.weight, self.scale, self.zero
+
+
+def pack(integers: Array, scale: Array, zero: Array, tile: int) -> Packed | None:
+    """Integers (N, K), and numbers (N, blocks) of float32; None where they take more than 8 bits.
+
+    Zero points are of any size; they are those of the integers less the least one.
+    """
+    low = int(integers.min())
+    span = int(integers.max()) - low
+    bits = next((b for b in (2, 4, 8) if span < 1 << b), 0)
+    if not bits:
+        return None
+    fields = WORD.bits // bits
+    units, depth = integers.shape
+    words = np.zeros((-(-units // tile) * tile, -(-depth // fields)), np.uint32)
+    for field in range(fields):
+        part = (integers[:, field::fields].astype(np.int64) - low).astype(np.uint32)
+        words[:units, : part.shape[1]] |= part << np.uint32(field * bits)
+    moved = (zero.astype(np.float64) - low + (1 << bits)).astype(np.float32)
+    same = (moved == moved.flat[0]).all()
+    numbers = moved[:1, :1, None] if same else _tiles(moved, tile)
+    return Packed(_tiles(words, tile), _tiles(scale, tile), np.ascontiguousarray(numbers), bits)
+
+
+def _tiles(rows: Array, tile: int) -> Array:
+    """(N, K) as (ceil(N / tile), K, tile), zero beyond N."""
+    padded = np.pad(rows, ((0, -len(rows) % tile), (0, 0)))
+    return np.ascontiguousarray(padded.reshape(-1, tile, rows.shape[1]).swapaxes(1, 2))
+
+
+def _rows(tiles: Array, units: int) -> Array:
+    return np.asarray(tiles.swapaxes(1, 2).reshape(-1, tiles.shape[1])[:units])
+
+
+def _product(a: DenseBitsAttrs, data: Sequence[Any], tile: int) -> PackedProduct:
+    rows = int(np.prod(data[:-1]))
+    return PackedProduct(rows, data[-1], a.units, a.bits, a.block_size, tile)
+
+
+def _infer(a: DenseBitsAttrs, types: Types) -> Type:
+    data, (weight, scale, zero) = tensor(types[0]), (ranked("dense.weight-rank", t, 3, "a part") for t in types[1:])
+    require_dtype(data.dtype, {data.dtype, scale.dtype, zero.dtype} == {"float32"} and weight.dtype == WORD)
+    require("dense.bits", a.bits in (2, 4, 8) and a.block_size > 0, "bits must be 2, 4 or 8, of blocks of elements")
+    require("dense.bits", data.rank > 0 and data.is_static, lambda: f"{data} has no rows of a known length")
+    tile = weight.static_shape[2]
+    made = _product(a, data.static_shape, tile)
+    whole = a.block_size % made.fields == 0 or made.blocks == 1
+    require("dense.bits", whole, f"blocks of {a.block_size} integers of {a.bits} bits are no whole words")
+    tiles = -(-a.units // max(tile, 1))
+    shapes = (tiles, made.words, tile), (tiles, made.blocks, tile)
+    fits = (weight.shape, scale.shape) == shapes and zero.shape in (shapes[1], (1, 1, 1))
+    require("dense.bits", fits, lambda: f"{weight}, {scale} and {zero} do not fit {a.units} units of {data}")
+    return TensorType((*data.shape[:-1], a.units), data.dtype)
+
+
+def _reference(a: DenseBitsAttrs, data: Array, weight: Array, scale: Array, zero: Array) -> Array:
+    made = _product(a, data.shape, weight.shape[2])
+    shifts = np.arange(0, WORD.bits, a.bits, dtype=np.uint32)
+    words = _rows(weight, a.units)
+    integers = (words[..., None] >> shifts & np.uint32((1 << a.bits) - 1)).reshape(a.units, -1)[:, : made.depth]
+    zeros = np.broadcast_to(zero, scale.shape)
+    scales, zeros = (np.repeat(_rows(v, a.units), a.block_size, 1)[:, : made.depth] for v in (scale, zeros))
+    real = (integers.astype(np.float32) - (zeros - np.float32(1 << a.bits))) * scales
+    return np.asarray(data @ real.T)
+
+
+def _compute(a: DenseBitsAttrs, data: te.Tensor, *parts: te.Tensor) -> te.Tensor:
+    made = _product(a, data.shape, parts[0].shape[2])
+    shape = (*data.shape[:-1], a.units)
+    if made.rows == 0:
+        return te.compute(shape, lambda *_: const(0.0, "float32"), "dense")
+    kinds = [(shape, data.dtype)]
+    return te.extern_for("dense", kinds, (data, *parts), lambda target: packed_product(made, target), macs=made.macs)[0]
+
+
+def _samples() -> Iterator[Sample]:
+    cases: Any = (
+        *((1, 64, 40, 4, 32, 16), (3, 70, 33, 4, 16, 16), (1, 37, 5, 2, 64, 4), (7, 24, 64, 8, 8, 64)),
+        *((2, 3, 16, 4, 64, 16), (1, 96, 130, 4, 32, 64)),
+    )
+    for rows, depth, units, bits, block, tile in cases:
+        rng = np.random.default_rng(depth)
+        integers = rng.integers(0, 1 << bits, (units, depth))
+        integers.flat[:2] = 0, (1 << bits) - 1
+        blocks = -(-depth // block)
+        zero = rng.integers(0, 1 << bits, (units, blocks)) if units % 2 else np.full((units, blocks), 3)
+        scale = rng.uniform(0.1, 1, (units, blocks)).astype(np.float32)
+        found = pack(integers, scale, zero, tile)
+        assert found is not None
+        attrs = DenseBitsAttrs(units=units, bits=bits, block_size=block)
+        yield Sample(args=(random_array((rows, depth)), *found.args), attrs=attrs, accuracy=Accuracy.LOOSE)
+
+
+def _leading_axes(_: Attrs, types: Types) -> AxisMap:
+    """All axes of the data but the last."""
+    rank = tensor(types[0]).rank
+    return AxisMap(((*range(rank - 1), None), *((None,) * rank for _ in types[1:])))
+
+
+contrib_dense_bits = OpDef(
+    name="nn.contrib_dense_bits",
+    attrs=DenseBitsAttrs,
+    args=args("data", "weight", "scale", "zero"),
+    pattern=OpPattern.OPAQUE,
+    axes=_leading_axes,
+    infer=_infer,
+    reference=_reference,
+    compute=_compute,
+    samples=_samples,
+)

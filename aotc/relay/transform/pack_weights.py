@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PackWeights: products of floats and weights of few bits, which stay as they are until they are in registers.
+
+nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4] */, "float32"), %zeros), %scales))
+
+nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */, ..., units=64, bits=4, block_size=32)
+
+Scales and zero points are constants, along units and in blocks of neighbours that are summed; how long those are is
+read from them.  In: typed functions.  Out: equal ones, in which sums have the scale of a block once instead of each
+weight.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from aotc.ir import DType, Op, frozen
+from aotc.relay.evaluate import evaluate_call
+from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
+from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
+from aotc.relay.op.opdef import Array
+from aotc.relay.op.packed_dense import contrib_dense_bits, pack
+from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
+from aotc.tir import C, Target
+from aotc.tir.schedule.algorithms.packed_weights import WORD, column_tile
+
+#: Bytes that a constant may take while it is looked at.
+_MOST = 1 << 31
+#: Zero points beyond are no numbers that one can be told from the next.
+_GREATEST = 1 << 16
+
+
+@dataclass(frozen=True, repr=False)
+class PackWeights(FunctionPass):
+    """Keep constant weights of float32 products in 2, 4 or 8 bits, where they are dequantised integers.
+
+    Not for GPUs, and not where a block of a scale is shorter than a word.
+    """
+
+    opt_level = 3
+
+    target: Target = C
+
+    def rewritten(self, function: Function) -> Function:
+        if self.target.gpu is not None:
+            return function
+        return rewrite_nodes(function, lambda _, new: self._step(new))
+
+    def _step(self, node: Expr) -> Expr:
+        if not isinstance(node, Call) or not isinstance(node.attrs, (DenseAttrs, MatmulAttrs)):
+            return node
+        a = node.attrs
+        swapped = isinstance(a, MatmulAttrs) and not a.transpose_b
+        x = tensor_type_of(node.args[0])
+        plain = x.dtype == "float32" and x.is_static and a.out_dtype in ("", "float32")
+        if not plain or (isinstance(a, MatmulAttrs) and a.transpose_a):
+            return node
+        found = _weights(node.args[1])
+        if found is None:
+            return node
+        packed = _packed(found.transposed() if swapped else found, self.target)
+        return node if packed is None else contrib_dense_bits(node.args[0], *packed[0], **packed[1])
+
+
+@frozen
+class _Weights:
+    """A matrix of integers, and the scale and zero point of each."""
+
+    integers: Array
+    scale: Array
+    zero: Array
+
+    def transposed(self) -> _Weights:
+        return _Weights(self.integers.T, self.scale.T, self.zero.T)
+
+
+def _weights(expr: Expr) -> _Weights | None:
+    """Dequantised constants of a matrix, perhaps transposed."""
+    moved = op_call(expr, "transpose")
+    if moved is not None:
+        found = _weights(moved.args[0])
+        return None if found is None else found.transposed()
+    plain = op_call(expr, "qnn.dequantize")
+    if plain is not None:
+        axis = plain.attrs.axis  # type: ignore[attr-defined]
+        parts = [_along(_value(arg), axis) for arg in plain.args[1:]]
+        return _of(plain.args[0], *parts)
+    scaled = op_call(expr, "multiply")
+    if scaled is None:
+        return None
+    centred = op_call(scaled.args[0], "subtract")
+    whole = op_call(scaled.args[0] if centred is None else centred.args[0], "cast")
+    zero = np.zeros(()) if centred is None else _value(centred.args[1])
+    return None if whole is None else _of(whole.args[0], _value(scaled.args[1]), zero)
+
+
+def _along(values: Array | None, axis: int) -> Array | None:
+    """Values along an axis of a matrix."""
+    return values.reshape(-1, 1) if values is not None and values.size > 1 and axis % 2 == 0 else values
+
+
+def _of(integers: Expr, scale: Array | None, zero: Array | None) -> _Weights | None:
+    """Weights, where all of it is known, in float32, and zero points are whole."""
+    if not isinstance(integers, Constant) or scale is None or zero is None or integers.data.ndim != 2:
+        return None
+    dtype = DType.of(integers.data)
+    if not dtype.is_integer or dtype.bits > 8 or scale.dtype != np.float32:
+        return None
+    zero = zero.astype(np.float64)
+    if not (np.rint(zero) == zero).all() or np.abs(zero).max(initial=0) > _GREATEST:
+        return None
+    shape = integers.data.shape
+    numbers = (np.broadcast_to(v.astype(np.float32), shape) for v in (scale, zero))
+    return _Weights(integers.data.astype(np.int16), *numbers)
+
+
+def _value(expr: Expr) -> Array | None:
+    """What an expression of constants gives."""
+    if isinstance(expr, Constant):
+        return expr.data
+    if not isinstance(expr, Call) or not isinstance(expr.op, Op):
+        return None
+    parts = [_value(arg) for arg in expr.args]
+    known = [Constant(part) for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    made = evaluate_call(Call(expr.op, known, expr.attrs, expr.span, expr.checked_type), _MOST)
+    return made.data if isinstance(made, Constant) else None
+
+
+def _packed(found: _Weights, target: Target) -> tuple[list[Constant], dict[str, int]] | None:
+    """The arguments of the operator, and its attributes."""
+    units, depth = found.integers.shape
+    if not units or not depth:
+        return None
+    edges = np.zeros(depth - 1, bool)
+    for values in (found.scale, found.zero):
+        edges |= (values[:, 1:] != values[:, :-1]).any(0)
+    block = math.gcd(*(int(k) + 1 for k in np.flatnonzero(edges))) or depth
+    starts = slice(None, None, block)
+    made = pack(found.integers, found.scale[:, starts], found.zero[:, starts], column_tile(units, target))
+    if made is None or (block < depth and block % (WORD.bits // made.bits)):
+        return None
+    attrs = {"units": units, "bits": made.bits, "block_size": block}
+    return [Constant(part) for part in made.args], attrs

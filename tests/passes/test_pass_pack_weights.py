@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of few bits stay as they are, and their products keep their values."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import aotc
+from aotc import relay
+from aotc.relay.instrument.op_difference import count_ops
+from aotc.relay.interp import evaluate
+from aotc.relay.transform import PackWeights
+from aotc.tir import Target
+from aotc.tir.target import get_target
+
+RNG = np.random.default_rng(0)
+
+
+def n_bits(rows: int, depth: int, units: int, bits: int, block: int, zeros: bool) -> tuple[onnx.ModelProto, np.ndarray]:
+    """A model of MatMulNBits, and its weights as real numbers."""
+    blocks = -(-depth // block)
+    integers, zero = RNG.integers(0, 1 << bits, (units, blocks, block)), RNG.integers(0, 1 << bits, (units, blocks))
+    scale = RNG.uniform(0.01, 0.1, (units, blocks)).astype(np.float32)
+
+    def packed(values: np.ndarray) -> np.ndarray:
+        padded = np.pad(values, [*[(0, 0)] * (values.ndim - 1), (0, -values.shape[-1] % (8 // bits))])
+        parts = padded.reshape(*values.shape[:-1], -1, 8 // bits) << np.arange(0, 8, bits)
+        return parts.sum(-1).astype(np.uint8)
+
+    parts = {"w": packed(integers), "s": scale.reshape(-1)} | ({"z": packed(zero).reshape(-1)} if zeros else {})
+    node = helper.make_node(
+        "MatMulNBits", ["x", *parts], ["y"], domain="com.microsoft", K=depth, N=units, bits=bits, block_size=block
+    )
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (rows, k)) for n, k in (("x", depth), ("y", units)))
+    graph = helper.make_graph([node], "g", [x], [y], [onnx.numpy_helper.from_array(v, k) for k, v in parts.items()])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    middle = zero[..., None] if zeros else 1 << bits - 1
+    real = (integers - middle) * scale[..., None].astype(np.float64)
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    return model, real.reshape(units, -1)[:, :depth]
+
+
+@pytest.mark.parametrize("target", ["c", "host", "x86-64-v3"])
+@pytest.mark.parametrize(
+    ("rows", "depth", "units", "bits", "block", "zeros"),
+    [(1, 256, 200, 4, 32, False), (9, 144, 37, 4, 32, True), (1, 96, 64, 8, 32, True), (2, 64, 16, 2, 16, False)],
+)
+def test_blocks(rows: int, depth: int, units: int, bits: int, block: int, zeros: bool, target: str) -> None:
+    model, real = n_bits(rows, depth, units, bits, block, zeros)
+    made = aotc.compile(model, target=target, cflags=["-O1"])
+    padded, numbers = -(-units // 64) * 64, (1 + zeros) * -(-depth // block)
+    assert made.metadata["weights_bytes"] <= padded * (depth * bits // 8 + 4 * numbers) + 256
+    x = RNG.standard_normal((rows, depth)).astype(np.float32)
+    got = made.session().run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, x @ real.T, atol=1e-5 * np.abs(x).max() * np.abs(real).sum(1).max())
+
+
+def product(weights: relay.Expr, rows: int = 3, depth: int = 64) -> aotc.IRModule:
+    x = relay.var("x", shape=(rows, depth))
+    return relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([x], relay.nn.dense(x, weights))))
+
+
+def int4(*shape: int) -> np.ndarray:
+    return RNG.integers(-8, 8, shape).astype(ml_dtypes.int4)
+
+
+def dequantised(integers: np.ndarray, scales: np.ndarray, axis: int, zeros: np.ndarray | None = None) -> relay.Expr:
+    zeros = np.zeros(scales.shape, np.int32) if zeros is None else zeros
+    return relay.qnn.op.dequantize(relay.const(integers), relay.const(scales), relay.const(zeros), axis=axis)
+
+
+SCALES = RNG.uniform(0.01, 0.1, 24).astype(np.float32)
+PACKED: dict[str, relay.Expr] = {
+    "one scale": dequantised(int4(24, 64), np.float32(0.5), 0),
+    "a scale of each unit": dequantised(int4(24, 64), SCALES, 0),
+    "zero points": dequantised(RNG.integers(0, 255, (24, 64)).astype(np.uint8), SCALES, 0, np.full(24, 128, np.int32)),
+    "transposed": relay.transpose(dequantised(int4(64, 24), SCALES, 1), (1, 0)),
+    "along the depth": relay.transpose(dequantised(int4(64, 24), np.repeat(SCALES[:4], 16), 0), (1, 0)),
+}
+
+
+@pytest.mark.parametrize("case", PACKED)
+def test_values(case: str) -> None:
+    start = product(PACKED[case])
+    made = PackWeights(get_target("x86-64-v3"))(start)
+    assert count_ops(made)["nn.contrib_dense_bits"] == 1
+    x = RNG.standard_normal((3, 64)).astype(np.float32)
+    np.testing.assert_allclose(evaluate(made, x), evaluate(start, x), rtol=1e-4, atol=1e-4)
+
+
+GPU: Target = get_target("cuda")
+LEFT: dict[str, relay.Expr] = {
+    "floats": relay.const(RNG.standard_normal((24, 64)).astype(np.float32)),
+    "a scale of each element": relay.transpose(dequantised(int4(64, 24), np.resize(SCALES, 64), 0), (1, 0)),
+    "more than 8 bits": dequantised(RNG.integers(-999, 999, (24, 64)).astype(np.int16), SCALES, 0),
+}
+
+
+@pytest.mark.parametrize("case", LEFT)
+def test_what_is_left_alone(case: str) -> None:
+    start = product(LEFT[case])
+    assert PackWeights(get_target("x86-64-v3"))(start) is start
+
+
+def test_devices_are_left_alone() -> None:
+    start = product(PACKED["one scale"])
+    assert PackWeights(GPU)(start) is start

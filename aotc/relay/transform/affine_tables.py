@@ -15,7 +15,7 @@ from aotc.ir import DType, OpPattern
 from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, call, op_of, tensor_type_of
 from aotc.relay.op.qnn.numbers import known
-from aotc.relay.op.qnn.table import looked_up
+from aotc.relay.op.qnn.table import looked_up, moved
 from aotc.relay.transform.affine import NARROW, Integers, Refused, Region, TensorAffineType, pair, qnn
 from aotc.relay.transform.base import op_call, uniform_value
 
@@ -143,7 +143,7 @@ def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
     table = _stored(qnn("dequantize", every, *pair(x.tensor)), wanted)
     made = known(by_requantize(every))
     same = made is not None and np.array_equal(made, table.data)
-    return by_requantize(x.expr) if same else looked_up(x.expr, lambda _: table.data)
+    return by_requantize(x.expr) if same else moved(x.expr, lambda _: table.data, x.tensor.zero, wanted.zero)
 
 
 def tabulated(node: Call) -> Expr:

@@ -3,7 +3,8 @@
 
 concatenate((x, y), (0.1, 0.2), (0, 3), 0.2, 3, axis=1)    # y's elements stay as they are
 
-Each element is quantize(dequantize(x)), as in ONNX Runtime: of 8 bits a table of 256 values for each tensor.
+Each element is quantize(dequantize(x)), as in ONNX Runtime: of 8 bits by one factor for each tensor where one gives the
+256 values, else by a table of them.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def _part(x: Expr, pair: Sequence[Expr], onto: Sequence[Expr]) -> Expr:
     if values is not None and all(np.array_equal(np.ravel(values[k]), np.ravel(values[k + 2])) for k in (0, 1)):
         return x
     if values is not None and dtype.bits == 8:
-        return table.looked_up(x, lambda every: _moved(every, values[:2], values[2:]))
+        zeros = (int(np.ravel(values[k])[0]) for k in (1, 3))
+        return table.moved(x, lambda every: _moved(every, values[:2], values[2:]), *zeros)
     return scale.quantize(scale.dequantize(x, *pair), *onto, out_dtype=str(dtype))
 
 

@@ -65,6 +65,28 @@ def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
     return q.made(index.take, Constant(function(every)), q.converted(x, "uint8"), axis=0)
 
 
+def moved(x: Expr, function: Callable[[Array], Array], zero: int, onto: int) -> Expr:
+    """A table of integers that lie on a line but for their rounding: as one factor around zero points, where that
+    gives each of the 256 results; vectors multiply, and look nothing up.
+    """
+    dtype = q.dtype_of(x)
+    every = np.arange(256).astype(np.uint8).view(dtype.numpy)
+    table = function(every)
+    steps, offsets = table - float(onto), every - float(zero)
+    inside = (offsets != 0) & (table != table.min()) & (table != table.max())
+    if not inside.any():
+        return looked_up(x, lambda _: table)
+    # far from all factors that round one of them to another integer
+    bounds = np.sort([(steps + half)[inside] / offsets[inside] for half in (-0.5, 0.5)], axis=0)
+    factor = np.float32((bounds[0].max() + bounds[1].min()) / 2)
+    made: Any = {"rounding": "FLOAT_EVEN", "out_dtype": str(DType.of(table))}
+    numbers = [np.array(v, t) for v, t in ((factor, "float32"), (zero, "int32"), (1, "float32"), (onto, "int32"))]
+    found = scale.requantize.reference(scale.RequantizeAttrs(**made), every, *numbers)
+    if factor <= 0 or not np.array_equal(found, table):
+        return looked_up(x, lambda _: table)
+    return scale.requantize(x, *map(Constant, numbers), **made)
+
+
 def all_known(*values: Expr) -> tuple[Array, ...] | None:
     """The values of expressions that are all known."""
     found = [q.known(v) for v in values]

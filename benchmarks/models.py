@@ -77,9 +77,9 @@ class Builder:
             [declare(n, TensorProto.FLOAT, s) for n, s in outputs.items()],
             self.initializers,
         )
-        model = helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="aotc-benchmarks"
-        )
+        domains = {"", *(node.domain for node in self.nodes)}
+        imports = [helper.make_opsetid(domain, 1 if domain else OPSET) for domain in sorted(domains)]
+        model = helper.make_model(graph, opset_imports=imports, producer_name="aotc-benchmarks")
         model.ir_version = 8
         onnx.checker.check_model(model)
         return model

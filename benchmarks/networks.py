@@ -237,10 +237,19 @@ def gpt2_step() -> onnx.ModelProto:
 
     embedding[1, 1, 768], 12 layers' past[1, 12, 128, 64] -> logits[1, 1, 50257], the token's own keys and values.
     """
-    n, width, heads, size = Network(), 768, 12, 64
-    inputs, outputs = {"embedding": [1, 1, width]}, {"logits": [1, 1, 50257]}
+    n, width = Network(), 768
+    hidden, inputs, outputs = steps(n, width, heads=12, layers=12)
+    n.op("MatMul", hidden, n.uniform(width, 50257, fan=width), name="logits")
+    return n.model("gpt2_step", inputs, {"logits": [1, 1, 50257], **outputs})
+
+
+def steps(n: Network, width: int, heads: int, layers: int) -> tuple[str, dict[str, list[int]], dict[str, list[int]]]:
+    """One token through blocks in the manner of GPT-2 behind 128 others: its hidden state, what goes in and out."""
+    size = width // heads
+    inputs: dict[str, list[int]] = {"embedding": [1, 1, width]}
+    outputs: dict[str, list[int]] = {}
     x = "embedding"
-    for layer in range(12):
+    for layer in range(layers):
         y = n.layer_norm(x, width)
         q, *own = (_heads(n, n.linear(y, width, width), 1, width, heads, (0, 2, 1, 3)) for _ in range(3))
         past = [f"past_{kind}{layer}" for kind in "kv"]
@@ -254,8 +263,7 @@ def gpt2_step() -> onnx.ModelProto:
         x = n.node("Add", x, n.linear(y, width, width))
         y = n.linear(_tanh_gelu(n, n.linear(n.layer_norm(x, width), width, 4 * width)), 4 * width, width)
         x = n.node("Add", x, y)
-    n.op("MatMul", n.layer_norm(x, width), n.uniform(width, 50257, fan=width), name="logits")
-    return n.model("gpt2_step", inputs, outputs)
+    return n.layer_norm(x, width), inputs, outputs
 
 
 def ds_cnn() -> onnx.ModelProto:

@@ -4,19 +4,22 @@
 Each network of `benchmarks.networks` is quantised by ONNX Runtime's own tool, from calibration data drawn from a
 seed: weights of int8 with one scale per output channel, activations of uint8 and of int8, each with quantising and
 dequantising nodes (QDQ).  MiniLM is quantised dynamically, as transformers are.  Trained models that are quantised
-already are taken as they are.
+already are taken as they are.  The decoder has weights of 4 bits in blocks of 32, 126 MB with their scales;
+its step is measured against the time in which they can be read, too.
 
 Times are minima of one run in milliseconds; each contestant has its own better one of the two signednesses.  *best* is
 the faster rival with right outputs.
 
     python -m benchmarks.quantised                         # all of them
     python -m benchmarks.quantised resnet18 ds_cnn --seconds 5 --json figures.json
+    python -m benchmarks.quantised decoder
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -29,8 +32,11 @@ import onnx
 
 from aotc.cli.console import reporting
 from aotc.cli.options import PATH, option
+from aotc.driver.toolchain import find_toolchain
 from aotc.measuring.bench import bench
-from benchmarks.networks import NETWORKS
+from aotc.measuring.probe import Probe
+from aotc.tir.target import get_target
+from benchmarks.networks import NETWORKS, Network, steps
 from benchmarks.run import ROOT, circumstances
 
 #: Networks of convolutions, and those that are quantised while they run.
@@ -42,6 +48,10 @@ TRAINED: Final = {
     "squeezenet10_int8_qdq": "squeezenet10_fp32",
     "yunet_n_320_int8_qdq": "yunet_n_320",
 }
+#: Weights of 4 bits beside floats: width, heads and layers of a decoder, and neighbours that share a scale.
+DECODER: Final = "decoder"
+SIZES: Final = (2048, 32, 4)
+BLOCK: Final = 32
 #: Shapes for models with dynamic dimensions.
 PINS: Final = {"kws_int8_qdq": {"serving_default_input:0": [1, 1960]}}
 AGAINST: Final = ("onnxruntime", "openvino")
@@ -86,6 +96,33 @@ def dynamically_quantised(model: onnx.ModelProto, folder: Path) -> Path:
     return path
 
 
+class Packed(Network):
+    """A builder whose linear layers have weights of 4 bits."""
+
+    def linear(self, x: str, before: int, after: int) -> str:
+        shape = (after, before // BLOCK, BLOCK // 2)
+        weight = self.constant(self.rng.integers(0, 256, shape), "uint8")
+        scale = self.constant(self.rng.uniform(0.5, 1.5, after * shape[1]) / (4.6 * before**0.5))
+        sizes = {"K": before, "N": after, "bits": 4, "block_size": BLOCK}
+        return self.node("MatMulNBits", x, weight, scale, domain="com.microsoft", **sizes)
+
+
+def decoder() -> onnx.ModelProto:
+    """A step of a decoder in the manner of GPT-2."""
+    n = Packed()
+    hidden, inputs, outputs = steps(n, *SIZES)
+    n.op("Identity", hidden, name="hidden")
+    return n.model(DECODER, inputs, {"hidden": [1, 1, SIZES[0]], **outputs})
+
+
+def share(result: dict[str, Any]) -> str:
+    """What a step takes beside the time in which its parameters can be read."""
+    nbytes, best = result["weights_bytes"], least([result], "aotc") or math.inf
+    given = Probe(get_target(result["target"]), find_toolchain(None)).bandwidth(nbytes)
+    got = nbytes / best * 1e3
+    return f"{nbytes / 1e6:.0f} MB a step: {got / 1e9:.1f} of {given / 1e9:.1f} GB/s, {got / given:.2f}"
+
+
 def _input(model: onnx.ModelProto) -> tuple[str, list[int]]:
     """The name and shape of a model's one input."""
     (value,) = model.graph.input
@@ -97,6 +134,10 @@ def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
     models = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
     if name in TRAINED:
         return models / f"{TRAINED[name]}.onnx", [models / f"{name}.onnx"]
+    if name == DECODER:
+        path = folder / "decoder.onnx"
+        onnx.save(decoder(), path)
+        return path, [path]
     model = NETWORKS[name]()
     if name in DYNAMIC:
         return folder / "float.onnx", [dynamically_quantised(model, folder)]
@@ -131,9 +172,9 @@ def measured(names: tuple[str, ...], seconds: float) -> Iterator[tuple[str, dict
     for name in names:
         with tempfile.TemporaryDirectory() as scratch:
             source, quantised_versions = versions(name, Path(scratch))
-            plain = bench(source, against=(), **how)
             pins = PINS.get(name, {})
-            yield name, plain, [bench(p, against=AGAINST, input_shapes=pins, **how) for p in quantised_versions]
+            results = [bench(p, against=AGAINST, input_shapes=pins, **how) for p in quantised_versions]
+            yield name, results[0] if name == DECODER else bench(source, against=(), **how), results
 
 
 @click.command()
@@ -143,7 +184,7 @@ def measured(names: tuple[str, ...], seconds: float) -> Iterator[tuple[str, dict
 def main(names: tuple[str, ...], seconds: float, json_file: Path | None) -> None:
     """Measure the quantised versions of NAMES, or of all networks."""
     logging.disable(logging.WARNING)
-    chosen, found = names or (*STATIC, *DYNAMIC, *TRAINED), []
+    chosen, found = names or (*STATIC, *DYNAMIC, DECODER, *TRAINED), []
     with reporting():
         for name, plain, results in measured(chosen, seconds):
             if not found:
@@ -151,6 +192,8 @@ def main(names: tuple[str, ...], seconds: float, json_file: Path | None) -> None
                 print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
             found.append({"name": name, "float32": plain, "quantised": results})
             print(row(name, plain, results), flush=True)
+            if name == DECODER:
+                print(share(results[0]))
             for r in results:
                 for c in r["rounds"][0]["contestants"]:
                     if not c["agrees"]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import aotc
+from aotc import relay
 from aotc.driver.compilation import CompiledModel
 from aotc.ir import AotcError
 from aotc.tir.target import for_profile, get_target
@@ -62,6 +63,16 @@ def test_floats_are_those_of_the_host(name: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(found, expected)
     assert 0 < stack <= model.metadata["footprint"]["stack"]
     assert set(model.metadata["links"]["m"]) <= {"sqrtf", "fmaf"}
+
+
+@pytest.mark.parametrize("name", ["cortex-m4", "riscv32"])
+def test_a_model_of_one_number(name: str, tmp_path: Path) -> None:
+    """It needs no workspace; compilers put what is so small into sections of its own."""
+    x = relay.var("x", shape=())
+    net = aotc.IRModule.from_expr(relay.Function([x], x + relay.const(1.0)))
+    model = aotc.compile(net, output=tmp_path / "net", name="net", target=name, build=False)
+    (found,), stack = board(name).outputs(model, [np.float32(2.5)], tmp_path)
+    assert found == 3.5 and 0 < stack <= model.metadata["footprint"]["stack"]
 
 
 @pytest.mark.parametrize("name", ["cortex-m0plus", "cortex-m4"])

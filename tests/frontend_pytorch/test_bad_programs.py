@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.ao.quantization.fx._decomposed  # the operators of the namespace quantized_decomposed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -173,6 +174,62 @@ def test_programs_that_keep_state() -> None:
     assert "changes its buffer 'count'" in found[0].message
     program = torch.export.export(as_module(lambda x: x.add_(1)), (torch.ones(1),))
     assert "changes its input" in problems(lambda: relay.frontend.from_exported_program(program))[0].message
+
+
+ENDS = (-128, 127, torch.int8)
+
+
+class Scaled(nn.Module):
+    """Something done with scales of which one is odd."""
+
+    def __init__(self, function: Any, value: float) -> None:
+        super().__init__()
+        self.function = function
+        self.register_buffer("scales", torch.tensor([[1.0, 1.0], [value, 1.0]]))
+        self.register_buffer("weights", torch.ones(2, 8, dtype=torch.int8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = torch.zeros(2, 2, dtype=torch.int32)
+        return self.function(torch.ops.quantized_decomposed, x, self.weights, self.scales, zeros)
+
+
+def _channels(ops: Any, x: Tensor, _: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    return ops.quantize_per_channel(x, s[:, 0].contiguous(), z[:, 0].long(), 0, *ENDS)
+
+
+def _groups(ops: Any, x: Tensor, _: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    return ops.quantize_per_channel_group(x, s, z, *ENDS, 4)
+
+
+def _groups_back(ops: Any, x: Tensor, w: Tensor, s: Tensor, z: Tensor) -> Tensor:
+    return x + ops.dequantize_per_channel_group(w, s, z, *ENDS, 4, torch.float32)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("function", [_channels, _groups, _groups_back])
+def test_scales_that_are_none(function: Any, value: float) -> None:
+    """Scales of groups of weights may be 0 or negative."""
+    program = torch.export.export(Scaled(function, value), (torch.ones(2, 8),))
+    if function is _groups_back and abs(value) <= 1:
+        relay.frontend.from_exported_program(program)
+        return
+    (found,) = problems(lambda: relay.frontend.from_exported_program(program))
+    assert found.code == "qnn.scale" and "finite" in found.message
+    assert "quantize_per_channel" in str(found.span)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
+def test_one_scale_that_is_none(scale: float) -> None:
+    program = export(lambda x: torch.ops.quantized_decomposed.quantize_per_tensor(x, scale, 0, *ENDS))
+    (found,) = problems(lambda: relay.frontend.from_exported_program(program))
+    assert found.code == "qnn.scale" and f"{scale:g}: not positive and finite" in found.message
+
+
+def test_a_zero_point_outside_of_its_type(tmp_path: Path) -> None:
+    program = export(lambda x: torch.ops.quantized_decomposed.quantize_per_tensor(x, 0.1, 300, *ENDS))
+    module, _ = relay.frontend.from_exported_program(program)
+    (found,) = problems(lambda: aotc.compile(module, output=tmp_path / "net", name="net", build=False))
+    assert found.code == "qnn.zero-point" and "holds -128 to 127: 300" in found.message
 
 
 class Branch(nn.Module):

@@ -95,7 +95,7 @@ def _in_groups(x: Expr, scales: Expr) -> Expr:
 def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int, quant_max: int, dtype: str) -> Expr:
     """The zero point is added before the rounding."""
     work = g.dtype(x)
-    y = g.mul(x, g.cast(g.div(1.0, scales), work))
+    y = g.mul(x, g.cast(g.div(1.0, q.scale_of(scales)), work))
     y = g.op("round", g.add(y, g.cast(zero_points, work)))
     return g.cast(g.clip(y, quant_min, quant_max), dtype)
 
@@ -103,6 +103,7 @@ def _quantize_per_token(x: Expr, scales: Expr, zero_points: Expr, quant_min: int
 def _dequantize_per_token(
     x: Expr, scales: Expr, zero_points: Maybe, quant_min: int, quant_max: int, dtype: str, output_dtype: Value = None
 ) -> Expr:
+    q.require_finite(scales)
     y = g.cast(x, g.dtype(scales))
     y = y if zero_points is None else g.sub(y, g.cast(zero_points, g.dtype(scales)))
     return g.cast(g.mul(y, scales), tv.dtype_name(output_dtype) or "float32")

@@ -93,19 +93,21 @@ def conv(
     return Shape(f"{name} {ic}->{oc} {size}x{size}", ((batch, ic, size, size),), graph, macs)
 
 
-def byte_conv(name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, fill: int = 0) -> Shape:
+def byte_conv(
+    name: str, ic: int, oc: int, size: int, kernel: int, stride: int = 1, fill: int = 0, dtype: str = "uint8"
+) -> Shape:
     """Bytes by bytes, channels last, with bias; sums are scaled and rounded to bytes."""
-    pad, out = kernel // 2, -(-size // stride)
+    pad, out, limits = kernel // 2, -(-size // stride), np.iinfo(dtype)
 
     def graph(x: Expr) -> Expr:
         w = _weights(oc, ic, kernel, kernel, dtype="int8")
         how = {"strides": (stride, stride), "padding": (pad, pad), "data_layout": "NHWC", "pad_value": fill}
         y = conv2d(x, w, kernel_layout="OIHW", out_dtype="int32", **how)
         y = relay.multiply(relay.cast(relay.add(y, _weights(oc, dtype="int32")), "float32"), _weights(oc))
-        return relay.cast(relay.clip(relay.round(y), 0.0, 255.0), "uint8")
+        return relay.cast(relay.clip(relay.round(y), float(limits.min), float(limits.max)), dtype)
 
     macs = oc * out * out * ic * kernel * kernel
-    return Shape(f"bytes {name} {ic}->{oc} {size}x{size}", ((1, size, size, ic),), graph, macs, "uint8")
+    return Shape(f"bytes {name} {ic}->{oc} {size}x{size}", ((1, size, size, ic),), graph, macs, dtype)
 
 
 def matrix(m: int, k: int, n: int) -> Shape:
@@ -213,19 +215,24 @@ def best(run: Callable[[], object]) -> float:
     return fastest
 
 
+def model(shape: Shape) -> IRModule:
+    """The network of one row; its inputs are called x0, x1, ..."""
+    arguments = [Var(f"x{k}", TensorType(s, shape.dtype)) for k, s in enumerate(shape.inputs)]
+    return IRModule.from_expr(Function(tuple(arguments), shape.graph(*arguments)))
+
+
 def measure(shape: Shape, target: Target, top: float) -> str:
     """One row of the table."""
-    arguments = [Var(f"x{k}", TensorType(s, shape.dtype)) for k, s in enumerate(shape.inputs)]
-    module = IRModule.from_expr(Function(tuple(arguments), shape.graph(*arguments)))
+    module = model(shape)
     start = time.perf_counter()
     session = compile(module, target=target, name="shape").session()
     seconds = time.perf_counter() - start
     rng = np.random.default_rng(1)
     inputs = {
-        v.name: rng.standard_normal(s).astype(np.float32)
+        f"x{k}": rng.standard_normal(s).astype(np.float32)
         if shape.dtype == "float32"
         else rng.integers(0, 256, s).astype(shape.dtype)
-        for v, s in zip(arguments, shape.inputs, strict=True)
+        for k, s in enumerate(shape.inputs)
     }
     fastest = best(session.bind(inputs).run)
     speed = 2e-9 * shape.macs / fastest

@@ -79,12 +79,18 @@ class Dots:
     registers   that hold an operand, where the sums are several instructions
     split       cycles that it takes to bring an operand there
     latency     cycles from the start of one to its result
+    groups      groups of four neighbouring bytes of data that a step of a tile takes from one vector, where they lie
+                side by side
+    rows        positions of data that an instruction multiplies by two outputs: 2 for products of matrices of bytes,
+                of which a vector has 2 x 8
     """
 
     rate: float = 0.75
     registers: int = 2
     split: float = 0.7
     latency: int = 6
+    groups: int = 1
+    rows: int = 1
 
 
 @frozen(kw_only=True)

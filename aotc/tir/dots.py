@@ -69,7 +69,8 @@ def _words(values: Any) -> Any:
     return np.ascontiguousarray(values).view(np.int32)
 
 
-def _dot(data: str, acc: Any, words: Any, values: Any) -> Any:
+def plain_dot(data: str, acc: Any, words: Any, values: Any) -> Any:
+    """The meaning of a sum of products."""
     left = np.ascontiguousarray(words).view(data).reshape(-1, GROUP).astype(np.int32)
     return acc + (left * values.reshape(-1, GROUP)).sum(axis=1, dtype=np.int32)
 
@@ -222,7 +223,7 @@ def rows() -> Iterator[Row]:
         name, number = dot_name(data, weights, lanes), f"int32x{lanes}"
         takes = (number, number, f"{weights}x{GROUP * lanes}")
         text = _function(f"aotc_{name}", data, weights, lanes)
-        yield Row(name, takes, "", partial(_dot, data), f"aotc_{name}({{0}}, {{1}}, {{2}})", text)
+        yield Row(name, takes, "", partial(plain_dot, data), f"aotc_{name}({{0}}, {{1}}, {{2}})", text)
 
 
 #: A device's: four bytes are the bits of a number.

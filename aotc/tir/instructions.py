@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import dots, fragments, narrowing, numerics
+from aotc.tir import dots, fragments, narrowing, numerics, wide_dots
 
 
 @frozen(kw_only=True)
@@ -232,7 +232,7 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
 
 def _of_bytes() -> Iterator[Instruction]:
     """Sums of products of bytes, and what makes bytes, for vectors."""
-    for name, takes, gives, meaning, call, function in (*dots.rows(), *narrowing.rows()):
+    for name, takes, gives, meaning, call, function in (*dots.rows(), *wide_dots.rows(), *narrowing.rows()):
         texts = [Text(call=call, dialects=("gnu-c",), function=function)]
         if name.removeprefix("word_") in dots.BYTES:
             made, word = dots.device_word(name.removeprefix("word_"))

@@ -343,10 +343,11 @@ AARCH64: Final = replace(
     base_cflags=_AARCH64,
 )
 AARCH64_DOTPROD: Final = replace(
-    AARCH64, name="aarch64-dotprod", dots=_DOT, cflags=("-march=armv8.2-a+dotprod",), level="dotprod"
+    AARCH64, name="aarch64-dotprod", dots=replace(_DOT, groups=4), cflags=("-march=armv8.2-a+dotprod",), level="dotprod"
 )
 _I8MM: Final = ("-march=armv8.2-a+dotprod+i8mm",)
-AARCH64_I8MM: Final = replace(AARCH64_DOTPROD, name="aarch64-i8mm", cflags=_I8MM, level="i8mm")
+_MATRICES: Final = replace(_DOT, groups=2, rows=2)
+AARCH64_I8MM: Final = replace(AARCH64, name="aarch64-i8mm", dots=_MATRICES, cflags=_I8MM, level="i8mm")
 #: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64

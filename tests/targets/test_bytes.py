@@ -23,11 +23,12 @@ from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
-from aotc.tir import Broadcast, Load, Store, as_expr, call
+from aotc.tir import Broadcast, Call, Load, Store, as_expr, call, wide_dots
 from aotc.tir.dots import BYTES, LANES, dot_name
 from aotc.tir.expr import Buffer
+from aotc.tir.instructions import split_type
 from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Kernel
+from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT, build, source_of
 from tests.codegen.batch import call as call_kernel
@@ -59,7 +60,10 @@ def convolution(rng: np.random.Generator) -> tuple[OpDef, Sample]:
     """A 2-D convolution by weights in groups."""
     types = [str(rng.choice(BYTES)) for _ in range(2)]
     groups = int(rng.choice([1, 1, 1, 2]))
-    inputs, block = int(rng.choice([1, 2, 3, 4, 5, 8, 12, 17])) * (1 if groups == 1 else 4), int(rng.choice([4, 16]))
+    inputs, block = (
+        int(rng.choice([1, 2, 3, 4, 5, 8, 12, 16, 17])) * (1 if groups == 1 else 4),
+        int(rng.choice([4, 16])),
+    )
     outputs = int(rng.choice([1, 3, 8, 16, 21, 24, 40, 48])) if groups == 1 else 32
     taps = [int(k) for k in rng.choice([1, 2, 3, 5], 2)]
     size = [int(n) for n in rng.integers(9, 20, 2)]
@@ -227,6 +231,43 @@ def test_the_report_names_targets_that_are_not_run(monkeypatch: pytest.MonkeyPat
     lacking = beyond()
     assert {"x86-64-v3-vnni", "x86-64-v4", "x86-64-v4-vnni"} <= lacking.keys() or architecture() != "x86_64"
     assert all("the processor lacks" in why for why in lacking.values())
+
+
+def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
+    """Those that take several groups, on some numbers."""
+    rng, jobs = np.random.default_rng(6), []
+    for name, takes, gives, *_ in wide_dots.rows():
+        types = [split_type(text, 1) for text in takes]
+        dtype, lanes = split_type(gives, 1) if gives else types[0]
+        buffers = [Buffer(f"p{k}", *one) for k, one in enumerate(types)]
+        y = Buffer("y", dtype, lanes)
+        made = call(name, *(Load(b, as_expr(0), b.size) for b in buffers))
+        kernel = Kernel(name="wide", inputs=tuple(buffers), outputs=(y,), body=Store(y, as_expr(0), made))
+        jobs += [(kernel, [some_bytes(rng, (n,), str(d)) for d, n in types]) for _ in range(4)]
+    return jobs
+
+
+@pytest.mark.parametrize("target", THERE)
+def test_each_wide_instruction(target: str, tmp_path: Path) -> None:
+    """On processors that have them or not; compilers have texts of their own for those that have not."""
+    jobs = wide_instructions()
+    for (kernel, inputs), (actual,) in zip(jobs, machine(target).run_kernels(jobs, tmp_path, *STRICT), strict=True):
+        np.testing.assert_array_equal(actual, run_kernel(kernel, inputs)[0])
+
+
+@pytest.mark.parametrize(
+    ("target", "name"), [("aarch64-dotprod", "dot4_int8_int8_lane3"), ("aarch64-i8mm", "mmla_int8_int8")]
+)
+def test_products_take_several_groups(target: str, name: str) -> None:
+    """Where the channels of the data fill vectors, and for borders with other numbers than 0."""
+    weight = some_bytes(np.random.default_rng(0), (16, 32, 3, 3), "int8")
+    how = {"padding": (1,), "channels": 16, "kernel_size": (3, 3), "data_layout": "NHWC", "out_layout": "NHWC"}
+    attributes = conv2d.attrs(kernel_layout="OHWI16o4i", out_dtype="int32", pad_value=3, **how)
+    data = some_bytes(np.random.default_rng(1), (1, 5, 7, 32), "int8")
+    args = data, packed(weight, "OIHW", "OHWI16o4i")
+    job = kernel_job(conv2d, Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT), TARGETS[target])
+    assert name in {node.name for node in nodes(job.kernel.body) if isinstance(node, Call)}
+    np.testing.assert_array_equal(interpret([job])[0][0].reshape(-1), conv2d.reference(attributes, *args).reshape(-1))
 
 
 @pytest.mark.parametrize("level", ["-O0", "-O3"])

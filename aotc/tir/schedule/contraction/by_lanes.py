@@ -143,8 +143,7 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
 def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:
     """Columns, and rows where an image is narrow."""
     target = attempt.req.target
-    dots = target.dots if attempt.req.group else None
-    budget = tile_columns(target, attempt.vectors, attempt.lanes, dots)
+    budget = tile_columns(target, attempt.vectors, attempt.lanes, attempt.req.dots)
     wide = [(v, n) for v, n in pixels.axes if n > 1]
     if not wide:
         return {}

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Linear, Stmt, Target, Var, const, substitute, te
+from aotc.tir import Block, Buffer, Expr, Linear, Stmt, Target, Var, const, linear, substitute, te
+from aotc.tir.costs import Dots
 from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.cost import tiling_cost, waiting_cost
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
@@ -24,6 +25,7 @@ from aotc.tir.schedule.contraction.space import Analysis, Dimension, Irregular, 
 from aotc.tir.schedule.contraction.staging import CopyFn, Staging, stage
 from aotc.tir.schedule.contraction.tile import tiled_nest
 from aotc.tir.schedule.contraction.tiling import Tiling
+from aotc.tir.wide_dots import lane_name, matrix_name
 
 #: A trailing reduction axis up to this extent is written out where there is room.
 SHORT: Final = 8
@@ -64,6 +66,18 @@ class Request:
         """Raise Irregular where zeros around the data would not do: times an infinite weight they are NaN."""
         if not space.finite_weights(self.c) and not all(d.inside for d in dims):
             raise Irregular("padding beside weights that may be infinite")
+
+    @property
+    def dots(self) -> Dots | None:
+        """How sums of products of bytes are added; a group at a time where no others lie beside it."""
+        found = self.target.dots if self.group else None
+        if found is None or found.groups == 1:
+            return found
+        position, types = space.flat(self.analysis.a), (str(self.a.dtype), str(self.b.dtype))
+        steps = [n for v, n in self.c.reduce_axes if position.coefficient(v) == self.c.group]
+        known = lane_name(*types, 0) if found.rows == 1 else matrix_name(*types)
+        fitting = known and any(n % found.groups == 0 for n in steps)
+        return found if fitting else replace(found, groups=1, rows=1)
 
     @property
     def ordered(self) -> bool:
@@ -129,7 +143,7 @@ def candidate(
     short      short reduction axes are written out, too
     """
     stagings = [staging for staging in copies if staging is not None]
-    tiling = _with_partial_sums(req, _bounded(req, _with_loops(req, tiling, short)))
+    tiling = _with_partial_sums(req, _bounded(req, _in_steps(req, _with_loops(req, tiling, short))))
     levels = tiling.levels
     products = tiling_cost(tiling, req.target)
     weights = {var for var, _ in req.analysis.channel}
@@ -168,13 +182,25 @@ def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
     return replace(tiling, reduction=replace(reduction, looped=looped, unrolled=written))
 
 
+def _in_steps(req: Request, tiling: Tiling) -> Tiling:
+    """Steps of several groups of bytes, where the machine has them."""
+    dots, made = req.dots, tiling.product
+    if dots is None or dots.groups == 1:
+        return tiling
+    for var, extent in tiling.reduction.looped:
+        if linear(made.y.flat, {}).coefficient(var) == made.group and extent % dots.groups == 0:
+            tiling = _cut(tiling, (var, extent), dots.groups)
+            return replace(tiling, product=replace(tiling.product, groups=dots.groups, rows=dots.rows))
+    return tiling
+
+
 def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
     """Several partial sums where accumulators are few, so that one need not wait for the other."""
     chains = 2 * req.target.tiles.latency  # the units begin two multiply-adds in a cycle
-    dots = req.target.dots if req.group else None
+    dots = req.dots
     chains = chains if dots is None else int(dots.rate * dots.latency)
     reduction, wanted = tiling.reduction, -(-chains // _pairs(tiling))
-    if wanted == 1 or req.lanes == 1 or req.ordered:
+    if wanted == 1 or req.lanes == 1 or req.ordered or tiling.product.groups > 1:
         return tiling
     written = math.prod(n for _, n in reduction.unrolled)
     if written >= 2:

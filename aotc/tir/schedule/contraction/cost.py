@@ -33,8 +33,9 @@ def tile_columns(target: Target, vectors: int, lanes: int = 0, dots: Dots | None
     """
     if target.is_scalar or lanes == 1:
         return dict(enumerate(target.tiles.scalar_columns, 1)).get(vectors, 1)
-    held = 1 if dots is None else dots.registers
-    return max(1, (target.registers - (vectors + 1) * held) // vectors)
+    groups, rows, held = (1, 1, 1) if dots is None else (dots.groups, dots.rows, dots.registers)
+    columns = (target.registers - (vectors * groups + 1) * held) // vectors
+    return max(1, columns // rows * rows)
 
 
 def computed_lanes(target: Target, *dtypes: str) -> int:

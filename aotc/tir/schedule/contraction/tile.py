@@ -22,6 +22,7 @@ from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
+from aotc.tir.schedule.contraction.wide import ordered, wide_step
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, forall, kept, loops, nodes
 
@@ -81,7 +82,7 @@ def _tile(tile: Tile, spill: Spill) -> Stmt:
     zeros = (Declare(split[pair], made.zero) for pair in pairs for split in accs)
     ends = finished_tile(tile, accs, spill)
     if tile.tiling.accumulate is None:
-        return Block((*zeros, _accumulated(tile, accs), *ends))
+        return Block((*zeros, _accumulated(tile, accs), *ordered(tile, accs), *ends))
     return Block((*zeros, *_early(tile.tiling.accumulate(tile, accs), ends)))
 
 
@@ -185,10 +186,12 @@ def _updates(tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool
     fixed = {var: run.start for var, run in taps.items() if len(run) == 1}
     unrolled = [var for var, _ in reduction.unrolled]
     stmts: list[Stmt] = []
-    for number, values in enumerate(product(*(range(extent) for _, extent in reduction.unrolled))):
-        point = {**fixed, **dict(zip(unrolled, values, strict=True))}
-        split = accs[number % reduction.splits]
-        stmts.extend(_step(tile, split, present, {var: as_expr(value) for var, value in point.items()}))
+    values = product(*(range(extent) for _, extent in reduction.unrolled))
+    points = [{v: as_expr(k) for v, k in (*fixed.items(), *zip(unrolled, at, strict=True))} for at in values]
+    groups = tile.tiling.product.groups
+    for number in range(len(points) // groups):
+        split, step = accs[number % reduction.splits], points[number * groups : (number + 1) * groups]
+        stmts += wide_step(tile, split, present, step) if groups > 1 else _step(tile, split, present, *step)
     return stmts
 
 

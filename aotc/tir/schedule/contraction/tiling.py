@@ -38,6 +38,8 @@ class Product:
     x       read as vectors
     y       broadcast, one element at a time; with `along` read as vectors, along the axis of `x`
     fill    what `y` counts as where it is outside of the data; products there are left out if it is 0
+    groups  groups that a step takes, which lie side by side in `y`; they are the last axis that is written out
+    rows    elements of `y` that a step takes together (`wide`)
     """
 
     x: Operand
@@ -47,6 +49,8 @@ class Product:
     along: bool = False
     fill: int = 0
     group: int = 1
+    groups: int = 1
+    rows: int = 1
 
     @property
     def outside(self) -> Expr:

@@ -16,8 +16,14 @@ from benchmarks.run import PINS, TRAINED
 from tests.e2e.test_verify_models import LIGHT, light_model
 from tests.share import share
 
-#: Beside those that benchmarks measure.
-OTHERS = ("squeezenet10_fp16", "squeezenet10_int8_qdq")
+#: Beside those that benchmarks measure, with the shapes of inputs that models leave open.
+OTHERS: dict[str, dict[str, Sequence[int]]] = {
+    "squeezenet10_fp16": {},
+    "squeezenet10_int8_qdq": {},
+    "kws_int8_qdq": {"serving_default_input:0": [1, 1960]},
+    "kws_int8_qoperator": {},
+    "yunet_n_320_int8_qdq": {},
+}
 
 
 def check(model: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | None = None) -> None:
@@ -28,7 +34,7 @@ def check(model: Path | onnx.ModelProto, shapes: Mapping[str, Sequence[int]] | N
 
 @pytest.mark.parametrize("name", share((*TRAINED, *OTHERS), 0, always=("mnist8",)))
 def test_trained_models(name: str, models: Path) -> None:
-    check(models / f"{name}.onnx", PINS.get(name))
+    check(models / f"{name}.onnx", PINS.get(name) or OTHERS.get(name))
 
 
 @pytest.mark.parametrize("name", share(NETWORKS, 0))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +148,17 @@ def _reader(name: str, file: str, module: Any) -> Callable[[bool], Kind]:
     return lambda everything: Models(name, file, module.bases(everything), module.mutated, module.smaller)
 
 
+def _tflite(everything: bool) -> Kind:
+    # the interpreters of TFLite, whose schema writes the models, are asked for late
+    mutate_tflite = import_module("tests.fuzz.mutate_tflite")
+    return _reader("tflite", "model.tflite", mutate_tflite)(everything)
+
+
 KINDS: Mapping[str, Callable[[bool], Kind]] = {
     "onnx": _reader("onnx", "model.onnx", mutate_onnx),
     "pytorch": _reader("pytorch", "model.pt2", mutate_pytorch),
     "relay": _reader("relay", "model.relay", mutate_relay),
+    "tflite": _tflite,
     "archive": lambda _: Written(),
     "graphs": lambda _: Graphs(),
     "kernels": lambda _: Kernels(),

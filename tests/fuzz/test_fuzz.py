@@ -16,12 +16,23 @@ from tests.fuzz.search import fuzz, seeds
 from tests.fuzz.workers import Limits, Task, Workers
 
 SEED = 3
-CASES = {"onnx": 200, "pytorch": 30, "relay": 150, "archive": 60, "graphs": 5, "kernels": 2, "onnx-graphs": 8}
+CASES = {
+    "onnx": 200,
+    "pytorch": 30,
+    "relay": 150,
+    "tflite": 150,
+    "archive": 60,
+    "graphs": 5,
+    "kernels": 2,
+    "onnx-graphs": 8,
+}
 FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_fixed_seed(kind: str) -> None:
+    if kind == "tflite":
+        pytest.importorskip("ai_edge_litert")
     tally = fuzz(kinds_of([kind], everything=False), seed=SEED, cases=CASES)
     assert tally.outcomes[kind].total() == CASES[kind]
     assert not tally.faults, tally.table() + "".join(f"\n{f.task}\n{f.verdict.detail}" for f in tally.faults.values())

@@ -109,3 +109,12 @@ def test_what_is_left_alone(case: str) -> None:
 def test_devices_are_left_alone() -> None:
     start = product(PACKED["one scale"])
     assert PackWeights(GPU)(start) is start
+
+
+def test_reproducible_bits_are_equal_on_all_targets() -> None:
+    model, _ = n_bits(3, 144, 37, 4, 32, True)
+    x = RNG.standard_normal((3, 144)).astype(np.float32)
+    made = (aotc.compile(model, target=t, accuracy="reproducible", cflags=["-O1"]) for t in ("c", "x86-64", "host"))
+    first, *others = (m.session().run(None, {"x": x})[0] for m in made)
+    for other in others:
+        np.testing.assert_array_equal(other, first)

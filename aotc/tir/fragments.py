@@ -6,24 +6,32 @@
 Registers have 32 bits: two neighbours of 16 bits, or one number.  Thread 4 * g + q of a warp has, of a matrix on the
 left, register q of those that hold a row, and the fourth from there, of rows g and g + 8; of one on the right, those of
 column g; of the sum, columns 2 * q and 2 * q + 1 of rows g and g + 8.  Of float32, which are multiplied as TF32, there
-are 16 x 8 by 8 x 8 elements.  (PTX ISA, "Warp-level matrix instructions": mma.m16n8k16, mma.m16n8k8, ldmatrix.)
+are 16 x 8 by 8 x 8 elements; of bytes, four to a number, 16 x 32 by 32 x 8.
+(PTX ISA, "Warp-level matrix instructions": mma.m16n8k16, mma.m16n8k8, ldmatrix.)
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from aotc.ir import DType
+from aotc.tir.dots import BYTES
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
-def product(dtype: DType, c: Array, a: Array, b: Array) -> Array:
-    """c + a @ b, one step after the other, each rounded to float32; products of 16 bits, or of TF32, are exact."""
-    left, right = (np.ascontiguousarray(e).view(dtype.numpy).astype(np.float32) for e in (a, b))
+def product(dtype: DType, weights: DType, c: Array, a: Array, b: Array) -> Array:
+    """c + a @ b, one step after the other, each rounded to float32; products of 16 bits, or of TF32, are exact.
+
+    Products of bytes, and their sums, are those of int32.
+    """
+    pairs = ((a, dtype), (b, weights))
+    left, right = (np.ascontiguousarray(e).view(kind.numpy).astype(c.dtype) for e, kind in pairs)
     steps = left.shape[1] * 2
     left = left.reshape(8, 4, 2, 2, -1).transpose(3, 0, 2, 1, 4).reshape(16, steps)
     right = right.reshape(8, 4, 2, -1).transpose(2, 1, 3, 0).reshape(steps, 8)
@@ -128,3 +136,41 @@ $inline void aotc_mma_DTYPE(float *to, const float *c, const uint32_t *a, const 
 #endif
 }
 """
+SUM: Final = """\
+/* A product of 16 x 32 by 32 x 8 bytes is added to 16 x 8 sums. */
+$inline void aotc_mma_DATA_WEIGHTS(int32_t *to, const int32_t *c, const int32_t *a, const int32_t *b) {
+#if defined(AOTC_EMULATED)
+  struct Operands { int32_t of[6]; } mine = {{a[0], a[1], a[2], a[3], b[0], b[1]}};
+  const aotc_emulator::Lanes *all = aotc_emulator::exchange(~0u, mine);
+  const int row = (int)threadIdx.x % 32 / 4, column = (int)threadIdx.x % 4 * 2;
+  for (int e = 0; e < 4; ++e) {
+    uint32_t sum = (uint32_t)c[e];
+    for (int k = 0; k < 32; ++k) {
+      const int q = k % 16 / 4, part = k % 4;
+      DATA_t left;
+      WEIGHTS_t right;
+      memcpy(&left, all->value[row * 4 + q] + (e / 2 + k / 16 * 2) * 4 + part, 1);
+      memcpy(&right, all->value[(column + e % 2) * 4 + q] + (4 + k / 16) * 4 + part, 1);
+      sum += (uint32_t)((int)left * (int)right);
+    }
+    to[e] = (int32_t)sum;
+  }
+#else
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.KIND_A.KIND_B.s32"
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+                 "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+#endif
+}
+"""
+
+
+def sums_of_bytes() -> Iterator[tuple[str, Callable[..., Array], str]]:
+    """What multiplies matrices of bytes: name, meaning, and function."""
+    for data, weights in itertools.product(BYTES, BYTES):
+        function, name = SUM, f"mma_{data}_{weights}"
+        words = {"DATA": data, "WEIGHTS": weights, "KIND_A": data[0].replace("i", "s") + "8"}
+        for word, text in (words | {"KIND_B": weights[0].replace("i", "s") + "8"}).items():
+            function = function.replace(word, text)
+        yield name, partial(product, DType(data), DType(weights)), function

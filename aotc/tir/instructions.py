@@ -223,7 +223,7 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
         name=f"mma_{dtype}",
         takes=("float32x4", "uint32x4", "uint32x2"),
         gives="float32x4",
-        meaning=partial(fragments.product, dtype),
+        meaning=partial(fragments.product, dtype, dtype),
         texts=said(f"aotc_mma_{dtype}({{0}}, {{1}}, {{2}}, {{3}})", fragments.MULTIPLY),
         warp=True,
         least=80,
@@ -241,6 +241,11 @@ def _of_bytes() -> Iterator[Instruction]:
     for name, takes, gives, meaning, call, function in dots.device_rows():
         text = Text(call=call, dialects=("cuda",), function=function)
         yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,), least=61)
+    for name, meaning, function in fragments.sums_of_bytes():
+        text = Text(call=f"aotc_{name}({{0}}, {{1}}, {{2}}, {{3}})", dialects=("cuda",), function=function)
+        takes = ("int32x4", "int32x4", "int32x2")
+        facts: dict[str, Any] = {"gives": "int32x4", "meaning": meaning, "texts": (text,)}
+        yield Instruction(name=name, takes=takes, warp=True, least=80, **facts)
     for k in range(dots.GROUP):
         yield Instruction(name=f"quarter{k}", takes=("integer",) * dots.GROUP, meaning=partial(_quarter, k))
 

@@ -45,11 +45,11 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Kernel, list[Array]
     monkeypatch.setattr(vertical_fusion, "_SOONER", 1024)
     for k, name in enumerate(("conv", "groups of threads")):
         case, tile = SPLIT[name]
-        monkeypatch.setattr(module, "_TILES", (tile,))
+        monkeypatch.setattr(module, "TILES", (tile,))
         found[f"part{k}"] = case.kernel(CUDA), [value.reshape(-1) for value in case.values(seed=k)]
     for k, name in enumerate(("channels", "parts")):
         case, columns, tile, _ = FUSED[name]
-        monkeypatch.setattr(module, "_TILES", (tile,))
+        monkeypatch.setattr(module, "TILES", (tile,))
         (step,) = launched(means(case, columns), CUDA).steps
         found[f"fused{k}"] = step.kernel, [value.reshape(-1) for value in case.values(seed=k)]
     return found

@@ -179,7 +179,7 @@ SPLIT = {
 @pytest.mark.parametrize("name", SPLIT)
 def test_reductions_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, tile = SPLIT[name]
-    monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (tile,))
+    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (tile,))
     monkeypatch.setattr(sys.modules[Tile.__module__], "_SPLITS", 1)
     kernel = case.kernel(CUDA)
     verify(kernel)
@@ -246,7 +246,7 @@ def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPat
     """They are done by the blocks of these; `levels` are the numbers of blocks, and of groups of them."""
     case, columns, tile, levels = FUSED[name]
     monkeypatch.setattr(vertical_fusion, "_SOONER", 1024)  # blocks that the interpreter is done with have few threads
-    monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (tile,))
+    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (tile,))
     program = means(case, columns)
     made = launched(program, CUDA)
     (step,) = made.steps
@@ -264,7 +264,7 @@ def test_small_launches_behind_products(name: str, monkeypatch: pytest.MonkeyPat
 
 def test_launches_that_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """What has much to do is left to all processors; what others write over what the product reads, behind it."""
-    monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (Tile(8, 8, 4, 4),))
+    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (Tile(8, 8, 4, 4),))
     monkeypatch.setattr(vertical_fusion, "_SOONER", 20)
     assert len(launched(means(matmul(m=64, k=16, n=64), 64), CUDA).steps) == 2
     monkeypatch.undo()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.contraction.by_blocks import Tile
 from aotc.tir.stmt import Kernel
-from aotc.tir.target import CUDA
+from aotc.tir.target import CUDA, Gpu
 from aotc.tir.text import to_text
 from aotc.tir.verify import verify
 from tests.tir.contractions import Case, conv, matmul
@@ -42,6 +43,8 @@ CASES = {
 }
 
 
+#: Without matrix instructions for bytes.
+OLD = replace(CUDA, gpu=Gpu(architectures=(75, 80)))
 #: Tiles that are small enough for the interpreter, and those that are there for few elements.
 TILES = {"few": None, "one group": Tile(4, 4, 4, 4), "groups": Tile(2, 2, 4, 4, 4, 32)}
 
@@ -60,11 +63,12 @@ def check(case: Case, kernel: Kernel) -> None:
 )
 def test_tiles_of_blocks_are_right(name: str, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if chosen := TILES[tile]:
-        monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (chosen,))
+        monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (chosen,))
     case = CASES[name]
-    kernel = case.kernel(CUDA)
+    kernel = case.kernel(OLD if case.out.dtype == "int32" else CUDA)
     verify(kernel)
     assert launch_of(kernel) is not None
+    assert ("dp4a" in to_text(kernel)) == (case.out.dtype == "int32")
     check(case, kernel)
 
 
@@ -142,7 +146,7 @@ def test_few_tiles_are_smaller(case: Case, blocks: int) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_every_barrier_is_needed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[Tile.__module__], "_TILES", (TILES["groups"],))
+    monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (TILES["groups"],))
     parts = to_text(CASES["pieces"].kernel(CUDA)).split("sync\n")
     assert len(parts) == 4
     text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])

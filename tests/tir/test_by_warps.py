@@ -59,6 +59,28 @@ def test_products_of_warps(name: str, dtype: str, monkeypatch: pytest.MonkeyPatc
     assert (np.abs(forwards.reshape(expected.shape) - expected) <= bound * sizes).all()
 
 
+#: Products of bytes, and the tile for them: with steps that are no whole words, a border, groups.
+SUMS = {
+    "product": (matmul(m=70, k=40, n=20, dtype="uint8", acc="int32", transposed=True), "rows"),
+    "steps": (matmul(m=18, k=51, n=34, batch=2, dtype="int8", acc="int32"), "groups"),
+    "padded": (conv(batch=2, ic=6, oc=17, size=(4, 5), kernel=(3, 2), padding=1, dtype="int8", acc="int32"), "columns"),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_products_of_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, shape = SUMS[name]
+    monkeypatch.setattr(sys.modules[Warps.__module__], "_WORDS", (SHAPES[shape],))
+    monkeypatch.setattr(sys.modules[Warps.__module__], "TILES", ())
+    kernel = case.kernel(CUDA)
+    verify(kernel)
+    assert multiplies(case, CUDA.gpu)
+    a, b = case.values(seed=1)
+    for turned in (False, True):
+        made = run_kernel(kernel, [a, b], backwards=turned)[0]
+        np.testing.assert_array_equal(made.reshape(case.expected(a, b).shape), case.expected(a, b))
+
+
 def multiplies(case: Case, gpu: Gpu | None) -> bool:
     body = case.kernel(replace(CUDA, gpu=gpu)).body
     found = filter(None, map(warp_call, walk_stmts(body)))
@@ -69,6 +91,8 @@ def test_what_warps_multiply() -> None:
     product = matmul(m=64, k=64, n=64, dtype="float16", acc="float32")
     assert multiplies(product, Gpu())
     assert not multiplies(product, Gpu(architectures=(75, 80)))
+    sums = matmul(m=256, k=512, n=256, dtype="int8", acc="int32")
+    assert multiplies(sums, Gpu(matrices=())) and not multiplies(sums, Gpu(architectures=(75, 80)))
     assert not multiplies(product, Gpu(matrices=("bfloat16", "float32")))
     assert not multiplies(matmul(m=64, k=64, n=64, dtype="float16", acc="float16"), Gpu())
     assert not multiplies(matmul(m=64, k=64, n=64), Gpu())

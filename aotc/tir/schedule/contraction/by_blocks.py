@@ -199,7 +199,7 @@ class Tile:
         return -(-steps // self.depth) / self.splits * max(work, _LATENCY) + last
 
 
-_TILES: Final = (
+TILES: Final = (
     *(Tile(16, 16, 8, 8, depth=8), Tile(16, 16, 4, 8), Tile(16, 16, 8, 4), Tile(16, 16, 4, 4)),
     *(Tile(8, 8, 8, 4, 4, 32), Tile(8, 8, 4, 8, 4, 32), Tile(8, 8, 4, 4, 4, 64)),
     *(Tile(4, 8, 4, 4, 8, 96), Tile(4, 4, 4, 4, 16, 128)),
@@ -239,7 +239,7 @@ def by_blocks(
         return by_slices(analysis, sides, places, store, gpu)
     batch, steps = c.size // (down * across), points(c.reduce_axes)
     sizes = down, across, batch, steps, gpu
-    fit = [tile for tile in tiles or _TILES if tile.fits(c.dtype, gpu)]
+    fit = [tile for tile in tiles or TILES if tile.fits(c.dtype, gpu)]
     if not fit:
         return None
     ways = (way for tile in fit for way in tile.split(*sizes))

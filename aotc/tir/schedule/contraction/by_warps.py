@@ -15,13 +15,15 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import INSTRUCTIONS, Block, Buffer, Call, Expr, For, Load, Stmt, Store, Target, Var, te
-from aotc.tir.schedule.contraction.by_blocks import Tile, Used, by_blocks
+from aotc.tir.schedule.contraction.by_blocks import TILES, Tile, Used, by_blocks
 from aotc.tir.schedule.contraction.fetching import Place, Side
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import loops
 
 #: Warps of a tile by rows and columns, groups of them, and steps of the reduction that are shared at a time.
 _SHAPES: Final = ((4, 2, 1, 32), (2, 4, 1, 32), (2, 2, 1, 32), (1, 1, 4, 64))
+#: Those of words of bytes, of which there is room for fewer steps.
+_WORDS: Final = ((4, 2, 1, 16), (2, 4, 1, 16), (2, 2, 1, 32), (1, 1, 4, 64))
 #: Products of matrices that are done in the time of one of numbers.
 _FASTER: Final = 8
 #: Bits of a row that is loaded at once lie together from a multiple of 16 bytes on, rows in different banks.
@@ -30,9 +32,13 @@ _GAP: Final = 8
 
 @frozen
 class Warps(Tile):
-    """A tile of warps; `operands` is the type of what they multiply."""
+    """A tile of warps; `operands` is the type of what they multiply, int32 for words of bytes.
+
+    multiply   the instruction for that
+    """
 
     operands: DType = DType("float16")
+    multiply: str = "mma_float16"
 
     def of(self, dtype: DType) -> DType:
         return self.operands
@@ -56,7 +62,8 @@ class Warps(Tile):
         return self.operands.bits == 16
 
     def registers(self, acc: Buffer) -> tuple[Buffer, Buffer]:
-        a, b = (Buffer(name, DType("uint32"), 8, "stack", 16) for name in "ab")
+        dtype = DType("int32" if self.operands == "int32" else "uint32")
+        a, b = (Buffer(name, dtype, 8, "stack", 16) for name in "ab")
         return a, b
 
     def product(self, at: Used, left: Side, right: Side, thread: Expr, group: Expr) -> Stmt:
@@ -69,7 +76,7 @@ class Warps(Tile):
         brought = (bring(at, k, side, first, own[k] * 32, thread % 32) for k, side in enumerate((left, right)))
         place = i * 16 + j * 4
         operands = Load(acc, place, 4), Load(a, i * 4, 4), Load(b, j * 2, 2)
-        product = Store(acc, place, Call(f"mma_{self.operands}", operands))
+        product = Store(acc, place, Call(self.multiply, operands))
         body = Block((*brought, loops([(i, 2), (j, 4)], product)))
         return For(step, self.depth // self.groups // steps, body)
 
@@ -90,22 +97,31 @@ def _brought(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -
 
 
 def _rounded(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -> Stmt:
-    """Operands of 32 bits in registers, rounded to TF32."""
+    """Operands of 32 bits in registers: floats rounded to TF32, words of bytes as they are."""
     i, step, half = Var("i"), Var("k"), Var("half")
     place = side.at(depth + lane % 4 + step * 4, own + i * 16 + half * 8 + lane // 4)
     to = i * 4 + (step * 2 + half if k == 0 else half * 2 + step)
-    store = Store(at.operands[k], to, Call("tf32", (Load(at.shared, place),)))
+    load = Load(at.shared, place)
+    store = Store(at.operands[k], to, Call("tf32", (load,)) if load.dtype.is_float else load)
     return loops([(i, 2), (step, 2), (half, 2)], store)
 
 
 def by_warps(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest | None:
-    """The nest of `by_blocks`, by matrices of warps where both operands are of one type that these take."""
-    gpu, name = target.gpu, f"mma_{a.dtype}"
-    fits = a.dtype == b.dtype and c.dtype == "float32" and name in INSTRUCTIONS
-    if gpu is None or not (fits and a.dtype in gpu.matrices) or min(gpu.architectures) < INSTRUCTIONS[name].least:
+    """The nest of `by_blocks`, by matrices of warps where both operands are of types that these take.
+
+    Sums of bytes have one result, whoever adds them, and tiles of numbers where those of warps are too large.
+    """
+    gpu, words = target.gpu, c.dtype == "int32"
+    name, operands = f"mma_{a.dtype}", a.dtype
+    allowed = a.dtype == b.dtype and c.dtype == "float32"
+    allowed = allowed and gpu is not None and a.dtype in gpu.matrices
+    if words:
+        name, operands, allowed = f"{name}_{b.dtype}", c.dtype, True
+    fits = allowed and name in INSTRUCTIONS
+    if gpu is None or not fits or min(gpu.architectures) < INSTRUCTIONS[name].least:
         return by_blocks(c, a, b, store, target)
-    tiles = [
-        Warps(8 * down, 4 * across, 4, 8, groups, depth, 2, _GAP, operands=a.dtype)
-        for down, across, groups, depth in _SHAPES
+    tiles: list[Tile] = [
+        Warps(8 * down, 4 * across, 4, 8, groups, depth, 2, _GAP, operands=operands, multiply=name)
+        for down, across, groups, depth in (_WORDS if words else _SHAPES)
     ]
-    return by_blocks(c, a, b, store, target, tiles)
+    return by_blocks(c, a, b, store, target, [*tiles, *(TILES if words else ())])

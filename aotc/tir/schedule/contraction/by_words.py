@@ -44,8 +44,10 @@ class Words(Half):
         first = {**names, self.place: const(0)}
         place = substitute(flat(self.dims).expr(), first)
         word = call(f"word_{self.buffer.dtype}", Load(self.buffer, place, GROUP))
-        borders = ((substitute(dim.index.expr(), first), dim.extent) for dim in self.dims if not dim.inside)
-        inside = [test for index, end in borders for test in (index >= 0, index < end)]
+        inside: list[Expr] = []
+        for dim in self.dims:
+            index = substitute(dim.index.expr(), first)
+            inside += [] if dim.inside else [index >= 0, index < dim.extent]
         outside = const(word_of(self.fill), dtype)
         word = Select(all_of(*inside), word, outside) if inside else word
         return Select(all_of(*tests), word, const(0, dtype)) if tests else word
@@ -68,6 +70,8 @@ def words(half: Half, of: Ranges, place: Var) -> Words:
     form = linear(simplify(flat(dims).expr(), of), of)
     others = [*(n for atom, n in form.terms.items() if atom is not place), form.const]
     borders = (simplify(dim.index.expr(), of) for dim in dims if not dim.inside)
-    near = form.coefficient(place) == 1 and not any(n % GROUP for n in others) and buffer.align % GROUP == 0
-    near = near and not any(place in mentioned(border) for border in borders)
+    near = form.coefficient(place) == 1
+    near = near and buffer.align % GROUP == 0
+    near = near and not any(n % GROUP for n in others)
+    near = near and not any(place in mentioned(e) for e in borders)
     return Words(buffer, dims, half.axes, half.fill, place, near)

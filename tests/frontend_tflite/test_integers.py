@@ -81,6 +81,17 @@ def quantize(x: float, zero: int) -> Any:
     return model.data(inputs, outputs), [(np.arange(-300, 300, dtype=np.float32) * np.float32(x / 2))[None]]
 
 
+def mean(axes: list[int], keep: bool, scale: float) -> Any:
+    """Among the means are halves."""
+    model = Builder()
+    x = model.tensor((1, 8, 4, 32), "int8", scale=0.05, zero=5)
+    shape = [1 if k in axes else n for k, n in enumerate((1, 8, 4, 32)) if keep or k not in axes]
+    y = model.tensor(shape, "int8", scale=scale, zero=5 if scale == 0.05 else -3)
+    places = model.tensor((len(axes),), "int32", axes)
+    model.op("MEAN", [x, places], [y], "ReducerOptions", keepDims=keep)
+    return model.data([x], [y]), [rows(9, 1, 8, 4, 32) // 3]
+
+
 def lstm(seed: int, digits: int, clip: float, time_major: bool = False) -> Any:
     """Layers of 7 inputs and 5 units, whose gates go to their ends."""
     model, rng = Builder(), np.random.default_rng(seed)
@@ -123,6 +134,9 @@ def elementwise() -> Iterator[Any]:
 
 
 def layers() -> Iterator[Any]:
+    for axes, keep in (([1, 2], True), ([1, 2], False), ([3], False), ([1], True)):
+        for scale in (0.05, 0.031):
+            yield f"MEAN-{axes}-{keep}-{scale}", mean(axes, keep, scale)
     for scale, beta in ((0.1, 1.0), (0.02, 1.0), (0.5, 0.7)):
         yield f"SOFTMAX-{scale}-{beta}", softmax(scale, beta)
     for scale in (0.021, 0.5):

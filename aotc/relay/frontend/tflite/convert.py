@@ -168,5 +168,6 @@ class _Conversion:
 
     def unfit(self, op: Operator) -> str:
         """What is said of an operator at which its converter stumbles."""
-        types = (str(self.value(k).checked_type) if k >= 0 else "none" for k in op.inputs)
+        known = (self.values.get(k) for k in op.inputs)
+        types = ("none" if x is None else str(x.checked_type) for x in known)
         return f"{op.name} does not take these inputs and options: ({', '.join(types)})"

@@ -249,6 +249,8 @@ class _Reader:
         # of sums nobody reads the scales
         scales = None if dtype.bits > 16 else table.Quantization()
         scale, zero, axis = _quantisation(scales, shape, what)
+        held = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
+        require("tflite-quant", held, f"{what} has a zero point that {dtype} does not hold")
         variable = bool(table.IsVariable())
         return Tensor(name, shape, dtype, scale, zero, axis, data, variable, kind == "INT4")
 

@@ -7,6 +7,7 @@ OPS["MEAN"](x, [1, 2], node=node, keep_dims=True)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial, reduce
 from typing import Final
@@ -15,6 +16,7 @@ from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, same_scales
 from aotc.relay.frontend.tflite.rounding import INTERVALS, rescaled_twice
 
@@ -128,6 +130,17 @@ def _reduced(name: str, x: Expr, axes: Ints, *, keep_dims: bool = False) -> Expr
     return reductions.over(reductions.plain(name), x, _axes(x, axes), bool(keep_dims))
 
 
+def _mean(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
+    if not node.in_integers:
+        return _reduced("mean", x, axes, keep_dims=keep_dims)
+    whole, places = node.whole(0), _axes(x, axes)
+    count = math.prod(g.dim(x, k) for k in places)
+    fits = count > 0 and node.result.dtype.bits == 8
+    require("tflite-quant", fits, "MEAN of integers of 16 bits, or of none, is not supported")
+    sums = g.reduce("sum", q.centred(whole.data, whole.zero, -1), places, bool(keep_dims))
+    return node.rounding.mean(sums, whole, count, node.onto())
+
+
 def _arg(name: str, x: Expr, axis: Ints, *, node: Node) -> Expr:
     require("tflite-input", len(axis) == 1, f"{node.op.name} needs one axis")
     found = g.op(name, x, axis=(g.axis(axis[0], g.rank(x)),), keepdims=False)
@@ -185,7 +198,6 @@ _BINARY: Final = {
     "RIGHT_SHIFT": "right_shift",
 }
 _REDUCTIONS: Final = {
-    "MEAN": "mean",
     "REDUCE_ALL": "all",
     "REDUCE_ANY": "any",
     "REDUCE_MAX": "max",
@@ -211,6 +223,7 @@ OPS: Table = {
     "L2_NORMALIZATION": _l2_normalization,
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": partial(_curve, "LOGISTIC"),
+    "MEAN": _mean,
     "MUL": _mul,
     "PRELU": activations.prelu,
     "QUANTIZE": _quantize,
@@ -222,7 +235,7 @@ OPS: Table = {
 }
 #: Those that know what integers stand for.
 INTEGERS: Final = frozenset(
-    {"ADD", "ARG_MAX", "ARG_MIN", "DEQUANTIZE", "LOGISTIC", "MUL", "QUANTIZE", "SUB", "TANH", *INTERVALS}
+    {"ADD", "ARG_MAX", "ARG_MIN", "DEQUANTIZE", "LOGISTIC", "MEAN", "MUL", "QUANTIZE", "SUB", "TANH", *INTERVALS}
 )
 #: Those that leave integers as they are, where inputs and outputs have one scale.
 MOVES: Final = frozenset({"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "SELECT", "SELECT_V2"})

@@ -84,6 +84,27 @@ class Rounding:
         whole = g.mul(q.centred(a.data, a.zero, -1), q.centred(b.data, b.zero, -1))
         return self.requantized(whole, self.ratio(a.scale, b.scale, onto), onto)
 
+    def mean(self, sums: Expr, x: Quantised, count: int, onto: Onto) -> Expr:
+        """Sums of `count` elements divided by it.
+
+        In float32, the zero point added before the rounding; or as a part of the multiplier, whose last digits get
+        lost.
+        """
+        if self.products == _ONCE:
+            ratio = number(x.scale) / number(onto.scale) / np.float32(count)
+            y = g.op("qnn.product", g.cast(sums, "float32"), g.constant(ratio))
+            y = g.op("round", g.add(y, g.cast(onto.zero, "float32")))
+            return q.saturated(y, onto.dtype)
+        factors = factors_of(number(x.scale), number(onto.scale), "TFLITE")
+        exponent = int(factors.left) - int(factors.right)
+        shift = min(count.bit_length() - 1, 32, 31 + exponent)
+        multiplier, exponent = (int(factors.multiplier) << shift) // count, exponent - shift
+        y = g.mul(fx.wide(sums), 1 << max(exponent, 0))
+        last = max(-exponent, 0)
+        y = fx.divided(fx.high_product(y, multiplier), last)
+        y = g.add(y, fx.wide(onto.zero))
+        return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+
     def requantized(self, sums: Expr, ratio: Array, onto: Onto, axis: int = -1) -> Expr:
         """Integers times numbers (one, or one for each element of an axis), as a result."""
         return _rescaled(sums, ratio, onto, self.products, axis)

@@ -80,6 +80,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     option("--dump-ir dump", "Write the program after each pass there.", PATH, metavar="DIR"),
     options_of.IO_DTYPE,
     options_of.BUDGETS,
+    flag("--workspace-io", "Give inputs and outputs places in the arena, where callers may keep them."),
     option("--report", "Write what every pass did, as one page.", PATH, metavar="FILE.html"),
     option("--print-after", "Print the program after a pass, to the error stream.", multiple=True, metavar="PASS"),
     option("--disable-pass disabled_pass", "Leave a pass out.", multiple=True, metavar="PASS"),

@@ -117,6 +117,28 @@ def _stack(footprint: Mapping[str, Any]) -> _Needs:
     return footprint["stack"], f"estimated, the largest frame is that of {footprint['stack_kernel']}", []
 
 
+#: Options that make a plan smaller: what they do, how they are asked for.
+PLANS: Final = {
+    "compile.reorder": "order steps for memory (--config compile.reorder=true)",
+    "compile.overlap": "let results overlap inputs that die (--config compile.overlap=true)",
+    "compile.workspace_io": "keep inputs and outputs in the arena (--workspace-io)",
+}
+
+
+def ways_to_plan(program: Program, plan: Callable[[str], Program]) -> list[Way]:
+    """What other plans of memory would save; `plan` makes the program with an option."""
+    found: list[Way] = []
+    for key, what in PLANS.items():
+        saved = _taken(program) - _taken(plan(key))
+        found += [Way(what, saved)] if saved > 0 else []
+    return found
+
+
+def _taken(program: Program) -> int:
+    outside = (s.nbytes for s in (*program.inputs, *program.outputs) if s not in program.resident)
+    return program.plan.peak + sum(outside)
+
+
 def ways_to_bytes(program: Program, name: str) -> list[Way]:
     """What integers of 8 bits would save."""
     if name == "ram":

@@ -27,7 +27,7 @@ from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
 from aotc_codegen.cuda.project import device_text, emit_device
 
-from aotc.driver.budgets import UNLIMITED, Budgets, measured_code, ways_to_bytes
+from aotc.driver.budgets import UNLIMITED, Budgets, Way, measured_code, ways_to_bytes, ways_to_plan
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.compiler_check import check_kernels, check_project
@@ -315,7 +315,18 @@ class Compilation:
         program, facts = self.programs[0], metadata["footprint"]
         if library is not None and toolchain is not None and (code := measured_code(library, toolchain)) is not None:
             facts |= {"code": code, "code_measured": True}
-        self.budgets.check(program, facts, lambda name: ways_to_bytes(program, name))
+        self.budgets.check(program, facts, self._ways)
+
+    def _ways(self, name: str) -> list[Way]:
+        """What would take less of "ram", "flash" or "stack"."""
+        plans = ways_to_plan(self.programs[0], self._planned) if name == "ram" else []
+        return [*plans, *ways_to_bytes(self.programs[0], name)]
+
+    def _planned(self, key: str) -> Program:
+        """The first program as it would be with an option."""
+        ctx = self.context
+        with PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, key: True}):
+            return scheduled(self.calls[0], self.versions[0], self.threads)
 
     def _emitted(self, work: Path) -> dict[str, Any]:
         """The project in an empty directory, and its metadata."""

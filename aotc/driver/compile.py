@@ -95,6 +95,7 @@ class CompileOptions:
     selftest, single_file   without an operating system: a function that runs the model on known values; all code in
                             one source and one header
     emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
+    workspace_io  inputs and outputs have their places in the arena, where callers may keep them: the header says where
     ram, flash, stack   bytes that a model may take: of memory in runs (the arena, inputs and outputs), of flash (code,
                   measured where a library is built, and parameters), of the stack; more is an error, after all is made
     progress      called with the name of each stage as it begins
@@ -129,6 +130,7 @@ class CompileOptions:
     selftest: bool = False
     single_file: bool = False
     emulated: bool = False
+    workspace_io: bool = False
     ram: int | None = None
     flash: int | None = None
     stack: int | None = None
@@ -161,7 +163,8 @@ class CompileOptions:
         accuracy = {"compile.accuracy": self.accuracy} if self.accuracy in ACCURACIES[1:] else {}
         edges = {"compile.io_dtype": self.io_dtype} if self.io_dtype else {}
         rounding = {"tflite.rounding": self.rounding} if self.rounding else {}
-        config = {**(self.config or {}), **accuracy, **edges, **rounding}
+        ends = {"compile.workspace_io": True} if self.workspace_io else {}
+        config = {**(self.config or {}), **accuracy, **edges, **rounding, **ends}
         return PassContext(self.opt_level, None, self.disabled_pass, instruments, config)
 
     @property

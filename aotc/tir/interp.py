@@ -116,6 +116,12 @@ class CompiledKernel:
             raise self._apart("blocks arrive that are not counted to the last")
         return outputs
 
+    def on(self, memory: Sequence[Array]) -> None:
+        """Run on an array for each parameter; they may overlap as far as `overlaps` of the kernel says."""
+        scratch = [_poison(b) for b in self.kernel.local]
+        with np.errstate(all="ignore"):
+            self._take_turns([self.function(*memory, *scratch, 0, 1, iter, self._take_turns)])
+
     def _take_turns(self, threads: Iterable[Iterator[None]]) -> None:
         """All threads, one after the other, from each barrier to the next; the end of the kernel is one."""
         runs = tuple(threads)

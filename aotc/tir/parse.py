@@ -139,11 +139,12 @@ class _Parser(_Reader):
             roles[role].append(self.buffer(role))
         inputs, outputs = (tuple(roles.pop(role)) for role in ROLES[:2])
         facts: dict[str, Any] = {role: tuple(buffers) for role, buffers in roles.items()}
-        facts |= {"inplace": (), "private": ()}
-        while self.accept("inplace"):
-            output = self.known_buffer()
-            source = self.after("=", self.known_buffer)
-            facts["inplace"] += ((outputs.index(output), inputs.index(source)),)
+        facts |= {"inplace": (), "overlaps": (), "private": ()}
+        for word in ("inplace", "overlaps"):
+            while self.accept(word):
+                output = self.known_buffer()
+                source = self.after("=", self.known_buffer)
+                facts[word] += ((outputs.index(output), inputs.index(source)),)
         facts["macs"] = self.integer() if self.accept("macs") else 0
         facts["team"] = self.accept("team")
         if facts["team"]:

@@ -17,7 +17,8 @@ from aotc.tir import C, Kernel, Target, Threads
 from aotc.tir.device.launches import launched
 from aotc.tir.functions.fuse import fused_kernel
 from aotc.tir.loops.lanes import with_vectors
-from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
+from aotc.tir.plan.memory import check_plan, plan_memory, savings, with_io, work_in_place
+from aotc.tir.plan.order import ordered
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
 from aotc.tir.threads.parallel import for_teams
@@ -55,6 +56,33 @@ class LaunchOnDevice(ProgramPass):
         return launched(module, self.target)
 
 
+def _wanted(key: str, target: Target) -> bool:
+    """What the configuration says, else whether the target is short of memory."""
+    return bool(PassContext.current().get_config(key, target.bare))
+
+
+def _may_overlap(target: Target) -> bool:
+    """Whether results may lie over inputs that die: iterations run in the order in which they are written down."""
+    return target.is_scalar and target.gpu is None and _wanted("compile.overlap", target)
+
+
+class KeepInputsAndOutputs(ProgramPass):
+    """Inputs and outputs get their places in the arena, where callers may have them."""
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        return with_io(module)
+
+
+@dataclass(frozen=True, repr=False)
+class OrderSteps(ProgramPass):
+    """Steps come in the order that needs least memory."""
+
+    target: Target = C
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        return ordered(module, savings(module, _may_overlap(self.target)))
+
+
 class WorkInPlace(ProgramPass):
     """Kernels write over inputs that nobody needs any more, where they may."""
 
@@ -64,12 +92,16 @@ class WorkInPlace(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class PlanMemory(ProgramPass):
-    """Every temporary gets its place in the arena."""
+    """Every temporary gets its place in the arena; where iterations have an order, results may overlap inputs that die.
+
+    over    they do
+    """
 
     target: Target = C
+    over: bool = False
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return plan_memory(module, self.target.places({"arena": 0})["arena"].align)
+        return plan_memory(module, self.target.places({"arena": 0})["arena"].align, self.over)
 
 
 @dataclass(frozen=True, repr=False)
@@ -112,7 +144,16 @@ class VectorizeLoops(KernelPass):
 
 _KERNELS: Final = (FuseMultiplyAdds, VectorizeLoops)
 #: The tensor passes in the order in which they run.
-PASSES: Final = (TakeViews, LaunchOnDevice, WorkInPlace, PlanMemory, DivideAmongThreads, *_KERNELS)
+PASSES: Final = (
+    TakeViews,
+    KeepInputsAndOutputs,
+    OrderSteps,
+    LaunchOnDevice,
+    WorkInPlace,
+    PlanMemory,
+    DivideAmongThreads,
+    *_KERNELS,
+)
 NAMES: Final = tuple(p.name for p in PASSES)
 
 
@@ -123,9 +164,18 @@ def kernel_passes(target: Target) -> list[KernelPass]:
 
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     """The passes that make calls of kernels ready to be printed for a target."""
+    if target.gpu is not None:
+        return [LaunchOnDevice(target), WorkInPlace(), PlanMemory(target), *kernel_passes(target)]
+    first: list[ProgramPass] = []
+    if PassContext.current().get_config("compile.workspace_io", False):
+        first.append(KeepInputsAndOutputs())
+    if _wanted("compile.reorder", target):
+        first.append(OrderSteps(target))
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
-    launch = [LaunchOnDevice(target)] if target.gpu is not None else []
-    return [*launch, WorkInPlace(), PlanMemory(target), *divide, *kernel_passes(target)]
+    if _may_overlap(target) and not divide:
+        # accesses are followed in the kernels that are printed
+        return [*first, WorkInPlace(), *kernel_passes(target), PlanMemory(target, over=True)]
+    return [*first, WorkInPlace(), PlanMemory(target), *divide, *kernel_passes(target)]
 
 
 def _through(program: Program, *passes: ProgramPass) -> Program:

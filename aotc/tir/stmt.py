@@ -165,12 +165,15 @@ class UserSource:
 class Kernel:
     """One function over flat memory.
 
-    inputs, outputs   parameters, in the order of the call; no two overlap unless `inplace` was applied
+    inputs, outputs   parameters, in the order of the call; no two overlap unless `inplace` was applied or `overlaps`
+                      says so
     workspace         scratch buffers, planned into the arena, passed after the outputs
     stack             small local arrays; on a device, each thread has its own
     shared            memory of a device that the threads of each block share; every block finds it unset
     inplace           (output, input) index pairs that may be the same memory, because every element of the
                       output is written after the last read of the elements of the input at that index
+    overlaps          (output, input) index pairs whose memory may overlap as far as the order of its accesses lets
+                      it (aotc/tir/plan/overlap.py): iterations run in the order in which they stand
     macs              multiply-accumulate operations of one call
     approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
@@ -187,6 +190,7 @@ class Kernel:
     stack: tuple[Buffer, ...] = ()
     shared: tuple[Buffer, ...] = ()
     inplace: tuple[tuple[int, int], ...] = ()
+    overlaps: tuple[tuple[int, int], ...] = ()
     macs: int = 0
     approximate: bool = False
     span: Span | None = None

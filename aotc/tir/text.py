@@ -39,8 +39,8 @@ BITCAST: Final = "bitcast_"
 FUSED: Final = "fused_"
 NAMED: Final = ("min", "max", "truncdiv", "truncmod")
 _WORDS: Final = (
-    "kernel input output workspace stack shared align private inplace macs team for in step while if else let sync "
-    "wait async true false inf nan neg broadcast"
+    "kernel input output workspace stack shared align private inplace overlaps macs team for in step while if else let "
+    "sync wait async true false inf nan neg broadcast"
 )
 _KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, NAMED, INSTRUCTIONS, DTYPES)
 ROLES: Final = ("input", "output", "workspace", "stack", "shared")
@@ -56,8 +56,9 @@ def to_text(kernel: Kernel) -> str:
         for b in buffers:
             private = " private" if b.private else ""
             printer.line(1, f"{role} {printer.name(b)}: {b.dtype}[{b.size}] align {b.align}{private}")
-    for output, source in kernel.inplace:
-        printer.line(1, f"inplace {printer.name(kernel.outputs[output])} = {printer.name(kernel.inputs[source])}")
+    for word, pairs in (("inplace", kernel.inplace), ("overlaps", kernel.overlaps)):
+        for output, source in pairs:
+            printer.line(1, f"{word} {printer.name(kernel.outputs[output])} = {printer.name(kernel.inputs[source])}")
     if kernel.macs:
         printer.line(1, f"macs {kernel.macs}")
     if kernel.team:

@@ -125,7 +125,7 @@ class _Checker:
             for buffer in group:
                 if buffer.scope != scope or buffer.size < 0:
                     self.report(f"buffer {buffer.name}[{buffer.size}] of scope {buffer.scope} stands as {scope}")
-        for output, source in kernel.inplace:
+        for output, source in (*kernel.inplace, *kernel.overlaps):
             if not (0 <= output < len(kernel.outputs) and 0 <= source < len(kernel.inputs)):
                 self.report(f"no output {output} or input {source} to share memory")
 

@@ -19,7 +19,7 @@ from aotc.driver.toolchain import resolve_target
 from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule
 from aotc.runtime.session import load
-from aotc.tir.interp import run_kernel
+from aotc.tir.interp import compile_kernel, run_kernel
 from aotc.tir.plan.program import Program, Storage, View
 from aotc.tir.stmt import Buffer
 from tests.e2e.projects import write_raw
@@ -85,6 +85,9 @@ def run_program(program: Program, inputs: Mapping[str, Array]) -> list[Array]:
         return flat(view.storage)[view.offset : view.offset + buffer.size]
 
     for step in program.steps:
+        if step.kernel.overlaps:
+            compile_kernel(step.kernel).on([part(v, b) for v, b in zip(step.args, step.kernel.params, strict=True)])
+            continue
         arguments = [part(v, b).copy() for v, b in zip(step.inputs, step.kernel.inputs, strict=True)]
         before = [part(v, b).copy() for v, b in zip(step.outputs, step.kernel.outputs, strict=True)]
         results = run_kernel(step.kernel, arguments, output_init=before)

@@ -5,6 +5,7 @@ In: blocks (bytes, first and last step at which they live).  Out: an offset for 
 live at a common step do not overlap, with the arena as small as found.
 
     place([Block(64, 0, 1), Block(64, 1, 2), Block(64, 2, 3)], align=64)       # offsets (0, 64, 0), peak 128
+    place([Block(64, 0, 1), Block(64, 1, 2)], 8, {(1, 0): 8})                  # offsets (8, 0), peak 72
 
 The problem is NP-hard (Garey and Johnson, SR2).  Every arrangement that cannot be compacted downwards comes
 from placing the blocks in *some* order, each at the lowest offset that is free for its whole life, so the
@@ -21,9 +22,9 @@ import heapq
 import math
 import random
 from bisect import insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 
@@ -61,13 +62,31 @@ def align_up(value: int, align: int) -> int:
     return -(-value // align) * align
 
 
-def lower_bound(blocks: Sequence[Block], align: int) -> int:
-    """The largest sum of (aligned) bytes live at one step."""
-    most = live = 0
+#: Pairs of blocks, the later one first, that may overlap where the later one begins so many bytes, or more, before the
+#: earlier one.
+Overlaps: TypeAlias = Mapping[tuple[int, int], int]
+
+
+def lower_bound(blocks: Sequence[Block], align: int, overlaps: Overlaps | None = None) -> int:
+    """The largest sum of (aligned) bytes live at one step, less what may be there twice."""
+    twice: dict[int, int] = {}
+    for (late, early), distance in (overlaps or {}).items():
+        twice[late] = twice.get(late, 0) + common(blocks[late].size, blocks[early].size, distance, align)
+    most = live = saved = 0
+    step = -1
     for k, over in _sweep(blocks):
-        live += align_up(blocks[k].size, align) - sum(align_up(blocks[j].size, align) for j in over)
-        most = max(most, live)
+        saved, step = (saved if blocks[k].first == step else 0), blocks[k].first
+        size = align_up(blocks[k].size, align)
+        saved += min(twice.get(k, 0), size)
+        live += size - sum(align_up(blocks[j].size, align) for j in over)
+        most = max(most, live - saved)
     return most
+
+
+def common(late: int, early: int, distance: int, align: int) -> int:
+    """How many bytes two blocks of such sizes have in common at most, where the later one begins so far before."""
+    late, early = align_up(late, align), align_up(early, align)
+    return late + early - max(late, early + align_up(max(distance, 0), align))
 
 
 def _sweep(blocks: Sequence[Block]) -> Iterator[tuple[int, list[int]]]:
@@ -120,11 +139,11 @@ def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 class _Packer:
     """Places blocks in a given order at the lowest free offset."""
 
-    def __init__(self, blocks: Sequence[Block], align: int) -> None:
-        self.blocks = blocks
+    def __init__(self, blocks: Sequence[Block], align: int, overlaps: Overlaps | None = None) -> None:
+        self.blocks, self.align, self.overlaps = blocks, align, overlaps or {}
         self.sizes = [align_up(b.size, align) for b in blocks]
         self.neighbours = self._neighbours()
-        self.bound = lower_bound(blocks, align)
+        self.bound = lower_bound(blocks, align, overlaps)
 
     def _neighbours(self) -> list[list[int]]:
         """For each block, those whose lives overlap its own."""
@@ -140,13 +159,21 @@ class _Packer:
 
     def lowest(self, k: int, offsets: Sequence[int]) -> int:
         """The lowest offset for block `k` beside those already placed (offset >= 0)."""
-        taken = sorted((offsets[j], self.sizes[j]) for j in self.neighbours[k] if offsets[j] >= 0)
         offset = 0
-        for start, size in taken:
-            if start - offset >= self.sizes[k]:
+        for low, high in sorted(self._taken(k, j, offsets[j]) for j in self.neighbours[k] if offsets[j] >= 0):
+            if low >= offset:
                 break
-            offset = max(offset, start + size)
+            offset = max(offset, high)
         return offset
+
+    def _taken(self, k: int, j: int, at: int) -> tuple[int, int]:
+        """Where block `k` cannot begin for the sake of block `j`, between these two offsets."""
+        low, high = at - self.sizes[k], at + self.sizes[j]
+        if (k, j) in self.overlaps:
+            low = max(low, at - align_up(self.overlaps[k, j], self.align))
+        if (j, k) in self.overlaps:
+            high = min(high, at + align_up(self.overlaps[j, k], self.align))
+        return low, high
 
     def pack(self, order: Sequence[int], limit: float = math.inf) -> tuple[list[int], int] | None:
         """Offsets and peak for an order; None as soon as the peak reaches `limit`."""
@@ -216,16 +243,16 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
     return best, best_peak
 
 
-def place(blocks: Sequence[Block], align: int = 64) -> Arrangement:
+def place(blocks: Sequence[Block], align: int = 64, overlaps: Overlaps | None = None) -> Arrangement:
     """Offsets (multiples of `align`) for `blocks`; deterministic."""
     if not blocks:
         return Arrangement((), 0, 0)
-    if (pairs := _pairs(blocks)) > SWEPT_PAIRS:
+    if (pairs := _pairs(blocks)) > SWEPT_PAIRS and not overlaps:
         offsets, peak = _swept(blocks, align)
         bound = lower_bound(blocks, align)
         if peak == bound or pairs > COMPARED_PAIRS:
             return Arrangement(tuple(offsets), peak, bound)
-    packer = _Packer(blocks, align)
+    packer = _Packer(blocks, align, overlaps)
     best_order, best = list[int](), (list[int](), sum(packer.sizes) + 1)
     for order in packer.greedy_orders():
         if best[1] > packer.bound and (packed := packer.pack(order, best[1])) is not None:

@@ -16,8 +16,10 @@ from types import MappingProxyType
 
 from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
 from aotc.tir.launch import counters
-from aotc.tir.plan.arena import Block, place
-from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage
+from aotc.tir.plan.arena import Block, common, place
+from aotc.tir.plan.overlap import in_sequence, least_distance
+from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage, View
+from aotc.tir.plan.views import copy_step
 
 
 @dataclass(slots=True)
@@ -38,7 +40,13 @@ def lifetimes(program: Program) -> dict[Storage, Life]:
                 lives.setdefault(view.storage, Life(k, k)).last = k
         kept = counters(step.kernel)
         counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in kept}
-    return {s: Life(0, len(program.steps) - 1) if s in counts else life for s, life in lives.items()}
+    last = len(program.steps) - 1
+    for storage, place_of in program.resident.items():
+        # callers fill all inputs before a run, and read all outputs behind it
+        lives[place_of] = (
+            Life(0, lives[place_of].last) if storage.kind == "input" else Life(lives[place_of].first, last)
+        )
+    return {s: Life(0, last) if s in counts else life for s, life in lives.items()}
 
 
 def _inplace_pairs(step: Step, k: int, lives: dict[Storage, Life]) -> list[tuple[int, int]]:
@@ -93,6 +101,72 @@ def work_in_place(program: Program) -> Program:
     return replace(program, steps=tuple(steps), homes=homes)
 
 
+def with_io(program: Program) -> Program:
+    """The program whose inputs and outputs are in the arena; steps at its ends copy what callers have elsewhere."""
+    resident = {
+        storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape)
+        for storage in dict.fromkeys((*program.inputs, *program.outputs))
+        if storage.size and any(v.storage is storage for step in program.steps for v in step.args)
+    }
+
+    def moved(step: Step) -> Step:
+        return replace(step, args=tuple(View(resident.get(v.storage, v.storage), v.offset) for v in step.args))
+
+    entries = [copy_step(View(s), View(resident[s])) for s in program.inputs if s in resident]
+    exits = [copy_step(View(resident[s]), View(s)) for s in program.outputs if s in resident]
+    return replace(program, steps=(*entries, *map(moved, program.steps), *exits), resident=resident)
+
+
+def overlapping(program: Program) -> dict[tuple[Storage, Storage], int]:
+    """Pairs of an output and an input that dies in its step, and how far before the input the output begins at least
+    where they overlap, in bytes.
+    """
+    taken = groups(program)
+    distances = cache(least_distance)
+    found: dict[tuple[Storage, Storage], int] = {}
+    for k, step in enumerate(program.steps):
+        for output, source in ((o, i) for o in range(len(step.outputs)) for i in range(len(step.inputs))):
+            if _may_overlap(program, step, taken, k, output, source):
+                kernel = step.kernel
+                distance = distances(kernel, kernel.outputs[output], kernel.inputs[source])
+                out, early = step.outputs[output].storage, step.inputs[source].storage
+                if distance is not None and distance < early.nbytes:
+                    found[out, root(program, early)] = distance
+    return found
+
+
+def savings(program: Program, over: bool) -> dict[tuple[Storage, Storage], int]:
+    """For pairs of an output and an input of a step how many bytes need not be there twice, if the input dies in it.
+
+    over    results may overlap inputs
+    """
+    distances = cache(least_distance)
+    found: dict[tuple[Storage, Storage], int] = {}
+    for step in program.steps:
+        for output, out in enumerate(step.outputs):
+            for source, early in enumerate(step.inputs):
+                size, other = out.storage.nbytes, early.storage.nbytes
+                if (output, source) in step.kernel.inplace and size == other:
+                    found[out.storage, early.storage] = size
+                elif over and out.storage.kind == early.storage.kind == "temp":
+                    least = distances(step.kernel, step.kernel.outputs[output], step.kernel.inputs[source])
+                    if least is not None and least < other:
+                        found[out.storage, early.storage] = common(size, other, least, 1)
+    return found
+
+
+def _may_overlap(program: Program, step: Step, taken: dict[Storage, Life], k: int, output: int, source: int) -> bool:
+    """Whether an output begins to live in a step, and an input of it ends, with all of their bytes."""
+    out, early = step.outputs[output], step.inputs[source]
+    if not out.storage.kind == early.storage.kind == "temp" or out.offset or early.offset:
+        return False
+    home = root(program, early.storage)
+    if out.storage in program.homes or home is out.storage or home.nbytes != early.storage.nbytes:
+        return False
+    once = all(sum(v.storage is s for v in step.args) == 1 for s in (out.storage, early.storage))
+    return once and taken[home].last == k == taken[out.storage].first
+
+
 def groups(program: Program) -> dict[Storage, Life]:
     """The temporaries that have bytes of their own, and when these are taken, also by what is computed in place."""
     found: dict[Storage, Life] = {}
@@ -109,33 +183,77 @@ def root(program: Program, storage: Storage) -> Storage:
     return storage
 
 
-def plan_memory(program: Program, align: int = 64) -> Program:
+def plan_memory(program: Program, align: int = 64, over: bool = False) -> Program:
     """The program with its temporaries placed; raises nothing: every program has a plan.
 
     align   bytes that every temporary is aligned to: a cache line, and the widest vector
+    over    let results overlap inputs that die, as far as the order of accesses lets them
     """
     taken = groups(program)
-    found = place([Block(s.nbytes, life.first, life.last) for s, life in taken.items()], align)
+    pairs = overlapping(program) if over else {}
+    number = {storage: k for k, storage in enumerate(taken)}
+    blocks = [Block(s.nbytes, life.first, life.last) for s, life in taken.items()]
+    found = place(blocks, align, {(number[a], number[b]): distance for (a, b), distance in pairs.items()})
     offset_of = dict(zip(taken, found.offsets, strict=True))
     offsets = MappingProxyType({storage: offset_of[root(program, storage)] for storage in lifetimes(program)})
-    return replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align))
+    planned = replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align))
+    return _marked(planned) if pairs else planned
+
+
+def _marked(program: Program) -> Program:
+    """The program whose kernels know that outputs overlap inputs, in any of their calls."""
+    met: dict[Kernel, set[tuple[int, int]]] = {}
+    for step in program.steps:
+        met.setdefault(step.kernel, set()).update(overlaps(program, step))
+    return program.with_kernels({kernel: in_sequence(kernel, tuple(pairs)) for kernel, pairs in met.items()})
+
+
+def overlaps(program: Program, step: Step) -> list[tuple[int, int]]:
+    """The outputs and inputs of a step, by number, that have bytes of the arena in common."""
+    at = program.plan.offsets
+    outs, sources = (
+        [(k, view.storage) for k, view in enumerate(views) if view.storage in at and view.storage.nbytes]
+        for views in (step.outputs, step.inputs)
+    )
+    return [
+        (o, i)
+        for o, out in outs
+        for i, early in sources
+        if out is not early and at[out] < at[early] + early.nbytes and at[early] < at[out] + out.nbytes
+    ]
 
 
 def check_plan(program: Program) -> None:
     """Raise AssertionError unless temporaries that live together lie apart (in-place pairs excepted).
 
     An in-place step writes its output where its input was: there the two lives meet in that step alone,
-    and the kernel no longer mentions the input.
+    and the kernel no longer mentions the input.  Where an output overlaps an input that dies, the kernel says so, and
+    its accesses, which are followed once more, allow it.
     """
-    lives = lifetimes(program)
-    plan = program.plan
-    items = sorted(lives, key=lambda s: lives[s].first)
+    taken, plan = groups(program), program.plan
+    allowed = _allowed(program)
+    items = sorted(taken, key=lambda s: taken[s].first)
+    for storage in lifetimes(program):
+        assert plan.offsets[storage] % plan.align == 0
+        assert plan.offsets[storage] + storage.nbytes <= plan.peak
     for index, a in enumerate(items):
-        assert plan.offsets[a] % plan.align == 0
-        assert plan.offsets[a] + a.nbytes <= plan.peak
         for b in items[index + 1 :]:
-            if lives[b].first > lives[a].last:
+            if taken[b].first > taken[a].last:
                 break
             low, high = sorted((a, b), key=lambda s: plan.offsets[s])
             apart = plan.offsets[low] + low.nbytes <= plan.offsets[high] or 0 in (a.nbytes, b.nbytes)
-            assert apart, f"{a.name} and {b.name} overlap in the arena"
+            assert apart or (b, a) in allowed, f"{a.name} and {b.name} overlap in the arena"
+
+
+def _allowed(program: Program) -> set[tuple[Storage, Storage]]:
+    """Outputs, and inputs that die with them, that overlap no further than the accesses of their kernel allow."""
+    found: set[tuple[Storage, Storage]] = set()
+    at, taken = program.plan.offsets, groups(program)
+    for k, step in enumerate(program.steps):
+        for output, source in overlaps(program, step) if step.kernel.overlaps else ():
+            kernel, (out, early) = step.kernel, (step.outputs[output].storage, step.inputs[source].storage)
+            least = least_distance(kernel, kernel.outputs[output], kernel.inputs[source])
+            known = (output, source) in kernel.overlaps and _may_overlap(program, step, taken, k, output, source)
+            if known and least is not None and at[early] - at[out] >= least:
+                found.add((out, root(program, early)))
+    return found

@@ -112,6 +112,7 @@ class Program:
     inputs, outputs   the caller's tensors, in the model's order
     steps             the schedule; temporaries are the "temp" storage that the steps mention
     homes             temporaries that are computed in place: whose bytes each takes over
+    resident          inputs and outputs that callers may keep in the arena: the temporaries that are there
     plan              filled in by `aotc.tir.plan.memory`
     """
 
@@ -120,6 +121,7 @@ class Program:
     outputs: tuple[Storage, ...]
     steps: tuple[Step, ...]
     homes: Mapping[Storage, Storage] = field(default_factory=dict)
+    resident: Mapping[Storage, Storage] = field(default_factory=dict)
     plan: MemoryPlan = field(default_factory=MemoryPlan)
 
     def __str__(self) -> str:

@@ -34,7 +34,7 @@ from aotc_codegen.c.project import (
     require_name,
     write_project,
 )
-from aotc_codegen.c.schedule import call_rows, tensors_of
+from aotc_codegen.c.schedule import call_rows, resident_note, tensors_of
 from aotc_codegen.c.selftest import Golden, selftest_words
 from aotc_codegen.c.templates import render
 
@@ -91,7 +91,7 @@ def required_functions(kernels: PrintedKernels) -> list[str]:
 
 def _sources(name: str, params: Params, common: dict[str, Any], kernels: PrintedKernels) -> dict[str, Content]:
     """Headers, kernels, schedule."""
-    upper, note = common["upper"], render("bare_run.h", **common)
+    upper, note = common["upper"], common["resident"] + render("bare_run.h", **common)
     check = ["/* AOTC_OK where the parameters are whole and made for this code, else AOTC_ERROR_WEIGHTS. */"]
     check.append(f"int {name}_check_weights(void);")
     stack = ["/* Bytes of stack that a run takes at most. */", f"#define {upper}_STACK_BYTES {common['stack_bytes']}"]
@@ -223,6 +223,7 @@ def emit_bare(
     weights, math = Weights(params, golden, align), required_functions(kernels)
     common = common_words(name, False) | model_words(program, target, numerics, params)
     common |= _words(program, target, metadata, weights, math) | {"steps": call_rows(program, kernels, params)}
+    common["resident"] = resident_note(program)
     common |= {"single": single_file, "tested": {}}
     if golden is not None:
         common["tested"] = selftest_words(name, common["tensors"], weights.offsets)

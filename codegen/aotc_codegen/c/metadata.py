@@ -85,7 +85,7 @@ def footprint(program: Program, target: Target, kernels: Mapping[Kernel, str], p
     largest = largest_frame(program, word)
     return {
         "arena": program.plan.peak,
-        "io": sum(s.nbytes for s in (*program.inputs, *program.outputs)),
+        "io": sum(s.nbytes for s in (*program.inputs, *program.outputs) if s not in program.resident),
         "code": code_bytes(distinct.values(), len(program.steps)),
         "code_measured": False,
         "parameters": params.bytes,

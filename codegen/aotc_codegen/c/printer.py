@@ -103,10 +103,12 @@ def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
     dialect, rows = scope.dialect, []
     inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
     meets = any(map(tir.is_barrier, tir.walk_stmts(kernel.body)))
+    overlapping = {b for o, i in kernel.overlaps for b in (kernel.outputs[o], kernel.inputs[i])}
     for buffer in kernel.params:
         read_only = buffer in inputs and buffer not in outputs
         # what other threads write until a barrier must be read anew after it
-        restrict = dialect.restrict if read_only or not meets or buffer in kernel.private else ""
+        alone = (read_only or not meets or buffer in kernel.private) and buffer not in overlapping
+        restrict = dialect.restrict if alone else ""
         element = f"const {dialect.types[buffer.dtype]}" if read_only else dialect.types[buffer.dtype]
         rows.append(f"{element} *{restrict}{scope.name(buffer)}")
     if kernel.team and dialect.team:

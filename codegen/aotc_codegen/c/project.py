@@ -26,7 +26,7 @@ from aotc_codegen.c.metadata import VERSION, describe, footprint, write_metadata
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.params import ALIGN, Params
 from aotc_codegen.c.quantized import quantized_words
-from aotc_codegen.c.schedule import call_rows, team_aligned, team_scratch, tensors_of
+from aotc_codegen.c.schedule import call_rows, resident_note, team_aligned, team_scratch, tensors_of
 from aotc_codegen.c.templates import render
 
 #: Of a file: its text, or its bytes in pieces.
@@ -196,7 +196,7 @@ class _Project:
     def sources(self) -> None:
         """Headers, kernels, schedule and parameters."""
         name = self.name
-        note = render("workspace.h", **self.common)
+        note = resident_note(self.program) + render("workspace.h", **self.common)
         self.add(f"include/{name}.h", "model.h", header="aotc.h", run_note=note, **hosted_words(self.common))
         prototypes = dict.fromkeys(p for v in self.versions for p in v.kernels.prototypes)
         self.add(f"src/{name}_internal.h", "internal.h", params=self.params.declarations(), prototypes=prototypes)

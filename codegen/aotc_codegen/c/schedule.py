@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from aotc.ir import frozen
-from aotc.tir.plan.program import Program, Storage, View
+from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc_codegen.c.ctypes import memory_type
 from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.names import Names, comment_text, nodes_of, string_text
 from aotc_codegen.c.params import Params
+from aotc_codegen.c.templates import render
 
 #: Threads do not write into each other's cache lines.
 TEAM_ALIGN = 64
@@ -139,6 +140,21 @@ def call_rows(program: Program, kernels: PrintedKernels, params: Params) -> list
             rows.append("AOTC_TEAM_SYNC(team);")
         last = step.kernel.team
         alone = "if (first) " if teams and not last else ""
+        elsewhere = f"if ((const void *){args[0]} != (const void *){args[1]}) " if _is_ends(program, step) else ""
         comment = "".join(f" /* {comment_text(node)} */" for node in nodes_of(step.span)[-1:])
-        rows.append(f"STEP({number}) {alone}{kernels.launch(step.kernel, args)}{comment}")
+        rows.append(f"STEP({number}) {alone}{elsewhere}{kernels.launch(step.kernel, args)}{comment}")
     return rows
+
+
+def _is_ends(program: Program, step: Step) -> bool:
+    """Whether a step copies an input or output of the caller's to its place in the arena, or from there."""
+    ends = [view.storage for view in step.args]
+    return len(ends) == 2 and any(program.resident.get(a) is b for a, b in (ends, ends[::-1]))
+
+
+def resident_note(program: Program) -> str:
+    """What a header says of inputs and outputs in the workspace; "" where they cannot be there."""
+    at, resident, upper = program.plan.offsets, program.resident, program.name.upper()
+    tensors = [tensor for side in tensors_of(program) for tensor in side if tensor.storage in resident]
+    rows = [f"{upper}_{t.role.upper()}_{t.ident.upper()}_OFFSET {at[resident[t.storage]]}" for t in tensors]
+    return render("resident.h", offsets=rows) if rows else ""

@@ -24,6 +24,7 @@ from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.cast import cast, clip
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense
 from aotc.relay.op.elementwise import exp, relu, sqrt, tanh
@@ -253,3 +254,17 @@ def test_a_value_used_at_every_depth_takes_linear_time() -> None:
 def test_functions_for_other_compilers_are_left_alone() -> None:
     foreign = Function((X,), relu(X), attrs={"Compiler": "other"})
     assert fuse(foreign) is foreign
+
+
+def test_a_narrow_result_is_stored_where_the_rest_goes_to_another_anchor() -> None:
+    """Of two convolutions whose bytes become int32 and are added, one adds; the other stores bytes."""
+    image = Var("image", TensorType((1, 4, 8, 8), "int8"))
+
+    def branch(name: str) -> Expr:
+        sums = conv2d(image, Var(name, TensorType((4, 4, 3, 3), "int8")), padding=(1, 1), out_dtype="int32")
+        return cast(cast(clip(sums, -128, 127), dtype="int8"), dtype="int32")
+
+    body = cast(add(branch("v"), branch("w")), dtype="int8")
+    made = fuse(Function(free_vars(body), body))
+    calls = [n for n in post_order(made) if isinstance(n, Call) and isinstance(n.op, Function)]
+    assert [str(c.checked_type) for c in calls] == ["Tensor[(1, 4, 8, 8), int8]"] * 2

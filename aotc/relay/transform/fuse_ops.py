@@ -227,6 +227,8 @@ def _mergeable(node: _Node, phase: int) -> list[_Node]:
     pattern, parent = node.own.pattern, node.parent
     if pattern is OpPattern.OPAQUE or parent is None:
         return []
+    if node.group.anchored and _is_narrow(node):
+        return []
     into_tuple = parent.own.pattern is OpPattern.TUPLE
     limits: _Limits | None = None
     if phase < 2 and not into_tuple and node.group is not parent.group:
@@ -234,6 +236,23 @@ def _mergeable(node: _Node, phase: int) -> list[_Node]:
     elif phase == 2 and into_tuple and max(pattern, parent.group.pattern) <= OpPattern.INJECTIVE:
         limits = _INJECTIVE  # a consumer has taken the tuple in: it takes in its fields
     return [] if limits is None else _path(node, parent, limits)
+
+
+def _is_narrow(node: _Node) -> bool:
+    """Whether what follows a node ends, in wider elements, before a group that has an anchor already.
+
+    The bytes of a quantised result are stored then, and become wider in the group that takes them.
+    """
+    last, after = node, node.parent
+    while after is not None and not after.group.anchored and after.own.pattern <= OpPattern.BROADCAST:
+        last, after = after, after.parent
+    if after is None or not after.group.anchored or after.group is node.group or last is node:
+        return False
+    ends = type_of(node.ref), type_of(last.ref)
+    if not all(isinstance(ty, TensorType) for ty in ends):
+        return False
+    size, wide = (ty.dtype.itemsize for ty in ends if isinstance(ty, TensorType))
+    return size < wide
 
 
 def _path(source: _Node, sink: _Node, limits: _Limits) -> list[_Node]:

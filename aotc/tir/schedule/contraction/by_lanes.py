@@ -83,7 +83,7 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
 
 def _lies_ready(req: Request, split: Split) -> bool:
     """Whether the data can be broadcast as it lies, its borders apart."""
-    if req.c.fill and not all(d.inside for d in split.a):
+    if req.c.fill and not req.target.bare and not all(d.inside for d in split.a):
         return False
     if req.group is None:
         return req.broadcasts(req.a)

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantised models of MLPerf Tiny on a microcontroller: the memory that they take, and their bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc.driver.compile import CompileOptions
+from tests.share import share
+from tests.targets.firmware import board
+
+#: Bytes of the arena with inputs, outputs and scratch, at most.
+ARENAS = {"ad_int8": 1_024, "resnet8_int8": 33_500, "kws_int8": 17_200, "vww_int8": 56_500}
+
+
+@pytest.mark.parametrize("name", ARENAS)
+def test_memory(name: str, models: Path) -> None:
+    """Everything that a run needs beside stack and parameters."""
+    options = CompileOptions(target="cortex-m4", build=False, workspace_io=True)
+    work = options.compilation(models / "tflite" / f"{name}.tflite")
+    (program,) = work.programs
+    assert set(program.resident) == {*program.inputs, *program.outputs}
+    assert program.plan.peak <= ARENAS[name]
+
+
+@pytest.mark.parametrize("name", share(ARENAS, 1, always=["kws_int8"]))
+def test_bytes_in_little_memory(name: str, models: Path, tmp_path: Path) -> None:
+    """Firmware whose results lie over inputs, and the portable library, where nothing does."""
+    here, path = board("cortex-m4"), models / "tflite" / f"{name}.tflite"
+    model = aotc.compile(path, output=tmp_path / "net", name="net", target="cortex-m4", build=False, workspace_io=True)
+    session = aotc.compile(path, target="c").session()
+    (taken,) = session.get_inputs()
+    data = np.random.default_rng(0).integers(-128, 128, taken.shape).astype(np.int8)
+    (found,), _ = here.outputs(model, [data], tmp_path)
+    np.testing.assert_array_equal(found, session.run(None, {taken.name: data})[0])

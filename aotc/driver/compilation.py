@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -315,18 +315,7 @@ class Compilation:
         program, facts = self.programs[0], metadata["footprint"]
         if library is not None and toolchain is not None and (code := measured_code(library, toolchain)) is not None:
             facts |= {"code": code, "code_measured": True}
-        self.budgets.check(program, facts, self._ways)
-
-    def _ways(self, name: str) -> list[Way]:
-        """What would take less of "ram", "flash" or "stack"."""
-        plans = ways_to_plan(self.programs[0], self._planned) if name == "ram" else []
-        return [*plans, *ways_to_bytes(self.programs[0], name)]
-
-    def _planned(self, key: str) -> Program:
-        """The first program as it would be with an option."""
-        ctx = self.context
-        with PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, key: True}):
-            return scheduled(self.calls[0], self.versions[0], self.threads)
+        self.budgets.check(program, facts, partial(_ways, self))
 
     def _emitted(self, work: Path) -> dict[str, Any]:
         """The project in an empty directory, and its metadata."""
@@ -374,6 +363,19 @@ class Compilation:
         for item in kernel_passes(_own(self.target)):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
+
+
+def _ways(c: Compilation, name: str) -> list[Way]:
+    """What would take less of "ram", "flash" or "stack"."""
+
+    def planned(key: str) -> Program:
+        """The first program as it would be with an option."""
+        ctx = c.context
+        with PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, key: True}):
+            return scheduled(c.calls[0], c.versions[0], c.threads)
+
+    plans = ways_to_plan(c.programs[0], planned) if name == "ram" else []
+    return [*plans, *ways_to_bytes(c.programs[0], name)]
 
 
 def _device_compiler(c: Compilation) -> DeviceCompiler | None:

@@ -18,6 +18,7 @@ from tests.arch.sources import SOURCES, VOCABULARIES, imports, modules, tree_of
 
 GRAPH = {"aotc.ir", "aotc.relay", "aotc.relay.op"}
 LOOPS = {"aotc.ir", "aotc.tir", "aotc.tir.loops"}
+PLANS = LOOPS | {"aotc.tir.plan"}
 CONTRACTION = LOOPS | {"aotc.tir.schedule.contraction"}
 STAGES = CONTRACTION | {"aotc.tir.schedule.stages"}
 ALGORITHMS = STAGES | {"aotc.tir.schedule.algorithms"}
@@ -25,6 +26,7 @@ TENSOR = ALGORITHMS | {
     "aotc.tir.device",
     "aotc.tir.interp",
     "aotc.tir.passes",
+    "aotc.tir.plan",
     "aotc.tir.schedule",
     "aotc.tir.threads",
     "aotc.tir.verify",
@@ -54,10 +56,11 @@ FLOORS: dict[str, set[str]] = {
     "aotc.tir": {"aotc.ir"},
     "aotc.tir.interp": LOOPS,
     "aotc.tir.loops": LOOPS,
-    "aotc.tir.threads": LOOPS,
+    "aotc.tir.plan": LOOPS,
+    "aotc.tir.threads": PLANS,
     "aotc.tir.verify": LOOPS,
-    "aotc.tir.device": LOOPS | {"aotc.tir.threads", "aotc.tir.verify"},
-    "aotc.tir.passes": LOOPS | {"aotc.tir.device", "aotc.tir.threads", "aotc.tir.verify"},
+    "aotc.tir.device": PLANS | {"aotc.tir.threads", "aotc.tir.verify"},
+    "aotc.tir.passes": PLANS | {"aotc.tir.device", "aotc.tir.threads", "aotc.tir.verify"},
     "aotc.tir.schedule": ALGORITHMS,
     "aotc.tir.schedule.stages": STAGES,
     "aotc.tir.schedule.contraction": CONTRACTION,
@@ -65,7 +68,7 @@ FLOORS: dict[str, set[str]] = {
     "aotc.relay": {"aotc.ir"},
     "aotc.runtime": {"aotc.ir", "aotc_runtime_c"},
     "aotc.relay.op": {"aotc.ir", "aotc.tir", "aotc.tir.schedule.algorithms", "aotc.relay"},
-    "aotc_codegen": {"aotc.ir", "aotc.tir", "aotc.tir.loops", "aotc_runtime_c"},
+    "aotc_codegen": PLANS | {"aotc_runtime_c"},
     "aotc_runtime_c": set(),
     "aotc.relay.transform": GRAPH
     | {"aotc.tir", "aotc.tir.passes", "aotc.tir.schedule.algorithms", "aotc.tir.schedule.contraction"},
@@ -75,7 +78,7 @@ FLOORS: dict[str, set[str]] = {
     "aotc.relay.frontend.pytorch": GRAPH | {"aotc.relay.frontend"},
     "aotc.relay.frontend.tflite": GRAPH | {"aotc.relay.frontend"},
     "aotc.relay.testing": GRAPH,
-    "aotc.relay.backend": GRAPH | {"aotc.tir", "aotc.tir.schedule"},
+    "aotc.relay.backend": GRAPH | {"aotc.tir", "aotc.tir.plan", "aotc.tir.schedule"},
     "aotc.driver": BELOW_DRIVER,
     "aotc.checking": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver"},
     "aotc.measuring": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver", "aotc.checking"},

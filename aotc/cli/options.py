@@ -219,6 +219,7 @@ PROFILE: Final = options(
     option(
         "--profile", "bare: a static library for no operating system, as microcontrollers have.", metavar="hosted|bare"
     ),
+    option("--memories", "Memories of the board, in the order in which they are filled.", PATH, metavar="FILE.toml"),
     flag("--selftest", "Without an operating system: a function that runs the model on known values."),
     flag("--single-file", "Without an operating system: one source and one header."),
 )

@@ -28,6 +28,7 @@ from aotc.driver.importing import (
     read_relay_text,
     with_params,
 )
+from aotc.driver.memories import read_memories
 from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
@@ -92,6 +93,7 @@ class CompileOptions:
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
     profile       "bare": for no operating system, as a static library that calls kernels directly; "hosted"; for None
                   what the target is
+    memories      file that tells of the board's memories, in place of the target's (see `aotc.driver.memories`)
     selftest, single_file   without an operating system: a function that runs the model on known values; all code in
                             one source and one header
     emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
@@ -127,6 +129,7 @@ class CompileOptions:
     threads: bool = True
     cuda_arch: Sequence[int] = ()
     profile: str | None = None
+    memories: str | Path | None = None
     selftest: bool = False
     single_file: bool = False
     emulated: bool = False
@@ -140,7 +143,11 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         machine = resolve_target(self.target)
-        machine = for_profile(machine, self.profile) if self.profile is not None else machine
+        if self.profile is not None:
+            machine = for_profile(machine, self.profile)
+        if self.memories is not None:
+            spaces = read_memories(Path(self.memories))
+            machine = replace(machine, spaces=spaces)
         object.__setattr__(self, "machine", for_architectures(machine, self.cuda_arch) if self.cuda_arch else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")

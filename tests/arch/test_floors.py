@@ -126,7 +126,7 @@ THIRD_PARTY = {
     "aotc.relay.frontend.pytorch": {"torch"},
     "aotc.relay.frontend.tflite": {"tflite"},
     "aotc_codegen": {"jinja2"},
-    "aotc.driver": {"onnx", "tflite", "torch"},
+    "aotc.driver": {"onnx", "tflite", "tomli", "torch"},
     "aotc.checking": {"ai_edge_litert", "onnx", "onnxruntime", "ml_dtypes", "tflite", "tflite_micro", "torch"},
     "aotc.measuring": {"onnx", "jinja2", "distributed"},
     "aotc.quantising": {"onnx", "onnxruntime"},

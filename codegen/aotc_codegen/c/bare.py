@@ -105,7 +105,10 @@ def _sources(name: str, params: Params, common: dict[str, Any], kernels: Printed
     symbol, *rows = params.declarations()
     place = f"#define {name}_params ((const unsigned char *){upper}_WEIGHTS_ADDRESS)"
     declared = [f"#ifdef {upper}_WEIGHTS_ADDRESS", place, "#else", symbol, "#endif", *rows]
-    tested = {f"src/{name}_selftest.c": render("selftest.c", **common, **common["tested"])} if common["tested"] else {}
+    tested: dict[str, Content] = {}
+    if common["tested"]:
+        text = render("selftest.c", **common, **common["tested"])
+        tested[f"src/{name}_selftest.c"] = text
     return {
         f"include/{name}.h": render("model.h", **common, **words),
         f"src/{name}_internal.h": render("internal.h", params=declared, prototypes=kernels.prototypes, **common),
@@ -121,20 +124,27 @@ def _single(kernels: PrintedKernels, files: dict[str, Content], common: dict[str
     """The files with one source and one header in place of those of the model; the user's code stays apart."""
     name = common["name"]
     header = f"include/{name}.h"
-    own = {path: str(text) for path, text in files.items() if path.endswith((".c", ".h")) and "_extern_" not in path}
+    own: dict[str, str] = {}
+    rest: dict[str, Content] = {}
+    for path, text in files.items():
+        if path.endswith((".c", ".h")) and "_extern_" not in path:
+            own[path] = str(text)
+        else:
+            rest[path] = text
     later = [own.pop(path) for path in list(own) if path.endswith(".c") and "_kernels_" not in path]
     (shared,) = bare_sources()
     parts = [own[f"src/{name}_kernel.h"], own[f"src/{name}_internal.h"], common["array"]]
     parts += [kernels.file("kernels.c", kernels.kernels, **common), *later]
     source = f'#include "{name}.h"\n' + "".join(_LOCAL.sub("", part) for part in parts)
-    rest = {path: text for path, text in files.items() if not path.endswith((".c", ".h")) or "_extern_" in path}
-    return {header: _LOCAL.sub(lambda _: shared.read_text("utf-8"), own[header]), f"src/{name}.c": source, **rest}
+    common_header = shared.read_text("utf-8")
+    return {header: _LOCAL.sub(lambda _: common_header, own[header]), f"src/{name}.c": source, **rest}
 
 
 def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
     """What builds the sources, and a page on it."""
     if common["single"]:
-        params, common = f"set({common['upper']}_PARAMS)\n", {**common, "params_array": "", "params_object": ""}
+        params = f"set({common['upper']}_PARAMS)\n"
+        common = {**common, "params_array": "", "params_object": ""}
     else:
         params = render("params.cmake", **common)
     apart = {

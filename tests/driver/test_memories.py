@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memories of a board in a file: what goes where, and files that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import aotc
+from aotc.cli.main import main
+from aotc.driver.memories import read_memories
+from aotc.ir import AotcError
+from tests.e2e.projects import DIGITS
+
+BOARD = """
+[{0}]
+bytes = {1}
+holds = ["arena"]
+[sram]
+address = 0x24000000
+bytes = "512K"
+align = 8
+holds = ["arena"]
+[flash]
+address = 0x08000000
+bytes = "1M"
+holds = ["parameters"]
+"""
+
+
+@pytest.mark.parametrize(("size", "place"), [("65536", "dtcm"), ("1024", "sram")])
+def test_the_arena_goes_where_there_is_room(size: str, place: str, tmp_path: Path) -> None:
+    (tmp_path / "board.toml").write_text(BOARD.format("dtcm", size))
+    command = ["compile", str(DIGITS), "-o", str(tmp_path / "net"), "--no-build", "--target", "cortex-m7"]
+    done = CliRunner().invoke(main, [*command, "--memories", str(tmp_path / "board.toml")])
+    assert done.exit_code == 0, done.output
+    made = aotc.compile(DIGITS, target="cortex-m7", memories=tmp_path / "board.toml", build=False)
+    assert made.metadata["memory"]["spaces"] == {"arena": place, "parameters": "flash"}
+
+
+def test_what_has_room_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "board.toml").write_text("[ram]\nbytes = 1024\n")
+    with pytest.raises(AotcError, match="has 1024") as caught:
+        aotc.compile(DIGITS, target="cortex-m7", memories=tmp_path / "board.toml", build=False)
+    assert caught.value.code == "memory"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[ram", "not TOML"),
+        ("\xff", "not TOML"),
+        ("ram = 3", "is not a table"),
+        ("[ram]\nbytes = 1\ncolour = 2", "is not a table of"),
+        ("[ram]\nalign = 8", "needs bytes"),
+        ('[ram]\nbytes = "64 kB"', "needs bytes"),
+        ("[ram]\nbytes = -1", "needs bytes"),
+        ('[ram]\nbytes = 64\naddress = "low"', "needs bytes"),
+        ('[ram]\nbytes = 64\nholds = ["code"]', "not some of"),
+        ("[ram]\nbytes = 64\nholds = []", "not some of"),
+        ("[a]\nbytes = 64\nalign = 4\n[b]\nbytes = 64", "aligned differently"),
+        ("[a]\nbytes = 64\naddress = 0\n[b]\nbytes = 64\naddress = 63", "a and b overlap"),
+    ],
+)
+def test_files_that_are_refused(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "board.toml").write_bytes(text.encode("latin-1"))
+    with pytest.raises(AotcError, match=problem) as caught:
+        read_memories(tmp_path / "board.toml")
+    assert caught.value.code == "memories"
+
+
+def test_memories_next_to_each_other(tmp_path: Path) -> None:
+    (tmp_path / "board.toml").write_text("[a]\nbytes = 64\naddress = 0\n[b]\nbytes = 64\naddress = 64\n")
+    assert [s.bytes for s in read_memories(tmp_path / "board.toml")] == [64, 64]
+    with pytest.raises(AotcError) as caught:
+        read_memories(tmp_path / "none.toml")
+    assert caught.value.code == "memories"

@@ -49,14 +49,12 @@ def test_integers_are_those_of_the_host(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_floats_are_those_of_the_host(name: str, tmp_path: Path) -> None:
-    """Equal bits where the numerics have one name, which multiply-adds decide."""
+    """Equal bits where products and their sums are rounded as they are there."""
     here = board(name)
     x = IMAGE.astype(np.float32) / 16
     model = compiled(DIGITS, name, tmp_path)
     (found,), stack = here.outputs(model, [x], tmp_path)
-    portable = compiled(DIGITS, "c", tmp_path / "c")
     expected = host_outputs(DIGITS, x)
-    assert (model.metadata["numerics"] == portable.metadata["numerics"]) == (not here.target.fma)
     if here.target.fma:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
     else:

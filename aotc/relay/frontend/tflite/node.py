@@ -238,3 +238,15 @@ def check_scales(node: Node, moves: bool) -> None:
             raise AotcError("tflite-quant", text, hint=hint)
     text = f"inputs and outputs of {node.op.name} have different scales"
     require("tflite-quant", all(same_scales(t, found[0]) for t in found), text)
+
+
+def check_bits(node: Node) -> None:
+    """AotcError (code "tflite-quant") where an operator would compute with integers of more than 8 bits.
+
+    An LSTM has its cell in 16 bits, biases have 32.
+    """
+    data = [node.inputs[0] if node.inputs else None, *node.results]
+    one_byte = all(t.dtype.bits == 8 for t in data if t is not None and t.quantised)
+    if not one_byte:
+        text = f"{node.op.name} of integers of more than 8 bits is not supported"
+        raise AotcError("tflite-quant", text, hint="quantise its data to 8 bits when converting the model")

@@ -63,8 +63,6 @@ def _curve(name: str, x: Expr, *, node: Node) -> Expr:
     """LOGISTIC and TANH: of 8 bits, tables."""
     if not node.in_integers:
         return g.op({"LOGISTIC": "sigmoid", "TANH": "tanh"}[name], x)
-    one_byte = node.tensor(0).dtype.bits == node.result.dtype.bits == 8
-    require("tflite-quant", one_byte, f"{name} of integers of 16 bits is not supported")
     return node.rounding.curve(name, node.whole(0), node.onto())
 
 
@@ -135,8 +133,7 @@ def _mean(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
         return _reduced("mean", x, axes, keep_dims=keep_dims)
     whole, places = node.whole(0), _axes(x, axes)
     count = math.prod(g.dim(x, k) for k in places)
-    fits = count > 0 and node.result.dtype.bits == 8
-    require("tflite-quant", fits, "MEAN of integers of 16 bits, or of none, is not supported")
+    require("tflite-quant", count > 0, "MEAN of no integers is not supported")
     sums = g.reduce("sum", q.centred(whole.data, whole.zero, -1), places, bool(keep_dims))
     return node.rounding.mean(sums, whole, count, node.onto())
 

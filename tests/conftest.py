@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell for which targets nothing could run."""
-    from tests.targets.machines import beyond
+    from tests.targets.native import beyond
 
     for target, why in beyond().items():
         terminalreporter.write_line(f"not run: kernels for {target}, compiled and interpreted: {why}")

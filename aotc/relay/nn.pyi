@@ -17,6 +17,7 @@ from aotc.relay.op.builders import contrib_conv2d_winograd_weight_transform as c
 from aotc.relay.op.builders import (
     contrib_conv2d_winograd_without_weight_transform as contrib_conv2d_winograd_without_weight_transform,
 )
+from aotc.relay.op.builders import contrib_dense_bits as contrib_dense_bits
 from aotc.relay.op.builders import contrib_dense_pack as contrib_dense_pack
 from aotc.relay.op.builders import conv1d as conv1d
 from aotc.relay.op.builders import conv1d_transpose as conv1d_transpose

@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from aotc.driver.compilation import CompiledModel
-from aotc.driver.toolchain import cross_compiler, require_cpu
-from aotc.ir.diagnostics import AotcError
+from aotc.driver.toolchain import cross_compiler
 from aotc.ir.dtype import DType
 from aotc.ir.machine import architecture
 from aotc.tir.stmt import Kernel
@@ -24,6 +23,8 @@ from aotc.tir.target import TARGETS, Target, get_target
 from tests.codegen.batch import FLAGS, Array, source_of
 from tests.conftest import require_tool
 from tests.e2e.projects import run, write_raw
+from tests.targets.native import beyond as beyond
+from tests.targets.native import native_targets as native_targets
 
 ALIGNMENT = 64
 SYSTEMS = {name: t for name, t in TARGETS.items() if t.machine and not t.bare}
@@ -49,30 +50,6 @@ def has_vnni() -> bool:
     """Whether ONNX Runtime's kernels multiply bytes exactly here: older ones saturate sums of two products."""
     told = Path("/proc/cpuinfo")
     return told.exists() and "vnni" in told.read_text(encoding="utf-8", errors="replace")
-
-
-def native_targets() -> list[str]:
-    """The targets whose code this processor runs, "c" among them."""
-    return [name for name, t in TARGETS.items() if not t.versions and t.gpu is None and _runs(t)]
-
-
-def _runs(target: Target) -> bool:
-    return not _obstacle(target)
-
-
-def _obstacle(target: Target) -> str:
-    """Why code for a target cannot run here; "" where it can."""
-    try:
-        require_cpu(target)
-    except AotcError as error:
-        return error.diagnostics[0].message
-    return ""
-
-
-def beyond() -> dict[str, str]:
-    """The targets that neither this processor nor an emulator runs, and why."""
-    own = (t for t in TARGETS.values() if t.machine == architecture() and not t.versions and t.gpu is None)
-    return {t.name: why for t in own if (why := _obstacle(t))}
 
 
 @dataclass(frozen=True)

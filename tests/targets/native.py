@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which targets this processor runs, and which neither it nor an emulator does."""
+
+from __future__ import annotations
+
+from aotc.driver.toolchain import require_cpu
+from aotc.ir.diagnostics import AotcError
+from aotc.ir.machine import architecture
+from aotc.tir.target import TARGETS, Target
+
+
+def native_targets() -> list[str]:
+    """The targets whose code this processor runs, "c" among them."""
+    return [name for name, t in TARGETS.items() if not t.versions and t.gpu is None and not _obstacle(t)]
+
+
+def _obstacle(target: Target) -> str:
+    """Why code for a target cannot run here; "" where it can."""
+    try:
+        require_cpu(target)
+    except AotcError as error:
+        return error.diagnostics[0].message
+    return ""
+
+
+def beyond() -> dict[str, str]:
+    """The targets that neither this processor nor an emulator runs, and why."""
+    own = (t for t in TARGETS.values() if t.machine == architecture() and not t.versions and t.gpu is None)
+    return {t.name: why for t in own if (why := _obstacle(t))}

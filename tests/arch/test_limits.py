@@ -29,7 +29,7 @@ CODE_LINES = 50_888
 """Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
 APART = ("aotc/tir/functions", "aotc/driver/compiler_check.py", "codegen/aotc_codegen/templates/check.c.j2")
 """Counted in no sum: formulas of elementary functions, of which operators need many, and the check of C compilers."""
-MEAN_LENGTH = 50.53  # without imports, so that leaving one out is no loss
+MEAN_LENGTH = 50.51  # without imports, so that leaving one out is no loss
 """Of lines of Python's code that are no imports, in characters: text does not get smaller by crowding it."""
 FILE_LINES = 500
 METHODS = 20

@@ -12,8 +12,8 @@ from ai_edge_litert import schema_py_generated as fb
 
 from tests.frontend_tflite.build import packed
 from tests.frontend_tflite.cases import CASES
-from tests.frontend_tflite.test_integers import MODELS, lstm
-from tests.frontend_tflite.test_operators import built
+from tests.frontend_tflite.test_tflite_integers import MODELS, lstm
+from tests.frontend_tflite.test_tflite_operators import built
 from tests.fuzz.case import Files, Mutations
 from tests.fuzz.mutate_bytes import FLOATS, STRINGS, changed_bytes, integer, odds, pick, shorter
 

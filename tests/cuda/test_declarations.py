@@ -70,10 +70,11 @@ def test_the_runtime_calls_what_there_is(theirs: str, tmp_path: Path) -> None:
 
 
 def test_the_fake_driver_defines_what_there_is(theirs: str, tmp_path: Path) -> None:
-    compiles(theirs, '#include "fake_driver.cpp"\n', tmp_path)
+    compiles(theirs, '#include "fake_driver.cpp"\n#include "fake_graphs.cpp"\n', tmp_path)
 
 
 def test_the_fake_driver_has_all_that_the_runtime_calls() -> None:
     called = set(re.findall(r"F\((cu\w+),", RUNTIME.read_text(encoding="utf-8")))
-    defined = set(re.findall(r"\b(cu[A-Z]\w+)\(", (FAKE.parent / "fake_driver.cpp").read_text(encoding="utf-8")))
+    texts = (path.read_text(encoding="utf-8") for path in FAKE.parent.glob("fake_*.cpp"))
+    defined = {name for text in texts for name in re.findall(r"^(?:CUresult )?(cu[A-Z]\w+)\(", text, re.MULTILINE)}
     assert called and called <= defined

@@ -82,6 +82,27 @@ def stream(caller: Caller) -> Iterator[int]:
     assert driver.cuCtxPopCurrent_v2(ctypes.byref(context)) == 0
 
 
+class Capture:
+    """What a caller makes of what runs put into a stream: a graph of the caller's own."""
+
+    def __init__(self, stream: int) -> None:
+        self.driver, self.stream = ctypes.CDLL(str(fake_driver())), ctypes.c_void_p(stream)
+        self.graph, self.made = ctypes.c_void_p(), ctypes.c_void_p()
+
+    def __enter__(self) -> Capture:
+        assert self.driver.cuStreamBeginCapture_v2(self.stream, 0) == 0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.status = self.driver.cuStreamEndCapture(self.stream, ctypes.byref(self.graph))
+
+    def replay(self) -> None:
+        if not self.made:
+            assert self.driver.cuGraphInstantiateWithFlags(ctypes.byref(self.made), self.graph, ctypes.c_uint64(0)) == 0
+        assert self.driver.cuGraphLaunch(self.made, self.stream) == 0
+        assert self.driver.cuStreamSynchronize(self.stream) == 0
+
+
 def test_runs_in_a_stream_of_the_caller(caller: Caller, stream: int) -> None:
     assert caller.run(caller.options(stream=stream)) == 0 and caller.right
 
@@ -101,6 +122,35 @@ def test_runs_that_nobody_waits_for_come_before_the_next(caller: Caller, stream:
     other = -X
     assert caller.run(caller.options(NO_WAIT, stream), x=other.ctypes.data) == 0
     assert not caller.right
+    assert caller.run() == 0 and caller.right
+
+
+@pytest.mark.parametrize("before", [0, NO_WAIT])
+def test_callers_capture_runs(caller: Caller, stream: int, before: int) -> None:
+    """Their graph does what a run would, on what lies in the tensors by then; other runs come between."""
+    x = X.copy()
+    assert caller.run(caller.options(before)) == 0
+    with Capture(stream) as capture:
+        assert caller.run(caller.options(NO_WAIT | PLAIN, stream), x=x.ctypes.data) == 0
+        caller.y[:] = caller.z[:] = 0
+    assert capture.status == 0 and not caller.y.any()
+    x[:] = -X
+    assert caller.run() == 0 and caller.right
+    for k in range(2):
+        capture.replay()
+        assert caller.right == (k == 1)
+        x[:] = X
+
+
+@pytest.mark.parametrize(("flags", "own"), [(PLAIN, True), (0, True), (0, False)])
+def test_runs_that_wait_end_a_capture(caller: Caller, stream: int, flags: int, own: bool) -> None:
+    """The driver's error is theirs, the capture is lost, and the session goes on."""
+    with Capture(stream) as capture:
+        status = caller.run(caller.options(flags, stream if own else 0))
+        assert STATUS_MESSAGES[status] == "the driver of the GPU reports an error"
+        said = caller.device.explain(status, caller.session.pointer)
+        assert said == ": CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
+    assert capture.status == 901 and not capture.graph
     assert caller.run() == 0 and caller.right
 
 

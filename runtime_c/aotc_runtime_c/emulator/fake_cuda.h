@@ -21,6 +21,10 @@ extern "C" const char *aotc_emulator_launch(const aotc_emulator::Kernel *kernel,
                                             void *const *arguments,
                                             int backwards, unsigned hosts);
 
+#if !defined(CUDA_VERSION)
+typedef int CUstreamCaptureMode;
+#endif
+
 struct CUctx_st {
   int retained = 0;
   bool destroyed = false; /* by a reset, until somebody retains it anew */
@@ -86,7 +90,10 @@ struct Device {
   std::vector<CUstream> streams{};
   CUstream_st default_stream{};
   CUctx_st context{};
-  int error = SUCCESS; /* stays */
+  CUstream captured = nullptr; /* the stream that becomes a graph ... */
+  CUgraph capture = nullptr;   /* ... which is this one ... */
+  bool spoilt = false;         /* ... or none any more */
+  int error = SUCCESS;         /* stays */
 
   int allocate(CUdeviceptr *pointer, size_t bytes);
   int release(CUdeviceptr pointer);

@@ -87,6 +87,7 @@ void Device::reset() {
   memory.clear();
   memory_bytes = 0;
   streams.clear(); /* those who still name one are found out */
+  captured = nullptr;
   default_stream.waiting.clear();
   context.destroyed = true;
   error = SUCCESS;

@@ -15,110 +15,27 @@
  *   - arguments that point to no such memory are an error that stays, as are
  *     threads that do not meet;
  *   - what a reset of the device has freed has its addresses given to others,
- *     and who still names a stream of before is stopped.
+ *     and who still names a stream of before is stopped;
+ *   - while a stream is captured, nobody may wait or take memory.
  *
  * $AOTC_FAKE_DEVICES (1), $AOTC_FAKE_ARCH (80), $AOTC_FAKE_VERSION (12040) and
  * $AOTC_FAKE_MEMORY (bytes) make it another device or driver, and
  * $AOTC_EMULATOR_ORDER=backwards runs blocks and threads from the last to the
  * first.
  */
-#include "fake_cuda.h"
+#include "fake_calls.h"
 
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <set>
-#include <utility>
+using namespace fake;
 
-using fake::device;
-using fake::Launch;
-using fake::setting;
-using fake::Work;
-
-struct CUgraphNode_st {
-  Launch launch;
-  std::vector<CUgraphNode> before;
-};
-struct CUgraph_st {
-  std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
-};
-struct CUgraphExec_st {
-  std::vector<std::pair<CUgraphNode, Launch>> order;
-};
+thread_local int fake::entered;
 
 namespace {
-
-using Guard = std::lock_guard<std::recursive_mutex>;
-
-/* How often the thread has entered the context. */
-thread_local int entered;
-
-CUresult result(int value) {
-  return CUresult(value);
-}
-
-/* What stands against a call: an error before, a thread without a context. */
-int obstacle() {
-  if (device.error != SUCCESS) return device.error;
-  if (device.context.destroyed) return ERROR_CONTEXT_IS_DESTROYED;
-  return entered > 0 ? SUCCESS : ERROR_INVALID_CONTEXT;
-}
-
-/* 1 and 2 are the legacy stream and that of the thread. */
-CUstream stream_of(CUstream stream) {
-  if (uintptr_t(stream) <= 2) return &device.default_stream;
-  const auto &known = device.streams;
-  if (std::find(known.begin(), known.end(), stream) != known.end())
-    return stream;
-  fprintf(stderr, "fake CUDA driver: there is no such stream\n");
-  abort();
-}
-
-/* What a call does while nobody else calls the device ... */
-template <class Action> CUresult alone(Action action) {
-  const Guard guard(device.lock);
-  return CUresult(action());
-}
-
-/* ... and where nothing stands against it. */
-template <class Action> CUresult inside(Action action) {
-  return alone([&] {
-    const int problem = obstacle();
-    return problem != SUCCESS ? problem : int(action());
-  });
-}
-
-CUresult put(CUstream stream, std::function<int()> run) {
-  return inside([&] {
-    stream_of(stream)->waiting.push_back({std::move(run), nullptr, nullptr, 0});
-    return SUCCESS;
-  });
-}
-
-/* A launch as the driver keeps it; false for one that no device takes. */
-bool make_launch(Launch &made, const CUDA_KERNEL_NODE_PARAMS_v2 &given) {
-  const unsigned blocks = given.gridDimX, threads = given.blockDimX;
-  const bool fits = blocks > 0 && threads > 0 && threads <= fake::max_threads &&
-                    blocks <= INT_MAX &&
-                    given.sharedMemBytes <= given.func->shared_bytes;
-  if (!fits ||
-      given.gridDimY * given.gridDimZ * given.blockDimY * given.blockDimZ != 1)
-    return false;
-  made = {given.func, blocks, threads, given.sharedMemBytes, {}};
-  const aotc_emulator::Kernel &kernel = *given.func->kernel;
-  for (unsigned k = 0; k < kernel.parameters; ++k) {
-    const auto *const begin =
-        static_cast<const unsigned char *>(given.kernelParams[k]);
-    made.values.emplace_back(begin, begin + kernel.bytes[k]);
-  }
-  return true;
-}
 
 /* --- code */
 
@@ -235,7 +152,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context) {
 }
 
 CUresult cuCtxSynchronize(void) {
-  return alone([] { return device.finish_all(); });
+  return waiting([] { return device.finish_all(); });
 }
 
 /* --- code */
@@ -281,14 +198,17 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 /* --- memory */
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
-  return inside([=] {
-    return bytes == 0 ? int(ERROR_INVALID_VALUE)
-                      : device.allocate(pointer, bytes);
+  return waiting([=] {
+    const int problem = bytes == 0 ? ERROR_INVALID_VALUE : obstacle();
+    return problem != SUCCESS ? problem : device.allocate(pointer, bytes);
   });
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  return inside([=] { return device.release(pointer); });
+  return waiting([=] {
+    const int problem = obstacle();
+    return problem != SUCCESS ? problem : device.release(pointer);
+  });
 }
 
 CUresult cuPointerGetAttribute(void *value, CUpointer_attribute attribute,
@@ -347,7 +267,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
-  return alone([=] { return device.finish(stream_of(stream)); });
+  return waiting([=] { return device.finish(stream_of(stream)); });
 }
 
 CUresult cuEventCreate(CUevent *event, unsigned int) {
@@ -362,10 +282,8 @@ CUresult cuEventDestroy_v2(CUevent event) {
 }
 
 CUresult cuEventRecord(CUevent event, CUstream stream) {
-  return alone([=] {
-    stream_of(stream)->waiting.push_back({{}, nullptr, event, ++event->asked});
-    return SUCCESS;
-  });
+  return marking(stream,
+                 [=] { return Work{{}, nullptr, event, ++event->asked}; });
 }
 
 CUresult cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end) {
@@ -374,95 +292,8 @@ CUresult cuEventElapsedTime(float *milliseconds, CUevent begin, CUevent end) {
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
-  return alone([=] {
-    stream_of(stream)->waiting.push_back({{}, event, nullptr, event->asked});
-    return SUCCESS;
-  });
-}
-
-/* --- launches and graphs */
-
-CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x,
-                        unsigned int grid_y, unsigned int grid_z,
-                        unsigned int block_x, unsigned int block_y,
-                        unsigned int block_z, unsigned int shared,
-                        CUstream stream, void **values, void **extra) {
-  Launch launch;
-  const bool made =
-      make_launch(launch, {function, grid_x, grid_y, grid_z, block_x, block_y,
-                           block_z, shared, values, extra, nullptr, nullptr});
-  if (!made) return result(ERROR_INVALID_VALUE);
-  return put(stream, [launch] { return device.run(launch); });
-}
-
-CUresult cuGraphCreate(CUgraph *graph, unsigned int) {
-  *graph = new CUgraph_st;
-  return result(SUCCESS);
-}
-
-CUresult cuGraphDestroy(CUgraph graph) {
-  delete graph;
-  return result(SUCCESS);
-}
-
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph,
-                                 const CUgraphNode *before, size_t count,
-                                 const CUDA_KERNEL_NODE_PARAMS_v2 *given) {
-  auto made = std::make_unique<CUgraphNode_st>();
-  if (!make_launch(made->launch, *given)) return result(ERROR_INVALID_VALUE);
-  made->before.assign(before, before + count);
-  *node = made.get();
-  graph->nodes.push_back(std::move(made));
-  return result(SUCCESS);
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *made, CUgraph graph,
-                                     unsigned long long) {
-  auto exec = std::make_unique<CUgraphExec_st>();
-  std::set<CUgraphNode> done;
-  const auto is_done = [&](CUgraphNode one) { return done.count(one) != 0; };
-  const auto may_run = [&](const auto &node) {
-    const auto &before = node->before;
-    return !is_done(node.get()) &&
-           std::all_of(before.begin(), before.end(), is_done);
-  };
-  const auto &nodes = graph->nodes; /* each behind those that it waits for */
-  while (done.size() < nodes.size()) {
-    const auto &last = *std::find_if(nodes.rbegin(), nodes.rend(), may_run);
-    done.insert(last.get());
-    exec->order.emplace_back(last.get(), last->launch);
-  }
-  *made = exec.release();
-  return result(SUCCESS);
-}
-
-CUresult cuGraphExecDestroy(CUgraphExec exec) {
-  const CUresult finished = cuCtxSynchronize();
-  delete exec;
-  return finished;
-}
-
-CUresult
-cuGraphExecKernelNodeSetParams_v2(CUgraphExec exec, CUgraphNode node,
-                                  const CUDA_KERNEL_NODE_PARAMS_v2 *given) {
-  return alone([=] {
-    for (auto &[known, launch] : exec->order)
-      if (known == node && make_launch(launch, *given)) return SUCCESS;
-    return ERROR_INVALID_VALUE;
-  });
-}
-
-CUresult cuGraphUpload(CUgraphExec, CUstream) {
-  return result(SUCCESS);
-}
-
-/* Nodes that change afterwards are those of later launches. */
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-  return put(stream, [order = exec->order] {
-    for (const auto &one : order)
-      if (device.run(one.second) != SUCCESS) break;
-    return device.error;
-  });
+  return marking(stream,
+                 [=] { return Work{{}, event, nullptr, event->asked}; });
 }
 
 } // extern "C"

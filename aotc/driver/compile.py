@@ -56,11 +56,16 @@ def model_name(model: object, name: str | None) -> str:
 
 
 def for_architectures(target: Target, archs: Sequence[int]) -> Target:
-    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs."""
+    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs, and for GPUs that lack
+    instructions."""
     if target.gpu is None:
         text = f"code for {target.name} is not for GPUs: it has no CUDA architectures"
         raise AotcError("cuda-arch", text, hint="take --target cuda, or leave --cuda-arch out")
-    return replace(target, gpu=replace(target.gpu, architectures=tuple(sorted(set(archs)))))
+    chosen = tuple(sorted(set(archs)))
+    if chosen[0] < target.gpu.oldest:
+        text = f"GPUs of compute capability {chosen[0]} lack instructions that kernels have"
+        raise AotcError("cuda-arch", text, hint=f"{target.gpu.oldest} is the oldest that has them")
+    return replace(target, gpu=replace(target.gpu, architectures=chosen))
 
 
 @dataclass(frozen=True, kw_only=True)

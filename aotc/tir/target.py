@@ -64,6 +64,7 @@ class Gpu:
     scratch_bytes    copies of private scratch, one for each thread that runs, may take so much in all: fewer threads
                      run where it is more
     architectures    compute capabilities that code is made for, 80 for 8.0
+    oldest           of those that have the instructions of all kernels
     matrices         types that matrix instructions may multiply, which round sums in a way of their own, and float32
                      to a fraction of 10 bits
     """
@@ -77,6 +78,7 @@ class Gpu:
     argument_bytes: int = 4096
     scratch_bytes: int = 64 << 20
     architectures: tuple[int, ...] = (80, 90, 100, 120)
+    oldest: int = 75
     matrices: tuple[str, ...] = ("float16", "bfloat16")
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from aotc_codegen.cuda.project import device_text
-from aotc_codegen.cuda.resources import resources
+from aotc_codegen.cuda.resources import resident, resources
 from aotc_codegen.cuda.source import device_source, print_device_kernels
 
 from aotc.driver.compile import CompileOptions, for_architectures
@@ -67,6 +67,30 @@ def test_helpers_may_be_left_unused(given: str, made: str, value: str) -> None:
 }}
 """)
     assert images(source_of([kernel], CUDA), (80,))
+
+
+def test_kernels_keep_to_the_registers_that_there_are() -> None:
+    """What the threads of a block cannot keep in registers together spills: else a device refuses the launch."""
+    loaded = "\n".join(f"      let v{k}: float32 = x[t + {1024 * k}]" for k in range(96))
+    sums = " + ".join(f"v{k} * v{95 - k}" for k in range(96))
+    kernel = parse_kernel(f"""kernel "wide" {{
+  input x: float32[{1024 * 96}]
+  output y: float32[1024]
+  for b in 0..1 block {{
+    for t in 0..1024 thread {{
+{loaded}
+      y[t] = sqrt({sums}) + {" + ".join(f"sqrt(v{k})" for k in range(96))}
+    }}
+  }}
+}}
+""")
+    found = resources(images(source_of([kernel], CUDA), (80,))["sm_80"])
+    assert found["net_wide"].registers <= 64 and resident(found["net_wide"], 1024, 80)
+
+
+def test_old_devices_are_refused() -> None:
+    with pytest.raises(AotcError, match="GPUs of compute capability 70 lack instructions"):
+        for_architectures(CUDA, (80, 70))
 
 
 @EACH_GENERATION

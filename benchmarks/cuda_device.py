@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -321,9 +322,13 @@ def jobs() -> list[str]:
 
 
 def done(results: Path) -> dict[str, Any]:
-    """What was found, by job."""
-    lines = results.read_text().splitlines() if results.exists() else []
-    return {row["job"]: row for row in map(json.loads, lines)}
+    """What was found, by job; of a line that was cut short when somebody ended the script, nothing."""
+    rows = {}
+    for line in results.read_text().splitlines() if results.exists() else []:
+        with suppress(ValueError):
+            row = json.loads(line)
+            rows[row["job"]] = row
+    return rows
 
 
 def table(found: dict[str, Any]) -> Iterator[str]:
@@ -374,7 +379,7 @@ def main() -> int:
             break
         row = {"job": name, "seconds": round(time.monotonic() - start, 1), **found}
         with chosen.results.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(f"\n{json.dumps(row)}\n")
         print(json.dumps(row)[:400], flush=True)
     print(f"{len(left)} left")
     return 0

@@ -98,7 +98,14 @@ def test_code_for_the_chosen_architectures(model: Path, monkeypatch: pytest.Monk
     asked = subprocess.run(["make", "-n", "cubins"], cwd=tmp_path / "out", check=True, capture_output=True, text=True)
     assert "nvcc --fmad=false" in asked.stdout and "-cubin -arch=sm_90 src/" in asked.stdout
     shown = call("inspect", made.library).out
-    assert all(name.removeprefix(f"{made.metadata['name']}_") in shown for name in names)
+    head, *rows = (line.split() for line in shown[: shown.index("\n\n")].splitlines())
+    columns = ("sm_80", "blocks", "threads", "registers", "shared", "local", "held", "occupancy", "code")
+    assert tuple(head) == columns and len(rows) == len(names)
+    for name, _, _, registers, shared, local, held, occupancy, code in rows:
+        row = device["kernels"]["sm_80"][f"{made.metadata['name']}_{name}"]
+        assert (int(registers), int(shared), int(local)) == (row["registers"], row["shared_bytes"], row["local_bytes"])
+        assert (int(held), occupancy) == (row["resident_blocks"], f"{row['occupancy']:.0%}")
+        assert int(code) == row["code_bytes"]
     assert "for CUDA 12.0 or newer" in shown and "spill" not in shown
     assert json.loads(call("inspect", tmp_path / "out", "--json").out) == made.metadata
     for row in device["kernels"]["sm_90"].values():

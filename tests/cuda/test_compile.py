@@ -68,10 +68,13 @@ def test_each_model_of_a_process_has_its_own_kernels() -> None:
 
 
 def test_verify_says_what_ran_the_model(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no driver, and no NVRTC either."""
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    monkeypatch.setattr(nvrtc, "find_spec", lambda _: None)
     done = call("verify", model, "--target", "cuda", "--seeds", "1")
     assert done.code == 0, done.err
     assert "run on an emulated GPU" in done.out
+    assert call("inspect", model, "--target", "cuda").code == 0
 
 
 def test_code_for_the_chosen_architectures(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,6 +25,17 @@ extern "C" const char *aotc_emulator_launch(const aotc_emulator::Kernel *kernel,
 typedef int CUstreamCaptureMode;
 #endif
 
+/* Beyond those that the runtime knows. */
+#define CAPTURE_RESULTS(R)                                                     \
+  R(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                     \
+  R(ERROR_STREAM_CAPTURE_INVALIDATED, 901)                                     \
+  R(ERROR_STREAM_CAPTURE_IMPLICIT, 906)
+enum {
+#define VALUE(name, value) name = value,
+  CAPTURE_RESULTS(VALUE)
+#undef VALUE
+};
+
 struct CUctx_st {
   int retained = 0;
   bool destroyed = false; /* by a reset, until somebody retains it anew */

@@ -87,6 +87,7 @@ CUresult cuGetErrorName(CUresult error, const char **name) {
 #define NAME(name_, value)                                                     \
   case value: *name = "CUDA_" #name_; return result(SUCCESS);
     DRIVER_RESULTS(NAME)
+    CAPTURE_RESULTS(NAME)
 #undef NAME
   default: *name = nullptr; return result(ERROR_INVALID_VALUE);
   }

@@ -160,7 +160,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 /* --- streams that callers capture, one at a time */
 
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
-  return inside([=] {
+  return inside([=]() -> int {
     CUstream known = stream_of(stream);
     if (known == &device.default_stream)
       return ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -173,12 +173,13 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode) {
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
-  return inside([=] {
+  return inside([=]() -> int {
     if (device.captured != stream_of(stream)) return ERROR_INVALID_VALUE;
     *graph = device.spoilt ? nullptr : device.capture;
     if (device.spoilt) delete device.capture;
     device.captured = nullptr;
-    return device.spoilt ? ERROR_STREAM_CAPTURE_INVALIDATED : SUCCESS;
+    if (device.spoilt) return ERROR_STREAM_CAPTURE_INVALIDATED;
+    return SUCCESS;
   });
 }
 

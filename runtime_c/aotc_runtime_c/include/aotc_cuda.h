@@ -93,9 +93,8 @@ enum {
    * stream has come so far. */
   AOTC_CUDA_NO_WAIT = 1,
   /* Launch kernels one by one, not as a graph.  With AOTC_CUDA_NO_WAIT the
-   * stream may be one that the caller captures: tensors of the host's memory
-   * are copied whenever that graph runs, and it is for the caller to order the
-   * runs of a session in different streams. */
+   * caller may capture the stream (copies of the host's tensors are part of
+   * that) and orders the runs of a session in different streams. */
   AOTC_CUDA_PLAIN = 2,
   /* All pointers must be of memory that the device can read: where one is
    * not, the status is AOTC_ERROR_POINTER. */

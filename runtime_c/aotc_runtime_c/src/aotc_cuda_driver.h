@@ -55,10 +55,7 @@ typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
   R(ERROR_NOT_FOUND, 500)                                                      \
   R(ERROR_ILLEGAL_ADDRESS, 700)                                                \
   R(ERROR_CONTEXT_IS_DESTROYED, 709)                                           \
-  R(ERROR_LAUNCH_FAILED, 719)                                                  \
-  R(ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                     \
-  R(ERROR_STREAM_CAPTURE_INVALIDATED, 901)                                     \
-  R(ERROR_STREAM_CAPTURE_IMPLICIT, 906)
+  R(ERROR_LAUNCH_FAILED, 719)
 
 /* Values of the driver's enumerations. */
 enum {

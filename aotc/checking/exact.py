@@ -19,7 +19,6 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from aotc.checking.inputs import Arrays
-from aotc.ir import AotcError
 from aotc.relay.frontend.onnx.load import messages
 
 
@@ -52,6 +51,34 @@ class DequantizeLinear(OpRun):  # type: ignore[misc]
         return (np.asarray(real * laid(scale)),)
 
 
+class MatMulNBits(OpRun):  # type: ignore[misc]
+    """A product with a matrix (N, K) of integers of a few bits, the first in the lowest bits of a byte."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Any, packed: Any, scales: Any, *more: Any, **_: Any) -> tuple[Any]:
+        zeros, groups, bias = (*more, None, None, None)[:3]
+        rows, columns, bits = self.N, self.K, self.bits
+        count = -(-columns // self.block_size)
+
+        def unpacked(values: Any, size: int) -> Any:
+            parts = values.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
+            return parts.reshape(rows, -1)[:, :size].astype(np.float64)
+
+        if groups is None:
+            groups = np.arange(columns) // self.block_size
+        if zeros is None:
+            zeros = np.full((rows, count), 2.0 ** (bits - 1))
+        elif zeros.dtype == np.uint8:
+            zeros = unpacked(zeros, count)
+        scales, zeros = (v.reshape(rows, count)[:, groups] for v in (scales, zeros))
+        y = x @ ((unpacked(packed, columns) - zeros) * scales).T
+        return (y if bias is None else y + bias,)
+
+
+_OPERATORS = (GlobalMaxPool, DequantizeLinear, MatMulNBits)
+
+
 def _widen_node(node: onnx.NodeProto) -> None:
     if node.op_type == "Upsample":
         # the evaluator's own knows the nearest mode only
@@ -82,28 +109,7 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     return wide
 
 
-def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which quantising a tensor and dequantising it again does nothing: what a quantised model stands for.
-
-    Raises AotcError (code "reference") for models that compute on integers by themselves.
-    """
-    plain = copy.deepcopy(model)
-    made = {node.output[0]: node for node in plain.graph.node}
-    for node in plain.graph.node:
-        source = made.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
-        if source is not None and source.op_type == "QuantizeLinear":
-            del node.input[1:], node.attribute[:]
-            node.op_type, node.input[0] = "Identity", source.input[0]
-    kept = [n for n in plain.graph.node if n.op_type != "QuantizeLinear"]
-    integers = any("Q" in n.op_type.replace("DequantizeLinear", "") or "Integer" in n.op_type for n in kept)
-    if integers or len(kept) == len(plain.graph.node):
-        raise AotcError("reference", "the model computes on integers")
-    del plain.graph.node[:]
-    plain.graph.node.extend(kept)
-    return plain
-
-
 def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
-    values = ReferenceEvaluator(in_double(model), new_ops=[GlobalMaxPool, DequantizeLinear]).run(None, dict(inputs))
+    values = ReferenceEvaluator(in_double(model), new_ops=list(_OPERATORS)).run(None, dict(inputs))
     return {o.name: np.asarray(v) for o, v in zip(model.graph.output, values, strict=True)}

@@ -124,7 +124,8 @@ def onnx_reference(model: ModelProto) -> Reference:
 
     def exact(inputs: Arrays) -> Arrays:
         # onnx's evaluator takes long to import
-        from aotc.checking.exact import run_in_double, without_rounding
+        from aotc.checking.exact import run_in_double
+        from aotc.checking.unrounded import without_rounding
 
         return run_in_double(without_rounding(model) if quantised else model, in_float64(inputs))
 

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from aotc.checking.compare import QUANTISED_DB, decibels
 from aotc.checking.exact import run_in_double
+from aotc.checking.unrounded import without_rounding
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.reporting.inspect import inspect_model
@@ -130,19 +131,23 @@ class Data:
 def quantised(net: Net, path: Path, how: str) -> Path:
     """The network in a file, quantised: "qdq-s8-channel" and so on."""
     form, dtype, *channel = how.split("-")
+    weight = quantization.QuantType.QInt8
     kind = {"s8": quantization.QuantType.QInt8, "u8": quantization.QuantType.QUInt8}[dtype]
     source = path / "float.onnx"
     onnx.save(net.model(), source)
     forms = {"qdq": quantization.QuantFormat.QDQ, "qop": quantization.QuantFormat.QOperator}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
+        if form == "dynamic":
+            quantization.quantize_dynamic(source, path / "int8.onnx", weight_type=weight, per_channel=bool(channel))
+            return path / "int8.onnx"
         quantization.quantize_static(
             str(source),
             str(path / "int8.onnx"),
             Data(net.shape),
             quant_format=forms[form],
             activation_type=kind,
-            weight_type=quantization.QuantType.QInt8,
+            weight_type=weight,
             per_channel=bool(channel),
         )
     return path / "int8.onnx"
@@ -215,6 +220,14 @@ def test_numbers_between_two_integers_are_judged_by_noise(how: str, tmp_path: Pa
     assert verify(quantised(resized(), tmp_path, how), seeds=2).ok
 
 
+@pytest.mark.parametrize("how", ["qop-u8-channel", "dynamic-u8"])
+def test_operators_of_integers_are_judged_by_noise(how: str, tmp_path: Path) -> None:
+    """Between them some compute on real numbers, which are rounded to a neighbour now and then."""
+    report = verify(quantised(mixed(), tmp_path, how), seeds=2)
+    assert report.ok, report
+    assert any("noise" in o.reason or o.ok for case in report.cases for o in case.outputs)
+
+
 @pytest.mark.parametrize(("shape", "more"), [((), {}), ((3,), {"axis": 0}), ((3, 3), {"axis": 1, "block_size": 2})])
 def test_dequantised_in_double_precision(shape: tuple[int, ...], more: dict[str, int]) -> None:
     rng = np.random.default_rng(0)
@@ -248,3 +261,20 @@ def test_bytes_take_one_byte(tmp_path: Path) -> None:
     small, large = (CompileOptions(**options).compiled(p).metadata for p in (path, tmp_path / "float.onnx"))
     assert small["memory"]["peak"] < 0.5 * large["memory"]["peak"]
     assert small["weights_bytes"] < large["weights_bytes"]
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_operators_of_integers_stand_for_those_of_real_numbers(name: str, tmp_path: Path) -> None:
+    """Without rounding all forms of a network give about what the network gave before it was quantised."""
+    model = NETS[name]().model()
+    x = {"x": np.random.default_rng(9).standard_normal(NETS[name]().shape)}
+    plain = run_in_double(model, x)
+    found = {}
+    for how in ("qdq-u8-channel", "qop-u8-channel", "qop-s8", "dynamic-u8"):
+        work = without_rounding(onnx.load(quantised(NETS[name](), tmp_path, how)))
+        found[how] = run_in_double(work, x)
+    for output, wanted in plain.items():
+        assert min(decibels(f[output], wanted) for f in found.values()) > 25
+        np.testing.assert_allclose(
+            found["qop-u8-channel"][output], found["qdq-u8-channel"][output], rtol=1e-6, atol=1e-7
+        )

@@ -20,8 +20,10 @@ import pytest
 from evaluation import Array, run_model
 from onnx import ModelProto, helper, numpy_helper
 
+from aotc.checking.exact import run_in_double
 from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError
+from aotc.relay.frontend.graph import FOLD_BYTES
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.onnx.contrib import DEFINITIONS, DOMAIN
 from aotc.runtime.session import load
@@ -400,8 +402,23 @@ def test_a_matrix_of_few_bits(bits: int, zeros: str, permuted: bool) -> None:
     w = (unpacked(packed, inner) - z[:, groups]) * scale.astype(F).reshape(rows, blocks)[:, groups]
     attributes = {"K": inner, "N": rows, "block_size": block, "bits": bits}
     args = [x, packed, scale.astype(F), given, groups if permuted else None, bias]
-    (ours,) = Case("MatMulNBits", args, attributes=attributes).ours()
-    np.testing.assert_allclose(ours, x.astype(np.float64) @ w.T + bias, rtol=1e-4, atol=1e-3)
+    case, wanted = Case("MatMulNBits", args, attributes=attributes), x.astype(np.float64) @ w.T + bias
+    np.testing.assert_allclose(case.ours()[0], wanted, rtol=1e-4, atol=1e-3)
+    exact = run_in_double(case.model(), {"i0": x.astype(np.float64)})["o0"]
+    np.testing.assert_allclose(exact, wanted, rtol=1e-12)
+
+
+def test_a_matrix_of_few_bits_of_more_than_a_megabyte() -> None:
+    """Larger than what is computed while a model is read: its integers are known all the same."""
+    rng = np.random.default_rng(0)
+    inner, rows, block = 4096, 576, 64
+    packed = numbers(rng, "uint8", rows, inner // block, block // 2)
+    assert packed.nbytes > FOLD_BYTES
+    scale, x = rng.uniform(0.5, 1, rows * inner // block).astype(F), rng.standard_normal((1, inner)).astype(F)
+    attributes = {"K": inner, "N": rows, "block_size": block, "bits": 4}
+    case = Case("MatMulNBits", [x, packed, scale, None], attributes=attributes)
+    exact = run_in_double(case.model(), {"i0": x.astype(np.float64)})["o0"]
+    np.testing.assert_allclose(case.ours()[0], exact, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("causal", [0, 1])

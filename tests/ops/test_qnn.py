@@ -333,6 +333,30 @@ def test_sums_and_products_have_the_bytes_of_onnx_runtime(op: str, name: str, se
     np.testing.assert_array_equal(both(name, [x, y], case.wide(a, b, s)), want)
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_differences_have_the_bytes_of_onnx_runtime(seed: int) -> None:
+    """It has no operator of integers for them: it dequantises, subtracts and quantises; every second draw has ties."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    case = Case(seed)
+    pairs = dict(zip("abc", (case.pair(simple=seed % 4 < 2) for _ in range(3)), strict=True))
+    data = {n: case.tensor(3, 70) for n in "ab"}
+    known = {f"{k}{n}": v for n, pair in pairs.items() for k, v in zip("sz", pair, strict=True)}
+    nodes = [helper.make_node("DequantizeLinear", [n, f"s{n}", f"z{n}"], [f"real_{n}"]) for n in "ab"]
+    nodes.append(helper.make_node("Sub", ["real_a", "real_b"], ["c"]))
+    nodes.append(helper.make_node("QuantizeLinear", ["c", "sc", "zc"], ["y"]))
+    kind = KINDS[str(case.dtype)]
+    graph = helper.make_graph(
+        nodes,
+        "one",
+        [helper.make_tensor_value_info(n, kind, (3, 70)) for n in "ab"],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(v, n) for n, v in known.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    want = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, data)[0]
+    np.testing.assert_array_equal(both("subtract", list(data.values()), case.wide(*pairs.values())), want)
+
+
 UNARY: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sigmoid": ("QLinearSigmoid", "sigmoid", {}),
     "leaky_relu": ("QLinearLeakyRelu", "leaky_relu", {"alpha": 0.1}),

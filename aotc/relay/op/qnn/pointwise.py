@@ -15,7 +15,6 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args
 from aotc.relay.expr import Expr
-from aotc.relay.op import elementwise
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded
@@ -29,10 +28,21 @@ _RESULT = ("output_scale", "output_zero_point")
 
 
 class SumAttrs(Attrs):
-    """The {} of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+    """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = {}rhs_scale /
+    round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = rhs_scale /
     output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.
+    """
+
+    lhs_axis: int = -1
+    rhs_axis: int = -1
+
+
+class DifferenceAttrs(Attrs):
+    """The difference of the numbers that two tensors stand for, as integers of the output's scale and of their type.
+
+    round_even(((lhs - lhs_zero) * lhs_scale - (rhs - rhs_zero) * rhs_scale) / output_scale) + output_zero saturated,
+    in float32, each operation rounded: what dequantising, subtracting and quantising give.
     """
 
     lhs_axis: int = -1
@@ -69,13 +79,11 @@ def _axes(a: Any, types: Types) -> AxisMap:
     return AxisMap((*rows, *((None,) * rank for _ in types[2:])))
 
 
-def _ratios(sign: int, a: Any, scales: tuple[Expr, Expr, Expr], ranks: tuple[int, int]) -> list[Expr]:
-    """The quotients of the scales, as they broadcast with the tensors; the second one with a sign."""
+def _ratios(a: Any, scales: tuple[Expr, Expr, Expr], ranks: tuple[int, int]) -> list[Expr]:
+    """The quotients of the scales, as they broadcast with the tensors."""
     onto = q.converted(q.laid(scales[2], None, 0), "float32")
-    found = []
-    for scale, axis, rank in zip(scales[:2], (a.lhs_axis, a.rhs_axis), ranks, strict=True):
-        found.append(q.div(q.laid(scale, axis, rank, "float32"), onto))
-    return [found[0], found[1] if sign > 0 else q.made(elementwise.negative, found[1])]
+    found = zip(scales[:2], (a.lhs_axis, a.rhs_axis), ranks, strict=True)
+    return [q.div(q.laid(scale, axis, rank, "float32"), onto) for scale, axis, rank in found]
 
 
 def _checked(types: tuple[DType, DType], operands: Any) -> None:
@@ -89,13 +97,11 @@ def _ended(y: Expr, dtype: DType) -> Expr:
     return q.nearest(y, q.constant(0, "int32"), None, dtype)
 
 
-def _sum_expand(
-    sign: int, a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr
-) -> Expr:
+def _sum_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
     dtype = q.dtype_of(x)
     _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
     ranks = (q.rank_of(x), q.rank_of(y))
-    left, right = _ratios(sign, a, (sx, sy, so), ranks)
+    left, right = _ratios(a, (sx, sy, so), ranks)
     zeros = (
         q.laid(z, axis, rank, "float32")
         for z, axis, rank in zip((zx, zy), (a.lhs_axis, a.rhs_axis), ranks, strict=True)
@@ -106,6 +112,16 @@ def _sum_expand(
     wide = [q.converted(t, "float32") for t in (x, y)]
     total = q.made(rounded.multiply_add, wide[1], right, base)
     return _ended(q.made(rounded.multiply_add, wide[0], left, total), dtype)
+
+
+def _difference_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
+    dtype = q.dtype_of(x)
+    _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
+    both = []
+    for data, scale, zero, axis in ((x, sx, zx, a.lhs_axis), (y, sy, zy, a.rhs_axis)):
+        whole = q.converted(q.centred(data, zero, axis), "float32")
+        both.append(q.made(rounded.product, whole, q.laid(scale, axis, q.rank_of(data), "float32")))
+    return q.nearest(q.div(q.sub(*both), q.laid(so, None, 0, "float32")), zo, None, dtype)
 
 
 def _product_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
@@ -125,13 +141,19 @@ def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...]) -> list[Array
     return [q.spread(v, *place, np.float32) for v, place in zip(values, places, strict=True)]
 
 
-def _sum_reference(sign: int, a: Any, x: Array, y: Array, *values: Array) -> Array:
+def _sum_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
     sx, zx, sy, zy, so, zo = _arrays(a, x, y, values)
-    left, right = sx / so, np.float32(sign) * (sy / so)
+    left, right = sx / so, sy / so
     fma = partial(rounded.multiply_add.reference, None)
     base = zo - fma(left, zx, right * zy)
     total = fma(x.astype(np.float32), left, fma(y.astype(np.float32), right, base))
     return q.stored(np.rint(total), np.zeros(()), None, DType.of(x))
+
+
+def _difference_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
+    sx, zx, sy, zy, so, zo = values
+    real = q.dequantized(x, sx, zx, a.lhs_axis) - q.dequantized(y, sy, zy, a.rhs_axis)
+    return q.quantized(real, so.astype(np.float32), zo, DType.of(x))
 
 
 def _product_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
@@ -155,13 +177,6 @@ def _samples(attributes: Any) -> Samples:
     yield q.with_constants(many, x, y, *channels, *channels, *onto, given=2)
 
 
-def _named(what: str, sign: str) -> Any:
-    """The attributes of a sum or of a difference."""
-    attributes: Any = type(f"Quantised{what.title()}Attrs", (SumAttrs,), {"__annotations__": {}})
-    attributes.__doc__ = (SumAttrs.__doc__ or "").format(what, sign)
-    return attributes
-
-
 def _operator(name: str, attributes: Any, reference: Any, expand: Any) -> OpDef:
     return OpDef(
         name=f"qnn.{name}",
@@ -177,6 +192,6 @@ def _operator(name: str, attributes: Any, reference: Any, expand: Any) -> OpDef:
     )
 
 
-add = _operator("add", _named("sum", ""), partial(_sum_reference, 1), partial(_sum_expand, 1))
-subtract = _operator("subtract", _named("difference", "-"), partial(_sum_reference, -1), partial(_sum_expand, -1))
+add = _operator("add", SumAttrs, _sum_reference, _sum_expand)
+subtract = _operator("subtract", DifferenceAttrs, _difference_reference, _difference_expand)
 mul = _operator("mul", ProductAttrs, _product_reference, _product_expand)

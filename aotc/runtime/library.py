@@ -138,11 +138,15 @@ def _unloadable(path: Path, error: OSError) -> AotcError:
     hint = "expected a library that `aotc compile` built for this machine, or the directory of a project"
     text, notes = f"cannot load {path}", [str(error)]
     with suppress(OSError), path.open("rb") as file:
-        made_for = elf_architecture(file.read(20))
+        head = file.read(20)
+        made_for = elf_architecture(head)
         if made_for not in ("", architecture()):
             text = f"{path} was compiled for {made_for}, this machine is {architecture()}"
             notes = []
             hint = "compile with --target host to run it here; docs/targets.md tells how to run it elsewhere"
+        elif head.startswith(b"!<arch>\n"):
+            text, notes = f"{path} is a static library, which programs are linked with; it cannot be run here", []
+            hint = "compile with --target host to run the model on this machine"
         elif path.suffix in (".onnx", ".pt2", ".tflite", ".relay"):
             text, notes = f"{text}: it is a model, not a library", []
             hint = f"`aotc compile {path} -o DIR` makes a library of it"

@@ -106,6 +106,8 @@ def test_the_profile_of_portable_c(tmp_path: Path) -> None:
     with pytest.raises(AotcError, match="static library for firmware") as caught:
         made.session()
     assert caught.value.code == "no-library"
+    with pytest.raises(AotcError, match="it cannot be run here"):
+        aotc.load(made.built)
 
 
 def test_weights_apart(tmp_path: Path) -> None:

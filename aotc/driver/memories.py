@@ -44,17 +44,20 @@ def _size(value: object) -> int | None:
 
 def _space(path: Path, name: str, row: Any) -> tuple[Space, int | None]:
     """A memory, and its address where that is said."""
-    if not isinstance(row, dict) or not row.keys() <= set(_KEYS):
-        raise _bad(path, f"{name} is not a table of {', '.join(_KEYS)}")
-    size, align = _size(row.get("bytes")), _size(row.get("align", 8))
-    address = _size(row["address"]) if "address" in row else None
-    if not size or align is None or ("address" in row and address is None):
-        raise _bad(path, f"{name} needs bytes, and whole numbers of bytes for all it says")
+    if not isinstance(row, dict):
+        raise _bad(path, f"{name} is not a table")
+    if unknown := [key for key in row if key not in _KEYS]:
+        raise _bad(path, f"{name} has the unknown key {unknown[0]!r}; known: {', '.join(_KEYS)}")
+    sizes = {key: size for key in row if (size := _size(row[key])) is not None}
+    if wrong := [key for key in row if key not in (*sizes, "holds")]:
+        raise _bad(path, f'{name}: {wrong[0]} is {row[wrong[0]]!r}, not a number such as 65536, "64K" or "1M"')
+    if not sizes.get("bytes"):
+        raise _bad(path, f"{name} has no bytes")
     holds = row.get("holds", list(ROLES))
     if not isinstance(holds, list) or not holds or not all(role in ROLES for role in holds):
         raise _bad(path, f"{name} holds {holds!r}, not some of {', '.join(ROLES)}")
     parts = tuple(part for role in holds for part in ROLES[role])
-    return Space(name=name, bytes=size, align=align, holds=parts), address
+    return Space(name=name, bytes=sizes["bytes"], align=sizes.get("align", 8), holds=parts), sizes.get("address")
 
 
 def read_memories(path: Path) -> tuple[Space, ...]:
@@ -71,6 +74,8 @@ def read_memories(path: Path) -> tuple[Space, ...]:
         if first < second + b.bytes and second < first + a.bytes:
             raise _bad(path, f"{a.name} and {b.name} overlap")
     spaces = tuple(space for space, _ in found)
+    if not any("arena" in space.holds for space in spaces):
+        raise _bad(path, "no memory is for the arena")
     if len({space.align for space in spaces if "arena" in space.holds}) > 1:
         raise _bad(path, "memories for the arena are aligned differently, and it may go into any of them")
     return spaces

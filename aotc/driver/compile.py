@@ -209,6 +209,9 @@ class CompileOptions:
         if not isinstance(model, (str, Path, IRModule)) and not hasattr(model, "graph"):
             kinds = "a path, a ModelProto, an ExportedProgram or an IRModule"
             raise AotcTypeError("model", f"a model is {kinds}, not {type(model).__name__}")
+        if self.rounding and not is_tflite(model):
+            text = "the rounding is chosen for TFLite models alone; others state their own"
+            raise AotcError("tflite-rounding", text, hint="leave --rounding out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with spending(self.config or {}):
             if isinstance(model, IRModule) or is_relay_text(model):

@@ -255,6 +255,7 @@ def test_verify_names_the_file(tmp_path: Path) -> None:
 
 def test_small_things_said_clearly(tmp_path: Path) -> None:
     assert "it is a model, not a library" in refused("run", DIGITS)
+    assert "for TFLite models alone" in refused("verify", DIGITS, "--rounding", "litert")
     assert "the name of the C compiler is empty" in refused("compile", DIGITS, "-o", tmp_path / "a", "--cc", "")
     assert "compile.max_work must not be negative, got -1" in refused(
         "inspect", DIGITS, "--config", "compile.max_work=-1"

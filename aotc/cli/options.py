@@ -224,7 +224,9 @@ PROFILE: Final = options(
     flag("--single-file", "Without an operating system: one source and one header."),
 )
 THREADS: Final = click.option(
-    "--threads/--no-threads", default=True, help="Make kernels that threads can share [default], or not."
+    "--threads/--no-threads",
+    default=True,
+    help="Make kernels that threads can share [default], or not; microcontrollers have none such.",
 )
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
 ROUNDING: Final = option(

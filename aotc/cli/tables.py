@@ -18,6 +18,13 @@ def arena(memory: Data) -> str:
     return f"{unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})"
 
 
+def footprint(taken: Data) -> str:
+    """The bytes that a model takes of a microcontroller."""
+    code = "" if taken["code_measured"] else "about "
+    ram, flash = taken["arena"] + taken["io"], taken["code"] + taken["parameters"]
+    return f"RAM {ram} bytes with inputs and outputs, flash {code}{flash}, stack at most {taken['stack']}"
+
+
 def show_compiled(data: Data) -> Shown:
     """The result of `compile`, perhaps with the times of its passes."""
     if passes := data.get("timing"):
@@ -26,6 +33,8 @@ def show_compiled(data: Data) -> Shown:
     if library := data["library"]:
         yield f"library      {library} ({unit(Path(library).stat().st_size, 'B')})"
     yield f"arena        {arena(data['metadata']['memory'])}"
+    if data["metadata"]["library"].endswith(".a"):
+        yield f"footprint    {footprint(data['metadata']['footprint'])}"
     yield f"numerics     {data['metadata']['numerics']}"
     if slow := spilled(data["metadata"]):
         yield f"warning      kernels that spill into memory: {slow}"

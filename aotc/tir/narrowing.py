@@ -80,14 +80,14 @@ def _function(name: str, dtype: str, lanes: int) -> str:
 
     def halved(a: str, b: str) -> str:
         least = [called("minps", floats, "most", x, mask=f", {x}, -1, 4") for x in (a, b)]
-        packed = called("packssdw", whole, *map(converted, least), mask=", (halves){0}, -1")
-        return called("paddsw", whole, packed, "z", mask=", (halves){0}, -1")
+        packed = called("packssdw", whole, *map(converted, least), mask=", (halves){0}, 4294967295u")
+        return called("paddsw", whole, packed, "z", mask=", (halves){0}, 4294967295u")
 
-    zero = called("packssdw", whole, converted("zero"), converted("zero"), mask=", (halves){0}, -1")
-    result = called(last, whole, "low", "high", mask=", (bytes){0}, -1")
+    zero = called("packssdw", whole, converted("zero"), converted("zero"), mask=", (halves){0}, 4294967295u")
+    result = called(last, whole, "low", "high", mask=", (bytes){0}, 0xffffffffffffffffu")
     if lanes in _ORDER:
         order = f"(words){{{_ORDER[lanes]}}}"
-        result = called("permvarsi", whole, f"(words){result}", order, mask=", (words){0}, -1")
+        result = called("permvarsi", whole, f"(words){result}", order, mask=", (words){0}, 65535")
     words = {
         "FEATURE": feature,
         "ZERO": zero,

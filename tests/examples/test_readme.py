@@ -27,7 +27,7 @@ def block(language: str, word: str) -> str:
 def test_every_block_is_run_here() -> None:
     text = README.read_text(encoding="utf-8")
     languages = re.findall(r"^```(\w+)$", text, re.MULTILINE)
-    assert sorted(languages) == ["c", "cmake", "python", "sh", "sh", "sh"]
+    assert sorted(languages) == ["c", "cmake", "python", "sh", "sh", "sh", "sh"]
 
 
 def test_make_targets_exist(shell: Shell) -> None:
@@ -76,6 +76,13 @@ def test_commands(shell: Shell) -> None:
     printed = shell.succeed(block("sh", "aotc inspect"))
     assert "all outputs agree" in printed and "nn.conv2d" in printed
     assert (shell.folder / "out.npz").exists() and any((shell.folder / "build" / "ir").iterdir())
+
+
+def test_what_firmware_keeps_free(shell: Shell) -> None:
+    require_tool("arm-none-eabi-gcc")
+    printed = shell.succeed(block("sh", "cortex-m4"))
+    assert re.search(r"RAM \d+ bytes with inputs and outputs, flash about \d+, stack at most \d+", printed)
+    assert "digits_int8_selftest" in (shell.folder / "build/board/include/digits_int8.h").read_text()
 
 
 def options_on(page: Path) -> Iterator[str]:

@@ -33,7 +33,7 @@ VECTORS32  const bytes low = {0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -
 """
 _NARROW_16: Final = """\
 #if GCC && defined(__AVX512F__)
-VECTORS16  return ($B)__builtin_ia32_pmovdb512_mask(v, (bytes){0}, -1);
+VECTORS16  return ($B)__builtin_ia32_pmovdb512_mask(v, (bytes){0}, 65535);
 """
 _WIDEN_4: Final = """\
 #if GCC && defined(__SSE4_1__)
@@ -49,7 +49,7 @@ VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd256((bytes)(longs){(long lon
 """
 _WIDEN_16: Final = """\
 #if GCC && defined(__AVX512F__)
-VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}, -1);
+VECTORS16  return ($M32)__builtin_ia32_pmov${kind}bd512_mask((bytes)v, ($M32){0}, 65535);
 """
 
 

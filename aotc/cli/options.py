@@ -226,7 +226,7 @@ PROFILE: Final = options(
 THREADS: Final = click.option(
     "--threads/--no-threads",
     default=True,
-    help="Make kernels that threads can share [default], or not; microcontrollers have none such.",
+    help="Make kernels that threads can share [default], or not; code for microcontrollers has none.",
 )
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
 ROUNDING: Final = option(

@@ -73,6 +73,11 @@ class KeepInputsAndOutputs(ProgramPass):
         return with_io(module)
 
 
+def _alignment(target: Target) -> int:
+    """Bytes that every temporary in the arena is aligned to."""
+    return target.places({"arena": 0})["arena"].align
+
+
 @dataclass(frozen=True, repr=False)
 class OrderSteps(ProgramPass):
     """Steps come in the order that needs least memory."""
@@ -80,7 +85,8 @@ class OrderSteps(ProgramPass):
     target: Target = C
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return ordered(module, savings(module, _may_overlap(self.target)))
+        align = _alignment(self.target)
+        return ordered(module, savings(module, _may_overlap(self.target), align), align)
 
 
 class WorkInPlace(ProgramPass):
@@ -101,7 +107,7 @@ class PlanMemory(ProgramPass):
     over: bool = False
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return plan_memory(module, self.target.places({"arena": 0})["arena"].align, self.over)
+        return plan_memory(module, _alignment(self.target), self.over)
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
 from aotc.tir.launch import counters
-from aotc.tir.plan.arena import Block, common, place
+from aotc.tir.plan.arena import Block, align_up, common, place
 from aotc.tir.plan.overlap import in_sequence, least_distance
 from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage, View
 from aotc.tir.plan.views import copy_step
@@ -135,10 +135,11 @@ def overlapping(program: Program) -> dict[tuple[Storage, Storage], int]:
     return found
 
 
-def savings(program: Program, over: bool) -> dict[tuple[Storage, Storage], int]:
+def savings(program: Program, over: bool, align: int) -> dict[tuple[Storage, Storage], int]:
     """For pairs of an output and an input of a step how many bytes need not be there twice, if the input dies in it.
 
     over    results may overlap inputs
+    align   bytes that every temporary is aligned to
     """
     distances = cache(least_distance)
     found: dict[tuple[Storage, Storage], int] = {}
@@ -147,11 +148,11 @@ def savings(program: Program, over: bool) -> dict[tuple[Storage, Storage], int]:
             for source, early in enumerate(step.inputs):
                 size, other = out.storage.nbytes, early.storage.nbytes
                 if (output, source) in step.kernel.inplace and size == other:
-                    found[out.storage, early.storage] = size
+                    found[out.storage, early.storage] = align_up(size, align)
                 elif over and out.storage.kind == early.storage.kind == "temp":
                     least = distances(step.kernel, step.kernel.outputs[output], step.kernel.inputs[source])
                     if least is not None and least < other:
-                        found[out.storage, early.storage] = common(size, other, least, 1)
+                        found[out.storage, early.storage] = common(size, other, least, align)
     return found
 
 

@@ -18,18 +18,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from aotc.tir.plan.arena import align_up
 from aotc.tir.plan.program import Program, Step, Storage
 
 #: Sets of steps that are looked at.
 SETS: Final = 20_000
 
 
-def ordered(program: Program, saved: Mapping[tuple[Storage, Storage], int] | None = None) -> Program:
+def ordered(program: Program, saved: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1) -> Program:
     """The program in the order that takes least memory, its own where that is as good.
 
     saved   bytes that need not be there twice while an output is computed from an input that dies
+    align   bytes that every temporary is aligned to
     """
-    search = _Search(program, dict(saved or {}))
+    search = _Search(program, dict(saved or {}), align)
     own = tuple(range(len(program.steps)))
     bound = search.peak(own)
     found = search.best(bound) or search.greedy()
@@ -75,6 +77,7 @@ def _behind(steps: Sequence[Step], pinned: Mapping[Storage, Storage]) -> list[in
 class _Search:
     program: Program
     saved: dict[tuple[Storage, Storage], int]
+    align: int
     behind: list[int] = field(init=False)
     users: dict[Storage, int] = field(init=False)
 
@@ -85,16 +88,19 @@ class _Search:
             for storage in touched(step):
                 self.users[storage] = self.users.get(storage, 0) | 1 << k
 
+    def size(self, storages: Iterable[Storage]) -> int:
+        return sum(align_up(s.nbytes, self.align) for s in storages)
+
     def after(self, k: int, done: int, live: int) -> tuple[int, int]:
         """Bytes taken during a step, and behind it, where so many live before."""
         step, now = self.program.steps[k], done | 1 << k
         mentioned = touched(step)
-        new = sum(s.nbytes for s in mentioned if not self.users[s] & done)
+        new = self.size(s for s in mentioned if not self.users[s] & done)
         dying = [s for s in mentioned if self.users[s] & ~now == 0]
         twice = 0
         for out in step.outputs:
             twice += max((self.saved.get((out.storage, s), 0) for s in dying), default=0)
-        return live + new - twice, live + new - sum(s.nbytes for s in dying)
+        return live + new - twice, live + new - self.size(dying)
 
     def peak(self, order: Iterable[int]) -> int:
         done = live = most = 0

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper
 
 import aotc
 from aotc import relay
+from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.instrument.op_difference import count_ops
 from aotc.relay.interp import evaluate
 from aotc.relay.transform import PackWeights
@@ -59,6 +60,24 @@ def test_blocks(rows: int, depth: int, units: int, bits: int, block: int, zeros:
     np.testing.assert_allclose(got, x @ real.T, atol=1e-5 * np.abs(x).max() * np.abs(real).sum(1).max())
 
 
+def test_more_than_a_megabyte_of_weights() -> None:
+    """Limits of what is evaluated at compile time do not hold for them."""
+    depth, units, block = 2048, 1100, 32
+    blocks = depth // block
+    parts = {
+        "w": np.full((units, blocks, block // 2), 0x87, np.uint8),
+        "s": np.ones(units * blocks, np.float32),
+        "z": np.full(units * blocks // 2, 0x87, np.uint8),
+    }
+    attrs: dict[str, int] = {"K": depth, "N": units, "bits": 4, "block_size": block}
+    node = helper.make_node("MatMulNBits", ["x", *parts], ["y"], domain="com.microsoft", **attrs)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, (1, k)) for n, k in (("x", depth), ("y", units)))
+    graph = helper.make_graph([node], "g", [x], [y], [onnx.numpy_helper.from_array(v, k) for k, v in parts.items()])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = PackWeights()(from_onnx(helper.make_model(graph, opset_imports=imports, ir_version=8)))
+    assert count_ops(made)["nn.contrib_dense_bits"] == 1
+
+
 def product(weights: relay.Expr, rows: int = 3, depth: int = 64) -> aotc.IRModule:
     x = relay.var("x", shape=(rows, depth))
     return relay.transform.InferType()(aotc.IRModule.from_expr(relay.Function([x], relay.nn.dense(x, weights))))
@@ -83,6 +102,16 @@ PACKED: dict[str, relay.Expr] = {
 }
 
 
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (-1, -2), None])
+def test_axes_of_transposes(axes: tuple[int, int] | None) -> None:
+    """A transpose that moves nothing is no transpose."""
+    start = product(relay.transpose(dequantised(int4(64, 64), np.float32(0.5), 0), axes))
+    made = PackWeights(get_target("x86-64-v3"))(start)
+    assert count_ops(made)["nn.contrib_dense_bits"] == 1
+    x = RNG.standard_normal((3, 64)).astype(np.float32)
+    np.testing.assert_allclose(evaluate(made, x), evaluate(start, x), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("case", PACKED)
 def test_values(case: str) -> None:
     start = product(PACKED[case])
@@ -92,11 +121,18 @@ def test_values(case: str) -> None:
     np.testing.assert_allclose(evaluate(made, x), evaluate(start, x), rtol=1e-4, atol=1e-4)
 
 
+def scaled(integers: np.ndarray, scales: np.ndarray) -> relay.Expr:
+    return relay.multiply(relay.cast(relay.const(integers), dtype="float32"), relay.const(scales))
+
+
 GPU: Target = get_target("cuda")
 LEFT: dict[str, relay.Expr] = {
     "floats": relay.const(RNG.standard_normal((24, 64)).astype(np.float32)),
     "a scale of each element": relay.transpose(dequantised(int4(64, 24), np.resize(SCALES, 64), 0), (1, 0)),
     "more than 8 bits": dequantised(RNG.integers(-999, 999, (24, 64)).astype(np.int16), SCALES, 0),
+    "a row of integers, and a scale of each unit": scaled(int4(1, 64), SCALES[:, None]),
+    "an integer of each unit, and a row of scales": scaled(int4(24, 1), np.resize(SCALES, (1, 64))),
+    "infinite scales": scaled(int4(24, 64), np.where(SCALES < 0.05, np.float32(np.inf), SCALES)[:, None]),
 }
 
 

@@ -23,6 +23,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.packed_dense import contrib_dense_bits, pack
+from aotc.relay.op.shape import TransposeAttrs, permutation
 from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
 from aotc.tir import C, Target
 from aotc.tir.schedule.algorithms.packed_weights import WORD, column_tile
@@ -82,19 +83,21 @@ def _weights(expr: Expr) -> _Weights | None:
     moved = op_call(expr, "transpose")
     if moved is not None:
         found = _weights(moved.args[0])
-        return None if found is None else found.transposed()
+        assert isinstance(moved.attrs, TransposeAttrs)
+        swaps = permutation(moved.attrs, tensor_type_of(moved).rank) == (1, 0)
+        return found.transposed() if found is not None and swaps else found
     plain = op_call(expr, "qnn.dequantize")
     if plain is not None:
         axis = plain.attrs.axis  # type: ignore[attr-defined]
         parts = [_along(_value(arg), axis) for arg in plain.args[1:]]
-        return _of(plain.args[0], *parts)
+        return _of(plain, plain.args[0], *parts)
     scaled = op_call(expr, "multiply")
     if scaled is None:
         return None
     centred = op_call(scaled.args[0], "subtract")
     whole = op_call(scaled.args[0] if centred is None else centred.args[0], "cast")
     zero = np.zeros(()) if centred is None else _value(centred.args[1])
-    return None if whole is None else _of(whole.args[0], _value(scaled.args[1]), zero)
+    return None if whole is None else _of(scaled, whole.args[0], _value(scaled.args[1]), zero)
 
 
 def _along(values: Array | None, axis: int) -> Array | None:
@@ -102,12 +105,18 @@ def _along(values: Array | None, axis: int) -> Array | None:
     return values.reshape(-1, 1) if values is not None and values.size > 1 and axis % 2 == 0 else values
 
 
-def _of(integers: Expr, scale: Array | None, zero: Array | None) -> _Weights | None:
-    """Weights, where all of it is known, in float32, and zero points are whole."""
+def _of(made: Expr, integers: Expr, scale: Array | None, zero: Array | None) -> _Weights | None:
+    """Weights, where all of it is known, scales are finite, in float32, and zero points are whole.
+
+    made    what is dequantised: a matrix of which each element has an integer of its own
+    """
     if not isinstance(integers, Constant) or scale is None or zero is None or integers.data.ndim != 2:
         return None
     dtype = DType.of(integers.data)
     if not dtype.is_integer or dtype.bits > 8 or scale.dtype != np.float32:
+        return None
+    # an infinity times a sum is no NaN where an integer is zero
+    if tensor_type_of(made).shape != integers.data.shape or not np.isfinite(scale).all():
         return None
     zero = zero.astype(np.float64)
     if not (np.rint(zero) == zero).all() or np.abs(zero).max(initial=0) > _GREATEST:

@@ -165,6 +165,9 @@ class Compilation:
         if (self.selftest or self.single_file) and not self.target.bare:
             text = f"projects for {self.target.name} have neither a self-test nor a single source"
             raise AotcError("target", text, hint="take --profile bare, or the target of a microcontroller")
+        if self.context.get_config("compile.workspace_io", False) and (self.target.versions or self.target.gpu):
+            text = f"inputs and outputs have no one place in the workspaces of {self.target.name}"
+            raise AotcError("target", text, hint="take a target of one instruction set, or leave --workspace-io out")
         if self.accuracy == "reproducible":
             object.__setattr__(self, "target", in_order(self.target))
         tf32 = self.context.get_config("compile.tf32", False)
@@ -374,7 +377,7 @@ def _ways(c: Compilation, name: str) -> list[Way]:
         with PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, key: True}):
             return scheduled(c.calls[0], c.versions[0], c.threads)
 
-    plans = ways_to_plan(c.programs[0], planned) if name == "ram" else []
+    plans = ways_to_plan(c.programs[0], planned) if name == "ram" and not c.target.versions else []
     return [*plans, *ways_to_bytes(c.programs[0], name)]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from aotc.driver.compile import CompileOptions, compile
+from aotc.ir import AotcError
 from tests.conftest import ROOT
 
 DIGITS = ROOT / "examples" / "digits"
@@ -69,6 +70,14 @@ def test_callers_may_keep_tensors_in_the_workspace(model: str, tmp_path: Path) -
     ]
     run(["gcc", *flags, tmp_path / "main.c", *files, "-lm", "-o", tmp_path / "main"], check=True)
     assert run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout == "equal\n"
+
+
+@pytest.mark.parametrize("target", ["x86-64-multi", "cuda"])
+def test_several_arenas_have_no_one_place(target: str) -> None:
+    """Each instruction set has its own plan of memory, and a header has one place for each tensor."""
+    with pytest.raises(AotcError, match="no one place") as caught:
+        compile(DIGITS / "digits.onnx", target=target, build=False, workspace_io=True)
+    assert caught.value.code == "target"
 
 
 def test_pointers_that_may_meet_are_not_restrict(tmp_path: Path) -> None:

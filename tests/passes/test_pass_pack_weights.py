@@ -60,6 +60,17 @@ def test_blocks(rows: int, depth: int, units: int, bits: int, block: int, zeros:
     np.testing.assert_allclose(got, x @ real.T, atol=1e-5 * np.abs(x).max() * np.abs(real).sum(1).max())
 
 
+@pytest.mark.parametrize("target", ["c", "host"])
+@pytest.mark.parametrize("accuracy", ["strict", "reproducible"])
+def test_strict_sums_do_not_overflow_before_they_are_scaled(accuracy: str, target: str) -> None:
+    start = product(dequantised(int4(24, 64), np.full(24, 1e-3, np.float32), 0))
+    made = aotc.compile(start, target=target, accuracy=accuracy, cflags=["-O1"])
+    assert made.metadata["weights_bytes"] < 24 * 64
+    x = np.full((3, 64), 1e38, np.float32)
+    got = made.session().run(None, {"x": x})[0]
+    np.testing.assert_allclose(got, evaluate(start, x), rtol=1e-5, atol=1e31)
+
+
 def test_more_than_a_megabyte_of_weights() -> None:
     """Limits of what is evaluated at compile time do not hold for them."""
     depth, units, block = 2048, 1100, 32

@@ -212,7 +212,7 @@ def contrib_conv2d_winograd_without_weight_transform(
     """
 
 def contrib_dense_bits(
-    data: Expr, weight: Expr, scale: Expr, zero: Expr, units: int, bits: int, block_size: int
+    data: Expr, weight: Expr, scale: Expr, zero: Expr, units: int, bits: int, block_size: int, scale_first: bool = False
 ) -> Call:
     """data (..., K) times the transpose of scale * (weight - zero) (N, K): (..., N), in float32.
 
@@ -220,6 +220,8 @@ def contrib_dense_bits(
              tiles of neighbouring units
     scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbours along K
     zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
+
+    Sums of a block are multiplied by its scale; with `scale_first` each weight is, so that no sum overflows before.
     """
 
 def contrib_dense_pack(

@@ -27,11 +27,14 @@ class DenseBitsAttrs(Attrs):
              tiles of neighbouring units
     scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbours along K
     zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
+
+    Sums of a block are multiplied by its scale; with `scale_first` each weight is, so that no sum overflows before.
     """
 
     units: int
     bits: int
     block_size: int
+    scale_first: bool = False
 
 
 @frozen
@@ -82,7 +85,7 @@ def _rows(tiles: Array, units: int) -> Array:
 
 def _product(a: DenseBitsAttrs, data: Sequence[Any], tile: int) -> PackedProduct:
     rows = int(np.prod(data[:-1]))
-    return PackedProduct(rows, data[-1], a.units, a.bits, a.block_size, tile)
+    return PackedProduct(rows, data[-1], a.units, a.bits, a.block_size, tile, a.scale_first)
 
 
 def _infer(a: DenseBitsAttrs, types: Types) -> Type:
@@ -135,8 +138,9 @@ def _samples() -> Iterator[Sample]:
         scale = rng.uniform(0.1, 1, (units, blocks)).astype(np.float32)
         found = pack(integers, scale, zero, tile)
         assert found is not None
-        attrs = DenseBitsAttrs(units=units, bits=bits, block_size=block)
-        yield Sample(args=(random_array((rows, depth)), *found.args), attrs=attrs, accuracy=Accuracy.LOOSE)
+        for first in (False, True):
+            attrs = DenseBitsAttrs(units=units, bits=bits, block_size=block, scale_first=first)
+            yield Sample(args=(random_array((rows, depth)), *found.args), attrs=attrs, accuracy=Accuracy.LOOSE)
 
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:

@@ -7,17 +7,18 @@ nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */, .
 
 Scales and zero points are constants, along units and in blocks of neighbours that are summed; how long those are is
 read from them.  In: typed functions.  Out: equal ones, in which sums have the scale of a block once instead of each
-weight.
+weight where models are fast; else large sums could overflow that do not by the definition.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from aotc.ir import DType, Op, frozen
+from aotc.ir import DType, Op, PassContext, frozen
 from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
@@ -140,7 +141,7 @@ def _value(expr: Expr) -> Array | None:
     return made.data if isinstance(made, Constant) else None
 
 
-def _packed(found: _Weights, target: Target) -> tuple[list[Constant], dict[str, int]] | None:
+def _packed(found: _Weights, target: Target) -> tuple[list[Constant], dict[str, Any]] | None:
     """The arguments of the operator, and its attributes."""
     units, depth = found.integers.shape
     if not units or not depth:
@@ -153,5 +154,6 @@ def _packed(found: _Weights, target: Target) -> tuple[list[Constant], dict[str, 
     made = pack(found.integers, found.scale[:, starts], found.zero[:, starts], column_tile(units, target))
     if made is None or (block < depth and block % (WORD.bits // made.bits)):
         return None
-    attrs = {"units": units, "bits": made.bits, "block_size": block}
+    exact = PassContext.current().get_config("compile.accuracy", "fast") != "fast"
+    attrs = {"units": units, "bits": made.bits, "block_size": block, "scale_first": exact}
     return [Constant(part) for part in made.args], attrs

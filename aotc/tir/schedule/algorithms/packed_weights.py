@@ -9,6 +9,10 @@ In: the sizes of a product.  Out: a program for a target:
             for word: for field: part += (float(field) - zero) * x        # in all columns of the tile
             acc += part * scale
 
+or, where each integer has its scale first, as the definition says:
+
+            for word: for field: acc += (float(field) - zero) * scale * x
+
 The integers of a column that follow each other lie in words of 32 bits, the first in the lowest bits; the words of a
 tile's columns lie side by side.  A field of b bits that is moved to the highest bits of the mantissa of 2.0 ** b makes
 the float 2 ** b + field, so zero points have 2 ** b added, too: the difference is exact, and no integer is converted.
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
 from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target, forall, kept
@@ -34,6 +38,8 @@ _HELD: Final = 6
 #: Digits of the mantissa, and what is added to exponents.
 _MANTISSA: Final = 23
 _BIAS: Final = 127
+#: Registers for each row, and vector of columns.
+_Sums: TypeAlias = Sequence[Sequence[Var]]
 
 
 def column_tile(columns: int, target: Target) -> int:
@@ -49,7 +55,8 @@ class PackedProduct:
     The program takes x, words (tiles, words of a column, tile), scales (tiles, blocks, tile), and zero points like
     these, or one.
 
-    block   neighbours in a column that have one scale; whole words, or the whole depth
+    block         neighbours in a column that have one scale; whole words, or the whole depth
+    scale_first   each integer is multiplied by its scale, not the sum of a block, which may overflow before
     """
 
     rows: int
@@ -58,6 +65,7 @@ class PackedProduct:
     bits: int
     block: int
     tile: int
+    scale_first: bool = False
 
     @property
     def fields(self) -> int:
@@ -156,34 +164,50 @@ class _Piece:
         return stmts + (self._block(as_expr(whole), left) if left else [])
 
     def _block(self, block: Expr, depth: int) -> list[Stmt]:
-        stmts: list[Stmt] = [Declare(part, self._all(0.0)) for row in self.part for part in row]
+        places = [self._place(self.product.blocks, block, first) for first in self.firsts]
+        scales = [Load(self.builder.scale, place, self.lanes) for place in places]
+        if self.product.scale_first:
+            stmts: list[Stmt] = []
+            factors = [kept("scale", scale, stmts) for scale in scales]
+            return stmts + self._sum(block, depth, self.acc, factors)
+        stmts = [Declare(part, self._all(0.0)) for row in self.part for part in row]
+        stmts += self._sum(block, depth, self.part, ())
+        for accs, parts in zip(self.acc, self.part, strict=True):
+            for acc, part, scale in zip(accs, parts, scales, strict=True):
+                stmts.append(Assign(acc, acc + part * scale))
+        return stmts
+
+    def _sum(self, block: Expr, depth: int, sums: _Sums, factors: Sequence[Expr]) -> list[Stmt]:
+        """What a block adds to sums, each integer times a factor of its column, if there are any."""
+        stmts: list[Stmt] = []
         zeros = [kept("zero", self._zero(block, first), stmts) for first in self.firsts]
+
+        def added(word: Expr, count: int) -> list[Stmt]:
+            return self._word(word, count, zeros, factors, sums)
+
         fields, start = self.product.fields, block * (self.product.block // self.product.fields)
         words, left = divmod(depth, fields)
         word = Var("word")
         if words:
-            step = Block(self._word(start + word, fields, zeros))
+            step = Block(added(start + word, fields))
             stmts.append(For(word, words, step, kind="reduction"))
-        stmts.extend(self._word(start + words, left, zeros) if left else ())
-        for accs, parts in zip(self.acc, self.part, strict=True):
-            for acc, part, first in zip(accs, parts, self.firsts, strict=True):
-                scale = Load(self.builder.scale, self._place(self.product.blocks, block, first), self.lanes)
-                stmts.append(Assign(acc, acc + part * scale))
-        return stmts
+        return stmts + (added(start + words, left) if left else [])
 
-    def _word(self, word: Expr, fields: int, zeros: Sequence[Expr]) -> list[Stmt]:
-        """What the integers of a word in each column add."""
+    def _word(self, word: Expr, fields: int, zeros: Sequence[Expr], factors: Sequence[Expr], sums: _Sums) -> list[Stmt]:
+        """What the integers of a word in each column add to sums."""
         stmts: list[Stmt] = []
         places = [self._place(self.product.words, word, first) for first in self.firsts]
         words = [kept("w", Load(self.builder.packed, place, self.lanes), stmts) for place in places]
         for field in range(fields):
             found = [self._real(w, field) - zero for w, zero in zip(words, zeros, strict=True)]
-            if len(self.part) > 1:
+            if factors:
+                found = [value * factor for value, factor in zip(found, factors, strict=True)]
+            if len(sums) > 1:
                 found = [kept("real", value, stmts) for value in found]
-            for r, parts in enumerate(self.part):
+            for r, row in enumerate(sums):
                 at = (self.row + r) * self.product.depth + word * self.product.fields + field
                 x = kept("x", self._wide(Load(self.builder.x, at)), stmts)
-                stmts += (Assign(part, part + value * x) for part, value in zip(parts, found, strict=True))
+                stmts += (Assign(acc, acc + value * x) for acc, value in zip(row, found, strict=True))
         return stmts
 
     def _real(self, word: Expr, field: int) -> Expr:

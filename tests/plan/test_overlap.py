@@ -13,13 +13,13 @@ import pytest
 from aotc.driver.compile import CompileOptions
 from aotc.ir import AotcError, DType, PassContext
 from aotc.tir import C
-from aotc.tir.expr import Buffer, Expr, Load, Var, as_expr
+from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr
 from aotc.tir.interp import compile_kernel, run_kernel
 from aotc.tir.passes import ProgramVerifier, program_passes
 from aotc.tir.plan.memory import check_plan, overlaps, plan_memory
 from aotc.tir.plan.overlap import in_sequence, least_distance
 from aotc.tir.plan.program import Program, Step, Storage, View
-from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, loops
+from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, loops
 from tests.fuzz.differential import load_case
 from tests.fuzz.execute import MOST_WORK, run_program
 from tests.fuzz.graphs import make
@@ -75,6 +75,19 @@ def test_unknown_places_and_types_do_not_overlap() -> None:
     x, y = Buffer("x", DType("int32"), 8), Buffer("y", DType("float32"), 8)
     other = Kernel(name="k", inputs=(x,), outputs=(y,), body=For(i, 8, Store(y, i, Load(x, i).astype("float32"))))
     assert least_distance(other, y, x) is None
+
+
+def test_registers_stand_for_values_of_before() -> None:
+    """`before` is not what `k` is when elements are stored: only the arithmetic of unknown numbers is left."""
+    i, k, before = Var("i"), Var("k", INDEX), Var("before", INDEX)
+
+    def body(x: Buffer, y: Buffer) -> Stmt:
+        step = [Declare(before, k), Assign(k, k + 5), Store(y, k - before + i, Load(x, i))]
+        return Block([Declare(k, as_expr(0)), For(i, 20, Block(step))])
+
+    moved = kernel(body, 40, 40)
+    least = distance(moved)
+    assert least is not None and not wrong(moved, least)
 
 
 def drawn(seed: int) -> Kernel:

@@ -59,6 +59,14 @@ def assigned(stmt: Stmt) -> frozenset[Var]:
     return frozenset(s.var for s in walk_stmts(stmt) if isinstance(s, Assign))
 
 
+def is_replaceable(stmt: Declare, changing: Container[Var | Buffer]) -> bool:
+    """Whether a register in indices may be replaced by its value, among statements that change these.
+
+    What the value is made of must be then what it was where the register was declared.
+    """
+    return stmt.var.dtype == INDEX and not any(n in changing for n in (stmt.var, *mentioned(stmt.value)))
+
+
 def outer_assigns(stmt: Stmt) -> Iterator[Assign]:
     """Assignments to registers that were declared outside."""
     declared = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
@@ -141,11 +149,11 @@ def collect(
               what is no sum of terms (max(lo - 4 * i, 0)) only have a range
     """
     places = _Places(dict(ranges), closely)
-    changing = assigned(stmt)
+    changing = assigned(stmt) | written(stmt)
     for s in walk_stmts(stmt):  # outer before inner
         if isinstance(s, For):
             places.enter(s)
-        if closely and isinstance(s, Declare) and s.var.dtype == INDEX and s.var not in changing:
+        if closely and isinstance(s, Declare) and is_replaceable(s, changing):
             places.registers[s.var] = substitute(s.value, places.registers)
         for buffer, index, lanes in touched(s, reads=reads, stores=stores):
             if buffer in found:

@@ -22,8 +22,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.tir.expr import INDEX, Buffer, Expr, Var, substitute
-from aotc.tir.loops.dependence import Accesses, Ranges, assigned, collect, counted, range_of
+from aotc.tir.expr import Buffer, Expr, Var, substitute
+from aotc.tir.loops.dependence import Accesses, Ranges, assigned, collect, counted, is_replaceable, range_of, written
 from aotc.tir.simplify import Linear, linear_bounds
 from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, Store, map_exprs, rebuilt
 
@@ -76,13 +76,13 @@ class _Followed:
     def follow(self, stmt: Stmt, start: Array, around: tuple[For, ...]) -> None:
         """Add the events of a statement that begins at a time for each iteration of the loops around it."""
         if isinstance(stmt, Block):
-            changing, values = assigned(stmt), dict[Var, Expr]()
+            changing, values = assigned(stmt) | written(stmt), dict[Var, Expr]()
             for inner in stmt.stmts:
                 if values:
                     inner = map_exprs(inner, lambda e: substitute(e, values))
                 self.follow(inner, start, around)
                 start = start + _length(inner, around)
-                if isinstance(inner, Declare) and inner.var.dtype == INDEX and inner.var not in changing:
+                if isinstance(inner, Declare) and is_replaceable(inner, changing):
                     values[inner.var] = inner.value
             return
         if isinstance(stmt, For) and _is_followed(stmt, around):

@@ -81,6 +81,8 @@ class Dots:
     latency     cycles from the start of one to its result
     groups      groups of four neighbouring bytes of data that a step of a tile takes from one vector, where they lie
                 side by side
+    block       outputs whose weights lie side by side in groups
+    paired      tiles are functions on memory that multiply pairs of 16 bits (`aotc.tir.pairs`)
     rows        positions of data that an instruction multiplies by two outputs: 2 for products of matrices of bytes,
                 of which a vector has 2 x 8
     """
@@ -91,6 +93,8 @@ class Dots:
     latency: int = 6
     groups: int = 1
     rows: int = 1
+    block: int = 16
+    paired: bool = False
 
 
 @frozen(kw_only=True)

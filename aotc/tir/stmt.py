@@ -289,6 +289,12 @@ def warp_call(stmt: Stmt) -> Call | None:
     return value if isinstance(value, Call) and INSTRUCTIONS[value.name].warp else None
 
 
+def memory_call(stmt: Stmt) -> Call | None:
+    """The function on memory that makes what a statement stores, if it is of this kind."""
+    value = stmt.value if isinstance(stmt, Store) else None
+    return value if isinstance(value, Call) and INSTRUCTIONS[value.name].memory else None
+
+
 def arrival(stmt: Stmt) -> Call | None:
     """The call by which a block is counted, if a statement is of this kind: a barrier for its threads.
 

@@ -19,6 +19,7 @@ from aotc.tir.costs import Threads as Threads
 from aotc.tir.costs import Tiles as Tiles
 from aotc.tir.costs import Winograd as Winograd
 from aotc.tir.exact import require_exact
+from aotc.tir.pairs import BLOCK
 
 
 @frozen(kw_only=True)
@@ -393,10 +394,12 @@ def _cortex(name: str, *flags: str, **facts: Any) -> Target:
 
 
 _HARD: Final = "-mfloat-abi=hard"
+#: Products of two pairs of 16 bits by one instruction.
+_DSP: Final[dict[str, Any]] = {"dots": Dots(block=BLOCK, paired=True), "activations": "int8"}
 CORTEX_M0PLUS: Final = _cortex("m0plus", registers=8, fma_bytes=4)
-CORTEX_M4: Final = _cortex("m4", "-mfpu=fpv4-sp-d16", _HARD, fma=True)
-CORTEX_M7: Final = _cortex("m7", "-mfpu=fpv5-sp-d16", _HARD, fma=True, l1=16 << 10, line=32, l1_ways=4)
-CORTEX_M33: Final = _cortex("m33", "-mfpu=fpv5-sp-d16", _HARD, fma=True)
+CORTEX_M4: Final = _cortex("m4", "-mfpu=fpv4-sp-d16", _HARD, fma=True, **_DSP)
+CORTEX_M7: Final = _cortex("m7", "-mfpu=fpv5-sp-d16", _HARD, fma=True, l1=16 << 10, line=32, l1_ways=4, **_DSP)
+CORTEX_M33: Final = _cortex("m33", "-mfpu=fpv5-sp-d16", _HARD, fma=True, **_DSP)
 #: Helium loads 16 bytes at once.
 CORTEX_M55: Final = replace(
     _cortex("m55", _HARD, fma=True, l1=32 << 10, line=32, l1_ways=4),

@@ -40,6 +40,7 @@ from aotc.tir.stmt import (
     Wait,
     While,
     arrival,
+    memory_call,
     stmt_exprs,
     walk_stmts,
     warp_call,
@@ -144,7 +145,7 @@ class _Checker:
 
     def stmt(self, stmt: Stmt, scope: _Scope) -> None:
         for expr in stmt_exprs(stmt):
-            self.expr(expr, scope, warp_call(stmt) or arrival(stmt))
+            self.expr(expr, scope, warp_call(stmt) or memory_call(stmt) or arrival(stmt))
         match stmt:
             case For():
                 self.loop(stmt, scope)
@@ -329,7 +330,8 @@ def _bounds_of_share(value: Expr, ranges: dict[Var, Interval]) -> Interval:
 
 
 def _is_statement(call: Call) -> bool:
-    return INSTRUCTIONS[call.name].warp or call.name == "arrive"
+    known = INSTRUCTIONS[call.name]
+    return known.warp or known.memory or call.name == "arrive"
 
 
 def _type_problems(node: Expr) -> Iterator[str]:

@@ -48,8 +48,6 @@ from aotc.tir.schedule.contraction import pack_block
 
 #: Sums of products of data by weights.
 _SUMS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
-#: Output channels of a block of weights with groups of inputs, the same for all vectors.
-GROUP_BLOCK: Final = 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,12 +96,13 @@ def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str
         return ""
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
     outputs = shape["O"] // attrs.groups
-    whole = outputs % GROUP_BLOCK == 0 and shape["I"] % GROUP == 0
+    block = target.dots.block
+    whole = outputs % block == 0 and shape["I"] % GROUP == 0 and not target.dots.paired
     inner = ("I", *reversed(canonical[2:]))
     letter = next((axis for axis in inner if shape[axis] > 1), "")
     if not letter or (attrs.groups > 1 and not whole):
         return ""
-    return f"O{canonical[2:]}I{GROUP_BLOCK}o{GROUP}{letter.lower()}"
+    return f"O{canonical[2:]}I{block}o{GROUP}{letter.lower()}"
 
 
 def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
@@ -202,7 +201,7 @@ class _Pack(GraphMutator):
             return call
         units = weight.data.shape[layout.index("N")]
         if self.target.dots is not None and sums_bytes(call):
-            target = f"NC{GROUP_BLOCK}n{GROUP}c"
+            target = f"NC{self.target.dots.block}n{GROUP}c"
             packed = self._packed(weight, layout, target)
             return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
         block = _block(call, units, tensor_type_of(call).shape[:-1], self.target)

@@ -15,7 +15,7 @@ from typing import Final
 from aotc.ir import DType, assert_never, frozen
 from aotc.tir import Buffer, Load, Var, bounds, launch_of
 from aotc.tir import stmt as tir
-from aotc.tir.expr import Select
+from aotc.tir.expr import Expr, Select
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.expressions import address, assigned, bits, index, no_word, place, register_type, spelled, value
@@ -23,7 +23,7 @@ from aotc_codegen.c.functions import define
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.names import Names, comment_text, nodes_of
-from aotc_codegen.c.scope import SHIFT, UNARY, Scope
+from aotc_codegen.c.scope import SHIFT, TERNARY, UNARY, Scope
 from aotc_codegen.c.vectors import Vectors
 
 #: Bytes of a stack array that is zero at first.
@@ -181,18 +181,27 @@ def _store(scope: Scope, stmt: tir.Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
     if stmt.asynchronous:
         return _copy(scope, stmt)
-    if lanes > 1 and (call := tir.warp_call(stmt)) is not None:
-        operands = [
-            address(scope, a.buffer, a.index) if isinstance(a, Load) and a.lanes > 1 else value(scope, a)
-            for a in call.args
-        ]
+    if lanes > 1 and (call := tir.warp_call(stmt) or tir.memory_call(stmt)) is not None:
+        alone = tir.warp_call(stmt) is not None
+        operands = [value(scope, a) if alone and a.lanes == 1 else _argument(scope, a) for a in call.args]
         made = spelled(scope, call.name, dtype, lanes)
-        return made.format(address(scope, stmt.buffer, stmt.index), *operands)
+        counts = {"n": call.args[-1].lanes, "m": call.args[0].lanes}
+        return made.format(address(scope, stmt.buffer, stmt.index), *operands, **counts)
     buffer = scope.bits_of(stmt.buffer) if dtype.is_narrow_float else stmt.buffer
     if lanes > 1 and scope.dialect.move and isinstance(stmt.value, Load):
         source = address(scope, stmt.value.buffer, stmt.value.index)
         return scope.dialect.move.format(lanes=lanes, to=address(scope, buffer, stmt.index), source=source)
     return f"{place(scope, buffer, stmt.index, lanes)} = {_stored(scope, stmt)}"
+
+
+def _argument(scope: Scope, expr: Expr) -> str:
+    """An operand of a function on memory: what it loads is an address."""
+    if isinstance(expr, Load):
+        return address(scope, expr.buffer, expr.index)
+    if isinstance(expr, Select):
+        found = (value(scope, expr.cond, TERNARY + 1), _argument(scope, expr.a), _argument(scope, expr.b))
+        return "({} ? {} : {})".format(*found)
+    return value(scope, expr)
 
 
 def _copy(scope: Scope, stmt: tir.Store) -> str:

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of bytes by functions on memory (`aotc.tir.pairs`).  A Request in, statements out.
+
+What two positions read of the data is gathered run by run, a run being what lies side by side at one tap; each block of
+outputs is one call then, which every layer of a network shares, since sizes are its arguments:
+
+    for two positions:
+      for taps: col[...] = pairs2(data of position 0, 1)      # bytes of `fill` outside of the data
+      for block of outputs: tile = pairs2x4(col, weights); for output: for position: store(tile[...])
+
+One position alone, as in a product of a vector by a matrix, is not gathered: `bytes1x4`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from aotc.ir import DType, frozen
+from aotc.tir import (
+    Block,
+    Buffer,
+    Expr,
+    Linear,
+    Load,
+    Stmt,
+    Store,
+    Target,
+    Var,
+    all_of,
+    as_expr,
+    call,
+    linear,
+    minimum,
+    private_buffer,
+    substitute,
+    te,
+)
+from aotc.tir.dots import GROUP
+from aotc.tir.expr import Select
+from aotc.tir.loops.nest import filled
+from aotc.tir.pairs import BLOCK, POSITIONS, paired
+from aotc.tir.schedule.contraction.candidate import Request
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Split, flat, fused, in_groups, used, variables
+from aotc.tir.simplify import simplify
+from aotc.tir.stmt import forall, loops
+
+#: Bytes of weights of a group of steps.
+_STEP: Final = BLOCK * GROUP
+#: Rows of fewer positions, which are no whole tiles, are gone through as one.
+NARROW: Final = 4
+
+
+def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+    """The nest of a contraction; raises Irregular for those whose weights are not packed for it."""
+    paired = target.dots is not None and target.dots.paired
+    known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
+    if not (known and paired) or (c.group, c.block) != (GROUP, BLOCK):
+        raise Irregular("weights that are not packed for pairs")
+    held = variables(c.b_index[-1])
+    number, run = next((k, n) for k, (v, n) in enumerate(c.reduce_axes) if v in held)
+    req = Request(*in_groups(c), a, b, store, target, 1)
+    return _Runs.of(req, req.c.reduce_axes[number][0], run).nest()
+
+
+@frozen(eq=False)
+class _Data:
+    """The data of a contraction, or a copy of it with a border.
+
+    position   of an element in it
+    borders    indices that may be outside of it
+    workspace  that the copy takes, filled by `before`
+    """
+
+    buffer: Buffer
+    position: Linear
+    borders: Sequence[Dimension]
+    workspace: Sequence[Buffer] = ()
+    before: Sequence[Stmt] = ()
+
+    @staticmethod
+    def of(req: Request, split: Split, steps: Var, run: int) -> _Data:
+        """A copy where runs would not lie side by side, or reach over a border."""
+        place = req.group
+        assert place is not None
+        along = [d for d in split.a if place in d.variables]
+        whole = all(d.inside or (d.variables <= {steps, place} and not d.index.const) for d in along)
+        position = flat(split.a)
+        near = position.coefficient(place) == 1 and (run <= GROUP or position.coefficient(steps) == GROUP)
+        if whole and near:
+            borders = [d for d in split.a if not d.inside and d not in along]
+            return _Data(req.a, position, borders)
+        inner = req.pixel_vars | req.reduction_vars
+        copy = req.stage("padded", req.a, split.a, split, inner=inner, fill=req.c.fill, vector=place)
+        before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
+        buffer = copy.operand.buffer
+        return _Data(buffer, linear(copy.operand.flat, split.ranges), (), (buffer,), before)
+
+
+@frozen(eq=False)
+class _Positions:
+    """The axes that positions are counted along, the last one in tiles, and what the data's axes are by them."""
+
+    axes: Sequence[te.Axis]
+    names: Mapping[Var, Expr]
+    position: Expr
+
+    @staticmethod
+    def of(req: Request, data: _Data) -> _Positions:
+        pixels = fused(req.analysis, data.borders, data.position)
+        axes = [axis for axis in pixels.axes if axis[1] > 1]
+        names: dict[Var, Expr] = {v: as_expr(0) for v, n in req.c.axes if n == 1}
+        if len(axes) > 1 and axes[-1][1] % POSITIONS and axes[-1][1] < NARROW:
+            (high, height), (low, width) = axes[-2:]
+            both = Var("q")
+            names |= {high: both // width, low: both % width}
+            axes[-2:] = [(both, height * width)]
+        whole = {v: substitute(e, names) for v, e in pixels.unfuse.items()}
+        return _Positions(axes, {**names, **whole}, substitute(pixels.position.expr(), names))
+
+    @property
+    def count(self) -> int:
+        """Of the tiled axis."""
+        return self.axes[-1][1] if self.axes else 1
+
+
+@frozen(eq=False)
+class _Runs:
+    """A contraction by runs.
+
+    run      bytes that lie side by side, counted by `steps` in groups
+    taps     the other axes of the reduction
+    weights  where one is, by a block of outputs, an output in it, taps and steps
+    """
+
+    req: Request
+    split: Split
+    data: _Data
+    at: _Positions
+    steps: Var
+    run: int
+    taps: Sequence[te.Axis]
+    weights: Linear
+
+    @staticmethod
+    def of(req: Request, steps: Var, run: int) -> _Runs:
+        analysis = req.analysis
+        others = [v for v, n in req.c.axes if n > 1 and v not in req.pixel_vars]
+        if len(analysis.channel) != 1 or not {*others} <= {analysis.channel[0][0]}:
+            raise Irregular("outputs along several axes")
+        split = Split.of(analysis, analysis.channel[0], BLOCK)
+        if used(split.a) & {split.tile, split.lane}:
+            raise Irregular("data that depends on outputs")
+        data = _Data.of(req, split, steps, run)
+        taps = [axis for axis in req.c.reduce_axes if axis[0] is not steps]
+        weights, size = flat(split.b), _STEP
+        for var, extent in reversed([*taps, (steps, -(-run // GROUP))]):
+            if extent > 1 and weights.coefficient(var) != size:
+                raise Irregular("weights in another order")
+            size *= extent
+        return _Runs(req, split, data, _Positions.of(req, data), steps, run, taps, weights)
+
+    @property
+    def elements(self) -> int:
+        """Of gathered data."""
+        return math.prod(n for _, n in self.taps) * paired(self.run)
+
+    @property
+    def size(self) -> int:
+        """Bytes of a block of weights."""
+        return self.elements // POSITIONS * BLOCK
+
+    def nest(self) -> ContractionNest:
+        """The loops, and what they need."""
+        alone = self.at.count == 1
+        if alone and (self.taps or self.data.borders):
+            alone = math.prod(n for _, n in self.taps) == 1 and not self.data.borders
+        tile = private_buffer("tile", self.req.c.dtype, BLOCK if alone else BLOCK * POSITIONS, "stack")
+        if alone:
+            body, scratch = self._alone(tile), list[Buffer]()
+        else:
+            col = private_buffer("col", DType("int16"), self.elements)
+            blank = private_buffer("blank", self.req.a.dtype, self.run)
+            scratch = [col, blank] if self.data.borders else [col]
+            body = self._tiles(tile, col, blank)
+        start = [filled(blank, self.req.c.fill)] if not alone and self.data.borders else []
+        nest = Block((*self.data.before, *start, loops(self.at.axes[:-1], body, "independent")))
+        return ContractionNest(nest, (tile,), (*self.data.workspace, *scratch))
+
+    def _tiles(self, tile: Buffer, col: Buffer, blank: Buffer) -> Stmt:
+        """Tiles of positions along an axis."""
+        count, number = self.at.count, Var("t")
+        column = self.at.axes[-1][0] if self.at.axes else Var("none")
+        base = number * POSITIONS
+        last = as_expr(count - 1)
+        whole = count % POSITIONS == 0
+        places = [base + k if whole else minimum(base + k, last) for k in range(POSITIONS)]
+        gathered = loops(self.taps, self._gather(col, blank, [{column: p} for p in places]), "independent")
+        block, output, k = Var("o"), Var("o"), Var("k")
+        outputs = self.req.analysis.channel[0][1]
+        sums = call("pairs2x4", Load(col, as_expr(0), self.elements), self._weights(block))
+        size = as_expr(POSITIONS) if whole else minimum(POSITIONS, count - base)
+        stored = self._store(block * BLOCK + output, {column: base + k}, Load(tile, output * POSITIONS + k))
+        finish = loops([(output, self._outputs(block)), (k, size)], stored, "independent")
+        body = forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
+        return forall(number, -(-count // POSITIONS), Block((gathered, body)))
+
+    def _gather(self, col: Buffer, blank: Buffer, places: Sequence[Mapping[Var, Expr]]) -> Stmt:
+        """The runs of some positions at a tap."""
+        zero: dict[Var, Expr] = {self.split.tile: as_expr(0), self.split.lane: as_expr(0), self.steps: as_expr(0)}
+        assert self.req.group is not None
+        zero[self.req.group] = as_expr(0)
+        runs: list[Expr] = []
+        for place in places:
+            at = substitute(self.at.position, {**zero, **place})
+            found: Expr = Load(self.data.buffer, simplify(at, {}), self.run)
+            if self.data.borders:
+                index = (substitute(d.index.expr(), self.at.names) for d in self.data.borders)
+                index = (substitute(i, dict(place)) for i in index)
+                inside = [t for i, d in zip(index, self.data.borders, strict=True) for t in (i >= 0, i < d.extent)]
+                found = Select(all_of(*inside), found, Load(blank, as_expr(0), self.run))
+            runs.append(found)
+        to = substitute(self.weights.expr(), zero)
+        return Store(col, simplify(to * POSITIONS // BLOCK, {}), call("pairs2", *runs))
+
+    def _outputs(self, block: Expr) -> Expr:
+        """How many there are in a block."""
+        outputs = self.req.analysis.channel[0][1]
+        return as_expr(BLOCK) if outputs % BLOCK == 0 else minimum(BLOCK, outputs - block * BLOCK)
+
+    def _weights(self, block: Expr) -> Load:
+        """Those of a block of outputs."""
+        names: dict[Var, Expr] = {v: as_expr(0) for v, _ in self.req.c.reduce_axes}
+        assert self.req.group is not None
+        names |= {self.req.group: as_expr(0), self.split.tile: block, self.split.lane: as_expr(0)}
+        return Load(self.req.b, substitute(self.weights.expr(), names), self.size)
+
+    def _alone(self, tile: Buffer) -> Stmt:
+        """Outputs of one position."""
+        outputs, block, output = self.req.analysis.channel[0][1], Var("o"), Var("o")
+        zero: dict[Var, Expr] = {v: as_expr(0) for v in used(self.split.a)}
+        data = Load(self.data.buffer, substitute(self.data.position.expr(), zero), self.run)
+        sums = call("bytes1x4", data, self._weights(block))
+        finish = forall(output, self._outputs(block), self._store(block * BLOCK + output, {}, Load(tile, output)))
+        return forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
+
+    def _store(self, output: Expr, place: Mapping[Var, Expr], value: Expr) -> Stmt:
+        """What becomes of an element."""
+        names = {**place, self.req.analysis.channel[0][0]: output}
+        names |= {v: substitute(e, dict(place)) for v, e in self.at.names.items()}
+        return self.req.store(tuple(names.get(v, v) for v, _ in self.req.c.axes), value)

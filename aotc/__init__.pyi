@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 from aotc import contrib as contrib
+from aotc import error as error
 from aotc import instrument as instrument
 from aotc import ir as ir
 from aotc import nd as nd
 from aotc import relay as relay
 from aotc import runtime as runtime
 from aotc import target as target
+from aotc import te as te
 from aotc import testing as testing
+from aotc import tir as tir
 from aotc import transform as transform
 from aotc.driver.compilation import CompiledModel as CompiledModel
 from aotc.driver.compile import compile as compile
+from aotc.error import TVMError as TVMError
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu
 from aotc.ir.device import cuda as cuda

@@ -3,3 +3,4 @@
 
 from aotc.runtime.graph_executor import BenchmarkResult as BenchmarkResult
 from aotc.runtime.graph_executor import GraphModule as GraphModule
+from aotc.runtime.graph_executor import create as create

@@ -112,12 +112,15 @@ def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> 
 
 
 def as_array(value: Any, ty: Type | None) -> Array:
-    """Arrays as they are; numbers, and lists of them, in the dtype wanted if it can hold them."""
+    """Arrays as they are, but for integers of a type that can hold them; numbers, and lists of them, in the dtype
+    wanted if it can hold them."""
     array = np.asarray(value)
-    if hasattr(value, "__array__") or not isinstance(ty, TensorType):
+    if not isinstance(ty, TensorType):
         return array
-    kinds = {"b": ty.dtype.is_bool, "i": not ty.dtype.is_bool, "f": ty.dtype.is_float}
-    if not kinds.get(array.dtype.kind, False):
+    if hasattr(value, "__array__") and not (array.dtype.kind in "iu" and ty.dtype.numpy.kind in "iu"):
+        return array
+    kinds = {"b": ty.dtype.is_bool, "i": not ty.dtype.is_bool, "u": not ty.dtype.is_bool, "f": ty.dtype.is_float}
+    if not kinds.get(array.dtype.kind, False) or array.dtype == ty.dtype.numpy:
         return array
     result = array.astype(ty.dtype.numpy)
     return result if ty.dtype.is_float or np.array_equal(result, array) else array

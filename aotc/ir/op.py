@@ -239,6 +239,23 @@ class Op:
         """The operator called `op_name`; see `get_op`."""
         return get_op(op_name)
 
+    @property
+    def num_inputs(self) -> int:
+        """Relay's word for the number of arguments."""
+        return self.arity
+
+    def get_attr(self, attr_name: str) -> Any:
+        """What `register_op_attr` attached; None if nothing."""
+        return get_op_attr(self.name, attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, plevel: int = 10) -> None:
+        """Attach a value; see `register_op_attr`."""
+        register_op_attr(self.name, attr_name, value, plevel)
+
+    def reset_attr(self, attr_name: str) -> None:
+        """Detach a value; harmless if there is none."""
+        reset_op_attr(self.name, attr_name)
+
 
 def _tensors(types: Types) -> list[TensorType]:
     return [tensor for ty in types for tensor in tensor_types(ty)]
@@ -247,7 +264,7 @@ def _tensors(types: Types) -> list[TensorType]:
 @dataclass(slots=True)
 class _Table:
     ops: Mapping[str, Op] = field(default_factory=lambda: MappingProxyType({}))
-    attrs: dict[tuple[str, str], Any] = field(default_factory=dict)
+    attrs: dict[tuple[str, str], tuple[Any, int]] = field(default_factory=dict)
 
 
 _TABLE = _Table()
@@ -271,22 +288,31 @@ def get_op(name: str) -> Op:
     return op
 
 
-def register_op_attr(op_name: str, attr_key: str, value: Any = None) -> Any:
+def register_op_attr(op_name: str, attr_key: str, value: Any = None, level: int = 10) -> Any:
     """Attach `value` to an operator under a key, beside what it is; a decorator without a value.
 
-    The key "target.NAME" holds a function (call) -> bool: whether the external compiler
-    NAME takes that call. A later value replaces an earlier one.  Raises AotcError (code
+    level   a later value replaces one of the same or a lower level
+
+    Passes know these keys: "target.NAME" holds a function (call) -> bool: whether the external compiler NAME takes
+    that call; "FTVMLegalize" and "FTVMAlterOpLayout" what `aotc.relay.op.op` says.  Raises AotcError (code
     "unknown-op") for names that no operator has.
     """
     if value is None:
-        return lambda function: register_op_attr(op_name, attr_key, function)
-    _TABLE.attrs[get_op(op_name).name, attr_key] = value
+        return lambda function: register_op_attr(op_name, attr_key, function, level)
+    key = get_op(op_name).name, attr_key
+    if level >= _TABLE.attrs.get(key, (None, level))[1]:
+        _TABLE.attrs[key] = value, level
     return value
 
 
 def get_op_attr(op_name: str, attr_key: str) -> Any:
     """What `register_op_attr` attached; None if nothing."""
-    return _TABLE.attrs.get((op_name, attr_key))
+    return _TABLE.attrs.get((op_name, attr_key), (None,))[0]
+
+
+def is_attached(attr_key: str) -> bool:
+    """Whether any operator has something under a key."""
+    return any(key == attr_key for _, key in _TABLE.attrs)
 
 
 def reset_op_attr(op_name: str, attr_key: str) -> None:

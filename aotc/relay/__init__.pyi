@@ -5,6 +5,7 @@ from aotc.ir.types import TupleType as TupleType
 from aotc.ir.types import Type as Type
 from aotc.relay import analysis as analysis
 from aotc.relay import annotation as annotation
+from aotc.relay import backend as backend
 from aotc.relay import build_module as build_module
 from aotc.relay import dataflow_pattern as dataflow_pattern
 from aotc.relay import expr as expr
@@ -18,6 +19,7 @@ from aotc.relay import qnn as qnn
 from aotc.relay import scope_builder as scope_builder
 from aotc.relay import testing as testing
 from aotc.relay import transform as transform
+from aotc.relay import ty as ty
 from aotc.relay import vm as vm
 from aotc.relay.binding import bind as bind
 from aotc.relay.binding import bind_params_by_name as bind_params_by_name

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
-from aotc.ir import AotcError, Op, TensorType
+from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
 from aotc.relay.blocks import Blocks, is_atom, left_alone
-from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var
+from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem, Var
+from aotc.relay.module import IRModule
 from aotc.relay.structural import structural_hash
 from aotc.relay.visitor import all_vars as all_vars
 from aotc.relay.visitor import binders, children, post_order
@@ -37,10 +38,46 @@ def users(root: Expr) -> dict[Expr, list[Expr]]:
     return result
 
 
-def list_op_freqs(expr: Expr) -> dict[str, int]:
-    """How often each operator is called, by name, in order of first call."""
-    called = (node.op for node in post_order(expr) if isinstance(node, Call))
+def list_op_freqs(expr: Expr | Mapping[str, Function]) -> dict[str, int]:
+    """How often each operator is called in an expression or a module, by name, in order of first call."""
+    roots = list(expr.values()) if isinstance(expr, Mapping) else [expr]
+    called = (node.op for root in roots for node in post_order(root) if isinstance(node, Call))
     return dict(Counter(op.name for op in called if isinstance(op, Op)))
+
+
+def list_fake_quantized_op_freqs(module: Mapping[str, Function]) -> dict[str, int]:
+    """How often each operator is called between qnn.dequantize and qnn.quantize, all its inputs being quantised
+    numbers or constants: what FakeQuantizationToInteger might compute in integers."""
+    found: dict[Call, None] = {}
+    for node in (n for function in module.values() for n in post_order(function)):
+        if _calls(node, "qnn.quantize") and (region := _fake_region(node.args[0])) is not None:
+            found |= dict.fromkeys(region)
+    return dict(Counter(call.op.name for call in found if isinstance(call.op, Op)))
+
+
+def _calls(node: Expr, name: str) -> TypeGuard[Call]:
+    return isinstance(node, Call) and isinstance(node.op, Op) and node.op.name == name
+
+
+def _fake_region(root: Expr) -> list[Call] | None:
+    """The calls between `root` and the dequantised tensors that it is computed from; None where others take part."""
+    order = list(post_order(root, lambda n: not _calls(n, "qnn.dequantize")))
+    ends = [n for n in order if _calls(n, "qnn.dequantize")]
+    if not ends or any(isinstance(n, (Var, GlobalVar, Function, Let)) for n in order):
+        return None
+    return [n for n in order if isinstance(n, Call) and n not in ends]
+
+
+def extract_intermdeiate_expr(module: Mapping[str, Function], expr_id: int) -> IRModule:
+    """The call, tuple or field of @main that post order reaches as number `expr_id`, as a module of its own.
+
+    The name is Relay's, misspelt.  Raises AotcError where there are not so many.
+    """
+    kinds = (Call, Tuple, TupleGetItem)
+    nodes = [n for n in post_order(module["main"].body) if isinstance(n, kinds)]
+    if not 0 <= expr_id < len(nodes):
+        raise AotcError("node", f"there is no expression {expr_id}: @main has {len(nodes)}")
+    return IRModule.from_expr(nodes[expr_id])
 
 
 def global_uses(expr: Expr) -> list[str]:
@@ -148,7 +185,14 @@ def count_layers(expr: Expr, valid_ops: Collection[str]) -> int:
 
 
 def extract_fused_functions(module: Mapping[str, Function]) -> dict[str, Function]:
-    """The primitive functions of a module after FuseOps, structurally equal ones once, by their hash in hex."""
+    """The primitive functions of a module, structurally equal ones once, by their hash in hex.
+
+    A module without any is fused as in the pipeline of level 3.
+    """
+    if not any(isinstance(n, Function) and n.is_primitive for f in module.values() for n in post_order(f)):
+        passes = installed_passes()
+        with PassContext(opt_level=3):
+            module = Sequential([passes[name]() for name in ("InferType", "SimplifyInference", "FuseOps")])(module)
     nodes = (n for function in module.values() for n in post_order(function))
     fused = (n for n in nodes if isinstance(n, Function) and n.is_primitive)
     return {f"{structural_hash(f):016x}": f for f in fused}

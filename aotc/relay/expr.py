@@ -230,6 +230,10 @@ class Call(Node):
     def __iter__(self) -> Iterator[TupleGetItem]:
         return (TupleGetItem(self, k) for k in range(len(self)))
 
+    def astuple(self) -> Call:
+        """The call itself: what gives a tuple is one."""
+        return self
+
 
 @_node
 class Tuple(Node):

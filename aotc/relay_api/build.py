@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -24,10 +24,13 @@ from aotc.driver.emulation import is_emulated
 from aotc.driver.importing import with_params
 from aotc.driver.scratch import output_file
 from aotc.ir import AotcError, AotcTypeError, NDArray, PassContext
+from aotc.relay.backend import Executor, Runtime
+from aotc.relay.expr import Function
 from aotc.relay.module import IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay_api.graph import constant_names, graph_json, graph_machine
 from aotc.relay_api.target import Target
+from aotc.runtime.graph_executor import BuiltInConstant
 from aotc.runtime.module import PREFIX, CompiledLibrary
 from aotc.runtime.params import save_param_dict
 from aotc.tir.target import Target as MachineTarget
@@ -69,7 +72,7 @@ class ExecutorFactory:
 
     def get_params(self) -> dict[str, NDArray]:
         """The constants of the compiled model by their names in the graph (p0, p1, ...), packed for the kernels."""
-        return {name: NDArray(storage.data) for storage, name in constant_names(self._program).items()}
+        return {name: BuiltInConstant(storage.data) for storage, name in constant_names(self._program).items()}
 
     def export_library(self, file_name: str | Path) -> None:
         """Write the model to a file for `load_module`.
@@ -129,33 +132,59 @@ def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tupl
         return work, work.library()
 
 
+def one_target(target: Any) -> MachineTarget:
+    """The target that is given, alone or in a list or mapping of equal ones; for None that of `with target:`.
+
+    Raises AotcError (code "target") for none, and for several that differ.
+    """
+    given = target if target is not None else MachineTarget.current()
+    if given is None:
+        raise AotcError("target", "no target is given", hint='"llvm" compiles for the processor of this machine')
+    if not isinstance(given, (Sequence, Mapping)) or isinstance(given, str):
+        return Target(given)
+    several = list(map(Target, given.values() if isinstance(given, Mapping) else given))
+    if not several or any(t != several[0] for t in several):
+        names = ", ".join(t.name for t in several) or "none"
+        raise AotcError("target", f"a model is compiled for one target, not for {names}")
+    return several[0]
+
+
 def executor_threads(context: PassContext) -> int:
     """The threads of executors that a context asks for."""
     return int(context.get_config("compile.threads", 1)) or 1
 
 
 def build(
-    ir_mod: IRModule,
-    target: str | MachineTarget | None = None,
+    ir_mod: IRModule | Function,
+    target: str | MachineTarget | Sequence[Any] | Mapping[str, Any] | None = None,
+    target_host: str | MachineTarget | None = None,
     *,
+    executor: Executor | None = None,
+    runtime: Runtime | None = None,
     params: Mapping[str, Any] | None = None,
     mod_name: str = "default",
 ) -> ExecutorFactory:
-    """Compile a module under the current pass context.
+    """Compile a module, or a function as its @main, under the current pass context.
 
-    target     see `aotc.relay_api.target.Target`
+    target     see `aotc.relay_api.target.Target`; one of several that are equal; by default that of `with target:`.
+               Its host is part of it, `target_host` is not asked
+    executor, runtime   how the model will be run: the library is good for all
     params     values of parameters of @main by name; they are baked in, the others are inputs
     mod_name   the name under which the result gives its executor
 
     Raises AotcError for a missing or unknown target, unknown parameters and wrong values of them, inputs of one
     name, programs that have no static form, and a name that cannot be made part of C names.
     """
+    if isinstance(ir_mod, Function):
+        ir_mod = IRModule.from_expr(ir_mod)
     require_module(ir_mod, "build")
     if params is not None and not isinstance(params, Mapping):
         raise AotcTypeError("build", f"params must be a mapping from names to arrays, not {type(params).__name__}")
-    if target is None:
-        raise AotcError("target", "no target is given", hint='"llvm" compiles for the processor of this machine')
-    machine = Target(target)
+    for choice, kind in ((executor, Executor), (runtime, Runtime)):
+        if choice is not None and not isinstance(choice, kind):
+            text = f"expected a {kind.__name__}, not {type(choice).__name__}"
+            raise AotcTypeError("build", text, hint=f"relay.backend.{kind.__name__}(name)")
+    machine = one_target(target)
     if machine.versions:
         hint = f"aotc.compile makes libraries of several; here: {', '.join(v.name for v in machine.versions)}"
         raise AotcError("target", f"relay.build makes kernels for one instruction set, not {machine.name}", hint=hint)

@@ -7,35 +7,67 @@ cuda()                                 # GPUs of NVIDIA
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from aotc.driver.toolchain import resolve_target
-from aotc.ir import AotcError, AotcTypeError, require_known
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, require_known
 from aotc.tir import TARGETS
 from aotc.tir import Target as MachineTarget
 
 _LATER: Final = {name.lower(): name for name in ("ROCm", "OpenCL", "Vulkan", "Metal")}
+#: Targets by what LLVM calls processors.
+_PROCESSORS: Final = {
+    **dict.fromkeys(("core-avx2", "haswell", "broadwell", "skylake", "znver2", "znver3"), "x86-64-v3"),
+    "skylake-avx512": "x86-64-v4",
+    **dict.fromkeys(("cascadelake", "icelake-server", "sapphirerapids", "znver4"), "x86-64-v4-vnni"),
+    **dict.fromkeys(("cortex-a53", "cortex-a72"), "aarch64"),
+    **dict.fromkeys(("cortex-a55", "cortex-a76", "neoverse-n1"), "aarch64-dotprod"),
+}
+#: Targets by the architecture of a triple.
+_TRIPLES: Final = {"x86_64": "x86-64", "aarch64": "aarch64", "arm64": "aarch64", "riscv64": "riscv64"}
+_HINT: Final = 'name the machine itself, for example "x86-64-v3"'
 
 
-def Target(target: str | MachineTarget) -> MachineTarget:
+def Target(target: str | MachineTarget, host: str | MachineTarget | None = None) -> MachineTarget:
     """A target by name: "llvm" and "host" are this machine, the others those of `aotc.tir.target.TARGETS`.
 
-    Raises AotcError (code "target") for options behind the name, for unknown names and for back ends that do
-    not exist yet.
+    "llvm" takes LLVM's options -mcpu, -mtriple and -device=arm_cpu, which choose one of these; "cuda" takes
+    -arch.  What compiles the caller of kernels (`host`) is part of every target.
+
+    Raises AotcError (code "target") for unknown names and for back ends that do not exist, AotcValueError for
+    other options.
     """
     if isinstance(target, MachineTarget):
         return target
     if not isinstance(target, str):
         raise AotcTypeError("target", f"a target is a name or a Target, not {type(target).__name__}")
-    words = target.split()
-    if words and words[0] in _LATER:
-        text = f"target {words[0]!r} cannot be compiled for: there is no {_LATER[words[0]]} back end yet"
+    name, *options = target.split() or [""]
+    if name in _LATER:
+        text = f"target {name!r} cannot be compiled for: there is no {_LATER[name]} back end yet"
         raise AotcError("target", text, hint='"llvm" compiles for the processor of this machine')
-    if len(words) > 1:
-        hint = 'name the machine itself, for example "x86-64-v3"'
-        raise AotcError("target", f"options of targets are not understood: {target!r}", hint=hint)
-    require_known("target", "target", target, ["llvm", "host", *TARGETS])
-    return resolve_target("host" if target == "llvm" else target)
+    given = dict(option.lstrip("-").partition("=")[::2] for option in options)
+    known = {"llvm": {"mcpu", "mtriple", "device"}, "cuda": {"arch"}}.get(name, set())
+    if unknown := [key for key in given if key not in known]:
+        raise AotcValueError("target", f"target {name!r} has no option {unknown[0]!r}: {target!r}", hint=_HINT)
+    if name == "llvm":
+        name = _of_llvm(given)
+    require_known("target", "target", name, ["llvm", "host", *TARGETS])
+    return resolve_target(name)
+
+
+def _of_llvm(options: Mapping[str, str]) -> str:
+    """The name of the target that LLVM's options choose; AotcValueError for machines that are none of ours."""
+    arm = options.get("device") == "arm_cpu"
+    machine = options.get("mtriple", "aarch64" if arm else "").split("-")[0]
+    processor = options.get("mcpu", "")
+    if not machine and not processor:
+        return "host"
+    name = _PROCESSORS.get(processor, "") if processor else _TRIPLES.get(machine, "")
+    if not name or (machine and TARGETS[name].machine != machine.replace("arm64", "aarch64")):
+        text = f"no target is the processor {processor or machine!r}"
+        raise AotcValueError("target", text, hint=_HINT)
+    return name
 
 
 def llvm() -> MachineTarget:

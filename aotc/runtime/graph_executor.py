@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Device, NDArray, frozen, require_device
+from aotc.ir import AotcError, AotcTypeError, Device, NDArray, TensorType, as_array, frozen, require_device
 from aotc.runtime.graph_machine import GraphMachine
+from aotc.runtime.module import CompiledLibrary
 from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session
 from aotc.runtime.tensor import TensorInfo, check_inputs, require_none, unknown_names
@@ -47,6 +48,29 @@ class BenchmarkResult:
         return f"Execution time summary:\n{heads}\n{values}\n"
 
 
+class BuiltInConstant(NDArray):
+    """A constant of a compiled library, under its name in the graph: what is set with it changes nothing."""
+
+    def copyfrom(self, source: Any) -> NDArray:
+        """AotcError: the library has the value already."""
+        raise AotcError("ndarray", "constants of a compiled library cannot be changed", hint="build the model anew")
+
+
+def _integers(value: Any, info: TensorInfo) -> Any:
+    """Integers in the input's type, where it holds them; anything else as it is."""
+    return as_array(value, TensorType(info.shape, info.dtype)) if hasattr(value, "__array__") else value
+
+
+def create(graph_json_str: str, libmod: CompiledLibrary, device: Device) -> GraphModule:
+    """The executor of a library, whose schedule is that of the graph: the text is not read.
+
+    Raises AotcTypeError for what is no library.
+    """
+    if not isinstance(libmod, CompiledLibrary):
+        raise AotcTypeError("executor", f"expected a compiled library, not {type(libmod).__name__}")
+    return GraphModule(libmod[libmod.name](device))
+
+
 class GraphModule:
     """A model with its inputs and outputs in place.
 
@@ -67,7 +91,9 @@ class GraphModule:
     def set_input(self, key: str | int | None = None, value: Any = None, /, **params: Any) -> None:
         """Set one input, by name or position, and those given as keywords; values are copied.
 
-        Nothing is set if something is wrong: AotcError lists unknown names and wrong shapes and dtypes.
+        Integers may have another type that holds them all.  Constants that `get_params` gave are part of the library
+        already, and are passed over.  Nothing is set if something is wrong: AotcError lists unknown names and wrong
+        shapes and dtypes.
         """
         given = dict(params)
         if key is not None:
@@ -83,8 +109,9 @@ class GraphModule:
 
     def _set(self, given: Mapping[str, Any]) -> None:
         known = [i for i in self._inputs if i.name in given]
-        arrays, problems = check_inputs({i.name: given[i.name] for i in known}, known)
-        require_none([*unknown_names("input", given, self._inputs), *problems])
+        arrays, problems = check_inputs({i.name: _integers(given[i.name], i) for i in known}, known)
+        names = [name for name, value in given.items() if not isinstance(value, BuiltInConstant)]
+        require_none([*unknown_names("input", names, self._inputs), *problems])
         for info, array in zip(known, arrays, strict=True):
             np.copyto(self._arrays[info.name], array)
             self._missing.pop(info.name, None)
@@ -140,11 +167,14 @@ class GraphModule:
         repeat: int = 5,
         number: int = 5,
         min_repeat_ms: float | None = None,
+        end_to_end: bool = False,
+        **inputs: Any,
     ) -> BenchmarkResult:
-        """Time the model on the inputs that are set.
+        """Time the model on the inputs that are set, and those given here.
 
         repeat          repetitions, a figure each
         number          runs per repetition; more of them until one takes `min_repeat_ms` milliseconds
+        end_to_end      whether setting these inputs and copying outputs is part of a run
 
         Raises AotcError for counts below 1, another function than "run", and a device that is not there.
         """
@@ -152,8 +182,14 @@ class GraphModule:
         if func_name != "run":
             raise AotcError("benchmark", f"there is no function {func_name!r} to time", hint='only "run"')
         require_counts(repeat, number)
-        self.run()
-        return measure(self._binding.run, repeat, number, min_repeat_ms)
+        self.run(**inputs)
+
+        def whole() -> None:
+            self.run(**inputs)
+            for k in range(self.get_num_outputs()):
+                self.get_output(k)
+
+        return measure(whole if end_to_end else self._binding.run, repeat, number, min_repeat_ms)
 
 
 def require_counts(repeat: int, number: int) -> None:

@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+from aotc.ir.immediates import FloatImm as FloatImm
+from aotc.ir.immediates import IntImm as IntImm
+from aotc.ir.immediates import StringImm as StringImm
 from aotc.tir.expr import BOOL as BOOL
 from aotc.tir.expr import INDEX as INDEX
 from aotc.tir.expr import Binary as Binary

@@ -104,6 +104,9 @@ class Const(_Operators):
     def __hash__(self) -> int:
         return hash((repr(self.value), self.dtype, self.lanes))
 
+    def __index__(self) -> int:
+        return operator.index(self.value)  # type: ignore[arg-type]
+
 
 @frozen
 class Binary(_Operators):

@@ -9,6 +9,7 @@ replace(target, l2=2 << 20, threads=Threads(barrier_ns=250))
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, Final
@@ -267,6 +268,35 @@ class Target:
     def is_scalar(self) -> bool:
         return self.vector_bytes == 0
 
+    @property
+    def kind(self) -> TargetKind:
+        """What is common to targets of a language: "c" for plain C, "llvm" for vectors in C, "cuda"."""
+        return TargetKind("cuda" if self.gpu is not None else "c" if self.is_scalar else "llvm")
+
+    def __enter__(self) -> Target:
+        _CURRENT.set((*_CURRENT.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _CURRENT.set(_CURRENT.get()[:-1])
+
+    @staticmethod
+    def current(allow_none: bool = True) -> Target | None:
+        """The target of the innermost `with target:`; without one None, or AotcError where that is not allowed."""
+        found = (None, *_CURRENT.get())[-1]
+        if found is None and not allow_none:
+            raise AotcError("target", "no target is in scope", hint="with target: sets one")
+        return found
+
+
+@frozen
+class TargetKind:
+    """A kind of targets by Relay's name."""
+
+    name: str
+
+
+_CURRENT: Final[ContextVar[tuple[Target, ...]]] = ContextVar("targets", default=())
 
 C: Final = Target(name="c")
 _X86_64, _AARCH64, _RISCV64 = ("-march=x86-64",), ("-march=armv8-a",), ("-march=rv64gc", "-mabi=lp64d")

@@ -14,13 +14,13 @@ from aotc.ir.attrs import Attrs
 from aotc.ir.dims import SymDim
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, create, index, scatter, sort
+from aotc.relay.op import REGISTRY, create, index, scatter, sorts
 from aotc.relay.op.create import ArangeAttrs
 from aotc.relay.op.index import GatherAttrs, GatherNDAttrs, OneHotAttrs, TakeAttrs
 from aotc.relay.op.opdef import Array, Sample
 from aotc.relay.op.scan import ScanAttrs
 from aotc.relay.op.scatter import ScatterElementsAttrs, ScatterNDAttrs
-from aotc.relay.op.sort import ArgsortAttrs, SortAttrs, TopkAttrs
+from aotc.relay.op.sorts import ArgsortAttrs, SortAttrs, TopkAttrs
 from tests.ops.harness import interpret, kernel_job
 from tests.ops.oracle import close, error_code, normal, onnx_reference, reference
 
@@ -159,13 +159,13 @@ def test_topk_agrees_with_onnx() -> None:
 
 
 def test_topk_types() -> None:
-    both = sort.topk(var(SymDim("n"), 5), k=2).checked_type
+    both = sorts.topk(var(SymDim("n"), 5), k=2).checked_type
     assert isinstance(both, TupleType)
     assert both.fields[1] == TensorType((SymDim("n"), 2), "int32")
-    assert sort.topk(var(5), k=2, ret_type="indices", dtype="int64").checked_type == TensorType((2,), "int64")
-    assert sort.topk(var(5), k=0, ret_type="values").checked_type == TensorType((5,), "float32")
-    assert error_code(sort.topk, var(5), 6) == "topk.k"
-    assert error_code(sort.topk, var(5), 2, -1, "all") == "topk.ret_type"
+    assert sorts.topk(var(5), k=2, ret_type="indices", dtype="int64").checked_type == TensorType((2,), "int64")
+    assert sorts.topk(var(5), k=0, ret_type="values").checked_type == TensorType((5,), "float32")
+    assert error_code(sorts.topk, var(5), 6) == "topk.k"
+    assert error_code(sorts.topk, var(5), 2, -1, "all") == "topk.ret_type"
 
 
 # --- cumsum

@@ -13,7 +13,7 @@ from aotc.relay.expr import Call, Expr, Function, Let, Tuple, Var
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, multiply
-from aotc.relay.op.cast import cast
+from aotc.relay.op.casts import cast
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise import exp, negative, relu
 from aotc.relay.op.softmax import softmax

@@ -24,7 +24,7 @@ from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, multiply
-from aotc.relay.op.cast import cast, clip
+from aotc.relay.op.casts import cast, clip
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense
 from aotc.relay.op.elementwise import exp, relu, sqrt, tanh
@@ -32,7 +32,7 @@ from aotc.relay.op.join import concatenate, split
 from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import transpose
 from aotc.relay.op.softmax import softmax
-from aotc.relay.op.sort import argsort
+from aotc.relay.op.sorts import argsort
 from aotc.relay.structural import assert_structural_equal, structural_equal
 from aotc.relay.transform.expand_ops import CanonicalizeOps, SimplifyInference
 from aotc.relay.transform.fold_constant import FoldConstant

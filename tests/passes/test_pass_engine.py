@@ -22,7 +22,7 @@ from aotc.relay.instrument.verifier import Verifier, check_module
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.binary import add, multiply
-from aotc.relay.op.cast import cast
+from aotc.relay.op.casts import cast
 from aotc.relay.op.elementwise import exp, negative, relu
 from aotc.relay.op.shape import transpose
 from aotc.relay.transform import PASSES, FoldConstant, InferType, SimplifyExpr

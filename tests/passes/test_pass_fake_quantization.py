@@ -19,7 +19,7 @@ from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.adaptive_pool import global_avg_pool2d
 from aotc.relay.op.binary import add, maximum, multiply, subtract
-from aotc.relay.op.cast import clip, leaky_relu
+from aotc.relay.op.casts import clip, leaky_relu
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.conv_transpose import conv2d_transpose
 from aotc.relay.op.dense import batch_matmul, bias_add, dense, matmul

@@ -15,7 +15,7 @@ from aotc.relay.backend.lower import lower_calls
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, multiply, where
-from aotc.relay.op.cast import cast
+from aotc.relay.op.casts import cast
 from aotc.relay.op.dense import batch_matmul
 from aotc.relay.op.elementwise import relu, tanh
 from aotc.relay.op.join import repeat

@@ -15,7 +15,7 @@ from aotc.ir.transform import Pass
 from aotc.relay.expr import Call, Expr, Function, Let, Tuple, TupleGetItem, Var, splat
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, divide, greater, maximum, multiply, power, subtract, where
-from aotc.relay.op.cast import cast, clip
+from aotc.relay.op.casts import cast, clip
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import bias_add, dense
 from aotc.relay.op.elementwise import copy, exp, logical_not, negative, relu

@@ -91,8 +91,16 @@ def test_targets(monkeypatch: pytest.MonkeyPatch) -> None:
         aotc.target.Target("vulkan")
     with pytest.raises(AotcError, match="unknown target 'x86-64-v9'"):
         aotc.target.Target("x86-64-v9")
-    with pytest.raises(AotcError, match="options of targets"):
-        aotc.target.Target("llvm -mcpu=skylake")
+    with pytest.raises(AotcError, match="has no option 'mattr'"):
+        aotc.target.Target("llvm -mattr=+dotprod")
+    with pytest.raises(ValueError, match="no target is the processor 'powerpc'"):
+        aotc.target.Target("llvm -mtriple=powerpc-linux-gnu")
+    assert aotc.target.Target("llvm -mcpu=skylake").name == "x86-64-v3"
+    with pytest.raises(ValueError, match="no target is the processor 'skylake'"):
+        aotc.target.Target("llvm -mcpu=skylake -mtriple=aarch64-linux-gnu")
+    with aotc.target.Target("llvm --device=arm_cpu") as arm:
+        assert arm.current() is arm and (arm.name, arm.kind.name) == ("aarch64", "llvm")
+    assert arm.current() is None
 
 
 def test_tempdir() -> None:

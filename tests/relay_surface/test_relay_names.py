@@ -25,7 +25,7 @@ DOORS = (
     *("aotc.contrib.graph_executor", "aotc.contrib.utils", "aotc.instrument", "aotc.ir", "aotc.nd", "aotc.relay"),
     *("aotc.relay.annotation", "aotc.relay.build_module", "aotc.relay.dataflow_pattern", "aotc.relay.frontend"),
     *("aotc.relay.image", "aotc.relay.nn", "aotc.relay.testing", "aotc.relay.vm", "aotc.runtime", "aotc.target"),
-    *("aotc.relay.qnn", "aotc.relay.qnn.op", "aotc.testing", "aotc.transform"),
+    *("aotc.relay.qnn", "aotc.relay.qnn.op", "aotc.relay.ty", "aotc.ir.supply", "aotc.testing", "aotc.transform"),
 )
 
 

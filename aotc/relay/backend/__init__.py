@@ -1,1 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Fused functions to programs; and Relay's objects that say how a model will be run.
+
+relay.build(mod, "llvm", executor=relay.backend.Executor("aot"), runtime=relay.backend.Runtime("crt"))
+"""
+
+from aotc.relay.backend.executor import Executor as Executor
+from aotc.relay.backend.runtime import Runtime as Runtime

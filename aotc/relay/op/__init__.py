@@ -3,6 +3,7 @@
 
 from aotc.relay.op import REGISTRY
 REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
+add(x, y), get("add")                  # Relay's functions that build calls, and its table of operators
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType, ModuleType
+from typing import Any
 
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
-    "elementwise fast_math binary cast reduce shape layout join pad slice index scatter create conv conv_transpose "
-    "winograd dense packed_dense pool adaptive_pool norm softmax resize depth batch_space grid sort scan recurrent dyn "
-    "annotation qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax"
+    "elementwise fast_math binary casts reduce shape layout join pad slice index scatter create conv conv_transpose "
+    "winograd dense packed_dense pool adaptive_pool norm softmax resize depth batch_space grid sorts scan recurrent "
+    "dyn annotation "
+    "qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax"
 )
 #: The files of operators, in the order in which tables list them.
 FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES.split())
@@ -29,3 +32,15 @@ def operators_of(family: ModuleType) -> tuple[OpDef, ...]:
 
 #: Every operator by name.
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES for op in operators_of(family)})
+
+
+def __getattr__(name: str) -> Any:
+    """Relay's names: the functions of operators without a prefix, and what `aotc.relay.op.op` has."""
+    if name in ("nn", "image", "vision", "op"):
+        return import_module(f"{__name__}.{name}")
+    functions = import_module(f"{__name__}.functions").FUNCTIONS
+    found = functions.get(name) if "." not in name else None
+    found = found or vars(import_module(f"{__name__}.op")).get(name)
+    if found is None or name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found

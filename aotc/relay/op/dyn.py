@@ -24,7 +24,7 @@ from aotc.ir import Attrs, NoAttrs, SymDim, TensorType, TupleType, Type, check_r
 from aotc.ir.op import Arg, AxisMap, Precision, Types, require
 from aotc.relay.expr import Call, Constant, Expr, known_data
 from aotc.relay.expr import call as node
-from aotc.relay.op import create, index, join, resize, shape, slice, sort
+from aotc.relay.op import create, index, join, resize, shape, slice, sorts
 from aotc.relay.op import pad as padding
 from aotc.relay.op.opdef import Array, OpDef, Sample, types_of
 from aotc.relay.op.rules import tensor
@@ -228,7 +228,7 @@ strided_slice = _dynamic(
     keeps=True,
 )
 topk = _dynamic(
-    sort.topk,
+    sorts.topk,
     "k",
     (
         ({"dtype": "int64"}, (2, 5), 3),

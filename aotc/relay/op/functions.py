@@ -73,3 +73,18 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {name: _function(op) for name, op in REGISTRY.items()}
     | {"nn.dropout": norm.dropout, "std": reduce.std, "logsumexp": reduce.logsumexp}
 )
+
+
+def of_prefix(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` of a module "...nn", which has the functions of the operators called nn.NAME."""
+    prefix = module.rpartition(".")[2] + "."
+    found = {name.removeprefix(prefix): f for name, f in FUNCTIONS.items() if name.startswith(prefix)}
+
+    def fetch(name: str) -> Any:
+        if name == "__all__":
+            return sorted(found)
+        if name not in found:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return found[name]
+
+    return fetch, lambda: sorted(found)

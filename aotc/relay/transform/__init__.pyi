@@ -32,6 +32,7 @@ from aotc.relay.transform.fuse_attention import FuseAttention as FuseAttention
 from aotc.relay.transform.fuse_ops import DefuseOps as DefuseOps
 from aotc.relay.transform.fuse_ops import FuseOps as FuseOps
 from aotc.relay.transform.fuse_outputs import FuseOutputs as FuseOutputs
+from aotc.relay.transform.legalize import Legalize as Legalize
 from aotc.relay.transform.lets import DeadCodeElimination as DeadCodeElimination
 from aotc.relay.transform.lets import ToANormalForm as ToANormalForm
 from aotc.relay.transform.lets import ToBasicBlockNormalForm as ToBasicBlockNormalForm

@@ -17,7 +17,7 @@ import numpy as np
 from aotc.ir import DType, Op, OpPattern, Quantised, installed_ops
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.binary import maximum
-from aotc.relay.op.cast import cast, clip
+from aotc.relay.op.casts import cast, clip
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.op.reduce import sum as total
 from aotc.relay.transform.affine import (

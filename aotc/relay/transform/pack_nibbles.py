@@ -20,7 +20,7 @@ import numpy as np
 from aotc.ir import DType, Op, OpPattern
 from aotc.relay.expr import Call, Constant, Expr, Function
 from aotc.relay.op.binary import bitwise_and, bitwise_xor, right_shift, subtract
-from aotc.relay.op.cast import cast
+from aotc.relay.op.casts import cast
 from aotc.relay.op.join import repeat
 from aotc.relay.transform.base import FunctionPass, rewrite_nodes
 

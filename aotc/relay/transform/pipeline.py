@@ -11,9 +11,11 @@ from collections.abc import Collection
 from typing import Final
 
 from aotc.ir import AotcError, Op, Pass, PassContext, Sequential
+from aotc.ir.op import is_attached
 from aotc.relay import transform as passes
 from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule
+from aotc.relay.op.op import LEGALIZE
 from aotc.relay.visitor import post_order
 from aotc.tir import PlanMemory, Target
 
@@ -38,6 +40,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (1, FAKE_QUANTIZATION),
         (3, passes.SelectSignedness(target)),
         (3, passes.PackWeights(target)),
+        *([(1, passes.Legalize())] if is_attached(LEGALIZE) else []),
         (0, passes.SimplifyInference()),
         (4, passes.FastMath()),
         (0, passes.QnnCanonicalizeOps()),

@@ -24,7 +24,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, tensor_t
 from aotc.relay.infer import infer_module, mention
 from aotc.relay.module import IRModule, output_names
 from aotc.relay.op.binary import add
-from aotc.relay.op.cast import cast
+from aotc.relay.op.casts import cast
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.transform.base import WhyNot, is_call, typed
 from aotc.relay.visitor import children, mutated, post_order

@@ -18,7 +18,7 @@ import numpy as np
 from aotc.ir import DType, Quantised, TensorType, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, item_of, op_of, tensor_type_of
 from aotc.relay.op.binary import add, bitwise_xor
-from aotc.relay.op.cast import cast
+from aotc.relay.op.casts import cast
 from aotc.relay.op.qnn.numbers import made
 from aotc.relay.transform.base import FunctionPass, GraphMutator, op_call
 from aotc.relay.visitor import post_order

@@ -27,7 +27,7 @@ from aotc.ir import DType, NoAttrs, OpPattern, PassContext, TensorType
 from aotc.relay.expr import Call, Constant, Expr, Tuple, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.binary import divide, multiply
-from aotc.relay.op.cast import cast as make_cast
+from aotc.relay.op.casts import cast as make_cast
 from aotc.relay.op.elementwise import relu, rsqrt, sqrt
 from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value

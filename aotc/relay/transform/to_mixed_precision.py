@@ -24,7 +24,7 @@ from aotc.relay.analysis import global_uses
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, op_of, type_of
 from aotc.relay.expr import call as node_of
 from aotc.relay.module import IRModule
-from aotc.relay.op.cast import cast
+from aotc.relay.op.casts import cast
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call
 from aotc.relay.visitor import children, with_children
 

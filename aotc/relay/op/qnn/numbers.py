@@ -17,7 +17,7 @@ from aotc.ir import AotcError, Attrs, DType, OpPattern, Precision, TensorType, T
 from aotc.ir.op import Arg
 from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, call, tensor_type_of
-from aotc.relay.op import binary, cast, elementwise, shape
+from aotc.relay.op import binary, casts, elementwise, shape
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.qnn import rounded
 from aotc.relay.op.rules import axis_of, broadcast_along, require_dtype, shape_text, tensor
@@ -194,7 +194,7 @@ def constant(value: Any, dtype: str) -> Constant:
 
 def converted(x: Expr, dtype: str) -> Expr:
     """`x` as `dtype`."""
-    return x if dtype_of(x) == dtype else made(cast.cast, x, dtype=dtype)
+    return x if dtype_of(x) == dtype else made(casts.cast, x, dtype=dtype)
 
 
 def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
@@ -232,13 +232,13 @@ def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool 
         y = made(binary.minimum, y, constant(high, work.dtype))
     elif value is not None and value.size == 1 and work.dtype.is_float:
         offset = float(value.reshape(()))
-        y = made(cast.clip, y, a_min=low - offset, a_max=high - offset)
+        y = made(casts.clip, y, a_min=low - offset, a_max=high - offset)
         y = y if offset == 0 else add(y, constant(offset, work.dtype))
     else:
         if not is_zero(zero):
             y = add(y, laid(zero, axis, work.rank, work.dtype))
-        y = made(cast.clip, y, a_min=low, a_max=high)
-    return made(cast.cast, y, dtype=str(dtype))
+        y = made(casts.clip, y, a_min=low, a_max=high)
+    return made(casts.cast, y, dtype=str(dtype))
 
 
 def nearest(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:

@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, args
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op import cast, elementwise, index
+from aotc.relay.op import casts, elementwise, index
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import scale
@@ -141,7 +141,7 @@ def _plain(op: OpDef) -> OpDef:
 
 def _hard_swish_expr(_: Any, x: Expr) -> Expr:
     three, six = (q.constant(v, "float32") for v in (3, 6))
-    gate = q.made(cast.clip, q.add(x, three), a_min=0.0, a_max=6.0)
+    gate = q.made(casts.clip, q.add(x, three), a_min=0.0, a_max=6.0)
     return q.div(q.mul(x, gate), six)
 
 
@@ -154,7 +154,7 @@ def _leaky(a: LeakyReluAttrs, x: Array) -> Array:
 
 
 def _leaky_expr(a: LeakyReluAttrs, x: Expr) -> Expr:
-    return q.made(cast.leaky_relu, x, alpha=a.alpha)
+    return q.made(casts.leaky_relu, x, alpha=a.alpha)
 
 
 # abs: Relay's name, wanted as an attribute of this module

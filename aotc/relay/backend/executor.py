@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's executors as objects: what `relay.build` is told about how a model will be run.
+
+Executor("aot", {"interface-api": "c"})["interface-api"]       # "c"
+
+A library that is built here serves the executors "graph" and "aot" and the C interface alike, so that none of these
+changes what comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from aotc.ir import AotcError
+
+#: TVM's names of the types of options.
+_TYPES = {bool: "IntImm", int: "IntImm", str: "runtime.String"}
+_INTERFACE: dict[str, Any] = {"interface-api": "packed", "unpacked-api": False}
+_MEMORY: dict[str, Any] = {"workspace-byte-alignment": 16}
+
+
+class Choice:
+    """One of several names, with options that have defaults.
+
+    Raises AotcError for a name that is none, for options that it does not have, and for values of another type.
+    """
+
+    _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+
+    def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
+        what, types = type(self).__name__, self.list_registered_options(name)
+        for key, value in (options or {}).items():
+            if key not in types:
+                raise AotcError("executor", f'Attribute "{key}" is not available on this {what}')
+            if (given := _TYPES.get(type(value), type(value).__name__)) != types[key]:
+                text = f'Attribute "{key}" should have type "{types[key]}" but instead found "{given}"'
+                raise AotcError("executor", text)
+        self.name, self.attrs = name, {**self._known[name], **(options or {})}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.attrs
+
+    def __getitem__(self, name: str) -> Any:
+        return self.attrs[name]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Choice) and (type(other), other.name, other.attrs) == (
+            type(self),
+            self.name,
+            self.attrs,
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @classmethod
+    def list_registered(cls) -> list[str]:
+        """The names."""
+        return list(cls._known)
+
+    @classmethod
+    def list_registered_options(cls, name: object) -> dict[str, str]:
+        """The options of a name with TVM's words for their types; AotcError for another name."""
+        if (key := str(name)) not in cls._known:
+            hint = f"known: {', '.join(cls._known)}"
+            raise AotcError("executor", f'{cls.__name__} "{key}" is not defined', hint=hint)
+        return {option: _TYPES[type(default)] for option, default in cls._known[key].items()}
+
+
+class Executor(Choice):
+    """ "graph" or "aot"."""
+
+    _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "graph": {"link-params": False},
+        "aot": {"link-params": True, **_INTERFACE, **_MEMORY},
+    }

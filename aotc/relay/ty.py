@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's types: `relay.ty.TensorType((1, 3), "float32")`."""
+
+from aotc.ir.types import FuncType as FuncType
+from aotc.ir.types import TensorType as TensorType
+from aotc.ir.types import TupleType as TupleType
+from aotc.ir.types import Type as Type

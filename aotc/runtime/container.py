@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's containers of values: tuples of Python.
+
+tuple_object([nd.array(1), nd.array(2)])[1]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+#: What results of tuple type are.
+ADT = tuple  # type: ignore[type-arg]
+String = str
+ShapeTuple = tuple  # type: ignore[type-arg]
+
+
+def tuple_object(fields: Iterable[Any] | None = None) -> tuple[Any, ...]:
+    """A tuple of tensors and tuples, as programs take and give it."""
+    return tuple(fields or ())

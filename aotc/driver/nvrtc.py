@@ -32,8 +32,8 @@ from aotc.tir import Gpu
 Images: TypeAlias = Callable[[str, Sequence[int]], Mapping[str, bytes]]
 #: Programs may divide numbers by a constant 0 (39), which is no mistake.
 FLAGS: Final = (*ON_DEVICES, "--device-as-default-execution-space", "--diag-suppress=39")
-#: The oldest version of PTX that has what kernels use, by architecture: older drivers refuse newer versions.
-_PTX: Final = {75: "6.3", 80: "7.0", 86: "7.1", 87: "7.4", 89: "7.8", 90: "7.8"}
+#: The version of PTX that drivers of CUDA 12.0 take, the oldest that the runtime does, for what they know.
+_PTX: Final = dict.fromkeys((75, 80, 86, 87, 89, 90), "8.0")
 _NAMES: Final = ("*/lib/libnvrtc.so.1?", "*/bin/nvrtc64_1*_0.dll", "*/bin/*/nvrtc64_1*_0.dll")
 
 

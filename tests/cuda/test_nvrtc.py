@@ -34,7 +34,7 @@ def test_kernels_become_code_and_ptx(nvrtc: DeviceCompiler, tmp_path: Path) -> N
     for name in ("sm_80", "sm_90"):
         assert images[name][:4] == b"\x7fELF"
         assert all(kernel in images[name] for kernel in (b"net_twice", b"net_add", b"net_square"))
-    assert b"\n.version 7.0\n.target sm_80\n" in images["compute_80"]
+    assert b"\n.version 8.0\n.target sm_80\n" in images["compute_80"]
     assert nvrtc.least_driver in (12000, 13000)
     store = ObjectCache(tmp_path / "cache" / "objects", 10**8)
     for hits in (0, 2):

@@ -71,7 +71,7 @@ class Shape:
     dtype: str = "float32"
 
 
-def _weights(*shape: int, dtype: str = "float32") -> Expr:
+def _weights(*shape: int, dtype: str = "float32") -> Constant:
     rng = np.random.default_rng(0)
     if dtype == "float32":
         return Constant(rng.standard_normal(shape).astype(np.float32) * 0.1)
@@ -103,8 +103,10 @@ def byte_conv(
         w = _weights(oc, ic, kernel, kernel, dtype="int8")
         how = {"strides": (stride, stride), "padding": (pad, pad), "data_layout": "NHWC", "pad_value": fill}
         y = conv2d(x, w, kernel_layout="OIHW", out_dtype="int32", **how)
-        y = relay.multiply(relay.cast(relay.add(y, _weights(oc, dtype="int32")), "float32"), _weights(oc))
-        return relay.cast(relay.clip(relay.round(y), float(limits.min), float(limits.max)), dtype)
+        y = relay.add(y, _weights(oc, dtype="int32"))
+        onto = {"axis": 3, "rounding": "FLOAT_EVEN", "out_dtype": dtype}
+        scales = relay.const(np.abs(_weights(oc).data) * np.float32(0.01))
+        return relay.qnn.op.requantize(y, scales, 0, 0.25, 128 if limits.min == 0 else 3, **onto)
 
     macs = oc * out * out * ic * kernel * kernel
     return Shape(f"bytes {name} {ic}->{oc} {size}x{size}", ((1, size, size, ic),), graph, macs, dtype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the instructions of convolutions of bytes on processors that are not at hand, under QEMU, per multiply-add.
 
-Each shape is a model of one convolution of int8 with constant weights, whose sums are scaled and rounded to int8.  What
+Each shape is a model of one convolution of int8 with constant weights, whose sums `qnn.requantize` brings to int8.  What
 is counted are all kernels of one run, those that bring operands into another order among them, by a plugin of QEMU
 (tests/targets/icount.c).  Instructions are not cycles.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Count the instructions of convolutions of bytes on processors that are not at hand, under QEMU, per multiply-add.
 
-Each shape is a model of one convolution of int8 with constant weights, whose sums `qnn.requantize` brings to int8.  What
-is counted are all kernels of one run, those that bring operands into another order among them, by a plugin of QEMU
+Each shape is a model of one convolution of int8 with constant weights, whose sums `qnn.requantize` brings to int8.
+What is counted are all kernels of one run, those that bring operands into another order among them, by a plugin of QEMU
 (tests/targets/icount.c).  Instructions are not cycles.
 
     python -m benchmarks.instructions                     # the table of docs/performance.md

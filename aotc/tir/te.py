@@ -158,11 +158,12 @@ BuildFn: TypeAlias = Callable[[Sequence[Buffer], Sequence[Buffer], Sequence[Buff
 
 
 class Scratch(NamedTuple):
-    """A temporary buffer; `private` as in Buffer."""
+    """A temporary buffer; `private` as in Buffer, `scope` for kernels whose threads and blocks have their own."""
 
     dtype: DType
     elements: int
     private: bool = False
+    scope: str = ""
 
 
 @frozen(eq=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
-from aotc.tir.launch import counters, launch_of, uses_device
+from aotc.tir.launch import are_launches, counters, uses_device
 from aotc.tir.loops.arrivals import in_groups
 from aotc.tir.loops.copies import why_not_landed
 from aotc.tir.loops.dependence import assigned, inside, loads, read, why_not, written
@@ -61,7 +61,7 @@ def verify(kernel: Kernel) -> None:
     checker.buffers()
     checker.counts()
     device = kernel.shared or uses_device(body) or any(warp_call(s) or arrival(s) for s in walk_stmts(body))
-    if device and launch_of(kernel) is None:
+    if device and not are_launches(kernel):
         checker.report("blocks and threads are not two loops around all statements, from 0 to literals")
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
     checker.stmt(body, _Scope(frozenset(team), team))

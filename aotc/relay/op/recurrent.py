@@ -22,7 +22,8 @@ from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic
 from aotc.relay.op.rules import require_known, shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import const, te
+from aotc.tir import Target, const, te
+from aotc.tir.schedule.algorithms.persistent import persistent
 from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
 
 DTYPES: Final = ("float32", "float64")
@@ -140,6 +141,10 @@ def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bia
     return (outputs, *states)
 
 
+def _program(layer: Recurrence, target: Target) -> te.ExternProgram:
+    return persistent(layer, target) or recurrence(layer, target)
+
+
 def _compute(kind: _Kind, a: RecurrentAttrs, *args: te.Tensor) -> tuple[te.Tensor, ...]:
     x, w, r, *_ = args
     steps, batch, inputs = x.shape
@@ -160,7 +165,7 @@ def _compute(kind: _Kind, a: RecurrentAttrs, *args: te.Tensor) -> tuple[te.Tenso
     shapes = [((steps, batch, layer.hidden), x.dtype), *[state] * kind.states]
     if 0 in (batch, layer.hidden):  # there is nothing to compute
         return tuple(te.compute(shape, lambda *_: const(0).astype(x.dtype), "layer") for shape, _ in shapes)
-    return te.extern_for("layer", shapes, args, lambda target: recurrence(layer, target), macs=layer.macs)
+    return te.extern_for("layer", shapes, args, partial(_program, layer), macs=layer.macs)
 
 
 def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Samples:

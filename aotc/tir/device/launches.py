@@ -20,6 +20,7 @@ from aotc.tir.device.horizontal_fusion import POINTER, fuse_launches
 from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
 from aotc.tir.device.rows import joined, rows_of
 from aotc.tir.device.vertical_fusion import VerticalFusion
+from aotc.tir.launch import uses_device
 from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
@@ -79,7 +80,9 @@ def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
         return (kernel,)
     runs = ranked(kernel, parts_of(kernel))
     mapper = _Mapper(kernel, gpu, target.budget.stack_bytes)
-    if len(runs) > 1 and work(kernel.body) <= FEW:
+    if uses_device(kernel.body):  # some parts were written as launches
+        pass
+    elif len(runs) > 1 and work(kernel.body) <= FEW:
         runs = [[whole(kernel)]]
     elif len(runs) > 1:
         other = _Mapper(joined(kernel, gpu), gpu, target.budget.stack_bytes)
@@ -121,13 +124,20 @@ class _Mapper:
 
         Parts whose rows threads share are launched by themselves.
         """
+        found = [self.written_out(part) for part in parts if part.is_launch]
+        parts = [part for part in parts if not part.is_launch]
         rows = {part: self.by_rows(part) for part in parts}
-        found = [kernel for kernel in rows.values() if kernel is not None]
+        found += [kernel for kernel in rows.values() if kernel is not None]
         chosen = [(part, self.nest(part)) for part in parts if rows[part] is None]
         made = [self.launch(chosen)] if chosen else []
         if len(chosen) > 1 and not is_sound(made[0]):
             made = [self.launch([one]) for one in chosen]
         return [*found, *made]
+
+    def written_out(self, part: Part) -> Kernel:
+        """A launch whose blocks and threads the schedule has written out."""
+        shared = tuple(b for b in self.kernel.shared if b in written(part.body))
+        return self.made([Share(1, part.body, (), part.own, shared)], part.body)
 
     def by_rows(self, part: Part) -> Kernel | None:
         """A launch whose blocks take rows; None where that does not pay, or is not known to be right."""

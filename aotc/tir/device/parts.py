@@ -82,6 +82,11 @@ class Part:
         return Block((*self.before, *self.stmts))
 
     @property
+    def is_launch(self) -> bool:
+        """Whether its blocks and threads are written out."""
+        return any(map(is_launch, self.stmts))
+
+    @property
     def is_single(self) -> bool:
         """Whether it is a loop of one iteration, around what threads share."""
         return self.loop is not None and extent_of(self.loop) == 1
@@ -92,6 +97,11 @@ def is_shared_out(stmt: Stmt) -> bool:
     if not (isinstance(stmt, For) and stmt.kind == "independent" and counted(stmt)):
         return False
     return not any(True for _ in outer_assigns(stmt))
+
+
+def is_launch(stmt: Stmt) -> bool:
+    """Whether a statement is a loop over blocks."""
+    return isinstance(stmt, For) and stmt.kind == "block"
 
 
 def _inside_out(stmt: Stmt) -> Stmt:
@@ -119,8 +129,8 @@ def work(stmt: Stmt) -> int:
 
 
 def _is_part(stmt: Stmt) -> bool:
-    """Whether a loop is worth being shared out beside other statements."""
-    return is_shared_out(stmt) and work(stmt) > FEW
+    """Whether a loop is worth being shared out beside other statements, or is."""
+    return is_launch(stmt) or (is_shared_out(stmt) and work(stmt) > FEW)
 
 
 def whole(kernel: Kernel) -> Part:

@@ -154,7 +154,7 @@ def _extern(builder: KernelBuilder, group: te.ExternGroup) -> Stmt:
     outputs = [memory[t].buffer for t in group.outputs]
     program = group.program(builder.target)
     scratch = [
-        builder.scratch(f"{group.name}_tmp{k}", s.dtype, s.elements, private=s.private)
+        builder.scratch(f"{group.name}_tmp{k}", s.dtype, s.elements, private=s.private, scope=s.scope)
         for k, s in enumerate(program.scratch)
     ]
     return program.build(inputs, outputs, scratch)

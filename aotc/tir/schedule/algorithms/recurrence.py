@@ -122,7 +122,7 @@ class _Plan:
 
 
 @frozen
-class _Weights:
+class Weights:
     """A matrix (depth, gates * hidden), in blocks of units."""
 
     buffer: Buffer
@@ -149,7 +149,7 @@ class _Product:
     name: str
     a: Buffer
     starts: Sequence[Expr]
-    weights: _Weights
+    weights: Weights
     columns: Sequence[tuple[Operand, Expr]]
     lanes: int
 
@@ -202,8 +202,8 @@ class _Builder:
         self.plan = plan
         layer = self.layer = plan.layer
         self.x, w, r, self.bias, *rest = inputs
-        self.w = _Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
-        self.r = _Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
+        self.w = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
+        self.r = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
         self.first, self.extras = rest[: layer.states], rest[layer.states :]
         self.y, *self.states = outputs
         self.gates, self.products, self.before = scratch
@@ -261,7 +261,7 @@ class _Builder:
         body = self._rows(self.x, lambda row: self._x(block, row), rows, self.w, unit, store)
         return For(j, -(-self.layer.hidden // width), body, kind=_kind(width, self.layer.hidden))
 
-    def _rows(self, a: Buffer, start: Places, rows: int, weights: _Weights, unit: Expr, store: StoreVector) -> Stmt:
+    def _rows(self, a: Buffer, start: Places, rows: int, weights: Weights, unit: Expr, store: StoreVector) -> Stmt:
         """All rows of a product, for the units of a tile; the last rows overlap those before."""
         plan, i = self.plan, Var("i")
         height = -(-rows // -(-rows // plan.rows))

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, graph, te
 from aotc.tir.loops.nest import substituted
+from aotc.tir.loops.vector_access import MOST
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.stages.body import Body, Slot
 from aotc.tir.schedule.stages.grouping import Stage
@@ -34,9 +35,18 @@ class KernelBuilder:
     workspace: list[Buffer] = field(default_factory=list)
     shared: list[Buffer] = field(default_factory=list)
 
-    def scratch(self, name: str, dtype: str, size: int, *, private: bool = False, shared: bool = False) -> Buffer:
-        """A temporary buffer: on the stack while there is room, if threads do not share it; else in the workspace."""
+    def scratch(
+        self, name: str, dtype: str, size: int, *, private: bool = False, shared: bool = False, scope: str = ""
+    ) -> Buffer:
+        """A temporary buffer: on the stack while there is room, if threads do not share it; else in the workspace.
+
+        scope   where it is, for kernels of blocks and threads: each thread has a "stack", each block what is "shared"
+        """
         dt = DType(dtype)
+        if scope:
+            places = {"stack": self.stack, "shared": self.shared, "workspace": self.workspace}[scope]
+            places.append(Buffer(name, dt, size, scope, MOST))
+            return places[-1]
         needed = sum(b.nbytes for b in self.stack) + size * dt.itemsize
         fits = needed <= self.target.budget.stack_bytes
         place, found = ("stack", self.stack) if fits and not shared else ("workspace", self.workspace)

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recurrent layer on a device of blocks and threads: a layer in, a program of two launches out.
+
+    products = x W + bias                                  # of all steps at once: they wait for no step before
+    for b in 0..batch block: for t in 0..512 thread:       # a block has a sequence from its first step to its last
+        kept = the first rows of R in the thread's columns, in registers
+        for step:
+            for k: gates[column] += h[k] * kept[k]         # h, other states and gates are shared memory
+            sync
+            for unit: h, c = cell(products, gates, c)      # by the threads of so many units
+            sync
+
+A launch for each step would take longer than most steps do, and read all weights anew (persistent kernels: Diamos et
+al., "Persistent RNNs", ICML 2016).  What does not fit the registers is fetched at each step, several rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from aotc.ir import frozen
+from aotc.tir import (
+    Assign,
+    Block,
+    Declare,
+    ExternProgram,
+    For,
+    Gpu,
+    If,
+    Scratch,
+    Stmt,
+    Store,
+    Sync,
+    Target,
+    as_expr,
+    kept,
+)
+from aotc.tir.expr import Buffer, Expr, Load, Var, const
+from aotc.tir.schedule.algorithms.recurrence import Recurrence, Weights
+from aotc.tir.stmt import loops
+
+#: Threads of a block, at most; 32-bit registers of a processor, and those of a thread that are not for weights.
+_THREADS: Final = 512
+_REGISTERS: Final = 64 << 10
+_OTHERS: Final = 88
+#: Rows of other weights that are under way together.
+_FETCHED: Final = 16
+
+
+@frozen
+class _Plan:
+    """How a block computes h R.
+
+    threads   of a block; each has the columns t, t + threads and so on, `turns` at most
+    kept      rows of R that threads keep; those behind come in groups of `_FETCHED`
+    """
+
+    layer: Recurrence
+    threads: int
+    turns: int
+    kept: int
+
+    @staticmethod
+    def of(layer: Recurrence, gpu: Gpu) -> _Plan:
+        threads = min(_THREADS, -(-layer.columns // gpu.warp) * gpu.warp)
+        turns = -(-layer.columns // threads)
+        registers = min(gpu.registers, _REGISTERS // threads) - _OTHERS
+        room = registers * 4 // (max(4, layer.dtype.itemsize) * turns)
+        left = max(0, layer.hidden - room)
+        return _Plan(layer, threads, turns, max(0, layer.hidden - -(-left // _FETCHED) * _FETCHED))
+
+
+def persistent(layer: Recurrence, target: Target) -> ExternProgram | None:
+    """The program of a layer for a device; None where there is none, or a block has too little shared memory."""
+    dtype, gpu = layer.dtype, target.gpu
+    shared = [layer.columns] * 2 + [layer.hidden] * layer.states
+    if gpu is None or sum(shared) * dtype.itemsize > gpu.shared_bytes:
+        return None
+    plan = _Plan.of(layer, gpu)
+    products = layer.steps * layer.batch * layer.columns
+    kept = max(1, plan.kept * plan.turns)
+    scratch = (
+        Scratch(dtype, products, scope="workspace"),
+        Scratch(dtype, kept, scope="stack"),
+        Scratch(dtype, _FETCHED, scope="stack"),
+        *(Scratch(dtype, size, scope="shared") for size in shared),
+    )
+    return ExternProgram(lambda i, o, s: _Builder(plan, i, o, s).statement(), scratch)
+
+
+class _Builder:
+    """The statements of one layer over its buffers."""
+
+    def __init__(
+        self, plan: _Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
+    ) -> None:
+        self.plan = plan
+        layer = self.layer = plan.layer
+        self.x, w, r, self.bias, *rest = inputs
+        self.w = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
+        self.r = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
+        self.first, self.extras = rest[: layer.states], rest[layer.states :]
+        self.y, *self.last = outputs
+        self.products, self.kept, self.fetched, *rest = scratch
+        self.inputs, self.gates, *self.states = rest
+        self.block, self.thread = Var("b"), Var("t")
+
+    def statement(self) -> Stmt:
+        plan, layer = self.plan, self.layer
+        step = Var("step")
+        steps = For(step, layer.steps, self.step(step))
+        keep = self.columns(self.keep)
+        begin = self.units(self.begun)
+        end = self.units(self.ended)
+        body = Block((keep, begin, Sync(), steps, end))
+        threads = For(self.thread, plan.threads, body, kind="thread")
+        blocks = For(self.block, layer.batch, threads, kind="block")
+        return Block((self.project(), blocks))
+
+    def step(self, step: Expr) -> Stmt:
+        """All columns, then all units."""
+        columns = self.columns(partial(self.multiplied, step))
+        units = self.units(partial(self.cell, step))
+        return Block((columns, Sync(), units, Sync()))
+
+    def begun(self, unit: Expr) -> list[Stmt]:
+        """A unit's first states in shared memory."""
+        here = self.here(unit)
+        pairs = zip(self.states, self.first, strict=True)
+        return [Store(to, unit, Load(b, here)) for to, b in pairs]
+
+    def ended(self, unit: Expr) -> list[Stmt]:
+        """A unit's last states as results."""
+        here = self.here(unit)
+        pairs = zip(self.last, self.states, strict=True)
+        return [Store(to, here, Load(b, unit)) for to, b in pairs]
+
+    # --- where things are
+
+    def here(self, unit: Expr) -> Expr:
+        """The place of a unit of the block's sequence in the states that are passed."""
+        return self.block * self.layer.hidden + unit
+
+    def weight(self, k: Expr, column: Expr) -> Expr:
+        """An element of R."""
+        hidden = self.layer.hidden
+        gate, unit = as_expr(0), column
+        if self.r.block not in (0, hidden):
+            gate, unit = column // hidden, column % hidden
+        return Load(self.r.buffer, self.r.at(k, gate, unit))
+
+    # --- what is computed
+
+    def project(self) -> Stmt:
+        """x W + bias of all steps."""
+        layer, row, gate, unit, k = self.layer, *map(Var, ("row", "gate", "unit", "k"))
+        column, acc = gate * layer.hidden + unit, Var("acc", layer.dtype)
+        x = Load(self.x, row * layer.inputs + k)
+        add = Assign(acc, acc + x * Load(self.w.buffer, self.w.at(k, gate, unit)))
+        sums = For(k, layer.inputs, add, kind="reduction")
+        place, total = row * layer.columns + column, acc + Load(self.bias, column)
+        begin, end = Declare(acc, const(0, layer.dtype)), Store(self.products, place, total)
+        body = Block((begin, sums, end))
+        rows = layer.steps * layer.batch
+        axes = (row, rows), (gate, layer.gates), (unit, layer.hidden)
+        return loops(axes, body, "independent")
+
+    def columns(self, body: Callable[[Expr, Expr], list[Stmt]]) -> Stmt:
+        """What the thread does for each of its columns, by the turn and the column."""
+        plan, turn, column = self.plan, Var("turn"), Var("column")
+        inner: Stmt = Block(body(turn, column))
+        if plan.layer.columns % plan.threads:
+            inner = If(column < plan.layer.columns, inner)
+        number = Declare(column, turn * plan.threads + self.thread)
+        return For(turn, plan.turns, Block((number, inner)))
+
+    def units(self, body: Callable[[Expr], list[Stmt]]) -> Stmt:
+        """What the threads of a block do for each unit."""
+        unit, hidden = Var("unit"), self.layer.hidden
+        if hidden > self.plan.threads:
+            turns = Block(body(unit))
+            return For(unit, hidden, turns, begin=self.thread, step=self.plan.threads)
+        one = Block((Declare(unit, self.thread), *body(unit)))
+        return If(self.thread < hidden, one)
+
+    def keep(self, turn: Expr, column: Expr) -> list[Stmt]:
+        """The rows of R that stay in registers."""
+        k, size = Var("k"), self.plan.kept
+        store = Store(self.kept, turn * size + k, self.weight(k, column))
+        return [For(k, size, store)] if size else []
+
+    def place(self, step: Expr) -> Expr:
+        """The row of the block's sequence in inputs and outputs."""
+        step = self.layer.steps - 1 - step if self.layer.reverse else step
+        return step * self.layer.batch + self.block
+
+    def multiplied(self, step: Expr, turn: Expr, column: Expr) -> list[Stmt]:
+        """h R and x W in a column; what was multiplied before comes meanwhile."""
+        layer, size = self.layer, self.plan.kept
+        dtype, left = layer.dtype, layer.hidden - size
+        k, group, one, other = map(Var, ("k", "group", "one", "other"))
+        x, acc = Var("x", dtype), Var("acc", dtype)
+
+        def add(row: Expr, weight: Expr) -> Stmt:
+            h = Load(self.states[0], row)
+            return Assign(acc, acc + h * weight)
+
+        place = self.place(step) * layer.columns + column
+        stmts: list[Stmt] = [Declare(x, Load(self.products, place)), Declare(acc, const(0, dtype))]
+        if size:
+            weight = Load(self.kept, turn * size + k)
+            stmts.append(For(k, size, add(k, weight)))
+        if left:
+            row = size + group * _FETCHED
+            store = Store(self.fetched, one, self.weight(row + one, column))
+            weight = Load(self.fetched, other)
+            fetch = For(one, _FETCHED, store)
+            use = For(other, _FETCHED, add(row + other, weight))
+            both = Block((fetch, use))
+            stmts.append(For(group, left // _FETCHED, both))
+        stmts.append(Store(self.inputs, column, x))
+        stmts.append(Store(self.gates, column, acc))
+        return stmts
+
+    def cell(self, step: Expr, unit: Expr) -> list[Stmt]:
+        """The new states and the output of a unit."""
+        layer, stmts = self.layer, list[Stmt]()
+        gates = range(layer.gates)
+        parts = [gate * layer.hidden + unit for gate in gates]
+        xs = [Load(self.inputs, part) for part in parts]
+        hs = [Load(self.gates, part) for part in parts]
+        old = [Load(state, unit) for state in self.states]
+        extras = [Load(extra, unit) for extra in self.extras]
+        found = layer.cell(xs, hs, old, extras)
+        new = [kept("state", value, stmts) for value in found]
+        place = self.place(step) * layer.hidden + unit
+        stmts.append(Store(self.y, place, new[0]))
+        pairs = zip(self.states, new, strict=True)
+        stmts += [Store(to, unit, value) for to, value in pairs]
+        return stmts

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recurrent layers on a device: one launch for all steps, weights in registers, the bits of the interpreter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aotc_codegen.cuda.resources import resources
+from aotc_codegen.cuda.source import device_source, print_device_kernels
+
+from aotc.driver.nvrtc import find_nvrtc
+from aotc.ir.diagnostics import AotcError
+from aotc.relay.op import REGISTRY
+from aotc.relay.op.opdef import Sample
+from aotc.tir.device.launches import on_device
+from aotc.tir.interp import run_kernel
+from aotc.tir.launch import launch_of
+from aotc.tir.schedule.algorithms import persistent as algorithm
+from aotc.tir.stmt import Block, Kernel, Stmt, Sync, rebuilt, walk_stmts
+from aotc.tir.target import Target
+from aotc.tir.verify import verify
+from tests.codegen.batch import finished
+from tests.codegen.bits import wrong
+from tests.conftest import missing
+from tests.cuda.device import CUDA, run_batch
+from tests.ops.harness import Job, kernel_job
+
+#: Gates, states, and further vectors.
+PARTS = {"nn.lstm": (4, 2, 0), "nn.gru": (3, 1, 1), "nn.rnn": (1, 1, 0)}
+
+
+def layer(name: str, steps: int, batch: int, hidden: int, target: Target = CUDA, *, reverse: bool = False) -> Job:
+    gates, states, extras = PARTS[name]
+    shapes = [(steps, batch, 5), (5, gates * hidden), (hidden, gates * hidden), (gates * hidden,)]
+    shapes += [(batch, hidden)] * states + [(hidden,)] * extras
+    rng, op = np.random.default_rng(7), REGISTRY[name]
+    args = tuple((rng.standard_normal(shape) / 4).astype(np.float32) for shape in shapes)
+    return kernel_job(op, Sample(args=args, attrs=op.attrs(reverse=reverse)), target, printed=False)
+
+
+def test_bits_of_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Weights in registers, weights that are fetched, columns and units that threads take in turns."""
+    assert CUDA.gpu is not None
+    few = replace(CUDA, gpu=replace(CUDA.gpu, registers=96))
+    jobs = [layer("nn.lstm", 3, 2, 40, few), layer("nn.gru", 4, 3, 12, reverse=True)]
+    monkeypatch.setattr(algorithm, "_THREADS", 64)
+    jobs += [layer("nn.lstm", 3, 1, 20), layer("nn.rnn", 2, 1, 70, few)]
+    expected = [run_kernel(finished(job.kernel, CUDA), job.inputs) for job in jobs]
+    for outputs in run_batch([(job.kernel, job.inputs) for job in jobs], tmp_path):
+        for job, found, values in zip(jobs, outputs, expected, strict=True):
+            assert not wrong(job.kernel, found, values)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_all_steps_are_one_launch(name: str) -> None:
+    projection, steps = on_device(layer(name, 50, 3, 128).kernel, CUDA)
+    launch = launch_of(steps)
+    assert launch is not None and launch.grid == 3
+    for one in (projection, steps):
+        verify(one)
+    verify(layer(name, 50, 3, 128).kernel)
+
+
+def test_layers_too_large_for_a_block_run_otherwise() -> None:
+    for one in on_device(layer("nn.lstm", 2, 1, 1300).kernel, CUDA):
+        assert launch_of(one) is not None
+
+
+def _without_barrier(kernel: Kernel, number: int) -> Kernel:
+    dead = [s for s in walk_stmts(kernel.body) if isinstance(s, Sync)][number]
+
+    def kept(stmt: Stmt) -> Stmt:
+        return Block(()) if stmt is dead else rebuilt(stmt, kept)
+
+    return replace(kernel, body=kept(kernel.body))
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_each_barrier_is_needed(number: int) -> None:
+    _, steps = on_device(layer("nn.lstm", 5, 1, 32).kernel, CUDA)
+    with pytest.raises(AotcError, match=r"may touch the same elements|barrier"):
+        verify(_without_barrier(steps, number))
+
+
+def test_weights_are_in_registers() -> None:
+    """Of machine code: nothing lies in local memory."""
+    try:
+        nvrtc = find_nvrtc()
+    except AotcError:
+        missing("NVRTC")
+    assert CUDA.gpu is not None
+    sizes = [("nn.lstm", 64), ("nn.lstm", 128), ("nn.lstm", 256), ("nn.gru", 128), ("nn.rnn", 160)]
+    pairs = [on_device(layer(name, 5, 1, hidden).kernel, CUDA) for name, hidden in sizes]
+    launches = [finished(steps, CUDA) for _, steps in pairs]
+    printed = print_device_kernels(launches, "net", CUDA.gpu)
+    found = resources(nvrtc.images(device_source(printed, name="net", banner=""), (80,))["sm_80"])
+    for (name, hidden), one in zip(sizes, launches, strict=True):
+        assert found[printed.names[one]].local_bytes == 0, (name, hidden)

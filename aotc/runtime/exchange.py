@@ -40,7 +40,7 @@ def stream_number(stream: Any) -> int:
     Raises AotcError (code "device-array") for anything else.
     """
     found = getattr(stream, "cuda_stream", stream)
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 0):
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 64):
         text = f"a stream is a number, or has one as its cuda_stream, not {type(stream).__name__}"
         raise AotcError("device-array", text, hint="torch.cuda.current_stream()")
     return found or LEGACY
@@ -77,16 +77,17 @@ class Exchange:
     def outputs(self, wanted: Any, infos: Sequence[TensorInfo]) -> list[Any]:
         """Where C writes them: new memory of the GPU for "device", else the arrays that are given by name, and new ones
         of the host."""
-        if isinstance(wanted, str) and wanted != "device":
-            text = f'outputs go to the "device" or into arrays by their names, not to {wanted!r}'
+        there = isinstance(wanted, str) and wanted == "device"
+        if not there and not isinstance(wanted, Mapping | None):
+            text = f'outputs go to the "device" or into arrays by their names, not to {wanted!r:.80}'
             raise AotcError("device-array", text)
-        given = {} if wanted is None or wanted == "device" else wanted
+        given = wanted if isinstance(wanted, Mapping) else {}
         found, others = self._sorted("output", given, infos)
         require_none(self._problems + check_outputs(others, infos))
         pointers = []
         for info in infos:
             array: Any = found.get(info.name)
-            if wanted == "device":
+            if there:
                 array = self._driver.allocated(tuple(info.shape), info.memory)
             elif array is None:
                 result = others.get(info.name, np.empty(info.shape, info.dtype.numpy))

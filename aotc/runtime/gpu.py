@@ -15,6 +15,7 @@ import math
 import os
 from contextlib import suppress
 from functools import cache
+from operator import index
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,8 @@ from aotc.runtime.library import Library
 
 _CUDA: Final = next(code for code, text in STATUS_MESSAGES.items() if "reports an error" in text)
 _MESSAGE_BYTES: Final = 512
+#: The driver's numbers of GPUs are below this.
+_NUMBERS: Final = 1 << 31
 #: An attribute of pointers: the number of the GPU.
 _DEVICE_ORDINAL: Final = 9
 
@@ -37,11 +40,18 @@ def open_device(library: Library, number: int | None) -> Device | None:
     given and the library is not for GPUs.
     """
     if is_for_gpus(library):
-        return Device(library, number or 0)
+        return Device(library, _known(0 if number is None else number))
     if number is not None:
         text = f"{library.path} does not run on GPUs"
         raise AotcError("gpu", text, hint="leave device out, or compile with --target cuda")
     return None
+
+
+def _known(number: Any) -> int:
+    found = index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else -1
+    if not 0 <= found < _NUMBERS:
+        raise AotcError("gpu", f"there is no GPU {number!r}", hint="their numbers are 0, 1, ...")
+    return found
 
 
 def is_for_gpus(library: Library) -> bool:

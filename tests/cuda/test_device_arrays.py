@@ -127,12 +127,14 @@ def test_wrong_tensors_are_refused(session: Session, driver: Driver) -> None:
         ({"x": X}, {"y": fixed}, "output 'y' may not be written"),
         ({"x": there}, {"y": there}, "output 'y' and input 'x' share memory"),
         ({"x": X}, "gpu", "not to 'gpu'"),
+        ({"x": X}, [X, X], "not to [array("),
     ):
         with pytest.raises(AotcError) as caught:
             session.run(None, inputs, outputs=outputs)
         assert said in str(caught.value), said
-    with pytest.raises(AotcError, match="a stream is a number"):
-        session.run(None, {"x": X}, stream="default")
+    for stream in ("default", 1 << 64, -1, True):
+        with pytest.raises(AotcError, match="a stream is a number"):
+            session.run(None, {"x": X}, stream=stream)
 
 
 def test_outputs_need_memory(session: Session, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ work = CompileOptions(target="x86-64-v3").compilation("net.onnx")        # to st
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -55,13 +55,16 @@ def model_name(model: object, name: str | None) -> str:
     return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
 
-def for_architectures(target: Target, archs: Sequence[int]) -> Target:
-    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs, and for GPUs that lack
-    instructions."""
+def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
+    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs, for what is no number,
+    and for GPUs that lack instructions."""
     if target.gpu is None:
         text = f"code for {target.name} is not for GPUs: it has no CUDA architectures"
         raise AotcError("cuda-arch", text, hint="take --target cuda, or leave --cuda-arch out")
-    chosen = tuple(sorted(set(archs)))
+    given = archs if isinstance(archs, Collection) else (archs,)
+    if wrong := [one for one in given if isinstance(one, bool) or not isinstance(one, int)]:
+        raise AotcError("cuda-arch", f"{wrong[0]!r} is no architecture of GPUs", hint="they are numbers: [80, 90]")
+    chosen = tuple(sorted(set(given)))
     if chosen[0] < target.gpu.oldest:
         text = f"GPUs of compute capability {chosen[0]} lack instructions that kernels have"
         raise AotcError("cuda-arch", text, hint=f"{target.gpu.oldest} is the oldest that has them")
@@ -132,7 +135,7 @@ class CompileOptions:
     cache: bool = True
     tuning: str | Path | bool | None = None
     threads: bool = True
-    cuda_arch: Sequence[int] = ()
+    cuda_arch: int | Sequence[int] = ()
     profile: str | None = None
     memories: str | Path | None = None
     selftest: bool = False

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from aotc_codegen.cuda.project import device_text
@@ -88,9 +89,23 @@ def test_kernels_keep_to_the_registers_that_there_are() -> None:
     assert found["net_wide"].registers <= 64 and resident(found["net_wide"], 1024, 80)
 
 
-def test_old_devices_are_refused() -> None:
-    with pytest.raises(AotcError, match="GPUs of compute capability 70 lack instructions"):
-        for_architectures(CUDA, (80, 70))
+@pytest.mark.parametrize(
+    ("archs", "said"),
+    [
+        ((80, 70), "GPUs of compute capability 70 lack instructions"),
+        ((80.0,), "80.0 is no architecture"),
+        ("80", "'8' is no architecture"),
+        (["sm_80"], "'sm_80' is no architecture"),
+    ],
+)
+def test_architectures_that_are_refused(archs: Any, said: str) -> None:
+    with pytest.raises(AotcError, match=said):
+        CompileOptions(target="cuda", cuda_arch=archs)
+
+
+def test_one_architecture() -> None:
+    gpu = CompileOptions(target="cuda", cuda_arch=90).machine.gpu
+    assert gpu is not None and gpu.architectures == (90,)
 
 
 @EACH_GENERATION

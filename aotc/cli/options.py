@@ -225,8 +225,8 @@ PROFILE: Final = options(
 )
 THREADS: Final = click.option(
     "--threads/--no-threads",
-    default=True,
-    help="Make kernels that threads can share [default], or not; code for microcontrollers has none.",
+    default=None,
+    help="Make kernels that threads can share [default, where a target runs several], or not.",
 )
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
 ROUNDING: Final = option(

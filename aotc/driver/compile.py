@@ -97,7 +97,8 @@ class CompileOptions:
     check_compiler   build all kernels once more at -O0 and compare what both compute; a difference is an error
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
-    threads       make kernels that threads can share, for targets that run several; their number is chosen at `load`
+    threads       make kernels that threads can share, for targets that run several (None) or as an error for others
+                  (True), or not; their number is chosen at `load`
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
     profile       "bare": for no operating system, as a static library that calls kernels directly; "hosted"; for None
                   what the target is
@@ -111,7 +112,7 @@ class CompileOptions:
     progress      called with the name of each stage as it begins
 
     Raises AotcError for a level, an accuracy, a pass, a target or a configuration key that does not exist, and for
-    architectures of a target without GPUs.
+    architectures, memories and threads of a target that has none.
     """
 
     output: str | Path | None = None
@@ -134,7 +135,7 @@ class CompileOptions:
     check_compiler: bool = False
     cache: bool = True
     tuning: str | Path | bool | None = None
-    threads: bool = True
+    threads: bool | None = None
     cuda_arch: int | Sequence[int] = ()
     profile: str | None = None
     memories: str | Path | None = None
@@ -153,7 +154,14 @@ class CompileOptions:
         machine = resolve_target(self.target)
         if self.profile is not None:
             machine = for_profile(machine, self.profile)
+        if self.threads and machine.threads is None:
+            text = f"kernels for {machine.name} run in one thread, and cannot be shared by several"
+            raise AotcError("target", text, hint="leave --threads out")
         if self.memories is not None:
+            if not machine.bare:
+                text = f"an operating system gives programs for {machine.name} their memory, no file does"
+                hint = "leave --memories out, or take --profile bare or the target of a microcontroller"
+                raise AotcError("memories", text, hint=hint)
             spaces = read_memories(Path(self.memories))
             machine = replace(machine, spaces=spaces)
         object.__setattr__(self, "machine", for_architectures(machine, self.cuda_arch) if self.cuda_arch else machine)
@@ -248,7 +256,7 @@ class CompileOptions:
             self.machine,
             name,
             self.context(self.instruments),
-            threads=self.threads,
+            threads=self.threads is not False,
             cache=self.cache,
             tilings=tilings or recorded,
             toolchain=toolchain,

@@ -80,3 +80,20 @@ def test_memories_next_to_each_other(tmp_path: Path) -> None:
     with pytest.raises(AotcError) as caught:
         read_memories(tmp_path / "none.toml")
     assert caught.value.code == "memories"
+
+
+def test_systems_place_their_programs_themselves(tmp_path: Path) -> None:
+    (tmp_path / "board.toml").write_text("[ram]\nbytes = 65536\n")
+    with pytest.raises(AotcError, match="gives programs for x86-64 their memory") as caught:
+        aotc.compile(DIGITS, target="x86-64", memories=tmp_path / "board.toml", build=False)
+    assert caught.value.code == "memories"
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "c"])
+def test_threads_where_there_is_one(target: str, tmp_path: Path) -> None:
+    """Asked for, they are refused; otherwise kernels are made without."""
+    command = ["compile", str(DIGITS), "-o", str(tmp_path / "net"), "--no-build", "--target", target]
+    refused = CliRunner().invoke(main, [*command, "--threads"])
+    assert refused.exit_code == 2
+    assert f"kernels for {target} run in one thread" in refused.output
+    assert CliRunner().invoke(main, [*command, "--no-threads"]).exit_code == 0

@@ -19,35 +19,39 @@ from tests.frontend_tflite.build import Builder, litert, tflm
 EVERY = np.arange(-128, 128, dtype=np.int8)
 
 
-def one(name: str, x: float, y: float, zeros: tuple[int, int] = (3, -7), kind: str = "", **options: Any) -> Any:
-    """All int8 through an operator of one tensor."""
+def one(
+    name: str, x: float, y: float, zeros: tuple[int, int] = (3, -7), kind: str = "", dtype: str = "int8", **options: Any
+) -> Any:
+    """All bytes through an operator of one tensor."""
     model = Builder()
-    inputs = [model.tensor((16, 16), "int8", scale=x, zero=zeros[0])]
-    outputs = [model.tensor((16, 16), "int8", scale=y, zero=zeros[1])]
+    inputs = [model.tensor((16, 16), dtype, scale=x, zero=zeros[0])]
+    outputs = [model.tensor((16, 16), dtype, scale=y, zero=zeros[1])]
     model.op(name, inputs, outputs, kind, **options)
-    return model.data(inputs, outputs), [EVERY.reshape(16, 16)]
+    return model.data(inputs, outputs), [EVERY.view(dtype).reshape(16, 16)]
 
 
-def two(name: str, scales: tuple[float, float, float], activation: int = 0) -> Any:
-    """All pairs of int8 of two tensors."""
+def two(name: str, scales: tuple[float, float, float], activation: int = 0, dtype: str = "int8") -> Any:
+    """All pairs of bytes of two tensors."""
     model = Builder()
-    shape = (256, 256)
-    inputs = [model.tensor(shape, "int8", scale=s, zero=z) for s, z in zip(scales, (5, -9), strict=False)]
-    outputs = [model.tensor(shape, "int8", scale=scales[2], zero=11)]
-    model.op(name, inputs, outputs, f"{name.title()}Options", fusedActivationFunction=activation)
-    return model.data(inputs, outputs), [np.repeat(EVERY, 256).reshape(shape), np.tile(EVERY, 256).reshape(shape)]
+    shape, middle = (256, 256), 128 if dtype == "uint8" else 0
+    zeros = (middle + 5, middle - 9, middle + 11)
+    x, y, z = (model.tensor(shape, dtype, scale=s, zero=z) for s, z in zip(scales, zeros, strict=True))
+    kind = {"SQUARED_DIFFERENCE": ""}.get(name, f"{name.title()}Options")
+    model.op(name, [x, y], [z], kind, **({"fusedActivationFunction": activation} if kind else {}))
+    every = EVERY.view(dtype)
+    return model.data([x, y], [z]), [np.repeat(every, 256).reshape(shape), np.tile(every, 256).reshape(shape)]
 
 
 def rows(seed: int, *shape: int) -> Any:
     return np.random.default_rng(seed).integers(-128, 128, shape).astype(np.int8)
 
 
-def softmax(scale: float, beta: float) -> Any:
+def softmax(scale: float, beta: float, dtype: str = "int8") -> Any:
     model = Builder()
-    inputs = [model.tensor((64, 23), "int8", scale=scale, zero=4)]
-    outputs = [model.tensor((64, 23), "int8", scale=1 / 256, zero=-128)]
+    inputs = [model.tensor((64, 23), dtype, scale=scale, zero=4)]
+    outputs = [model.tensor((64, 23), dtype, scale=1 / 256, zero=-128 if dtype == "int8" else 0)]
     model.op("SOFTMAX", inputs, outputs, "SoftmaxOptions", beta=beta)
-    return model.data(inputs, outputs), [rows(2, 64, 23)]
+    return model.data(inputs, outputs), [rows(2, 64, 23).view(dtype)]
 
 
 def dense(scale: float, several: bool, activation: int = 0) -> Any:

@@ -23,7 +23,7 @@ from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, tensor_type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import PoisonedError, Problems
 from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
-from aotc.relay.frontend.tflite.node import Node, apply, check_bits, check_scales
+from aotc.relay.frontend.tflite.node import Node, apply, check_bits, check_scales, rounding_of
 from aotc.relay.frontend.tflite.rounding import ROUNDINGS, Rounding
 from aotc.relay.frontend.tflite.table import CONVERTERS, INTEGERS, MOVES
 from aotc.relay.module import IRModule
@@ -150,7 +150,8 @@ class _Conversion:
         args = tuple(None if k < 0 else self.value(k) for k in op.inputs)
         results = tuple(tensors[k] for k in op.outputs)
         sides = declared(op.inputs), results, declared(op.intermediates)
-        node = Node(op, args, *sides, self.rounding)
+        rounding = rounding_of(self.rounding, op.name, (*sides[0], *results))
+        node = Node(op, args, *sides, rounding)
         if op.name not in INTEGERS:
             check_scales(node, op.name in MOVES)
         elif op.name != "DEQUANTIZE":

@@ -27,7 +27,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe, parameters
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite.load import Operator, Tensor
-from aotc.relay.frontend.tflite.rounding import INTERVALS, Rounding
+from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, Rounding
 
 #: An input whose value is known at compile time.
 Known: TypeAlias = Annotated[Array, "known"]
@@ -172,6 +172,19 @@ class Node:
             return None
         steps = np.float32(value) / self.result.scale[0]
         return int(self.result.zero[0]) + int(np.trunc(steps + np.copysign(np.float32(0.5), steps)))
+
+
+def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
+    """Whose integers an operator has: XNNPACK leaves depthwise convolutions of uint8 to LiteRT; AotcError (code
+    "tflite-quant") for convolutions by 4 bits, which LiteRT rounds in a way that is not known here.
+    """
+    held = [t for t in tensors if t is not None and t.quantised]
+    if asked.name != "litert" or not held:
+        return asked
+    if any(t.packed for t in held) and name.endswith("CONV_2D"):
+        text = f"what LiteRT makes of {name} with weights of 4 bits is not supported"
+        raise AotcError("tflite-quant", text, hint="take the rounding tflm")
+    return BUILTIN if name == "DEPTHWISE_CONV_2D" and held[0].dtype == "uint8" else asked
 
 
 def stored(x: Expr, tensor: Tensor) -> Quantised:

@@ -17,6 +17,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend.tflite import ops_integers
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, same_scales
 from aotc.relay.frontend.tflite.rounding import INTERVALS, rescaled_twice
 
@@ -34,7 +35,9 @@ def _plain(name: str) -> Callable[[Expr], Expr]:
     return lambda x: g.op(name, x)
 
 
-def _hard_swish(x: Expr) -> Expr:
+def _hard_swish(x: Expr, *, node: Node) -> Expr:
+    if node.in_integers:
+        return ops_integers.hard_swish(node)
     return g.div(g.mul(x, activations.relu6(g.add(x, 3.0))), 6.0)
 
 
@@ -42,8 +45,12 @@ def _gelu(x: Expr, *, approximate: bool = False) -> Expr:
     return activations.gelu(x, approximate="tanh" if approximate else "none")
 
 
-def _leaky_relu(x: Expr, *, alpha: float = 0.0) -> Expr:
-    return activations.leaky_relu(x, alpha=alpha)
+def _leaky_relu(x: Expr, *, alpha: float = 0.0, node: Node) -> Expr:
+    return ops_integers.leaky_relu(node, alpha) if node.in_integers else activations.leaky_relu(x, alpha=alpha)
+
+
+def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
+    return ops_integers.prelu(node) if node.in_integers else activations.prelu(x, slope)
 
 
 def _cast(x: Expr, *, node: Node) -> Expr:
@@ -100,7 +107,9 @@ def _binary(name: str, a: Expr, b: Expr) -> Expr:
     return g.op(name, a, b)
 
 
-def _squared_difference(a: Expr, b: Expr) -> Expr:
+def _squared_difference(a: Expr, b: Expr, *, node: Node) -> Expr:
+    if node.in_integers:
+        return ops_integers.squared_difference(node)
     d = g.sub(a, b)
     return g.mul(d, d)
 
@@ -164,7 +173,6 @@ _UNARY: Final[dict[str, Unary]] = {
     "ELU": activations.elu,
     "EXP": g.exp,
     "FLOOR": _plain("floor"),
-    "HARD_SWISH": _hard_swish,
     "LOG": g.log,
     "LOGICAL_NOT": _plain("logical_not"),
     "NEG": g.negative,
@@ -217,12 +225,13 @@ OPS: Table = {
     "DEQUANTIZE": _dequantize,
     "DIV": _div,
     "GELU": _gelu,
+    "HARD_SWISH": _hard_swish,
     "L2_NORMALIZATION": _l2_normalization,
     "LEAKY_RELU": _leaky_relu,
     "LOGISTIC": partial(_curve, "LOGISTIC"),
     "MEAN": _mean,
     "MUL": _mul,
-    "PRELU": activations.prelu,
+    "PRELU": _prelu,
     "QUANTIZE": _quantize,
     "SELECT": _select,
     "SELECT_V2": g.where,
@@ -231,8 +240,21 @@ OPS: Table = {
     "TANH": partial(_curve, "TANH"),
 }
 #: Those that know what integers stand for.
-INTEGERS: Final = frozenset(
-    {"ADD", "ARG_MAX", "ARG_MIN", "DEQUANTIZE", "LOGISTIC", "MEAN", "MUL", "QUANTIZE", "SUB", "TANH", *INTERVALS}
-)
+INTEGERS: Final = INTERVALS.keys() | {
+    "ADD",
+    "ARG_MAX",
+    "ARG_MIN",
+    "DEQUANTIZE",
+    "HARD_SWISH",
+    "LEAKY_RELU",
+    "LOGISTIC",
+    "MEAN",
+    "MUL",
+    "PRELU",
+    "QUANTIZE",
+    "SQUARED_DIFFERENCE",
+    "SUB",
+    "TANH",
+}
 #: Those that leave integers as they are, where inputs and outputs have one scale.
 MOVES: Final = frozenset({"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "SELECT", "SELECT_V2"})

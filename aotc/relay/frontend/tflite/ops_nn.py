@@ -20,6 +20,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import products, windows
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend.tflite import ops_integers
 from aotc.relay.frontend.tflite.dynamic import dynamic
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
 from aotc.relay.frontend.windows import Window
@@ -127,9 +128,15 @@ def _transpose_conv(
     more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
     fits = all(0 <= m < s for m, s in zip(more, strides, strict=True))
     require("graph-shape", fits, f"extents {target} do not fit {g.shape(x)} with strides {strides}")
+    if node.in_integers:
+        x, w = q.centred(x, node.whole(2).zero, -1), q.centred(w, node.weights(1, 0).zero, 0)
     data, weight = g.transpose(x, (0, 3, 1, 2)), g.transpose(w, (3, 0, 1, 2))
-    y = windows.convolve_transposed(data, weight, window, bias, 1, more)
-    return node.activated(g.transpose(y, (0, 2, 3, 1)))
+    y = g.transpose(windows.convolve_transposed(data, weight, window, bias, 1, more), (0, 2, 3, 1))
+    if node.in_integers:
+        onto = node.onto()
+        ratio = node.rounding.ratio(node.whole(2).scale, node.weights(1, 0).scale, onto)
+        y = node.rounding.requantized(y, ratio, onto, 3)
+    return node.activated(y)
 
 
 def _conv_3d(
@@ -159,14 +166,15 @@ def _conv_3d(
 # --- products
 
 
-def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False) -> Expr:
+def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False, node: Node) -> Expr:
     def turned(x: Expr) -> Expr:
         rank = g.rank(x)
         return g.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
     least = min(g.rank(a), g.rank(b))
     require("graph-rank", least >= 2, f"matrices need rank 2, there is one of {least}")
-    return products.matmul(turned(a) if adj_x else a, turned(b) if adj_y else b)
+    a, b = turned(a) if adj_x else a, turned(b) if adj_y else b
+    return ops_integers.matmul(node, a, b) if node.in_integers else products.matmul(a, b)
 
 
 def _fully_connected(
@@ -246,9 +254,14 @@ def _l2_pool_2d(x: Expr, *, node: Node) -> Expr:
     return node.activated(g.sqrt(mean))
 
 
-def _resize_bilinear(x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False) -> Expr:
+def _resize_bilinear(
+    x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False, node: Node
+) -> Expr:
     mode = "align_corners" if align_corners else "half_pixel" if half_pixel_centers else "asymmetric"
     require("graph-shape", len(sizes) == 2 and min(sizes) > 0, f"{sizes} are no extents of an image")
+    require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
+    if node.in_integers:
+        return ops_integers.resized(node, sizes, align_corners, half_pixel_centers)
     return windows.resize(x, sizes, "linear", mode, layout=_NHWC)
 
 
@@ -287,6 +300,12 @@ OPS: Table = {
     "TRANSPOSE_CONV": _transpose_conv,
 }
 #: Those that know what integers stand for.
-INTEGERS: Final = frozenset({"AVERAGE_POOL_2D", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "SOFTMAX"})
+INTEGERS: Final = frozenset(OPS) - {
+    "CONV_3D",
+    "L2_POOL_2D",
+    "LOCAL_RESPONSE_NORMALIZATION",
+    "LOG_SOFTMAX",
+    "MAX_POOL_2D",
+}
 #: Those that leave integers as they are.
 MOVES: Final = frozenset({"MAX_POOL_2D"})

@@ -6,6 +6,7 @@ tflm     TFLite Micro: quotients of scales in double precision as
          integers of 31 bits, products with them rounded twice
 litert   LiteRT with XNNPACK, which it takes where it can: quotients
          in float32, rounded once to even
+builtin  LiteRT's own kernels, for what XNNPACK does not take
 
     rounding = ROUNDINGS["tflm"]
     rounding.requantized(sums, rounding.ratio(x, w, y), onto, axis=3)
@@ -251,7 +252,7 @@ def _rescaled_by_eighths(x: Quantised, onto: Onto) -> Expr:
 # --- curves
 
 
-def _every(x: Quantised) -> Expr:
+def every(x: Quantised) -> Expr:
     """All integers of 8 bits in the order of their bits, without the zero point, as int64."""
     bits = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
     return g.sub(g.constant(bits.astype(np.int64)), fx.wide(x.zero))
@@ -259,7 +260,7 @@ def _every(x: Quantised) -> Expr:
 
 def _curve_of_fixed_point(name: str, x: Quantised, onto: Onto) -> Expr:
     """With 4 bits before the point; beyond what these hold, the ends."""
-    steps = _every(x)
+    steps = every(x)
     factors = factors_of(np.float64(number(x.scale)) * (1 << 27), np.float64(1), "TFLITE")
     radius = int(np.floor(15 * (1 << 27) / 2.0 ** int(factors.left)))
     scaled = fx.high_product(g.mul(steps, 1 << int(factors.left)), int(factors.multiplier))
@@ -274,7 +275,7 @@ def _curve_of_fixed_point(name: str, x: Quantised, onto: Onto) -> Expr:
 
 def _curve_of_float(name: str, x: Quantised, onto: Onto) -> Expr:
     """Of real numbers, to the nearest, even ones of two."""
-    real = np.float32(number(x.scale)) * number(_every(x)).astype(np.float32)
+    real = np.float32(number(x.scale)) * number(every(x)).astype(np.float32)
     exact = 1 / (1 + np.exp(-real.astype(np.float64))) if name == "LOGISTIC" else np.tanh(real.astype(np.float64))
     inverse = np.float32(1) / number(onto.scale)
     y = np.rint(exact.astype(np.float32) * inverse) + number(onto.zero)
@@ -304,3 +305,7 @@ ROUNDINGS: Final = {
         _curve_of_float,
     ),
 }
+#: LiteRT's own kernels.
+BUILTIN: Final = Rounding(
+    "builtin", np.float64, _TWICE, _sum_of_shifted, _softmax_of_table, _away_from_zero, rescaled_twice, _curve_of_float
+)

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators of integers of 8 bits whose arithmetic is one of their
+own: what both interpreters take from TFLite's reference kernels, or
+what XNNPACK does instead.
+
+In: the operator with its inputs.  Out: integers of its output.
+
+    hard_swish(node)
+    resized(node, (8, 8), False, True)      # bilinear, of centres of pixels
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import Array
+from aotc.relay.expr import Expr, known_data
+from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend.quantisation import Quantised
+from aotc.relay.frontend.tflite.node import Node, check_scales
+from aotc.relay.frontend.tflite.rounding import every, number, onto_whole, scaled_twice
+from aotc.relay.op.qnn.fixed_point import factors_of
+
+_INT: Final = "int32"
+
+
+def _centred(x: Quantised) -> Expr:
+    return q.centred(x.data, x.zero, -1)
+
+
+def _whole(ratio: Any) -> tuple[int, int]:
+    """A factor as an integer of 15 bits behind the point, and an exponent."""
+    f = factors_of(np.float64(ratio), np.float64(1), "TFLITE")
+    return min((int(f.multiplier) + (1 << 15)) >> 16, (1 << 15) - 1), int(f.left) - int(f.right)
+
+
+def _high(a: Array, b: int) -> Array:
+    """a * b / 2^15, halves up."""
+    return (a * b + (1 << 14)) >> 15
+
+
+def _divided(a: Array, bits: int) -> Array:
+    """a / 2^bits, halves away from zero."""
+    return a if bits <= 0 else (a + (1 << bits >> 1) - (a < 0)) >> bits
+
+
+def _saturated(a: Array) -> Array:
+    return np.clip(a, -(1 << 15), (1 << 15) - 1)
+
+
+def hard_swish(node: Node) -> Expr:
+    """x * relu6(x + 3) / 6 by products of 16 bits, as a table."""
+    x, onto = node.whole(0), node.onto()
+    fine = number(x.scale) * np.float32(1 / 128)
+    factor, exponent = _whole(fine / number(onto.scale))
+    gate, shift = _whole(fine / np.float32(3 / 32768))
+    steps = number(every(x)) << 7
+    scaled = _high(steps, factor)
+    y = _saturated(steps << (shift - 1)) if shift > 0 else steps
+    y = _high(y, gate)
+    y = _saturated(y << 1) if shift > 0 else _divided(y, -shift)
+    y = (y + (1 << 15)) >> 1
+    product = y * scaled
+    whole = np.sign(product) * (abs(product) >> 15)
+    table = _divided(whole, -exponent) + int(number(onto.zero))
+    low, high = int(onto.dtype.min), int(onto.dtype.max)
+    return q.looked_up(g.constant(np.clip(table, low, high).astype(onto.dtype.numpy)), x.data)
+
+
+def leaky_relu(node: Node, alpha: float) -> Expr:
+    """x, or alpha * x where it is negative."""
+    x, onto = node.whole(0), node.onto()
+    up, down = number(x.scale) / onto_scale(node), number(x.scale) * np.float32(alpha) / onto_scale(node)
+    steps = _centred(x)
+    if node.rounding.name != "litert":
+        return g.where(g.less(steps, 0), scaled_twice(steps, down, onto), scaled_twice(steps, up, onto))
+    factors = (int(np.rint(np.float32(v) * np.float32(256))) for v in (up, down))
+    above, below = (g.mul(steps, f) for f in factors)
+    y = g.add(g.where(g.less(steps, 0), below, above), 128)
+    y = g.add(g.op("right_shift", y, g.constant(8, _INT)), onto.zero)
+    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+
+
+def onto_scale(node: Node) -> Array:
+    """The scale of an operator's output."""
+    return number(node.onto().scale)
+
+
+def prelu(node: Node) -> Expr:
+    """x, or a slope that broadcasts times x where it is negative."""
+    x, slope, onto = node.whole(0), node.whole(1), node.onto()
+    steps = _centred(x)
+    scales = (number(v).astype(np.float64) for v in (x.scale, slope.scale, onto.scale))
+    a, b, c = scales
+    below = scaled_twice(g.mul(steps, _centred(slope)), a * b / c, onto)
+    return g.where(g.less(steps, 0), below, scaled_twice(steps, a / c, onto))
+
+
+def squared_difference(node: Node) -> Expr:
+    """Both with 7 more bits, brought to twice the larger scale."""
+    a, b, onto = node.whole(0), node.whole(1), node.onto()
+    twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
+    parts = []
+    for v in (a, b):
+        wide = g.op("left_shift", _centred(v), g.constant(7, _INT))
+        parts.append(scaled_twice(wide, np.float64(number(v.scale)) / twice, onto_whole()))
+    d = g.sub(*parts)
+    return scaled_twice(g.mul(d, d), twice * twice / ((1 << 14) * np.float64(number(onto.scale))), onto)
+
+
+# --- images
+
+
+def _lines(count: int, size: int, corners: bool, centres: bool, exact: bool) -> tuple[Array, Array, Array]:
+    """For each line of a result the two lines that it lies between, and the weight of the second one: of 10 bits, or
+    (not `exact`) of 11 from float32.
+    """
+    aligned = corners and count > 1
+    last, n = size - 1, np.arange(count)
+    if not exact:
+        scale = np.float32(size - aligned) / np.float32(count - aligned)
+        place = n.astype(np.float32) * scale
+        if centres and not corners:
+            place = np.clip(place + (np.float32(0.5) * scale - np.float32(0.5)), 0, np.float32(last))
+        low = place.astype(np.int64)
+        part = np.rint((place - low.astype(np.float32)) * np.float32(2048)).astype(np.int64)
+        return low, np.minimum(low + 1, last), part
+    top, bottom = (1024 * last, count - 1) if aligned else (1024 * size, count)
+    scale = (top + bottom // 2) // bottom
+    place = n * scale + ((scale // 2 - 512) if centres else 0)
+    low = np.maximum(place // 1024, 0)
+    return low, np.minimum(-(-place // 1024), last), place - 1024 * low
+
+
+def resized(node: Node, sizes: Sequence[int], corners: bool, centres: bool) -> Expr:
+    """Between pixels, by weights of 10 bits, halves away from zero; XNNPACK's have 11, halves up."""
+    check_scales(node, True)
+    exact, y = node.rounding.name != "litert", g.cast(node[0], _INT)
+    bits = 10 if exact else 11
+    for axis, count in ((2, sizes[1]), (1, sizes[0])):
+        low, high, part = _lines(count, g.dim(y, axis), corners, centres, exact)
+        first, second = (g.op("take", y, g.constant(v, _INT), axis=axis, mode="clip") for v in (low, high))
+        weights = [g.along(g.constant(v, _INT), axis, 4) for v in ((1 << bits) - part, part)]
+        y = g.add(g.mul(first, weights[0]), g.mul(second, weights[1]))
+    shift, half = g.constant(2 * bits, _INT), 1 << (2 * bits - 1)
+    if not exact:
+        return g.cast(g.op("right_shift", g.add(y, half), shift), node.result.dtype)
+    size = g.op("right_shift", g.add(g.absolute(y), half), shift)
+    return g.cast(g.where(g.less(y, 0), g.negative(size), size), node.result.dtype)
+
+
+# --- products
+
+
+def matmul(node: Node, a: Expr, b: Expr) -> Expr:
+    """Products of matrices, which are turned as they are to be; XNNPACK takes those of constants around 0."""
+    x, y, onto = node.whole(0), node.whole(1), node.onto()
+    sums = q.product(Quantised(a, x.scale, x.zero), Quantised(b, y.scale, y.zero))
+    if node.rounding.name == "litert" and known_data(node[1]) is not None and q.is_zero(y.zero):
+        return node.rounding.requantized(sums, node.rounding.ratio(x.scale, y.scale, onto), onto)
+    both = (number(x.scale) * number(y.scale)).astype(np.float64)
+    return scaled_twice(sums, both / np.float64(number(onto.scale)), onto)

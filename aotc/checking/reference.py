@@ -9,6 +9,7 @@ relay_reference(module, ["output"]).exact({"x": array})["output"]
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from aotc.checking.inputs import Arrays
-from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, frozen, leaves
+from aotc.ir import AotcError, DType, Op, TensorType, Type, frozen, leaves, parts, with_parts
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
 from aotc.relay.infer import reinfer_module
 from aotc.relay.interp import evaluate
@@ -182,7 +183,7 @@ def _widened(_: Expr, node: Expr) -> Expr:
             wide = {name: type(v)("float64") for name, v in attrs.items() if v == "float32"}
             return Call(node.op, node.args, attrs.replace(**wide), node.span)
         case Function(ret_type=ty):
-            return Function(node.params, node.body, ty and _wide_type(ty), node.attrs, node.span)
+            return dataclasses.replace(node, ret_type=ty and _wide_type(ty))
     return node
 
 
@@ -190,9 +191,6 @@ def _wide_type(ty: Type) -> Type:
     match ty:
         case TensorType(dtype="float32"):
             return TensorType(ty.shape, "float64")
-        case TupleType():
-            return TupleType(map(_wide_type, ty.fields))
-        case FuncType():
-            return FuncType(list(map(_wide_type, ty.arg_types)), _wide_type(ty.ret_type))
         case _:
-            return ty
+            wide: Type = with_parts(ty, tuple(map(_wide_type, parts(ty))))
+            return wide

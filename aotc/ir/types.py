@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of graph expressions: tensors, tuples, functions.
+"""Types of graph expressions: tensors, tuples, functions; and those of polymorphic programs.
 
 TensorType((1, 3), "float32")                              # Tensor[(1, 3), float32]
 TupleType((TensorType((), "int64"),))                      # (int64,)
 FuncType((TensorType((2,), "bool"),), TensorType((), "int32"))
+FuncType((a,), a, (a,))                                    # fn [a](a) -> a, where a = TypeVar("a")
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import Any, Final, TypeAlias, TypeVar
+from enum import IntEnum
+from typing import Any, Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
 from aotc.ir.dtype import DType
 from aotc.ir.records import frozen
 
-T = TypeVar("T")
+T = typing.TypeVar("T")
 
 #: How deep types may nest: deeper ones are mistakes, and their text grows with the square of the depth.
 MOST_NESTED: Final = 100
@@ -108,19 +111,125 @@ class TupleType(_Printed):
 
 @frozen(init=False)
 class FuncType(_Printed):
-    """The type of a function value.  `depth` as of TupleType."""
+    """The type of a function value, of any types in the place of `type_params`.  `depth` as of TupleType.
+
+    Types that differ in the names of their type parameters alone are equal.
+    """
 
     arg_types: tuple[Type, ...]
     ret_type: Type
+    type_params: tuple[TypeVar, ...]
     depth: int = field(compare=False, repr=False)
 
-    def __init__(self, arg_types: Iterable[Type], ret_type: Type) -> None:
+    def __init__(
+        self,
+        arg_types: Iterable[Type],
+        ret_type: Type,
+        type_params: Iterable[TypeVar] | None = (),
+        type_constraints: Iterable[object] | None = (),
+    ) -> None:
+        if [*(type_constraints or ())]:
+            raise AotcError("type", "types of functions have no constraints: operators have rules of their own")
         object.__setattr__(self, "arg_types", tuple(arg_types))
         object.__setattr__(self, "ret_type", ret_type)
+        object.__setattr__(self, "type_params", tuple(type_params or ()))
         object.__setattr__(self, "depth", _depth((*self.arg_types, ret_type)))
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FuncType) or self.kinds != other.kinds:
+            return False
+        common = [TypeVar(v.name, v.kind) for v in self.type_params]
+        mine, theirs = (dict(zip(f.type_params, common, strict=True)) for f in (self, other))
+        pairs = zip(parts(self), parts(other), strict=False)
+        alike = len(self.arg_types) == len(other.arg_types)
+        return alike and all(with_types(a, mine) == with_types(b, theirs) for a, b in pairs)
 
-Type: TypeAlias = "TensorType | TupleType | FuncType"
+    def __hash__(self) -> int:
+        return hash((len(self.arg_types), self.kinds) if self.kinds else (self.arg_types, self.ret_type))
+
+    @property
+    def kinds(self) -> tuple[TypeKind, ...]:
+        return tuple(v.kind for v in self.type_params)
+
+
+class TypeKind(IntEnum):
+    """What a type may stand for: Relay's names and numbers."""
+
+    Type = 0
+    ShapeVar = 1
+    BaseType = 2
+    Shape = 3
+    Constraint = 4
+    AdtHandle = 5
+    TypeData = 6
+
+
+@frozen(eq=False)
+class TypeVar(_Printed):
+    """A type that is not known, of one function or data type: equal to itself alone."""
+
+    name: str
+    kind: TypeKind = TypeKind.Type
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", TypeKind(self.kind))
+
+    @property
+    def name_hint(self) -> str:
+        """Relay's word for the name."""
+        return self.name
+
+
+@frozen
+class GlobalTypeVar(_Printed):
+    """The name of a data type of the module; calling it gives the type of its values."""
+
+    name: str
+    kind: TypeKind = TypeKind.AdtHandle
+
+    @property
+    def name_hint(self) -> str:
+        """Relay's word for the name."""
+        return self.name
+
+    def __call__(self, *args: Type) -> TypeCall:
+        return TypeCall(self, args)
+
+
+@frozen(init=False)
+class TypeCall(_Printed):
+    """A data type with types in the place of its type variables.  `depth` as of TupleType."""
+
+    func: GlobalTypeVar
+    args: tuple[Type, ...]
+    depth: int = field(compare=False, repr=False)
+
+    def __init__(self, func: GlobalTypeVar, args: Iterable[Type]) -> None:
+        object.__setattr__(self, "func", func)
+        object.__setattr__(self, "args", tuple(args))
+        object.__setattr__(self, "depth", _depth(self.args))
+
+
+@frozen(init=False)
+class RefType(_Printed):
+    """A place that holds a value of a type.  `depth` as of TupleType."""
+
+    value: Type
+    depth: int = field(compare=False, repr=False)
+
+    def __init__(self, value: Type) -> None:
+        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "depth", _depth((value,)))
+
+
+@frozen(eq=False)
+class IncompleteType(_Printed):
+    """A type that inference is to find: equal to itself alone."""
+
+    kind: TypeKind = TypeKind.Type
+
+
+Type: TypeAlias = TensorType | TupleType | FuncType | TypeVar | GlobalTypeVar | TypeCall | RefType | IncompleteType
 
 
 def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
@@ -135,14 +244,68 @@ def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
         case TupleType():
             return f"({inner(ty.fields)},)" if len(ty.fields) == 1 else f"({inner(ty.fields)})"
         case FuncType():
-            return f"fn ({inner(ty.arg_types)}) -> {type_text(ty.ret_type, dim_text)}"
+            quantified = f"[{inner(ty.type_params)}]" if ty.type_params else ""
+            return f"fn {quantified}({inner(ty.arg_types)}) -> {type_text(ty.ret_type, dim_text)}"
+        case TypeVar() | GlobalTypeVar():
+            return ty.name
+        case TypeCall():
+            return f"{ty.func.name}[{inner(ty.args)}]" if ty.args else ty.func.name
+        case RefType():
+            return f"ref({type_text(ty.value, dim_text)})"
+        case IncompleteType():
+            return "?"
         case _:
             assert_never(ty)
 
 
+def parts(ty: Type) -> tuple[Type, ...]:
+    """The types that a type is made of."""
+    match ty:
+        case TupleType():
+            return ty.fields
+        case FuncType():
+            return (*ty.arg_types, ty.ret_type)
+        case TypeCall():
+            return ty.args
+        case RefType():
+            return (ty.value,)
+        case _:
+            return ()
+
+
+def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
+    """A type of the same form made of other types, as many as `parts` gives."""
+    if new == parts(ty):
+        return ty
+    match ty:
+        case FuncType():
+            return FuncType(new[:-1], new[-1], ty.type_params)
+        case TypeCall():
+            return TypeCall(ty.func, new)
+        case RefType():
+            return RefType(new[0])
+        case _:
+            return TupleType(new)
+
+
+def with_types(ty: Type, mapping: Mapping[TypeVar, Type]) -> Any:
+    """`ty` with types in the place of type variables."""
+    if not mapping:
+        return ty
+    if isinstance(ty, TypeVar):
+        return mapping.get(ty, ty)
+    return with_parts(ty, tuple(with_types(t, mapping) for t in parts(ty)))
+
+
+def type_vars(ty: Type) -> list[TypeVar]:
+    """The type variables of a type, each once, in order; those that it binds itself come first."""
+    own = [ty] if isinstance(ty, TypeVar) else [*ty.type_params] if isinstance(ty, FuncType) else []
+    return list(dict.fromkeys([*own, *(v for t in parts(ty) for v in type_vars(t))]))
+
+
 def _depth(parts: tuple[Type, ...]) -> int:
     """The depth of a type of these parts; AotcError if it is more than types may have."""
-    depth = 1 + max((1 if isinstance(t, TensorType) else t.depth for t in parts), default=0)
+    depth = 1 + max((getattr(t, "depth", 1) for t in parts), default=0)
     if depth > MOST_NESTED:
         raise AotcError("type-depth", f"a type is nested more than {MOST_NESTED} deep")
     return depth
@@ -155,8 +318,8 @@ def tensor_types(ty: Type) -> tuple[TensorType, ...]:
             return (ty,)
         case TupleType():
             return tuple(t for field in ty.fields for t in tensor_types(field))
-        case FuncType():
-            raise TypeError("a function type holds no tensors")
+        case _:
+            raise TypeError(f"{ty} holds no tensors")
 
 
 def leaves(value: Any) -> list[Any]:

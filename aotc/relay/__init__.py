@@ -12,7 +12,8 @@ import importlib
 import typing as _typing
 
 from aotc.ir.lazy import lazy_names
-from aotc.relay.expr import Printed as _Printed
+from aotc.relay.module import IRModule as _IRModule
+from aotc.relay.printed import Printed as _Printed
 from aotc.relay.text import printer as _printer
 
 _Printed.astext, _Printed.to_text = _printer.astext, _printer.to_text
@@ -23,5 +24,12 @@ def _operators() -> _typing.Mapping[str, _typing.Any]:
     found: _typing.Mapping[str, _typing.Any] = importlib.import_module("aotc.relay_api.expr").op_namespace("")
     return found
 
+
+def _import_from_std(module: _IRModule, name: str) -> None:
+    """Add data types of the prelude to a module: see `aotc.relay.prelude`."""
+    importlib.import_module("aotc.relay.prelude").import_from_std(module, name)
+
+
+_IRModule.import_from_std = _import_from_std
 
 __getattr__, __dir__ = lazy_names(__name__, more=_operators)

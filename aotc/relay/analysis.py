@@ -15,8 +15,13 @@ from typing import Any, TypeGuard
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem, Var
+from aotc.relay.kinds import all_type_vars as all_type_vars
+from aotc.relay.kinds import bound_type_vars as bound_type_vars
+from aotc.relay.kinds import check_kind as check_kind
+from aotc.relay.kinds import free_type_vars as free_type_vars
 from aotc.relay.module import IRModule
 from aotc.relay.structural import structural_hash
+from aotc.relay.unmatched import unmatched_cases as unmatched_cases
 from aotc.relay.visitor import all_vars as all_vars
 from aotc.relay.visitor import binders, children, post_order
 from aotc.relay.visitor import bound_vars as bound_vars

@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import AotcError, AotcTypeError, Diagnostic, Op, nearest
 from aotc.relay.analysis import bound_vars, free_vars
 from aotc.relay.expr import Constant, Expr, Function, Node, Var
-from aotc.relay.infer import merge_types
+from aotc.relay.unify import merge_types
 from aotc.relay.visitor import substitute
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks: bodies of functions and branches of ifs, and in which of them each node belongs.
+"""Blocks: bodies of functions, branches of ifs and clauses of matches, and in which of them each node belongs.
 
 A node belongs to the innermost block that contains all of its uses.
 
@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aotc.ir import Op
-from aotc.relay.expr import Constant, Expr, Function, GlobalVar, If, Let, Var
+from aotc.relay.adt import pattern_vars
+from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, Var
 from aotc.relay.visitor import children
 
 
@@ -54,12 +55,12 @@ def left_alone(node: Expr) -> bool:
 
 def outside_scopes(expr: Expr) -> bool:
     """Whether regions may lie below `expr`: what branches, lets and closures hold stays where it is."""
-    return not isinstance(expr, (Function, If, Let))
+    return not isinstance(expr, (Function, If, Let, Match))
 
 
 def is_atom(node: Expr) -> bool:
     """Whether a node is used as it is, needing no name."""
-    return isinstance(node, (Var, GlobalVar, Constant, Op))
+    return isinstance(node, (Var, GlobalVar, Constant, Op, Constructor))
 
 
 def _used_in(node: Expr, block: Block, as_text: bool) -> Iterator[tuple[Expr, Block]]:
@@ -72,6 +73,11 @@ def _used_in(node: Expr, block: Block, as_text: bool) -> Iterator[tuple[Expr, Bl
             yield from ((child, inner) for child in children(node))
         case If():
             yield from ((node.cond, block), (node.true_branch, block.inner()), (node.false_branch, block.inner()))
+        case Match():
+            yield node.data, block
+            for clause in node.clauses:
+                inner = block.inner()
+                yield from ((child, inner) for child in (*pattern_vars(clause.lhs), clause.rhs))
         case Let():
             rest = block.inner() if as_text else block
             yield from ((node.var, rest), (node.value, block), (node.body, rest))
@@ -83,7 +89,7 @@ class Blocks:
     """Where each node of a function belongs.
 
     home     the block of each node
-    inner    the new blocks of functions (one), ifs (two) and, where these have any, lets
+    inner    the new blocks of functions (one), ifs (two), matches (one a clause) and, where these have any, lets
     spread   nodes that are used in several blocks
     """
 

@@ -16,35 +16,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Number
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
 from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op
+from aotc.ir import types as ir_types
 from aotc.ir.records import dataclass_transform
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
+from aotc.relay.adt import Clause, TypeData
+from aotc.relay.printed import Printed
 
 T = TypeVar("T")
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
-# --- what all nodes share
-
-
-class Printed:
-    """What prints as the program text it stands for.  Package `aotc.relay` says how: the printer imports this file."""
-
-    __slots__ = ()
-
-    #: Relay text with its version line; see `aotc.relay.text.printer.astext`.
-    astext: ClassVar[Callable[..., str]]
-    #: Text to look at; see `aotc.relay.text.printer.to_text`.
-    to_text: ClassVar[Callable[[Any], str]]
-
-    def __str__(self) -> str:
-        return self.to_text()
-
-    __repr__ = __str__
 
 
 def _operand(value: Any) -> Expr:
@@ -84,6 +68,9 @@ class Node(Printed):
 
     __slots__ = ()
 
+    def __post_init__(self) -> None:
+        _set(self, getattr(self, "span", None))
+
     __add__, __radd__ = _binary("add"), _reflected("add")
     __sub__, __rsub__ = _binary("subtract"), _reflected("subtract")
     __mul__, __rmul__ = _binary("multiply"), _reflected("multiply")
@@ -122,7 +109,8 @@ class Var(Node):
     checked_type: Type | None = field(init=False)
 
     def __post_init__(self) -> None:
-        _set(self, self.span, checked_type=self.annotation)
+        known = None if isinstance(self.annotation, IncompleteType) else self.annotation
+        _set(self, self.span, annotation=known, checked_type=known)
 
     @property
     def name_hint(self) -> str:
@@ -148,9 +136,6 @@ class GlobalVar(Node):
     name: str
     span: Span | None = None
     checked_type: Type | None = None
-
-    def __post_init__(self) -> None:
-        _set(self, self.span)
 
     @property
     def name_hint(self) -> str:
@@ -316,6 +301,7 @@ class Function(Node):
     params: tuple[Var, ...]
     body: Expr
     ret_type: Type | None
+    type_params: tuple[ir_types.TypeVar, ...]
     attrs: Mapping[str, Any]
     span: Span | None
     checked_type: Type | None = field(init=False)
@@ -325,16 +311,18 @@ class Function(Node):
         params: Iterable[Var],
         body: Expr,
         ret_type: Type | None = None,
-        attrs: Mapping[str, Any] = EMPTY_ATTRS,
+        type_params: Iterable[ir_types.TypeVar] | None = None,
+        attrs: Mapping[str, Any] | None = None,
         span: Span | None = None,
     ) -> None:
-        items = tuple(params)
+        items, generic = tuple(params), tuple(type_params or ())
         result = ret_type or body.checked_type
         checked: Type | None = None
         if result is not None and all(p.checked_type is not None for p in items):
-            checked = FuncType((p.checked_type for p in items if p.checked_type is not None), result)
-        frozen = MappingProxyType(dict(attrs))
+            checked = FuncType((p.checked_type for p in items if p.checked_type is not None), result, generic)
+        frozen = MappingProxyType(dict(attrs or {}))
         _set(self, span, params=items, body=body, ret_type=ret_type, attrs=frozen, checked_type=checked)
+        object.__setattr__(self, "type_params", generic)
 
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
         """The function with one attribute, or all those of a mapping, added or replaced."""
@@ -351,9 +339,79 @@ class Function(Node):
         return bool(self.attrs.get("Primitive", 0))
 
 
-Callee: TypeAlias = "Op | Function | GlobalVar | Var | Let | If | TupleGetItem | Call"
-Expr: TypeAlias = Var | GlobalVar | Constant | Call | Tuple | TupleGetItem | Let | If | Function | Op
-ExprT = TypeVar("ExprT", Var, GlobalVar, Constant, Call, Tuple, TupleGetItem, Let, If, Function)
+@_node
+class RefCreate(Node):
+    """A new place that holds a value."""
+
+    value: Expr
+    span: Span | None = None
+    checked_type: Type | None = None
+
+
+@_node
+class RefRead(Node):
+    """What a place holds."""
+
+    ref: Expr
+    span: Span | None = None
+    checked_type: Type | None = None
+
+
+@_node
+class RefWrite(Node):
+    """Gives a place another value; the empty tuple."""
+
+    ref: Expr
+    value: Expr
+    span: Span | None = None
+    checked_type: Type | None = None
+
+
+@_node
+class Constructor(Node):
+    """Makes values of a data type of fields of types `inputs`; its `data` says so, once that has been made."""
+
+    name_hint: str
+    inputs: tuple[Type, ...]
+    belong_to: GlobalTypeVar
+    span: Span | None = None
+    checked_type: Type | None = None
+    data: TypeData | None = field(init=False, default=None)
+
+    def define(self, data: TypeData) -> None:
+        """Note the definition, of which the type follows."""
+        result = FuncType(self.inputs, data.type, data.type_vars)
+        _set(self, self.span, inputs=tuple(self.inputs), data=data, checked_type=result)
+
+    @property
+    def tag(self) -> int:
+        """The number of the constructor; -1 where it belongs to no definition yet."""
+        return -1 if self.data is None else self.data.tag(self)
+
+
+@_node
+class Match(Node):
+    """The first clause whose pattern matches `data`; a `complete` one has a clause for every value."""
+
+    data: Expr
+    clauses: tuple[Clause, ...]
+    complete: bool = True
+    span: Span | None = None
+    checked_type: Type | None = None
+
+    def __post_init__(self) -> None:
+        _set(self, self.span, clauses=tuple(self.clauses))
+
+
+Callee: TypeAlias = "Op | Function | GlobalVar | Var | Let | If | TupleGetItem | Call | Constructor | Match | RefRead"
+Expr: TypeAlias = (
+    Var | GlobalVar | Constant | Call | Tuple | TupleGetItem | Let | If | Function | Op
+    | RefCreate | RefRead | RefWrite | Constructor | Match
+)  # fmt: skip
+ExprT = TypeVar(
+    "ExprT", Var, GlobalVar, Constant, Call, Tuple, TupleGetItem, Let, If, Function,
+    RefCreate, RefRead, RefWrite, Constructor, Match
+)  # fmt: skip
 
 
 def splat(value: Any, shape: Iterable[int], dtype: str, span: Span | None = None) -> Constant:
@@ -400,19 +458,6 @@ def axis_map(call: Call) -> AxisMap | None:
     """The axis map of a call of an operator on arguments with types; None where no axis is mapped."""
     axes = op_of(call).axes
     return axes(call.attrs, [type_of(a) for a in call.args]) if axes is not None else None
-
-
-def known_data(expr: Expr) -> np.ndarray[Any, Any] | None:
-    """The elements of a tensor that are known at compile time: a constant's, or none where there are none.
-
-    A tensor of a static shape without elements has one value, whoever computes it; None for all other expressions.
-    """
-    if isinstance(expr, Constant):
-        return expr.data
-    ty = expr.checked_type
-    if isinstance(ty, TensorType) and ty.is_static and 0 in ty.shape:
-        return np.zeros(ty.static_shape, ty.dtype.numpy)
-    return None
 
 
 def with_type(expr: ExprT, ty: Type | None) -> ExprT:

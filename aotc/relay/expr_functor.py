@@ -64,6 +64,7 @@ class ExprFunctor:
         return self.visit_default(expr)
 
     visit_function = visit_call = visit_let = visit_if = visit_tuple = visit_tuple_getitem = _as_default
+    visit_ref_create = visit_ref_read = visit_ref_write = visit_constructor = visit_match = _as_default
     visit_var = visit_global_var = visit_constant = visit_op = _as_default
 
 

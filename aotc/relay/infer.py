@@ -14,18 +14,47 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias
 from weakref import WeakValueDictionary
 
-from aotc.ir import AotcError, Diagnostic, Dim, FuncType, Op, SymDim, TensorType, TupleType, Type, nearest, same_dim
+from aotc.ir import (
+    AotcError,
+    Diagnostic,
+    FuncType,
+    IncompleteType,
+    Op,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    nearest,
+    with_types,
+)
 from aotc.relay import expr as graph
-from aotc.relay.expr import Call, Callee, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, inner
+from aotc.relay.expr import (
+    Call,
+    Callee,
+    Constant,
+    Constructor,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Match,
+    RefRead,
+    RefWrite,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
 from aotc.relay.module import IRModule
+from aotc.relay.unify import applied_type, join_types, merge_types
+from aotc.relay.unmatched import unmatched_cases
 from aotc.relay.visitor import children, depth_first, kind_of, with_children
-
-T = TypeVar("T")
 
 
 class _Failed(Enum):
@@ -53,56 +82,8 @@ class _Step(Enum):
     FINISH = auto()  # its own type follows from those of its children
     DECLARE = auto()  # a let: a recursive function's own type comes from its annotations
     BIND_LET = auto()  # a let: its variable has the type of the value, from here on
+    BIND_MATCH = auto()  # a match: variables of patterns have types by that of what is matched
     BIND_CALL = auto()  # a call of a function literal: its parameters have the types of the arguments
-
-
-# --- comparing types
-
-
-def merge_types(a: Type, b: Type) -> Type | None:
-    """The type of what has both types, the more precise dimension each time; None if nothing has."""
-    return _combine(a, b, _narrower)
-
-
-def join_types(a: Type, b: Type) -> Type | None:
-    """The type of what has one of the types: dimensions that may differ become unknown; None if they must."""
-    return _combine(a, b, _wider)
-
-
-def _combine(a: Type, b: Type, dims: Callable[[Dim, Dim], Dim | None]) -> Type | None:
-    if a == b:
-        return a
-    types = partial(_combine, dims=dims)
-    match a, b:
-        case TensorType(), TensorType() if a.dtype == b.dtype:
-            shape = _pairwise(a.shape, b.shape, dims)
-            return None if shape is None else TensorType(shape, a.dtype)
-        case TupleType(), TupleType():
-            fields = _pairwise(a.fields, b.fields, types)
-            return None if fields is None else TupleType(fields)
-        case FuncType(), FuncType():
-            parts = _pairwise((*a.arg_types, a.ret_type), (*b.arg_types, b.ret_type), types)
-            return None if parts is None else FuncType(parts[:-1], parts[-1])
-        case _:
-            return None
-
-
-def _pairwise(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None]) -> list[T] | None:
-    """What `combine` makes of each pair; None if there are not as many of both, or one pair has no answer."""
-    found = [c for c in map(combine, a, b) if c is not None]
-    return found if len(found) == len(a) == len(b) else None
-
-
-def _narrower(a: Dim, b: Dim) -> Dim | None:
-    if isinstance(a, SymDim):
-        return b if not isinstance(b, SymDim) or not a.name else a
-    return a if isinstance(b, SymDim) or a == b else None
-
-
-def _wider(a: Dim, b: Dim) -> Dim | None:
-    if same_dim(a, b):
-        return a
-    return SymDim() if isinstance(a, SymDim) or isinstance(b, SymDim) else None
 
 
 # --- one function or expression
@@ -150,6 +131,9 @@ class _Inference:
                     self._learn(node, stop.known)
         elif isinstance(node, Let):
             self._bind_let(step, node)
+        elif isinstance(node, Match):
+            for clause in node.clauses:
+                _bind_pattern(self, clause.lhs, self.type_of(node.data), node)
         elif isinstance(node, Call) and isinstance(node.op, Function):
             for param, arg in zip(node.op.params, node.args, strict=False):
                 self._assign(param, self.type_of(arg))
@@ -219,6 +203,8 @@ class _Inference:
             self._reject(node, f"a value of type {callee} is called as a function")
         if len(callee.arg_types) != len(node.args):
             self._reject(node, f"the function takes {len(callee.arg_types)} arguments, got {len(node.args)}")
+        if callee.type_params:
+            callee = applied_type(callee, self.settled(node.args))
         for arg, wanted in zip(node.args, callee.arg_types, strict=True):
             self._assign(arg, wanted)
         for k, (have, wanted) in enumerate(zip(self.settled(node.args), callee.arg_types, strict=True)):
@@ -255,11 +241,11 @@ class _Inference:
         if body is None or declared is None:
             if (result := body or declared) is None:
                 raise _Unsettled(None)
-            return FuncType(params, result)
+            return FuncType(params, result, node.type_params)
         merged = merge_types(body, declared)
         if merged is None:
             self._reject(node, f"the function returns `{body}`, which does not match the declared `{declared}`")
-        return FuncType(params, merged)
+        return FuncType(params, merged, node.type_params)
 
     # --- results
 
@@ -291,7 +277,61 @@ class _Inference:
         new = node if fresh == old else with_children(node, fresh)
         if isinstance(new, Function) and isinstance(ty, FuncType) and new.ret_type != ty.ret_type:
             new = replace(new, ret_type=ty.ret_type)
-        return new if isinstance(new, (Op, Constant)) else graph.with_type(new, ty)  # type: ignore[type-var]
+        return new if isinstance(new, (Op, Constant, Constructor)) else graph.with_type(new, ty)  # type: ignore[type-var]
+
+
+def _bind_pattern(inference: _Inference, pattern: Pattern, ty: Known, node: Match) -> None:
+    """Give the variables of a pattern their types, as what it matches is of type `ty`."""
+    if ty is None or isinstance(ty, _Failed | IncompleteType):
+        return
+    wanted: Any = None
+    match pattern, ty:
+        case PatternWildcard(), _:
+            return
+        case PatternVar(var=var), _:
+            if var.annotation is None:
+                inference._learn(var, ty)
+                return
+            wanted = (var.annotation,)
+        case PatternConstructor(constructor=c), TypeCall() if c.data and c.belong_to == ty.func:
+            own = with_types(c.checked_type, dict(zip(c.data.type_vars, ty.args, strict=False)))
+            wanted = own.arg_types
+        case PatternTuple(), TupleType():
+            wanted = ty.fields
+    binds = isinstance(pattern, PatternVar)
+    fits = merge_types(wanted[0], ty) if binds else wanted is not None and len(wanted) == len(inner(pattern))
+    if not fits:
+        inference.problems.append(Diagnostic("type", f"a pattern does not match values of type {ty}", node.span))
+        inference._learn(node, _FAILED)
+        return
+    for part, part_type in zip(inner(pattern), wanted or (), strict=False):
+        _bind_pattern(inference, part, part_type, node)
+
+
+def _matched(inference: _Inference, node: Match) -> Known:
+    if _FAILED in (found := [inference.type_of(c.rhs) for c in node.clauses]):
+        return _FAILED
+    known = [ty for ty in found if ty is not None and not isinstance(ty, _Failed)]
+    for ty in known[1:]:
+        known[0] = join_types(known[0], ty) or inference._reject(node, f"clauses have types {known[0]} and {ty}")
+    missing = unmatched_cases(node) if node.complete else []
+    if missing:
+        hint = f"match? is for those that do not; {len(missing)} cases are missing"
+        inference._reject(node, f"a match does not cover all values: {hint}")
+    return known[0] if known else None
+
+
+def _place(inference: _Inference, node: RefRead | RefWrite) -> Type:
+    """The type of what a reference refers to."""
+    (ty,) = inference.settled([node.ref])
+    return ty.value if isinstance(ty, RefType) else inference._reject(node, f"a value of type {ty} is no reference")
+
+
+def _written(inference: _Inference, node: RefWrite) -> Type:
+    wanted, (have,) = _place(inference, node), inference.settled([node.value])
+    if merge_types(wanted, have) is None:
+        inference._reject(node, f"a value of type {have} is written to a reference of type {wanted}")
+    return TupleType(())
 
 
 #: The type of a node of each kind by the types of its children; None, or _Unsettled, while that is not known.
@@ -306,6 +346,11 @@ _TYPE_OF: Final[Mapping[str, Callable[[_Inference, Any], Known]]] = MappingProxy
         "tuple_getitem": _Inference.field,
         "let": lambda inference, node: inference.type_of(node.body),
         "if": _Inference.choice,
+        "match": _matched,
+        "constructor": lambda _, node: node.checked_type,
+        "ref_create": lambda inference, node: RefType(*inference.settled([node.value])),
+        "ref_read": _place,
+        "ref_write": _written,
         "function": _Inference.function,
     }
 )
@@ -316,7 +361,7 @@ def _declared_type(expr: Expr) -> FuncType | None:
     if not isinstance(expr, Function) or expr.ret_type is None:
         return None
     params = [p.annotation for p in expr.params if p.annotation is not None]
-    return FuncType(params, expr.ret_type) if len(params) == len(expr.params) else None
+    return FuncType(params, expr.ret_type, expr.type_params) if len(params) == len(expr.params) else None
 
 
 def mention(node: Expr) -> str:
@@ -340,6 +385,9 @@ def _due_before(task: tuple[_Step, Expr]) -> list[tuple[_Step, Expr]]:
         case _Step.FINISH, Let() as node:
             declare, bind = (_Step.DECLARE, node), (_Step.BIND_LET, node)
             return [(_Step.FINISH, node.var), declare, (_Step.FINISH, node.value), bind, (_Step.FINISH, node.body)]
+        case _Step.FINISH, Match() as node:
+            rest = [(_Step.FINISH, c) for c in children(node)[1:]]
+            return [(_Step.FINISH, node.data), (_Step.BIND_MATCH, node), *rest]
         case _Step.FINISH, Call(op=Function() as function) as node:
             return [*((_Step.FINISH, a) for a in node.args), (_Step.BIND_CALL, node), (_Step.FINISH, function)]
         case _Step.FINISH, node:

@@ -12,20 +12,53 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, FuncType, Op, TensorType, TupleType, Type, as_array, fits, frozen, nearest
+from aotc.ir import (
+    AotcError,
+    DType,
+    FuncType,
+    Op,
+    RefType,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    as_array,
+    fits,
+    frozen,
+    nearest,
+)
 from aotc.ir.trampoline import Task, run
+from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.analysis import free_vars
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Constructor,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Match,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import children
 
 #: An array, a tuple of values, a function with what it captured, or an operator.
-Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op"
+Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op | Constructor | ConstructorValue | RefValue"
 
 
 #: The values of one activation; what it does not know, the enclosing ones may.
@@ -38,6 +71,25 @@ class Closure:
 
     function: Function
     frame: _Frame
+
+
+@frozen(eq=False)
+class ConstructorValue:
+    """A value of a data type: the constructor that made it, and the fields."""
+
+    constructor: Constructor
+    fields: tuple[Any, ...]
+
+    @property
+    def tag(self) -> int:
+        return self.constructor.tag
+
+
+@dataclass(eq=False)
+class RefValue:
+    """A place and what it holds now."""
+
+    value: Any
 
 
 def evaluate(
@@ -123,7 +175,14 @@ def _fits(value: Value, ty: Type, dims: dict[str, int]) -> bool:
         case tuple(), TupleType():
             return len(value) == len(ty.fields) and all(map(_fits, value, ty.fields, repeat(dims)))
         case _:
-            return isinstance(ty, FuncType) and isinstance(value, (Closure, Op))
+            kind = _KINDS.get(type(ty))
+            return kind is not None and isinstance(value, kind)
+
+
+#: What values of types other than tensors and tuples are.
+_KINDS: Final[Mapping[type, Any]] = MappingProxyType(
+    {FuncType: (Closure, Op, Constructor), TypeCall: ConstructorValue, RefType: RefValue}
+)
 
 
 def _describe(value: Value) -> str:
@@ -145,6 +204,8 @@ class _Machine:
 
     def apply(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
         """The result of calling a function value."""
+        if isinstance(callee, Constructor):
+            return ConstructorValue(callee, tuple(args))
         if not isinstance(callee, Closure):
             raise AotcError("interp", f"a call of {_describe(callee)}, which is not a function")
         function = callee.function
@@ -189,11 +250,30 @@ class _Machine:
                     frame[node.var] = Closure(node.value, frame)
                 frame[node.var] = yield self.value(node.value, frame)
                 value = yield self.value(node.body, frame)
+            case Match():
+                value = yield self._matched(node, frame)
+            case RefCreate():
+                value = RefValue((yield self.value(node.value, frame)))
+            case RefRead():
+                value = (yield self.value(node.ref, frame)).value
+            case RefWrite():
+                place, content = yield self._values((node.ref, node.value), frame)
+                place.value, value = content, ()
             case _:
                 value = self._leaf(node, frame)
         return value
 
-    def _leaf(self, node: Var | GlobalVar | Constant | Op | Function, frame: _Frame) -> Value:
+    def _matched(self, node: Match, frame: _Frame) -> Task[Value]:
+        data = yield self.value(node.data, frame)
+        for clause in node.clauses:
+            found: dict[Expr, Value] = {}
+            if _matches(clause.lhs, data, found):
+                frame.update(found)
+                result: Value = yield self.value(clause.rhs, frame)
+                return result
+        raise AotcError("interp", "no clause of a match fits the value", span=node.span)
+
+    def _leaf(self, node: Var | GlobalVar | Constant | Op | Function | Constructor, frame: _Frame) -> Value:
         match node:
             case Constant():
                 return node.data
@@ -203,10 +283,25 @@ class _Machine:
                 if self.module is None:
                     raise AotcError("interp", f"no module says what @{node.name} is", span=node.span)
                 return Closure(self.module[node], self.globals)
-            case Op():
+            case Op() | Constructor():
                 return node
             case Var():
                 raise AotcError("interp", f"variable %{node.name} has no value", span=node.span)
+
+
+def _matches(pattern: Pattern, value: Any, found: dict[Expr, Value]) -> bool:
+    """Whether a value matches; variables of the pattern go into `found`."""
+    match pattern:
+        case PatternVar():
+            found[pattern.var] = value
+            return True
+        case PatternConstructor():
+            alike = value.constructor is pattern.constructor or value.tag == pattern.constructor.tag
+            return alike and all(_matches(p, v, found) for p, v in zip(pattern.patterns, value.fields, strict=True))
+        case PatternTuple():
+            return all(_matches(p, v, found) for p, v in zip(pattern.patterns, value, strict=True))
+        case PatternWildcard():
+            return True
 
 
 def _as_result(value: Any) -> Value:

@@ -7,13 +7,17 @@ mod["main"]; mod.with_function("main", f)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Final, overload
 
-from aotc.ir import AotcError, AotcTypeError, DType, Quantization, nearest
-from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed
+from aotc.ir import AotcError, AotcTypeError, DType, GlobalTypeVar, Quantization, nearest
+from aotc.relay.adt import TypeData
+from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar
+from aotc.relay.printed import Printed
 from aotc.relay.visitor import free_vars
+
+EMPTY_TYPES: Final[Mapping[GlobalTypeVar, TypeData]] = MappingProxyType({})
 
 
 class IRModule(Printed, Mapping[str, Function]):
@@ -22,14 +26,19 @@ class IRModule(Printed, Mapping[str, Function]):
     Raises AotcTypeError for a key that is neither a name nor a GlobalVar, and for a value that is no function.
     """
 
-    __slots__ = ("__weakref__", "_functions", "attrs")
+    __slots__ = ("__weakref__", "_functions", "_types", "attrs")
+
+    #: Adds data types that programs share; see `aotc.relay.prelude.import_from_std`.
+    import_from_std: ClassVar[Callable[[Any, str], None]]
 
     def __init__(
         self,
         functions: Mapping[str, Function] | Mapping[GlobalVar, Function] | None = None,
         attrs: Mapping[str, Any] = EMPTY_ATTRS,
+        type_definitions: Mapping[GlobalTypeVar, TypeData] = EMPTY_TYPES,
     ) -> None:
         self._functions: dict[str, Function] = {}
+        self._types = dict(type_definitions)
         for name, function in (functions or {}).items():
             self[name] = function
         self.attrs: Mapping[str, Any] = MappingProxyType(dict(attrs))
@@ -40,23 +49,36 @@ class IRModule(Printed, Mapping[str, Function]):
         main = expr if isinstance(expr, Function) else Function(free_vars(expr), expr)
         return cls({"main": main})
 
-    def __getitem__(self, name: str | GlobalVar) -> Function:
+    @overload
+    def __getitem__(self, name: str | GlobalVar) -> Function: ...
+
+    @overload
+    def __getitem__(self, name: GlobalTypeVar) -> TypeData: ...
+
+    def __getitem__(self, name: str | GlobalVar | GlobalTypeVar) -> Function | TypeData:
+        if isinstance(name, GlobalTypeVar):
+            if name not in self._types:
+                raise AotcError("type", f"no data type {name}", hint=nearest(name.name, map(str, self._types)))
+            return self._types[name]
         key = name.name if isinstance(name, GlobalVar) else name
         if key not in self._functions:
             raise AotcError("unknown-function", f"no function @{key}", hint=nearest(key, self._functions))
         return self._functions[key]
 
-    def __setitem__(self, name: str | GlobalVar, function: Function) -> None:
-        """Add or replace a function in place: for users who build modules; passes make new modules.
+    def __setitem__(self, name: str | GlobalVar | GlobalTypeVar, value: Function | TypeData) -> None:
+        """Add or replace a function or a data type in place: for users who build modules; passes make new modules.
 
-        Raises AotcTypeError for what is no function, or no name.
+        Raises AotcTypeError for what is neither, or no name for it.
         """
+        if isinstance(value, TypeData) and isinstance(name, GlobalTypeVar):
+            self._types[name] = value
+            return
         key = name.name if isinstance(name, GlobalVar) else name
-        if not isinstance(function, Function):
-            raise AotcTypeError("module", f"a module holds functions, not {type(function).__name__}")
+        if not isinstance(value, Function):
+            raise AotcTypeError("module", f"a module holds functions, not {type(value).__name__}")
         if not isinstance(key, str):
             raise AotcTypeError("module", f"a function goes by a name or a GlobalVar, not by {type(key).__name__}")
-        self._functions[key] = function
+        self._functions[key] = value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
@@ -84,6 +106,26 @@ class IRModule(Printed, Mapping[str, Function]):
         """Add or replace a function in place, as `__setitem__` does."""
         self[var] = function
 
+    @property
+    def type_definitions(self) -> Mapping[GlobalTypeVar, TypeData]:
+        return MappingProxyType(self._types)
+
+    def get_type(self, name: str) -> list[Any]:
+        """The name of a data type as a GlobalTypeVar, and its constructors; AotcError if there is none."""
+        data = self[GlobalTypeVar(name)]
+        return [data.header, *data.constructors]
+
+    def get_constructor(self, tag: int) -> Any:
+        """The constructor with a tag; AotcError if there is none."""
+        found = [c for data in self._types.values() for c in data.constructors if c.tag == tag]
+        if not found:
+            raise AotcError("type", f"no constructor has the tag {tag}")
+        return found[0]
+
+    def get_global_type_var(self, name: str) -> GlobalTypeVar:
+        """The name of a data type; AotcError if there is none."""
+        return self[GlobalTypeVar(name)].header
+
     def update(self, other: Mapping[str, Function] | Mapping[GlobalVar, Function]) -> None:
         """Add the functions of another module in place, or of a mapping; those of the same names are replaced."""
         for name, function in other.items():
@@ -98,7 +140,11 @@ class IRModule(Printed, Mapping[str, Function]):
         """A module with some functions added or replaced; this very object if nothing differs."""
         if all(self._functions.get(name) is f for name, f in updates.items()):
             return self
-        return IRModule({**self._functions, **updates}, self.attrs)
+        return IRModule({**self._functions, **updates}, self.attrs, self._types)
+
+    def without_functions(self, names: Collection[str]) -> IRModule:
+        """A module that lacks some of the functions."""
+        return IRModule({n: f for n, f in self._functions.items() if n not in names}, self.attrs, self._types)
 
     def with_function(self, name: str, function: Function) -> IRModule:
         """A module with one function added or replaced."""

@@ -19,8 +19,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, Op
-from aotc.relay.expr import Constant, Expr, GlobalVar, Node, Var
+from aotc.ir import AotcError, Attrs, FuncType, Op, Type, TypeVar, type_vars, with_types
+from aotc.relay.adt import Pattern, PatternConstructor, TypeData, inner
+from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, Match, Node, Tuple, Var
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import bound_by, children, kind_of, post_order
 
@@ -46,6 +47,7 @@ class _Comparison:
     """One comparison: the nodes matched so far, both ways, and the first difference found."""
 
     map_free_vars: bool
+    types: dict[TypeVar, Type] = field(default_factory=dict)  # type variables of the second program
     forth: dict[Expr, Expr] = field(default_factory=dict)
     back: dict[Expr, Expr] = field(default_factory=dict)
     stack: list[_Pair] = field(default_factory=list)
@@ -68,8 +70,11 @@ class _Comparison:
             return "" if same else _different_variables(a, b) or "a node is shared on one side only"
         if isinstance(a, Var) and isinstance(b, Var):
             return self._free(a, b)
-        problem = _own_difference(a, b)
-        if isinstance(a, (Constant, GlobalVar, Op)) or problem:
+        if isinstance(a, Function) and isinstance(b, Function):
+            self.types.update(zip(b.type_params, a.type_params, strict=False))
+        problem = self._own_difference(a, b)
+        leaf = isinstance(a, (Constant, GlobalVar, Op, Constructor)) or (isinstance(a, Tuple) and not a.fields)
+        if leaf or problem:
             return problem
         self._bind(a, b)
         problem = self._binders(a, b)
@@ -87,13 +92,26 @@ class _Comparison:
         if not self.map_free_vars:
             return "" if a is b else _different_variables(a, b)
         self._bind(a, b)
-        return "" if a.annotation == b.annotation else _different_variables(a, b)
+        return "" if a.annotation == self._renamed(b.annotation) else _different_variables(a, b)
+
+    def _renamed(self, value: Any) -> Any:
+        """A fact of the second program, types in terms of the first one's type variables."""
+        return with_types(value, self.types) if self.types and isinstance(value, Type) else value
+
+    def _own_difference(self, a: Expr, b: Expr) -> str:
+        """What differs between two nodes of one class themselves, children apart."""
+        for (text, left), (_, right) in zip(_facts(a), _facts(b), strict=True):
+            if left != self._renamed(right):
+                return text.format(left, right)
+        if isinstance(a, Constant) and isinstance(b, Constant) and not same_bits(a.data, b.data):
+            return f"a constant of type {a.checked_type} and a constant of type {b.checked_type}"
+        return ""
 
     def _binders(self, a: Expr, b: Expr) -> str:
         """Match the variables that two nodes bind."""
         left, right = bound_by(a), bound_by(b)
         for x, y in zip(left, right, strict=True):
-            if x.annotation != y.annotation:
+            if x.annotation != self._renamed(y.annotation):
                 return f"variable {x.name} is declared as {x.annotation}, {y.name} as {y.annotation}"
             self._bind(x, y)
         return ""
@@ -121,42 +139,58 @@ _FACTS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = MappingProxyTy
         "tuple_getitem": {"fields {} and {}": lambda n: n.index},
         "function": {
             "{} and {} parameters": lambda n: len(n.params),
+            "type parameters of kinds {} and {}": lambda n: [v.kind.name for v in n.type_params],
             "result types {} and {}": lambda n: n.ret_type,
             "attributes {} and {}": lambda n: dict(n.attrs),
         },
         "global_var": {"@{} and @{}": lambda n: n.name},
         "op": {"{} and {}": lambda n: n.name},
+        "constructor": {"{} and {}": lambda n: f"{n.belong_to}.{n.name_hint}"},
+        "match": {"patterns {} and {}": lambda n: [n.complete, *(_pattern(c.lhs) for c in n.clauses)]},
         "constant": {"a constant of type {} and a constant of type {}": lambda n: n.checked_type},
     }
 )
+
+
+def _pattern(pattern: Pattern) -> list[Any]:
+    """What a pattern is, without the names of variables."""
+    own = pattern.constructor.name_hint if isinstance(pattern, PatternConstructor) else type(pattern).__name__
+    return [own, *map(_pattern, inner(pattern))]
 
 
 def _facts(node: Expr) -> list[tuple[str, Any]]:
     return [(text, fact(node)) for text, fact in _FACTS.get(kind_of(node).name, {}).items()]
 
 
-def _own_difference(a: Expr, b: Expr) -> str:
-    """What differs between two nodes of one class themselves, children apart."""
-    for (text, left), (_, right) in zip(_facts(a), _facts(b), strict=True):
-        if left != right:
-            return text.format(left, right)
-    if isinstance(a, Constant) and isinstance(b, Constant) and not same_bits(a.data, b.data):
-        return f"a constant of type {a.checked_type} and a constant of type {b.checked_type}"
-    return ""
-
-
 def _labels(node: Expr) -> Iterator[str]:
     """A name for each of `children(node)`, in their order: the fields that hold expressions."""
+    if isinstance(node, Match):
+        yield from (".data", *(f".clauses{v.name}" for v in bound_by(node)))
+        yield from (f".clauses[{k}]" for k in range(len(node.clauses)))
+        return
     for name, value in ((f.name, getattr(node, f.name)) for f in dataclasses.fields(node)):
         if isinstance(value, (Node, Op)):
             yield f".{name}"
-        elif isinstance(value, tuple):
+        elif isinstance(value, tuple) and name != "type_params":
             yield from (f".{name}[{k}]" for k in range(len(value)))
 
 
-def difference(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = False) -> str:
-    """The first difference between two programs, with its place; "" if they are structurally equal."""
-    if not isinstance(a, IRModule) and not isinstance(b, IRModule):
+def _type_difference(a: Type | TypeData, b: Type | TypeData, map_free_vars: bool) -> str:
+    alike = False
+    if isinstance(a, TypeData) and isinstance(b, TypeData):
+        mine, theirs = ([(c.name_hint, c.checked_type) for c in data.constructors] for data in (a, b))
+        alike = a.header == b.header and len(a.type_vars) == len(b.type_vars) and mine == theirs
+    elif not isinstance(a, TypeData) and not isinstance(b, TypeData):
+        own, others = (type_vars(t) if map_free_vars else [] for t in (a, b))
+        alike = len(own) == len(others) and a == with_types(b, dict(zip(others, own, strict=True)))
+    return "" if alike else f"types {a} and {b}"
+
+
+def difference(a: Any, b: Any, map_free_vars: bool = False) -> str:
+    """The first difference between two programs or types, with its place; "" if they are structurally equal."""
+    if isinstance(a, Type | TypeData) and isinstance(b, Type | TypeData):
+        return _type_difference(a, b, map_free_vars)
+    if isinstance(a, Expr) and isinstance(b, Expr):
         return _Comparison(map_free_vars).difference(a, b, "expr")
     if not isinstance(a, IRModule) or not isinstance(b, IRModule):
         return f"{type(a).__name__} and {type(b).__name__}"
@@ -165,26 +199,31 @@ def difference(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = Fal
     only = set(a) ^ set(b)
     if only:
         return f"function @{min(only)} is in one module only"
+    kinds = a.type_definitions, b.type_definitions
+    if names := kinds[0].keys() ^ kinds[1].keys():
+        return f"type {min(map(str, names))} is in one module only"
+    if text := next((t for n in kinds[0] if (t := _type_difference(kinds[0][n], kinds[1][n], False))), ""):
+        return text
     found = (_Comparison(map_free_vars).difference(a[name], b[name], f"@{name}") for name in sorted(a))
     return next((text for text in found if text), "")
 
 
-def structural_equal(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = False) -> bool:
-    """Whether two programs are the same up to names.
+def structural_equal(a: Any, b: Any, map_free_vars: bool = False) -> bool:
+    """Whether two programs, or types, are the same up to names.
 
     Free variables are equal only to themselves, unless `map_free_vars` lets them correspond like bound ones.
     """
     return not difference(a, b, map_free_vars)
 
 
-def assert_structural_equal(a: Expr | IRModule, b: Expr | IRModule, map_free_vars: bool = False) -> None:
+def assert_structural_equal(a: Any, b: Any, map_free_vars: bool = False) -> None:
     """Raise AotcError (code "not-equal") with the first difference and its path unless the programs are equal."""
     text = difference(a, b, map_free_vars)
     if text:
         raise AotcError("not-equal", f"the programs differ at {text}")
 
 
-def structural_hash(x: Expr | IRModule, map_free_vars: bool = False) -> int:
+def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = False) -> int:
     """A 64-bit hash that structurally equal programs share.
 
     It does not change from process to process for closed programs, and with `map_free_vars` for all.  Otherwise a
@@ -193,6 +232,13 @@ def structural_hash(x: Expr | IRModule, map_free_vars: bool = False) -> int:
     if isinstance(x, IRModule):
         parts = [f"{name}:{structural_hash(x[name], map_free_vars)}" for name in sorted(x)]
         return int.from_bytes(_digest("module", *parts), "little")
+    if isinstance(x, Pattern):
+        return int.from_bytes(_digest("pattern", _pattern(x)), "little")
+    if isinstance(x, Type):
+        return int.from_bytes(_digest("type", _type_text(x, {})), "little")
+    functions = (f for f in post_order(x) if isinstance(f, Function))
+    generic = dict.fromkeys(v for f in functions for v in f.type_params)
+    names: dict[TypeVar, Type] = {v: TypeVar(f"#{k}") for k, v in enumerate(generic)}
     numbers: dict[Var, int] = {}
     bound = {var for node in post_order(x) for var in bound_by(node)}
     digests: dict[Expr, bytes] = {}
@@ -200,9 +246,9 @@ def structural_hash(x: Expr | IRModule, map_free_vars: bool = False) -> int:
         if isinstance(node, Var):
             known = node in bound or map_free_vars
             number = numbers.setdefault(node, len(numbers)) if known else id(node)
-            digests[node] = _digest("var", number, node.annotation)
+            digests[node] = _digest("var", number, _type_text(node.annotation, names))
         else:
-            digests[node] = _digest(*_own_facts(node), *(digests[child] for child in children(node)))
+            digests[node] = _digest(*_own_facts(node, names), *(digests[child] for child in children(node)))
     return int.from_bytes(digests[x], "little")
 
 
@@ -213,11 +259,17 @@ def _digest(*parts: object) -> bytes:
     return state.digest()
 
 
-def _own_facts(node: Expr) -> tuple[object, ...]:
+def _type_text(ty: Type | None, names: Mapping[TypeVar, Type]) -> str:
+    """A text that equal types share, type variables by their names in `names`."""
+    renamed = ty if ty is None else with_types(ty, names)
+    return str(renamed.kinds) if isinstance(renamed, FuncType) and renamed.type_params else str(renamed)
+
+
+def _own_facts(node: Expr, names: Mapping[TypeVar, Type]) -> tuple[object, ...]:
     """What identifies a node besides its children: equal for equal nodes."""
     kind = "Op" if isinstance(node, Op) else type(node).__name__
     data = node.data.flat[:_HASHED_ELEMENTS].tobytes() if isinstance(node, Constant) else b""
-    return (kind, data, *(_plain(value) for _, value in _facts(node)))
+    return (kind, data, *(_type_text(v, names) if isinstance(v, Type) else _plain(v) for _, v in _facts(node)))
 
 
 def _plain(value: object) -> object:

@@ -9,12 +9,30 @@ class Rename(Mutator):                           # bottom-up rebuild, unchanged 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from aotc.ir import Op, frozen
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, as_function
+from aotc.relay.adt import Clause, pattern_vars, with_vars
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Constructor,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Match,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    Tuple,
+    TupleGetItem,
+    Var,
+    as_function,
+)
 
 T = TypeVar("T")
 
@@ -62,7 +80,14 @@ KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
         Function: Kind(
             "function",
             lambda n: (*n.params, n.body),
-            lambda n, new: Function(map(_as_var, new[:-1]), new[-1], n.ret_type, n.attrs, n.span),
+            lambda n, new: Function(map(_as_var, new[:-1]), new[-1], n.ret_type, n.type_params, n.attrs, n.span),
+        ),
+        RefCreate: Kind("ref_create", lambda n: (n.value,), lambda n, new: replace(n, value=new[0])),
+        RefRead: Kind("ref_read", lambda n: (n.ref,), lambda n, new: replace(n, ref=new[0])),
+        RefWrite: Kind("ref_write", lambda n: (n.ref, n.value), lambda n, new: replace(n, ref=new[0], value=new[1])),
+        Constructor: Kind("constructor"),
+        Match: Kind(
+            "match", lambda n: (n.data, *bound_by(n), *(c.rhs for c in n.clauses)), lambda n, new: _rematched(n, new)
         ),
     }
 )
@@ -100,9 +125,17 @@ def post_order(root: Expr, enter: Callable[[Expr], bool] | None = None) -> Itera
 # --- variables
 
 
+def _rematched(node: Match, new: tuple[Expr, ...]) -> Match:
+    variables, values = map(_as_var, new[1:]), new[len(new) - len(node.clauses) :]
+    clauses = [Clause(with_vars(c.lhs, variables), value) for c, value in zip(node.clauses, values, strict=True)]
+    return replace(node, data=new[0], clauses=tuple(clauses))
+
+
 def bound_by(node: Expr) -> tuple[Var, ...]:
-    """The variables that a node itself binds: a function's parameters, a let's variable."""
+    """The variables that a node itself binds: a function's parameters, a let's variable, those of patterns."""
     match node:
+        case Match():
+            return tuple(v for c in node.clauses for v in pattern_vars(c.lhs))
         case Function():
             return node.params
         case Let():

@@ -263,9 +263,9 @@ def _spread(ty: Type, params: list[Var], origin: Var) -> Expr:
             return params[-1]
         case TupleType():
             return Tuple([_spread(f, params, origin) for f in ty.fields], origin.span)
-        case FuncType():
-            text = f"input {origin.name!r} is a function"
-            raise AotcError("first-class-function", text, span=origin.span)
+        case _:
+            kind = "a function" if isinstance(ty, FuncType) else f"of type {ty}"
+            raise AotcError("first-class-function", f"input {origin.name!r} is {kind}", span=origin.span)
 
 
 #: What makes a program ready to run, by kind of executor.

@@ -12,6 +12,7 @@ from aotc.ir import cuda as cuda
 from aotc.ir.device import device as device
 from aotc.runtime import container as container
 from aotc.runtime import vm as vm
+from aotc.runtime.container import convert as convert
 from aotc.runtime.module import CompiledLibrary as CompiledLibrary
 from aotc.runtime.module import enabled as enabled
 from aotc.runtime.module import load_module as load_module

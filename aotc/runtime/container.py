@@ -18,3 +18,8 @@ ShapeTuple = tuple  # type: ignore[type-arg]
 def tuple_object(fields: Iterable[Any] | None = None) -> tuple[Any, ...]:
     """A tuple of tensors and tuples, as programs take and give it."""
     return tuple(fields or ())
+
+
+def convert(value: Any) -> Any:
+    """A value as nodes hold it: a tuple in the place of a list."""
+    return tuple(map(convert, value)) if isinstance(value, list | tuple) else value

@@ -222,3 +222,5 @@ def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
             return tuple(_value(name, v, f, dims) for v, f in zip(value, fields, strict=True))
         case FuncType():
             raise AotcError("vm", f"argument {name!r} is a function: only programs make them")
+        case _:
+            raise AotcError("vm", f"argument {name!r} is {ty}: arguments are tensors and tuples")

@@ -13,7 +13,7 @@ from aotc.ir.dims import SymDim
 from aotc.ir.span import Span
 from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
-from aotc.relay.infer import infer_expr, infer_function, infer_module, join_types, merge_types
+from aotc.relay.infer import infer_expr, infer_function, infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.binary import add, less, subtract
@@ -22,6 +22,7 @@ from aotc.relay.op.dense import bias_add, dense
 from aotc.relay.op.elementwise import relu
 from aotc.relay.op.norm import batch_norm
 from aotc.relay.transform import InferType
+from aotc.relay.unify import join_types, merge_types
 from aotc.relay.visitor import post_order
 
 F32 = TensorType((2, 3), "float32")

@@ -9,7 +9,7 @@ In: a primitive Function.  Out: a Kernel whose inputs are the function's paramet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from aotc.ir import AotcError, DType, Op, SymDim, Type, leaves, nested, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
@@ -30,6 +30,12 @@ def require_static(ty: Type, expr: Expr, what: str) -> None:
             text = f"{what} has a shape that is not known at compile time: {tensor}"
             hint = f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224"
             raise AotcError("dynamic-shape", text, span=expr.span, hint=hint)
+
+
+def refuse_interpreted(node: Expr) -> NoReturn:
+    """Raise AotcError for what only the interpreter computes: references, values of data types, matches."""
+    text = f"a {type(node.op if isinstance(node, Call) else node).__name__} cannot be compiled"
+    raise AotcError("control-flow", text, span=node.span, hint='the executor "debug" computes it')
 
 
 def _constant(node: Constant) -> te.Tensor:

@@ -24,7 +24,7 @@ from aotc.relay.analysis import free_vars, users
 from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.matcher import Matcher, NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Match, Tuple, TupleGetItem, Var
 from aotc.relay.infer import infer_expr
 from aotc.relay.visitor import Mutator, bound_by, children, post_order, rebuild
 
@@ -130,7 +130,7 @@ def _contents(node: Expr) -> list[Expr]:
     match node:
         case If():
             roots: tuple[Expr, ...] = (node.true_branch, node.false_branch)
-        case Let() | Function():
+        case Let() | Function() | Match():
             roots = (node,)
         case _:
             return []

@@ -22,7 +22,8 @@ import numpy as np
 
 from aotc.ir import Attrs, NoAttrs, SymDim, TensorType, TupleType, Type, check_rank, frozen, record, tensor_types
 from aotc.ir.op import Arg, AxisMap, Precision, Types, require
-from aotc.relay.expr import Call, Constant, Expr, known_data
+from aotc.relay.constants import known_data
+from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
 from aotc.relay.op import create, index, join, resize, shape, slice, sorts
 from aotc.relay.op import pad as padding

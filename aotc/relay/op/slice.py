@@ -44,7 +44,7 @@ class StridedSliceAttrs(Attrs):
 
 
 def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
-    """The slice of each axis that is named."""
+    """The slice of each axis that is named and not taken whole by its size."""
     count = len(a.begin)
     require("slice.mode", a.slice_mode in ("end", "size"), f"slice mode {a.slice_mode!r} is unknown")
     alike = len(a.end) == count and len(a.strides) in (1, count)
@@ -57,7 +57,7 @@ def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     if a.slice_mode == "end":
         return {k: slice(*bounds) for k, *bounds in zip(axes, a.begin, a.end, strides, strict=True)}
     sized = zip(axes, a.begin, a.end, strict=True)
-    return {k: slice(b, None if size < 0 else b + size, 1) for k, b, size in sized}
+    return {k: slice(b, None if size < 0 else b + size, 1) for k, b, size in sized if b or size >= 0}
 
 
 def _cut_dim(d: Dim, cut: slice) -> Dim:

@@ -17,8 +17,10 @@ def _entry(expr: Expr, module: IRModule) -> Expr:
     return module.main if isinstance(expr, Function) else module.main.body
 
 
-def run_opt_pass(expr: Expr, opt_pass: Pass[IRModule]) -> Expr:
+def run_opt_pass(expr: Expr, opt_pass: Pass[IRModule], import_prelude: bool = False) -> Expr:
     """`expr` after a pass: a function as a function, anything else as the body of one over its free variables.
+
+    `import_prelude` is there for Relay's tests: what they run so needs nothing of the prelude.
 
     Raises what inference and the pass raise.
     """

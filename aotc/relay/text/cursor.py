@@ -13,7 +13,21 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from aotc.ir import MOST_NESTED, AotcError, Dim, DType, FuncType, SymDim, TensorType, TupleType, Type
+from aotc.ir import (
+    MOST_NESTED,
+    AotcError,
+    Dim,
+    DType,
+    FuncType,
+    GlobalTypeVar,
+    RefType,
+    SymDim,
+    TensorType,
+    TupleType,
+    Type,
+    TypeCall,
+    TypeVar,
+)
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
 
@@ -32,6 +46,7 @@ class Cursor:
         self.source = source
         self.tokens = source.tokens()
         self.position = 0
+        self.types: dict[str, TypeVar | GlobalTypeVar] = {}  # names that stand for types
         self._depth = 0
 
     @property
@@ -182,17 +197,43 @@ def type_(cursor: Cursor) -> Type:
         if cursor.accept("("):
             return TupleType(_types(cursor))
         if cursor.accept("fn", "name"):
-            cursor.expect("(")
-            args = _types(cursor)
-            cursor.expect("->")
-            return FuncType(args, type_(cursor))
+            with type_params(cursor) as params:
+                cursor.expect("(")
+                args = _types(cursor)
+                cursor.expect("->")
+                return FuncType(args, type_(cursor), params)
+        if cursor.at("ref", "name") and cursor.following.text == "(":
+            cursor.position += 2
+            value = type_(cursor)
+            cursor.expect(")")
+            return RefType(value)
         if cursor.at("Tensor", "name") and cursor.following.text == "[":
             return _tensor(cursor)
-        return TensorType((), _dtype(cursor))
+        named = cursor.types.get(cursor.token.text) if cursor.token.kind == "name" else None
+        return TensorType((), _dtype(cursor)) if named is None else _named(cursor, named)
 
 
-def _types(cursor: Cursor) -> list[Type]:
-    return [type_(cursor) for _ in cursor.items(")")]
+def _named(cursor: Cursor, named: TypeVar | GlobalTypeVar) -> Type:
+    """A type variable, or a data type with what stands in brackets after it."""
+    cursor.advance()
+    if isinstance(named, TypeVar):
+        return named
+    return TypeCall(named, _types(cursor, "]") if cursor.accept("[") else ())
+
+
+@contextmanager
+def type_params(cursor: Cursor) -> Iterator[list[TypeVar]]:
+    """Type variables in brackets, if there are any, which have a meaning inside of the context."""
+    outer = cursor.types
+    names = [cursor.expect_kind("name", "a type variable") for _ in cursor.items("]")] if cursor.accept("[") else []
+    params = [TypeVar(token.text) for token in names]
+    cursor.types = {**outer, **{v.name: v for v in params}}
+    yield params
+    cursor.types = outer
+
+
+def _types(cursor: Cursor, close: str = ")") -> list[Type]:
+    return [type_(cursor) for _ in cursor.items(close)]
 
 
 def _tensor(cursor: Cursor) -> TensorType:

@@ -31,7 +31,7 @@ _TOKEN: Final = re.compile(
     |(?P<number>{_NUMBER})
     |(?P<name>{NAME})
     |(?P<string>{_STRING})
-    |(?P<punct>->|==|!=|<=|>=|[-+*/<>=(){{}}\[\],;:?.])
+    |(?P<punct>->|=>|==|!=|<=|>=|[-+*/<>=(){{}}\[\],;:?.])
     """,
     re.VERBOSE | re.ASCII,
 )

@@ -13,18 +13,37 @@ variable that is not.  A `let` binds a variable.  Every error is an AotcError wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import FuncType, Op, Span, TupleType, get_op
+from aotc.ir import FuncType, GlobalTypeVar, Op, Span, TupleType, get_op, nearest
 from aotc.ir.trampoline import Task, run
 from aotc.relay import expr as graph
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.adt import Clause, Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Constructor,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Match,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
 from aotc.relay.module import IRModule
 from aotc.relay.text.attributes import make_attrs
-from aotc.relay.text.cursor import Cursor, scalar, type_, value
+from aotc.relay.text.cursor import Cursor, scalar, type_, type_params, value
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import KEY, VERSION, load
 from aotc.relay.text.names import Names
@@ -38,8 +57,11 @@ _LEVELS: Final = {
 }
 _INFIX: Final = {symbol: (level, name) for level, names in _LEVELS.items() for symbol, name in names.items()}
 
-_RESERVED: Final = frozenset(
-    {"def", "else", "extern", "free_var", "let", "match", "ref", "ref_read", "ref_write", "type"}
+_RESERVED: Final = frozenset({"def", "else", "extern", "free_var", "let", "type"})
+
+#: How many arguments what has to do with references takes, and what it is.
+_REFERENCES: Final[Mapping[str, tuple[int, Callable[..., Expr]]]] = MappingProxyType(
+    {"ref": (1, RefCreate), "ref_read": (1, RefRead), "ref_write": (2, RefWrite)}
 )
 
 
@@ -80,18 +102,48 @@ def _version(cursor: Cursor, required: bool) -> None:
 
 def _module(parser: _Parser) -> IRModule:
     attrs = _module_attrs(parser)
-    if not parser.at("def", "name") and parser.token.kind != "end":
+    if parser.token.kind != "end" and not any(parser.at(word, "name") for word in ("def", "type", "extern")):
         return IRModule(IRModule.from_expr(_lone_expr(parser)), attrs)
+    for word, name in pairwise(parser.tokens):  # types may mention later ones
+        if (word.kind, word.text, name.kind) == ("name", "type", "name"):
+            if name.text in parser.types:
+                parser.fail(f"type {name.text} is defined twice", name, code="redefined")
+            parser.types[name.text] = GlobalTypeVar(name.text)
     functions: dict[str, Function] = {}
-    while parser.accept("def", "name"):
-        token = parser.expect_kind("global", "the name of a function")
-        if token.text in functions:
-            parser.fail(f"function @{token.text} is defined twice", token, code="redefined")
-        parser.names.forget_temps()
-        functions[token.text] = parser.names.checked(run(parser.function(token)))
-    if parser.token.kind != "end":
-        parser.fail(f"expected `def`, found {parser.token}")
-    return IRModule(functions, attrs)
+    types: dict[GlobalTypeVar, TypeData] = {}
+    while parser.token.kind != "end":
+        if parser.at("type", "name") or parser.at("extern", "name"):
+            data = _definition(parser)
+            types[data.header] = data
+        elif parser.accept("def", "name"):
+            token = parser.expect_kind("global", "the name of a function")
+            if token.text in functions:
+                parser.fail(f"function @{token.text} is defined twice", token, code="redefined")
+            parser.names.forget_temps()
+            functions[token.text] = parser.names.checked(run(parser.function(token)))
+        else:
+            parser.fail(f"expected `def`, found {parser.token}")
+    return IRModule(functions, attrs, types)
+
+
+def _definition(parser: _Parser) -> TypeData:
+    """The definition of a data type; one without constructors where it is extern."""
+    extern = parser.accept("extern", "name")
+    parser.expect("type", "name")
+    header = parser.types[parser.expect_kind("name", "the name of a type").text]
+    assert isinstance(header, GlobalTypeVar)
+    constructors: list[Constructor] = []
+    with type_params(parser) as generic:
+        if not extern:
+            parser.expect("{")
+            for _ in parser.items("}"):
+                token = parser.expect_kind("name", "a constructor")
+                if token.text in parser.constructors or token.text in parser.types:
+                    parser.fail(f"{token.text} is defined twice", token, code="redefined")
+                inputs = [type_(parser) for _ in parser.items(")")] if parser.accept("(") else []
+                constructors.append(Constructor(token.text, tuple(inputs), header, parser.span(token)))
+                parser.constructors[token.text] = constructors[-1]
+    return TypeData(header, generic, constructors)
 
 
 def _module_attrs(cursor: Cursor) -> dict[str, Any]:
@@ -122,6 +174,7 @@ class _Parser(Cursor):
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self.names = Names(self)
+        self.constructors: dict[str, Constructor] = {}
         self.meta: list[Constant] | None = None
         if len(self.tokens) > 1 and self.tokens[-2].kind == "metadata":
             start = self.tokens[-2].offset
@@ -183,10 +236,10 @@ class _Parser(Cursor):
 
     def function(self, start: Token) -> Task[Function]:
         """What follows `fn` or `def @name`: parameters, attributes, result type and body."""
-        self.expect("(")
         params: list[Var] = []
         attrs: dict[str, Any] = {}
-        with self.names.block():
+        with self.names.block(), type_params(self) as generic:
+            self.expect("(")
             for _ in self.items(")"):
                 token = self.token
                 if token.kind == "local":
@@ -198,7 +251,7 @@ class _Parser(Cursor):
                     self._attribute(attrs)
             ret_type = type_(self) if self.accept("->") else None
             body = yield from self._block()
-        return Function(params, body, ret_type, attrs, self.span(start))
+        return Function(params, body, ret_type, generic, attrs, self.span(start))
 
     def _attribute(self, attrs: dict[str, Any]) -> None:
         token = self.token
@@ -281,6 +334,12 @@ class _Parser(Cursor):
                 return Constant(np.asarray(token.text == "True"), self.span(token))
             case "meta":
                 return self._metadata(token)
+            case "match":
+                return (yield from _match(self, token))
+            case "ref" | "ref_read" | "ref_write":
+                return (yield from _reference(self, token))
+            case text if text in self.constructors:
+                return _constructed(self, self.constructors[text], token)
             case text if text in _RESERVED:
                 self.fail(f"expected an expression, found the keyword {token}", token)
             case text:
@@ -346,10 +405,59 @@ class _Parser(Cursor):
         if isinstance(callee, Op):
             with self.placing(start):
                 return graph.call(callee, args, make_attrs(callee, attrs), self.span(start))
-        if isinstance(callee, (Tuple, Constant)):
+        if isinstance(callee, (Tuple, Constant, RefCreate, RefWrite)):
             self.fail(f"a {type(callee).__name__.lower()} cannot be called", start)
         if attrs:
             self.fail("only operators take attributes", start)
         ty = callee.checked_type
-        result = ty.ret_type if isinstance(ty, FuncType) else None
+        result = ty.ret_type if isinstance(ty, FuncType) and not ty.type_params else None
         return Call(callee, args, span=self.span(start), checked_type=result)
+
+
+def _reference(parser: _Parser, token: Token) -> Task[Expr]:
+    parser.expect("(")
+    args: list[Expr] = []
+    for _ in parser.items(")"):
+        args.append((yield parser._expr()))
+    count, make = _REFERENCES[token.text]
+    if len(args) != count:
+        parser.fail(f"{token.text} takes {count} arguments, got {len(args)}", token)
+    return make(*args, span=parser.span(token))
+
+
+def _match(parser: _Parser, start: Token) -> Task[Expr]:
+    complete = not parser.accept("?")
+    parser.expect("(")
+    data: Expr = yield parser._expr()
+    parser.expect(")")
+    parser.expect("{")
+    clauses: list[Clause] = []
+    for _ in parser.items("}"):
+        with parser.names.block():
+            pattern = _pattern(parser)
+            parser.expect("=>")
+            value: Expr = (yield from parser._block()) if parser.at("{") else (yield parser._expr())
+        clauses.append(Clause(pattern, value))
+    return Match(data, tuple(clauses), complete, parser.span(start))
+
+
+def _pattern(parser: _Parser) -> Pattern:
+    with parser.nested():
+        if parser.accept("("):
+            return PatternTuple([_pattern(parser) for _ in parser.items(")")])
+        if parser.token.kind == "local":
+            var = parser._declare()
+            return PatternVar(parser.names.bind(var.name, var))
+        token = parser.expect_kind("name", "a pattern")
+        if token.text == "_":
+            return PatternWildcard()
+        if token.text not in parser.constructors:
+            parser.fail(f"no constructor is called {token.text}", token, hint=nearest(token.text, parser.constructors))
+        fields = [_pattern(parser) for _ in parser.items(")")] if parser.accept("(") else []
+        return PatternConstructor(parser.constructors[token.text], fields)
+
+
+def _constructed(parser: _Parser, constructor: Constructor, token: Token) -> Expr:
+    """A constructor; what has no fields is made without parentheses, too."""
+    alone = not constructor.inputs and not parser.at("(")
+    return parser._apply(constructor, [], {}, token) if alone else constructor

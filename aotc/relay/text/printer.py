@@ -18,12 +18,29 @@ from typing import Any, Final
 
 from aotc.ir import Op, Span, assert_never
 from aotc.ir.trampoline import Task, run
+from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData, inner
 from aotc.relay.blocks import Block, Blocks
-from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Constructor,
+    Expr,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    Match,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
 from aotc.relay.module import IRModule
 from aotc.relay.text import literals
 from aotc.relay.text.literals import KEY, dump
-from aotc.relay.visitor import children, depth_first, post_order
+from aotc.relay.visitor import children, depth_first, kind_of, post_order
 
 OMITTED: Final = """
 /* For debugging purposes the metadata section has been omitted.
@@ -92,6 +109,17 @@ def _comment(node: Expr) -> str:
     return f" /* {' '.join(parts)} */" if parts else ""
 
 
+def _definition(data: TypeData) -> str:
+    """The definition of a data type."""
+    generic = f"[{', '.join(map(str, data.type_vars))}]" if data.type_vars else ""
+    if not data.constructors:
+        return f"extern type {data.header}{generic}\n"
+    rows = ""
+    for c in data.constructors:
+        rows += f"  {c.name_hint}" + (f"({', '.join(map(literals.type_text, c.inputs))})" if c.inputs else "") + ",\n"
+    return f"type {data.header}{generic} {{\n{rows}}}\n"
+
+
 class _Scopes:
     """Where every node of an expression is written: in the innermost block around all its uses."""
 
@@ -130,6 +158,7 @@ class _Printer:
             self._begin(x)
             return _laid_out(run(self._scope(x, self.scopes.home[x])))
         parts = [self._module_attrs(x.attrs)] if x.attrs else []
+        parts += map(_definition, sorted(x.type_definitions.values(), key=lambda data: data.header.name))
         for name in sorted(x):
             self._begin(x[name])
             parts.append(_laid_out(run(self._function(f"def {literals.global_name(name)}", x[name]))) + "\n")
@@ -162,7 +191,7 @@ class _Printer:
         for node in depth_first([root], self._operands):
             if self._is_known(node):
                 continue
-            if isinstance(node, (Function, If, Let)):
+            if isinstance(node, (Function, If, Let, Match)):
                 self.raw[node] = yield self._nested(node)
             else:
                 self.raw[node] = self._flat(node)
@@ -173,7 +202,7 @@ class _Printer:
 
     def _operands(self, node: Expr) -> tuple[Expr, ...]:
         """What is written in the block of a node before it."""
-        flat = isinstance(node, (Call, Tuple, TupleGetItem)) and not self._is_known(node)
+        flat = not isinstance(node, (Function, If, Let, Match)) and not self._is_known(node)
         return children(node) if flat else ()
 
     def _refer(self, node: Expr, tail: bool = False) -> str:
@@ -183,11 +212,11 @@ class _Printer:
             self.scopes.write(node, f"free_var {self.raw[node]};")
         if node in self.memo:
             return self.memo[node]
-        inline = isinstance(node, (GlobalVar, Op, Constant)) or (tail and self.scopes.uses[node] <= 1)
+        inline = isinstance(node, (GlobalVar, Op, Constant, Constructor)) or (tail and self.scopes.uses[node] <= 1)
         text = self.raw[node]
         if isinstance(node, Let) and not inline:
             text = "(" + _indent(f"\n{text}") + "\n)"
-        if not isinstance(node, (GlobalVar, Op, Let, If)):
+        if not isinstance(node, (GlobalVar, Op, Let, If, Match, Constructor)):
             text += _comment(node)
         if not inline:
             name = f"%{self.temps}"
@@ -199,12 +228,13 @@ class _Printer:
 
     # Nodes
 
-    def _flat(self, node: Var | GlobalVar | Constant | Op | Call | Tuple | TupleGetItem) -> str:
+    def _flat(self, node: Expr) -> str:
         """The text of a node whose operands have been visited."""
         match node:
             case Call():
                 items = [*map(self._refer, node.args), *literals.key_values(node.attrs.changed())]
-                return f"{self._refer(node.op)}({', '.join(items)})"
+                bare = isinstance(node.op, Constructor) and not items
+                return self._refer(node.op) + ("" if bare else f"({', '.join(items)})")
             case Tuple():
                 fields = list(map(self._refer, node.fields))
                 return f"({fields[0]},)" if len(fields) == 1 else f"({', '.join(fields)})"
@@ -216,13 +246,18 @@ class _Printer:
                 return literals.global_name(node.name)
             case Op():
                 return node.name
+            case Constructor():
+                return node.name_hint
+            case RefCreate() | RefRead() | RefWrite():
+                word = kind_of(node).name.replace("ref_create", "ref")
+                return f"{word}({', '.join(map(self._refer, children(node)))})"
             case Var():  # bound variables are known before they are used
                 self.free.add(node)
                 return self._define(node, typed=False)
             case _:
-                assert_never(node)
+                raise AssertionError(f"{type(node).__name__} opens scopes")
 
-    def _nested(self, node: Function | If | Let) -> Task[str]:
+    def _nested(self, node: Function | If | Let | Match) -> Task[str]:
         """The text of a node that opens scopes."""
         text: str
         match node:
@@ -236,9 +271,32 @@ class _Printer:
                 yes = yield self._block(node.true_branch, first)
                 no = yield self._block(node.false_branch, second)
                 text = f"if ({cond}) {yes} else {no}"
+            case Match():
+                text = yield self._match(node)
             case _:
                 assert_never(node)
         return text
+
+    def _match(self, node: Match) -> Task[str]:
+        data = yield self._expr(node.data)
+        clauses = ""
+        for clause, scope in zip(node.clauses, self.scopes.opened[node], strict=True):
+            pattern = self._pattern(clause.lhs)
+            clauses += f"\n{pattern} => {(yield self._block(clause.rhs, scope))},"
+        return f"match{'' if node.complete else '?'} ({data}) {{{_indent(clauses)}\n}}"
+
+    def _pattern(self, pattern: Pattern) -> str:
+        parts = list(map(self._pattern, inner(pattern)))
+        match pattern:
+            case PatternVar():
+                return self._define(pattern.var)
+            case PatternConstructor():
+                fields = f"({', '.join(parts)})" if parts else ""
+                return f"{pattern.constructor.name_hint}{fields}"
+            case PatternTuple():
+                return f"({', '.join(parts)})"
+            case PatternWildcard():
+                return "_"
 
     def _constant(self, node: Constant) -> str:
         text = literals.scalar_text(node.data) if node.data.ndim == 0 else None
@@ -248,7 +306,8 @@ class _Printer:
         params = [*map(self._define, node.params), *literals.key_values(node.attrs)]
         result = f"-> {literals.type_text(node.ret_type)} " if node.ret_type is not None else ""
         body = yield self._block(node.body, *self.scopes.opened[node])
-        return f"{prefix}({', '.join(params)}) {result}{body}"
+        generic = f"[{', '.join(map(str, node.type_params))}]" if node.type_params else ""
+        return f"{prefix}{generic}({', '.join(params)}) {result}{body}"
 
     def _let(self, node: Let) -> Task[str]:
         """A chain of lets; each body is a scope of its own that begins right after the let."""

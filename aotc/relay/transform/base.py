@@ -23,8 +23,9 @@ import numpy as np
 
 from aotc.ir import Op, Pass, PassContext, PassInfo, decorated, frozen, merge_spans, setting, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of
-from aotc.relay.infer import infer_module, merge_types
+from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
+from aotc.relay.unify import merge_types
 from aotc.relay.visitor import Mutator, children, mutated
 
 # --- function passes

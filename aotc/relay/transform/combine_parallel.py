@@ -147,9 +147,10 @@ class Concatenation:
     def parts(self, value: Expr, group: Group) -> list[Expr]:
         """What each branch takes of the combined value."""
         extents = self._extents(group)
-        axis = self._axis(group.anchors[0])
+        before = [0] * (self._axis(group.anchors[0]) % tensor_type_of(value).rank)
+        steps, rest = [1] * (len(before) + 1), [-1] * len(before)
         ends = zip(extents, accumulate(extents), strict=True)
-        return [strided_slice(value, (end - n,), (end,), axes=(axis,)) for n, end in ends]
+        return [strided_slice(value, [*before, end - n], [*rest, n], steps, slice_mode="size") for n, end in ends]
 
 
 #: A way to make one call of several.

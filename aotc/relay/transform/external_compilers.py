@@ -374,7 +374,7 @@ def _function(region: _Region, symbol: str) -> Function:
     outputs = [body[o] for o in region.outputs]
     result = outputs[0] if region.gives_output else Tuple([t for o in outputs for t in _fields(o)])
     attrs = {"Compiler": region.compiler, "Primitive": 1, "Inline": 1, "global_symbol": symbol}
-    return Function(params, result, result.checked_type, attrs, merge_spans(m.span for m in region.members))
+    return Function(params, result, result.checked_type, None, attrs, merge_spans(m.span for m in region.members))
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,7 @@ def @main(%x) { @f(%x) }; def @f(%x) { exp(%x) }
 Inline: put the bodies of functions in the place of their calls.
 
 def @main(%x) { @f(@f(%x)) }; def @f(%y, Inline=1) { exp(%y) }
-def @main(%x) { exp(exp(%x)) }; def @f(%y, Inline=1) { exp(%y) }
+def @main(%x) { exp(exp(%x)) }
 
 EtaExpand: a global function that is used as a value becomes a function literal that calls it.
 
@@ -65,7 +65,7 @@ class RemoveUnusedFunctions(Pass[IRModule]):
         kept = reachable(module.functions, self.entry_functions)
         if len(kept) == len(module):
             return module
-        return IRModule({name: f for name, f in module.functions.items() if name in kept}, module.attrs)
+        return module.without_functions(module.functions.keys() - kept)
 
 
 # --- calls become bodies
@@ -135,7 +135,8 @@ class Inline(Pass[IRModule]):
 
     everything    inline every global function, and every function literal where it is called
 
-    Fused functions and those for other compilers are never inlined by `everything`.
+    Inlined functions that nothing uses any more leave the module, unless `everything` is inlined.  Fused functions and
+    those for other compilers are never inlined by `everything`.
     """
 
     everything: bool = False
@@ -163,7 +164,17 @@ class Inline(Pass[IRModule]):
                     if self.everything:
                         functions[name] = _beta_reduced(functions[name])
         result = module.with_functions(functions)
-        return result if result is module else infer_module(result)
+        if not self.everything and (gone := _done_with(inlined, module, result)):
+            result = result.without_functions(gone)
+        ready = all(f.ret_type is not None for f in module.functions.values())
+        return infer_module(result) if result is not module and ready else result
+
+
+def _done_with(inlined: Collection[str], before: IRModule, after: IRModule) -> set[str]:
+    """The inlined functions that something used and nothing uses any more."""
+    used = {n for f in before.functions.values() for n in global_uses(f)}
+    kept = {n for name, f in after.functions.items() if name not in inlined for n in global_uses(f)}
+    return {*inlined} & used - reachable(after.functions, kept)
 
 
 # --- names become literals
@@ -240,7 +251,7 @@ class _Lifter(Mutator):
             mapping[own] = _closure(name, list(inside.values()), new)
         function = new.with_body(substitute(new.body, mapping))
         if captured:
-            function = Function(inside.values(), function, new.checked_type, {"Closure": 1}, new.span)
+            function = Function(inside.values(), function, new.checked_type, None, {"Closure": 1}, new.span)
         self.lifted[name] = function
         return _closure(name, captured, new)
 

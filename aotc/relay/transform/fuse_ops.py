@@ -366,7 +366,7 @@ def call_function(body: Expr, node: Expr, signature: Signature) -> Call:
     """A call, in the place of `node`, of the primitive function with this body."""
     span = merge_spans(member.span for member in signature.members)
     ty = type_of(node)
-    function = Function(signature.params.values(), body, ty, signature.attrs(), span)
+    function = Function(signature.params.values(), body, ty, None, signature.attrs(), span)
     return Call(function, signature.params, span=span, checked_type=ty)
 
 

@@ -89,5 +89,5 @@ def _together(group: Sequence[Call], made: dict[Expr, Expr]) -> Call:
         values[call] = substitute(function.body, inner)
     body = Tuple(values[call] for call in group)
     span = merge_spans(call.span for call in group)
-    function = Function(params.values(), body, type_of(body), as_function(group[0].op).attrs, span)
+    function = Function(params.values(), body, type_of(body), None, as_function(group[0].op).attrs, span)
     return Call(function, [made.get(arg, arg) for arg in params], span=span, checked_type=type_of(body))

@@ -16,9 +16,10 @@ from typing import Any, cast
 from aotc.ir import AotcError, Op, span_scope
 from aotc.ir.op import is_attached
 from aotc.relay.expr import Call, Expr, Function, Node, type_of
-from aotc.relay.infer import infer_expr, merge_types
+from aotc.relay.infer import infer_expr
 from aotc.relay.op.op import LEGALIZE
 from aotc.relay.transform.base import FunctionPass, rewrite_nodes
+from aotc.relay.unify import merge_types
 
 
 def asked(function: Function, key: str, ask: Callable[[Any, Call], Any]) -> Function:

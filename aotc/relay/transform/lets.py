@@ -26,9 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from aotc.ir import AotcError, Op, RefType, Type, parts
 from aotc.relay.analysis import free_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
-from aotc.relay.expr import Expr, Function, Let, Var, as_function
+from aotc.relay.expr import Call, Constructor, Expr, Function, Let, RefWrite, Var, as_function
 from aotc.relay.transform.base import FunctionPass, outside_kernels, rewrite_nodes
 from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
 
@@ -52,14 +53,31 @@ def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
     return depth_first([root], below)
 
 
+def _holds_reference(ty: Type | None) -> bool:
+    return ty is not None and (isinstance(ty, RefType) or any(map(_holds_reference, parts(ty))))
+
+
+def _may_write(value: Expr) -> bool:
+    """Whether a value writes to a reference, or calls a function, which may do so."""
+    calls = (n for n in post_order(value) if isinstance(n, RefWrite | Call))
+    return any(isinstance(n, RefWrite) or not isinstance(n.op, Op | Constructor) for n in calls)
+
+
 class DeadCodeElimination(FunctionPass):
-    """Remove lets whose variables do not matter to the result, chains of them too."""
+    """Remove lets whose variables do not matter to the result, chains of them too.
+
+    Where there are references, lets that write to them or call functions stay.
+    """
 
     opt_level = 1
 
     def rewritten(self, function: Function) -> Function:
-        values: dict[Expr, Expr] = {n.var: n.value for n in post_order(function) if isinstance(n, Let)}
-        live = {*_meanings_first(function, values)}
+        lets = [n for n in post_order(function) if isinstance(n, Let)]
+        pure = not any(isinstance(n, RefWrite) or _holds_reference(n.checked_type) for n in post_order(function))
+        values: dict[Expr, Expr] = {n.var: n.value for n in lets if pure or not _may_write(n.value)}
+        kept_anyway = [n.value for n in lets if n.var not in values]
+        live = {n for root in (function, *kept_anyway) for n in _meanings_first(root, values)}
+        live.update(n.var for n in lets if n.var not in values)
 
         def kept(_: Expr, new: Expr) -> Expr:
             return new.body if isinstance(new, Let) and new.var not in live else new
@@ -166,6 +184,9 @@ class ToGraphNormalForm(FunctionPass):
     required = ()
 
     def rewritten(self, function: Function) -> Function:
+        if any(isinstance(n, RefWrite) for n in post_order(function)):
+            text = "a graph without lets does not say when references are written"
+            raise AotcError("control-flow", text, span=function.span, hint="programs with ref_write keep their lets")
         lets = (n for n in post_order(function, outside_kernels) if isinstance(n, Let) and not is_recursive(n))
         values: dict[Expr, Expr] = {let.var: let.value for let in lets}
         memo: dict[Expr, Expr] = {}

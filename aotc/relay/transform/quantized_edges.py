@@ -14,7 +14,7 @@ integers of the other sign, these are shifted by 128, and so is the zero point.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -267,4 +267,4 @@ class _Edges:
         if isinstance(main.body, Tuple):
             body = Tuple(self._results, main.body.span)
         body = mutated(body, lambda old, new: self._replaced.get(old, new))
-        return Function(self._params, body, None, main.attrs, main.span)
+        return replace(main, params=tuple(self._params), body=body, ret_type=None)

@@ -26,7 +26,8 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
-from aotc.relay.expr import Expr, known_data, tensor_type_of, type_of
+from aotc.relay.constants import known_data
+from aotc.relay.expr import Expr, tensor_type_of, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
 from aotc.relay.frontend.onnx import contrib

@@ -22,7 +22,8 @@ from typing import Annotated, Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Array, frozen, require
-from aotc.relay.expr import Constant, Expr, known_data
+from aotc.relay.constants import known_data
+from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe, parameters
 from aotc.relay.frontend.quantisation import Onto, Quantised

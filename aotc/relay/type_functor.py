@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Walks over types by their class, as `aotc.relay.expr_functor` walks over expressions.
+
+class Dtypes(TypeVisitor):
+    def visit_tensor_type(self, ty):
+        print(ty.dtype)
+
+Dtypes().visit(relay.TupleType([relay.TensorType((2,), "int8")]))      # int8
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from aotc.ir import Type, parts, with_parts
+from aotc.relay.adt import TypeData
+
+
+class TypeFunctor:
+    """A function of types, defined by methods: `visit_tensor_type`, `visit_func_type`, `visit_type_var` and so on.
+
+    Raises NotImplementedError for a class of types without a method.
+    """
+
+    def visit(self, typ: Type | TypeData) -> Any:
+        """The result for a type."""
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(typ).__name__).lower()
+        return getattr(self, f"visit_{name}", self.visit_default)(typ)
+
+    def visit_default(self, typ: Any) -> Any:
+        """The result for a type of a class that has no method of its own."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what to do with a {type(typ).__name__}")
+
+
+class TypeVisitor(TypeFunctor):
+    """Visits every type that a type is made of."""
+
+    def visit_default(self, typ: Any) -> Any:
+        for part in typ.parts if isinstance(typ, TypeData) else parts(typ):
+            self.visit(part)
+
+
+class TypeMutator(TypeFunctor):
+    """Gives the type made of new types: the same object where none changed."""
+
+    def visit_default(self, typ: Any) -> Any:
+        return typ if isinstance(typ, TypeData) else with_parts(typ, tuple(map(self.visit, parts(typ))))

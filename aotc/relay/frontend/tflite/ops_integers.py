@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Array
-from aotc.relay.expr import Expr, known_data
+from aotc.relay.constants import known_data
+from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.quantisation import Quantised

@@ -21,6 +21,8 @@ from aotc.tir.stmt import Declare, For, Store, drop_dead, nodes, walk_stmts
 #: Bytes of code for each expression of another value, loop, store, call of a kernel, and for all else: measured on the
 #: kernels of three networks that arm-none-eabi-gcc 12 compiled for a Cortex-M4 with -Os; single kernels differ by 20 %.
 _NODE, _LOOP, _STORE, _STEP, _ENTRY = 2.5, 4, 15, 49, 300
+#: Bytes of code that a call takes for a number.
+NUMBER: Final = 6
 #: Registers of a kernel that a compiler may keep on the stack, at most, in words.
 _SPILLED: Final = 64
 #: Words of a kernel's frame beside them, and of those of the functions that call it.

@@ -226,9 +226,10 @@ def emit_bare(
     if any(kernel.team for kernel in program.kernels):
         raise AotcError("target", f"target {target.name} has no operating system, and so no threads")
     params = Params(name, program.constants, 0, target.places({"parameters": 0})["parameters"].align)
-    kernels = print_kernels(program.kernels, name, DIALECTS[target.dialect])
+    kernels = print_kernels(program.kernels, name, DIALECTS[target.dialect], share=True)
     facts = program, target, kernels.names, params
-    metadata = describe(*facts) | {"footprint": footprint(*facts)}
+    numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
+    metadata = describe(*facts) | {"footprint": footprint(*facts, numbers)}
     align = target.places({"parameters": 0})["parameters"].align
     weights, math = Weights(params, golden, align), required_functions(kernels)
     common = common_words(name, False) | model_words(program, target, numerics, params)

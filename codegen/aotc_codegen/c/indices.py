@@ -11,6 +11,8 @@ values are data, whose arithmetic wraps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from aotc.tir.expr import INDEX, Binary, Const, Expr, Select, Unary, Var, operands
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, Stmt, walk_stmts
 
@@ -19,10 +21,10 @@ _NOTHING = Block(())
 
 
 class Indices:
-    """Loop variables, and the registers that only ever hold index arithmetic; `fixed` ones hold one value."""
+    """Loop variables, numbers, and the registers that only ever hold index arithmetic; `fixed` ones hold one value."""
 
-    def __init__(self, body: Stmt = _NOTHING) -> None:
-        self.loops: set[Var] = {PART, PARTS}
+    def __init__(self, body: Stmt = _NOTHING, numbers: Iterable[Var] = ()) -> None:
+        self.loops: set[Var] = {PART, PARTS, *numbers}
         values: dict[Var, list[Expr]] = {}
         for stmt in walk_stmts(body):
             if isinstance(stmt, For):

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, Final
 
 from aotc.ir import AotcError, DType, Form, frozen, remembered
+from aotc.tir.expr import INDEX
+from aotc.tir.plan.sharing import shared_kernels
 from aotc.tir.stmt import Kernel
+from aotc_codegen.c.ctypes import literal
 from aotc_codegen.c.dialect import GNU_C, Dialect
 from aotc_codegen.c.names import LONGEST, Names
 from aotc_codegen.c.printer import PrintedKernel, origin, print_kernel, prototype
@@ -70,12 +73,14 @@ class PrintedKernels:
     """Every distinct kernel, and the C name under which each kernel is called.
 
     externals   kernels whose code is the user's, a file each
+    numbers     what one that stands for several is told for each, behind the buffers
     """
 
     kernels: tuple[NamedKernel, ...]
     names: dict[Kernel, str]
     dialect: Dialect
     externals: tuple[External, ...] = ()
+    numbers: Mapping[Kernel, Sequence[str]] = field(default_factory=dict)
 
     @property
     def prototypes(self) -> list[str]:
@@ -85,7 +90,9 @@ class PrintedKernels:
     def launch(self, kernel: Kernel, arguments: Sequence[str]) -> str:
         """The statement that runs a kernel; a team's is told whose it is."""
         team = [self.dialect.team_argument] if kernel.team and self.dialect.team_argument else []
-        return self.dialect.launch.format(name=self.names[kernel], arguments=", ".join([*arguments, *team]))
+        return self.dialect.launch.format(
+            name=self.names[kernel], arguments=", ".join([*arguments, *self.numbers.get(kernel, ()), *team])
+        )
 
     def external_files(self, name: str) -> dict[str, External]:
         """The user's code by its paths in a project."""
@@ -121,8 +128,12 @@ def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dic
     return found
 
 
-def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "") -> PrintedKernels:
+def print_kernels(
+    kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "", share: bool = False
+) -> PrintedKernels:
     """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with equal texts are one function.
+
+    share    so are kernels that differ in numbers alone, where that is less code
 
     Where several would have a name, all have a hash of their text behind it, not a
     number: so a kernel's text does not change when others come and go.
@@ -136,6 +147,7 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU
         if kernel not in names:
             made = _remembered(kernel, dialect)
             alike.setdefault(made.text(_ANY_NAME), (made, []))[1].append(kernel)
+    numbers = _share(alike, dialect) if share else {}
     shared = Counter(group[0].name for _, group in alike.values())
     distinct = []
     for text, (made, group) in alike.items():
@@ -144,7 +156,23 @@ def print_kernels(kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU
         name = taken.fresh(f"{base[: LONGEST - len(mark) - len(suffix)]}{mark}{suffix}")
         names.update((kernel, name) for kernel in group)
         distinct.append(NamedKernel(name, origin(group[0]), made))
-    return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()))
+    return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
+
+
+def _share(alike: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect) -> dict[Kernel, Sequence[str]]:
+    """Put one text in the place of several that differ in numbers; what kernels are told then."""
+    texts = {group[0]: text for text, (_, group) in alike.items()}
+    numbers: dict[Kernel, Sequence[str]] = {}
+    for one in shared_kernels(texts):
+        made = print_kernel(one.kernel, dialect, one.ranges())
+        members: list[Kernel] = []
+        for kernel, values in one.members:
+            told = [literal(v.value, DType("int32") if v.dtype == INDEX else v.dtype) for v in values]
+            group = alike.pop(texts[kernel])[1]
+            numbers |= dict.fromkeys(group, told)
+            members += group
+        alike[made.text(_ANY_NAME)] = made, members
+    return numbers
 
 
 def _remembered(kernel: Kernel, dialect: Dialect) -> PrintedKernel:

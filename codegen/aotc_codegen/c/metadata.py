@@ -8,13 +8,13 @@ write_metadata(directory, metadata)
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from aotc.tir import Kernel, Target
-from aotc.tir.plan.footprint import code_bytes, largest_frame, stack_bytes
+from aotc.tir.plan.footprint import NUMBER, code_bytes, largest_frame, stack_bytes
 from aotc.tir.plan.memory import lifetimes
 from aotc.tir.plan.program import Program
 from aotc_codegen.c.names import nodes_of
@@ -75,9 +75,12 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
     }
 
 
-def footprint(program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params) -> dict[str, Any]:
+def footprint(
+    program: Program, target: Target, kernels: Mapping[Kernel, str], params: Params, numbers: Sequence[int] = ()
+) -> dict[str, Any]:
     """Bytes that a program takes of a machine: of memory in runs, of flash, of the stack; code and stack are estimates.
 
+    numbers   how many each call passes beside addresses
     Registers are taken for 4 bytes where the target does not say what machine it is: that is a small one.
     """
     distinct = {name: kernel for kernel, name in kernels.items()}
@@ -86,10 +89,10 @@ def footprint(program: Program, target: Target, kernels: Mapping[Kernel, str], p
     return {
         "arena": program.plan.peak,
         "io": sum(s.nbytes for s in (*program.inputs, *program.outputs) if s not in program.resident),
-        "code": code_bytes(distinct.values(), len(program.steps)),
+        "code": code_bytes(distinct.values(), len(program.steps)) + NUMBER * sum(numbers),
         "code_measured": False,
         "parameters": params.bytes,
-        "stack": stack_bytes(program, word),
+        "stack": stack_bytes(program, word) + 2 * word * max(numbers, default=0),
         "stack_kernel": kernels[largest] if largest is not None else "",
     }
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, assert_never, frozen
-from aotc.tir import Buffer, Load, Var, bounds, launch_of
+from aotc.tir import Buffer, Interval, Load, Var, bounds, launch_of
 from aotc.tir import stmt as tir
-from aotc.tir.expr import Expr, Select
+from aotc.tir.expr import INDEX, Expr, Select
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.expressions import address, assigned, bits, index, no_word, place, register_type, spelled, value
@@ -57,11 +57,11 @@ class PrintedKernel:
         return f"{self.prototype(name)} {{\n{self.body}}}\n"
 
 
-def print_kernel(kernel: tir.Kernel, dialect: Dialect) -> PrintedKernel:
-    """The text of a kernel and what it needs."""
+def print_kernel(kernel: tir.Kernel, dialect: Dialect, numbers: Mapping[Var, Interval] | None = None) -> PrintedKernel:
+    """The text of a kernel and what it needs; `numbers` are parameters behind its buffers, with their ranges."""
     body = tir.drop_dead(kernel.body)
-    scope = _scope(kernel, dialect)
-    head = _head(kernel, scope, "{name}")
+    scope = _scope(kernel, dialect, numbers or {})
+    head = _head(kernel, scope, "{name}", tuple(numbers or ()))
     lines = []
     for buffer in kernel.local:
         # compilers take small arrays for registers, and cannot see that they are written before they are read
@@ -84,22 +84,23 @@ def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:
     return _head(kernel, _scope(kernel, dialect), kernel.name)
 
 
-def _head(kernel: tir.Kernel, scope: Scope, name: str) -> str:
+def _head(kernel: tir.Kernel, scope: Scope, name: str, numbers: Sequence[Var] = ()) -> str:
     launch = launch_of(kernel)
     if launch is None and scope.dialect.launched:
         raise no_word(scope, "a kernel that is not launched")
     threads = str(1 if launch is None else launch.block)
     if kernel.shared:  # what hides the memory's latency is written out: registers are worth more than blocks
         threads += ", 1"
-    return scope.dialect.kernel.format(name=name, parameters=_parameters(kernel, scope), threads=threads)
+    return scope.dialect.kernel.format(name=name, parameters=_parameters(kernel, scope, numbers), threads=threads)
 
 
-def _scope(kernel: tir.Kernel, dialect: Dialect) -> Scope:
+def _scope(kernel: tir.Kernel, dialect: Dialect, numbers: Mapping[Var, Interval] | None = None) -> Scope:
     team: dict[Var | Buffer, str] = {tir.PART: dialect.part, tir.PARTS: dialect.parts} if kernel.team else {}
-    return Scope(Helpers(dialect), Indices(kernel.body), Names(dialect.reserved), team)
+    indices = Indices(kernel.body, (n for n in numbers or () if n.dtype == INDEX))
+    return Scope(Helpers(dialect), indices, Names(dialect.reserved), team, dict(numbers or {}))
 
 
-def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
+def _parameters(kernel: tir.Kernel, scope: Scope, numbers: Sequence[Var] = ()) -> str:
     dialect, rows = scope.dialect, []
     inputs, outputs = frozenset(kernel.inputs), frozenset(kernel.outputs)
     meets = any(map(tir.is_barrier, tir.walk_stmts(kernel.body)))
@@ -111,6 +112,8 @@ def _parameters(kernel: tir.Kernel, scope: Scope) -> str:
         restrict = dialect.restrict if alone else ""
         element = f"const {dialect.types[buffer.dtype]}" if read_only else dialect.types[buffer.dtype]
         rows.append(f"{element} *{restrict}{scope.name(buffer)}")
+    for number in numbers:
+        rows.append(f"{dialect.index if number.dtype == INDEX else dialect.types[number.dtype]} {scope.name(number)}")
     if kernel.team and dialect.team:
         rows.append(dialect.team)
     return ", ".join(rows) or "void"

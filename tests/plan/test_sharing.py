@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels that differ in numbers alone become one, which computes what each of them does with its numbers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aotc_codegen.c.dialect import DIALECTS
+from aotc_codegen.c.kernels import PrintedKernels, print_kernels
+from aotc_codegen.c.templates import render
+
+from aotc.ir.dtype import DType
+from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, as_expr, call, operands, with_operands
+from aotc.tir.interp import run_kernel
+from aotc.tir.plan import sharing
+from aotc.tir.plan.sharing import Shared, shared_kernels
+from aotc.tir.stmt import Kernel, Store, loops, map_exprs
+from aotc.tir.target import get_target
+from aotc.tir.text import to_text
+from tests.codegen.batch import Array, build
+from tests.codegen.batch import call as run
+from tests.codegen.bits import wrong
+from tests.share import share
+from tests.targets.corpus import drawn
+
+M4 = get_target("cortex-m4")
+Value = Callable[[Expr, Expr, Expr], Expr]
+
+
+def transposed(rows: int, columns: int, value: Value, dtype: str = "float32") -> Kernel:
+    """`value` of an element, its row and its column, into the place that a transpose has for it."""
+    x, y = Buffer("x", DType(dtype), rows * columns), Buffer("y", DType(dtype), rows * columns)
+    i, j = Var("i"), Var("j")
+    body = loops([(i, rows), (j, columns)], Store(y, j * rows + i, value(Load(x, i * columns + j), i, j)))
+    return Kernel(name="t", inputs=(x,), outputs=(y,), body=body)
+
+
+def scaled(*factors: float) -> Value:
+    """An element times factors."""
+    return lambda x, i, j: reduce(lambda made, factor: made * factor, factors, x)
+
+
+def least(value: float) -> Value:
+    """An element plus the least of zero and a number."""
+    zero = Const(0.0, DType("float32"))
+    return lambda x, i, j: x + Binary("min", zero, Const(value, zero.dtype))
+
+
+def told(shared: Shared, values: Sequence[Const]) -> Kernel:
+    """A shared kernel with the values of its numbers written out."""
+    mapping: dict[Expr, Const] = dict(zip(shared.numbers, values, strict=True))
+
+    def value(expr: Expr) -> Expr:
+        fresh = tuple(map(value, operands(expr)))
+        made = Binary(expr.op, *fresh) if isinstance(expr, Binary) else with_operands(expr, fresh)
+        return mapping.get(expr, made) if isinstance(expr, Var) else made
+
+    return replace(shared.kernel, body=map_exprs(shared.kernel.body, value))
+
+
+def shared_of(kernels: Sequence[Kernel], monkeypatch: pytest.MonkeyPatch) -> list[Shared]:
+    """Whatever can be shared, whether or not it is worth it."""
+    monkeypatch.setattr(sharing, "GROWTH", -1e9)
+    return shared_kernels(kernels)
+
+
+def test_sizes_strides_and_values_are_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ((4, 6), (8, 3), (4, 5))
+    kernels = [transposed(r, c, scaled(float(r), -2.0)) for r, c in sizes]
+    (shared,) = shared_of(kernels, monkeypatch)
+    assert [number.dtype for number in shared.numbers] == [INDEX, INDEX, "float32"]
+    found = [tuple(v.value for v in values) for _, values in shared.members]
+    assert found == [(4, 6, 4.0), (8, 3, 8.0), (4, 5, 4.0)]
+    assert list(shared.ranges().values()) == [(4, 8), (3, 6), (4.0, 8.0)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        lambda k: lambda x, i, j: x + (i // k).astype("float32"),
+        lambda k: lambda x, i, j: x / float(k),
+        lambda k: lambda x, i, j: x + Const([np.nan, np.inf][k % 2], DType("float32")),
+        lambda k: lambda x, i, j: x * call("exp", x) if k == 3 else x + call("exp", x),
+    ],
+    ids=["divisor", "float divisor", "nan and infinity", "operation"],
+)
+def test_what_is_no_number(value: Callable[[int], Value], monkeypatch: pytest.MonkeyPatch) -> None:
+    """C has no literal for some numbers, and others make other code."""
+    assert not shared_of([transposed(4, 6, value(k)) for k in (2, 3)], monkeypatch)
+    assert len(shared_of([transposed(4, 6, value(2)), transposed(6, 5, value(2))], monkeypatch)) == 1
+
+
+def test_zeros_of_both_signs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [transposed(4, 6, scaled(zero)) for zero in (0.0, -0.0)]
+    (shared,) = shared_of(kernels, monkeypatch)
+    assert [str(values[0].value) for _, values in shared.members] == ["0.0", "-0.0"]
+
+
+def test_the_order_of_operands_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two zeros, the first one is the least."""
+    kernels = [transposed(4, 6, least(value)) for value in (-0.0, -1.0)]
+    (shared,) = shared_of(kernels, monkeypatch)
+    assert "min(0.0, n0)" in to_text(shared.kernel)
+
+
+def test_types_are_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [transposed(4, 6, lambda x, i, j: x + as_expr(1, x), d) for d in ("int8", "int16", "float16")]
+    assert not shared_of(kernels, monkeypatch)
+
+
+def test_kernels_of_many_numbers_stay_apart() -> None:
+    """What calls pass would be more code than the kernels."""
+    for count, wanted in ((1, 1), (12, 0)):
+        found = [transposed(4, 6, scaled(*(float(k**n) for n in range(1, count)))) for k in (2, 3)]
+        assert len(shared_kernels([*found, transposed(8, 3, lambda x, i, j: -x)])) == wanted
+
+
+def sibling(kernel: Kernel, rng: np.random.Generator) -> Kernel:
+    """A kernel with other values; where it reads and writes stays."""
+
+    def other(const: Const) -> Expr:
+        if const.dtype == INDEX or rng.random() < 0.5:
+            return const
+        if const.dtype.is_float:
+            return Const(float(np.float32(const.value * rng.normal())), const.dtype)
+        info = np.iinfo(const.dtype.numpy)
+        return Const(int(rng.integers(max(info.min, 1 - (1 << 31)), min(info.max, (1 << 31) - 1))), const.dtype)
+
+    return sharing._with(kernel, other)
+
+
+def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
+    """Kernels, and functions kernel0, kernel1, ... of their buffers alone, which call them."""
+    lines = [render("kernel.h", banner="test", upper="TEST")]
+    text = printed.file("kernels.c", printed.kernels, banner="", name="net", team_includes=())
+    lines.append(text.replace('#include "', "// "))
+    for k, kernel in enumerate(kernels):
+        names = [f"p{n}" for n in range(len(kernel.params))]
+        lines.append(f"void kernel{k}({', '.join(f'void *{n}' for n in names)}) {{ {printed.launch(kernel, names)} }}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", share(range(20), 1))
+def test_random_kernels_with_other_numbers(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the kernels that they stand for, and compiled they compute the interpreter's bits."""
+    rng, jobs = np.random.default_rng(seed), []
+    for k in range(8):
+        kernel, inputs = drawn(8 * seed + k, M4)
+        jobs += [(sibling(kernel, rng), inputs) for _ in range(3)]
+    kernels = [kernel for kernel, _ in jobs]
+    found = shared_of(kernels, monkeypatch)
+    assert sum(len(one.members) for one in found) > 8
+    for one in found:
+        for kernel, values in one.members:
+            assert to_text(told(one, values)).split("{", 1)[1] == to_text(kernel).split("{", 1)[1]
+    printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], share=True)
+    assert printed.numbers
+    library = ctypes.CDLL(str(build(caller(printed, kernels), tmp_path, "-O0")))
+    for k, (kernel, inputs) in enumerate(jobs):
+        results: list[Array] = run(library, f"kernel{k}", kernel, inputs)
+        assert not wrong(kernel, results, run_kernel(kernel, inputs))

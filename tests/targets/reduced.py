@@ -25,7 +25,7 @@ from aotc.relay.visitor import post_order
 
 SMALL, LARGE = 3, 16
 """Extents up to the first stay; those up to the other, too, but for the number of blocks of a packed axis."""
-PACKED: Final = (8, 16, 24, 32, 48)
+PACKED: Final = (4, 8, 16, 24, 32, 48)
 TRIES: Final = 400
 Sizes = Mapping[int, int]
 

@@ -28,10 +28,10 @@ def convolve(x: Expr) -> Expr:
     return conv2d(x, WEIGHT, padding=(1, 1))
 
 
-def kernels(*results: Expr) -> list[str]:
+def kernels(*results: Expr, most_args: int = 512) -> list[str]:
     """The operators of each kernel after the pass, which changes no value."""
     fused = FuseOps()(module_of(Tuple(results), *free_vars(Tuple(results))))
-    main = checked(FuseOutputs(), fused).main
+    main = checked(FuseOutputs(most_args), fused).main
     calls = (n.op for n in post_order(main) if isinstance(n, Call) and isinstance(n.op, Function))
     return ["+".join(list_op_freqs(f)) for f in calls]
 
@@ -67,3 +67,11 @@ def test_other_shapes_and_other_elements_stay() -> None:
     assert kernels(flat, relu(flat)) == ["reshape", "nn.relu"]
     wide = add(X, noise(3, 4, 6, 6))
     assert kernels(wide, X, relu(X)) == ["add", "nn.relu"]
+
+
+def test_kernels_take_no_more_arguments_than_a_launch() -> None:
+    """Inputs, and for each result two."""
+    first = add(X, var("a", 1, 4, 6, 6))
+    second = add(first, var("b", 1, 4, 6, 6))
+    assert kernels(first, second, most_args=7) == ["add"]
+    assert kernels(first, second, most_args=6) == ["add", "add"]

@@ -12,6 +12,7 @@ In: typed functions, after FuseOps.  Out: the same results from fewer kernels, w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from aotc.ir import Op, OpPattern, TensorType, merge_spans
@@ -28,13 +29,18 @@ _LAST: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST, OpPattern.OUT_ELEMWISE_
 _Group: TypeAlias = "list[Call]"
 
 
+@dataclass(frozen=True, repr=False)
 class FuseOutputs(FunctionPass):
-    """Calls of elementwise functions join the one that computes what they read, if all else is known by then."""
+    """Calls of elementwise functions join the one that computes what they read, if all else is known by then.
+
+    most_args      arguments and results of one kernel; a result may need room, which is an argument, too
+    """
 
     opt_level = 1
+    most_args: int = 512
 
     def rewritten(self, function: Function) -> Function:
-        group_of = _groups(function)
+        group_of = _groups(function, self.most_args)
         joined = {node: group for node, group in group_of.items() if len(group) > 1}
         made: dict[Expr, Expr] = {}
         for node in post_order(function, outside_kernels):
@@ -47,7 +53,7 @@ class FuseOutputs(FunctionPass):
         return as_function(made[function]) if joined else function
 
 
-def _groups(function: Function) -> dict[Expr, _Group]:
+def _groups(function: Function, most: int) -> dict[Expr, _Group]:
     """The group of each call of a fused function."""
     found: dict[Expr, _Group] = {}
     number = {node: k for k, node in enumerate(post_order(function.body, outside_scopes))}
@@ -59,10 +65,16 @@ def _groups(function: Function) -> dict[Expr, _Group]:
         group = max(hosts, key=lambda group: number[group[0]], default=[])
         first = number[group[0]] if group else 0
         early = (a in known or number.get(a, first) < first or found.get(a) is group for a in node.args)
-        group = group if group and len(group) < _MOST and all(early) else []
+        fits = len(group) < _MOST and _arguments([*group, node]) <= most
+        group = group if group and fits and all(early) else []
         group.append(node)
         found[node] = group
     return found
+
+
+def _arguments(group: Sequence[Call]) -> int:
+    """What a kernel takes: inputs, results, and room for each of these."""
+    return len({arg for call in group for arg in call.args} - {*group}) + 2 * len(group)
 
 
 def _follows(node: Call, arg: Expr) -> bool:

@@ -64,7 +64,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.FuseAttention()),
         (3, passes.PackNibbles()),
         (0, passes.FuseOps()),
-        *([(1, passes.FuseOutputs())] if target.gpu is not None else []),
+        *([(1, passes.FuseOutputs(target.gpu.argument_bytes // 8))] if target.gpu is not None else []),
     ]
 
 

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quantised models take on a microcontroller: memory, flash, stack, and instructions of a run.
+
+Each model is firmware for a Cortex-M4 that QEMU runs once on seeded bytes.  The arena has inputs, outputs and scratch;
+flash is the code of kernels, as it is linked, and parameters; the stack is what a run was seen to take; instructions,
+which are not cycles, are those of the model's functions and of what they call.  Beside it stands the arena of TFLite
+Micro on this machine, whose pointers have 64 bits.  All figures are the same from run to run.
+
+    python -m benchmarks.firmware kws_int8.tflite vww_int8.tflite      # the table of docs/performance.md
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import numpy as np
+
+from aotc.driver.budgets import measured_code
+from aotc.driver.compile import compile
+from aotc.driver.toolchain import find_toolchain
+from aotc.driver.wiring import install
+from tests.targets.firmware import board, program_of
+from tests.targets.icount import by_function, count
+
+TARGET = "cortex-m4"
+HEAD = ("model", "arena", "TFLM's arena", "code", "parameters", "stack", "instructions")
+_ARENA = re.compile(r"Arena allocation total (\d+) bytes")
+_MICRO = """
+import sys
+from tflite_micro.python.tflite_micro import runtime
+data = open(sys.argv[1], "rb").read()
+runtime.Interpreter.from_bytes(data, arena_size=1 << 20).print_allocations()
+"""
+
+
+def arena_of_micro(model: Path) -> int:
+    """Bytes that TFLite Micro takes of its arena."""
+    command = [sys.executable, "-c", _MICRO, str(model)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = _ARENA.search(done.stdout + done.stderr)
+    assert found is not None, done.stderr
+    return int(found[1])
+
+
+def row(path: Path, folder: Path) -> list[int]:
+    """The figures of a model."""
+    here, output = board(TARGET), folder / "net"
+    made = compile(path, output=output, name="net", target=TARGET, build=False, workspace_io=True)
+    inputs = [
+        np.random.default_rng(k).integers(-128, 128, i["shape"]).astype(i["dtype"])
+        for k, i in enumerate(made.metadata["inputs"])
+    ]
+    library = here.make(made.path)
+    program = here.link(library, program_of(made, inputs), folder)
+    stack = int(here.start(program).split()[-1])
+    command = [*here.emulator, "-M", here.machine, "-nographic"]
+    command += ["-monitor", "none", "-serial", "none", "-semihosting"]
+    counts = count([*command, "-kernel", program], folder)
+    found = by_function(counts, program, here.cc[0])
+    own = ("main", "print_", "paint_", "used_", "Reset", "net_check", "start")
+    instructions = sum(v for k, v in found.items() if not k.startswith(own))
+    code = measured_code(library, find_toolchain(here.cc[0], target=here.target))
+    facts = made.metadata["footprint"]
+    arena = facts["arena"] + facts["io"]
+    return [arena, arena_of_micro(path), code or 0, facts["parameters"], stack, instructions]
+
+
+@click.command(help=__doc__)
+@click.argument("models", nargs=-1, type=click.Path(path_type=Path))
+def main(models: Sequence[Path]) -> None:
+    install()
+    click.echo(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
+    for path in models:
+        with tempfile.TemporaryDirectory() as folder:
+            figures = row(path, Path(folder))
+        click.echo(f"| {path.stem} | {' | '.join(f'{n:,}' for n in figures)} |")
+
+
+if __name__ == "__main__":
+    main()

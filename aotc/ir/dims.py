@@ -29,6 +29,11 @@ Dim: TypeAlias = "int | SymDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
 
 
+def indexdiv(a: Dim, b: Dim) -> Dim:
+    """The quotient of two dimensions, rounded down; where one is not known, one that is called so."""
+    return a // b if isinstance(a, int) and isinstance(b, int) else SymDim(f"{a}//{b}")
+
+
 def is_static(shape: Iterable[Dim]) -> bool:
     """True if every dimension is known."""
     return all(isinstance(d, int) for d in shape)

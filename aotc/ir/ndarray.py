@@ -80,6 +80,16 @@ class NDArray:
         return str(self._data)
 
 
+class HostArray(np.ndarray[Any, Any]):
+    """A numpy array that can be asked for its value as an NDArray can."""
+
+    def numpy(self) -> Array:
+        """The value as a plain array, copied."""
+        return np.array(self)
+
+    asnumpy = numpy
+
+
 def _owned(data: Array) -> Array:
     """A read-only copy in the machine's byte order."""
     copy = np.array(data, DType.of(data).numpy, order="C")

@@ -22,6 +22,7 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op
 from aotc.ir import types as ir_types
+from aotc.ir.ndarray import HostArray
 from aotc.ir.records import dataclass_transform
 from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
 from aotc.relay.adt import Clause, TypeData
@@ -145,10 +146,9 @@ class GlobalVar(Node):
 
 @_node
 class Constant(Node):
-    """A tensor known at compile time.  `data` is read-only.
+    """A tensor known at compile time.  `data` is read-only; `data.numpy()` is a copy.
 
-    A splat (one value repeated) is a zero-stride array made by `splat`: it takes no memory until someone
-    materialises it.
+    A splat (one value repeated) is a zero-stride array made by `splat`: it takes no memory until it is copied.
     """
 
     data: np.ndarray[Any, Any]
@@ -156,7 +156,7 @@ class Constant(Node):
     checked_type: Type
 
     def __init__(self, data: np.ndarray[Any, Any], span: Span | None = None) -> None:
-        view = np.asarray(data).view()
+        view = np.asarray(data).view(HostArray)
         view.flags.writeable = False
         _set(self, span, data=view, checked_type=TensorType(view.shape, DType.of(view)))
 

@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from aotc.driver.importing import with_params
-from aotc.ir import AotcError, Device, as_array, as_tensors, require_device, require_known
+from aotc.ir import AotcError, Array, Device, as_array, as_tensors, require_device, require_known
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
@@ -130,6 +132,11 @@ def create_executor(
         text = f"{where} does not run what is compiled for {machine.name}"
         raise AotcError("device", text, hint='GPUs take device=aotc.cuda(0) and target="cuda"')
     return Executor(kind, with_params(module, params), where, machine)
+
+
+def run_const_expr(expr: Expr) -> Array:
+    """The value of an expression without free variables, as an array."""
+    return np.asarray(create_executor("debug").evaluate(expr))
 
 
 # --- what is evaluated

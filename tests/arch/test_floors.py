@@ -111,6 +111,7 @@ DOORS = {
     "aotc.relay.nn",
     "aotc.relay.qnn",
     "aotc.relay.qnn.op",
+    "aotc.relay.qnn.op.canonicalizations",
     "aotc.relay.qnn.transform",
     "aotc.relay.ty",
     "aotc.relay.vm",

@@ -123,7 +123,7 @@ def test_fused_functions() -> None:
     x = var("x", 4, 4)
     w = var("w", 4, 4)
     module = module_of(dense(relu(dense(relu(dense(x, w)), w)), w), x, w)
-    assert extract_fused_functions(module) == {}
+    assert len(extract_fused_functions(module)) == 2
     functions = extract_fused_functions(FuseOps(fuse_opt_level=0)(module))
     assert sorted(next(iter(_names(f))) for f in functions.values()) == ["nn.dense", "nn.relu"]
     assert all(f.is_primitive and len(name) == 16 for name, f in functions.items())

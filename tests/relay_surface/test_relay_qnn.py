@@ -16,7 +16,8 @@ from aotc.contrib import graph_executor
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.build_module import bind_params_by_name
 from aotc.relay.op import REGISTRY
-from aotc.relay.testing import run_infer_type
+from aotc.relay.qnn.op import canonicalizations
+from aotc.relay.testing import TempOpAttr, run_infer_type
 
 NETWORK = """#[version = "0.0.5"]
 def @main(%x: Tensor[(1, 8, 8, 3), float32], %w0: Tensor[(3, 3, 3, 8), int8], %s0: Tensor[(8), float32],
@@ -239,3 +240,39 @@ def test_an_axis_that_only_runs_know() -> None:
     text = "def @main(%x: Tensor[(2, ?), uint8]) { qnn.softmax(%x, 0.1f, 3, 0.00390625f, 0) }"
     with pytest.raises(AotcError, match=r"axis 1 of .* has a size that is not known at compile time"):
         relay.qnn.transform.CanonicalizeOps()(relay.fromtext(f'#[version = "0.0.5"]\n{text}'))
+
+
+def test_rounding_by_config() -> None:
+    x = relay.var("x", shape=(3,), dtype="int32")
+    with relay.qnn.op.requantize_config(rounding="TONEAREST"):
+        calls = [relay.qnn.op.requantize(x, 1.0, 0, 16.0, 0, rounding=r) for r in ("None", "UPWARD")]
+    calls.append(relay.qnn.op.requantize(x, 1.0, 0, 16.0, 0, compute_dtype="float32"))
+    data = np.array([-8, 8, -24], "int32")
+    run = relay.create_executor("graph", target="c").evaluate(relay.Function([x], relay.Tuple(calls)))
+    assert [r.numpy().tolist() for r in run(data)] == [[-1, 1, -2], [0, 1, -1], [0, 1, -1]]
+    with pytest.raises(AotcError, match="unknown rounding 'DOWN'"):
+        relay.qnn.op.requantize_config(rounding="DOWN")
+
+
+def test_tables_of_functions() -> None:
+    every = relay.const(np.arange(256).astype("uint8").view("int8"))
+    made = [relay.const(v) for v in (0.5, 0, 1.0, 3)]
+    table = canonicalizations.create_integer_lookup_op(every, lambda x: 2 * x, *made, in_dtype="int8", out_dtype="int8")
+    wanted = np.clip(every.data.numpy().astype(int) + 3, -128, 127)
+    np.testing.assert_array_equal(canonicalizations.run_const_expr(table), wanted)
+    x = relay.var("s", shape=())
+    with pytest.raises(AotcError, match="which are known"):
+        canonicalizations.create_integer_lookup_op(every, lambda x: x, x, *made[1:], in_dtype="int8")
+    with pytest.raises(AotcError, match="not of int16"):
+        canonicalizations.create_integer_lookup_op(every, lambda x: x, *made, in_dtype="int16")
+
+
+def test_legalize_of_the_dialect() -> None:
+    x = relay.var("x", shape=(4,), dtype="uint8")
+    relu = relay.qnn.op.leaky_relu(
+        x, alpha=0.5, input_scale=1.0, input_zero_point=4, output_scale=1.0, output_zero_point=4
+    )
+    mod = aotc.IRModule.from_expr(relu)
+    with TempOpAttr("qnn.leaky_relu", "FTVMQnnLegalize", lambda attrs, inputs, types: inputs[0]):
+        assert relay.qnn.transform.Legalize()(mod)["main"].body is mod["main"].params[0]
+    assert relay.qnn.transform.Legalize()(mod)["main"].body.op.name == "qnn.leaky_relu"

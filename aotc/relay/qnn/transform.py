@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's passes over quantised operators: `relay.qnn.transform.CanonicalizeOps()`."""
+"""Relay's passes over quantised operators: `relay.qnn.transform.CanonicalizeOps()`, `Legalize()`."""
 
+from functools import partial
+
+from aotc.relay.transform.legalize import Legalize as _Legalize
 from aotc.relay.transform.quantised import QnnCanonicalizeOps
 
-__all__ = ["CanonicalizeOps"]
+__all__ = ["CanonicalizeOps", "Legalize"]
 
 CanonicalizeOps = QnnCanonicalizeOps
+#: The pass Legalize with the functions attached under "FTVMQnnLegalize".
+Legalize = partial(_Legalize, "FTVMQnnLegalize")

@@ -249,8 +249,8 @@ def hardswish(
 
 def leaky_relu(
     x: Expr,
-    scale: Expr | float,
-    zero_point: Expr | int,
+    input_scale: Expr | float,
+    input_zero_point: Expr | int,
     output_scale: Expr | float,
     output_zero_point: Expr | int,
     alpha: float = 0.25,
@@ -317,6 +317,7 @@ def requantize(
               round once, halves up or away from zero; "TFLITE" rounds as gemmlowp does, twice; "FLOAT_EVEN" multiplies
               float32 by the quotient in float32 and rounds halves to even.  Input scales have a value for each element
               along `axis`, or one
+    compute_dtype  in what TVM would compute; integers are exact here, whatever it is
     """
 
 def rsqrt(
@@ -362,8 +363,8 @@ def subtract(
 ) -> Call:
     """The difference of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = -rhs_scale /
-    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.
+    round_even(((lhs - lhs_zero) * lhs_scale - (rhs - rhs_zero) * rhs_scale) / output_scale) + output_zero saturated,
+    in float32, each operation rounded: what dequantising, subtracting and quantising give.
     """
 
 def tanh(

@@ -4,7 +4,7 @@
 concatenate((x, y), (0.1, 0.2), (0, 3), 0.2, 3, axis=1)    # y's elements stay as they are
 
 Each element is quantize(dequantize(x)), as in ONNX Runtime: of 8 bits by one factor for each tensor where one gives the
-256 values, else by a table of them.
+256 values, else by a table of them.  int32 is requantised, as float32 would not hold it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     data, scales, zeros = (tensor_fields(ty, arg.name) for ty, arg in zip(types[:3], _ARGS, strict=False))
     same = len(data) == len(scales) == len(zeros)
     require("qnn.inputs", same, f"{len(data)} tensors with {len(scales)} scales and {len(zeros)} zero points")
-    result = q.quantised(join.concatenate.infer(a, types[:1]))
+    result = q.quantised(join.concatenate.infer(a, types[:1]), bits=32)
     for ty, *pair in zip(data, scales, zeros, strict=True):
         q.check_pairs(pair, ty, None, *_NAMES[:2])
     q.check_pairs(types[3:], result, None, *_NAMES[2:])
@@ -67,6 +67,9 @@ def _same(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> bool:
 
 
 def _moved(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> Array:
+    if x.dtype == np.int32:
+        attributes = scale.RequantizeAttrs(out_dtype="int32")
+        return np.asarray(scale.requantize.reference(attributes, x, *pair, *onto))
     wide = q.dequantized(x, pair[0], pair[1])
     return q.quantized(wide, onto[0].astype(np.float32), onto[1], DType.of(x))
 
@@ -88,6 +91,8 @@ def _part(x: Expr, pair: Sequence[Expr], onto: Sequence[Expr]) -> Expr:
     if values is not None and dtype.bits == 8:
         zeros = (int(np.ravel(values[k])[0]) for k in (1, 3))
         return table.moved(x, lambda every: _moved(every, values[:2], values[2:]), *zeros)
+    if dtype.bits == 32:
+        return scale.requantize(x, *pair, *onto, out_dtype=str(dtype))
     return scale.quantize(scale.dequantize(x, *pair), *onto, out_dtype=str(dtype))
 
 
@@ -98,13 +103,14 @@ def _expand(a: ConcatenateAttrs, data: Expr, scales: Expr, zeros: Expr, *onto: E
 
 
 def _samples() -> Samples:
-    for dtype in ("int8", "uint8", "int16"):
+    for dtype in ("int8", "uint8", "int16", "int32"):
         data = tuple(random_array(shape, dtype, k) for k, shape in enumerate(((2, 3), (2, 5), (2, 1))))
         scales = tuple(map(scale.scale_array, (0.1, 0.25, 0.013)))
         zeros = tuple(map(scale.zero_array, (0, 3, 17)))
         a, onto = ConcatenateAttrs(axis=1), (scale.scale_array(0.25), scale.zero_array(3))
         yield q.with_constants(a, data, scales, zeros, *onto)
-        yield q.with_constants(a, data, scales, zeros, *onto, given=5)
+        if dtype != "int32":
+            yield q.with_constants(a, data, scales, zeros, *onto, given=5)
 
 
 concatenate = OpDef(

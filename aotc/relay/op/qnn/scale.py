@@ -7,11 +7,13 @@ requantize(q, 0.1, 3, 0.4, 0, rounding="TONEAREST", out_dtype="uint8")
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
+from aotc.ir import AotcError, Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, param, require, setting
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary
 from aotc.relay.op.opdef import Array, OpDef, Samples
@@ -168,6 +170,17 @@ dequantize = OpDef(
 
 # --- requantize
 
+_DEFAULT: Final[ContextVar[str]] = ContextVar("rounding", default="None")
+
+
+def requantize_config(rounding: str = "UPWARD", compute_dtype: str = "int64") -> AbstractContextManager[str]:
+    """The rounding of calls of requantize that are made inside of the block and say none, or "None".
+
+    Raises AotcError for roundings and computations that there are not.
+    """
+    _check_rounding(rounding, compute_dtype)
+    return setting(_DEFAULT, rounding)
+
 
 class RequantizeAttrs(Attrs):
     """Integers of one scale as integers of another one, saturated.
@@ -176,10 +189,11 @@ class RequantizeAttrs(Attrs):
               round once, halves up or away from zero; "TFLITE" rounds as gemmlowp does, twice; "FLOAT_EVEN" multiplies
               float32 by the quotient in float32 and rounds halves to even.  Input scales have a value for each element
               along `axis`, or one
+    compute_dtype  in what TVM would compute; integers are exact here, whatever it is
     """
 
     axis: int = -1
-    rounding: str = "None"
+    rounding: str = param(default="None", takes=lambda value, _: _DEFAULT.get() if value == "None" else value)
     compute_dtype: str = "None"
     out_dtype: str = "int8"
 
@@ -191,10 +205,14 @@ def _requantize_infer(a: RequantizeAttrs, types: Types) -> Type:
     data = q.quantised(types[0], bits=32)
     q.check_pairs(types[1:3], data, a.axis, *_FROM)
     q.check_pairs(types[3:5], data, a.axis, *_ONTO)
-    require_known("qnn.rounding", "rounding", a.rounding, _ROUNDINGS)
-    work = "float32" if a.rounding == "FLOAT_EVEN" else "int64"
-    require_known("qnn.compute-dtype", f"compute_dtype of rounding {a.rounding}", a.compute_dtype, ("None", work))
+    _check_rounding(a.rounding, a.compute_dtype)
     return q.result_of(data, a.out_dtype)
+
+
+def _check_rounding(rounding: str, compute_dtype: str) -> None:
+    require_known("qnn.rounding", "rounding", rounding, _ROUNDINGS)
+    works = ("float32",) if rounding == "FLOAT_EVEN" else ("int64", "float32", "float64")
+    require_known("qnn.compute-dtype", f"compute_dtype of rounding {rounding}", compute_dtype, ("None", *works))
 
 
 def _rounding(a: RequantizeAttrs) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, args
+from aotc.ir import NO_ATTRS, AotcError, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, args
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import casts, elementwise, index
 from aotc.relay.op.opdef import Array, OpDef, Samples
@@ -63,6 +63,35 @@ def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
     dtype = q.dtype_of(x)
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
     return q.made(index.take, Constant(function(every)), q.converted(x, "uint8"), axis=0)
+
+
+def create_integer_lookup_op(
+    input_arg: Expr,
+    floating_point_func: Callable[[Array], Array],
+    in_scale: Expr,
+    in_zero_point: Expr,
+    out_scale: Expr,
+    out_zero_point: Expr,
+    in_axis: int = -1,
+    out_axis: int = -1,
+    in_dtype: str = "uint8",
+    out_dtype: str = "uint8",
+) -> Expr:
+    """A function of float32 arrays on quantised numbers of 8 bits, as a table of its results.
+
+    Raises AotcError for scales and zero points that are not constants, several of them, and wider integers.
+    """
+    values = all_known(in_scale, in_zero_point, out_scale, out_zero_point)
+    if values is None or any(v.size != 1 for v in values):
+        raise AotcError("qnn.scale", "a table is of one scale and zero point each way, which are known")
+    if DType(in_dtype).bits != 8:
+        raise AotcError("dtype", f"a table is of integers of 8 bits, not of {in_dtype}")
+
+    def results(every: Array) -> Array:
+        real = np.asarray(floating_point_func(q.dequantized(every.view(DType(in_dtype).numpy), values[0], values[1])))
+        return q.quantized(real, values[2].astype(np.float32), values[3], DType(out_dtype))
+
+    return looked_up(input_arg, results)
 
 
 def moved(x: Expr, function: Callable[[Array], Array], zero: int, onto: int) -> Expr:
@@ -118,13 +147,13 @@ def _samples(attributes: type[Attrs]) -> Samples:
 
 
 def _row(
-    name: str, function: Callable[..., Any], real: Callable[..., Expr], attributes: type[Attrs] = NoAttrs
+    name: str, function: Callable[..., Any], real: Callable[..., Expr], attributes: type[Attrs] = NoAttrs, **facets: Any
 ) -> OpDef:
     return OpDef(
         name=f"qnn.{name}",
         attrs=attributes,
         doc="" if attributes is not NoAttrs else f"`{name}` of the numbers that integers stand for, of each element.",
-        args=ARGS,
+        **{"args": ARGS, **facets},
         infer=infer_one,
         reference=partial(_reference, function),
         axes=elementwise_axes,
@@ -172,4 +201,10 @@ tanh, sigmoid, exp, sqrt, rsqrt, erf, log, abs = map(
     ),
 )
 hardswish = _row("hardswish", _hard_swish, _hard_swish_expr)
-leaky_relu = _row("leaky_relu", _leaky, _leaky_expr, LeakyReluAttrs)
+leaky_relu = _row(
+    "leaky_relu",
+    _leaky,
+    _leaky_expr,
+    LeakyReluAttrs,
+    args=(*args("x"), *q.scales("input_scale", "input_zero_point", "output_scale", "output_zero_point")),
+)

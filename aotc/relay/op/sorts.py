@@ -24,7 +24,23 @@ from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
 from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
-from aotc.tir import BOOL, INDEX, Buffer, Const, Load, Var, call, forall, minimum, select, te
+from aotc.tir import (
+    BOOL,
+    INDEX,
+    Buffer,
+    Const,
+    Gpu,
+    Load,
+    Target,
+    Var,
+    as_expr,
+    call,
+    forall,
+    maximum,
+    minimum,
+    select,
+    te,
+)
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
 
 #: Up to so many results are kept in order while passing over the row; more are merge-sorted.
@@ -144,6 +160,57 @@ class _Row:
             )
         )
 
+    def merged(self, count: int, order: Buffer, spare: Buffer, first: Scalar) -> tuple[list[Stmt], Buffer]:
+        """The first `count` positions, by merging that many threads take part in, and the buffer that has them.
+
+        Both buffers have the row's positions from `first` on.
+
+        For each element of two merged runs, bisection tells how many come from the first one ("merge path": Odeh et
+        al., IPDPS 2012).  Runs keep what may be among the first.
+        """
+        i, most = Var("i"), 1 << (count - 1).bit_length()
+        fill = Store(order, first + i, i.astype(_PLACE))
+        stmts: list[Stmt] = [forall(i, self.extent, fill)]
+        span = length = 1
+        while span < self.extent:
+            longer = min(2 * length, most)
+            stmts.append(self._level(order, spare, first, (span, length, longer)))
+            order, spare = spare, order
+            span, length = 2 * span, longer
+        return stmts, order
+
+    def _level(self, order: Buffer, spare: Buffer, start: Scalar, sizes: tuple[int, int, int]) -> Stmt:
+        """Two runs, the first `length` of `span` elements each, become one of `longer`, wherever there are two."""
+        span, length, longer = sizes
+        p, low, high = Var("p"), Var("low"), Var("high")
+        last = (self.extent - 1) // (2 * span)
+        left = self.extent - last * 2 * span
+        total = last * longer + min(longer, left)
+        run, at = p // longer, p % longer
+        a = start + run * (2 * length)
+        b = a + length
+        rest = self.extent - run * (2 * span)
+        firsts = minimum(length, rest)
+        seconds = maximum(minimum(length, rest - span), 0)
+
+        def later(first: Scalar, second: Scalar) -> Scalar:
+            x, y = Load(order, a + first), Load(order, b + second)
+            return self.precedes(y, x)
+
+        middle = Var("middle")
+        fewer, more = Assign(high, middle), Assign(low, middle + 1)
+        halve = Declare(middle, (low + high) // 2)
+        probe = Block((halve, If(later(middle, at - 1 - middle), fewer, more)))
+        probes = For(Var("probe"), length.bit_length(), If(low < high, probe))
+        second = at - low
+        must = select(second >= seconds, Const(False, BOOL), later(low, second))
+        choice = select(low >= firsts, Const(True, BOOL), must)
+        taken = select(choice, b + second, a + low)
+        begin = Declare(low, maximum(at - seconds, 0))
+        end = Declare(high, minimum(at, firsts))
+        store = Store(spare, start + p, Load(order, taken))
+        return forall(p, total, Block((begin, end, probes, store)))
+
 
 def _sorted_rows(
     data: te.Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
@@ -153,21 +220,41 @@ def _sorted_rows(
     outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
     insertion = count <= _INSERTION and count < extent
 
-    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]) -> Stmt:
+    def whole(gpu: Gpu | None) -> bool:
+        """Whether all rows are merged before any of them goes on, as a block cannot share what one takes."""
+        return gpu is not None and 2 * extent * _PLACE.itemsize > gpu.shared_bytes
+
+    def build(gpu: Gpu | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]) -> Stmt:
         o, j, i, place = Var("o"), Var("j"), Var("i"), Var("place", _PLACE)
         row = _Row(inputs[0], o * (extent * inner) + j, inner, extent, ascend)
-        order = row.first(count, scratch[0]) if insertion else row.sorted(scratch[0], scratch[1])
-        stores: list[Stmt] = [Declare(place, Load(scratch[0], i))]
+        rows = [(o, outer), (j, inner)]
+        found, first = scratch[0], o * inner + j if whole(gpu) else as_expr(0)
+        if gpu:
+            levels, found = row.merged(count, found, scratch[1], first * extent)
+        else:
+            levels = [row.first(count, found) if insertion else row.sorted(*scratch)]
+        stores: list[Stmt] = [Declare(place, Load(found, first * extent + i))]
         for (values, ty), out in zip(results, outputs, strict=True):
             value = row.key(place) if values else place.astype(ty.dtype)
             stores.append(Store(out, o * (count * inner) + i * inner + j, value))
         write = forall(i, count, Block(stores))
-        # one after the other: they share the scratch
-        return loops([(o, outer), (j, inner)], Block((order, write)))
+        levels.append(write)
+        if whole(gpu):
+            return Block(loops(rows, level, "independent") for level in levels)
+        # for one thread, rows come one after the other: they share the scratch
+        return loops(rows, Block(levels), "independent" if gpu else "serial")
+
+    def program(target: Target) -> te.ExternProgram:
+        gpu = target.gpu
+        alone = insertion and gpu is None
+        size = extent * outer * inner if whole(gpu) else extent
+        sizes = [count] if alone else [size, size]
+        private = gpu is not None and not whole(gpu)
+        scratch = (te.Scratch(_PLACE, max(n, 1), private) for n in sizes)
+        return te.ExternProgram(partial(build, gpu), tuple(scratch))
 
     kinds = [(ty.static_shape, ty.dtype) for _, ty in results]
-    sizes = [count] if insertion else [extent, extent]
-    return te.extern("sort", kinds, [data], build, scratch=[(_PLACE, max(s, 1)) for s in sizes])
+    return te.extern_for("sort", kinds, [data], program)
 
 
 # --- sort, argsort, topk

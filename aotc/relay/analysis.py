@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeGuard
 
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
+from aotc.relay.adt import pattern_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
-from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem, Var
+from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Match, Tuple, TupleGetItem, Var
 from aotc.relay.kinds import all_type_vars as all_type_vars
 from aotc.relay.kinds import bound_type_vars as bound_type_vars
 from aotc.relay.kinds import check_kind as check_kind
@@ -109,6 +110,9 @@ def escaping_vars(root: Expr) -> frozenset[Expr]:
                 loose[node] = value | (loose[node.body] - {node.var})
             case Function():
                 loose[node] = loose[node.body] - set(node.params)
+            case Match():
+                inside = (loose[c.rhs] - set(pattern_vars(c.lhs)) for c in node.clauses)
+                loose[node] = loose[node.data].union(*inside)
             case _:
                 loose[node] = frozenset().union(*{loose[c] for c in children(node)})
     return loose[root]

@@ -107,6 +107,10 @@ def test_matches_say_what_they_leave_out() -> None:
     any_ = relay.PatternWildcard()
     two = relay.PatternConstructor(cons, [any_, relay.PatternConstructor(cons, [any_, any_])])
     v = relay.Var("v")
+    some = relay.Clause(relay.PatternConstructor(cons, [any_, relay.PatternVar(v)]), v)
+    assert analysis.well_formed(program())
+    assert not analysis.well_formed(relay.Match(nil(), [some, some]))
+    assert not analysis.well_formed(relay.Tuple([relay.Match(nil(), [some]), v]))
     missing = analysis.unmatched_cases(relay.Match(v, [relay.Clause(two, v)]))
     heads = sorted(p.constructor.name_hint for p in missing)
     assert heads == ["Cons", "Nil"]
@@ -155,6 +159,15 @@ def test_the_prelude_has_types_with_tags() -> None:
         module.get_constructor(1)
     with pytest.raises(aotc.AotcError, match="no data type"):
         module.get_type("Lists")
+
+
+def test_annotated_programs_know_their_places() -> None:
+    x = relay.var("x", shape=(3,))
+    module = aotc.IRModule.from_expr(relay.add(x, relay.const([1.0, 2.0, 3.0], "float32")))
+    result = transform.AnnotateSpans()(module)
+    assert_structural_equal(transform.InferType()(module), transform.InferType()(result))
+    assert str(result["main"].body.span).startswith("GeneratedSource:3:")
+    assert transform.InferTypeLocal(relay.exp(x)) == relay.TensorType((3,), "float32")
 
 
 def test_kinds() -> None:

@@ -13,7 +13,7 @@ variable that is not.  A `let` binds a variable.  Every error is an AotcError wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
@@ -65,13 +65,16 @@ _REFERENCES: Final[Mapping[str, tuple[int, Callable[..., Expr]]]] = MappingProxy
 )
 
 
-def parse(text: str, source_name: str = "from_string") -> IRModule:
+def parse(text: str, source_name: str = "from_string", constants: Sequence[Constant] | None = None) -> IRModule:
     """The module that `text` describes; a bare expression becomes its @main.
+
+    constants    what the text refers to as meta[relay.Constant][0] and so on, where it has no metadata section
 
     Raises AotcError for a missing version line, a syntax error, a name that is not defined or defined twice,
     an unknown operator or attribute, an ill-typed call, and metadata that is missing or damaged.
     """
     parser = _Parser(Source(text, source_name))
+    parser.meta = parser.meta if constants is None else [*constants]
     _version(parser, required=True)
     return _module(parser)
 

@@ -56,13 +56,19 @@ def astext(x: IRModule | Expr, show_meta_data: bool = True) -> str:
     Without `show_meta_data` a note takes the place of the constants, and the text cannot be read back
     if there are any.
     """
-    printer = _Printer()
-    body = f'#[version = "{literals.VERSION}"]\n{printer.program(x)}'
-    if not printer.meta:
+    body, constants = text_and_constants(x)
+    if not constants:
         return body
     if not show_meta_data:
         return f"{body}{OMITTED}"
-    return f"{body}\n#[metadata]\n{dump([constant.data for constant in printer.meta])}"
+    return f"{body}\n#[metadata]\n{dump([constant.data for constant in constants])}"
+
+
+def text_and_constants(x: IRModule | Expr) -> tuple[str, list[Constant]]:
+    """The text of a program without a metadata section, and the constants to which it refers, in order."""
+    printer = _Printer()
+    body = f'#[version = "{literals.VERSION}"]\n{printer.program(x)}'
+    return body, list(printer.meta)
 
 
 def to_text(x: IRModule | Expr) -> str:

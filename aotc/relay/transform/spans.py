@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AnnotateSpans: places in the program's own text, for programs that were built by Python.
+
+add(%x, %x)                                      # of no span
+add(%x, %x) /* span=GeneratedSource:3:6 */
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aotc.ir import Pass, PassContext
+from aotc.relay.expr import Expr
+from aotc.relay.infer import infer_expr
+from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
+from aotc.relay.text.printer import text_and_constants
+
+
+class AnnotateSpans(Pass[IRModule]):
+    """Print the program and read it back: nodes of the new one have their places in that text as spans, but large
+    constants, which are the same ones.
+
+    Raises AotcError for attributes that have no text form.
+    """
+
+    opt_level = 0
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        text, constants = text_and_constants(module)
+        return parse(text, "GeneratedSource", constants)
+
+
+def InferTypeLocal(expr: Expr) -> Any:
+    """The type of one expression; AotcError where it has none.  The expression itself stays as it is."""
+    return infer_expr(expr).checked_type

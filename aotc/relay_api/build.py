@@ -66,6 +66,11 @@ class ExecutorFactory:
         """The calls of kernels as JSON text, in the form of TVM's graph executor; see `aotc.relay_api.graph`."""
         return graph_json(self._program)
 
+    @property
+    def graph_json(self) -> str:
+        """What `get_graph_json` gives."""
+        return self.get_graph_json()
+
     def get_lib(self) -> CompiledLibrary:
         """The compiled library, loaded."""
         return self.lib

@@ -40,7 +40,7 @@ def test_legalize_is_in_the_pipeline() -> None:
     mod = aotc.IRModule.from_expr(RELU)
     with TempOpAttr("nn.relu", "FTVMLegalize", lambda a, inputs, t: relay.negative(inputs[0])):
         lib = relay.build(mod, "c")
-    module = graph_executor.create(lib.get_graph_json(), lib.lib, aotc.cpu())
+    module = graph_executor.create(lib.graph_json, lib.lib, aotc.cpu())
     module.run(x=VALUES)
     np.testing.assert_array_equal(module.get_output(0).numpy(), -VALUES)
 

@@ -357,6 +357,21 @@ def test_differences_have_the_bytes_of_onnx_runtime(seed: int) -> None:
     np.testing.assert_array_equal(both("subtract", list(data.values()), case.wide(*pairs.values())), want)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("narrow", "wide"), [((3, 1), (2, 3, 40)), ((1, 1, 6, 1), (1, 3, 1, 40)), ((4, 1), (1, 40))])
+def test_sums_add_broadcast_operands_in_the_order_of_onnx_runtime(
+    narrow: tuple[int, ...], wide: tuple[int, ...], turned: bool
+) -> None:
+    """Which product is rounded first decides results that lie between two integers."""
+    for seed in range(40):
+        case = Case(seed)
+        pairs = [(F32(case.rng.integers(1, 16) / 16), np.asarray(case.tensor())) for _ in range(3)]
+        x, y = (case.tensor(*shape) for shape in ((wide, narrow) if turned else (narrow, wide)))
+        given = {f"{k}{n}": v for n, pair in zip("abc", pairs, strict=True) for k, v in zip("sz", pair, strict=True)}
+        want = fused("QLinearAdd", {"a": x, "b": y}, given, "a sa za b sb zb sc zc", "com.microsoft")
+        np.testing.assert_array_equal(both("add", [x, y], case.wide(*pairs)), want)
+
+
 UNARY: dict[str, tuple[str, str, dict[str, Any]]] = {
     "sigmoid": ("QLinearSigmoid", "sigmoid", {}),
     "leaky_relu": ("QLinearLeakyRelu", "leaky_relu", {"alpha": 0.1}),

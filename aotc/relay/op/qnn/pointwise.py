@@ -8,13 +8,15 @@ The arithmetic is that of ONNX Runtime's kernels, down to the roundings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded
@@ -31,7 +33,8 @@ class SumAttrs(Attrs):
     """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
     round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = rhs_scale /
-    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.
+    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.  An
+    operand that has one element along the last axis of several is taken for the right one, as ONNX Runtime does.
     """
 
     lhs_axis: int = -1
@@ -97,7 +100,17 @@ def _ended(y: Expr, dtype: DType) -> Expr:
     return q.nearest(y, q.constant(0, "int32"), None, dtype)
 
 
-def _sum_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
+def _turned(lhs: Sequence[Any], rhs: Sequence[Any]) -> bool:
+    """Whether the left operand alone has one element along the last axis where there are several."""
+    pairs = zip_longest(reversed(lhs), reversed(rhs), fillvalue=1)
+    return next((left == 1 for left, right in pairs if left != 1 or right != 1), False)
+
+
+def _sum_expand(a: Any, *operands: Expr) -> Expr:
+    x, y, sx, zx, sy, zy, so, zo = operands
+    if _turned(tensor_type_of(x).shape, tensor_type_of(y).shape):
+        a = a.replace(lhs_axis=a.rhs_axis, rhs_axis=a.lhs_axis)
+        x, sx, zx, y, sy, zy = y, sy, zy, x, sx, zx
     dtype = q.dtype_of(x)
     _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
     ranks = (q.rank_of(x), q.rank_of(y))
@@ -114,7 +127,8 @@ def _sum_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr
     return _ended(q.made(rounded.multiply_add, wide[0], left, total), dtype)
 
 
-def _difference_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
+def _difference_expand(a: Any, *operands: Expr) -> Expr:
+    x, y, sx, zx, sy, zy, so, zo = operands
     dtype = q.dtype_of(x)
     _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
     both = []
@@ -124,7 +138,8 @@ def _difference_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, z
     return q.nearest(q.div(q.sub(*both), q.laid(so, None, 0, "float32")), zo, None, dtype)
 
 
-def _product_expand(a: Any, x: Expr, y: Expr, sx: Expr, zx: Expr, sy: Expr, zy: Expr, so: Expr, zo: Expr) -> Expr:
+def _product_expand(a: Any, *operands: Expr) -> Expr:
+    x, y, sx, zx, sy, zy, so, zo = operands
     dtype, rank = q.dtype_of(x), q.rank_of(y)
     _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
     left = q.laid(sx, a.lhs_axis, q.rank_of(x), "float32")
@@ -143,6 +158,8 @@ def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...]) -> list[Array
 
 def _sum_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
     sx, zx, sy, zy, so, zo = _arrays(a, x, y, values)
+    if _turned(x.shape, y.shape):
+        x, sx, zx, y, sy, zy = y, sy, zy, x, sx, zx
     left, right = sx / so, sy / so
     fma = partial(rounded.multiply_add.reference, None)
     base = zo - fma(left, zx, right * zy)

@@ -197,7 +197,7 @@ def test_rules_that_never_end_are_found() -> None:
 
 def test_fused_functions_are_not_rewritten() -> None:
     p, x = var("p", 2), var("x", 2)
-    fused = Function((p,), negative(negative(p)), None, {"Primitive": 1})
+    fused = Function((p,), negative(negative(p)), attrs={"Primitive": 1})
     function = Function((x,), Call(fused, (x,), checked_type=p.checked_type))
     assert Rewriter([NEGATION]).rewrite(function) is function
 
@@ -313,7 +313,7 @@ def test_good_modules_pass() -> None:
     assert check_module(module_of(relu(x), x)) == []
     untyped = IRModule({"main": Function((x,), Call(REGISTRY["nn.relu"], (x,)))})
     assert check_module(untyped) == []
-    shared = Function((p := var("p", 2),), relu(p), None, {"Primitive": 1})
+    shared = Function((p := var("p", 2),), relu(p), attrs={"Primitive": 1})
     two = Call(shared, (Call(shared, (x,), checked_type=x.checked_type),), checked_type=x.checked_type)
     assert check_module(module_of(two, x)) == []
     assert isinstance(shared.checked_type, FuncType)

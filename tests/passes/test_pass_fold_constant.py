@@ -139,7 +139,7 @@ def test_padding_a_splat_is_no_splat() -> None:
 
 def test_fused_functions_are_left_alone() -> None:
     p, x = var("p", 2), var("x", 2)
-    fused = Function((p,), add(p, add(const(1.0), const(2.0))), None, {"Primitive": 1})
+    fused = Function((p,), add(p, add(const(1.0), const(2.0))), attrs={"Primitive": 1})
     module = module_of(Call(fused, (x,), checked_type=p.checked_type), x)
     assert FoldConstant()(module) is module
 
@@ -152,7 +152,7 @@ def test_a_reference_that_breaks_its_promise_is_caught() -> None:
 
 def test_functions_marked_are_skipped() -> None:
     body = add(const(1.0), const(2.0))
-    module = IRModule({"main": Function((), body, type_of(body), {"SkipOptimization": 1})})
+    module = IRModule({"main": Function((), body, type_of(body), attrs={"SkipOptimization": 1})})
     assert FoldConstant()(module) is module
 
 

@@ -5,23 +5,32 @@ Each shape is a model of one convolution of int8 with constant weights, whose su
 What is counted are all kernels of one run, those that bring operands into another order among them, by a plugin of QEMU
 (tests/targets/icount.c).  Instructions are not cycles.
 
-    python -m benchmarks.instructions                     # the table of docs/performance.md
+    python -m benchmarks.instructions                     # a table of docs/performance.md
     python -m benchmarks.instructions --target aarch64-i8mm
+    python -m benchmarks.instructions --boards            # of microcontrollers, requantised as TFLite Micro does
+    python -m benchmarks.instructions --boards --cflags=-Os
+    python -m benchmarks.instructions --model kws_int8.tflite --target cortex-m4     # by kernel
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import numpy as np
 
+from aotc import relay
+from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
 from aotc.driver.wiring import install
+from aotc.relay.module import IRModule
 from benchmarks.contraction import Shape, byte_conv, model
 from tests.e2e.projects import run, write_raw
+from tests.targets.firmware import MACHINES, board, program_of
 from tests.targets.icount import by_function, count
 from tests.targets.machines import machine
 
@@ -49,11 +58,94 @@ def counted(shape: Shape, target: str, folder: Path) -> float:
     return sum(times for name, times in found.items() if name.startswith(("shape_", "aotc_"))) / shape.macs
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A convolution, channels last, requantised with two roundings."""
+
+    name: str
+    size: tuple[int, int]
+    channels: int
+    outputs: int
+    kernel: int
+    depthwise: bool = False
+
+    @property
+    def macs(self) -> int:
+        inner = 1 if self.depthwise else self.channels
+        return self.size[0] * self.size[1] * self.outputs * inner * self.kernel**2
+
+    def module(self) -> IRModule:
+        rng = np.random.default_rng(0)
+        x = relay.var("x", shape=(1, *self.size, self.channels), dtype="int8")
+        inner = (self.channels, 1) if self.depthwise else (self.channels, self.outputs)
+        weights = relay.const(rng.integers(-127, 128, (self.kernel, self.kernel, *inner)).astype(np.int8))
+        one, scales = relay.const(np.float32(1)), relay.const(rng.uniform(0.5, 1, self.outputs).astype(np.float32))
+        layout = {"data_layout": "NHWC", "kernel_layout": "HWOI" if self.depthwise else "HWIO"}
+        how = {"kernel_size": (self.kernel, self.kernel), "channels": self.outputs, "padding": (self.kernel // 2,) * 4}
+        groups = self.channels if self.depthwise else 1
+        sums = relay.qnn.op.conv2d(x, weights, -7, 0, one, one, groups=groups, **how, **layout)
+        sums = relay.add(sums, relay.const(rng.integers(-999, 999, self.outputs).astype(np.int32)))
+        made = relay.qnn.op.requantize(sums, scales, 0, 999.0, 3, rounding="TFLITE", out_dtype="int8")
+        return IRModule.from_expr(relay.Function([x], made))
+
+
+LAYERS = (
+    Layer("1x1 64->64, 25x5", (25, 5), 64, 64, 1),
+    Layer("3x3 16->16, 32x32", (32, 32), 16, 16, 3),
+    Layer("3x3 depthwise 64, 25x5", (25, 5), 64, 64, 3, depthwise=True),
+)
+
+
+def kernels_of(model: CompiledModel, target: str, folder: Path, flags: Sequence[str]) -> Counter[str]:
+    """Instructions of a run of firmware by function, those of start-up and of what is around a run left out."""
+    here, rng = board(target), np.random.default_rng(1)
+    inputs = [rng.integers(-128, 128, i["shape"]).astype(i["dtype"]) for i in model.metadata["inputs"]]
+    program = here.link(here.make(model.path, *flags), program_of(model, inputs), folder)
+    found = by_function(count(here.command(program), folder), program, here.cc[0])
+    name = model.metadata["name"]
+    around = {f"{name}_check_weights", f"{name}_run"}
+    return Counter({k: n for k, n in found.items() if k.startswith((f"{name}_", "aotc_", "mem")) and k not in around})
+
+
+def compiled(source: IRModule | str, target: str, folder: Path) -> CompiledModel:
+    return compile(source, output=folder / "net", target=target, name="net", build=False)
+
+
+def print_layers(targets: Sequence[str], flags: Sequence[str]) -> None:
+    """Instructions for each multiply-add of single layers."""
+    click.echo(f"| layer | {' | '.join(targets)} |\n|---|{'---|' * len(targets)}")
+    for layer in LAYERS:
+        cells = []
+        for target in targets:
+            with tempfile.TemporaryDirectory() as folder:
+                model = compiled(layer.module(), target, Path(folder))
+                total = kernels_of(model, target, Path(folder), flags).total()
+            cells.append(f"{total / layer.macs:.2f}")
+        click.echo(f"| {layer.name} | {' | '.join(cells)} |")
+
+
+def print_kernels(path: str, target: str, flags: Sequence[str]) -> None:
+    """Instructions of one run of a model by kernel."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = kernels_of(compiled(path, target, Path(folder)), target, Path(folder), flags)
+    click.echo(f"| {found.total():,} | instructions on {target} |\n|---|---|")
+    for name, times in found.most_common():
+        click.echo(f"| {times:,} | `{name}` |")
+
+
 @click.command(help=__doc__)
-@click.option("--target", "targets", multiple=True, default=TARGETS)
+@click.option("--target", "targets", multiple=True)
+@click.option("--boards", is_flag=True)
+@click.option("--model", "path")
+@click.option("--cflags", default="")
 @click.argument("words", nargs=-1)
-def main(targets: Sequence[str], words: Sequence[str]) -> None:
+def main(targets: Sequence[str], boards: bool, path: str | None, cflags: str, words: Sequence[str]) -> None:
     install()
+    if path:
+        return print_kernels(path, targets[0] if targets else "cortex-m4", cflags.split())
+    if boards:
+        return print_layers(targets or tuple(MACHINES), cflags.split())
+    targets = targets or TARGETS
     click.echo(f"| shape | {' | '.join(targets)} |\n|---|{'---|' * len(targets)}")
     for shape in SHAPES:
         if words and not any(word in shape.name for word in words):

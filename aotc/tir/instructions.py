@@ -121,6 +121,10 @@ def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
     return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
 
 
+#: The dialects of C.
+_C: Final = ("bare-c", "c99", "gnu-c")
+
+
 def _program(*_: Any) -> Any:
     raise NotImplementedError("this function is a tensor program")
 
@@ -129,6 +133,32 @@ def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
     kinds = tuple(takes.split())
     meanings = {name: numerics.FUNCTIONS.get(name, _program) for name in names.split()}
     return [Instruction(name=n, takes=kinds, meaning=meaning, **facts) for n, meaning in meanings.items()]
+
+
+def _saturated(dtype: str, word: str) -> Instruction:
+    """A number as a byte, the nearest one; C compilers that share its ends among iterations miss the instruction."""
+    ends = (int(DType(dtype).min), int(DType(dtype).max))
+    function = f"""\
+$inline {dtype}_t aotc_saturate_{dtype}(int32_t x) {{
+#if defined(__ARM_FEATURE_SAT)
+  __asm__("{word} %0, #8, %0" : "+r"(x));
+  return ({dtype}_t)x;
+#else
+  return ({dtype}_t)(x < {ends[0]} ? {ends[0]} : x > {ends[1]} ? {ends[1]} : x);
+#endif
+}}
+"""
+    text = Text(call=f"aotc_saturate_{dtype}({{0}})", dialects=_C, lanes="one", function=function)
+    return Instruction(name=f"saturate_{dtype}", takes=("integer",), gives=dtype, meaning=_program, texts=(text,))
+
+
+def _scaled(name: str, first: str) -> Instruction:
+    """A product of two integers, shifted back; scalar C knows that shifts are in range."""
+    head = f"$inline int32_t aotc_scale_{name}(int32_t x, int32_t multiplier, int32_t shift) {{"
+    function = f"{head}\n{first}\n  return ((v >> shift) + 1) >> 1;\n}}\n"
+    call = f"aotc_scale_{name}({{0}}, {{1}}, {{2}})"
+    text = Text(call=call, dialects=_C, lanes="one", function=function)
+    return Instruction(name=f"scale_{name}", takes=("integer",) * 3, meaning=_program, texts=(text,))
 
 
 def _shuffle(name: str, call: str, lane: Callable[[Any, Any], Any]) -> Instruction:
@@ -278,6 +308,12 @@ _TABLE: Final = (
     # a product that is rounded by itself, whatever is added to it
     *_rows("float float", "product", texts=(Text(call="{0:13} * {1:14}", level=13),)),
     *_rows("integer", "popcount clz"),
+    # a product by a multiplier, / 2^(33 + shift) with halves up; / 2^31 and / 2^(1 + shift) with halves up, then away
+    # from zero: no shift is negative, none above 29 and 30
+    _saturated("int8", "ssat"),
+    _saturated("uint8", "usat"),
+    _scaled("once", "  const int32_t v = (int32_t)((int64_t)x * multiplier >> 32);"),
+    _scaled("twice", "  int32_t v = (int32_t)(((int64_t)x * multiplier + (1 << 30)) >> 31);\n  v += v >> 31;"),
     *_rows("number", "abs"),
     *_rows("number number", "pow"),
     # the greater or lesser of two numbers, the second one where neither is: as x86 has it

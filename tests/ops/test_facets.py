@@ -45,7 +45,8 @@ STATED = {
         qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d
         qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp
         qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8
-        qnn.product qnn.quantize qnn.requantize qnn.rsqrt qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
+        qnn.product qnn.quantize qnn.requantize qnn.rsqrt qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once
+        qnn.scale_twice qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
     """,
     "quantised=PASS": """
         annotation.stop_fusion copy
@@ -54,7 +55,7 @@ STATED = {
         nn.pad nn.relu reverse_sequence sort take where
     """,
     "quantised=REFUSE": """
-        nn.contrib_conv2d_winograd_weight_transform
+        nn.contrib_conv2d_winograd_weight_transform qnn.saturate_int8 qnn.saturate_uint8
     """,
     "quantised=RESCALE": """
         add clip concatenate image.resize1d image.resize2d image.resize3d mean

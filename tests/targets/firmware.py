@@ -69,11 +69,15 @@ class Board:
         run([*command, *flags, "-lm", "-o", program], folder)
         return program
 
-    def start(self, program: Path, *options: str) -> str:
-        """What a program prints; fails if its main does not return 0."""
+    def command(self, program: Path) -> list[str]:
+        """What runs a program."""
         semihosting = ("-semihosting-config", "enable=on,target=native")
         quiet = ("-nographic", "-monitor", "none", "-serial", "none")
-        command = [*self.emulator, "-M", self.machine, *quiet, *semihosting, *options, "-kernel", str(program)]
+        return [*self.emulator, "-M", self.machine, *quiet, *semihosting, "-kernel", str(program)]
+
+    def start(self, program: Path, *options: str) -> str:
+        """What a program prints; fails if its main does not return 0."""
+        command = [*self.command(program), *options]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr

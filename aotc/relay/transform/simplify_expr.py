@@ -133,6 +133,17 @@ def _regroup(node: Call) -> Outcome:
     return None
 
 
+def _add_to_difference(node: Call) -> Outcome:
+    """(x - c1) + c2 for integers, as `_regroup`."""
+    if not tensor_type_of(node).dtype.is_integer:
+        return None
+    for inner_expr, outer in (node.args, node.args[::-1]):
+        inner = op_call(inner_expr, "subtract")
+        if inner is not None and isinstance(outer, Constant) and isinstance(inner.args[1], Constant):
+            return recall(node, (inner.args[0], recall(inner, (outer, inner.args[1]))))
+    return None
+
+
 def _where(node: Call) -> Outcome:
     condition, yes, no = node.args
     value = uniform_value(condition)
@@ -190,6 +201,7 @@ _VALUES: Final = (
     Rule("x / 2^k => x * 2^-k", ("divide",), _divide_by_power_of_two),
     Rule("x ^ n => x * ... * x, 1 / x or a root", ("power",), _power),
     Rule("(x op c1) op c2 => x op (c1 op c2)", ("add", "multiply"), _regroup),
+    Rule("(x - c1) + c2 => x + (c2 - c1)", ("add",), _add_to_difference),
     Rule("copy(x) => x", ("copy",), lambda node: node.args[0]),
     Rule("relu(relu(x)) => relu(x)", ("nn.relu",), _twice("nn.relu", 1)),
     Rule("abs(abs(x)) => abs(x)", ("abs",), _twice("abs", 1)),

@@ -325,6 +325,18 @@ def rsqrt(
 ) -> Call:
     """`rsqrt` of the numbers that integers stand for, of each element."""
 
+def saturate_int8(data: Expr) -> Call:
+    """data as int8, the nearest value."""
+
+def saturate_uint8(data: Expr) -> Call:
+    """data as uint8, the nearest value."""
+
+def scale_once(data: Expr, multiplier: Expr, shift: Expr) -> Call:
+    """data * multiplier / 2^(33 + shift), halves up; shifts are 0 to 29."""
+
+def scale_twice(data: Expr, multiplier: Expr, shift: Expr) -> Call:
+    """data * multiplier / 2^31, halves up, and that / 2^(1 + shift), halves away from zero; shifts are 0 to 30."""
+
 def sigmoid(
     x: Expr, scale: Expr | float, zero_point: Expr | int, output_scale: Expr | float, output_zero_point: Expr | int
 ) -> Call:

@@ -21,10 +21,13 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import binary
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import rounded
 
 #: The roundings in integers.
 ROUNDINGS: Final = ("UPWARD", "TONEAREST", "TFLITE")
 _BITS: Final = 31
+#: The least shift that operators of 32 bits take, and these.
+_OF_WORDS: Final = {"UPWARD": (33, rounded.scale_once), "TFLITE": (1, rounded.scale_twice)}
 #: Of the last shift: a product has 62 bits and a sign, and a half is added to it.
 _LONGEST: Final = 62
 
@@ -58,6 +61,15 @@ class Factors:
         down = self.rounding != "UPWARD"
         half = half - ((v < 0) & (right > 0) & down)
         return np.asarray((v + half) >> right)
+
+    def of_words(self, x: Expr, axis: int | None) -> Expr | None:
+        """The same of an expression of int32 in words of 32 bits, as int32; None where it takes more."""
+        least, made = _OF_WORDS.get(self.rounding, (0, None))
+        if made is None or self.left.any() or (self.right < least).any():
+            return None
+        rank = q.rank_of(x)
+        fields = (q.laid(Constant(v.astype(np.int32)), axis, rank) for v in (self.multiplier, self.right - least))
+        return q.made(made, x, *fields)
 
     def expr(self, x: Expr, axis: int | None) -> Expr:
         """The same of an expression, which is int64 and has 32 bits."""

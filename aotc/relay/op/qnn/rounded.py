@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, args
+from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, args
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.rows import broadcast, elementwise
 from aotc.relay.op.rules import broadcast_rule, pointwise
@@ -77,5 +77,56 @@ def _byte(dtype: str) -> OpDef:
 product = _row("product", "product", "lhs rhs", "lhs * rhs, rounded by itself whatever is added to it.")
 multiply_add = _row("multiply_add", "fma", "data factor addend", "data * factor + addend, rounded once.")
 nearest_int8, nearest_uint8 = _byte("int8"), _byte("uint8")
+
+
+def _scaled(name: str, doc: str, reference: Any) -> OpDef:
+    def samples() -> Samples:
+        ends = np.array([-(2**31), 2**31 - 1, -1, 0, 1, 5, -5, 15, -15, 3 << 29, -(3 << 29)], np.int32)
+        x = np.append(ends, random_array((40,), "int32", 1) * 37)
+        multipliers = np.array([1 << 30, (1 << 31) - 1, 0x5A5A5A5A, 0], np.int32).reshape(4, 1, 1)
+        shifts = np.array([0, 1, 7, 29], np.int32).reshape(4, 1)
+        yield exact(NO_ATTRS, x.astype(np.int32), multipliers, shifts)
+
+    def result(_: Any, data: Array, multiplier: Array, shift: Array) -> Array:
+        product = data.astype(np.int64) * multiplier
+        return np.asarray(reference(product, shift.astype(np.int64))).astype(np.int32)
+
+    accept = partial(broadcast_rule, accept=lambda ty: ty.dtype == "int32")
+    facets: dict[str, Any] = {"infer": accept(), "reference": result, "samples": samples}
+    return _row(f"scale_{name}", f"scale_{name}", "data multiplier shift", doc, **facets)
+
+
+def _twice(product: Array, shift: Array) -> Array:
+    v = (product + (1 << 30)) >> 31
+    return np.asarray((v + (np.int64(1) << shift) - (v < 0)) >> shift + 1)
+
+
+scale_once = _scaled(
+    "once",
+    "data * multiplier / 2^(33 + shift), halves up; shifts are 0 to 29.",
+    lambda product, shift: (product + (np.int64(1) << shift + 32)) >> shift + 33,
+)
+scale_twice = _scaled(
+    "twice",
+    "data * multiplier / 2^31, halves up, and that / 2^(1 + shift), halves away from zero; shifts are 0 to 30.",
+    _twice,
+)
+
+
+def _saturated(dtype: str) -> OpDef:
+    low, high = int(DType(dtype).min), int(DType(dtype).max)
+
+    def samples() -> Samples:
+        yield exact(NO_ATTRS, np.array([-(2**31), 2**31 - 1, -129, -128, -1, 0, 127, 128, 255, 256], np.int32))
+
+    facets: dict[str, Any] = {"infer": broadcast_rule(dtype, accept=lambda ty: ty.dtype == "int32"), "samples": samples}
+    facets["quantised"] = Quantised.REFUSE
+    facets["reference"] = lambda _, data: np.clip(data, low, high).astype(dtype)
+    return _row(f"saturate_{dtype}", f"saturate_{dtype}", "data", f"data as {dtype}, the nearest value.", **facets)
+
+
+#: By the type of the result.
+SATURATE = {dtype: _saturated(dtype) for dtype in ("int8", "uint8")}
+saturate_int8, saturate_uint8 = SATURATE.values()
 #: By the type of the result.
 NEAREST = {"int8": nearest_int8, "uint8": nearest_uint8}

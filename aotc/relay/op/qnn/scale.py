@@ -18,6 +18,7 @@ from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
+from aotc.relay.op.qnn import rounded
 from aotc.relay.op.qnn.fixed_point import ROUNDINGS, factors_of
 from aotc.relay.op.rules import axis_of, float_tensor, require_known, tensor
 from aotc.relay.op.samples import exact, random_array
@@ -246,7 +247,12 @@ def _requantize_expand(
             hint = 'give constants, or rounding="FLOAT_EVEN"'
             raise AotcError("qnn.scale", f"rounding {rounding} needs scales that are known", hint=hint)
         factors = factors_of(source, result, rounding)
-        scaled = factors.expr(_whole(data, zero, a.axis), a.axis)
+        words = factors.of_words(data, a.axis) if ty.dtype == "int32" and q.is_zero(zero) else None
+        if words is not None and a.out_dtype in rounded.SATURATE:
+            zero_point = q.laid(out_zero, a.axis, ty.rank, "int32")
+            moved = words if q.is_zero(out_zero) else q.add(words, zero_point)
+            return q.made(rounded.SATURATE[a.out_dtype], moved)
+        scaled = words or factors.expr(_whole(data, zero, a.axis), a.axis)
         return q.saturated(scaled, out_zero, a.axis, dtype)
     single = (q.converted(q.settled(s), "float32") for s in (scale, out_scale))
     ratio = q.div(*single)

@@ -25,6 +25,10 @@ from aotc.relay.op.qnn.builders import product as product
 from aotc.relay.op.qnn.builders import quantize as quantize
 from aotc.relay.op.qnn.builders import requantize as requantize
 from aotc.relay.op.qnn.builders import rsqrt as rsqrt
+from aotc.relay.op.qnn.builders import saturate_int8 as saturate_int8
+from aotc.relay.op.qnn.builders import saturate_uint8 as saturate_uint8
+from aotc.relay.op.qnn.builders import scale_once as scale_once
+from aotc.relay.op.qnn.builders import scale_twice as scale_twice
 from aotc.relay.op.qnn.builders import sigmoid as sigmoid
 from aotc.relay.op.qnn.builders import softmax as softmax
 from aotc.relay.op.qnn.builders import sqrt as sqrt

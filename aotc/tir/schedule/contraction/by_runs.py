@@ -45,7 +45,7 @@ from aotc.tir.schedule.contraction.candidate import Request
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Split, flat, fused, in_groups, used, variables
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import forall, loops
+from aotc.tir.stmt import If, forall, loops
 
 #: Bytes of weights of a group of steps.
 _STEP: Final = BLOCK * GROUP
@@ -191,19 +191,19 @@ class _Runs:
 
     def _tiles(self, tile: Buffer, col: Buffer, blank: Buffer) -> Stmt:
         """Tiles of positions along an axis."""
-        count, number = self.at.count, Var("t")
+        count, number, block, output = self.at.count, Var("t"), Var("o"), Var("o")
         column = self.at.axes[-1][0] if self.at.axes else Var("none")
-        base = number * POSITIONS
-        last = as_expr(count - 1)
-        whole = count % POSITIONS == 0
-        places = [base + k if whole else minimum(base + k, last) for k in range(POSITIONS)]
-        gathered = loops(self.taps, self._gather(col, blank, [{column: p} for p in places]), "independent")
-        block, output, k = Var("o"), Var("o"), Var("k")
-        outputs = self.req.analysis.channel[0][1]
+        base, whole = number * POSITIONS, count % POSITIONS == 0
+        places = [base + k if whole or k == 0 else minimum(base + k, count - 1) for k in range(POSITIONS)]
+        gathered = loops(self.taps, self._gather(col, blank, [{column: place} for place in places]), "independent")
         sums = call("pairs2x4", Load(col, as_expr(0), self.elements), self._weights(block))
-        size = as_expr(POSITIONS) if whole else minimum(POSITIONS, count - base)
-        stored = self._store(block * BLOCK + output, {column: base + k}, Load(tile, output * POSITIONS + k))
-        finish = loops([(output, self._outputs(block)), (k, size)], stored, "independent")
+        stored: list[Stmt] = []
+        for k in range(POSITIONS):
+            value = Load(tile, output * POSITIONS + k)
+            element = self._store(block * BLOCK + output, {column: base + k}, value)
+            stored.append(element if whole or k == 0 else If(base + k < count, element))
+        finish = forall(output, self._outputs(block), Block(stored))
+        outputs = self.req.analysis.channel[0][1]
         body = forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
         return forall(number, -(-count // POSITIONS), Block((gathered, body)))
 

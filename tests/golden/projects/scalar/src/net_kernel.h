@@ -38,6 +38,10 @@
 #elif defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wpsabi"
 #pragma GCC optimize("no-tree-vectorize", "no-tree-slp-vectorize", "fp-contract=off")
+#if defined(__arm__)
+/* Sums stay chains of multiply-adds, as there are instructions for them. */
+#pragma GCC optimize("no-tree-reassoc", "no-tree-pre")
+#endif
 #endif
 
 #endif

@@ -97,14 +97,16 @@ LAYERS = (
 
 
 def kernels_of(model: CompiledModel, target: str, folder: Path, flags: Sequence[str]) -> Counter[str]:
-    """Instructions of a run of firmware by function, those of start-up and of what is around a run left out."""
+    """Instructions of a run of firmware by function: what two runs take more than one."""
     here, rng = board(target), np.random.default_rng(1)
     inputs = [rng.integers(-128, 128, i["shape"]).astype(i["dtype"]) for i in model.metadata["inputs"]]
-    program = here.link(here.make(model.path, *flags), program_of(model, inputs), folder)
-    found = by_function(count(here.command(program), folder), program, here.cc[0])
-    name = model.metadata["name"]
-    around = {f"{name}_check_weights", f"{name}_run"}
-    return Counter({k: n for k, n in found.items() if k.startswith((f"{name}_", "aotc_", "mem")) and k not in around})
+    library, found = here.make(model.path, *flags), list[Counter[str]]()
+    for runs in (1, 2):
+        program = here.link(library, program_of(model, inputs, runs), folder)
+        found.append(by_function(count(here.command(program), folder), program, here.cc[0]))
+    return Counter(
+        {k: n - found[0][k] for k, n in found[1].items() if k != "main" and "stack" not in k and n > found[0][k]}
+    )
 
 
 def compiled(source: IRModule | str, target: str, folder: Path) -> CompiledModel:

@@ -93,24 +93,36 @@ _PAIRS2: Final = _HALVES + (
     _HEAD % "The bytes 0 and 2, 1 and 3 of each word of two rows as numbers of 16 bits, row by row; zeros behind them."
     + """\
 aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
-  for (; bytes > 0; bytes -= 4, to += 8, a += 4, b += 4) {
+  for (; bytes > 0; bytes -= 4) {
 #if DSP
-    uint32_t x = 0, y = 0, pair;
+    uint32_t x = 0;
+    uint32_t y = 0;
+    uint32_t pair;
     const size_t size = bytes >= 4 ? 4 : (size_t)bytes;
-    if (size == 4)
-      memcpy(&x, a, 4), memcpy(&y, b, 4);
-    else
-      memcpy(&x, a, size), memcpy(&y, b, size);
-    pair = aotc_even(x), memcpy(to, &pair, 4);
-    pair = aotc_even(y), memcpy(to + 2, &pair, 4);
-    pair = aotc_odd(x), memcpy(to + 4, &pair, 4);
-    pair = aotc_odd(y), memcpy(to + 6, &pair, 4);
+    if (size == 4) {
+      memcpy(&x, a, 4);
+      memcpy(&y, b, 4);
+    } else {
+      memcpy(&x, a, size);
+      memcpy(&y, b, size);
+    }
+    pair = aotc_even(x);
+    memcpy(to, &pair, 4);
+    pair = aotc_even(y);
+    memcpy(to + 2, &pair, 4);
+    pair = aotc_odd(x);
+    memcpy(to + 4, &pair, 4);
+    pair = aotc_odd(y);
+    memcpy(to + 6, &pair, 4);
 #else
     for (int k = 0; k < 4; ++k) {
       to[k % 2 * 4 + k / 2] = (int16_t)(k < bytes ? a[k] : 0);
       to[k % 2 * 4 + k / 2 + 2] = (int16_t)(k < bytes ? b[k] : 0);
     }
 #endif
+    to += 8;
+    a += 4;
+    b += 4;
   }
 }
 """
@@ -175,7 +187,10 @@ _BYTES1X4: Final = _HALVES + (
     _HEAD % "Sums of four outputs of one position."
     + """\
 aotc_bytes1x4(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t bytes) {
-  int32_t a = 0, b = 0, c = 0, d = 0;
+  int32_t a = 0;
+  int32_t b = 0;
+  int32_t c = 0;
+  int32_t d = 0;
   for (; bytes > 0; bytes -= 4, x += 4, w += 16) {
 #if DSP
     uint32_t word = 0;
@@ -186,12 +201,17 @@ aotc_bytes1x4(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t bytes) 
 TEXT
 #else
     for (int k = 0; k < 4 && k < bytes; ++k) {
-      a += x[k] * w[k], b += x[k] * w[4 + k];
-      c += x[k] * w[8 + k], d += x[k] * w[12 + k];
+      a += x[k] * w[k];
+      b += x[k] * w[4 + k];
+      c += x[k] * w[8 + k];
+      d += x[k] * w[12 + k];
     }
 #endif
   }
-  sums[0] = a, sums[1] = b, sums[2] = c, sums[3] = d;
+  sums[0] = a;
+  sums[1] = b;
+  sums[2] = c;
+  sums[3] = d;
 }
 """.replace("TEXT", "\n".join(f"    {line}" for line in _steps()))
 )

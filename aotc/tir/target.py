@@ -432,7 +432,7 @@ CORTEX_M7: Final = _cortex("m7", "-mfpu=fpv5-sp-d16", _HARD, fma=True, l1=16 << 
 CORTEX_M33: Final = _cortex("m33", "-mfpu=fpv5-sp-d16", _HARD, fma=True, **_DSP)
 #: Helium loads 16 bytes at once.
 CORTEX_M55: Final = replace(
-    _cortex("m55", _HARD, fma=True, l1=32 << 10, line=32, l1_ways=4),
+    _cortex("m55", _HARD, fma=True, l1=32 << 10, line=32, l1_ways=4, **_DSP),
     spaces=(replace(_RAM, align=16), replace(_FLASH, align=16)),
 )
 RISCV32: Final = _core("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)

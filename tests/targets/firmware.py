@@ -103,8 +103,8 @@ def board(name: str) -> Board:
     return Board(target, machine, memories, cc, (require_tool("qemu-system-riscv32"), "-bios", "none"))
 
 
-def program_of(model: CompiledModel, inputs: Sequence[Array]) -> str:
-    """A program that runs a model once and prints its outputs, and what it took of the stack."""
+def program_of(model: CompiledModel, inputs: Sequence[Array], runs: int = 1) -> str:
+    """A program that runs a model and prints its outputs, and what it took of the stack."""
     metadata = model.metadata
     name, upper = metadata["name"], metadata["name"].upper()
     lines = ['#include "board.h"', f'#include "{name}.h"', f"#define ALIGN {upper}_WORKSPACE_ALIGNMENT"]
@@ -126,7 +126,7 @@ def program_of(model: CompiledModel, inputs: Sequence[Array]) -> str:
         f"  status = {name}_run(&in, &out, workspace + 1, NULL);",
         f"  if (status != ({upper}_WORKSPACE_BYTES ? AOTC_ERROR_ALIGNMENT : AOTC_OK)) return 101;",
         "  paint_stack();",
-        f"  status = {name}_run(&in, &out, workspace, NULL);",
+        *[f"  status = {name}_run(&in, &out, workspace, NULL);"] * runs,
         "  used = used_stack();",
         *(f"  print_bytes(output{k}, sizeof output{k});" for k in range(len(metadata["outputs"]))),
         "  print_number((uint32_t)used);",

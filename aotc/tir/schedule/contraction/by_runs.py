@@ -209,17 +209,16 @@ class _Runs:
 
     def _gather(self, col: Buffer, blank: Buffer, places: Sequence[Mapping[Var, Expr]]) -> Stmt:
         """The runs of some positions at a tap."""
-        zero: dict[Var, Expr] = {self.split.tile: as_expr(0), self.split.lane: as_expr(0), self.steps: as_expr(0)}
-        assert self.req.group is not None
-        zero[self.req.group] = as_expr(0)
-        runs: list[Expr] = []
+        zero, runs = self._zero(), list[Expr]()
         for place in places:
             at = substitute(self.at.position, {**zero, **place})
             found: Expr = Load(self.data.buffer, simplify(at, {}), self.run)
             if self.data.borders:
-                index = (substitute(d.index.expr(), self.at.names) for d in self.data.borders)
-                index = (substitute(i, dict(place)) for i in index)
-                inside = [t for i, d in zip(index, self.data.borders, strict=True) for t in (i >= 0, i < d.extent)]
+                inside: list[Expr] = []
+                for dim in self.data.borders:
+                    index = substitute(dim.index.expr(), self.at.names)
+                    index = substitute(index, dict(place))
+                    inside += [index >= 0, index < dim.extent]
                 found = Select(all_of(*inside), found, Load(blank, as_expr(0), self.run))
             runs.append(found)
         to = substitute(self.weights.expr(), zero)
@@ -232,10 +231,16 @@ class _Runs:
 
     def _weights(self, block: Expr) -> Load:
         """Those of a block of outputs."""
-        names: dict[Var, Expr] = {v: as_expr(0) for v, _ in self.req.c.reduce_axes}
-        assert self.req.group is not None
-        names |= {self.req.group: as_expr(0), self.split.tile: block, self.split.lane: as_expr(0)}
-        return Load(self.req.b, substitute(self.weights.expr(), names), self.size)
+        names = dict.fromkeys((v for v, _ in self.taps), as_expr(0))
+        names |= {**self._zero(), self.split.tile: block}
+        begin = substitute(self.weights.expr(), names)
+        return Load(self.req.b, begin, self.size)
+
+    def _zero(self) -> dict[Var, Expr]:
+        """The first output, the first step of a run."""
+        split, group = self.split, self.req.group
+        assert group is not None
+        return dict.fromkeys((split.tile, split.lane, self.steps, group), as_expr(0))
 
     def _alone(self, tile: Buffer) -> Stmt:
         """Outputs of one position."""

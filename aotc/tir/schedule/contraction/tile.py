@@ -14,18 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, product
-from typing import Final
+from typing import Final, TypeAlias
 
-from aotc.tir.expr import Buffer, Const, Expr, Var, all_of, as_expr, substitute
+from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, substitute, walk
 from aotc.tir.loops.dependence import written
 from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished_tile
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension
-from aotc.tir.schedule.contraction.tiling import Tile, Tiling, operand_names
+from aotc.tir.schedule.contraction.tiling import Product, Tile, Tiling, operand_names
 from aotc.tir.schedule.contraction.wide import ordered, wide_step
-from aotc.tir.simplify import simplify
+from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, forall, kept, loops, nodes
 
+#: Accumulators, and both operands.
+_Products: TypeAlias = "list[tuple[Var, Expr, Expr]]"
 #: Accumulators of a small tile.
 FEW: Final = 8
 
@@ -143,7 +145,11 @@ def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fi
     condition = all_of(*tests)
 
     def updates(inside: bool) -> Stmt:
-        return Block(stmt for runs in parts for stmt in _updates(tile, accs, runs, inside))
+        made = tile.tiling.product
+        sorts = made.lanes == made.group == len(tile.xs) == 1 and made.dtype.is_integer
+        products: _Products | None = [] if sorts else None
+        stmts = [stmt for runs in parts for stmt in _updates(tile, accs, runs, inside, products)]
+        return Block((*stmts, *_by_data(made, products or ())))
 
     if isinstance(condition, Const) and not condition.value and not tile.tiling.product.fill:
         return Block(())  # nothing but padding
@@ -173,7 +179,9 @@ def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], d
     return all(dim.has(at) for dim in dims)
 
 
-def _updates(tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool) -> list[Stmt]:
+def _updates(
+    tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool, products: _Products | None
+) -> list[Stmt]:
     """The products of one part of the taps' ranges; `inside` is false where guards say that no data is in range."""
     reduction = tile.tiling.reduction
     taps = {var: run for (var, _), run in zip(reduction.taps, runs, strict=True)}
@@ -191,8 +199,23 @@ def _updates(tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool
     groups = tile.tiling.product.groups
     for number in range(len(points) // groups):
         split, step = accs[number % reduction.splits], points[number * groups : (number + 1) * groups]
-        stmts += wide_step(tile, split, present, step) if groups > 1 else _step(tile, split, present, *step)
+        if groups > 1:
+            stmts += wide_step(tile, split, present, step)
+        else:
+            stmts += _step(tile, split, present, step[0], products)
     return stmts
+
+
+def _by_data(made: Product, products: Sequence[tuple[Var, Expr, Expr]]) -> Iterator[Stmt]:
+    """Products in the order in which their data lies, each loaded once: few are in registers at a time."""
+    sharing: dict[Expr, list[tuple[Var, Expr]]] = {}
+    for acc, x, y in products:
+        sharing.setdefault(y, []).append((acc, x))
+    places = {y: next((linear(n.index, {}).const for n in walk(y) if isinstance(n, Load)), 0) for y in sharing}
+    for y in sorted(sharing, key=places.__getitem__):
+        stmts: list[Stmt] = []
+        value = kept("y", y, stmts) if len(sharing[y]) > 1 and not isinstance(y, Const) else y
+        yield from (*stmts, *(made.update(acc, x, value) for acc, x in sharing[y]))
 
 
 def _step(
@@ -200,10 +223,12 @@ def _step(
     accs: Mapping[tuple[int, int], Var],
     present: Mapping[int, Mapping[TileAxis, int] | None],
     point: Mapping[Var, Expr],
+    products: _Products | None = None,
 ) -> list[Stmt]:
     """Multiply-adds at a point of the reduction; what is used more than once is loaded into registers.
 
     present    the offsets of the elements of `y` that take part, None for those outside of the data
+    products   takes the products, if given, in place of the statements
     """
     made, stmts = tile.tiling.product, list[Stmt]()
     offsets = tile.xs if present else ()
@@ -219,5 +244,8 @@ def _step(
         for i, x in enumerate(xs):
             names = {**tile.names(offsets[i], y or {}), **point}
             other = shared or made.load(made.y, names, made.lanes)
-            stmts.append(made.update(accs[i, j], x, other))
+            if products is None:
+                stmts.append(made.update(accs[i, j], x, other))
+            else:
+                products.append((accs[i, j], x, other))
     return stmts

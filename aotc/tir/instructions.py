@@ -45,7 +45,7 @@ class Text:
 class Instruction:
     """A row of the table.
 
-    takes    the types of its operands: "float", "single", "integer" or "number" for those of any one
+    takes    the types of its operands: "float", "single", "integer", "word" or "number" for those of any one
              type of that kind and any number of lanes, or a type such as "int32x16"
     gives    the type of the result; "" for that of the operands
     meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
@@ -100,10 +100,11 @@ class Instruction:
         return next((f"{self.name} of {dtype}x{lanes}, not of {wanted}" for wanted, (dtype, lanes) in wrong), "")
 
 
-#: The types that "float", "single", "integer" and "number" stand for.
+#: The types that "float", "single", "integer", "word" and "number" stand for.
 KINDS: Final[Mapping[str, frozenset[DType]]] = {
     "float": frozenset(d for d in DTYPES if d.is_float),
     "single": frozenset({DType("float32")}),
+    "word": frozenset({DType("int32")}),
     "integer": frozenset(d for d in DTYPES if d.is_integer),
     "number": frozenset(d for d in DTYPES if d.is_float or d.is_integer),
 }
@@ -139,7 +140,7 @@ def _saturated(dtype: str, word: str) -> Instruction:
     """A number as a byte, the nearest one; C compilers that share its ends among iterations miss the instruction."""
     ends = (int(DType(dtype).min), int(DType(dtype).max))
     function = f"""\
-$inline {dtype}_t aotc_saturate_{dtype}(int32_t x) {{
+$inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{
 #if defined(__ARM_FEATURE_SAT)
   __asm__("{word} %0, #8, %0" : "+r"(x));
   return ({dtype}_t)x;
@@ -148,8 +149,8 @@ $inline {dtype}_t aotc_saturate_{dtype}(int32_t x) {{
 #endif
 }}
 """
-    text = Text(call=f"aotc_saturate_{dtype}({{0}})", dialects=_C, lanes="one", function=function)
-    return Instruction(name=f"saturate_{dtype}", takes=("integer",), gives=dtype, meaning=_program, texts=(text,))
+    text = Text(call=f"aotc_clamp_i32_{dtype}({{0}})", dialects=_C, lanes="one", function=function)
+    return Instruction(name=f"saturate_{dtype}", takes=("word",), gives=dtype, meaning=_program, texts=(text,))
 
 
 def _scaled(name: str, first: str) -> Instruction:
@@ -158,7 +159,7 @@ def _scaled(name: str, first: str) -> Instruction:
     function = f"{head}\n{first}\n  return ((v >> shift) + 1) >> 1;\n}}\n"
     call = f"aotc_scale_{name}({{0}}, {{1}}, {{2}})"
     text = Text(call=call, dialects=_C, lanes="one", function=function)
-    return Instruction(name=f"scale_{name}", takes=("integer",) * 3, meaning=_program, texts=(text,))
+    return Instruction(name=f"scale_{name}", takes=("word",) * 3, meaning=_program, texts=(text,))
 
 
 def _shuffle(name: str, call: str, lane: Callable[[Any, Any], Any]) -> Instruction:

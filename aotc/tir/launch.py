@@ -10,7 +10,6 @@ Everything else is inside these two loops, which count from 0 to literals.  The 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
@@ -39,11 +38,6 @@ def launch_of(kernel: Kernel) -> Launch | None:
     if not fits or kernel.team or uses_device(threads):
         return None
     return Launch(grid, block, sum(b.nbytes for b in kernel.shared))
-
-
-def are_launches(kernel: Kernel) -> bool:
-    """Whether blocks and threads of a kernel are loops around some of its statements, each a launch by itself."""
-    return all(not uses_device(s) or launch_of(replace(kernel, body=s)) is not None for s in stmts_of(kernel.body))
 
 
 def loops_of(kernel: Kernel) -> tuple[For, For]:

@@ -10,13 +10,13 @@ are around it; the iterations of loops are to each other what the loops say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
 from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
-from aotc.tir.launch import are_launches, counters, uses_device
+from aotc.tir.launch import counters, launch_of, uses_device
 from aotc.tir.loops.arrivals import in_groups
 from aotc.tir.loops.copies import why_not_landed
 from aotc.tir.loops.dependence import assigned, inside, loads, read, why_not, written
@@ -42,6 +42,7 @@ from aotc.tir.stmt import (
     arrival,
     memory_call,
     stmt_exprs,
+    stmts_of,
     walk_stmts,
     warp_call,
 )
@@ -60,8 +61,9 @@ def verify(kernel: Kernel) -> None:
     checker = _Checker(kernel, assigned(body), written(body), scratch - read(body))
     checker.buffers()
     checker.counts()
-    device = kernel.shared or uses_device(body) or any(warp_call(s) or arrival(s) for s in walk_stmts(body))
-    if device and not are_launches(kernel):
+    on_device = [s for s in stmts_of(body) if _needs_launch(s, kernel.shared)]
+    launches = [s for s in on_device if launch_of(replace(kernel, body=s)) is not None]
+    if len(launches) < len(on_device) or (kernel.shared and not launches):
         checker.report("blocks and threads are not two loops around all statements, from 0 to literals")
     team: dict[Var, Interval] = {PART: (0, _MOST_PARTS - 1), PARTS: (1, _MOST_PARTS)} if kernel.team else {}
     checker.stmt(body, _Scope(frozenset(team), team))
@@ -70,6 +72,12 @@ def verify(kernel: Kernel) -> None:
         checker.report(problem)
     if checker.problems:
         raise AotcError.collect(checker.problems)
+
+
+def _needs_launch(stmt: Stmt, shared: Container[Buffer]) -> bool:
+    """Whether a statement has blocks, threads, or what these alone can do."""
+    together = uses_device(stmt) or any(warp_call(s) or arrival(s) for s in walk_stmts(stmt))
+    return together or any(b in shared for b in (*read(stmt), *written(stmt)))
 
 
 @frozen

@@ -11,7 +11,6 @@ Nothing is found where data decide: what is found is no guess.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -22,13 +21,13 @@ from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, simplify
 Around: TypeAlias = "For | Declare | Expr"
 Values: TypeAlias = dict[Var, Interval]
 
-#: Corners of one nest that are followed.
-_MOST: Final = 4096
+#: Corners that are followed, those of loops further out among them.
+_MOST: Final = 512
 
 
 def reached(around: Sequence[Around], index: Expr) -> Iterator[int]:
     """Values of an index inside loops and conditions, the outermost first."""
-    for values in itertools.islice(_corners(around), _MOST):
+    for values in _corners(around):
         value = _value(index, values)
         if value is not None:
             yield value
@@ -39,7 +38,9 @@ def _corners(around: Sequence[Around]) -> Iterator[Values]:
     alone: Values = {PART: (0, 0), PARTS: (1, 1)}
     last_of_two: Values = {PART: (1, 1), PARTS: (2, 2)}
     stack: list[tuple[int, Values]] = [(0, last_of_two), (0, {**last_of_two, PART: (0, 0)}), (0, alone)]
-    while stack:
+    for _ in range(_MOST):
+        if not stack:
+            break
         depth, values = stack.pop()
         if depth == len(around):
             yield values

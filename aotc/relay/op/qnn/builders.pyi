@@ -24,7 +24,8 @@ def add(
     """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
     round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = rhs_scale /
-    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.
+    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.  An
+    operand that has one element along the last axis of several is taken for the right one, as ONNX Runtime does.
     """
 
 def avg_pool2d(

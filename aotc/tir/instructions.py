@@ -155,9 +155,9 @@ $inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{
 
 def _scaled(name: str, first: str) -> Instruction:
     """A product of two integers, shifted back; scalar C knows that shifts are in range."""
-    head = f"$inline int32_t aotc_scale_{name}(int32_t x, int32_t multiplier, int32_t shift) {{"
+    head = f"$inline int32_t aotc_scaled_i32_{name}(int32_t x, int32_t multiplier, int32_t shift) {{"
     function = f"{head}\n{first}\n  return ((v >> shift) + 1) >> 1;\n}}\n"
-    call = f"aotc_scale_{name}({{0}}, {{1}}, {{2}})"
+    call = f"aotc_scaled_i32_{name}({{0}}, {{1}}, {{2}})"
     text = Text(call=call, dialects=_C, lanes="one", function=function)
     return Instruction(name=f"scale_{name}", takes=("word",) * 3, meaning=_program, texts=(text,))
 

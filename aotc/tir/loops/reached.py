@@ -11,26 +11,44 @@ Nothing is found where data decide: what is found is no guess.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from aotc.tir import INDEX, PART, PARTS, Const, Declare, Expr, For, Unary, Var
-from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, simplify
+from aotc.tir import INDEX, PART, PARTS, Binary, Const, Declare, Expr, For, Unary, Var
+from aotc.tir.expr import COMPARE
+from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, linear, simplify
 
 #: A loop, a register that holds one value, or a condition.
 Around: TypeAlias = "For | Declare | Expr"
 Values: TypeAlias = dict[Var, Interval]
 
-#: Corners that are followed, those of loops further out among them.
-_MOST: Final = 512
+#: Corners of one nest that are followed.
+_MOST: Final = 4096
 
 
 def reached(around: Sequence[Around], index: Expr) -> Iterator[int]:
     """Values of an index inside loops and conditions, the outermost first."""
-    for values in _corners(around):
+    if _is_open(around):
+        return
+    for values in itertools.islice(_corners(around), _MOST):
         value = _value(index, values)
         if value is not None:
             yield value
+
+
+def _is_open(around: Sequence[Around]) -> bool:
+    """Whether a condition compares an index that nothing around gives a value: it holds for certain nowhere."""
+    known = {PART, PARTS, *(a.var for a in around if isinstance(a, (For, Declare)))}
+    for condition in around:
+        if isinstance(condition, (For, Declare)):
+            continue
+        for part in (condition.a,) if isinstance(condition, Unary) else conjuncts(condition):
+            if isinstance(part, Binary) and part.op in COMPARE and part.a.dtype == INDEX:
+                terms = linear(part.a, {}).plus(linear(part.b, {}), -1).terms
+                if any(isinstance(atom, Var) and atom not in known for atom in terms):
+                    return True
+    return False
 
 
 def _corners(around: Sequence[Around]) -> Iterator[Values]:
@@ -38,9 +56,7 @@ def _corners(around: Sequence[Around]) -> Iterator[Values]:
     alone: Values = {PART: (0, 0), PARTS: (1, 1)}
     last_of_two: Values = {PART: (1, 1), PARTS: (2, 2)}
     stack: list[tuple[int, Values]] = [(0, last_of_two), (0, {**last_of_two, PART: (0, 0)}), (0, alone)]
-    for _ in range(_MOST):
-        if not stack:
-            break
+    while stack:
         depth, values = stack.pop()
         if depth == len(around):
             yield values

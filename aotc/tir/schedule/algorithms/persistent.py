@@ -38,7 +38,7 @@ from aotc.tir import (
     kept,
 )
 from aotc.tir.expr import Buffer, Expr, Load, Var, const
-from aotc.tir.schedule.algorithms.recurrence import Recurrence, Weights
+from aotc.tir.schedule.algorithms.recurrence import Recurrence, layer_inputs
 from aotc.tir.stmt import loops
 
 #: Threads of a block, at most; 32-bit registers of a processor, and those of a thread that are not for weights.
@@ -98,10 +98,7 @@ class _Builder:
     ) -> None:
         self.plan = plan
         layer = self.layer = plan.layer
-        self.x, w, r, self.bias, *rest = inputs
-        self.w = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
-        self.r = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
-        self.first, self.extras = rest[: layer.states], rest[layer.states :]
+        self.x, self.w, self.r, self.bias, self.first, self.extras = layer_inputs(layer, inputs)
         self.y, *self.last = outputs
         self.products, self.kept, self.fetched, *rest = scratch
         self.inputs, self.gates, *self.states = rest

@@ -139,6 +139,16 @@ class Weights:
         return unit // block * (self.depth * self.gates * block) + place + unit % block
 
 
+def layer_inputs(
+    layer: Recurrence, inputs: Sequence[Buffer]
+) -> tuple[Buffer, Weights, Weights, Buffer, Sequence[Buffer], Sequence[Buffer]]:
+    """The inputs of a layer's program: x, W, R, the bias, first states, and further inputs of the cell."""
+    x, w, r, bias, *rest = inputs
+    of_x = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
+    of_h = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
+    return x, of_x, of_h, bias, rest[: layer.states], rest[layer.states :]
+
+
 @frozen
 class _Product:
     """Part of a product of matrices: rows that begin at `starts` of `a`, and a vector of each of `columns`.
@@ -201,10 +211,7 @@ class _Builder:
     ) -> None:
         self.plan = plan
         layer = self.layer = plan.layer
-        self.x, w, r, self.bias, *rest = inputs
-        self.w = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
-        self.r = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
-        self.first, self.extras = rest[: layer.states], rest[layer.states :]
+        self.x, self.w, self.r, self.bias, self.first, self.extras = layer_inputs(layer, inputs)
         self.y, *self.states = outputs
         self.gates, self.products, self.before = scratch
         self.blocks = -(-layer.steps // plan.block)

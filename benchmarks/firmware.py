@@ -25,8 +25,8 @@ from aotc.driver.budgets import measured_code
 from aotc.driver.compile import compile
 from aotc.driver.toolchain import find_toolchain
 from aotc.driver.wiring import install
+from benchmarks.instructions import kernels_of
 from tests.targets.firmware import board, program_of
-from tests.targets.icount import by_function, count
 
 TARGET = "cortex-m4"
 HEAD = ("model", "arena", "TFLM's arena", "code", "parameters", "stack", "instructions")
@@ -59,12 +59,7 @@ def row(path: Path, folder: Path) -> list[int]:
     library = here.make(made.path)
     program = here.link(library, program_of(made, inputs), folder)
     stack = int(here.start(program).split()[-1])
-    command = [*here.emulator, "-M", here.machine, "-nographic"]
-    command += ["-monitor", "none", "-serial", "none", "-semihosting"]
-    counts = count([*command, "-kernel", program], folder)
-    found = by_function(counts, program, here.cc[0])
-    own = ("main", "print_", "paint_", "used_", "Reset", "net_check", "start")
-    instructions = sum(v for k, v in found.items() if not k.startswith(own))
+    instructions = kernels_of(made, TARGET, folder).total()
     code = measured_code(library, find_toolchain(here.cc[0], target=here.target))
     facts = made.metadata["footprint"]
     arena = facts["arena"] + facts["io"]

@@ -96,7 +96,7 @@ LAYERS = (
 )
 
 
-def kernels_of(model: CompiledModel, target: str, folder: Path, flags: Sequence[str]) -> Counter[str]:
+def kernels_of(model: CompiledModel, target: str, folder: Path, flags: Sequence[str] = ()) -> Counter[str]:
     """Instructions of a run of firmware by function: what two runs take more than one."""
     here, rng = board(target), np.random.default_rng(1)
     inputs = [rng.integers(-128, 128, i["shape"]).astype(i["dtype"]) for i in model.metadata["inputs"]]

@@ -97,8 +97,8 @@ class CompileOptions:
     check_compiler   build all kernels once more at -O0 and compare what both compute; a difference is an error
     cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
-    threads       make kernels that threads can share, for targets that run several (None) or as an error for others
-                  (True), or not; their number is chosen at `load`
+    threads       make kernels that threads can share; None does where the target runs several, True is an error
+                  elsewhere; their number is chosen at `load`
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
     profile       "bare": for no operating system, as a static library that calls kernels directly; "hosted"; for None
                   what the target is

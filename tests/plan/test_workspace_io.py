@@ -94,3 +94,4 @@ def test_small_machines_reorder_and_overlap_unless_told() -> None:
 
     off = {"compile.overlap": False, "compile.reorder": False}
     assert peak(target="cortex-m0plus") < peak(target="cortex-m0plus", config=off)
+    assert peak(target="cortex-m4") <= peak(target="cortex-m4", config=off)

@@ -106,6 +106,7 @@ from aotc.ir.types import TypeCall as TypeCall
 from aotc.ir.types import TypeKind as TypeKind
 from aotc.ir.types import TypeVar as TypeVar
 from aotc.ir.types import check_rank as check_rank
+from aotc.ir.types import is_complete as is_complete
 from aotc.ir.types import leaves as leaves
 from aotc.ir.types import nested as nested
 from aotc.ir.types import parts as parts

@@ -273,6 +273,11 @@ def parts(ty: Type) -> tuple[Type, ...]:
             return ()
 
 
+def is_complete(ty: Type) -> bool:
+    """Whether inference has found all of a type."""
+    return not isinstance(ty, IncompleteType) and all(map(is_complete, parts(ty)))
+
+
 def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
     """A type of the same form made of other types, as many as `parts` gives."""
     if new == parts(ty):

@@ -29,6 +29,7 @@ from aotc.ir import (
     TupleType,
     Type,
     TypeCall,
+    is_complete,
     nearest,
     with_types,
 )
@@ -52,7 +53,7 @@ from aotc.relay.expr import (
     Var,
 )
 from aotc.relay.module import IRModule
-from aotc.relay.unify import applied_type, join_types, merge_types
+from aotc.relay.unify import instance, join_types, merge_types
 from aotc.relay.unmatched import unmatched_cases
 from aotc.relay.visitor import children, depth_first, kind_of, with_children
 
@@ -204,7 +205,7 @@ class _Inference:
         if len(callee.arg_types) != len(node.args):
             self._reject(node, f"the function takes {len(callee.arg_types)} arguments, got {len(node.args)}")
         if callee.type_params:
-            callee = applied_type(callee, self.settled(node.args))
+            callee = instance(callee, self.settled(node.args))
         for arg, wanted in zip(node.args, callee.arg_types, strict=True):
             self._assign(arg, wanted)
         for k, (have, wanted) in enumerate(zip(self.settled(node.args), callee.arg_types, strict=True)):
@@ -271,12 +272,14 @@ class _Inference:
         if isinstance(node, Op) or ty is None or isinstance(ty, _Failed):
             return node
         if isinstance(node, Var):
-            return node if node.annotation is not None and node.checked_type == ty else Var(node.name, ty, node.span)
+            if node.checked_type == ty and (node.annotation is not None or not is_complete(ty)):
+                return node
+            return Var(node.name, ty, node.span) if is_complete(ty) else graph.with_type(node, ty)
         old = children(node)
         fresh = tuple(map(memo.__getitem__, old))
         new = node if fresh == old else with_children(node, fresh)
-        if isinstance(new, Function) and isinstance(ty, FuncType) and new.ret_type != ty.ret_type:
-            new = replace(new, ret_type=ty.ret_type)
+        if isinstance(new, Function) and isinstance(ty, FuncType) and is_complete(result := ty.ret_type):
+            new = new if new.ret_type == result else replace(new, ret_type=result)
         return new if isinstance(new, (Op, Constant, Constructor)) else graph.with_type(new, ty)  # type: ignore[type-var]
 
 

@@ -39,9 +39,8 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
     if isinstance(t, TypeVar | GlobalTypeVar | IncompleteType):
         return t.kind
     for part in parts(t):
-        if check_kind(part, mod) is not TypeKind.Type:
-            text = f"a part of a {type(t).__name__} is of kind {check_kind(part, mod).name}, not Type"
-            raise AotcError("type", text)
+        if (kind := check_kind(part, mod)) is not TypeKind.Type:
+            raise AotcError("type", f"a part of a {type(t).__name__} is of kind {kind.name}, not Type")
     if isinstance(t, TypeCall):
         if t.func.kind is not TypeKind.AdtHandle:
             raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, no data type")

@@ -127,7 +127,8 @@ class IRModule(Printed, Mapping[str, Function]):
         return self[GlobalTypeVar(name)].header
 
     def update(self, other: Mapping[str, Function] | Mapping[GlobalVar, Function]) -> None:
-        """Add the functions of another module in place, or of a mapping; those of the same names are replaced."""
+        """Add the functions and data types of a module, or a mapping of functions, in place of those of these names."""
+        self._types.update(other._types if isinstance(other, IRModule) else {})
         for name, function in other.items():
             self[name] = function
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, FuncType, Op, Type, TypeVar, type_vars, with_types
+from aotc.ir import AotcError, Attrs, FuncType, Op, Type, TypeVar, parts, type_vars, with_parts, with_types
 from aotc.relay.adt import Pattern, PatternConstructor, TypeData, inner
 from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, Match, Node, Tuple, Var
 from aotc.relay.module import IRModule
@@ -154,7 +154,8 @@ _FACTS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = MappingProxyTy
 
 def _pattern(pattern: Pattern) -> list[Any]:
     """What a pattern is, without the names of variables."""
-    own = pattern.constructor.name_hint if isinstance(pattern, PatternConstructor) else type(pattern).__name__
+    made = pattern.constructor if isinstance(pattern, PatternConstructor) else None
+    own = type(pattern).__name__ if made is None else f"{made.belong_to}.{made.name_hint}"
     return [own, *map(_pattern, inner(pattern))]
 
 
@@ -235,10 +236,11 @@ def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = F
     if isinstance(x, Pattern):
         return int.from_bytes(_digest("pattern", _pattern(x)), "little")
     if isinstance(x, Type):
-        return int.from_bytes(_digest("type", _type_text(x, {})), "little")
+        free = type_vars(x) if map_free_vars else ()
+        return int.from_bytes(_digest("type", _type_text(x, _numbered(free))), "little")
     functions = (f for f in post_order(x) if isinstance(f, Function))
     generic = dict.fromkeys(v for f in functions for v in f.type_params)
-    names: dict[TypeVar, Type] = {v: TypeVar(f"#{k}") for k, v in enumerate(generic)}
+    names = _numbered(generic)
     numbers: dict[Var, int] = {}
     bound = {var for node in post_order(x) for var in bound_by(node)}
     digests: dict[Expr, bytes] = {}
@@ -259,10 +261,21 @@ def _digest(*parts: object) -> bytes:
     return state.digest()
 
 
+def _numbered(variables: Iterable[TypeVar]) -> dict[TypeVar, Type]:
+    return {v: TypeVar(f"#{k}") for k, v in enumerate(variables)}
+
+
 def _type_text(ty: Type | None, names: Mapping[TypeVar, Type]) -> str:
-    """A text that equal types share, type variables by their names in `names`."""
-    renamed = ty if ty is None else with_types(ty, names)
-    return str(renamed.kinds) if isinstance(renamed, FuncType) and renamed.type_params else str(renamed)
+    """A text that equal types share."""
+    return str(ty and _erased(ty, names))
+
+
+def _erased(ty: Type, names: Mapping[TypeVar, Type]) -> Type:
+    """`ty` with type variables by their names in `names`, and polymorphic types of functions by their kinds alone."""
+    if isinstance(ty, FuncType) and ty.type_params:
+        return TypeVar(str(ty.kinds))
+    made: Type = with_parts(ty, tuple(_erased(t, names) for t in parts(ty)))
+    return names.get(made, made) if isinstance(made, TypeVar) else made
 
 
 def _own_facts(node: Expr, names: Mapping[TypeVar, Type]) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 """What two types have in common, and what types of functions become where they are called.
 
 merge_types(TensorType((SymDim(), 3)), TensorType((2, 3)))      # Tensor[(2, 3), float32]
-applied_type(FuncType((a,), a, (a,)), [int32])                  # fn (int32) -> int32
+instance(FuncType((a,), a, (a,)), [int32])                      # fn (int32) -> int32
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 from aotc.ir import (
     Dim,
@@ -23,6 +22,7 @@ from aotc.ir import (
     Type,
     TypeCall,
     TypeVar,
+    is_complete,
     parts,
     same_dim,
     with_parts,
@@ -50,18 +50,15 @@ def _combine(a: Type, b: Type, dims: Callable[[Dim, Dim], Dim | None]) -> Type |
         case TensorType(), TensorType() if a.dtype == b.dtype:
             shape = _pairwise(a.shape, b.shape, dims)
             return None if shape is None else TensorType(shape, a.dtype)
-        case TupleType(), TupleType():
-            fields = _pairwise(a.fields, b.fields, types)
-            return None if fields is None else TupleType(fields)
         case IncompleteType(), _:
             return b
         case _, IncompleteType():
             return a
-        case FuncType(), FuncType() if (a := instance(a)).kinds == (b := instance(b)).kinds:
-            return _made_of(a, _pairwise(parts(a), parts(b), types))
-        case TypeCall(), TypeCall() if a.func == b.func:
-            return _made_of(a, _pairwise(parts(a), parts(b), types))
-        case RefType(), RefType():
+        case FuncType(), FuncType():
+            return _made_of(a := instance(a), _pairwise(parts(a), parts(instance(b)), types))
+        case TypeCall(), TypeCall() if a.func != b.func:
+            return None
+        case (TupleType(), TupleType()) | (TypeCall(), TypeCall()) | (RefType(), RefType()):
             return _made_of(a, _pairwise(parts(a), parts(b), types))
         case _:
             return None
@@ -71,26 +68,29 @@ def _made_of(ty: Type, new: list[Type] | None) -> Type | None:
     return None if new is None else with_parts(ty, tuple(new))
 
 
-def instance(ty: FuncType, found: Mapping[TypeVar, Type] = MappingProxyType({})) -> FuncType:
-    """A function type with types for its type parameters: those that were found, or else types to be found."""
-    if not ty.type_params:
-        return ty
-    chosen = {v: found.get(v) or IncompleteType() for v in ty.type_params}
-    new = [with_types(t, chosen) for t in parts(ty)]
-    return FuncType(new[:-1], new[-1])
+def instance(ty: FuncType, args: Sequence[Type] = ()) -> FuncType:
+    """A function type with types for its type parameters; see `type_arguments`."""
+    chosen = type_arguments(ty, args)
+    return FuncType((with_types(t, chosen) for t in ty.arg_types), with_types(ty.ret_type, chosen)) if chosen else ty
 
 
-def applied_type(ty: FuncType, args: Sequence[Type]) -> FuncType:
-    """A function type with the types for its type parameters that arguments of these types ask for."""
-    found: dict[TypeVar, Type] = {}
-    pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, args, strict=False)]
+def type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:
+    """Types for type parameters: those that arguments of these types ask for, or else types to be found."""
+    found: dict[TypeVar, Type] = {v: IncompleteType() for v in ty.type_params}
+    pairs: list[tuple[Type, Type]] = [*zip(ty.arg_types, args, strict=False)] if found else []
     for wanted, have in pairs:  # which grows
         given = instance(have) if isinstance(have, FuncType) else have
-        if isinstance(wanted, TypeVar) and wanted in ty.type_params:
-            found[wanted] = merge_types(found.get(wanted, given), given) or given
+        if isinstance(wanted, TypeVar) and wanted in found:
+            found[wanted] = merge_types(found[wanted], given) or given
         elif type(wanted) is type(given):
             pairs.extend(zip(parts(wanted), parts(given), strict=False))
-    return instance(ty, found)
+    return found
+
+
+def declared(ty: Type | None, types: Mapping[TypeVar, Type]) -> Type | None:
+    """A declared type with types in the place of type variables; None where these are not known."""
+    made: Type | None = ty and with_types(ty, types)
+    return made if made is None or is_complete(made) else None
 
 
 def _pairwise(a: Sequence[T], b: Sequence[T], combine: Callable[[T, T], T | None]) -> list[T] | None:

@@ -63,6 +63,147 @@ def test_a_reference_that_a_function_writes_to_is_not_dead() -> None:
     assert "add" not in module.astext()
 
 
+INC = "def @inc(%r: ref(int32)) -> int32 { ref_write(%r, ref_read(%r) + 1); ref_read(%r) }\n"
+EFFECTS = {
+    "a counter that a closure holds": (
+        """
+    def @make() -> fn () -> int32 { let %r = ref(0); fn () -> int32 { ref_write(%r, ref_read(%r) + 1); ref_read(%r) } }
+    def @main() -> int32 { let %f = @make(); let %u = %f(); %f() }""",
+        2,
+    ),
+    "an argument read before the function writes": (
+        """
+    def @f(%r: ref(int32), %v: int32, Inline=1) -> int32 { ref_write(%r, 5); %v }
+    def @main() -> int32 { let %r = ref(1); @f(%r, ref_read(%r)) }""",
+        1,
+    ),
+    "an argument that the function does not use": (
+        """
+    def @f(%r: ref(int32), %v: (), Inline=1) -> int32 { ref_read(%r) }
+    def @main() -> int32 { let %r = ref(1); @f(%r, ref_write(%r, 5)) }""",
+        5,
+    ),
+    "a place of its own for each call": (
+        """
+    def @mk(Inline=1) -> ref(int32) { let %z = ref(0); %z }
+    def @main() -> int32 { let %a = @mk(); let %b = @mk(); ref_write(%a, 5); ref_read(%b) * 10 + ref_read(%a) }""",
+        5,
+    ),
+    "calls that look alike": (INC + "def @main() -> int32 { let %r = ref(1); @inc(%r) * 10 + @inc(%r) }", 23),
+    "operands in their order": (
+        "def @main() { let %r = ref(1); ref_read(%r) * 10 + (let %u = ref_write(%r, 3); ref_read(%r)) }",
+        13,
+    ),
+    "a field that nobody takes": (
+        "def @main() { let %r = ref(1); let %a = (ref_write(%r, 4), 7).1; %a + ref_read(%r) }",
+        11,
+    ),
+    "a branch in a field that nobody takes": (
+        INC + "def @main() { let %r = ref(1); let %a = (if (True) { @inc(%r) } else { 2 }, 3).1; %a + ref_read(%r) }",
+        5,
+    ),
+    "a let in a field that nobody takes": (
+        "def @main() { let %r = ref(1); let %a = ((let %u = ref_write(%r, 4); 7), 3).1; %a + ref_read(%r) }",
+        7,
+    ),
+    "a loop": (
+        """
+    def @main() -> int32 {
+      let %r = ref(0);
+      let %loop = fn (%i: int32) -> int32 {
+        if (%i == 0) { ref_read(%r) } else { ref_write(%r, ref_read(%r) * 2 + %i); %loop(%i - 1) }
+      };
+      %loop(3) * 100 + %loop(2)
+    }""",
+        1773,
+    ),
+}
+PASSES = {
+    **{name: getattr(transform, name)() for name in (
+        "DeadCodeElimination", "ToANormalForm", "ToBasicBlockNormalForm", "FoldConstant", "LambdaLift", "Inline",
+        "EliminateCommonSubexpr", "SimplifyExpr", "FuseOps")},
+    "Inline all": transform.Inline(everything=True),
+}  # fmt: skip
+
+
+def check_kept(text: str, expected: int, name: str, *args: int) -> None:
+    """A pass, and the text of what it made, keep the meaning of a program."""
+    module = transform.InferType()(relay.parse(VERSION + text))
+    assert evaluate(module, *args) == expected
+    result = PASSES[name](module)
+    assert evaluate(result, *args) == expected
+    again = transform.InferType()(relay.parse(result.astext()))
+    assert_structural_equal(result, again)
+    assert evaluate(again, *args) == expected
+
+
+@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("case", EFFECTS)
+def test_passes_keep_effects_in_place_and_in_number(case: str, name: str) -> None:
+    check_kept(*EFFECTS[case], name)
+
+
+POLYMORPHIC = {
+    "variables": """
+    def @id[A](%x: A, Inline=1) -> A { let %y = %x; let %z = (%y, %y); %z.0 }
+    def @main(%x: int32) -> int32 { @id(%x) + @id((%x, 1f)).0 + 9 }""",
+    "patterns": LIST
+    + """
+    def @hd[A](%l: List[A], %d: A, Inline=1) -> A {
+      match (%l) { Cons(%x, _) => { let %f = fn (%q: A) -> A { %q }; %f(%x) }, Nil => %d }
+    }
+    def @main(%x: int32) -> int32 { @hd(Cons(%x, Nil), 4) + @hd(Nil, 4) * @hd(Cons((%x, 1f), Nil), (2, 2f)).0 }""",
+    "closures": """
+    def @f[A](%x: A) -> fn (A) -> (A, A) { fn (%y: A) -> (A, A) { (%x, %y) } }
+    def @main(%x: int32) -> int32 { let %g = @f(%x); %g(2).0 + %g(12).1 }""",
+    "references": """
+    def @swap[A](%a: ref(A), %b: ref(A)) -> () { let %t = ref_read(%a); ref_write(%a, ref_read(%b)); ref_write(%b, %t) }
+    def @main(%x: int32) { let %r = ref(%x); let %s = ref(6); @swap(%r, %s); ref_read(%r) * 2 + ref_read(%s) }""",
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("case", POLYMORPHIC)
+def test_passes_keep_polymorphic_programs(case: str, name: str) -> None:
+    check_kept(POLYMORPHIC[case], 15, name, 3)
+
+
+SHADOWED = {
+    "a parameter": LIST
+    + """
+    def @main(%x: int32) -> int32 { match (Cons(%x + 1, Nil)) { Cons(%x, _) => %x, Nil => 0 } * 10 + %x }""",
+    "a pattern": LIST
+    + """
+    def @main(%x: int32) -> int32 {
+      match (Cons(%x + 1, Cons(%x, Nil))) {
+        Cons(%a, %l) => { (match (%l) { Cons(%a, %l) => %a * match (%l) { %l => 2 }, Nil => 0 }) - %a + 41 },
+        Nil => 0
+      }
+    }""",
+    "an argument": LIST
+    + """
+    def @f(%l: List[int32], %a: int32, Inline=1) -> int32 {
+      match (%l) { Cons(%x, %l) => %x * 10 + %a + match (%l) { Cons(%a, _) => %a, Nil => 0 }, %l => %a }
+    }
+    def @main(%x: int32) -> int32 {
+      match (Cons(4, Nil)) { Cons(%a, %l) => @f(%l, 0) + @f(Cons(%a, Nil), %x), _ => 7 }
+    }""",
+    "a let": LIST
+    + """
+    def @main(%x: int32) -> int32 {
+      let %y = %x + 1;
+      let %z = match (Cons(%y, Nil)) { Cons(%y, _) => { let %y = %y * 5; let %y = %y * 2; %y }, Nil => %y };
+      %z + %y - 1
+    }""",
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+@pytest.mark.parametrize("case", SHADOWED)
+def test_variables_of_patterns_may_hide_others(case: str, name: str) -> None:
+    check_kept(SHADOWED[case], 43, name, 3)
+
+
 @pytest.mark.parametrize("executor", ["graph", "vm"])
 def test_compilers_refuse_what_only_the_interpreter_computes(executor: str) -> None:
     text = LIST + "def @main(%a: int32) -> int32 { match (Cons(%a, Nil)) { Cons(%x, _) => %x, Nil => 0 } }"
@@ -99,6 +240,23 @@ def test_type_variables_of_functions_have_no_names_when_compared() -> None:
     assert not structural_equal(a, b)
     assert structural_equal(a, b, map_free_vars=True)
     assert analysis.free_type_vars(relay.FuncType([a], b, [a])) == [b]
+    assert structural_hash(a, map_free_vars=True) == structural_hash(b, map_free_vars=True)
+    inside = [relay.TupleType([relay.FuncType([v], v, [v])]) for v in (a, b)]
+    assert structural_equal(*inside)
+    assert structural_hash(inside[0]) == structural_hash(inside[1])
+
+
+def test_patterns_of_other_data_types_differ() -> None:
+    text = "type {0} {{ A, B, }}\ndef @f[T](%x: T) {{ match? (%x) {{ A => 0 }} }}"
+    first, second = (relay.parse(VERSION + text.format(name))["f"] for name in "PQ")
+    assert not structural_equal(first, second)
+    assert structural_hash(first) != structural_hash(second)
+
+
+def test_modules_take_data_types_of_others() -> None:
+    module = aotc.IRModule()
+    module.update(program())
+    assert_structural_equal(module, program())
 
 
 def test_matches_say_what_they_leave_out() -> None:

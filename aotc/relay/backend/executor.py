@@ -17,7 +17,6 @@ from aotc.ir import AotcError
 #: TVM's names of the types of options.
 _TYPES = {bool: "IntImm", int: "IntImm", str: "runtime.String"}
 _INTERFACE: dict[str, Any] = {"interface-api": "packed", "unpacked-api": False}
-_MEMORY: dict[str, Any] = {"workspace-byte-alignment": 16}
 
 
 class Choice:
@@ -48,11 +47,7 @@ class Choice:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Choice) and (type(other), other.name, other.attrs) == (
-            type(self),
-            self.name,
-            self.attrs,
-        )
+        return type(other) is type(self) and vars(other) == vars(self)
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -76,5 +71,5 @@ class Executor(Choice):
 
     _known: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "graph": {"link-params": False},
-        "aot": {"link-params": True, **_INTERFACE, **_MEMORY},
+        "aot": {"link-params": True, **_INTERFACE, "workspace-byte-alignment": 16},
     }

@@ -9,12 +9,12 @@ In: a primitive Function.  Out: a Kernel whose inputs are the function's paramet
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aotc.ir import AotcError, DType, Op, SymDim, Type, leaves, nested, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.visitor import post_order
+from aotc.relay.visitor import kind_of, post_order
 from aotc.tir import Kernel, Target, const, te
 from aotc.tir.schedule import schedule
 
@@ -32,10 +32,15 @@ def require_static(ty: Type, expr: Expr, what: str) -> None:
             raise AotcError("dynamic-shape", text, span=expr.span, hint=hint)
 
 
-def refuse_interpreted(node: Expr) -> NoReturn:
+_INTERPRETED: Final = frozenset({"constructor", "match", "ref_create", "ref_read", "ref_write"})
+
+
+def refuse_interpreted(node: Expr) -> None:
     """Raise AotcError for what only the interpreter computes: references, values of data types, matches."""
-    text = f"a {type(node.op if isinstance(node, Call) else node).__name__} cannot be compiled"
-    raise AotcError("control-flow", text, span=node.span, hint='the executor "debug" computes it')
+    refused = node.op if isinstance(node, Call) else node
+    if kind_of(refused).name in _INTERPRETED:
+        text = f"a {type(refused).__name__} cannot be compiled"
+        raise AotcError("control-flow", text, span=node.span, hint='the executor "debug" computes it')
 
 
 def _constant(node: Constant) -> te.Tensor:

@@ -19,24 +19,7 @@ from aotc.ir.budget import budget
 from aotc.relay.backend.kernels import refuse_interpreted, require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Constructor,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Match,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    Tuple,
-    TupleGetItem,
-    Var,
-    type_of,
-)
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.infer import mention
 from aotc.relay.module import IRModule, output_names, quantizations
 from aotc.relay.visitor import post_order
@@ -105,11 +88,10 @@ class _Lowering:
                 text = f"a choice by a run-time condition ({mention(node.cond)}) cannot be compiled to C yet"
                 hint = "fix the condition before compiling (a constant input folds away)"
                 raise AotcError("control-flow", text, span=node.span, hint=hint)
-            case Match() | RefCreate() | RefRead() | RefWrite() | Call(op=Constructor()):
-                refuse_interpreted(node)
             case Call(op=Op(name=name)):
                 raise AotcError("not-fused", f"call of {name} is not a call of a fused function", span=node.span)
             case _:
+                refuse_interpreted(node)
                 callee = node.op if isinstance(node, Call) else node
                 text = f"{mention(callee)}, a function that calls itself or is a value, cannot be compiled"
                 raise AotcError("first-class-function", text, span=node.span)

@@ -23,24 +23,7 @@ from aotc.ir import AotcError, FuncType, Instruction, Opcode, VMFunction, frozen
 from aotc.ir.trampoline import Task, run
 from aotc.relay.backend.kernels import refuse_interpreted
 from aotc.relay.backend.table import FunctionTable
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Constructor,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Match,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    Tuple,
-    TupleGetItem,
-    Var,
-    type_of,
-)
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 
 
@@ -126,13 +109,12 @@ class _Assembler:
         yield self._value(node, dst)
 
     def _value(self, node: Expr, dst: int) -> Task[None]:
+        refuse_interpreted(node)
         match node:
             case Let():
                 yield self._block(node, dst)
             case If():
                 yield self._if(node, dst)
-            case Match() | RefCreate() | RefRead() | RefWrite() | Constructor() | Call(op=Constructor()):
-                refuse_interpreted(node)
             case Call():
                 args = yield self._operands(node.args)
                 yield self._call(node, args, dst)

@@ -25,6 +25,7 @@ from aotc.ir import Op, Pass, PassContext, PassInfo, decorated, frozen, merge_sp
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
+from aotc.relay.transform.naming import with_effects_named
 from aotc.relay.unify import merge_types
 from aotc.relay.visitor import Mutator, children, mutated
 
@@ -67,7 +68,7 @@ class FunctionPass(Pass[IRModule]):
         raise NotImplementedError(type(self).__name__)
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        start = typed(module)
+        start = with_effects_named(typed(module))
         updates = {
             name: function if is_left_alone(function) else self.transform(function, start, ctx)
             for name, function in start.functions.items()

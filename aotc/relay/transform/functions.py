@@ -26,17 +26,19 @@ def @main_lifted(%w1) { fn (%a, ...) { add(%a, %w1) } }                       wi
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from aotc.ir import FuncType, Pass, PassContext, span_scope, spending
+from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, span_scope, spending
 from aotc.ir.budget import budget
-from aotc.relay.analysis import bound_vars, free_vars, global_uses
+from aotc.relay.analysis import bound_vars, free_type_vars, free_vars, global_uses
 from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var, as_function
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.transform.base import FunctionPass, typed
+from aotc.relay.transform.naming import has_effect, with_effects_named
+from aotc.relay.unify import declared, type_arguments
 from aotc.relay.visitor import Mutator, binders, children, depth_first, post_order, rebuild, substitute, with_children
 
 
@@ -78,16 +80,24 @@ def _opaque(function: Function) -> bool:
 def applied(function: Function, args: Sequence[Expr]) -> Expr:
     """The body of `function` with `args` for its parameters; the variables that it binds itself are new ones.
 
-    Nodes that do not depend on parameters stay shared between applications.  AotcError (code "budget") where calls
-    upon calls would become more nodes than one compilation may have.
+    Nodes that do not depend on parameters and have no effects stay shared between applications; types of `args` take
+    the place of type parameters.  AotcError (code "budget") where calls upon calls would become more nodes than one
+    compilation may have.
     """
     new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
-    new.update((v, Var(v.name, v.annotation, v.span)) for v in binders(function.body))
+    wanted, given = ([a.checked_type or IncompleteType() for a in exprs] for exprs in (function.params, args))
+    types = type_arguments(FuncType(wanted, TupleType(()), function.type_params), given)
+    new.update((v, Var(v.name, declared(v.annotation, types), v.span)) for v in binders(function.body))
     memo: dict[Expr, Expr] = {}
     nodes = list(post_order(function.body))
     budget().spend("compile.max_nodes", len(nodes), "the module, calls replaced by what they call,")
     for node in nodes:
-        memo[node] = new[node] if node in new else rebuild(node, memo.__getitem__)
+        made = new[node] if node in new else rebuild(node, memo.__getitem__)
+        if made is node and has_effect(node):
+            made = with_children(node, children(node))
+        if types and isinstance(made, Function):
+            made = replace(made, ret_type=declared(made.ret_type, types))
+        memo[node] = made
     return memo[function.body]
 
 
@@ -150,8 +160,9 @@ class Inline(Pass[IRModule]):
         return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        functions = dict(module.functions)
-        order = _order(module)
+        start = with_effects_named(module)
+        functions = dict(start.functions)
+        order = _order(start)
         inlined = {name for name in order if self._wanted(functions[name])}
 
         def wanted(name: str) -> Function | None:
@@ -163,7 +174,7 @@ class Inline(Pass[IRModule]):
                     functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
                     if self.everything:
                         functions[name] = _beta_reduced(functions[name])
-        result = module.with_functions(functions)
+        result = start.with_functions(functions)
         if not self.everything and (gone := _done_with(inlined, module, result)):
             result = result.without_functions(gone)
         ready = all(f.ret_type is not None for f in module.functions.values())
@@ -252,7 +263,7 @@ class _Lifter(Mutator):
         function = new.with_body(substitute(new.body, mapping))
         if captured:
             function = Function(inside.values(), function, new.checked_type, None, {"Closure": 1}, new.span)
-        self.lifted[name] = function
+        self.lifted[name] = replace(function, type_params=(*function.type_params, *free_type_vars(function)))
         return _closure(name, captured, new)
 
     def _renamed(self, function: Function) -> dict[Var, Expr]:
@@ -279,7 +290,7 @@ class LambdaLift(Pass[IRModule]):
     opt_level = 1
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        start = typed(module)
+        start = with_effects_named(typed(module))
         functions = dict(start.functions)
         for name, function in start.functions.items():
             if not left_alone(function) and not function.attrs.get("Closure"):

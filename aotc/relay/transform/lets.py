@@ -26,12 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from aotc.ir import AotcError, Op, RefType, Type, parts
+from aotc.ir import AotcError, PassContext
 from aotc.relay.analysis import free_vars
-from aotc.relay.blocks import Blocks, is_atom, left_alone
-from aotc.relay.expr import Call, Constructor, Expr, Function, Let, RefWrite, Var, as_function
+from aotc.relay.expr import Expr, Function, Let, as_function
+from aotc.relay.module import IRModule
 from aotc.relay.transform.base import FunctionPass, outside_kernels, rewrite_nodes
-from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
+from aotc.relay.transform.naming import Naming, has_effect, writes
+from aotc.relay.visitor import children, depth_first, post_order, rebuild
 
 
 def _meant(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
@@ -53,31 +54,20 @@ def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
     return depth_first([root], below)
 
 
-def _holds_reference(ty: Type | None) -> bool:
-    return ty is not None and (isinstance(ty, RefType) or any(map(_holds_reference, parts(ty))))
-
-
-def _may_write(value: Expr) -> bool:
-    """Whether a value writes to a reference, or calls a function, which may do so."""
-    calls = (n for n in post_order(value) if isinstance(n, RefWrite | Call))
-    return any(isinstance(n, RefWrite) or not isinstance(n.op, Op | Constructor) for n in calls)
-
-
 class DeadCodeElimination(FunctionPass):
     """Remove lets whose variables do not matter to the result, chains of them too.
 
-    Where there are references, lets that write to them or call functions stay.
+    Where references are written, lets that have to do with them or call functions stay.
     """
 
     opt_level = 1
 
-    def rewritten(self, function: Function) -> Function:
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         lets = [n for n in post_order(function) if isinstance(n, Let)]
-        pure = not any(isinstance(n, RefWrite) or _holds_reference(n.checked_type) for n in post_order(function))
-        values: dict[Expr, Expr] = {n.var: n.value for n in lets if pure or not _may_write(n.value)}
-        kept_anyway = [n.value for n in lets if n.var not in values]
-        live = {n for root in (function, *kept_anyway) for n in _meanings_first(root, values)}
-        live.update(n.var for n in lets if n.var not in values)
+        fixed = {n for n in lets if any(map(has_effect, post_order(n.value)))} if writes(module) else set()
+        values: dict[Expr, Expr] = {n.var: n.value for n in lets if n not in fixed}
+        live = {n for root in (function, *(let.value for let in fixed)) for n in _meanings_first(root, values)}
+        live.update(let.var for let in fixed)
 
         def kept(_: Expr, new: Expr) -> Expr:
             return new.body if isinstance(new, Let) and new.var not in live else new
@@ -88,67 +78,6 @@ class DeadCodeElimination(FunctionPass):
 # --- variables instead of sharing
 
 
-class _Normalizer:
-    def __init__(self, function: Function, everything: bool) -> None:
-        self.order = list(post_order(function, lambda n: not left_alone(n)))
-        self.blocks = Blocks(self.order)
-        self.everything = everything
-        self.root = function
-        # variables that stand for another variable or a constant
-        self.same: dict[Expr, Expr] = {}
-        # values of lets, with the variables that they are bound to
-        self.claimed: dict[Expr, Var] = {}
-        self.done: dict[Expr, Expr] = {}
-        for node in self.order:
-            if isinstance(node, Let):
-                self._claim(node)
-
-    def _claim(self, let: Let) -> None:
-        value = let.value
-        while isinstance(value, Let):
-            value = value.body
-        if is_atom(value):
-            self.same[let.var] = value
-        elif self.claimed.setdefault(value, let.var) is not let.var:
-            self.same[let.var] = self.claimed[value]
-
-    def _new(self, node: Expr) -> Expr:
-        while node in self.same:
-            node = self.same[node]
-        return node if isinstance(node, Var) else self.done[node]
-
-    def run(self) -> Function:
-        for node in self.order:
-            if not isinstance(node, Var):
-                self.done[node] = self._finish(node)
-        return as_function(self.done[self.root])
-
-    def _finish(self, node: Expr) -> Expr:
-        """The atom or expression that stands for a node, its let written down where it gets one."""
-        if isinstance(node, Let):
-            return self._new(node.body)
-        value = self._rebuilt(node)
-        if node is self.root or is_atom(node):
-            return value
-        var = self.claimed.get(node)
-        if var is None:
-            if not self.everything and node not in self.blocks.spread:
-                return value
-            var = Var("x", span=node.span)
-        self.blocks.home[node].lets.append((var, value))
-        return var
-
-    def _rebuilt(self, node: Expr) -> Expr:
-        if left_alone(node):
-            return node
-        fresh = [*map(self._new, children(node))]
-        # of the last children: a body, or two branches
-        inner = self.blocks.inner.get(node, [])
-        for k, block in enumerate(inner, len(fresh) - len(inner)):
-            fresh[k] = block.around(fresh[k])
-        return node if fresh == [*children(node)] else with_children(node, tuple(fresh))
-
-
 class ToANormalForm(FunctionPass):
     """Every step gets a name, in an order of evaluation; variables, constants and fused functions stay as they are."""
 
@@ -156,7 +85,7 @@ class ToANormalForm(FunctionPass):
     required = ()
 
     def rewritten(self, function: Function) -> Function:
-        return _Normalizer(function, everything=True).run()
+        return Naming(function, lambda _, spread: True).run()
 
 
 class ToBasicBlockNormalForm(FunctionPass):
@@ -166,7 +95,7 @@ class ToBasicBlockNormalForm(FunctionPass):
     required = ()
 
     def rewritten(self, function: Function) -> Function:
-        return _Normalizer(function, everything=False).run()
+        return Naming(function, lambda _, spread: spread).run()
 
 
 # --- sharing instead of variables
@@ -184,7 +113,7 @@ class ToGraphNormalForm(FunctionPass):
     required = ()
 
     def rewritten(self, function: Function) -> Function:
-        if any(isinstance(n, RefWrite) for n in post_order(function)):
+        if writes({"": function}):
             text = "a graph without lets does not say when references are written"
             raise AotcError("control-flow", text, span=function.span, hint="programs with ref_write keep their lets")
         lets = (n for n in post_order(function, outside_kernels) if isinstance(n, Let) and not is_recursive(n))

@@ -181,7 +181,7 @@ def _widened(_: Expr, node: Expr) -> Expr:
             return Constant(data.astype(np.float64), node.span)
         case Call(attrs=attrs):
             wide = {name: type(v)("float64") for name, v in attrs.items() if v == "float32"}
-            return Call(node.op, node.args, attrs.replace(**wide), node.span)
+            return Call(node.op, node.args, attrs.replace(**wide), span=node.span)
         case Function(ret_type=ty):
             return dataclasses.replace(node, ret_type=ty and _wide_type(ty))
     return node

@@ -119,3 +119,5 @@ from aotc.relay.module import IRModule as IRModule
 from aotc.relay.structural import assert_structural_equal as assert_structural_equal
 from aotc.relay.structural import structural_equal as structural_equal
 from aotc.relay.structural import structural_hash as structural_hash
+from aotc.relay.text.json import load_json as load_json
+from aotc.relay.text.json import save_json as save_json

@@ -62,8 +62,12 @@ def _fact(path: str) -> Any:
     return property(lambda self: found(_FACTS[self]))
 
 
+#: Names that TVM takes for types without a width, and for bool.
+_ALIASES: Final = {"int": "int32", "uint": "uint32", "float": "float32", "uint1": "bool"}
+
+
 class DType(str):
-    """The name of an element type, checked at construction.
+    """The name of an element type, checked at construction; TVM's "int", "uint", "float" and "uint1" are known, too.
 
     Raises AotcError (code "dtype") for a name that is not a numeric type of ONNX.
     """
@@ -86,6 +90,7 @@ class DType(str):
     def __new__(cls, name: str) -> DType:
         if isinstance(name, cls):
             return name
+        name = _ALIASES.get(name, name)
         if name not in _FACTS:
             raise AotcError("dtype", f"unknown data type {name!r}", hint="known: " + ", ".join(_FACTS))
         return super().__new__(cls, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and texts that say their dtype, as programs for TVM write them: those of Python, with two names more.
+"""Numbers and texts that say their dtype, as programs for TVM write them: those of Python, with two names more; Any.
 
 IntImm("int64", 3) + 1                 # 4
 IntImm("int64", 3).value               # 3
@@ -8,6 +8,7 @@ IntImm("int64", 3).value               # 3
 from __future__ import annotations
 
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import SymDim
 from aotc.ir.dtype import DType
 
 
@@ -59,3 +60,8 @@ def const(value: bool | int | float, dtype: str | None = None) -> IntImm | Float
     usual = "bool" if isinstance(value, bool) else "int32" if isinstance(value, int) else "float32"
     wanted = DType(dtype or usual)
     return FloatImm(wanted, value) if wanted.is_float else IntImm(wanted, int(value))
+
+
+def Any() -> SymDim:
+    """A dimension that is not known, different from every other one."""
+    return SymDim()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
 from aotc.ir.budget import Cost
@@ -150,6 +150,9 @@ class Op:
     moved: Moved | None = None
     precision: Precision | None = None
     quantised: Quantised | None = None
+
+    #: Whether there is a reference: operators that programs add have a type alone.
+    computed: ClassVar[bool] = True
 
     @property
     def named_layouts(self) -> tuple[str, str]:

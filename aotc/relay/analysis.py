@@ -16,6 +16,8 @@ from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installe
 from aotc.relay.adt import pattern_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Match, Tuple, TupleGetItem, Var
+from aotc.relay.feature import Feature as Feature
+from aotc.relay.feature import detect_feature as detect_feature
 from aotc.relay.kinds import all_type_vars as all_type_vars
 from aotc.relay.kinds import bound_type_vars as bound_type_vars
 from aotc.relay.kinds import check_kind as check_kind

@@ -52,7 +52,9 @@ def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
     max_bytes    limit for results that are larger than all arguments together; splats count as one element
     """
     op, ty = node.op, node.checked_type
-    if not isinstance(op, Op) or ty is None or isinstance(ty, FuncType) or op.name in _IMPURE:
+    if not isinstance(op, Op) or not op.computed or op.name in _IMPURE:
+        return None
+    if ty is None or isinstance(ty, FuncType):
         return None
     if not all(t.is_static for t in tensor_types(ty)):
         return None

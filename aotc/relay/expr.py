@@ -12,9 +12,10 @@ by type inference; `span` says where a node came from and survives rewrites.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Number
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
@@ -27,6 +28,7 @@ from aotc.ir.records import dataclass_transform
 from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
 from aotc.relay.adt import Clause, TypeData
 from aotc.relay.printed import Printed
+from aotc.relay.unify import type_arguments
 
 T = TypeVar("T")
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -91,9 +93,6 @@ class Node(Printed):
         return Call(cast("Callee", self), tuple(map(_operand, args)))
 
 
-# --- nodes
-
-
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
 def _node(cls: type[T]) -> type[T]:
     """A kind of node: a frozen dataclass, compared by identity."""
@@ -113,15 +112,9 @@ class Var(Node):
         known = None if isinstance(self.annotation, IncompleteType) else self.annotation
         _set(self, self.span, annotation=known, checked_type=known)
 
-    @property
-    def name_hint(self) -> str:
-        """Relay's word for the name."""
-        return self.name
-
-    @property
-    def type_annotation(self) -> Type | None:
-        """Relay's word for the annotation."""
-        return self.annotation
+    name_hint = property(attrgetter("name"), doc="Relay's word for the name.")
+    type_annotation = property(attrgetter("annotation"), doc="Relay's word for the annotation.")
+    vid = property(lambda self: self, doc="What Relay tells variables apart by: they themselves.")
 
     def __repr__(self) -> str:
         ty = self.annotation
@@ -138,10 +131,7 @@ class GlobalVar(Node):
     span: Span | None = None
     checked_type: Type | None = None
 
-    @property
-    def name_hint(self) -> str:
-        """Relay's word for the name."""
-        return self.name
+    name_hint = property(attrgetter("name"), doc="Relay's word for the name.")
 
 
 @_node
@@ -188,11 +178,20 @@ class Call(Node):
         self,
         op: Callee,
         args: Iterable[Expr],
-        attrs: Attrs = NO_ATTRS,
+        attrs: Attrs | None = None,
+        type_args: Sequence[Type] | None = None,
         span: Span | None = None,
         checked_type: Type | None = None,
     ) -> None:
-        _set(self, span, op=op, args=tuple(args), attrs=attrs, checked_type=checked_type)
+        """`type_args` stands where Relay has it: inference finds what it is."""
+        _set(self, span, op=op, args=tuple(args), attrs=NO_ATTRS if attrs is None else attrs, checked_type=checked_type)
+
+    @property
+    def type_args(self) -> list[Type]:
+        """The types of an operator's arguments, or those for the type parameters of a function; as far as inferred."""
+        types = [a.checked_type for a in self.args if a.checked_type is not None]
+        callee = None if isinstance(self.op, Op) else self.op.checked_type
+        return types if callee is None else [*type_arguments(cast(FuncType, callee), types).values()]
 
     def __bool__(self) -> bool:
         return True  # whatever its length
@@ -481,8 +480,8 @@ def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | Non
     types = [(a if isinstance(a, Node) else _operand(a)).checked_type for a in from_args]
     known = [t for t in types if t is not None]
     if len(known) != len(types):
-        return Call(op, from_args, attrs, span)
-    return Call(op, from_args, attrs, span, infer_op(op, attrs, known, span))
+        return Call(op, from_args, attrs, span=span)
+    return Call(op, from_args, attrs, None, span, infer_op(op, attrs, known, span))
 
 
 def check_arity(op: Op, count: int, span: Span | None = None) -> None:

@@ -17,6 +17,10 @@ class Printed:
     #: Text to look at; see `aotc.relay.text.printer.to_text`.
     to_text: ClassVar[Callable[[Any], str]]
 
+    def same_as(self, other: object) -> bool:
+        """Whether this is that very object."""
+        return self is other
+
     def __str__(self) -> str:
         return self.to_text()
 

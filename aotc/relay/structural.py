@@ -10,6 +10,7 @@ assert_structural_equal(before, after)                                      # Ao
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,6 +48,7 @@ class _Comparison:
     """One comparison: the nodes matched so far, both ways, and the first difference found."""
 
     map_free_vars: bool
+    exact: bool
     types: dict[TypeVar, Type] = field(default_factory=dict)  # type variables of the second program
     forth: dict[Expr, Expr] = field(default_factory=dict)
     back: dict[Expr, Expr] = field(default_factory=dict)
@@ -100,9 +102,10 @@ class _Comparison:
 
     def _own_difference(self, a: Expr, b: Expr) -> str:
         """What differs between two nodes of one class themselves, children apart."""
-        for (text, left), (_, right) in zip(_facts(a), _facts(b), strict=True):
-            if left != self._renamed(right):
-                return text.format(left, right)
+        for (text, left), (_, given) in zip(_facts(a), _facts(b), strict=True):
+            right = self._renamed(given)
+            if left != right and (self.exact or _plain(left) != _plain(right)):
+                return text.format(left, given)
         if isinstance(a, Constant) and isinstance(b, Constant) and not same_bits(a.data, b.data):
             return f"a constant of type {a.checked_type} and a constant of type {b.checked_type}"
         return ""
@@ -187,14 +190,17 @@ def _type_difference(a: Type | TypeData, b: Type | TypeData, map_free_vars: bool
     return "" if alike else f"types {a} and {b}"
 
 
-def difference(a: Any, b: Any, map_free_vars: bool = False) -> str:
+def difference(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False) -> str:
     """The first difference between two programs or types, with its place; "" if they are structurally equal."""
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        found = (difference(x, y, map_free_vars, exact) for x, y in zip(a, b, strict=True))
+        return next((text for text in found if text), "")
     if isinstance(a, Type | TypeData) and isinstance(b, Type | TypeData):
         return _type_difference(a, b, map_free_vars)
     if isinstance(a, Expr) and isinstance(b, Expr):
-        return _Comparison(map_free_vars).difference(a, b, "expr")
+        return _Comparison(map_free_vars, exact).difference(a, b, "expr")
     if not isinstance(a, IRModule) or not isinstance(b, IRModule):
-        return f"{type(a).__name__} and {type(b).__name__}"
+        return "" if isinstance(a, str | int) and a == b else f"{type(a).__name__} and {type(b).__name__}"
     if dict(a.attrs) != dict(b.attrs):
         return f"module attributes {dict(a.attrs)} and {dict(b.attrs)}"
     only = set(a) ^ set(b)
@@ -205,16 +211,17 @@ def difference(a: Any, b: Any, map_free_vars: bool = False) -> str:
         return f"type {min(map(str, names))} is in one module only"
     if text := next((t for n in kinds[0] if (t := _type_difference(kinds[0][n], kinds[1][n], False))), ""):
         return text
-    found = (_Comparison(map_free_vars).difference(a[name], b[name], f"@{name}") for name in sorted(a))
+    found = (_Comparison(map_free_vars, exact).difference(a[name], b[name], f"@{name}") for name in sorted(a))
     return next((text for text in found if text), "")
 
 
-def structural_equal(a: Any, b: Any, map_free_vars: bool = False) -> bool:
-    """Whether two programs, or types, are the same up to names.
+def structural_equal(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False) -> bool:
+    """Whether two programs, or types, or sequences of them, are the same up to names.
 
-    Free variables are equal only to themselves, unless `map_free_vars` lets them correspond like bound ones.
+    Free variables are equal only to themselves, unless `map_free_vars` lets them correspond like bound ones.  Numbers
+    in attributes are equal where they are as float32, or, with `exact`, where they are as they are written.
     """
-    return not difference(a, b, map_free_vars)
+    return not difference(a, b, map_free_vars, exact)
 
 
 def assert_structural_equal(a: Any, b: Any, map_free_vars: bool = False) -> None:
@@ -295,4 +302,4 @@ def _plain(value: object) -> object:
         return [type(value).__name__, *(f"{k}={_plain(v)}" for k, v in value.items())]
     if isinstance(value, Mapping):
         return sorted((str(k), str(_plain(v))) for k, v in value.items())
-    return value
+    return ctypes.c_float(value).value if isinstance(value, float) and not value.is_integer() else value

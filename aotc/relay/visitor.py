@@ -59,7 +59,9 @@ KINDS: Final[Mapping[type[Expr], Kind]] = MappingProxyType(
         Constant: Kind("constant"),
         Op: Kind("op"),
         Call: Kind(
-            "call", lambda n: (n.op, *n.args), lambda n, new: Call(new[0], new[1:], n.attrs, n.span, n.checked_type)
+            "call",
+            lambda n: (n.op, *n.args),
+            lambda n, new: Call(new[0], new[1:], n.attrs, None, n.span, n.checked_type),
         ),
         Tuple: Kind("tuple", lambda n: n.fields, lambda n, new: Tuple(new, n.span, n.checked_type)),
         TupleGetItem: Kind(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from aotc.ir.dims import indexdiv as indexdiv
+from aotc.ir.immediates import Any as Any
 from aotc.ir.immediates import FloatImm as FloatImm
 from aotc.ir.immediates import IntImm as IntImm
 from aotc.ir.immediates import StringImm as StringImm

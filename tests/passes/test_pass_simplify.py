@@ -17,15 +17,20 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, divide, greater, maximum, multiply, power, subtract, where
 from aotc.relay.op.casts import cast, clip
 from aotc.relay.op.conv import conv2d
+from aotc.relay.op.create import full, full_like, ones, ones_like, zeros, zeros_like
 from aotc.relay.op.dense import bias_add, dense
 from aotc.relay.op.elementwise import copy, exp, logical_not, negative, relu
 from aotc.relay.op.join import concatenate, repeat, split, tile
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.norm import batch_norm, dropout
+from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.pad import pad
 from aotc.relay.op.pool import avg_pool2d, max_pool2d
+from aotc.relay.op.qnn.scale import dequantize
+from aotc.relay.op.reduce import argmax, argmin
 from aotc.relay.op.shape import batch_flatten, broadcast_to, expand_dims, reshape, squeeze, transpose
 from aotc.relay.op.slice import strided_slice
+from aotc.relay.op.sorts import argsort
 from aotc.relay.transform import (
     CanonicalizeOps,
     DeadCodeElimination,
@@ -328,3 +333,61 @@ def test_lets_that_matter_stay() -> None:
     f, p = Var("f"), var("p", 2, 3)
     closure = module_of(Let(a, exp(x), Let(f, Function((p,), Call(add(x, x).op, (p, a))), Call(f, (x,)))), x)
     assert DeadCodeElimination()(closure) is closure
+
+
+# --- values that types and bounds tell
+
+
+@pytest.mark.parametrize("make", [argmax, argmin, argsort])
+def test_the_order_of_quantised_numbers(make: OpDef) -> None:
+    def left(dtype: str, scale: object, **attrs: object) -> list[str]:
+        x = var("x", 4, 5, dtype=dtype)
+        data = dequantize(x, scale, const(3, "int32"), **attrs)
+        return after(SimplifyExpr(), make(data, axis=1), x)
+
+    assert left("int8", const(0.25)) == left("uint8", const(0.1)) == [make.name]
+    kept = ["qnn.dequantize", make.name]
+    assert left("int32", const(0.25)) == kept  # float32 makes numbers equal
+    assert left("int8", const(1e-40)) == kept
+    assert left("int8", const(np.linspace(1, 2, 5).astype("float32")), axis=1) == kept
+
+
+def test_casts_of_clipped_numbers() -> None:
+    def left(source: str, high: float, *dtypes: str) -> list[str]:
+        x = var("x", 2, 3, dtype=source)
+        body: Expr = clip(x, 0.0, high)
+        for dtype in dtypes:
+            body = cast(body, dtype)
+        return after(SimplifyExpr(), body, x)
+
+    assert left("int32", 255.0, "uint8", "int32") == ["clip"]
+    assert left("int32", 255.0, "uint8", "int16", "int32") == ["clip"]
+    for dtypes in (("uint8", "int16", "int32"), ("uint8", "int32")):
+        module = SimplifyExpr()(module_of(cast(cast(clip(x := var("x", 2), 0.0, 255.0), dtypes[0]), dtypes[-1]), x))
+        assert ops(module)["cast"] == 1
+    for source, high, *dtypes in (("int32", 256.0, "uint8", "int32"), ("float32", 255.0, "uint8", "float32")):
+        x = var("x", 2, dtype=source)
+        body: Expr = clip(x, 0.0, high)
+        assert ops(SimplifyExpr()(module_of(cast(cast(body, dtypes[0]), dtypes[1]), x)))["cast"] == 2
+
+
+def test_clips_that_cut_nothing_off() -> None:
+    x = var("x", 2, 3, dtype="uint8")
+    assert after(SimplifyExpr(), clip(x, 0.0, 255.0), x) == []
+    assert after(SimplifyExpr(), clip(x, 0.0, 254.0), x) == ["clip"]
+    y = var("y", 2, 3)
+    assert after(SimplifyExpr(), clip(y, -1e38, 1e38), y) == ["clip"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_operands_of_one_value(dtype: str) -> None:
+    x = var("x", 2, 3, dtype=dtype)
+    two = full(const(2, dtype), (2, 3), dtype)
+    for fill in (zeros((2, 3), dtype), zeros((3,), dtype), zeros_like(x)):
+        assert after(SimplifyExpr(), add(fill, x), x) == after(SimplifyExpr(), subtract(x, fill), x) == []
+    for fill in (ones((2, 3), dtype), ones_like(x)):
+        assert after(SimplifyExpr(), multiply(x, fill), x) == []
+    assert after(SimplifyExpr(), maximum(full_like(x, const(2, dtype)), x), x) == ["maximum"]
+    assert after(SimplifyExpr(), subtract(two, x), x) == ["subtract"]
+    assert after(SimplifyExpr(), add(zeros((4, 2, 3), dtype), x), x) == ["zeros", "add"]
+    assert after(SimplifyExpr(), zeros_like(x), x) == ["zeros"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from aotc import relay
 from aotc.contrib import graph_executor
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.supply import GlobalVarSupply, NameSupply
+from aotc.relay import op
 from aotc.relay.backend import Executor, Runtime, name_transforms
 from aotc.relay.testing import TempOpAttr
 from aotc.runtime.name_transforms import sanitize_name
@@ -152,3 +154,74 @@ def test_analyses() -> None:
     assert len(relay.analysis.extract_fused_functions(chain)) == 1
     with pytest.raises(AotcError, match="no expression 2: @main has 2"):
         relay.analysis.extract_intermdeiate_expr(chain, 2)
+
+
+# --- operators of the user's own
+
+
+@pytest.fixture
+def mish(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An operator with Relay's rule of types, which is gone after the test."""
+    table = import_module("aotc.ir.op")._TABLE
+    monkeypatch.setattr(table, "ops", table.ops)
+    monkeypatch.setattr(table, "attrs", dict(table.attrs))
+    op.register("my.mish", "x * tanh(log(1 + exp(x)))")
+    op.get("my.mish").set_num_inputs(1)
+    op.get("my.mish").add_argument("data", "Tensor", "The input.")
+    op.get("my.mish").add_type_rel("Identity")
+    op.get("my.mish").set_support_level(1)
+    op.register_pattern("my.mish", op.OpPattern.ELEMWISE)
+    op.register_stateful("my.mish", False)
+    return op.get("my.mish")
+
+
+def test_an_operator_of_the_users_own(mish: Any) -> None:
+    assert (mish.num_inputs, mish.support_level, mish.args[0].name) == (1, 1, "data")
+    assert mish.get_attr("TOpPattern") == mish.pattern == op.OpPattern.ELEMWISE
+    module = aotc.IRModule.from_expr(relay.Call(mish, [relay.const(VALUES)]))
+    folded = relay.transform.FoldConstant()(relay.transform.InferType()(module))
+    assert str(folded["main"].ret_type) == "Tensor[(2, 3), float32]"
+    assert folded["main"].body.op is mish
+    again = relay.parse(folded.astext())
+    assert aotc.ir.structural_equal(again, folded)
+    for run in (lambda mod: relay.build(mod, "c"), lambda mod: relay.create_executor("debug", mod=mod).evaluate()()):
+        with pytest.raises(AotcError, match=r"my\.mish"):
+            run(folded)
+
+    def meaning(attrs: Any, inputs: Any, types: Any) -> relay.Expr:
+        return inputs[0] * relay.tanh(relay.log(relay.const(1.0) + relay.exp(inputs[0])))
+
+    with TempOpAttr("my.mish", "FTVMLegalize", meaning):
+        legal = relay.transform.Legalize()(relay.transform.InferType()(module))
+    got = relay.create_executor("graph", mod=legal).evaluate()().numpy()
+    np.testing.assert_allclose(got, VALUES * np.tanh(np.log1p(np.exp(VALUES))), rtol=1e-5)
+
+
+def test_rules_of_the_users_own(mish: Any) -> None:
+    def doubled(types: Any, attrs: Any) -> relay.Type:
+        assert attrs is None
+        return relay.TensorType((2 * types[0].shape[0], *types[0].shape[1:]), types[0].dtype)
+
+    mish.add_type_rel("doubled", doubled)
+    call = relay.Call(op.get("my.mish"), [X])
+    assert relay.transform.InferTypeLocal(call) == relay.TensorType((4, 3), "float32")
+    mish.add_argument("more", "Tensor", "One more.")
+    mish.add_type_rel("Broadcast")
+    both = relay.Call(op.get("my.mish"), [X, relay.var("y", shape=(4, 1, 3))])
+    assert relay.transform.InferTypeLocal(both) == relay.TensorType((4, 2, 3), "float32")
+    with pytest.raises(AotcError, match="unknown type relation"):
+        mish.add_type_rel("Identical")
+
+
+def test_operators_are_registered_once_and_without_effects(mish: Any) -> None:
+    op.register("my.other")
+    for what in (
+        lambda: op.register("my.mish"),
+        lambda: op.register("nn.relu"),
+        lambda: op.register_pattern("nn.relu", op.OpPattern.OPAQUE),
+        lambda: op.register_stateful("my.mish", True),
+        lambda: op.register_pattern("my.none", op.OpPattern.OPAQUE),
+        lambda: relay.transform.InferTypeLocal(relay.Call(op.get("my.other"), [X])),
+    ):
+        with pytest.raises(AotcError):
+            what()

@@ -32,7 +32,8 @@ class FunctionTable:
         if function in self._numbers:
             return self._numbers[function]
         alike = self._by_hash.setdefault(structural_hash(function), [])
-        found = next((k for k in alike if structural_equal(self.functions[k], function)), len(self.functions))
+        equal = (k for k in alike if structural_equal(self.functions[k], function, exact=True))
+        found = next(equal, len(self.functions))
         if found == len(self.functions):
             self.functions.append(function)
             alike.append(found)

@@ -119,7 +119,7 @@ def rewrite(
         for rule in rules:
             expr = _apply(rule, expr, mod)
         rules = [rule for rule in rules if not rule.rewrite_once]
-        if not rules or expr is before or structural_equal(expr, before):
+        if not rules or expr is before or structural_equal(expr, before, exact=True):
             return expr
     names = ", ".join(type(rule).__name__ for rule in rules)
     hint = "rules that undo each other, or that match their own result, need rewrite_once"

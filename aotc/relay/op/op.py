@@ -19,8 +19,20 @@ from typing import Any
 from aotc.ir.op import OpPattern as OpPattern
 from aotc.ir.op import get_op as get
 from aotc.ir.op import installed_ops, register_op_attr
+from aotc.relay.op.custom import register as register
+from aotc.relay.op.custom import register_pattern as register_pattern
+from aotc.relay.op.custom import register_stateful as register_stateful
 
-__all__ = ["OpPattern", "get", "list_op_names", "register_alter_op_layout", "register_legalize"]
+__all__ = [
+    "OpPattern",
+    "get",
+    "list_op_names",
+    "register",
+    "register_alter_op_layout",
+    "register_legalize",
+    "register_pattern",
+    "register_stateful",
+]
 LEGALIZE, ALTER_OP_LAYOUT = "FTVMLegalize", "FTVMAlterOpLayout"
 Rewrite = Callable[..., Any]
 

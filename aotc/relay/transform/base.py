@@ -39,8 +39,8 @@ def is_left_alone(function: Function) -> bool:
 
 def typed(module: IRModule) -> IRModule:
     """`module` with types; passes may be called on a module that was never inferred."""
-    ready = all(f.checked_type is not None and f.body.checked_type is not None for f in module.functions.values())
-    return module if ready else infer_module(module)
+    known = ((f.checked_type, f.body.checked_type, f.ret_type) for f in module.functions.values())
+    return infer_module(module) if any(None in types for types in known) else module
 
 
 class InferType(Pass[IRModule]):
@@ -285,7 +285,7 @@ def _checked(rule: Rule, old: Call, new: Expr) -> Expr:
     # calls that the new expression does without
     replaced = _near(old, frozenset(_near(new)))
     span = merge_spans([old.span, *(n.span for n in replaced)])
-    return new if span == new.span else Call(new.op, new.args, new.attrs, span, new.checked_type)
+    return new if span == new.span else Call(new.op, new.args, new.attrs, None, span, new.checked_type)
 
 
 def _near(root: Expr, stop: frozenset[Expr] = frozenset()) -> list[Expr]:

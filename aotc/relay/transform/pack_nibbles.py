@@ -45,7 +45,7 @@ def _step(_: Expr, node: Expr) -> Expr:
     args = [_unpacked(arg) for arg in node.args]
     if all(a is b for a, b in zip(args, node.args, strict=True)):
         return node
-    return Call(node.op, args, node.attrs, node.span, node.checked_type)
+    return Call(node.op, args, node.attrs, None, node.span, node.checked_type)
 
 
 def _unpacked(node: Expr) -> Expr:

@@ -137,7 +137,7 @@ def _value(expr: Expr) -> Array | None:
     known = [Constant(part) for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    made = evaluate_call(Call(expr.op, known, expr.attrs, expr.span, expr.checked_type), _MOST)
+    made = evaluate_call(Call(expr.op, known, expr.attrs, None, expr.span, expr.checked_type), _MOST)
     return made.data if isinstance(made, Constant) else None
 
 

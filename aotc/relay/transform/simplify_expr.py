@@ -32,6 +32,10 @@ from aotc.relay.op.elementwise import relu, rsqrt, sqrt
 from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
 
+#: Operators that broadcast their operands against each other, as numpy does.
+_BROADCASTS: Final = tuple(
+    op for op in REGISTRY.values() if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
+)
 #: Nodes that are looked at to see whether something can be negative.
 _LOOKS: Final = 16
 _ENLARGES: Final = WhyNot("the constant broadcasts the other operand")
@@ -144,6 +148,46 @@ def _add_to_difference(node: Call) -> Outcome:
     return None
 
 
+def _order_of_quantised(node: Call) -> Outcome:
+    """The order of quantised numbers, which is that of what they stand for."""
+    inner = op_call(node.args[0], "qnn.dequantize")
+    if inner is None:
+        return None
+    x, scale, _ = inner.args
+    dtype, value = tensor_type_of(x).dtype, uniform_value(scale)
+    if value is None or dtype.bits > 16:
+        return WhyNot("scales differ, or numbers are rounded")
+    distinct = np.finfo(np.float32).tiny <= value <= np.finfo(np.float32).max / 2**17
+    if not distinct or inner.attrs["out_dtype"] != "float32":
+        return WhyNot("different numbers may become equal ones")
+    return recall(node, [x])
+
+
+_FILLS: Final = {"zeros": 0, "ones": 1}
+
+
+def _of_shape(node: Call) -> Outcome:
+    """One value in the shape that the type says."""
+    ty, make = tensor_type_of(node), REGISTRY[str(node.op).removesuffix("_like")]
+    if not ty.is_static:
+        return WhyNot("the shape is not static")
+    return make(*node.args[1:], ty.static_shape, str(ty.dtype))
+
+
+def _filled(node: Call) -> Outcome:
+    """An operand of one value, as a scalar where the other one has the shape of the result."""
+    for k, operand in enumerate(node.args):
+        made = op_call(operand, "full", *_FILLS)
+        if made is None or len(node.args) != 2:
+            continue
+        value = uniform_value(made.args[0]) if made.args else _FILLS[str(made.op)]
+        if value is not None:
+            scalar = Constant(np.asarray(value).astype(tensor_type_of(operand).dtype.numpy))
+            new = recall(node, (scalar, node.args[1]) if k == 0 else (node.args[0], scalar))
+            return new if new.checked_type == node.checked_type else _ENLARGES
+    return None
+
+
 def _where(node: Call) -> Outcome:
     condition, yes, no = node.args
     value = uniform_value(condition)
@@ -174,20 +218,35 @@ def _cast(node: Call) -> Outcome:
         return None
     x = inner.args[0]
     first, middle = tensor_type_of(x).dtype, tensor_type_of(source).dtype
-    if not lossless(first, middle):
+    clipped = _is_clipped(x, middle)
+    if not (lossless(first, middle) or clipped):
         return WhyNot("the inner cast loses values")
     same_kind = (first.is_integer and middle.is_integer) or (first.is_float and middle.is_float)
-    if not (lossless(first, last) or last.is_bool or same_kind):
+    kept = lossless(middle, last) and last.is_integer if clipped and first.is_float else lossless(first, last)
+    if not (kept or last.is_bool or same_kind):
         return WhyNot("values out of range are converted differently")
     return x if first == last else make_cast(x, last)
 
 
+def _is_clipped(x: Expr, dtype: DType) -> bool:
+    """Whether bounds keep all values in the range of integers."""
+    node = op_call(x, "clip")
+    if node is None or not dtype.is_integer:
+        return False
+    low = node.attrs["a_min"]
+    high = node.attrs["a_max"]
+    return bool(dtype.min <= low <= high <= dtype.max)
+
+
 def _clip(node: Call) -> Outcome:
-    inner = op_call(node.args[0], "clip")
+    x, dtype = node.args[0], tensor_type_of(node).dtype
+    if dtype.is_integer and node.attrs["a_min"] <= dtype.min and node.attrs["a_max"] >= dtype.max:
+        return x
+    inner = op_call(x, "clip")
     if inner is None:
         return None
     outer, first = cast(Any, (node.attrs, inner.attrs))
-    if first.a_min > first.a_max or outer.a_min > outer.a_max or not tensor_type_of(node).dtype.is_float:
+    if first.a_min > first.a_max or outer.a_min > outer.a_max or not dtype.is_float:
         return WhyNot("the bounds are crossed, or are rounded to integers")
     low, high = (min(max(bound, outer.a_min), outer.a_max) for bound in (first.a_min, first.a_max))
     return recall(inner, inner.args, a_min=low, a_max=high)
@@ -209,6 +268,9 @@ _VALUES: Final = (
     Rule("not not x => x", ("logical_not",), _twice("logical_not", 0)),
     Rule("max(x, 0) => relu(x)", ("maximum",), _maximum_zero),
     Rule("where(c, x, y) => x or y", ("where",), _where),
+    Rule("argmax(dequantize(x)) => argmax(x)", ("argmax", "argmin", "argsort"), _order_of_quantised),
+    Rule("full_like(x, c) => full(c)", ("full_like", "zeros_like", "ones_like"), _of_shape),
+    Rule("x op full(c) => x op c", _BROADCASTS, _filled),
     Rule("cast(cast(x, a), b) => cast(x, b)", ("cast",), _cast),
     Rule("clip(clip(x)) => clip(x)", ("clip",), _clip),
 )
@@ -219,10 +281,6 @@ _VALUES: Final = (
 
 #: Operators whose result is the argument's elements in the same order.
 VIEWS: Final = tuple(op for op in REGISTRY.values() if op.view)
-#: Operators that broadcast their operands against each other, as numpy does.
-_BROADCASTS: Final = tuple(
-    op for op in REGISTRY.values() if op.pattern is OpPattern.BROADCAST and op.arity > 1 and op.attrs is NoAttrs
-)
 _DYNAMIC: Final = WhyNot("the shape is not static")
 
 

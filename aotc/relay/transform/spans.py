@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.ir import Pass, PassContext
-from aotc.relay.expr import Expr
+from aotc.relay.expr import Expr, Var
 from aotc.relay.infer import infer_expr
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
@@ -32,5 +32,11 @@ class AnnotateSpans(Pass[IRModule]):
 
 
 def InferTypeLocal(expr: Expr) -> Any:
-    """The type of one expression; AotcError where it has none.  The expression itself stays as it is."""
-    return infer_expr(expr).checked_type
+    """The type of one expression, which says it itself from then on; AotcError where it has none.
+
+    What the expression is made of stays as it is.
+    """
+    ty = infer_expr(expr).checked_type
+    if expr.checked_type is None and not isinstance(expr, Var):
+        object.__setattr__(expr, "checked_type", ty)
+    return ty

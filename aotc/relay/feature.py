@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which constructs a program uses, by Relay's names for them.
+
+detect_feature(relay.add(x, x))                  # {Feature.fVar, Feature.fOp, Feature.fCall}
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+from aotc.relay.blocks import is_atom
+from aotc.relay.expr import Expr, Function, Let
+from aotc.relay.visitor import children, kind_of, post_order
+
+
+class Feature(IntEnum):
+    """Kinds of nodes; a graph has a node that several others share, and `fLetRec` a function that calls itself."""
+
+    fVar = 0
+    fGlobalVar = 1
+    fConstant = 2
+    fTuple = 3
+    fTupleGetItem = 4
+    fFunction = 5
+    fOp = 6
+    fCall = 7
+    fLet = 8
+    fIf = 9
+    fRefCreate = 10
+    fRefRead = 11
+    fRefWrite = 12
+    fConstructor = 13
+    fMatch = 14
+    fGraph = 15
+    fLetRec = 16
+
+
+_BY_KIND = {f.name[1:].lower(): f for f in Feature}
+
+
+def detect_feature(
+    a: Expr | Mapping[str, Function] | None, b: Expr | Mapping[str, Function] | None = None
+) -> set[Feature]:
+    """The features of an expression, of a module, or of both."""
+    found: set[Feature] = set()
+    for program in (a, b):
+        if isinstance(program, Mapping):
+            for function in program.values():
+                found.update(_features(function))
+        elif program is not None:
+            found.update(_features(program))
+    return found
+
+
+def _features(root: Expr) -> Iterator[Feature]:
+    order = list(post_order(root))
+    uses = Counter(c for node in order for c in children(node))
+    for node in order:
+        kind = kind_of(node).name.replace("_", "")
+        yield _BY_KIND[kind]
+        match node:
+            case Let(var=var, value=Function() as value) if var in post_order(value):
+                yield Feature.fLetRec
+        if uses[node] > 1 and not is_atom(node):
+            yield Feature.fGraph

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs, expressions and types as JSON, which holds their text.
+
+load_json(save_json(mod))                        # a program that is structurally equal
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from aotc.ir import AotcError, Type
+from aotc.relay.expr import Expr, Var
+from aotc.relay.module import IRModule
+from aotc.relay.text.literals import VERSION, type_text
+from aotc.relay.text.parser import parse, parse_expr
+from aotc.relay.text.printer import astext
+
+_KINDS: Final[dict[str, Any]] = {"module": IRModule, "expr": Expr, "type": Type}
+
+
+def save_json(node: IRModule | Expr | Type) -> str:
+    """JSON that `load_json` reads; AotcError (code "text") for what is neither a program nor a part of one."""
+    kind = next((name for name, cls in _KINDS.items() if isinstance(node, cls)), None)
+    if kind is None:
+        raise AotcError("text", f"a {type(node).__name__} has no JSON form", hint="modules, expressions and types have")
+    text = type_text(node) if isinstance(node, Type) else astext(node)
+    return json.dumps({"relay": VERSION, "kind": kind, "text": text})
+
+
+def load_json(text: str) -> Any:
+    """What `save_json` wrote; AotcError (code "text") for other JSON, and as `aotc.relay.parse` for damaged text."""
+    try:
+        data = json.loads(text)
+        kind, body = data["kind"], data["text"]
+    except (json.JSONDecodeError, TypeError, KeyError) as error:
+        raise AotcError("text", "no JSON of a program", hint="`save_json` writes it") from error
+    if kind == "module":
+        return parse(body)
+    if kind == "expr":
+        return parse_expr(body)
+    variable = parse_expr(f"free_var %x: {body};\n%x")
+    assert isinstance(variable, Var)
+    return variable.annotation

@@ -34,6 +34,7 @@ from aotc.relay.expr import (
     tensor_type_of,
 )
 from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.infer import infer_expr
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, less, subtract
@@ -142,7 +143,9 @@ def test_fresh_names_and_counters_run_through_a_module() -> None:
 )
 def test_scalars(value: np.generic, text: str) -> None:
     constant = Constant(np.asarray(value))
-    assert to_text(constant) == f"{text} /* ty={DType.of(constant.data)} */"
+    assert to_text(constant) == text
+    typed = f"{text} /* ty={DType.of(constant.data)} */"
+    assert typed in to_text(infer_expr(Function((), constant)))
     back = parse_expr(text)
     assert isinstance(back, Constant) and back.data.dtype == constant.data.dtype
     assert same_bits(back.data, constant.data)

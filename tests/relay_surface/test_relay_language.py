@@ -14,6 +14,7 @@ from aotc import relay, tir
 from aotc.ir import load_json, save_json, structural_equal, structural_hash
 from aotc.relay import transform
 from aotc.relay.analysis import Feature, detect_feature
+from aotc.relay.interp import evaluate
 
 X = relay.var("x", shape=(2, 3))
 
@@ -119,3 +120,66 @@ def test_names_of_tvm() -> None:
     assert X.vid.same_as(X.vid)
     assert not X.same_as(relay.var("x", shape=(2, 3)))
     assert X.vid.name_hint == "x"
+
+
+VERSION = '#[version = "0.0.5"]\n'
+
+
+def test_text_on_top_of_a_module() -> None:
+    text = "type Box { Full(int32), }\ndef @f(%x: Box) -> int32 { match (%x) { Full(%y) => %y } }"
+    before = relay.parse(VERSION + text)
+    table = {"relay.Constant": [relay.const([3, 4])]}
+    main = "def @main() { (@f(Full(--5)), meta[relay.Constant][0], ---2) }"
+    module = relay.parse(VERSION + main, "text", before, table)
+    assert set(module) == {"f", "main"}
+    value = evaluate(transform.InferType()(module))
+    assert [np.asarray(v).tolist() for v in value] == [5, [3, 4], -2]
+    assert structural_equal(relay.parse(module.astext()), module)
+    with pytest.raises(aotc.AotcError, match="type Box is defined twice"):
+        relay.parse(VERSION + "type Box { Other, }", "text", before)
+    with pytest.raises(aotc.AotcError, match="expected an expression"):
+        relay.parse_expr("--(1, 2)")
+
+
+def test_types_to_be_found() -> None:
+    program = relay.parse_expr("let %y: _ = (1, 2f); %y")
+    assert program.var.annotation is None
+    assert str(transform.InferTypeLocal(program)) == "(int32, float32)"
+
+
+def test_text_of_untyped_programs_has_no_types_of_constants() -> None:
+    body = relay.Call(relay.Var("f"), [relay.const(1), relay.const(2.0)])
+    assert str(relay.Function([body.op], body)) == "fn (%f) {\n  %f(1, 2f)\n}"
+    g = relay.parse_expr("fn (%f: fn (int32) -> int32) { %f(1) }")
+    assert "%f(1 /* ty=int32 " in transform.InferType()(aotc.IRModule.from_expr(g)).astext()
+
+
+def test_layouts_of_pooling_that_users_choose() -> None:
+    x = relay.var("x", shape=(1, 4, 8, 8))
+    module = aotc.IRModule.from_expr(relay.nn.max_pool2d(x, (2, 2)))
+    chosen = transform.ConvertLayout({"nn.max_pool2d": ["NHWC"]})(module)
+    pool = chosen["main"].body.args[0]
+    assert (pool.attrs.layout, pool.attrs.out_layout) == ("NHWC", "NHWC")
+    data = np.arange(256, dtype="float32").reshape(1, 4, 8, 8)
+    for a, b in ((module, chosen), (chosen, transform.ConvertLayout({"nn.max_pool2d": ["NCHW"]})(chosen))):
+        np.testing.assert_array_equal(evaluate(transform.InferType()(a), data), evaluate(b, data))
+
+
+def test_layouts_of_positions_of_extrema() -> None:
+    x, w = (
+        relay.var("x", shape=(1, 3, 4, 5)),
+        relay.const(np.random.default_rng(0).normal(size=(2, 3, 1, 1)), "float32"),
+    )
+
+    def converted(axis: Any) -> tuple[int, Any, Any]:
+        module = transform.InferType()(aotc.IRModule.from_expr(relay.argmax(relay.nn.conv2d(x, w), axis=axis)))
+        result = transform.ConvertLayout({"nn.conv2d": ["NHWC", "default"]})(module)
+        data = np.random.default_rng(1).normal(size=(1, 3, 4, 5)).astype("float32")
+        before, after = (evaluate(m, data) for m in (module, result))
+        return str(result).count("layout_transform"), before, after
+
+    for axis, transforms in (((2, 3), 2), ((3,), 2), ((1, 2), 3), (None, 3)):
+        count, before, after = converted(axis)
+        assert count - transforms in (0, 1)  # the result's order
+        np.testing.assert_array_equal(before, after)
+    assert converted((2, 3))[0] == 2

@@ -108,12 +108,16 @@ def _axis_map(a: Any, types: Types) -> AxisMap:
 
 
 def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
-    return a.replace(axis=tuple(sorted(map(now, _space(a, tensor(types[0]).shape).axes))), exclude=False)
+    if a.axis is None:
+        return a
+    axes = _space(a, tensor(types[0]).shape).axes
+    return a.replace(axis=tuple(sorted(map(now, axes))), exclude=False)
 
 
 def _moved_arg(a: ArgReduceAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
-    """The position of an extremum over several axes depends on their order."""
-    return _moved(a, types, now) if len(_space(a, tensor(types[0]).shape).axes) == 1 else None
+    """The position of an extremum over several axes depends on their order, among themselves."""
+    places = [*map(now, _space(a, tensor(types[0]).shape).axes)]
+    return _moved(a, types, now) if places == sorted(places) else None
 
 
 def _infer(kind: Kind, a: Any, types: Types) -> Type:

@@ -20,6 +20,7 @@ from aotc.ir import (
     DType,
     FuncType,
     GlobalTypeVar,
+    IncompleteType,
     RefType,
     SymDim,
     TensorType,
@@ -192,10 +193,12 @@ def _key(cursor: Cursor) -> str:
 
 
 def type_(cursor: Cursor) -> Type:
-    """A type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B."""
+    """A type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B; _ is to be found."""
     with cursor.nested():
         if cursor.accept("("):
             return TupleType(_types(cursor))
+        if cursor.accept("_", "name"):
+            return IncompleteType()
         if cursor.accept("fn", "name"):
             with type_params(cursor) as params:
                 cursor.expect("(")

@@ -65,18 +65,31 @@ _REFERENCES: Final[Mapping[str, tuple[int, Callable[..., Expr]]]] = MappingProxy
 )
 
 
-def parse(text: str, source_name: str = "from_string", constants: Sequence[Constant] | None = None) -> IRModule:
+def parse(
+    text: str,
+    source_name: str = "from_string",
+    init_module: IRModule | None = None,
+    init_meta_table: Mapping[str, Sequence[Constant]] | None = None,
+) -> IRModule:
     """The module that `text` describes; a bare expression becomes its @main.
 
-    constants    what the text refers to as meta[relay.Constant][0] and so on, where it has no metadata section
+    init_module        functions and data types that the text may use; the module has them, too
+    init_meta_table    what the text refers to as meta[relay.Constant][0] and so on, by "relay.Constant", where it has
+                       no metadata section
 
     Raises AotcError for a missing version line, a syntax error, a name that is not defined or defined twice,
     an unknown operator or attribute, an ill-typed call, and metadata that is missing or damaged.
     """
     parser = _Parser(Source(text, source_name))
-    parser.meta = parser.meta if constants is None else [*constants]
+    parser.meta = parser.meta if init_meta_table is None else [*init_meta_table.get(KEY, ())]
+    given = IRModule() if init_module is None else init_module
+    for data in given.type_definitions.values():
+        parser.types[data.header.name] = data.header
+        parser.constructors.update((c.name_hint, c) for c in data.constructors)
     _version(parser, required=True)
-    return _module(parser)
+    made = _module(parser)
+    types = {**given.type_definitions, **made.type_definitions}
+    return IRModule({**given.functions, **made.functions}, {**given.attrs, **made.attrs}, types)
 
 
 def parse_expr(text: str, source_name: str = "from_string") -> Expr:
@@ -316,14 +329,25 @@ class _Parser(Cursor):
                 return GlobalVar(self.advance().text, self.span(token))
             case "number":
                 return Constant(scalar(self), self.span(token))
-            case "punct" if token.text == "-" and self.following.kind == "number":
-                return Constant(scalar(self), self.span(token))
+            case "punct" if token.text == "-":
+                return self._signed()
             case "punct" if token.text == "(":
                 return (yield from self._paren())
             case "name":
                 return (yield from self._word())
             case _:
                 self.fail(f"expected an expression, found {token}")
+
+    def _signed(self) -> Constant:
+        """A number with signs before it."""
+        start, flip = self.token, False
+        while self.following.text == "-":
+            self.advance()
+            flip = not flip
+        if self.following.kind != "number":
+            self.fail(f"expected an expression, found {start}")
+        value = scalar(self)
+        return Constant(np.negative(value) if flip else value, self.span(start))
 
     def _word(self) -> Task[Expr]:
         """An expression that begins with a word: a keyword, True, False, meta, or an operator."""

@@ -105,10 +105,10 @@ def _span_text(span: Span) -> str:
     return " ".join(text.replace("*/", "*\\/").replace("/*", "/\\*").split())
 
 
-def _comment(node: Expr) -> str:
-    """The type and origin of a node, as far as known."""
+def _comment(node: Expr, typed: bool = True) -> str:
+    """The type and origin of a node, as far as known; not the types of values written down in untyped programs."""
     parts = []
-    if node.checked_type is not None:
+    if node.checked_type is not None and (typed or not isinstance(node, (Constant, Tuple))):
         parts.append(f"ty={literals.type_text(node.checked_type)}".replace("*/", "*\\/"))
     if node.span is not None:
         parts.append(f"span={_span_text(node.span)}")
@@ -157,6 +157,7 @@ class _Printer:
         self.taken: set[str] = set()
         self.suffixes: Counter[str] = Counter()
         self.temps = 0
+        self.typed = False  # whether inference has seen what is printed
 
     def program(self, x: IRModule | Expr) -> str:
         """The whole text of a module or expression, metadata excluded."""
@@ -175,6 +176,7 @@ class _Printer:
         self.raw.clear()
         self.memo.clear()
         self.scopes = _Scopes(root)
+        self.typed = root.checked_type is not None and not isinstance(root, Constant)
 
     @staticmethod
     def _module_attrs(attrs: Mapping[str, Any]) -> str:
@@ -223,7 +225,7 @@ class _Printer:
         if isinstance(node, Let) and not inline:
             text = "(" + _indent(f"\n{text}") + "\n)"
         if not isinstance(node, (GlobalVar, Op, Let, If, Match, Constructor)):
-            text += _comment(node)
+            text += _comment(node, self.typed)
         if not inline:
             name = f"%{self.temps}"
             self.temps += 1

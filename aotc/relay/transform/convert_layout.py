@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -218,7 +218,11 @@ class _Converter:
         if kernel == "default":
             channels = tensor_type_of(node.args[0]).shape[a.data_layout.index("C")]
             kernel = rules.default_kernel(CONVERTIBLE[name], data, depthwise=a.groups > 1 and a.groups == channels)
-        return rules.plan_layouts(node, data, kernel)
+        plan = rules.plan_layouts(node, data, kernel)
+        # a choice for pooling says where results lie, too
+        if kernel or not hasattr(a, "out_layout") or plan.outputs[0].new != data:
+            return plan
+        return replace(plan, attrs=plan.attrs.replace(out_layout=data))
 
     def _arguments(self, arguments: Sequence[_Value], plan: Plan) -> list[Expr]:
         orders = iter(plan.inputs)

@@ -28,7 +28,7 @@ class AnnotateSpans(Pass[IRModule]):
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         text, constants = text_and_constants(module)
-        return parse(text, "GeneratedSource", constants)
+        return parse(text, "GeneratedSource", init_meta_table={"relay.Constant": constants})
 
 
 def InferTypeLocal(expr: Expr) -> Any:

@@ -75,8 +75,7 @@ class _Comparison:
         if isinstance(a, Function) and isinstance(b, Function):
             self.types.update(zip(b.type_params, a.type_params, strict=False))
         problem = self._own_difference(a, b)
-        leaf = isinstance(a, (Constant, GlobalVar, Op, Constructor)) or (isinstance(a, Tuple) and not a.fields)
-        if leaf or problem:
+        if problem or _is_leaf(a):
             return problem
         self._bind(a, b)
         problem = self._binders(a, b)
@@ -118,6 +117,11 @@ class _Comparison:
                 return f"variable {x.name} is declared as {x.annotation}, {y.name} as {y.annotation}"
             self._bind(x, y)
         return ""
+
+
+def _is_leaf(node: Expr) -> bool:
+    """Whether it does not matter how often a node is written down."""
+    return isinstance(node, (Constant, GlobalVar, Op, Constructor)) or (isinstance(node, Tuple) and not node.fields)
 
 
 def _different_variables(a: Expr, b: Expr) -> str:
@@ -251,13 +255,16 @@ def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = F
     numbers: dict[Var, int] = {}
     bound = {var for node in post_order(x) for var in bound_by(node)}
     digests: dict[Expr, bytes] = {}
+    serial = 0
     for node in post_order(x):
         if isinstance(node, Var):
             known = node in bound or map_free_vars
             number = numbers.setdefault(node, len(numbers)) if known else id(node)
             digests[node] = _digest("var", number, _type_text(node.annotation, names))
         else:
-            digests[node] = _digest(*_own_facts(node, names), *(digests[child] for child in children(node)))
+            serial += not _is_leaf(node)  # tells nodes that are shared from those that are alike
+            below = (digests[child] for child in children(node))
+            digests[node] = _digest(0 if _is_leaf(node) else serial, *_own_facts(node, names), *below)
     return int.from_bytes(digests[x], "little")
 
 

@@ -106,6 +106,13 @@ def test_numbers_in_attributes_are_equal_as_float32() -> None:
     assert not structural_equal(a, norm(1.001e-5), map_free_vars=True)
 
 
+def test_hashes_tell_of_sharing() -> None:
+    a, b, c = relay.exp(X), relay.exp(X), relay.const(1.0)
+    assert structural_hash(a + a) != structural_hash(a + b)
+    assert structural_hash(a + c + c) == structural_hash(b + c + relay.const(1.0))
+    assert structural_equal(a + c + c, b + c + relay.const(1.0))
+
+
 def test_sequences_are_compared_by_their_elements() -> None:
     assert structural_equal([X, X.annotation, 3], (X, X.annotation, 3))
     assert not structural_equal([X], [X, X])

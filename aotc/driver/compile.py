@@ -155,7 +155,7 @@ class CompileOptions:
         if self.profile is not None:
             machine = for_profile(machine, self.profile)
         if self.threads and machine.threads is None:
-            text = f"kernels for {machine.name} run in one thread, and cannot be shared by several"
+            text = f"kernels for {machine.name} cannot be shared by threads of the processor"
             raise AotcError("target", text, hint="leave --threads out")
         if self.memories is not None:
             if not machine.bare:

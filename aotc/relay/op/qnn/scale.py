@@ -7,6 +7,7 @@ requantize(q, 0.1, 3, 0.4, 0, rounding="TONEAREST", out_dtype="uint8")
 
 from __future__ import annotations
 
+import itertools
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any, Final
@@ -247,7 +248,8 @@ def _requantize_expand(
             hint = 'give constants, or rounding="FLOAT_EVEN"'
             raise AotcError("qnn.scale", f"rounding {rounding} needs scales that are known", hint=hint)
         factors = factors_of(source, result, rounding)
-        words = factors.of_words(data, a.axis) if ty.dtype == "int32" and q.is_zero(zero) else None
+        fits = ty.dtype == "int32" and q.is_zero(zero) and (dtype.bits < 32 or q.is_zero(out_zero))
+        words = factors.of_words(data, a.axis) if fits else None
         if words is not None and a.out_dtype in rounded.SATURATE:
             zero_point = q.laid(out_zero, a.axis, ty.rank, "int32")
             moved = words if q.is_zero(out_zero) else q.add(words, zero_point)
@@ -290,6 +292,10 @@ def _requantize_samples() -> Samples:
         onto = (scale_array(0.03), zero_array(3))
         yield q.with_constants(flat, narrow, scale_array(0.02), zero_array(128), *onto)
     yield exact(RequantizeAttrs(rounding="FLOAT_EVEN", axis=1), sums, _CHANNELS, _ZEROS, *onto)
+    for rounding, zero in itertools.product(ROUNDINGS, (-(2**31), 2**31 - 1)):
+        onto = (scale_array(1.0), zero_array(zero))
+        wide = RequantizeAttrs(rounding=rounding, out_dtype="int32")
+        yield q.with_constants(wide, ends, scale_array(0.25), zero_array(0), *onto)
 
 
 requantize = OpDef(

@@ -33,9 +33,9 @@ M4 = get_target("cortex-m4")
 Value = Callable[[Expr, Expr, Expr], Expr]
 
 
-def transposed(rows: int, columns: int, value: Value, dtype: str = "float32") -> Kernel:
+def transposed(rows: int, columns: int, value: Value, dtype: str = "float32", align: int = 4) -> Kernel:
     """`value` of an element, its row and its column, into the place that a transpose has for it."""
-    x, y = Buffer("x", DType(dtype), rows * columns), Buffer("y", DType(dtype), rows * columns)
+    x, y = (Buffer(name, DType(dtype), rows * columns, "param", align) for name in "xy")
     i, j = Var("i"), Var("j")
     body = loops([(i, rows), (j, columns)], Store(y, j * rows + i, value(Load(x, i * columns + j), i, j)))
     return Kernel(name="t", inputs=(x,), outputs=(y,), body=body)
@@ -144,6 +144,17 @@ def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
         names = [f"p{n}" for n in range(len(kernel.params))]
         lines.append(f"void kernel{k}({', '.join(f'void *{n}' for n in names)}) {{ {printed.launch(kernel, names)} }}")
     return "\n".join(lines)
+
+
+def test_groups_with_one_text_are_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alignments, which C does not say, keep them apart before."""
+    monkeypatch.setattr(sharing, "GROWTH", -1e9)
+    sizes = {(4, 6): 64, (8, 3): 64, (5, 7): 16, (9, 2): 16}
+    kernels = [transposed(*size, scaled(2.0), align=align) for size, align in sizes.items()]
+    printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], share=True)
+    assert [one.name for one in printed.kernels] == ["net_t"]
+    calls = [printed.launch(kernel, ["x", "y"]) for kernel in kernels]
+    assert calls == [f"net_t(x, y, {rows}, {columns});" for rows, columns in sizes]
 
 
 @pytest.mark.parametrize("seed", share(range(20), 1))

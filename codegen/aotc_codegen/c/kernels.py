@@ -171,7 +171,8 @@ def _share(alike: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialec
             group = alike.pop(texts[kernel])[1]
             numbers |= dict.fromkeys(group, told)
             members += group
-        alike[made.text(_ANY_NAME)] = made, members
+        # groups that differ in what C does not say, as how memory is aligned, come to one text
+        alike.setdefault(made.text(_ANY_NAME), (made, []))[1].extend(members)
     return numbers
 
 

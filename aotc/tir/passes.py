@@ -208,16 +208,16 @@ class ProgramVerifier(PassInstrument):
     levels: ClassVar[frozenset[str]] = frozenset({"tensor"})
 
     def __init__(self) -> None:
-        # by identity: passes leave most kernels as they are
-        self._verified: dict[int, Kernel] = {}
+        # passes leave most kernels as they are
+        self._verified: set[Kernel] = set()
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         if not isinstance(module, Program):
             return
         for kernel in module.kernels:
-            if kernel.source is None and id(kernel) not in self._verified:
+            if kernel.source is None and kernel not in self._verified:
                 verify(kernel)
-                self._verified[id(kernel)] = kernel
+                self._verified.add(kernel)
         for step in module.steps:
             for buffer, view in zip(step.kernel.params, step.args, strict=True):
                 at, storage = range(view.offset, view.offset + buffer.size), view.storage

@@ -165,7 +165,7 @@ def test_what_tuning_finds_is_checked(tmp_path: Path) -> None:
     options = {"target": "c", "trials": 2, "store": tmp_path / "records.sqlite"}
     with pytest.raises(AotcError) as caught:
         tune(module, cc=optimiser(tmp_path, " [*] y", " * -y"), **options)
-    assert caught.value.code == "compiler-check" and "note: aotc_trial" in str(caught.value)
+    assert caught.value.code == "compiler-check" and "note: kernels_trial" in str(caught.value)
     report = tune(module, **options)
     assert (report["known"], report["measured"]) == (0, 1)
 

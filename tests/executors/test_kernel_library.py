@@ -14,11 +14,15 @@ import pytest
 from aotc import relay
 from aotc.driver.compilation import Compilation
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dtype import DType
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Function, Var
 from aotc.relay.module import IRModule
 from aotc.runtime.kernels import KernelLibrary
+from aotc.tir.expr import Buffer, Load, call, const
+from aotc.tir.expr import Var as Index
+from aotc.tir.stmt import Kernel, Store, loops
 from aotc.tir.target import TARGETS, Target
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
@@ -117,3 +121,13 @@ def test_what_cannot_be_compiled_is_refused() -> None:
     broken = Target(name="broken", cflags=("-march=no-such-machine",))
     with pytest.raises(AotcError, match="failed with exit code"):
         compile_functions({"relu": Function([x], relay.nn.relu(x))}, broken)
+
+
+def test_kernels_may_be_called_like_helper_functions() -> None:
+    x, y, i = Buffer("x", DType("int32"), 4), Buffer("y", DType("int32"), 4), Index("i")
+    half = call("scale_once", Load(x, i), const(1 << 30, "int32"), const(0, "int32"))
+    body = loops([(i, 4)], Store(y, i, half))
+    kernel = Kernel(name="scaled_i32_once", inputs=(x,), outputs=(y,), body=body)
+    library, out = Compilation(IRModule(), C, "", PassContext()).compile_kernels({"k": kernel}), np.empty(4, np.int32)
+    library.call("k", [np.array([8, 12, -4, 3], np.int32)], [out])
+    assert out.tolist() == [1, 2, 0, 0]

@@ -22,7 +22,8 @@ from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.project import Content, common_words, kernel_files, runtime_files, write_files
 from aotc_codegen.c.templates import render
 
-PREFIX: Final = "aotc"
+#: No helper function of kernels begins with it.
+PREFIX: Final = "kernels"
 #: The symbol of the table.
 TABLE: Final = "aotc_kernels"
 

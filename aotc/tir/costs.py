@@ -82,6 +82,7 @@ class Dots:
     groups      groups of four neighbouring bytes of data that a step of a tile takes from one vector, where they lie
                 side by side
     block       outputs whose weights lie side by side in groups
+    along       sums are those of whole rows of bytes, by functions on memory (`aotc.tir.rows`)
     paired      tiles are functions on memory that multiply pairs of 16 bits (`aotc.tir.pairs`)
     rows        positions of data that an instruction multiplies by two outputs: 2 for products of matrices of bytes,
                 of which a vector has 2 x 8
@@ -94,6 +95,7 @@ class Dots:
     groups: int = 1
     rows: int = 1
     block: int = 16
+    along: bool = False
     paired: bool = False
 
 

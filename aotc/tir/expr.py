@@ -219,7 +219,8 @@ class Call(_Operators):
 
     @property
     def lanes(self) -> int:
-        return INSTRUCTIONS[self.name].result(BOOL, self.args[0].lanes)[1]
+        known = INSTRUCTIONS[self.name]
+        return known.width(*self.args) if known.width else known.result(BOOL, self.args[0].lanes)[1]
 
 
 @frozen

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import dots, fragments, narrowing, numerics, pairs, wide_dots
+from aotc.tir import dots, fragments, narrowing, numerics, pairs, rows, wide_dots
 
 
 @frozen(kw_only=True)
@@ -60,7 +60,7 @@ class Instruction:
     memory   a function on memory: it is the whole value of a `Store`.  Its call has the address of what it makes,
              {0}, then those of its operands, and {n} and {m}, the lanes of the last one and of the first.  "int8x*" in
              `takes` is any number of lanes
-    width    the lanes of its result, from those of its first operand
+    width    the lanes of its result, from its operands
     least    the compute capability that a device needs for it, 80 for 8.0
     """
 
@@ -72,7 +72,7 @@ class Instruction:
     block: bool = False
     warp: bool = False
     memory: bool = False
-    width: Callable[[int], int] | None = None
+    width: Callable[..., int] | None = None
     least: int = 0
 
     def text(self, dialect: str, lanes: int) -> Text | None:
@@ -83,7 +83,6 @@ class Instruction:
 
     def result(self, dtype: DType, lanes: int) -> tuple[DType, int]:
         """The type and lanes of what it gives for a first operand of these."""
-        lanes = self.width(lanes) if self.width else lanes
         return split_type(self.gives, lanes) if self.gives else (dtype, lanes)
 
     def problem(self, types: Iterable[tuple[DType, int]], block: bool = False) -> str:
@@ -281,7 +280,7 @@ def _of_bytes() -> Iterator[Instruction]:
     for name, takes, gives, meaning, call, function in dots.device_rows():
         text = Text(call=call, dialects=("cuda",), function=function)
         yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,), least=61)
-    for row in pairs.rows():
+    for row in (*pairs.rows(), *rows.rows()):
         whole = (Text(call=row.call, function=row.function),)
         made_of: dict[str, Any] = {"gives": row.gives, "width": row.lanes, "meaning": row.meaning, "texts": whole}
         yield Instruction(name=row.name, takes=row.takes, memory=True, **made_of)

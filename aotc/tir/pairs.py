@@ -31,7 +31,7 @@ POSITIONS: Final = 2
 class Row(NamedTuple):
     """What an instruction takes, gives and means; how C calls its function, and that function.
 
-    lanes   of the result, from those of the first operand
+    lanes   of the result, from the operands
     """
 
     name: str
@@ -221,8 +221,8 @@ def rows() -> Iterator[Row]:
     """The instructions."""
     run = "int8x*"
     for name, takes, gives, lanes, meaning, call, text in (
-        ("pairs2", (run, run), "int16", paired, _pairs2, "{2}, {n}", _PAIRS2),
-        ("pairs2x4", ("int16x*", run), "int32", lambda _: 8, _pairs2x4, "{2}, {n} / 16", _PAIRS2X4),
-        ("bytes1x4", (run, run), "int32", lambda _: 4, _bytes1x4, "{2}, {m}", _BYTES1X4),
+        ("pairs2", (run, run), "int16", lambda x, _: paired(x.lanes), _pairs2, "{2}, {n}", _PAIRS2),
+        ("pairs2x4", ("int16x*", run), "int32", lambda *_: 8, _pairs2x4, "{2}, {n} / 16", _PAIRS2X4),
+        ("bytes1x4", (run, run), "int32", lambda *_: 4, _bytes1x4, "{2}, {m}", _BYTES1X4),
     ):
         yield Row(name, takes, gives, lanes, meaning, f"aotc_{name}({{0}}, {{1}}, {call})", text.replace("DSP", _DSP))

@@ -426,13 +426,15 @@ def _cortex(name: str, *flags: str, **facts: Any) -> Target:
 _HARD: Final = "-mfloat-abi=hard"
 #: Products of two pairs of 16 bits by one instruction.
 _DSP: Final[dict[str, Any]] = {"dots": Dots(block=BLOCK, paired=True), "activations": "int8"}
+#: Sums of 16 products of bytes by one instruction.
+_HELIUM: Final[dict[str, Any]] = {"dots": Dots(along=True), "activations": "int8"}
 CORTEX_M0PLUS: Final = _cortex("m0plus", registers=8, fma_bytes=4)
 CORTEX_M4: Final = _cortex("m4", "-mfpu=fpv4-sp-d16", _HARD, fma=True, **_DSP)
 CORTEX_M7: Final = _cortex("m7", "-mfpu=fpv5-sp-d16", _HARD, fma=True, l1=16 << 10, line=32, l1_ways=4, **_DSP)
 CORTEX_M33: Final = _cortex("m33", "-mfpu=fpv5-sp-d16", _HARD, fma=True, **_DSP)
 #: Helium loads 16 bytes at once.
 CORTEX_M55: Final = replace(
-    _cortex("m55", _HARD, fma=True, l1=32 << 10, line=32, l1_ways=4, **_DSP),
+    _cortex("m55", _HARD, fma=True, l1=32 << 10, line=32, l1_ways=4, **_HELIUM),
     spaces=(replace(_RAM, align=16), replace(_FLASH, align=16)),
 )
 RISCV32: Final = _core("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)

@@ -12,8 +12,10 @@ import pytest
 
 import aotc
 from aotc import relay
+from aotc.ir import NO_ATTRS
 from aotc.relay.expr import Expr
-from aotc.tir import pairs
+from aotc.relay.op.qnn import rounded
+from aotc.tir import pairs, rows
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import Array
 from tests.share import share
@@ -102,9 +104,9 @@ def test_layers_give_the_bytes_of_the_portable_library(name: str, seed: int, tmp
     expected = session.run(None, {f"x{k}": x for k, x in enumerate(data)})
     for ours, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    paired = TARGETS[name].dots is not None
+    known = TARGETS[name].dots is not None
     text = "".join(path.read_text(encoding="utf-8") for path in (model.path / "src").glob("*.c"))
-    assert ("aotc_pairs2" in text or "aotc_bytes1" in text) == paired
+    assert any(f"aotc_{word}" in text for word in ("pairs2", "bytes1", "byte_rows", "byte_taps")) == known
 
 
 def test_functions_mean_what_their_portable_text_does() -> None:
@@ -122,3 +124,24 @@ def test_functions_mean_what_their_portable_text_does() -> None:
         assert col.size == pairs.paired(run)
         np.testing.assert_array_equal(meanings["pairs2x4"](col, packed), sums.T.reshape(-1))
         np.testing.assert_array_equal(meanings["bytes1x4"](x[0], packed), sums[0])
+
+
+def test_functions_on_rows_mean_what_their_portable_text_does() -> None:
+    """Sums of rows and of channels, and what requantises them."""
+    rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in rows.rows()}
+    for run, outputs in ((1, 2), (3, 5), (16, 4), (37, 1)):
+        x, w = (rng.integers(-128, 128, s).astype(np.int8) for s in (run, (outputs, run)))
+        sums = w.astype(np.int32) @ x.astype(np.int32)
+        np.testing.assert_array_equal(np.atleast_1d(meanings["byte_rows"](x, w.reshape(-1))), sums)
+        x, w = (rng.integers(-128, 128, (run, n)).astype(np.int8) for n in (outputs, outputs + 3))
+        taps = (x.astype(np.int32) * w[:, :outputs]).sum(0)
+        held = w.reshape(-1)[: (run - 1) * (outputs + 3) + outputs]
+        found = meanings["byte_taps"](x.reshape(-1), held, np.int32(run), np.int32(outputs + 3))
+        np.testing.assert_array_equal(np.atleast_1d(found), taps)
+    x = rng.integers(-(1 << 31), 1 << 31, 4000).astype(np.int32)
+    multiplier, shift = (rng.integers(a, b, x.size).astype(np.int32) for a, b in ((0, (1 << 31) - 1), (14, 29)))
+    zero, low, high = (np.int32(n) for n in (-5, -100, 90))
+    for name in ("once", "twice"):
+        scaled = getattr(rounded, f"scale_{name}").reference(NO_ATTRS, x, multiplier, shift)
+        found = meanings[f"requantise_{name}"](x, np.zeros_like(x), multiplier, shift, zero, low, high)
+        np.testing.assert_array_equal(found, np.clip(scaled.astype(np.int64) + zero, low, high))

@@ -107,12 +107,19 @@ def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str
     shape = dict(zip(kernel, tensor_type_of(call.args[1]).static_shape, strict=True))
     outputs = shape["O"] // attrs.groups
     block = target.dots.block
-    whole = outputs % block == 0 and shape["I"] % GROUP == 0 and not target.dots.paired
+    whole = outputs % block == 0 and shape["I"] % GROUP == 0 and not (target.dots.paired or target.dots.along)
     inner = ("I", *reversed(canonical[2:]))
     letter = next((axis for axis in inner if shape[axis] > 1), "")
     if not letter or (attrs.groups > 1 and not whole):
         return ""
+    if target.dots.along:
+        return f"O{''.join(axis for axis in f'{canonical[2:]}I' if axis != letter)}{letter}"
     return f"O{canonical[2:]}I{block}o{GROUP}{letter.lower()}"
+
+
+def _in_rows(target: Target) -> bool:
+    """Whether channels that lie side by side are computed together."""
+    return not target.is_scalar or (target.dots is not None and target.dots.along)
 
 
 def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
@@ -125,7 +132,7 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
     channels = int(tensor_type_of(call.args[1]).static_shape[kernel.index("O")])
     per_group = channels // attrs.groups
     if per_group == 1 and attrs.groups > 1:
-        return f"{spatial}OI" if attrs.data_layout == last and not target.is_scalar else kernel
+        return f"{spatial}OI" if attrs.data_layout == last and _in_rows(target) else kernel
     outer = [d for d, letter in zip(ty.shape, attrs.out_layout or attrs.data_layout, strict=True) if letter != "C"]
     block = _block(call, per_group, outer, target, channels_last=attrs.data_layout == last)
     if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
@@ -211,6 +218,10 @@ class _Pack(GraphMutator):
             return call
         units = weight.data.shape[layout.index("N")]
         if self.target.dots is not None and sums_bytes(call):
+            if self.target.dots.along:
+                fits = layout == "NC" or not isinstance(call.attrs, MatmulAttrs)
+                rows = self._packed(weight, layout, "NC")
+                return call if fits else recall(call, (call.args[0], rows), transpose_b=True)
             target = f"NC{self.target.dots.block}n{GROUP}c"
             packed = self._packed(weight, layout, target)
             return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)

@@ -184,8 +184,8 @@ def _store(scope: Scope, stmt: tir.Store) -> str:
     dtype, lanes = stmt.buffer.dtype, stmt.value.lanes
     if stmt.asynchronous:
         return _copy(scope, stmt)
-    if lanes > 1 and (call := tir.warp_call(stmt) or tir.memory_call(stmt)) is not None:
-        alone = tir.warp_call(stmt) is not None
+    alone = lanes > 1 and tir.warp_call(stmt) is not None
+    if (call := tir.warp_call(stmt) if alone else tir.memory_call(stmt)) is not None:
         operands = [value(scope, a) if alone and a.lanes == 1 else _argument(scope, a) for a in call.args]
         made = spelled(scope, call.name, dtype, lanes)
         counts = {"n": call.args[-1].lanes, "m": call.args[0].lanes}

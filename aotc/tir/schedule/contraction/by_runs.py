@@ -66,7 +66,7 @@ def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
 
 
 @frozen(eq=False)
-class _Data:
+class Data:
     """The data of a contraction, or a copy of it with a border.
 
     position   of an element in it
@@ -81,22 +81,22 @@ class _Data:
     before: Sequence[Stmt] = ()
 
     @staticmethod
-    def of(req: Request, split: Split, steps: Var, run: int) -> _Data:
+    def of(req: Request, split: Split, steps: Var, run: int) -> Data:
         """A copy where runs would not lie side by side, or reach over a border."""
         place = req.group
         assert place is not None
         along = [d for d in split.a if place in d.variables]
         whole = all(d.inside or (d.variables <= {steps, place} and not d.index.const) for d in along)
         position = flat(split.a)
-        near = position.coefficient(place) == 1 and (run <= GROUP or position.coefficient(steps) == GROUP)
+        near = position.coefficient(place) == 1 and (run <= req.c.group or position.coefficient(steps) == req.c.group)
         if whole and near:
             borders = [d for d in split.a if not d.inside and d not in along]
-            return _Data(req.a, position, borders)
+            return Data(req.a, position, borders)
         inner = req.pixel_vars | req.reduction_vars
         copy = req.stage("padded", req.a, split.a, split, inner=inner, fill=req.c.fill, vector=place)
         before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
         buffer = copy.operand.buffer
-        return _Data(buffer, linear(copy.operand.flat, split.ranges), (), (buffer,), before)
+        return Data(buffer, linear(copy.operand.flat, split.ranges), (), (buffer,), before)
 
 
 @frozen(eq=False)
@@ -108,7 +108,7 @@ class _Positions:
     position: Expr
 
     @staticmethod
-    def of(req: Request, data: _Data) -> _Positions:
+    def of(req: Request, data: Data) -> _Positions:
         pixels = fused(req.analysis, data.borders, data.position)
         axes = [axis for axis in pixels.axes if axis[1] > 1]
         names: dict[Var, Expr] = {v: as_expr(0) for v, n in req.c.axes if n == 1}
@@ -137,7 +137,7 @@ class _Runs:
 
     req: Request
     split: Split
-    data: _Data
+    data: Data
     at: _Positions
     steps: Var
     run: int
@@ -153,7 +153,7 @@ class _Runs:
         split = Split.of(analysis, analysis.channel[0], BLOCK)
         if used(split.a) & {split.tile, split.lane}:
             raise Irregular("data that depends on outputs")
-        data = _Data.of(req, split, steps, run)
+        data = Data.of(req, split, steps, run)
         taps = [axis for axis in req.c.reduce_axes if axis[0] is not steps]
         weights, size = flat(split.b), _STEP
         for var, extent in reversed([*taps, (steps, -(-run // GROUP))]):

@@ -112,7 +112,8 @@ def _depthwise(req: Request) -> _Rows:
     if (outputs > 1 and not lies) or channel in used(borders):
         raise Irregular("channels that are not in rows")
     taps = req.c.reduce_axes
-    apart = next((int(weights.coefficient(v)) for v, n in reversed(taps) if n > 1), outputs)
+    steps = (weights.coefficient(v) for v, n in reversed(taps) if n > 1)
+    apart = next(steps, outputs) or outputs
     _weights(req, taps, apart)
     at = fused(req.analysis, borders, position)
     return _Rows(req, Data(req.a, position, borders), at, taps, 0, (channel,), apart)
@@ -158,7 +159,7 @@ class _Rows:
             sums = Store(tile, as_expr(0), self._sums(col, begin, count))
             return Block((*own, sums, self._finished(tile, begin, count)))
 
-        parts = [forall(block, outputs // width, part(block * width, width))]
+        parts: list[Stmt] = [forall(block, outputs // width, part(block * width, width))]
         if rest := outputs % width:
             parts.append(part(as_expr(outputs - rest), rest))
         nest = loops(self.at.axes, Block((*first, *parts)), "independent")

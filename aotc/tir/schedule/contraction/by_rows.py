@@ -57,7 +57,7 @@ from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Declare, forall, loops
 
 #: Sums at a time, which lie on the stack.
-SUMS: Final = 32
+SUMS: Final = 64
 
 
 def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:

@@ -226,25 +226,27 @@ class _Rows:
             return None
         total, multiplier, shift = value.args
         bias, total = _plus(total)
-        operands = [self._vector(x, output, count) for x in (total, bias, multiplier, shift)]
+        spread = dict(self.spread)
+        operands = [self._vector(x, output, count, spread) for x in (total, bias, multiplier, shift)]
         to = linear(last.index, {})
         if None in operands or not isinstance(zero, Const) or to.coefficient(output) != 1 or high < low:
             return None
+        self.spread.update(spread)
         name = f"requantise_{value.name.removeprefix('scale_')}"
         numbers = [const(n, "int32") for n in (int(zero.value), low, high)]
         made = call(name, *(x for x in operands if x is not None), *numbers)
         return Store(last.buffer, simplify(substitute(last.index, {output: as_expr(0)}), {}), made)
 
-    def _vector(self, value: Expr, output: Var, count: int) -> Load | None:
-        """Numbers of some outputs."""
+    def _vector(self, value: Expr, output: Var, count: int, spread: dict[Expr, Buffer]) -> Load | None:
+        """Numbers of some outputs; `spread` takes those that are one for all."""
         if isinstance(value, Load) and linear(value.index, {}).coefficient(output) == 1:
             return Load(value.buffer, simplify(substitute(value.index, {output: as_expr(0)}), {}), count)
         if variables(value):
             return None
-        if value not in self.spread:
+        if value not in spread:
             size = min(SUMS, self.req.analysis.channel[0][1])
-            self.spread[value] = private_buffer("spread", DType("int32"), size, "stack")
-        return Load(self.spread[value], as_expr(0), count)
+            spread[value] = private_buffer("spread", DType("int32"), size, "stack")
+        return Load(spread[value], as_expr(0), count)
 
 
 def _filled(buffer: Buffer, value: Expr) -> Stmt:

@@ -27,11 +27,16 @@ def test_memory(name: str, models: Path) -> None:
     assert program.plan.peak <= ARENAS[name]
 
 
-@pytest.mark.parametrize("name", share(ARENAS, 1, always=["kws_int8"]))
-def test_bytes_in_little_memory(name: str, models: Path, tmp_path: Path) -> None:
+#: What has functions of its own for bytes.
+TARGETS = ("cortex-m4", "cortex-m55")
+SEVERAL = [(target, name) for target in TARGETS for name in ARENAS]
+
+
+@pytest.mark.parametrize(("target", "name"), share(SEVERAL, 2, always=[(target, "kws_int8") for target in TARGETS]))
+def test_bytes_in_little_memory(target: str, name: str, models: Path, tmp_path: Path) -> None:
     """Firmware whose results lie over inputs, and the portable library, where nothing does."""
-    here, path = board("cortex-m4"), models / "tflite" / f"{name}.tflite"
-    model = aotc.compile(path, output=tmp_path / "net", name="net", target="cortex-m4", build=False, workspace_io=True)
+    here, path = board(target), models / "tflite" / f"{name}.tflite"
+    model = aotc.compile(path, output=tmp_path / "net", name="net", target=target, build=False, workspace_io=True)
     session = aotc.compile(path, target="c").session()
     (taken,) = session.get_inputs()
     data = np.random.default_rng(0).integers(-128, 128, taken.shape).astype(np.int8)

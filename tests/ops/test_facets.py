@@ -74,6 +74,7 @@ NOTHING = """
     nn.conv1d_transpose
     nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru nn.l2_normalize nn.layer_norm
     nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rnn nn.softmax not_equal ones
+    qnn.lstm_by_series qnn.lstm_by_table
     ones_like qnn.softmax repeat reshape reverse right_shift round sigmoid sign sin split sqrt tanh tile trilu trunc
     trunc_divide trunc_mod zeros zeros_like
 """

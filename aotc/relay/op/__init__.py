@@ -19,7 +19,7 @@ _FAMILIES = (
     "elementwise fast_math binary casts reduce shape layout join pad slice index scatter create conv conv_transpose "
     "winograd dense packed_dense pool adaptive_pool norm softmax resize depth batch_space grid sorts scan recurrent "
     "dyn annotation "
-    "qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax"
+    "qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax qnn.lstm"
 )
 #: The files of operators, in the order in which tables list them.
 FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES.split())

@@ -263,6 +263,48 @@ def log(
 ) -> Call:
     """`log` of the numbers that integers stand for, of each element."""
 
+def lstm_by_series(
+    data: Expr,
+    recurrent: Expr,
+    bias: Expr,
+    multiplier: Expr,
+    shift: Expr,
+    h: Expr,
+    c: Expr,
+    digits: int = 12,
+    clip: int = 0,
+    zero_point: int = 0,
+) -> Call:
+    """A layer of long short-term memory of states of 16 bits, as LiteRT computes it.
+
+    data (steps, batch, 4 * hidden), the inputs times their weights with 12 digits behind the point;
+    the recurrent weight (4 * hidden, hidden); bias (4 * hidden), added to its products with h;
+    their multipliers of 31 bits and shifts, and those of the outputs (5); first h and c (batch, hidden).
+    Gates: input, forget, cell, output.  The result is int8 (steps, batch, hidden).
+    """
+
+def lstm_by_table(
+    data: Expr,
+    recurrent: Expr,
+    bias: Expr,
+    multiplier: Expr,
+    shift: Expr,
+    h: Expr,
+    c: Expr,
+    table: Expr,
+    digits: int = 12,
+    clip: int = 0,
+    zero_point: int = 0,
+) -> Call:
+    """A layer of long short-term memory of states of 16 bits, as TFLite Micro computes it.
+
+    data (steps, batch, 4 * hidden), the inputs times their weights with 12 digits behind the point;
+    the recurrent weight (4 * hidden, hidden); bias (4 * hidden), added to its products with h;
+    their multipliers of 31 bits and shifts, and those of the outputs (5); first h and c (batch, hidden);
+    the logistic function at multiples of 1/24, times 2^16.
+    Gates: input, forget, cell, output.  The result is int8 (steps, batch, hidden).
+    """
+
 def mul(
     lhs: Expr,
     rhs: Expr,

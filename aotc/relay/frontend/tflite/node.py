@@ -38,6 +38,8 @@ Converted: TypeAlias = "Expr | Sequence[Expr]"
 Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
+#: Operators that take activations of 16 bits.
+IN_WORDS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"})
 #: Fused activations by the schema's numbers.
 ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
@@ -88,6 +90,11 @@ class Node:
     def in_integers(self) -> bool:
         """Whether the first output holds integers that stand for real numbers."""
         return self.result.quantised
+
+    @property
+    def in_words(self) -> bool:
+        """Whether the first output holds integers of 16 bits."""
+        return self.in_integers and self.result.dtype == "int16"
 
     @property
     def is_dynamic(self) -> bool:
@@ -176,16 +183,20 @@ class Node:
 
 
 def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
-    """Whose integers an operator has: XNNPACK leaves depthwise convolutions of uint8 to LiteRT; AotcError (code
-    "tflite-quant") for convolutions by 4 bits, which LiteRT rounds in a way that is not known here.
+    """Whose integers an operator has: XNNPACK leaves depthwise convolutions of uint8, and 16 bits, to LiteRT; AotcError
+    (code "tflite-quant") for convolutions by 4 bits and dense layers of 16, which LiteRT rounds in ways not known here.
     """
     held = [t for t in tensors if t is not None and t.quantised]
     if asked.name != "litert" or not held:
         return asked
-    if any(t.packed for t in held) and name.endswith("CONV_2D"):
-        text = f"what LiteRT makes of {name} with weights of 4 bits is not supported"
+    words = held[0].dtype == "int16"
+    unknown = "weights of 4 bits" if any(t.packed for t in held) and name.endswith("CONV_2D") else ""
+    unknown = "activations of 16 bits" if words and name == "FULLY_CONNECTED" else unknown
+    if unknown:
+        text = f"what LiteRT makes of {name} with {unknown} is not supported"
         raise AotcError("tflite-quant", text, hint="take the rounding tflm")
-    return BUILTIN if name == "DEPTHWISE_CONV_2D" and held[0].dtype == "uint8" else asked
+    old = name == "DEPTHWISE_CONV_2D" and held[0].dtype == "uint8"
+    return BUILTIN if old or words else asked
 
 
 def stored(x: Expr, tensor: Tensor) -> Quantised:
@@ -257,10 +268,11 @@ def check_scales(node: Node, moves: bool) -> None:
 def check_bits(node: Node) -> None:
     """AotcError (code "tflite-quant") where an operator would compute with integers of more than 8 bits.
 
-    An LSTM has its cell in 16 bits, biases have 32.
+    An LSTM has its cell in 16 bits, biases have 32.  Layers take activations of 16 bits around 0.
     """
     data = [node.inputs[0] if node.inputs else None, *node.results]
-    one_byte = all(t.dtype.bits == 8 for t in data if t is not None and t.quantised)
-    if not one_byte:
+    held = [t for t in data if t is not None and t.quantised]
+    words = node.op.name in IN_WORDS and all(t.dtype == "int16" and not t.zero.any() for t in held)
+    if not words and any(t.dtype.bits != 8 for t in held):
         text = f"{node.op.name} of integers of more than 8 bits is not supported"
         raise AotcError("tflite-quant", text, hint="quantise its data to 8 bits when converting the model")

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import require
+from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import products, windows
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.tflite import ops_integers
+from aotc.relay.frontend.tflite import ops_integers, sixteen
 from aotc.relay.frontend.tflite.dynamic import dynamic
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
 from aotc.relay.frontend.windows import Window
@@ -58,10 +58,23 @@ def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
         y = windows.convolve(node[0], node.real(1), window, bias, **how)
         return node.activated(y)
     x, w = node.whole(0), node.weights(1, place)
-    y = windows.convolve(x.data, w.data, window, bias, terms=q.terms(x, w), out_dtype="int32", **how)
-    onto = node.onto()
+    onto, sums = node.onto(), _sums(node)
+    y = windows.convolve(x.data, w.data, window, bias, terms=q.terms(x, w), out_dtype=sums, **how)
     ratio = node.rounding.ratio(x.scale, w.scale, onto)
-    return node.activated(node.rounding.requantized(y, ratio, onto, last))
+    return node.activated(_requantized(node, y, ratio, onto, last))
+
+
+def _sums(node: Node) -> str:
+    """The type of a layer's sums."""
+    if not node.in_words:
+        return "int32"
+    sixteen.check(node.op.name, node.tensor(1), node.optional(2))
+    return sixteen.SUMS
+
+
+def _requantized(node: Node, sums: Expr, ratio: Array, onto: q.Onto, axis: int) -> Expr:
+    how = sixteen.requantized if node.in_words else node.rounding.requantized
+    return how(sums, ratio, onto, axis)
 
 
 def _dynamically_convolved(node: Node, window: Window, how: Any) -> Expr:
@@ -194,11 +207,11 @@ def _fully_connected(
         y = g.op("nn.dense", g.reshape(x, rows), node.real(1), units=units)
         return g.reshape(node.activated(windows.with_bias(y, bias, 1)), (*lead, units))
     a, b = node.whole(0), node.weights(1, 0)
-    sums = g.op("qnn.dense", g.reshape(a.data, rows), b.data, *q.terms(a, b), units=units)
+    onto, wide = node.onto(), _sums(node)
+    sums = g.op("qnn.dense", g.reshape(a.data, rows), b.data, *q.terms(a, b), units=units, out_dtype=wide)
     sums = windows.with_bias(sums, bias, 1)
-    onto = node.onto()
     ratio = node.rounding.dense_ratio(a.scale, b.scale, onto)
-    y = node.rounding.requantized(sums, ratio, onto, 1)
+    y = _requantized(node, sums, ratio, onto, 1)
     return g.reshape(node.activated(y), (*lead, units))
 
 

@@ -25,6 +25,7 @@ from aotc.relay.frontend import windows
 from aotc.relay.frontend.recurrent import Weights, whole_layer
 from aotc.relay.frontend.tflite.node import Node, Table
 from aotc.relay.frontend.tflite.rounding import number, onto_whole, scaled_twice
+from aotc.relay.frontend.tflite.sixteen import table
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 _PEEPHOLES, _PROJECTION, _NORMALISATION = range(9, 12), range(16, 18), range(20, 24)
@@ -32,62 +33,6 @@ _BIASES, _STATE, _CELL = range(12, 16), 18, 19
 _TANH: Final = 4
 #: Digits behind the point: of what goes into activations, and of what comes out.
 _BEFORE, _AFTER = 12, 15
-#: The logistic function at multiples of 1/24, times 2^16: rounded, and one more at some places.
-_RAISED: Final = (
-    4,
-    8,
-    12,
-    14,
-    15,
-    16,
-    17,
-    19,
-    20,
-    21,
-    22,
-    25,
-    27,
-    28,
-    29,
-    30,
-    31,
-    33,
-    34,
-    35,
-    37,
-    39,
-    40,
-    41,
-    43,
-    44,
-    45,
-    46,
-    49,
-    50,
-    54,
-    62,
-    63,
-    64,
-    66,
-    82,
-    86,
-    93,
-    100,
-    103,
-    112,
-    116,
-    135,
-    255,
-)
-
-
-def _table() -> Expr:
-    exact = 65536 / (1 + np.exp(-np.arange(256) / 24))
-    found = np.rint(exact).astype(np.uint16)
-    found[list(_RAISED)] += 1
-    return g.constant(found)
-
-
 #: The operator of each interpreter, and the digits that it takes behind the point of a cell.
 _LAYERS: Final = {"tflm": ("qnn.lstm_by_table", range(30)), "litert": ("qnn.lstm_by_series", range(9, 16))}
 
@@ -135,9 +80,9 @@ class _Layer:
         output = 2.0 ** (-2 * _AFTER) / np.float64(number(state.scale))
         factors = factors_of(np.append(ratios, output), np.float64(1), "TFLITE")
         numbers = (g.constant(v.astype(np.int32)) for v in (factors.multiplier, factors.left - factors.right))
-        table = [_table()] if name == "qnn.lstm_by_table" else []
+        tables = [g.constant(table())] if name == "qnn.lstm_by_table" else []
         attributes = {"digits": digits, "clip": max(most, 0), "zero_point": int(number(state.zero))}
-        return g.op(name, data, weight, bias, *numbers, h, c, *table, **attributes)
+        return g.op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
 
 
 def _lstm(*, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: Node) -> Expr:

@@ -39,7 +39,12 @@ Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
 #: Operators that take activations of 16 bits.
-IN_WORDS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED"})
+IN_WORDS: Final = frozenset({
+    "ADD", "AVERAGE_POOL_2D", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "LEAKY_RELU", "LOGISTIC", "MEAN",
+    "MUL", "QUANTIZE", "RELU", "SUB", "TANH",
+})  # fmt: skip
+#: Those of them whose integers of LiteRT are not known here.
+_UNKNOWN: Final = frozenset({"ADD", "FULLY_CONNECTED", "LOGISTIC", "MUL", "SUB", "TANH"})
 #: Fused activations by the schema's numbers.
 ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
@@ -184,14 +189,14 @@ class Node:
 
 def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
     """Whose integers an operator has: XNNPACK leaves depthwise convolutions of uint8, and 16 bits, to LiteRT; AotcError
-    (code "tflite-quant") for convolutions by 4 bits and dense layers of 16, which LiteRT rounds in ways not known here.
+    (code "tflite-quant") for convolutions by 4 bits and operators of 16, which LiteRT rounds in ways not known here.
     """
     held = [t for t in tensors if t is not None and t.quantised]
     if asked.name != "litert" or not held:
         return asked
     words = held[0].dtype == "int16"
     unknown = "weights of 4 bits" if any(t.packed for t in held) and name.endswith("CONV_2D") else ""
-    unknown = "activations of 16 bits" if words and name == "FULLY_CONNECTED" else unknown
+    unknown = "activations of 16 bits" if words and name in _UNKNOWN else unknown
     if unknown:
         text = f"what LiteRT makes of {name} with {unknown} is not supported"
         raise AotcError("tflite-quant", text, hint="take the rounding tflm")

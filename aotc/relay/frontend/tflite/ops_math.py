@@ -17,7 +17,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
-from aotc.relay.frontend.tflite import ops_integers
+from aotc.relay.frontend.tflite import ops_integers, sixteen
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, same_scales
 from aotc.relay.frontend.tflite.rounding import INTERVALS, rescaled_twice
 
@@ -70,7 +70,8 @@ def _curve(name: str, x: Expr, *, node: Node) -> Expr:
     """LOGISTIC and TANH: of 8 bits, tables."""
     if not node.in_integers:
         return g.op({"LOGISTIC": "sigmoid", "TANH": "tanh"}[name], x)
-    return node.rounding.curve(name, node.whole(0), node.onto())
+    curve = sixteen.curve if node.in_words else node.rounding.curve
+    return curve(name, node.whole(0), node.onto())
 
 
 def _quantize(x: Expr, *, node: Node) -> Expr:
@@ -143,6 +144,8 @@ def _mean(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
     whole, places = node.whole(0), _axes(x, axes)
     count = math.prod(g.dim(x, k) for k in places)
     require("tflite-quant", count > 0, "MEAN of no integers is not supported")
+    narrow = not node.in_words or count < 1 << 16
+    require("tflite-quant", narrow, f"MEAN of {count} integers of 16 bits is not supported")
     sums = g.reduce("sum", q.centred(whole.data, whole.zero, -1), places, bool(keep_dims))
     return node.rounding.mean(sums, whole, count, node.onto())
 

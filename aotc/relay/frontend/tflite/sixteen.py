@@ -5,6 +5,7 @@ points are 0: both interpreters take TFLite's reference kernels.
 In: sums of products of 64 bits.  Out: int16.
 
     requantized(sums, ratio, onto, axis=3)
+    curve("TANH", x, onto)
 
 Source: TFLite's MultiplyByQuantizedMultiplier of 64 bits (Apache-2.0),
 by its meaning.
@@ -20,14 +21,71 @@ from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.quantisation import Onto
+from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite.load import Tensor
+from aotc.relay.frontend.tflite.rounding import number
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 #: The type of sums.
 SUMS: Final = "int64"
+_INT: Final = "int32"
 #: The greatest multiplier, which has 15 bits.
 _MOST: Final = 0x7FFF
+#: The logistic function at multiples of 1/24, times 2^16: rounded, and one more at some places.
+_RAISED: Final = (
+    4,
+    8,
+    12,
+    14,
+    15,
+    16,
+    17,
+    19,
+    20,
+    21,
+    22,
+    25,
+    27,
+    28,
+    29,
+    30,
+    31,
+    33,
+    34,
+    35,
+    37,
+    39,
+    40,
+    41,
+    43,
+    44,
+    45,
+    46,
+    49,
+    50,
+    54,
+    62,
+    63,
+    64,
+    66,
+    82,
+    86,
+    93,
+    100,
+    103,
+    112,
+    116,
+    135,
+    255,
+)
+
+
+def table() -> Array:
+    """The logistic function at multiples of 1/24, times 2^16 (256), as uint16."""
+    exact = 65536 / (1 + np.exp(-np.arange(256) / 24))
+    found = np.rint(exact).astype(np.uint16)
+    found[list(_RAISED)] += 1
+    return np.asarray(found)
 
 
 def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
@@ -53,3 +111,39 @@ def check(name: str, weight: Tensor, bias: Maybe) -> None:
     fits = weight.dtype == "int8" and (bias is None or g.dtype(bias) == SUMS)
     text = f"{name} of integers of 16 bits takes weights of int8 and a bias of int64"
     require("tflite-quant", fits, text)
+
+
+def curve(name: str, x: Quantised, onto: Onto) -> Expr:
+    """LOGISTIC or TANH, between two values of the table; numbers are brought to 12 digits times 3 first."""
+    factor, shift = np.float64(number(x.scale)) * 4096 * 3, 0
+    while factor <= _MOST / 2 and shift <= 30:
+        factor, shift = factor * 2, shift + 1
+    fits = number(onto.scale) == 2.0**-15 and factor <= _MOST and shift <= 30
+    require("tflite-quant", bool(fits), f"{name} of 16 bits takes scales of 2^-30 to 2 and gives the scale 2^-15")
+    v = g.add(g.mul(g.cast(x.data, _INT), int(factor)), 1 << shift >> 1)
+    v = _right(v, shift)
+    logistic = name == "LOGISTIC"
+    digits, most = (9, _MOST << 10) if logistic else (8, 0xFFFF << 8)
+    size = g.absolute(v)
+    place = _right(size, digits)
+    inside = g.minimum(place, 254)
+    low, high = (_value(inside, k) for k in (0, 1))
+    rest = g.op("bitwise_and", size, g.constant((1 << digits) - 1, _INT))
+    y = g.add(g.mul(low, 1 << digits), g.mul(rest, g.sub(high, low)))
+    y = g.where(g.greater(place, 254), most, y)
+    if logistic:
+        below = g.sub(g.constant((1 << 25) + (1 << 9) - 1, _INT), y)
+        y = _right(g.where(g.less(v, 0), below, g.add(y, 1 << 9)), 10)
+    else:
+        below = g.sub(g.constant((1 << 23) + (1 << 7) - 1, _INT), y)
+        y = _right(g.where(g.less(v, 0), below, g.add(y, (1 << 7) - (1 << 23))), 8)
+    return g.cast(y, onto.dtype)
+
+
+def _right(x: Expr, bits: int) -> Expr:
+    return g.op("right_shift", x, g.constant(bits, _INT)) if bits else x
+
+
+def _value(place: Expr, more: int) -> Expr:
+    """Of the table, as int32."""
+    return g.op("take", g.constant(table().astype(np.int32)), g.add(place, more), axis=0, mode="clip")

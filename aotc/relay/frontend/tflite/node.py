@@ -39,10 +39,23 @@ Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
 #: Operators that take activations of 16 bits.
-IN_WORDS: Final = frozenset({
-    "ADD", "AVERAGE_POOL_2D", "CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "LEAKY_RELU", "LOGISTIC", "MEAN",
-    "MUL", "QUANTIZE", "RELU", "SUB", "TANH",
-})  # fmt: skip
+IN_WORDS: Final = frozenset(
+    {
+        "ADD",
+        "AVERAGE_POOL_2D",
+        "CONV_2D",
+        "DEPTHWISE_CONV_2D",
+        "FULLY_CONNECTED",
+        "LEAKY_RELU",
+        "LOGISTIC",
+        "MEAN",
+        "MUL",
+        "QUANTIZE",
+        "RELU",
+        "SUB",
+        "TANH",
+    }
+)
 #: Those of them whose integers of LiteRT are not known here.
 _UNKNOWN: Final = frozenset({"ADD", "FULLY_CONNECTED", "LOGISTIC", "MUL", "SUB", "TANH"})
 #: Fused activations by the schema's numbers.

@@ -38,7 +38,6 @@ from aotc.tir import (
     te,
 )
 from aotc.tir.expr import as_expr
-from aotc.tir.loops.nest import copied
 
 _GATES: Final = 4
 #: The sums of a step stay below 2^30.
@@ -122,7 +121,7 @@ def _infer(how: _Arithmetic, a: QuantisedLSTMAttrs, types: Types) -> Type:
         text = f"argument {number} must be {dtype} {shape_text(shape)}, got {ty}"
         require("recurrent.argument", same, text)
     ends = how.digits[0], how.digits[-1]
-    require("recurrent.digits", a.digits in how.digits, f"digits must be {ends[0]} to {ends[1]}, got {a.digits}")
+    require("recurrent.argument", a.digits in how.digits, f"digits must be {ends[0]} to {ends[1]}, got {a.digits}")
     return TensorType((steps, batch, hidden), "int8")
 
 
@@ -171,7 +170,7 @@ class _Builder:
         row = t * batch + b
         cell = forall(unit, hidden, self._cell(y, row, b, unit))
         step = For(b, batch, Block((self._products(row, b), cell)))
-        first = [copied(source, state) for source, state in zip(self.inputs[5:7], (self.h, self.c), strict=True)]
+        first = [_copied(source, state) for source, state in zip(self.inputs[5:7], (self.h, self.c), strict=True)]
         return Block((*first, For(t, steps, step)))
 
     def _factor(self, place: Any) -> words.Factor:
@@ -204,6 +203,11 @@ class _Builder:
         out = kept("out", h.astype("int8"), stmts)
         stmts += [Store(self.c, here, c.astype("int16")), Store(self.h, here, out)]
         return Block((*stmts, Store(y, row * hidden + unit, out)))
+
+
+def _copied(source: Buffer, target: Buffer) -> Stmt:
+    i = Var("i")
+    return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
 def _compute(how: _Arithmetic, a: QuantisedLSTMAttrs, x: te.Tensor, r: te.Tensor, *rest: te.Tensor) -> te.Tensor:

@@ -17,6 +17,8 @@ from aotc.relay.op.qnn.builders import exp as exp
 from aotc.relay.op.qnn.builders import hardswish as hardswish
 from aotc.relay.op.qnn.builders import leaky_relu as leaky_relu
 from aotc.relay.op.qnn.builders import log as log
+from aotc.relay.op.qnn.builders import lstm_by_series as lstm_by_series
+from aotc.relay.op.qnn.builders import lstm_by_table as lstm_by_table
 from aotc.relay.op.qnn.builders import mul as mul
 from aotc.relay.op.qnn.builders import multiply_add as multiply_add
 from aotc.relay.op.qnn.builders import nearest_int8 as nearest_int8

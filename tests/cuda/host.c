@@ -196,6 +196,7 @@ int main(int argc, char **argv) {
   program.info = info;
   program.images = images;
   images[0].is_ptx = argc > 1 && strcmp(argv[1], "ptx") == 0;
+  if (getenv("IMAGE_ARCH") != NULL) images[0].arch = atoi(getenv("IMAGE_ARCH"));
   program.kernels = kernels;
   program.steps = steps;
   program.args = args;

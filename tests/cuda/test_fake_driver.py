@@ -96,11 +96,25 @@ def test_other_pointers_change_their_nodes_alone(program: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "arch", "opened"), [("host", 79, 13), ("host", 86, 0), ("host", 90, 13), ("ptx", 75, 13), ("ptx", 90, 0)]
+    ("mode", "code", "arch", "opened"),
+    [
+        ("host", 80, 79, 13),
+        ("host", 80, 86, 0),
+        ("host", 80, 90, 13),
+        ("host", 80, 87, 13),
+        ("host", 87, 87, 0),
+        ("host", 87, 89, 13),
+        ("host", 100, 101, 13),
+        ("host", 100, 103, 0),
+        ("host", 101, 103, 13),
+        ("ptx", 80, 75, 13),
+        ("ptx", 80, 87, 0),
+        ("ptx", 80, 90, 0),
+    ],
 )
-def test_devices_that_code_is_for(program: Path, mode: str, arch: int, opened: int) -> None:
-    """Machine code: those of its major version that are not older; PTX: all that are not older."""
-    said, _ = run(program, mode, AOTC_FAKE_ARCH=str(arch))
+def test_devices_that_code_is_for(program: Path, mode: str, code: int, arch: int, opened: int) -> None:
+    """Machine code: those of its major version that are not older, Jetson's for itself; PTX: all that are not older."""
+    said, _ = run(program, mode, AOTC_FAKE_ARCH=str(arch), IMAGE_ARCH=str(code))
     assert said[0].startswith(f"{opened} ")
 
 

@@ -28,8 +28,8 @@ extern "C" {
 
 /* Code for devices, aligned to 8 bytes.  `arch` is 10 * major + minor of the
  * compute capability: machine code runs on devices of that major version and
- * no smaller minor one; PTX, a text that ends in a zero, on all that are not
- * older. */
+ * no smaller minor one, that of Jetson and DRIVE on its own and no other; PTX,
+ * a text that ends in a zero, on all that are not older. */
 typedef struct aotc_cuda_image {
   int32_t arch;
   int32_t is_ptx;

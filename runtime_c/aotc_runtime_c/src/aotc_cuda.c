@@ -102,6 +102,14 @@ static int load_driver(aotc_cuda *c) {
   return AOTC_OK;
 }
 
+/* Whether machine code of one architecture runs on another one: on those of its
+ * major version that are not older.  That of Jetson and DRIVE (8.7, 10.1, which
+ * CUDA 13 calls 11.0) is for nothing else, and they take no other. */
+static int runs_on(int code, int arch) {
+  const int is_tegra = code == 87 || arch == 87 || code == 101 || arch == 101;
+  return code == arch || (code < arch && code / 10 == arch / 10 && !is_tegra);
+}
+
 /* The best code for a device: that of its own kind and the newest; NULL where
  * there is none. */
 static const aotc_cuda_image *find_image(const aotc_cuda_program *p, int arch) {
@@ -109,8 +117,7 @@ static const aotc_cuda_image *find_image(const aotc_cuda_program *p, int arch) {
   int32_t k;
   for (k = 0; k < p->num_images; ++k) {
     const aotc_cuda_image *const one = &p->images[k];
-    const int fits =
-        one->arch <= arch && (one->is_ptx || one->arch / 10 == arch / 10);
+    const int fits = one->is_ptx ? one->arch <= arch : runs_on(one->arch, arch);
     if (fits && (best == NULL || one->is_ptx < best->is_ptx ||
                  (one->is_ptx == best->is_ptx && one->arch > best->arch)))
       best = one;

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from aotc.driver.compile import CompileOptions
 from benchmarks.networks import NETWORKS
+from tests.tir.programs import run_program
 
 SLOW = pytest.mark.slow
 
@@ -18,3 +21,22 @@ def test_launches_of_a_network(name: str, most: int) -> None:
     options = CompileOptions(target="cuda")
     (program,) = options.compilation(options.imported(NETWORKS[name]())).programs
     assert len(program.steps) <= most
+
+
+@pytest.mark.parametrize(("fields", "sums"), [(300, 252), (600, 3)])
+def test_no_launch_takes_more_arguments_than_it_can(fields: int, sums: int) -> None:
+    """A wide concatenation, and a chain of sums behind it."""
+    shapes = {f"x{k}": [1, 4] for k in range(fields)} | {f"a{k}": [1, 4 * fields] for k in range(sums)}
+    nodes = [helper.make_node("Concat", [f"x{k}" for k in range(fields)], ["y0"], axis=1)]
+    nodes += [helper.make_node("Add", [f"y{k}", f"a{k}"], [f"y{k + 1}"]) for k in range(sums)]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    outputs = [helper.make_tensor_value_info(f"y{sums}", TensorProto.FLOAT, [1, 4 * fields])]
+    options = CompileOptions(target="cuda")
+    model = helper.make_model(helper.make_graph(nodes, "wide", inputs, outputs))
+    (program,) = options.compilation(options.imported(model)).programs
+    assert max(len(kernel.params) for kernel in program.kernels) <= 512
+    rng = np.random.default_rng(7)
+    given = {name: rng.integers(-9, 9, shape).astype(np.float32) for name, shape in shapes.items()}
+    (made,) = run_program(program, list(given.values()))
+    whole = np.concatenate([given[f"x{k}"] for k in range(fields)], axis=1)
+    np.testing.assert_array_equal(made, sum((given[f"a{k}"] for k in range(sums)), whole).ravel())

@@ -219,6 +219,20 @@ def test_levels_and_depth() -> None:
         assert len(groups(FuseOps()(module).main)) == 3
 
 
+@pytest.mark.parametrize("most", [5, 9, 10, 12, 100])
+def test_functions_take_no_more_than_they_may(most: int) -> None:
+    """A concatenation of six, which takes eight by itself, and its sums with six others."""
+    wide = TensorType((2, 18), "float32")
+    body = concatenate(Tuple([Var(f"x{k}", TensorType((2, 3), "float32")) for k in range(6)]), axis=1)
+    for k in range(6):
+        body = add(body, Var(f"a{k}", wide))
+    function = fuse(Function(free_vars(body), body), max_args=most)
+    taken = [len(call.args) + 2 for call in _calls(function)]
+    assert max(taken) <= max(most, 8) and len(taken) == {5: 4, 9: 2, 10: 2, 12: 2, 100: 1}[most]
+    given = [np.full(p.checked_type.shape, k, np.float32) for k, p in enumerate(function.params)]
+    np.testing.assert_array_equal(evaluate(function, *given), evaluate(Function(free_vars(body), body), *given))
+
+
 def test_spans_of_a_group_are_merged() -> None:
     body: Expr = X
     for node, op in (("first", exp), ("second", tanh)):

@@ -17,11 +17,11 @@ fn (%p0, Primitive=1) { nn.relu(exp(%p0)) }(%x)    =>    nn.relu(exp(%x))
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import DType, Op, OpPattern, PassContext, TensorType, TupleType, merge_spans
+from aotc.ir import DType, Op, OpPattern, PassContext, TensorType, TupleType, Type, merge_spans
 from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, type_of
 from aotc.relay.module import IRModule
@@ -43,17 +43,21 @@ class FuseOps(FunctionPass):
     """Every operator call becomes part of a primitive function.
 
     fuse_opt_level      below 1, each call gets a function of its own; -1 stands for the context's level
+    max_args            tensors that a function of several operators takes at most: arguments, results, and room for
+                        each of these; 0 for as many as there are
 
     Configuration: "relay.FuseOps.max_depth", most nodes in a function (256); "relay.FuseOps.link_params", whether
     constants that are not scalars stay inside functions instead of being passed in (False).
     """
 
     fuse_opt_level: int = -1
+    max_args: int = 0
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         level = ctx.opt_level if self.fuse_opt_level < 0 else self.fuse_opt_level
         depth = ctx.get_config("relay.FuseOps.max_depth", MAX_DEPTH)
-        return fuse(function, level, depth, bool(ctx.get_config("relay.FuseOps.link_params", False)))
+        links = bool(ctx.get_config("relay.FuseOps.link_params", False))
+        return fuse(function, level, depth, links, self.max_args)
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +90,13 @@ class _Group:
     pattern: OpPattern
     root_ref: Expr
     anchored: bool
-    count: int = 1
+    members: list[Expr] = field(default_factory=list)
     parent: _Group | None = None
+
+    @property
+    def count(self) -> int:
+        """The nodes of the group; 1 for one that is no root any more."""
+        return len(self.members)
 
     def root(self) -> _Group:
         top = self
@@ -102,7 +111,7 @@ class _Group:
         """Become part of another group; both are roots."""
         if self is parent:
             return
-        parent.count += self.count
+        parent.members += self.members
         self.parent = parent
         if self.anchored:
             assert not parent.anchored, "two anchors in one group"
@@ -128,7 +137,7 @@ class _ForwardGraph:
             self._connect(node)
         for node in reversed(self.nodes):
             _find_dominator(node)
-            node.own = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE)
+            node.own = _Group(node.pattern, node.ref, node.pattern is OpPattern.OUT_ELEMWISE_FUSABLE, [node.ref])
 
     def _need(self, *exprs: Expr) -> None:
         for expr in exprs:
@@ -211,15 +220,39 @@ def _common_ancestor(a: _Node | None, b: _Node | None) -> tuple[_Node | None, Op
     return a, strongest
 
 
-def _merge_groups(nodes: Sequence[_Node], max_depth: int) -> None:
+def _merge_groups(nodes: Sequence[_Node], max_depth: int, max_args: int) -> None:
     """Merge the groups of nodes as far as patterns allow, in three sweeps."""
     for phase in range(3):
         for node in nodes:
             path = _mergeable(node, phase)
             parent = node.parent.group if node.parent is not None else node.group
-            if sum(n.own.count for n in path) + parent.count <= max_depth:
+            if sum(n.own.count for n in path) + parent.count <= max_depth and _fits(path, parent, max_args):
                 for member in path:
                     member.group.join(parent)
+
+
+def _fits(path: Sequence[_Node], parent: _Group, most: int) -> bool:
+    """Whether a group takes no more arguments with some nodes than it may, or than without them."""
+    if not most or not path:
+        return True
+    found = _arguments({parent, *(node.group for node in path)}, parent)
+    return found <= most or found <= _arguments({parent}, parent)
+
+
+def _arguments(groups: Set[_Group], last: _Group) -> int:
+    """Arguments and results of the function of some groups, and room for each of its results."""
+    inside = {ref for group in groups for ref in group.members}
+    outside = {taken for ref in inside for taken in _taken(ref)} - inside
+    return sum(_tensors(type_of(one)) for one in outside) + 2 * _tensors(type_of(last.root_ref))
+
+
+def _taken(ref: Expr) -> Sequence[Expr]:
+    """What a member of a group reads."""
+    return ref.args if isinstance(ref, Call) else children(ref) if isinstance(ref, (Tuple, TupleGetItem)) else ()
+
+
+def _tensors(ty: Type) -> int:
+    return sum(map(_tensors, ty.fields)) if isinstance(ty, TupleType) else 1
 
 
 def _mergeable(node: _Node, phase: int) -> list[_Node]:
@@ -370,7 +403,9 @@ def call_function(body: Expr, node: Expr, signature: Signature) -> Call:
     return Call(function, signature.params, span=span, checked_type=ty)
 
 
-def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, link_params: bool = False) -> Function:
+def fuse(
+    function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, link_params: bool = False, max_args: int = 0
+) -> Function:
     """`function` with every operator call inside a primitive function.
 
     At `opt_level` 0 each call gets a function of its own.  Scalar constants become part of the functions,
@@ -380,7 +415,7 @@ def fuse(function: Function, opt_level: int = 3, max_depth: int = MAX_DEPTH, lin
         return function
     graph = _ForwardGraph(function, link_params)
     if opt_level >= 1:
-        _merge_groups(graph.nodes, max_depth)
+        _merge_groups(graph.nodes, max_depth, max_args)
     return _Rewriter(graph, opt_level >= 1).run(function)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import pytest
 from aotc_codegen.cuda.resources import resources
 from aotc_codegen.cuda.source import device_source, print_device_kernels
 
@@ -24,7 +25,8 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 from tests.conftest import missing
 from tests.cuda.device import CUDA
-from tests.cuda.emulator import build, launch
+from tests.cuda.emulator import Kernels, build, launch
+from tests.cuda.test_contractions import disassembled
 from tests.tir.programs import program_of
 from tests.tir.test_coarsening import SMALL, nest, slid
 
@@ -40,6 +42,9 @@ CASES = {
     "turned": ("x[j * 33 + i] * b[i]", "float32"),
     "spread": ("x[j * 6 + i]", "float16"),
 }
+
+#: Those whose rows lie behind each other.
+LEFT = ("copied", "scaled", "bytes")
 
 
 def case(name: str, columns: int) -> Kernel:
@@ -67,11 +72,12 @@ def random(buffer: Buffer) -> Array:
     return np.random.default_rng(buffer.size).integers(-9, 9, buffer.size).astype(buffer.dtype.numpy)
 
 
-def test_bits_of_pieces(tmp_path: Path) -> None:
-    kernels = [mapped(case(name, 96), SMALL) for name in (*CASES, "slid")]
-    built = build(source(kernels), tmp_path)
-    for kernel in kernels:
-        original, size = case(kernel.name, 96), launch_of(kernel)
+def check_bits(originals: list[Kernel], folder: Path) -> tuple[Kernels, list[Kernel]]:
+    """Launches of kernels, whose bits are those of the kernels whichever thread goes first."""
+    kernels = [mapped(one, SMALL) for one in originals]
+    built = build(source(kernels), folder)
+    for original, kernel in zip(originals, kernels, strict=True):
+        size = launch_of(kernel)
         inputs = [random(b) for b in original.inputs]
         (expected,) = run_kernel(original, inputs)
         given = dict(zip((b.name for b in original.inputs), inputs, strict=True))
@@ -83,8 +89,45 @@ def test_bits_of_pieces(tmp_path: Path) -> None:
             problem = launch(built, f"net_{kernel.name}", arguments, **sizes, backwards=backwards)
             assert problem == ""
             assert y.tobytes() == expected.tobytes(), kernel.name
-    arguments = [random(kernels[1].inputs[0])[1:], arguments[-1], y]
+    return built, kernels
+
+
+def test_bits_of_pieces(tmp_path: Path) -> None:
+    built, kernels = check_bits([case(name, 96) for name in (*CASES, "slid")], tmp_path)
+    x, b = kernels[1].inputs
+    y = np.zeros(kernels[1].outputs[0].size, np.float32)
+    arguments = [random(x)[1:], random(b), y]
     assert "multiple of their bytes" in launch(built, "net_scaled", arguments, blocks=1, threads=32)
+
+
+def accesses(ptx: bytes) -> dict[str, Counter[str]]:
+    """How often the kernels of a text access memory, by name: "ldglobal.v4" is a load of 16 bytes."""
+    _, *entries = ptx.decode().split(".entry net_")
+    form = r"\b(ld|st)\.(global|local|shared)\S*?(\.v4)?\.[fu]\d+\b"
+    return {e.partition("(")[0]: Counter("".join(access) for access in re.findall(form, e)) for e in entries}
+
+
+@pytest.mark.parametrize("columns", [97, 98, 103])
+def test_bits_of_pieces_and_what_is_left_over(columns: int, tmp_path: Path) -> None:
+    """Rows of odd lengths lie behind each other: pieces go from one to the next."""
+    check_bits([case(name, columns) for name in LEFT], tmp_path)
+
+
+def test_machine_code_of_what_is_left_over(tmp_path: Path) -> None:
+    """The processor's own accesses are those of 16 bytes, and those of one element for what is left over."""
+    try:
+        images = find_nvrtc().images(source([mapped(case(name, 9601), CUDA) for name in LEFT]), (80,))
+    except AotcError:
+        missing("NVRTC")
+    assert all(one.local_bytes == 0 for one in resources(images["sm_80"]).values())
+    found = {}
+    for name, code in disassembled(images["sm_80"], tmp_path):
+        words = re.findall(r"\b((?:LD|ST)G)\.E(?:\.(?:CONSTANT|STRONG|GPU|SYS))*(\.\S+)?", code)
+        found[name] = {"".join(one).removesuffix(".CONSTANT").replace("S8", "U8") for one in words}
+    wide = {"LDG.128", "STG.128"}
+    assert found["copied"] == wide | {"LDG.U16", "STG.U16"}
+    assert found["scaled"] == wide | {"LDG", "STG"}
+    assert found["bytes"] == wide | {"LDG.U8", "STG.U8"}
 
 
 def test_code_for_devices() -> None:
@@ -96,11 +139,7 @@ def test_code_for_devices() -> None:
     text = source([mapped(case(name, 9600), CUDA) for name in (*CASES, "slid")])
     images = nvrtc.images(text, (80,))
     assert all(one.local_bytes == 0 and one.registers <= 40 for one in resources(images["sm_80"]).values())
-    _, *entries = images["compute_80"].decode().split(".entry net_")
-    found = {}
-    for entry in entries:
-        accesses = re.findall(r"\b(ld|st)\.(global|local|shared)\S*?(\.v4)?\.[fu]\d+\b", entry)
-        found[entry.partition("(")[0]] = Counter("".join(access) for access in accesses)
+    found = accesses(images["compute_80"])
     once = {"ldglobal.v4": 1, "stglobal.v4": 1}
     assert found["copied"] == found["bytes"] == once
     assert found["scaled"] == once | {"ldglobal": 1}

@@ -81,7 +81,16 @@ def moved(text: str) -> list[str]:
         (nest("x[i * 12 + j * 8]", rows=24), ["y[i * 96 + j * 4] = made[0:4]"]),
         (nest("x[i * 97 + j]", rows=1), ["y[j * 4] = x[j * 4:4]"]),
         (nest("x[j]", columns=98), ["y[i * 98 + j * 2] = x[j * 2:2]"]),
-        (nest("x[j]", columns=97), []),
+        # rows of odd lengths lie behind each other: pieces go from one to the next, elements behind the last are single
+        (nest("x[i * 98 + j]", columns=98), ["y[n_2 * 4] = x[n_2 * 4:4]"]),
+        (nest("x[i * 97 + j]", columns=97), ["y[n_2 * 4] = x[n_2 * 4:4]"]),
+        (nest("max(x[i * 97 + j], 0:int8)", "int8", 6, 97), ["piece[0] = x[n_2 * 16:16]", "y[n_2 * 16] = made[0:16]"]),
+        (nest("x[i * 97 + j] * b[i]", columns=97), ["piece[0] = x[n_2 * 4:4]", "y[n_2 * 4] = made[0:4]"]),
+        (nest("x[i * 97 + j] + x[j]", "float16", columns=97), ["piece[0] = x[n_2 * 8:8]", "y[n_2 * 8] = made[0:8]"]),
+        (nest("x[i * 98 + j] + x[j * 2]", columns=98), []),
+        (nest("x[i * 194 + j * 2]", columns=97), []),
+        (nest("x[j]", rows=1, columns=103), ["y[n_2 * 4] = x[n_2 * 4:4]"]),
+        (nest("x[j + 1]", rows=1, columns=103), []),
     ],
 )
 def test_what_is_moved_in_pieces(text: str, wanted: list[str]) -> None:

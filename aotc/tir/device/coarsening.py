@@ -14,7 +14,6 @@ What is computed stays scalar; registers that differ between the iterations beco
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -26,6 +25,7 @@ from aotc.tir.device.transposes import replaced
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var, loads_in, unary
 from aotc.tir.loops.dependence import Ranges, assigned, extent_of, inside, loads, nested
 from aotc.tir.loops.digits import Access, plain
+from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.loops.vector_access import MOST, is_vector_access
 from aotc.tir.simplify import bounds, half_space, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, kept, map_exprs, rebuilt, stmts_of, walk_stmts
@@ -59,18 +59,28 @@ class Coarsening:
     single: int = 0
 
     @staticmethod
-    def of(loops: Sequence[For], body: Block) -> tuple[For, Block, Sequence[Buffer]] | None:
-        """The last of some loops, its body and arrays on the stack; None where nothing would be moved in pieces."""
+    def of(loops: Sequence[For], body: Block, lanes: int) -> tuple[For, Block, Sequence[Buffer]] | None:
+        """The last of some loops, its body and arrays on the stack; None where nothing would be moved in pieces.
+
+        Iterations that are left over behind the last piece are one thread's, too, one by one.
+        """
         loop = loops[-1]
-        lanes = _lanes(loop, body)
-        if lanes < 2 or loop.begin != _FIRST or loop.step != 1:
+        whole, left = divmod(extent_of(loop), lanes)
+        if lanes < 2 or not whole or loop.begin != _FIRST or loop.step != 1:
             return None
-        several = replace(loop, var=Var(loop.var.name), end=Const(extent_of(loop) // lanes, INDEX))
+        several = replace(loop, var=Var(loop.var.name), end=Const(whole, INDEX))
         made = Coarsening(several, lanes, inside([*loops[:-1], several], {}), assigned(body))
         made.ranges[made.lane] = (0, lanes - 1)
         made.values[loop.var] = several.var * lanes + made.lane
         block = Block(made.together(body))
-        return (several, block, made.stack) if made.moved and not made.single else None
+        if not made.moved or made.single:
+            return None
+        if left:
+            lane = Var("lane")
+            one = substituted(refreshed(body), {loop.var: several.var * lanes + lane})
+            block = Block([If(several.var < whole, block, For(lane, left, one))])
+            several = replace(several, end=Const(whole + 1, INDEX))
+        return several, block, made.stack
 
     # statements
 
@@ -283,8 +293,8 @@ def _with(stmt: Stmt, found: Mapping[Load, Expr], names: Mapping[Var, Expr]) -> 
     return map_exprs(stmt, lambda e: substitute(replaced(e, found), names))
 
 
-def _lanes(loop: For, body: Stmt) -> int:
-    """How many iterations store a piece: the most that divide their number; 1 for what stores no neighbours."""
+def lanes_of(loop: For, body: Stmt) -> int:
+    """How many iterations store a piece; 1 for what stores no neighbours."""
     stores = (s for s in walk_stmts(body) if isinstance(s, Store))
     sizes = [s.buffer.dtype.itemsize for s in stores if linear(s.index, {}).coefficient(loop.var) == 1]
-    return math.gcd(extent_of(loop), MOST // max(sizes)) if sizes else 1
+    return MOST // max(sizes) if sizes else 1

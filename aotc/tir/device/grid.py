@@ -20,7 +20,7 @@ from typing import Final
 
 from aotc.ir import AotcError, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Var, all_of, as_expr, linear
-from aotc.tir.device.coarsening import Coarsening
+from aotc.tir.device.coarsening import Coarsening, lanes_of
 from aotc.tir.device.parts import Part, elsewhere, is_shared_out, work
 from aotc.tir.device.transposes import LEAST, Across
 from aotc.tir.loops.dependence import extent_of, loads, outer_assigns, written
@@ -74,12 +74,45 @@ def nests(part: Part, gpu: Gpu) -> list[Nest]:
 
 def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
     """A nest with several neighbouring iterations as one, where enough are left for all processors."""
-    made = Coarsening.of(nest.loops, nest.body) if nest.thread is None else None
-    if made is None:
+    if nest.thread is not None:
         return []
-    loop, body, stack = made
-    fewer = Nest((*nest.loops[:-1], loop), body, (*stack,))
-    return [fewer] if fewer.size >= gpu.processors * gpu.warp else []
+    lanes = lanes_of(nest.loops[-1], nest.body)
+    rows = math.gcd(extent_of(nest.loops[-1]), lanes)
+    tried = [(nest, rows)]
+    if rows < lanes:
+        flat = _flat(nest, by_rows=rows == 1)
+        alone = len(flat.loops) == 1  # what is left over is one thread's
+        tried.insert(0, (flat, lanes if alone else math.gcd(extent_of(flat.loops[-1]), lanes)))
+    found: list[Nest] = []
+    for one, size in tried:
+        made = Coarsening.of(one.loops, one.body, size)
+        if made is not None:
+            loop, body, stack = made
+            found.append(Nest((*one.loops[:-1], loop), body, (*stack,)))
+    return [one for one in found if one.size >= gpu.processors * gpu.warp]
+
+
+def _flat(nest: Nest, by_rows: bool) -> Nest:
+    """A nest whose last loops are one, as far as what they store and read lies in their order.
+
+    by_rows    they may read elements, too, that all rows or all of a row have in common
+    """
+    last, first, span = nest.loops[-1], len(nest.loops) - 1, extent_of(nest.loops[-1])
+    stmts = list(walk_stmts(nest.body))
+    stored = [linear(s.index, {}) for s in stmts if isinstance(s, (Store, Intrinsic)) and s.buffer.scope == "param"]
+    loaded = [linear(load.index, {}) for s in stmts for load in loads(s)]
+    while first and all(loop.begin == as_expr(0) and loop.step == 1 for loop in nest.loops[first - 1 :]):
+        outer = nest.loops[first - 1].var
+        follow = all((f.coefficient(last.var), f.coefficient(outer)) == (1, span) for f in stored)
+        steps = [(f.coefficient(last.var), f.coefficient(outer)) for f in loaded]
+        if not follow or not all(step in ((1, span), (0, 0)) or (by_rows and 0 in step) for step in steps):
+            break
+        first, span = first - 1, span * extent_of(nest.loops[first - 1])
+    if first == len(nest.loops) - 1:
+        return nest
+    n = Var("n")
+    body = replace(nest, loops=nest.loops[first:]).iteration(n)
+    return Nest((*nest.loops[:first], For(n, span, body, kind=last.kind)), body, nest.stack)
 
 
 def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:

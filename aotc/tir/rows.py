@@ -86,10 +86,14 @@ def _rows4() -> Iterator[str]:
         yield from (f"vldrb.8 q1, [{weights}], #16", f"vmladava.s8 {total}, q0, q1")
     yield from ("letp lr, 2b", "strd r4, r6, [r0], #8", "strd r8, r10, [r0], #8")
     # pointers are moved by whole vectors
-    yield from ("sub r11, r11, r1", "sub r11, r12, r11", "add r2, r9, r11", "subs r3, #4", "bge 1b")
-    yield from ("3: adds r3, #4", "beq 6f", "4: mov r11, r1", "mov r5, r2", "mov r4, #0", "dlstp.8 lr, r12")
-    yield from ("5: vldrb.8 q0, [r11], #16", "vldrb.8 q1, [r5], #16", "vmladava.s8 r4, q0, q1", "letp lr, 5b")
-    yield from ("str r4, [r0], #4", "add r2, r2, r12", "subs r3, #1", "bne 4b", "6: pop {r4-r11, pc}")
+    yield from ("sub r11, r11, r1", "sub r11, r12, r11")
+    yield from ("add r2, r9, r11", "subs r3, #4", "bge 1b")
+    yield from ("3: adds r3, #4", "beq 6f", "4: mov r11, r1")
+    yield from ("mov r5, r2", "mov r4, #0", "dlstp.8 lr, r12")
+    yield from ("5: vldrb.8 q0, [r11], #16", "vldrb.8 q1, [r5], #16")
+    yield from ("vmladava.s8 r4, q0, q1", "letp lr, 5b")
+    yield from ("str r4, [r0], #4", "add r2, r2, r12")
+    yield from ("subs r3, #1", "bne 4b", "6: pop {r4-r11, pc}")
 
 
 _BYTE_ROWS: Final = """\
@@ -130,7 +134,8 @@ def _taps16() -> Iterator[str]:
 
 def _taps4() -> Iterator[str]:
     """The sums of four channels, or what there is of them."""
-    yield from ("vctp.32 %6", "vmov.i32 q0, #0", "dls lr, %3", "1: vpstt", "vldrbt.s32 q1, [%1]")
+    yield from ("vctp.32 %6", "vmov.i32 q0, #0", "dls lr, %3")
+    yield from ("1: vpstt", "vldrbt.s32 q1, [%1]")
     yield from ("vldrbt.s32 q2, [%2]", "vmul.i32 q1, q1, q2", "vadd.i32 q0, q0, q1")
     yield from ("add %1, %1, %4", "add %2, %2, %5", "le lr, 1b", "vpst", "vstrwt.32 q0, [%0]")
 

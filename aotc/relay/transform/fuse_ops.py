@@ -248,7 +248,9 @@ def _arguments(groups: Set[_Group], last: _Group) -> int:
 
 def _taken(ref: Expr) -> Sequence[Expr]:
     """What a member of a group reads."""
-    return ref.args if isinstance(ref, Call) else children(ref) if isinstance(ref, (Tuple, TupleGetItem)) else ()
+    if isinstance(ref, Call):
+        return ref.args
+    return children(ref) if isinstance(ref, (Tuple, TupleGetItem)) else ()
 
 
 def _tensors(ty: Type) -> int:

@@ -60,7 +60,9 @@ class _Layer:
         one, none = g.constant(1.0, "float32"), g.constant(0, "int32")
         sums = g.op("qnn.dense", data, w, x.zero, none, one, one, units=units)
         bias = g.concat([self.node[k] for k in _BIASES], 0)
-        return scaled_twice(windows.with_bias(sums, bias, 1), np.repeat(ratios, units // 4), onto_whole("int16"))
+        sums = windows.with_bias(sums, bias, 1)
+        ratios = np.repeat(ratios, units // 4)
+        return scaled_twice(sums, ratios, onto_whole("int16"))
 
     def run(self, x: Expr, h: Expr, c: Expr) -> Expr:
         """The state after each step of x (steps, batch, inputs)."""
@@ -79,17 +81,22 @@ class _Layer:
         bias = g.mul(g.reduce("sum", g.cast(weight, "int32"), [1], False), g.negative(state.zero))
         output = 2.0 ** (-2 * _AFTER) / np.float64(number(state.scale))
         factors = factors_of(np.append(ratios, output), np.float64(1), "TFLITE")
-        numbers = (g.constant(v.astype(np.int32)) for v in (factors.multiplier, factors.left - factors.right))
+        shift = factors.left - factors.right
+        words = (v.astype(np.int32) for v in (factors.multiplier, shift))
+        numbers = map(g.constant, words)
         tables = [g.constant(table())] if name == "qnn.lstm_by_table" else []
-        attributes = {"digits": digits, "clip": max(most, 0), "zero_point": int(number(state.zero))}
+        zero = int(number(state.zero))
+        attributes = {"digits": digits, "clip": max(most, 0), "zero_point": zero}
         return g.op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
 
 
 def _lstm(*, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: Node) -> Expr:
-    unusual = [k for k in (*_PEEPHOLES, *_PROJECTION, *_NORMALISATION) if node.optional(k) is not None]
+    others = (*_PEEPHOLES, *_PROJECTION, *_NORMALISATION)
+    unusual = [k for k in others if node.optional(k) is not None]
     text = "an LSTM with peepholes, a projection or layer normalisation is not supported"
     require("tflite-options", not unusual, text)
-    plain = fused_activation_function == _TANH and not node.op.option("DiagonalRecurrentTensors")
+    diagonal = node.op.option("DiagonalRecurrentTensors")
+    plain = fused_activation_function == _TANH and not diagonal
     require("tflite-options", plain, "an LSTM has the activation TANH and full weights")
     states = [node.tensor(k).variable for k in (_STATE, _CELL)]
     require("tflite-input", all(states), "the states of an LSTM must be variables")

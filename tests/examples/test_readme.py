@@ -75,7 +75,7 @@ def test_cmake(compiled: Shell) -> None:
 def test_commands(shell: Shell) -> None:
     printed = shell.succeed(block("sh", "aotc inspect"))
     assert "all outputs agree" in printed and "nn.conv2d" in printed
-    assert (shell.folder / "out.npz").exists() and any((shell.folder / "build" / "ir").iterdir())
+    assert (shell.folder / "build" / "out.npz").exists() and any((shell.folder / "build" / "ir").iterdir())
 
 
 def test_what_firmware_keeps_free(shell: Shell) -> None:

@@ -104,12 +104,15 @@ _SERIES: Final = _Arithmetic(
 
 def _infer(how: _Arithmetic, a: QuantisedLSTMAttrs, types: Types) -> Type:
     data, weight = tensor(types[0], "data"), tensor(types[1], "the recurrent weight")
-    require("recurrent.data", data.rank == 3, lambda: f"data must be (steps, batch, 4 * hidden), got {data}")
-    require("recurrent.weight", weight.rank == 2, lambda: f"the recurrent weight must be a matrix, got {weight}")
+    text = f"data must be (steps, batch, 4 * hidden), got {data}"
+    require("recurrent.data", data.rank == 3, text)
+    text = f"the recurrent weight must be a matrix, got {weight}"
+    require("recurrent.weight", weight.rank == 2, text)
     steps, batch, _ = data.shape
     hidden = weight.shape[1]
     fits = isinstance(hidden, int) and 0 < hidden <= _MOST_UNITS
-    require("recurrent.hidden", fits, lambda: f"the state must have 1 to {_MOST_UNITS} units, got {weight}")
+    text = f"the state must have 1 to {_MOST_UNITS} units, got {weight}"
+    require("recurrent.hidden", fits, text)
     assert isinstance(hidden, int)
     columns = _GATES * hidden
     wanted: list[tuple[tuple[Dim, ...], str]] = [((steps, batch, columns), "int16"), ((columns, hidden), "int8")]
@@ -121,7 +124,8 @@ def _infer(how: _Arithmetic, a: QuantisedLSTMAttrs, types: Types) -> Type:
         text = f"argument {number} must be {dtype} {shape_text(shape)}, got {ty}"
         require("recurrent.argument", same, text)
     ends = how.digits[0], how.digits[-1]
-    require("recurrent.argument", a.digits in how.digits, f"digits must be {ends[0]} to {ends[1]}, got {a.digits}")
+    text = f"digits must be {ends[0]} to {ends[1]}, got {a.digits}"
+    require("recurrent.argument", a.digits in how.digits, text)
     return TensorType((steps, batch, hidden), "int8")
 
 
@@ -227,7 +231,8 @@ def _samples(how: _Arithmetic, parameters: int) -> Samples:
         bias = rng.integers(-900, 900, 4 * hidden).astype(np.int32)
         multiplier = rng.integers(1 << 30, 1 << 31, 5).astype(np.int32)
         c = rng.integers(-32768, 32768, (batch, hidden)).astype(np.int16)
-        table = np.minimum(np.rint(65536 / (1 + np.exp(-np.arange(256) / 24))), 65535).astype(np.uint16)
+        logistic = 65536 / (1 + np.exp(-np.arange(256) / 24))
+        table = np.minimum(np.rint(logistic), 65535).astype(np.uint16)
         given = (x, r, bias, multiplier, np.array([0, -1, 2, -5, -22], np.int32), h, c, table)
         return exact(QuantisedLSTMAttrs(**rest), *given[:parameters])
 

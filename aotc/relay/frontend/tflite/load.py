@@ -64,6 +64,7 @@ class Tensor:
     data          the value of a constant
     variable      whether it keeps its value from run to run; at first it stands for zero
     packed        whether the file has two elements of 4 bits in a byte
+    scaled        whether the file has a scale; of integers of 32 bits only that is kept
     """
 
     name: str
@@ -75,6 +76,7 @@ class Tensor:
     data: Array | None
     variable: bool
     packed: bool = False
+    scaled: bool = False
 
     @property
     def quantised(self) -> bool:
@@ -246,13 +248,16 @@ class _Reader:
         dtype = DType(_DTYPES[kind])
         shape = g.checked_shape(_numbers(table, "Shape", np.int64).tolist(), dtype, what)
         data = self.constant(table, dtype, shape, kind == "INT4", what)
+        given = table.Quantization()
+        scaled = given is not None and _numbers(given, "Scale", np.float32).size > 0
         # of sums nobody reads the scales
-        scales = None if dtype.bits > 16 else table.Quantization()
+        scales = None if dtype.bits > 16 else given
         scale, zero, axis = _quantisation(scales, shape, what)
         held = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
         require("tflite-quant", held, f"{what} has a zero point that {dtype} does not hold")
         variable = bool(table.IsVariable())
-        return Tensor(name, shape, dtype, scale, zero, axis, data, variable, kind == "INT4")
+        packed = kind == "INT4"
+        return Tensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled)
 
     def constant(self, table: Any, dtype: DType, shape: tuple[int, ...], packed: bool, what: str) -> Array | None:
         place = table.Buffer()

@@ -28,7 +28,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe, parameters
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite.load import Operator, Tensor
-from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, Rounding
+from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, RUY, Rounding
 
 #: An input whose value is known at compile time.
 Known: TypeAlias = Annotated[Array, "known"]
@@ -58,6 +58,8 @@ IN_WORDS: Final = frozenset(
 )
 #: Those of them whose integers of LiteRT are not known here.
 _UNKNOWN: Final = frozenset({"ADD", "FULLY_CONNECTED", "LOGISTIC", "MUL", "SUB", "TANH"})
+#: Those that add a bias to sums of products.
+_LAYERS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 #: Fused activations by the schema's numbers.
 ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
@@ -201,20 +203,26 @@ class Node:
 
 
 def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
-    """Whose integers an operator has: XNNPACK leaves depthwise convolutions of uint8, and 16 bits, to LiteRT; AotcError
-    (code "tflite-quant") for convolutions by 4 bits and operators of 16, which LiteRT rounds in ways not known here.
+    """Whose integers an operator has.
+
+    XNNPACK leaves to LiteRT: depthwise convolutions of uint8, 16 bits, convolutions by 4 bits, and layers
+    whose bias has no scale.  AotcError (code "tflite-quant") for operators of 16 bits that LiteRT rounds
+    in ways not known here.
     """
     held = [t for t in tensors if t is not None and t.quantised]
     if asked.name != "litert" or not held:
         return asked
     words = held[0].dtype == "int16"
-    unknown = "weights of 4 bits" if any(t.packed for t in held) and name.endswith("CONV_2D") else ""
-    unknown = "activations of 16 bits" if words and name in _UNKNOWN else unknown
-    if unknown:
-        text = f"what LiteRT makes of {name} with {unknown} is not supported"
+    if words and name in _UNKNOWN:
+        text = f"what LiteRT makes of {name} with activations of 16 bits is not supported"
         raise AotcError("tflite-quant", text, hint="take the rounding tflm")
     old = name == "DEPTHWISE_CONV_2D" and held[0].dtype == "uint8"
-    return BUILTIN if old or words else asked
+    if old or words:
+        return BUILTIN
+    biases = tensors[2:] if name in _LAYERS else ()
+    bare = any(t is not None and t.dtype == "int32" and not t.scaled for t in biases)
+    halves = name.endswith("CONV_2D") and any(t.packed for t in held)
+    return RUY if bare or halves else asked
 
 
 def stored(x: Expr, tensor: Tensor) -> Quantised:

@@ -7,6 +7,7 @@ tflm     TFLite Micro: quotients of scales in double precision as
 litert   LiteRT with XNNPACK, which it takes where it can: quotients
          in float32, rounded once to even
 builtin  LiteRT's own kernels, for what XNNPACK does not take
+ruy      those of its layers: rounded twice, the second time halves up
 
     rounding = ROUNDINGS["tflm"]
     rounding.requantized(sums, rounding.ratio(x, w, y), onto, axis=3)
@@ -15,6 +16,7 @@ builtin  LiteRT's own kernels, for what XNNPACK does not take
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +40,8 @@ _INT: Final = "int32"
 _WIDE: Final = "int64"
 #: Of qnn.requantize.
 _TWICE, _ONCE = "TFLITE", "FLOAT_EVEN"
+#: Of no operator.
+_TWICE_UP = "TWICE_UP"
 
 
 def number(x: Expr) -> Array:
@@ -108,7 +112,33 @@ class Rounding:
 
     def requantized(self, sums: Expr, ratio: Array, onto: Onto, axis: int = -1) -> Expr:
         """Integers times numbers (one, or one for each element of an axis), as a result."""
+        if self.products == _TWICE_UP:
+            return _rescaled_up(sums, ratio, onto, axis)
         return _rescaled(sums, ratio, onto, self.products, axis)
+
+
+def _rescaled_up(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
+    """Rounded to integers after a product with 31 bits, and halves up after the last shift."""
+    factors = factors_of(ratio, np.float64(1), "TFLITE")
+    rank = g.rank(sums)
+
+    def along(value: Array) -> Expr:
+        found = g.constant(value)
+        return g.along(found, axis, rank) if value.size > 1 else g.reshape(found, ())
+
+    left, last = (np.asarray(v, np.int64) for v in (factors.left, factors.right))
+    multiplier = np.asarray(factors.multiplier, np.int64) << left
+    y = fx.wide(sums)
+    if left.any():
+        # what is beyond is beyond the result, too, and its product would not fit
+        most = along(((1 << 31) - 1) >> left)
+        y = g.minimum(g.maximum(y, g.negative(most)), most)
+    y = fx.right(g.add(g.mul(y, along(multiplier)), 1 << 30), 31)
+    half = (np.int64(1) << last) >> 1
+    y = g.op("right_shift", g.add(y, along(half)), along(last))
+    y = g.add(y, fx.wide(onto.zero))
+    y = g.clip(y, int(onto.dtype.min), int(onto.dtype.max))
+    return g.cast(y, onto.dtype)
 
 
 def scaled_twice(x: Expr, ratio: Any, onto: Onto) -> Expr:
@@ -309,3 +339,5 @@ ROUNDINGS: Final = {
 BUILTIN: Final = Rounding(
     "builtin", np.float64, _TWICE, _sum_of_shifted, _softmax_of_table, _away_from_zero, rescaled_twice, _curve_of_float
 )
+#: LiteRT's layers of 8 bits.
+RUY: Final = replace(BUILTIN, name="ruy", products=_TWICE_UP)

@@ -183,3 +183,16 @@ def test_integers_of_16_bits_are_refused(name: str) -> None:
     with pytest.raises(AotcError, match=rf"{name} of integers of more than 8 bits is not supported") as caught:
         from_tflite(model.data([x], [y]))
     assert caught.value.code == "tflite-quant"
+
+
+@pytest.mark.parametrize("name", ["ADD", "SUB", "MUL", "SQUARED_DIFFERENCE"])
+@pytest.mark.parametrize("kinds", [("int16", "int8", "int16"), ("int8", "uint8", "int8"), ("int8", "int8", "uint8")])
+@pytest.mark.parametrize("rounding", ["tflm", "litert"])
+def test_operands_of_several_types_are_refused(name: str, kinds: tuple[str, ...], rounding: str) -> None:
+    model = Builder()
+    a, b, y = (model.tensor((2, 8), kind, scale=0.1) for kind in kinds)
+    options = "" if name == "SQUARED_DIFFERENCE" else f"{name.capitalize()}Options"
+    model.op(name, [a, b], [y], options)
+    with pytest.raises(AotcError) as caught:
+        from_tflite(model.data([a, b], [y]), rounding=rounding)
+    assert caught.value.code == "tflite-quant" and name in str(caught.value)

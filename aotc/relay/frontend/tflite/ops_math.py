@@ -87,9 +87,17 @@ def _dequantize(x: Expr, *, node: Node) -> Expr:
 # --- two tensors
 
 
+def _require_one_type(node: Node) -> None:
+    tensors = (node.tensor(0), node.tensor(1), node.result)
+    kinds = " ".join(str(t.dtype) for t in tensors)
+    text = f"{node.op.name} of integers takes and gives one data type, here it has {kinds}"
+    require("tflite-quant", len({t.dtype for t in tensors}) == 1, text)
+
+
 def _sum(sign: int, a: Expr, b: Expr, *, node: Node) -> Expr:
     if not node.in_integers:
         return node.activated(g.add(a, b) if sign > 0 else g.sub(a, b))
+    _require_one_type(node)
     x, y = node.whole(0), node.whole(1)
     return node.activated(node.rounding.add(x, y, node.onto(), sign))
 
@@ -97,6 +105,7 @@ def _sum(sign: int, a: Expr, b: Expr, *, node: Node) -> Expr:
 def _mul(a: Expr, b: Expr, *, node: Node) -> Expr:
     if not node.in_integers:
         return node.activated(g.mul(a, b))
+    _require_one_type(node)
     return node.activated(node.rounding.product(node.whole(0), node.whole(1), node.onto()))
 
 
@@ -110,6 +119,7 @@ def _binary(name: str, a: Expr, b: Expr) -> Expr:
 
 def _squared_difference(a: Expr, b: Expr, *, node: Node) -> Expr:
     if node.in_integers:
+        _require_one_type(node)
         return ops_integers.squared_difference(node)
     d = g.sub(a, b)
     return g.mul(d, d)

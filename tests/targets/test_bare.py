@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,28 @@ def test_what_the_library_needs(name: str, tmp_path: Path) -> None:
         own = {place.rsplit(":", 1)[1]: int(size) for place, size, _ in frames}
         deepest = own.pop("net_run") + max(own.values())
         assert deepest <= model.metadata["footprint"]["stack"] <= 4 * deepest + 1024
+
+
+@pytest.mark.parametrize("name", ["cortex-m0plus", "cortex-m4"])
+def test_functions_of_floats_need_no_library(name: str, tmp_path: Path) -> None:
+    """They give the bits of a library for the host, at numbers that are hard to round, too."""
+    here, rounding = board(name), ("floor", "ceil", "round", "trunc", "sqrt")
+    names = (*rounding, "exp", "tanh", "erf", "log", "sin", "sigmoid")
+    halves = np.arange(-9, 9) / 2
+    edges = [0.0, -0.0, 1e-45, 2.0**23 - 0.5, 2.0**23 + 1, 1e30, np.inf, np.nan, 0.49999997]
+    x = np.asarray([*halves, *edges, *np.negative(edges)], np.float32)
+    x = np.concatenate([x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(9))])
+    data = relay.var("x", shape=x.shape)
+    net = aotc.IRModule.from_expr(relay.Function([data], relay.Tuple([getattr(relay, n)(data) for n in names])))
+    model = aotc.compile(net, output=tmp_path / "net", name="net", target=name, build=False)
+    assert set(model.metadata["links"]["m"]) <= {"sqrtf", "fmaf"}
+    found, _ = here.outputs(model, [x], tmp_path)
+    expected = aotc.compile(net, name="net", target="c").session().run(None, {"x": x})
+    for function, ours, theirs in zip(names, found, expected, strict=True):
+        exact = function in rounding or not here.target.fma
+        check = np.testing.assert_array_equal if exact else partial(np.testing.assert_allclose, rtol=1e-6, atol=1e-38)
+        check(ours, theirs, err_msg=function)
+        np.testing.assert_array_equal(np.signbit(ours[theirs == 0]), np.signbit(theirs[theirs == 0]))
 
 
 def test_the_profile_of_portable_c(tmp_path: Path) -> None:

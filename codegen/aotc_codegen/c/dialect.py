@@ -137,8 +137,14 @@ class Dialect:
 
 
 C99: Final = Dialect(name="c99")
-#: For microcontrollers: arrays on the stack are aligned to their elements, so that no function aligns its stack.
-BARE_C: Final = replace(C99, name="bare-c", array="{type} {name}[{size}]")
+#: For microcontrollers: arrays on the stack are aligned to their elements, so that no function aligns its stack; floats
+#: are rounded to integral values by additions, which needs no library.
+BARE_C: Final = replace(
+    C99,
+    name="bare-c",
+    array="{type} {name}[{size}]",
+    functions={name: _MATH[name] for name in ("sqrt", "fma", "fmod", "copysign", "abs")},
+)
 #: C with the vectors of gcc and clang.
 GNU_C: Final = replace(
     C99,

@@ -331,7 +331,8 @@ def _instruction(scope: Scope, expr: tir.Call) -> Piece | None:
     text = INSTRUCTIONS[name].text(scope.dialect.name, lanes)
     if text is not None:
         return _spelled(scope, expr, text)
-    if definition(name, dtype) is None or (lanes == 1 and name in ROUNDING):
+    libraries = lanes == 1 and name in ROUNDING and name in scope.dialect.functions
+    if libraries or definition(name, dtype) is None:
         return None
     args = _values(scope, *expr.args)
     function = scope.program(name, carrier(dtype), expr.lanes, expr.fused)

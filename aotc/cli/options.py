@@ -104,9 +104,9 @@ def read_counts(value: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(counts))
 
 
-def read_architectures(value: str | None) -> tuple[int, ...]:
-    """80,90: compute capabilities of GPUs, times ten; none for None."""
-    return read_counts(value) if value is not None else ()
+def read_architectures(value: str | None) -> tuple[int, ...] | None:
+    """80,90: compute capabilities of GPUs, times ten; None for None."""
+    return read_counts(value) if value is not None else None
 
 
 def read_seconds(value: str) -> float:

@@ -56,8 +56,8 @@ def model_name(model: object, name: str | None) -> str:
 
 
 def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
-    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs, for what is no number,
-    and for GPUs that lack instructions."""
+    """The target with code for these; AotcError (code "cuda-arch") for a target without GPUs, for no architecture, for
+    what is no number, and for GPUs that lack instructions."""
     if target.gpu is None:
         text = f"code for {target.name} is not for GPUs: it has no CUDA architectures"
         raise AotcError("cuda-arch", text, hint="take --target cuda, or leave --cuda-arch out")
@@ -65,6 +65,9 @@ def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
     if wrong := [one for one in given if isinstance(one, bool) or not isinstance(one, int)]:
         raise AotcError("cuda-arch", f"{wrong[0]!r} is no architecture of GPUs", hint="they are numbers: [80, 90]")
     chosen = tuple(sorted(set(given)))
+    if not chosen:
+        hint = "name some: [80, 90]; None stands for those of the target"
+        raise AotcError("cuda-arch", "there is no architecture of GPUs to make code for", hint=hint)
     if chosen[0] < target.gpu.oldest:
         text = f"GPUs of compute capability {chosen[0]} lack instructions that kernels have"
         raise AotcError("cuda-arch", text, hint=f"{target.gpu.oldest} is the oldest that has them")
@@ -99,7 +102,7 @@ class CompileOptions:
     tuning        file of records of `aotc tune`; None for the user's, False for none
     threads       make kernels that threads can share; None does where the target runs several, True is an error
                   elsewhere; their number is chosen at `load`
-    cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for none
+    cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for None
     profile       "bare": for no operating system, as a static library that calls kernels directly; "hosted"; for None
                   what the target is
     memories      file that tells of the board's memories, in place of the target's (see `aotc.driver.memories`)
@@ -136,7 +139,7 @@ class CompileOptions:
     cache: bool = True
     tuning: str | Path | bool | None = None
     threads: bool | None = None
-    cuda_arch: int | Sequence[int] = ()
+    cuda_arch: int | Sequence[int] | None = None
     profile: str | None = None
     memories: str | Path | None = None
     selftest: bool = False
@@ -164,7 +167,9 @@ class CompileOptions:
                 raise AotcError("memories", text, hint=hint)
             spaces = read_memories(Path(self.memories))
             machine = replace(machine, spaces=spaces)
-        object.__setattr__(self, "machine", for_architectures(machine, self.cuda_arch) if self.cuda_arch else machine)
+        if self.cuda_arch is not None:
+            machine = for_architectures(machine, self.cuda_arch)
+        object.__setattr__(self, "machine", machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
         require_known("accuracy", "accuracy", self.chosen_accuracy, ACCURACIES)

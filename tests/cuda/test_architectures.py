@@ -94,6 +94,10 @@ def test_kernels_keep_to_the_registers_that_there_are() -> None:
     [
         ((80, 70), "GPUs of compute capability 70 lack instructions"),
         ((80.0,), "80.0 is no architecture"),
+        (0, "GPUs of compute capability 0 lack instructions"),
+        (False, "False is no architecture"),
+        ((), "there is no architecture"),
+        ("", "there is no architecture"),
         ("80", "'8' is no architecture"),
         (["sm_80"], "'sm_80' is no architecture"),
     ],
@@ -101,6 +105,15 @@ def test_kernels_keep_to_the_registers_that_there_are() -> None:
 def test_architectures_that_are_refused(archs: Any, said: str) -> None:
     with pytest.raises(AotcError, match=said):
         CompileOptions(target="cuda", cuda_arch=archs)
+
+
+def test_no_gpu_is_asked_for_of_processors() -> None:
+    with pytest.raises(AotcError, match="it has no CUDA architectures"):
+        CompileOptions(target="c", cuda_arch=0)
+
+
+def test_architectures_of_the_target() -> None:
+    assert CompileOptions(target="cuda").machine.gpu == CUDA.gpu
 
 
 def test_one_architecture() -> None:

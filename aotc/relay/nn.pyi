@@ -45,6 +45,7 @@ from aotc.relay.op.builders import max_pool1d as max_pool1d
 from aotc.relay.op.builders import max_pool2d as max_pool2d
 from aotc.relay.op.builders import max_pool3d as max_pool3d
 from aotc.relay.op.builders import mirror_pad as mirror_pad
+from aotc.relay.op.builders import nll_loss as nll_loss
 from aotc.relay.op.builders import pad as pad
 from aotc.relay.op.builders import prelu as prelu
 from aotc.relay.op.builders import relu as relu

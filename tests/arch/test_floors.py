@@ -114,6 +114,7 @@ DOORS = {
     "aotc.relay.qnn.op.canonicalizations",
     "aotc.relay.qnn.transform",
     "aotc.relay.ty",
+    "aotc.relay.vision",
     "aotc.relay.vm",
     "aotc.runtime.name_transforms",
     "aotc.target",

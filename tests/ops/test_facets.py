@@ -40,8 +40,8 @@ STATED = {
     """,
     "precision=NEVER": """
         acos acosh asin asinh atanh cosh cumprod cumsum dyn.image.resize2d dyn.nn.upsampling erf exp expm1 fast_erf
-        fast_exp image.grid_sample log log10 log1p log2 nn.contrib_conv2d_winograd_weight_transform nn.lrn power rsqrt
-        sinh tan
+        fast_exp image.affine_grid image.grid_sample log log10 log1p log2
+        nn.contrib_conv2d_winograd_weight_transform nn.lrn nn.nll_loss power rsqrt sinh tan
         qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d
         qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp
         qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8
@@ -67,16 +67,16 @@ STATED = {
 
 NOTHING = """
     abs annotation.compiler_begin annotation.compiler_end arange atan atan2 bitwise_and bitwise_not bitwise_or
-    bitwise_xor broadcast_to cast ceil cos divide equal expand_dims fast_tanh floor floor_divide floor_mod full
-    full_like greater greater_equal isfinite isinf isnan layout_transform left_shift less less_equal logical_and
-    logical_not logical_or logical_xor mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
+    bitwise_xor broadcast_to broadcast_to_like cast cast_like ceil collapse_sum_like collapse_sum_to cos divide
+    equal expand_dims fast_tanh floor floor_divide floor_mod full full_like greater greater_equal isfinite isinf
+    isnan layout_transform left_shift less less_equal logical_and logical_not logical_or logical_xor matrix_set_diag
+    mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
     nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits nn.contrib_dense_pack nn.conv1d
-    nn.conv1d_transpose
-    nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru nn.l2_normalize nn.layer_norm
-    nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rnn nn.softmax not_equal ones
-    qnn.lstm_by_series qnn.lstm_by_table
-    ones_like qnn.softmax repeat reshape reverse right_shift round sigmoid sign sin split sqrt tanh tile trilu trunc
-    trunc_divide trunc_mod zeros zeros_like
+    nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru
+    nn.l2_normalize nn.layer_norm nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rnn nn.softmax
+    not_equal ones ones_like qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape reshape_like reverse
+    reverse_reshape right_shift round sequence_mask sigmoid sign sin slice_like split sqrt tanh tile trilu trunc
+    trunc_divide trunc_mod vision.yolo_reorg zeros zeros_like
 """
 """Operators that state nothing: whoever adds one decides that the defaults are right for it."""
 

@@ -60,7 +60,7 @@ def test_doors_give_what_type_checkers_see(door: str) -> None:
         assert name in dir(module)
 
 
-@pytest.mark.parametrize("prefix", ["", "nn", "image", "annotation", "qnn"])
+@pytest.mark.parametrize("prefix", ["", "nn", "image", "vision", "annotation", "qnn"])
 def test_type_checkers_see_every_operator(prefix: str) -> None:
     door = f"aotc.relay.{prefix}".removesuffix(".").replace("qnn", "qnn.op")
     assert op_namespace(prefix).keys() <= {name for _, name in reexported(door)}

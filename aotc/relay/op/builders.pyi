@@ -46,6 +46,12 @@ def adaptive_max_pool3d(
 def add(lhs: Expr, rhs: Expr) -> Call:
     """`add` of the elements of two tensors, which are broadcast."""
 
+def affine_grid(data: Expr, target_shape: int | Sequence[int]) -> Call:
+    """Where affine maps `data` (N, 2, 3) take the points of a grid of `target_shape` (OH, OW): (N, 2, OH, OW).
+
+    Points run from -1 to 1 along each axis, ends included; a map is applied to (x, y, 1), and gives x first.
+    """
+
 def all(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The all over `axis` (None: all axes; `exclude`: all but these)."""
 
@@ -177,14 +183,26 @@ def bitwise_xor(lhs: Expr, rhs: Expr) -> Call:
 def broadcast_to(data: Expr, shape: Expr | int | Sequence[int]) -> Call:
     """`data` repeated to `shape`, as numpy broadcasts."""
 
+def broadcast_to_like(data: Expr, broadcast_type: Expr) -> Call:
+    """`data` repeated to the shape of `broadcast_type`, as numpy broadcasts."""
+
 def cast(data: Expr, dtype: str) -> Call:
     """`data` converted to `dtype`."""
+
+def cast_like(data: Expr, dtype_like: Expr) -> Call:
+    """`data` converted to the data type of `dtype_like`."""
 
 def ceil(data: Expr) -> Call:
     """`ceil` of each element."""
 
 def clip(a: Expr, a_min: float, a_max: float) -> Call:
     """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
+
+def collapse_sum_like(data: Expr, collapse_type: Expr) -> Call:
+    """`data` summed over all that broadcasting `collapse_type` to its shape repeats."""
+
+def collapse_sum_to(data: Expr, shape: int | Sequence[int]) -> Call:
+    """`data` summed over all that broadcasting `shape` to the data's shape repeats."""
 
 def compiler_begin(data: Expr, compiler: str) -> Call:
     """`data` itself, which enters a region for the external compiler `compiler`."""
@@ -574,6 +592,13 @@ def matmul(
 ) -> Call:
     """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
 
+def matrix_set_diag(data: Expr, diagonal: Expr, k: int | Sequence[int] = 0, align: str = "RIGHT_LEFT") -> Call:
+    """The innermost matrices of `data` with the diagonals from `k[0]` to `k[1]` exchanged, 0 being the main one.
+
+    `diagonal` has a row for each of them, the uppermost first, if there are several. `align` says at which end of
+    their rows diagonals that are shorter stand: those above the main one (and itself), and those below it.
+    """
+
 def max(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The max over `axis` (None: all axes; `exclude`: all but these)."""
 
@@ -640,6 +665,15 @@ def ndarray_size(data: Expr, dtype: str = "int32") -> Call:
 def negative(data: Expr) -> Call:
     """`negative` of each element."""
 
+def nll_loss(
+    predictions: Expr, targets: Expr, weights: Expr, reduction: str = "mean", ignore_index: int = -100
+) -> Call:
+    """The negative log likelihood -weights[t] * predictions[n, t, ...] of each target t = targets[n, ...].
+
+    predictions (N, C, d1, ..., dk), targets (N, d1, ..., dk), weights (C). Targets of `ignore_index` count nothing;
+    others are clipped to 0 .. C - 1. `reduction`: "none", the "sum", or the "mean", weighted.
+    """
+
 def not_equal(lhs: Expr, rhs: Expr) -> Call:
     """`not_equal` of the elements of two tensors, which are broadcast."""
 
@@ -686,6 +720,19 @@ def reshape(data: Expr, newshape: Expr | int | Sequence[int], allowzero: bool = 
 
     In `newshape`, 0 keeps a dimension (unless `allowzero`), -1 is what is left, -2 keeps all further
     dimensions, -3 merges two, -4 splits one into the two that follow.
+    """
+
+def reshape_like(
+    data: Expr,
+    shape_like: Expr,
+    lhs_begin: int = 0,
+    lhs_end: int | None = None,
+    rhs_begin: int = 0,
+    rhs_end: int | None = None,
+) -> Call:
+    """The axes `lhs_begin` up to `lhs_end` of `data` in the shape that those axes (`rhs_...`) of `shape_like` have.
+
+    Negative numbers count from the end; without an end, all further axes.
     """
 
 def resize1d(
@@ -742,6 +789,13 @@ def resize3d(
 def reverse(data: Expr, axis: int) -> Call:
     """`data` in the opposite order along an axis."""
 
+def reverse_reshape(data: Expr, newshape: int | Sequence[int]) -> Call:
+    """The elements in the same order under another shape, whose special values are read from the right.
+
+    In `newshape`, 0 keeps the dimension at its place counted from the end, -1 is what is left, -2 keeps all further
+    ones to the left, -3 merges two.
+    """
+
 def reverse_sequence(data: Expr, seq_lengths: Expr, seq_axis: int = 1, batch_axis: int = 0) -> Call:
     """The first seq_lengths[b] elements of each batch b in the opposite order, the rest as it is."""
 
@@ -772,6 +826,12 @@ def scatter_nd(data: Expr, indices: Expr, updates: Expr, mode: str = "update") -
     out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
     """
 
+def sequence_mask(data: Expr, valid_length: Expr, mask_value: float = 0.0, axis: int = 0) -> Call:
+    """`data` with `mask_value` behind the first `valid_length[b]` elements of each sequence b.
+
+    The sequences run along `axis`, which is 0 or 1; the other of the two is the batch.
+    """
+
 def shape_of(data: Expr, dtype: str = "int32") -> Call:
     """The shape as a vector of integers."""
 
@@ -786,6 +846,9 @@ def sin(data: Expr) -> Call:
 
 def sinh(data: Expr) -> Call:
     """`sinh` of each element."""
+
+def slice_like(data: Expr, shape_like: Expr, axes: int | Sequence[int] | None = None) -> Call:
+    """The first elements of `data` along `axes` (none: all that both have), as many as `shape_like` has there."""
 
 def softmax(data: Expr, axis: int = -1) -> Call:
     """exp(data) / sum(exp(data)) along an axis."""
@@ -903,6 +966,13 @@ def variance(
 
 def where(condition: Expr, x: Expr, y: Expr) -> Call:
     """x where the condition holds, else y; all three broadcast."""
+
+def yolo_reorg(data: Expr, stride: int) -> Call:
+    """The layer "reorg" of YOLO 2: (N, C, H, W) becomes (N, C * stride^2, H / stride, W / stride).
+
+    The data is read as (N, C / stride^2, H * stride, W * stride), whose blocks of stride x stride pixels become
+    channels; the result of that is read in the new shape.
+    """
 
 def zeros(shape: Expr | int | Sequence[int], dtype: str) -> Call:
     """A tensor of zeros."""

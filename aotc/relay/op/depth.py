@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of pixels as channels and back: nn.depth_to_space, nn.space_to_depth.
+"""Blocks of pixels as channels and back: nn.depth_to_space, nn.space_to_depth, vision.yolo_reorg.
 
 depth_to_space(x, 2)                   # (N, 4 * C, H, W) -> (N, C, 2 * H, 2 * W)
 """
@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from aotc.ir import REQUIRED, Attrs, AxisMap, Dim, Layout, OpPattern, TensorType, Type, Types, param, require
-from aotc.relay.op.opdef import OpDef, Samples
+from aotc.relay.expr import Expr
+from aotc.relay.op import shape as shapes
+from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of
-from aotc.relay.op.samples import random_sample
+from aotc.relay.op.samples import cases, random_sample
 from aotc.relay.op.shape import times
 from aotc.relay.op.window import arrange, pick, positions
 
@@ -98,4 +102,56 @@ space_to_depth = _sub_pixel(
     "Every block of pixels becomes block_size^2 channels.",
     True,
     ((2, 3, 4, 6), (1, 2, 6, 3), (1, 4, 2, 3)),
+)
+
+
+# --- vision.yolo_reorg
+
+
+class YoloReorgAttrs(Attrs):
+    """The layer "reorg" of YOLO 2: (N, C, H, W) becomes (N, C * stride^2, H / stride, W / stride).
+
+    The data is read as (N, C / stride^2, H * stride, W * stride), whose blocks of stride x stride pixels become
+    channels; the result of that is read in the new shape.
+    """
+
+    stride: int = param(default=1, given=REQUIRED)
+
+
+def _reorg_infer(a: YoloReorgAttrs, types: Types) -> Type:
+    data, s = ranked("depth.rank", types[0], 4), a.stride
+    require("depth.block", s > 0, f"stride must be positive, got {s}")
+    n, c, h, w = data.shape
+    _parts(c, s * s)
+    return TensorType((n, times(c, s * s), _parts(h, s), _parts(w, s)), data.dtype)
+
+
+def _reorg(a: YoloReorgAttrs, shape: Sequence[int]) -> tuple[tuple[int, ...], Rearrangement, tuple[int, ...]]:
+    """The shape that the data is read in, what moves, and the shape of the result."""
+    (n, c, h, w), s = shape, a.stride
+    wide = (n, c // (s * s), h * s, w * s)
+    return wide, _move(True, SubPixelAttrs(block_size=s), wide), (n, c * s * s, h // s, w // s)
+
+
+def _reorg_reference(a: YoloReorgAttrs, x: Array) -> Array:
+    wide, move, result = _reorg(a, x.shape)
+    return np.reshape(move.array(x.reshape(wide)), result)
+
+
+def _reorg_expand(a: YoloReorgAttrs, x: Expr) -> Expr:
+    wide, move, result = _reorg(a, static_shape_of(x))
+    zero = 0 in wide
+    moved = move.expr(shapes.reshape(x, wide, allowzero=zero))
+    return shapes.reshape(moved, result, allowzero=zero)
+
+
+yolo_reorg = OpDef(
+    name="vision.yolo_reorg",
+    attrs=YoloReorgAttrs,
+    infer=_reorg_infer,
+    reference=_reorg_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=lambda _, types: AxisMap(((0, None, None, None),)),
+    expand=_reorg_expand,
+    samples=cases(YoloReorgAttrs, ((((2, 4, 4, 6),), {"stride": 2}), (((3, 2, 2, 1),), {"stride": 1}, "int8"))),
 )

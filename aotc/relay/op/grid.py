@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling at the positions of a grid: image.grid_sample.
+"""Sampling at the positions of a grid: image.grid_sample; grids of affine maps: image.affine_grid.
 
 The grid holds, for each output, a position in -1..1 along every spatial axis, the last
 axis first. Coordinates are taken in float32; rounding to the nearest element takes ties
@@ -11,7 +11,7 @@ to the even one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Final
@@ -24,7 +24,7 @@ from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import keys
 from aotc.relay.op.rows import choose, either, greater, intrinsic, lesser
 from aotc.relay.op.rules import float_tensor, require_known, tensor
-from aotc.relay.op.samples import random_array
+from aotc.relay.op.samples import FLOAT, cases, random_array
 from aotc.relay.op.window import DATA_LAYOUT, may_equal
 from aotc.tir import all_of, select, te
 
@@ -187,4 +187,63 @@ grid_sample = OpDef(
     compute=_compute,
     precision=Precision.NEVER,
     samples=_samples,
+)
+
+
+# --- image.affine_grid
+
+
+class AffineGridAttrs(Attrs):
+    """Where affine maps `data` (N, 2, 3) take the points of a grid of `target_shape` (OH, OW): (N, 2, OH, OW).
+
+    Points run from -1 to 1 along each axis, ends included; a map is applied to (x, y, 1), and gives x first.
+    """
+
+    target_shape: tuple[int, ...]
+
+
+def _affine_infer(a: AffineGridAttrs, types: Types) -> Type:
+    data = float_tensor(types[0])
+    fits = data.rank == 3 and all(map(may_equal, data.shape[1:], (2, 3)))
+    require("affine_grid.data", fits, lambda: f"data must have the shape (N, 2, 3), got {data}")
+    sizes = len(a.target_shape) == 2 and min(a.target_shape) > 1
+    require("affine_grid.size", sizes, f"target_shape must be two extents of at least 2, got {a.target_shape}")
+    return TensorType((data.shape[0], 2, *a.target_shape), data.dtype)
+
+
+def _point(k: Any, extent: int, dtype: Any) -> Any:
+    return k.astype(dtype) * (2 / (extent - 1)) - 1.0
+
+
+def _affine(data: Any, places: Sequence[Any], at: Callable[[Any, int], Any], sizes: Sequence[int], dtype: Any) -> Any:
+    y, x = (_point(k, extent, dtype) for k, extent in zip(places, sizes, strict=True))
+    return at(data, 0) * x + at(data, 1) * y + at(data, 2)
+
+
+def _affine_reference(a: AffineGridAttrs, data: Array) -> Array:
+    work = float_work(data)
+    points = np.indices(a.target_shape, sparse=True)
+    found = _affine(work, points, lambda m, k: m[:, :, k, None, None], a.target_shape, work.dtype.type)
+    return as_dtype(found, data.dtype)
+
+
+def _affine_compute(a: AffineGridAttrs, data: te.Tensor) -> te.Tensor:
+    work = promoted(data)
+
+    def body(image: Scalar, axis: Scalar, *at: Scalar) -> Any:
+        return _affine(work, at, lambda m, k: m[image, axis, k], a.target_shape, work.dtype)
+
+    return convert(te.compute((data.shape[0], 2, *a.target_shape), body, "affine_grid"), data.dtype)
+
+
+affine_grid = OpDef(
+    name="image.affine_grid",
+    attrs=AffineGridAttrs,
+    infer=_affine_infer,
+    reference=_affine_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=lambda _, types: AxisMap(((0, None, None, None),)),
+    compute=_affine_compute,
+    precision=Precision.NEVER,
+    samples=cases(AffineGridAttrs, [(((3, 2, 3),), {"target_shape": (4, 3)}, dtype) for dtype in FLOAT.examples]),
 )

@@ -201,7 +201,8 @@ class GatherAttrs(Attrs):
     axis: int
 
 
-def _within(small: Dim, large: Dim) -> bool:
+def within(small: Dim, large: Dim) -> bool:
+    """False where two dimensions are known and the first is the greater one."""
     return not (isinstance(small, int) and isinstance(large, int)) or small <= large
 
 
@@ -209,7 +210,7 @@ def same_but(axis: int, data: TensorType, indices: TensorType, what: str) -> Non
     """Require that indices have the data's rank, and but for `axis` no greater extents."""
     require(f"{what}.rank", data.rank == indices.rank, lambda: f"ranks of {data} and {indices} differ")
     pairs = list(zip(indices.shape, data.shape, strict=True))
-    fits = all(k == axis or _within(i, d) for k, (i, d) in enumerate(pairs))
+    fits = all(k == axis or within(i, d) for k, (i, d) in enumerate(pairs))
     require(f"{what}.shape", fits, lambda: f"indices {indices} reach beyond {data}")
 
 

@@ -169,6 +169,35 @@ reshape = _view_op("reshape", ReshapeAttrs, reshaped, _reshape_axes, samples_of(
 )))  # fmt: skip
 
 
+class ReverseReshapeAttrs(Attrs):
+    """The elements in the same order under another shape, whose special values are read from the right.
+
+    In `newshape`, 0 keeps the dimension at its place counted from the end, -1 is what is left, -2 keeps all further
+    ones to the left, -3 merges two.
+    """
+
+    newshape: tuple[int, ...]
+
+
+def _reverse_reshaped(a: ReverseReshapeAttrs, shape: Shape) -> Shape:
+    require("reshape.value", -4 not in a.newshape, f"-4 in {a.newshape} has no meaning from the right")
+    return reshaped(ReshapeAttrs(newshape=a.newshape[::-1]), shape[::-1])[::-1]
+
+
+reverse_reshape = _view_op(
+    "reverse_reshape",
+    ReverseReshapeAttrs,
+    _reverse_reshaped,
+    lambda a, types: AxisMap(((None,) * len(_reverse_reshaped(a, tensor(types[0]).shape)),)),
+    samples_of(
+        ReverseReshapeAttrs,
+        "newshape",
+        (((2, 3, 4), (4, 0, 2)), ((10, 5, 4), (-1, 0)), ((2, 3, 4), (1, -2)), ((2, 3, 4), (0, -3)), ((0, 3), (-1,))),
+        ("float32", "int8"),
+    ),
+)
+
+
 # --- squeeze, expand_dims, batch_flatten
 
 

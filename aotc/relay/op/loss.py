@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses: nn.nll_loss.
+
+nll_loss(log_softmax(x), targets, weights)        # x (N, C), targets (N), weights (C): a scalar
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
+from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.op import binary, casts, elementwise, index, reduce, shape
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
+from aotc.relay.op.rules import float_tensor, ranked, require_dtype, require_known, require_same_dtype, tensor
+from aotc.relay.op.samples import random_array
+from aotc.relay.op.window import may_equal
+
+_REDUCTIONS: Final = ("mean", "sum", "none")
+
+
+class NLLLossAttrs(Attrs):
+    """The negative log likelihood -weights[t] * predictions[n, t, ...] of each target t = targets[n, ...].
+
+    predictions (N, C, d1, ..., dk), targets (N, d1, ..., dk), weights (C). Targets of `ignore_index` count nothing;
+    others are clipped to 0 .. C - 1. `reduction`: "none", the "sum", or the "mean", weighted.
+    """
+
+    reduction: str = "mean"
+    ignore_index: int = -100
+
+
+def _infer(a: NLLLossAttrs, types: Types) -> Type:
+    data, targets, weights = float_tensor(types[0]), tensor(types[1], "targets"), tensor(types[2], "weights")
+    require_known("nll_loss.reduction", "reduction", a.reduction, _REDUCTIONS)
+    require_same_dtype(data, ranked("nll_loss.weights", weights, 1, "weights"))
+    require_dtype(targets.dtype, str(targets.dtype) in ("int32", "int64"))
+    require("nll_loss.rank", data.rank >= 2, lambda: f"predictions need axes of samples and of classes, got {data}")
+    expected = (data.shape[0], *data.shape[2:])
+    same = len(expected) == targets.rank and all(map(may_equal, expected, targets.shape))
+    require("nll_loss.targets", same, lambda: f"targets {targets} do not fit predictions {data}")
+    fits = may_equal(data.shape[1], weights.shape[0])
+    require("nll_loss.weights", fits, lambda: f"weights {weights} do not fit axis 1 of {data}")
+    require("nll_loss.empty", data.shape[1] != 0, lambda: f"there are no classes in {data}")
+    return TensorType(targets.shape if a.reduction == "none" else (), data.dtype)
+
+
+def _reference(a: NLLLossAttrs, data: Array, targets: Array, weights: Array) -> Array:
+    ignored, at = targets == a.ignore_index, index.clipped(targets, data.shape[1])
+    weight = np.where(ignored, 0, weights[at])
+    values = np.take_along_axis(data, np.expand_dims(at, 1), 1).squeeze(1)
+    loss = np.where(ignored, 0, -values * weight)
+    if a.reduction != "none":
+        loss = loss.sum() / (weight.sum() if a.reduction == "mean" else 1)
+    return np.asarray(loss).astype(data.dtype)
+
+
+def _expand(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Expr:
+    ty, given = tensor_type_of(data), casts.cast(targets, "int64")
+    ignored = binary.equal(given, Constant(np.asarray(a.ignore_index, np.int64)))
+    last = Constant(np.asarray(ty.static_shape[1] - 1, np.int64))
+    at = binary.minimum(binary.maximum(given, Constant(np.asarray(0, np.int64))), last)
+    nothing = Constant(np.zeros((), ty.dtype.numpy))
+    weight = binary.where(ignored, nothing, index.take(weights, at, axis=0))
+    values = shape.squeeze(index.gather(data, 1, shape.expand_dims(at, 1)), axis=1)
+    loss = binary.where(ignored, nothing, elementwise.negative(binary.multiply(values, weight)))
+    if a.reduction == "none":
+        return loss
+    total = reduce.sum(loss)
+    return binary.divide(total, reduce.sum(weight)) if a.reduction == "mean" else total
+
+
+def _axes(a: NLLLossAttrs, types: Types) -> AxisMap:
+    if a.reduction != "none":
+        return AxisMap(((),) * 3)
+    rank = tensor(types[1]).rank
+    return AxisMap(((0, *range(2, rank + 1)), tuple(range(rank)), (None,) * rank))
+
+
+def _samples() -> Samples:
+    for reduction, dtype in (("mean", "int32"), ("sum", "int64"), ("none", "int32")):
+        for space in ((), (2, 2)):
+            targets = (random_array((4, *space), "int8", 1) % 7 - 2).astype(dtype)
+            a = NLLLossAttrs(reduction=reduction, ignore_index=2)
+            yield Sample(args=(random_array((4, 3, *space)), targets, np.abs(random_array((3,), seed=2))), attrs=a)
+
+
+nll_loss = OpDef(
+    name="nn.nll_loss",
+    attrs=NLLLossAttrs,
+    args=args("predictions", "targets", "weights"),
+    infer=_infer,
+    reference=_reference,
+    axes=_axes,
+    expand=_expand,
+    precision=Precision.NEVER,
+    samples=_samples,
+)

@@ -78,7 +78,8 @@ static void find_caller(caller *c, CUcontext context) {
 static int run_on_device(aotc_cuda *opened, aotc_cuda_session *session,
                          const float *x, float *y, aotc_run_options *options,
                          const char *mode) {
-  const size_t more = strcmp(mode, "shifted") == 0 ? 16 : 0;
+  const int odd = strncmp(mode, "odd", 3) == 0;
+  const size_t more = odd || strncmp(mode, "shifted", 7) == 0 ? 16 : 0;
   CUdeviceptr given = 0, made = 0;
   caller c;
   const void *in;
@@ -92,8 +93,8 @@ static int run_on_device(aotc_cuda *opened, aotc_cuda_session *session,
   out = (void *)(uintptr_t)made;
   if (more > 0) { /* from pointers as kernels need them to others */
     if (aotc_cuda_run(session, &in, &out, options) != AOTC_OK) return -1;
-    in = (const void *)(uintptr_t)(given += 4);
-    out = (void *)(uintptr_t)(made += 12);
+    in = (const void *)(uintptr_t)(given += odd ? 1 : 4);
+    out = (void *)(uintptr_t)(made += odd ? 3 : 12);
   }
   if (c.copy(given, (uintptr_t)x, BYTES) != SUCCESS) return -1;
   if (strcmp(mode, "touch") == 0) return (int)*(volatile const float *)in;
@@ -167,7 +168,8 @@ static int run_mode(aotc_cuda *opened, aotc_cuda_session *session,
   options.size = sizeof options;
   options.cuda = &how;
   how.size = sizeof how;
-  if (strcmp(mode, "plain") == 0) how.flags = AOTC_CUDA_PLAIN;
+  if (strstr(mode, "plain") != NULL) how.flags = AOTC_CUDA_PLAIN;
+  if (strncmp(mode, "odd", 3) == 0) how.flags |= AOTC_CUDA_DEVICE_POINTERS;
   if (strcmp(mode, "late") == 0 || strcmp(mode, "captured") == 0) {
     caller c;
     how.flags = AOTC_CUDA_NO_WAIT;

@@ -80,6 +80,20 @@ def test_tensors_of_others_are_read_in_place(session: Session, driver: Driver) -
     assert capsule.streams == [1]
 
 
+@pytest.mark.parametrize(("first", "second"), [(4, 8), (1, 2)])
+def test_tensors_begin_at_any_byte(session: Session, driver: Driver, first: int, second: int) -> None:
+    """Inputs and outputs that kernels cannot use where they lie are copied on the GPU; what is around them stays."""
+    bytes_of_x = np.concatenate([np.full(first, 7, np.uint8), X.view(np.uint8)])
+    x, y = to_gpu(driver, bytes_of_x), to_gpu(driver, np.full(X.nbytes + 16, 7, np.uint8))
+    inside = [
+        DeviceArray(whole.pointer + at, X.shape, X.dtype, 0, owner=whole) for whole, at in ((x, first), (y, second))
+    ]
+    session.run(["y"], {"x": inside[0]}, outputs={"y": inside[1]})
+    before, middle, after = np.split(y.numpy(), [second, second + X.nbytes])
+    np.testing.assert_array_equal(middle.copy().view(np.float32), diamond_results(X)[0])
+    assert {*before, *after} == {7}
+
+
 def test_outputs_stay_on_the_gpu(session: Session, driver: Driver) -> None:
     """New ones, which go back in as they are; and those that were given, of either kind."""
     y, z = session.run(["y", "z"], {"x": X}, outputs="device", stream=SimpleNamespace(cuda_stream=0))

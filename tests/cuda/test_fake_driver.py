@@ -76,12 +76,14 @@ def run(program: Path, mode: str, **settings: str) -> tuple[list[str], np.ndarra
 
 
 @pytest.mark.parametrize("order", ["forwards", "backwards"])
-@pytest.mark.parametrize("mode", ["host", "device", "shifted", "plain", "late", "captured"])
+@pytest.mark.parametrize(
+    "mode", ["host", "device", "shifted", "shifted plain", "odd", "odd plain", "plain", "late", "captured"]
+)
 def test_a_model_runs(program: Path, mode: str, order: str) -> None:
     """In memory of the host and of the device, as a graph and step by step; what is not waited for comes late.
 
-    Tensors of the device that are not aligned as kernels need them are copied. Runs take no memory and make nothing;
-    those whose stream the caller captures do not wait, and mark nothing.
+    Tensors of the device that are not aligned as kernels need them, or not even to their elements, are copied. Runs
+    take no memory and make nothing; those whose stream the caller captures do not wait, and mark nothing.
     """
     said, outputs = run(program, mode, AOTC_EMULATOR_ORDER=order)
     assert said == ["0 ", "0", "0 CUDA_SUCCESS"]

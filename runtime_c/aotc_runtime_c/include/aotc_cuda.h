@@ -138,10 +138,11 @@ int aotc_cuda_session_open(aotc_cuda *opened, aotc_cuda_session **session);
 void aotc_cuda_session_close(aotc_cuda_session *session);
 
 /* Runs the schedule once.  Pointers are in the order of the model's inputs
- * and outputs, aligned to their elements, each of the host's memory or the
- * device's: what lies in the host's is copied, and what lies in the device's
- * at no multiple of 16 bytes.  Of the options `on_step` and `cuda` count; with
- * `on_step` kernels run one by one, each to its end before the next call.
+ * and outputs, each of the host's memory, aligned to its elements, or of the
+ * device's.  What lies in the host's is copied, and what lies in the device's
+ * at no multiple of 16 bytes, to memory that the session has for it.  Of the
+ * options `on_step` and `cuda` count; with `on_step` kernels run one by one,
+ * each to its end before the next call.
  *
  * AOTC_OK, or AOTC_ERROR_NULL_ARGUMENT, _ALIGNMENT, _OPTIONS, _POINTER, _BUSY
  * where another thread runs the session, or _CUDA: then outputs have no

@@ -265,12 +265,12 @@ static int find_tensors(aotc_cuda_session *s, const run *r) {
     CUdeviceptr base = s->room[k];
     if (tensor->bytes == 0) continue;
     if (pointer == 0) return AOTC_ERROR_NULL_ARGUMENT;
-    if (pointer % aotc_dtype_bytes(tensor->dtype) != 0)
-      return AOTC_ERROR_ALIGNMENT;
     if (is_on_device(&s->cuda->call, pointer)) {
       if (pointer % TENSOR_ALIGN == 0) base = pointer;
     } else if (r->how.flags & AOTC_CUDA_DEVICE_POINTERS) {
       return AOTC_ERROR_POINTER;
+    } else if (pointer % aotc_dtype_bytes(tensor->dtype) != 0) {
+      return AOTC_ERROR_ALIGNMENT;
     }
     s->moved |= base != s->bases[k];
     s->bases[k] = base;

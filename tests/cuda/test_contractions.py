@@ -27,6 +27,7 @@ from aotc.tir.schedule.contraction.by_blocks import Tile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu, Target
 from tests.conftest import missing
+from tests.cuda.device import FLAGS
 from tests.cuda.emulator import build, launch
 from tests.tir.contractions import Case, conv, matmul
 
@@ -62,14 +63,14 @@ def test_bits_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, (case, tile) in CASES.items():
         monkeypatch.setattr(sys.modules[Tile.__module__], "TILES", (tile,))
         kernels[name] = ready(case, name, OLD if name == "words" else CUDA)
-    built = build(printed(kernels), tmp_path)
+    built = build(printed(kernels), tmp_path, *FLAGS)
     for name, kernel in kernels.items():
         a, b = (value.reshape(-1) for value in CASES[name][0].values(seed=4))
         (expected,) = run_kernel(kernel, [a, b])
         size = launch_of(kernel)
         assert size is not None
         for backwards in (False, True):
-            y = np.full_like(expected, np.nan)
+            y = np.full(expected.nbytes, 0x5A, np.uint8).view(expected.dtype)
             arguments = [a, b, y]
             problem = launch(built, f"net_{name}", arguments, blocks=size.grid, threads=size.block, backwards=backwards)
             assert problem == ""

@@ -10,6 +10,7 @@ Everything else is inside these two loops, which count from 0 to literals.  The 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from aotc.ir import frozen
@@ -19,6 +20,8 @@ from aotc.tir.stmt import LAUNCHED, Declare, For, If, Kernel, Stmt, arrival, stm
 #: What one launch may have at most, on every device.
 MOST_BLOCKS: Final = 2**31 - 1
 MOST_THREADS: Final = 1024
+#: Bytes from whose multiples on arrays lie in shared memory, at most.
+_ALIGNED: Final = 16
 
 
 @frozen
@@ -37,7 +40,12 @@ def launch_of(kernel: Kernel) -> Launch | None:
     fits = 1 <= grid <= MOST_BLOCKS and 1 <= block <= MOST_THREADS
     if not fits or kernel.team or uses_device(threads):
         return None
-    return Launch(grid, block, sum(b.nbytes for b in kernel.shared))
+    return Launch(grid, block, shared_bytes(kernel.shared))
+
+
+def shared_bytes(buffers: Iterable[Buffer]) -> int:
+    """What arrays take of the memory that the threads of a block share, with what lies between them."""
+    return sum(-(-b.nbytes // _ALIGNED) * _ALIGNED for b in buffers)
 
 
 def loops_of(kernel: Kernel) -> tuple[For, For]:

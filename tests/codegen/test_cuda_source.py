@@ -89,5 +89,8 @@ def test_what_a_gpu_does_not_run_is_refused() -> None:
     with pytest.raises(AotcError, match="kernel sums has 2 parameters, a GPU takes 1 at most") as raised:
         print_device_kernels([kernel], "net", Gpu(argument_bytes=8))
     assert raised.value.code == "target"
+    with pytest.raises(AotcError, match="takes 64 bytes of shared memory, a GPU has 60 for a block") as raised:
+        print_device_kernels([kernel], "net", Gpu(shared_bytes=60))
+    assert raised.value.code == "target"
     with pytest.raises(AotcError, match="a kernel that is not launched cannot be printed"):
         print_kernel(replace(kernel, body=stmts_of(kernel.body)[0].body), CUDA)  # type: ignore[union-attr]

@@ -18,6 +18,7 @@ from aotc.driver.compile import CompileOptions, for_architectures
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.device.launches import on_device
+from aotc.tir.launch import launch_of
 from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
@@ -132,11 +133,18 @@ def test_attention(archs: Sequence[int]) -> None:
 
 
 def test_some_samples() -> None:
-    """A share of all, drawn by $AOTC_TEST_SEED."""
+    """A share of all, drawn by $AOTC_TEST_SEED; none takes more shared memory than was planned."""
     every = [case for ops in FAMILIES.values() for case in cases(ops)]
     drawn = random.Random(int(os.environ.get("AOTC_TEST_SEED", "0"))).sample(every, SOME)
     jobs = [kernel_job(op, sample, CUDA, printed=False) for op, sample in drawn]
-    assert images(text_of((job.kernel for job in jobs), CUDA), (80, 90))
+    launches = [finished(one, CUDA) for job in jobs for one in on_device(job.kernel, CUDA)]
+    assert CUDA.gpu is not None
+    printed = print_device_kernels(launches, "net", CUDA.gpu)
+    found = images(device_source(printed, name="net", banner="made by a test"), (80, 90))
+    for kernels in (resources(found[arch]) for arch in ("sm_80", "sm_90")):
+        for one in launches:
+            planned = launch_of(one)
+            assert planned is not None and kernels[printed.names[one]].shared_bytes <= planned.shared_bytes
 
 
 @pytest.mark.slow

@@ -62,6 +62,29 @@ def test_kernels_keep_to_the_shared_memory_that_there_is(limit: int) -> None:
     assert (max(sizes) > 0) == (limit > 1 << 8)
 
 
+def check_shared_memory(chosen: Sequence[tuple[OpDef, Sample]], limit: int) -> None:
+    assert CUDA.gpu is not None
+    target = replace(CUDA, gpu=replace(CUDA.gpu, shared_bytes=limit))
+    for op, sample in chosen:
+        for one in on_device(kernel_job(op, sample, target, printed=False).kernel, target):
+            launch = launch_of(one)
+            assert launch is not None and launch.shared_bytes <= limit, f"{op.name}: {sample.attrs}"
+
+
+@pytest.mark.parametrize("limit", [1 << 12, 1 << 7, 0])
+def test_some_samples_keep_to_the_shared_memory_that_there_is(limit: int) -> None:
+    """A share of all, drawn by $AOTC_TEST_SEED."""
+    drawn = random.Random(int(os.environ.get("AOTC_TEST_SEED", "0")) + limit)
+    check_shared_memory(drawn.sample(cases([op for ops in FAMILIES.values() for op in ops]), SOME // 3), limit)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [1 << 12, 1 << 7, 0])
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_all_samples_keep_to_the_shared_memory_that_there_is(family: str, limit: int) -> None:
+    check_shared_memory(cases(FAMILIES[family]), limit)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_all_samples(family: str, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Intrinsic, Kern
 from aotc.tir.device.coarsening import Coarsening, lanes_of
 from aotc.tir.device.parts import Part, elsewhere, is_shared_out, work
 from aotc.tir.device.transposes import LEAST, Across
+from aotc.tir.launch import shared_bytes
 from aotc.tir.loops.dependence import extent_of, loads, outer_assigns, written
 from aotc.tir.stmt import Assign, Store, stmts_of, walk_stmts
 from aotc.tir.verify import verify
@@ -129,7 +130,7 @@ def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
     tiles = found.by_tiles(nest.body, gpu.threads)
     outer = (loop for loop in nest.loops if loop not in (found.loop, found.last))
     made = Nest((*outer, *tiles.loops), tiles.body, shared=tiles.shared, thread=tiles.thread)
-    fits = sum(b.nbytes for b in made.shared) <= gpu.shared_bytes
+    fits = shared_bytes(made.shared) <= gpu.shared_bytes
     return [made] if fits and made.size >= gpu.processors // 2 else []
 
 

@@ -18,7 +18,7 @@ from aotc.ir import merge_spans
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Kernel, Stmt, Var, as_expr, launch_of, maximum
 from aotc.tir.device.grid import is_sound
 from aotc.tir.device.parts import elsewhere
-from aotc.tir.launch import loops_of
+from aotc.tir.launch import loops_of, shared_bytes
 from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.plan.program import Program, Step, Storage
 
@@ -104,7 +104,7 @@ class _Schedule:
         key = a.kernel, b.kernel, common
         if key not in self.known:
             made = joined_kernel(*key)
-            fits = sum(buffer.nbytes for buffer in made.shared) <= self.gpu.shared_bytes
+            fits = shared_bytes(made.shared) <= self.gpu.shared_bytes
             self.known[key] = made if fits and is_sound(made) else None
         kernel = self.known[key]
         if kernel is None:

@@ -23,7 +23,7 @@ from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Stmt, Var, all_
 from aotc.tir.device.grid import Nest, Share, numbered, placed
 from aotc.tir.device.parts import FEW, Part, elsewhere, is_shared_out
 from aotc.tir.expr import Select
-from aotc.tir.launch import MOST_THREADS
+from aotc.tir.launch import MOST_THREADS, shared_bytes
 from aotc.tir.loops.dependence import (
     Ranges,
     counted,
@@ -183,9 +183,13 @@ class Rows:
         """What a row has of shared memory: an odd number where different rows would meet in its banks."""
         return buffer.size | self.across
 
+    def array(self, buffer: Buffer) -> Buffer:
+        """What all rows of a block have of shared memory."""
+        return replace(buffer, size=self.size(buffer) * self.rows, scope="shared", private=False)
+
     @property
     def shared_bytes(self) -> int:
-        return sum(self.rows * self.size(b) * b.dtype.itemsize for b in self.row.common)
+        return shared_bytes(map(self.array, self.row.common))
 
     def time(self, gpu: Gpu) -> float:
         """About what all rows take, in statements one after the other."""
@@ -205,12 +209,12 @@ class Rows:
             declares = [Declare(var, e) for var, e in zip((row, lane), found[not self.across], strict=True)]
         places: dict[Buffer, tuple[Buffer, Expr]] = {}
         for b in sorted(filter(self.row.common.__contains__, self.row.own), key=self.size):
-            size = self.size(b) * self.rows
             first = row * self.size(b) if self.rows > 1 else as_expr(0)
-            made = replace(b, size=size, scope="shared", private=False)
-            if made.nbytes > room:
-                made, first = replace(made, size=size * blocks, scope="workspace"), block * size + first
-            room -= made.nbytes if made.scope == "shared" else 0
+            made, taken = self.array(b), shared_bytes([self.array(b)])
+            if taken > room:
+                first = block * made.size + first
+                made, taken = replace(made, size=made.size * blocks, scope="workspace"), 0
+            room -= taken
             places[b] = made, first
         rest = [b for b in self.row.own if b not in places]
         inner = self.inside(rest) if nested and self.rows == 1 else []
@@ -310,7 +314,7 @@ class _Writer:
             return None
         self.stack += share.stack
         self.shared += share.shared
-        self.gpu = replace(self.gpu, shared_bytes=self.gpu.shared_bytes - sum(b.nbytes for b in share.shared))
+        self.gpu = replace(self.gpu, shared_bytes=self.gpu.shared_bytes - shared_bytes(share.shared))
         return For(turn, share.blocks, Block((share.body, Sync())))
 
     def stmt(self, stmt: Stmt, *, shares: bool) -> Stmt:

@@ -40,7 +40,7 @@ from aotc.tir.device.grid import is_sound
 from aotc.tir.device.horizontal_fusion import POINTER, Places, share_of
 from aotc.tir.device.rows import statements
 from aotc.tir.expr import INDEX
-from aotc.tir.launch import by_last, loops_of
+from aotc.tir.launch import by_last, loops_of, shared_bytes
 from aotc.tir.plan.program import Step, Storage, View
 from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
 
@@ -102,7 +102,7 @@ class VerticalFusion:
 
     def is_right(self, kernel: Kernel) -> bool:
         """Whether a device takes a kernel, and the verifier knows that it is right."""
-        fits = sum(buffer.nbytes for buffer in kernel.shared) <= self.gpu.shared_bytes
+        fits = shared_bytes(kernel.shared) <= self.gpu.shared_bytes
         return fits and (len(kernel.params) * POINTER <= self.gpu.argument_bytes) and is_sound(kernel)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from aotc.ir import AotcError
-from aotc.tir import Gpu, Kernel
+from aotc.tir import Gpu, Kernel, launch_of
 from aotc_codegen.c.dialect import CUDA
 from aotc_codegen.c.kernels import PrintedKernels, print_kernels
 
@@ -27,7 +27,7 @@ def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Pr
     """Print each kernel, which must have the form of `aotc.tir.launch`, as PREFIX_NAME.
 
     Raises AotcError: code "external" for a kernel whose code is the user's C, "target" for one of more parameters than
-    the device takes arguments.
+    the device takes arguments, or of more shared memory than every device has for a block.
     """
     for kernel in kernels:
         if kernel.source is not None:
@@ -37,6 +37,11 @@ def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Pr
             text = f"kernel {kernel.name} has {len(kernel.params)} parameters, a GPU takes "
             text += f"{gpu.argument_bytes // _POINTER} at most"
             raise AotcError("target", text, span=kernel.span, hint="join fewer tensors at once")
+        launch = launch_of(kernel)
+        if launch is not None and launch.shared_bytes > gpu.shared_bytes:
+            text = f"kernel {kernel.name} takes {launch.shared_bytes} bytes of shared memory, a GPU has "
+            text += f"{gpu.shared_bytes} for a block"
+            raise AotcError("target", text, span=kernel.span, hint="this is a fault of aotc, please report it")
     large = any(b.size >= SMALL for kernel in kernels for b in (*kernel.params, *kernel.local))
     return print_kernels(kernels, prefix, replace(CUDA, index="int64_t") if large else CUDA)
 

@@ -38,6 +38,7 @@ from aotc.tir import (
     kept,
 )
 from aotc.tir.expr import Buffer, Expr, Load, Var, const
+from aotc.tir.launch import shared_bytes
 from aotc.tir.schedule.algorithms.recurrence import Recurrence, layer_inputs
 from aotc.tir.stmt import loops
 
@@ -76,7 +77,7 @@ def persistent(layer: Recurrence, target: Target) -> ExternProgram | None:
     """The program of a layer for a device; None where there is none, or a block has too little shared memory."""
     dtype, gpu = layer.dtype, target.gpu
     shared = [layer.columns] * 2 + [layer.hidden] * layer.states
-    if gpu is None or sum(shared) * dtype.itemsize > gpu.shared_bytes:
+    if gpu is None or shared_bytes(Buffer("", dtype, size) for size in shared) > gpu.shared_bytes:
         return None
     plan = _Plan.of(layer, gpu)
     products = layer.steps * layer.batch * layer.columns

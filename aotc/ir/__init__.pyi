@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
+from aotc.ir import container as container
 from aotc.ir import instrument as instrument
 from aotc.ir import op as op
 from aotc.ir import transform as transform
 from aotc.ir.attrs import NO_ATTRS as NO_ATTRS
 from aotc.ir.attrs import REQUIRED as REQUIRED
 from aotc.ir.attrs import Attrs as Attrs
+from aotc.ir.attrs import DictAttrs as DictAttrs
 from aotc.ir.attrs import NoAttrs as NoAttrs
 from aotc.ir.attrs import Param as Param
 from aotc.ir.attrs import Takes as Takes
+from aotc.ir.attrs import make_node as make_node
 from aotc.ir.attrs import param as param
 from aotc.ir.attrs import record as record
 from aotc.ir.attrs import variant as variant
@@ -41,6 +44,7 @@ from aotc.ir.dims import same_dim as same_dim
 from aotc.ir.dims import static_shape as static_shape
 from aotc.ir.dtype import DTYPES as DTYPES
 from aotc.ir.dtype import DType as DType
+from aotc.ir.env_func import EnvFunc as EnvFunc
 from aotc.ir.failure import Failure as Failure
 from aotc.ir.failure import failure_of as failure_of
 from aotc.ir.files import open_regular as open_regular
@@ -104,6 +108,7 @@ from aotc.ir.types import TupleType as TupleType
 from aotc.ir.types import Type as Type
 from aotc.ir.types import TypeCall as TypeCall
 from aotc.ir.types import TypeKind as TypeKind
+from aotc.ir.types import TypeRelation as TypeRelation
 from aotc.ir.types import TypeVar as TypeVar
 from aotc.ir.types import check_rank as check_rank
 from aotc.ir.types import is_complete as is_complete

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 from typing import Any, Final, TypeAlias, TypeVar
 
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.records import dataclass_transform, frozen
 
 T = TypeVar("T")
@@ -93,6 +94,37 @@ def record(name: str, fields: Sequence[dataclasses.Field[Any]]) -> type[Attrs]:
 
 def _made(name: str, base: type[T], types: Mapping[str, Any], values: Mapping[str, Any]) -> type[T]:
     return type(name, (base,), {"__annotations__": types, "__module__": base.__module__, **values})
+
+
+class DictAttrs(Attrs):
+    """Attributes under names of any kind, of calls of functions and of functions; `type_key` is Relay's name for it."""
+
+    type_key: str
+    values: Mapping[str, Any]
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.values.items())
+
+    def changed(self) -> dict[str, Any]:
+        return dict(self.values)
+
+    def __getattr__(self, name: str) -> Any:
+        values = vars(self).get("values", {})
+        if name not in values:
+            raise AttributeError(f"there is no attribute {name!r}")
+        return values[name]
+
+
+def make_node(type_key: str, **fields: Any) -> DictAttrs:
+    """Attributes as Relay makes them, by the name of their type and the values of their fields.
+
+    Raises AotcError (code "attribute") for attributes of operators, which the functions of the operators make, and
+    for other nodes, which have classes of their own.
+    """
+    if type_key != "DictAttrs" and not type_key.startswith("attrs."):
+        hint = "functions such as relay.nn.conv2d make calls with attributes, and nodes have classes"
+        raise AotcError("attribute", f"make_node makes no {type_key!r}", hint=hint)
+    return DictAttrs(type_key=type_key, values=fields)
 
 
 class NoAttrs(Attrs):

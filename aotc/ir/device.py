@@ -48,6 +48,15 @@ class Device:
         return f"{self.kind}({self.index})"
 
 
+@frozen
+class VirtualDevice:
+    """Where a value lies, as programs for several devices say it: a note, since a project is for one device."""
+
+    device: Device | None = None
+    target: object = None
+    memory_scope: str = ""
+
+
 def device(kind: str, index: int = 0) -> Device:
     """The device of a kind; a target's name stands for the kind of device that it is for.
 

@@ -73,6 +73,10 @@ class NDArray:
             raise AotcTypeError("ndarray", f"expected an NDArray or a device, not {type(target).__name__}")
         return target.copyfrom(self)
 
+    def same_as(self, other: object) -> bool:
+        """Whether this is that very object."""
+        return self is other
+
     def __repr__(self) -> str:
         return f"<aotc.nd.NDArray shape={self.shape}, {self.device}>\n{self._data!r}"
 
@@ -119,6 +123,27 @@ def as_tensors(value: Any, sequence: Callable[[Iterable[Any]], Any] = tuple) -> 
             return sequence(as_tensors(item, sequence) for item in value)
         case _:
             return value
+
+
+def literal(value: Any, dtype: str | TensorType | None = None) -> Array:
+    """An array.  Python's numbers, and lists of them, are int32, float32 or bool; arrays keep their dtype.
+
+    dtype   the dtype wanted instead, or a tensor type of it
+
+    Raises AotcError where a value does not fit the dtype.
+    """
+    array = np.asarray(value)
+    dtype = dtype.dtype if isinstance(dtype, TensorType) else dtype
+    wanted = DType(dtype).numpy if dtype is not None else array.dtype
+    if dtype is None and not isinstance(value, (np.ndarray, np.generic, NDArray)):
+        wanted = np.dtype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
+    DType.of(array)
+    with np.errstate(all="ignore"):
+        result = array.astype(wanted)
+    exact = array.dtype.kind in "iub" and np.issubdtype(wanted, np.integer)
+    if exact and not np.array_equal(result, array):
+        raise AotcError("const", f"{value!r} does not fit {DType.of(result)}", hint="give a wider dtype")
+    return result
 
 
 def as_array(value: Any, ty: Type | None) -> Array:

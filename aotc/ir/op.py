@@ -151,6 +151,8 @@ class Op:
     precision: Precision | None = None
     quantised: Quantised | None = None
 
+    #: Its name as a program; package `aotc.relay` says how.
+    astext: ClassVar[Callable[..., str]]
     #: Whether there is a reference: operators that programs add have a type alone.
     computed: ClassVar[bool] = True
 
@@ -327,3 +329,18 @@ def require(code: str, condition: bool, message: str | Callable[[], str]) -> Non
     """Raise AotcError(code, message) unless `condition`: one numbered constraint of a type rule."""
     if not condition:
         raise AotcError(code, message if isinstance(message, str) else message())
+
+
+def check_arity(op: Op, count: int, span: Span | None = None) -> None:
+    """Raises AotcError (code "arity") unless `op` takes `count` arguments."""
+    if count != op.arity:
+        raise AotcError("arity", f"{op.name}: expected {op.arity} arguments, got {count}", span=span)
+
+
+def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) -> Type:
+    """The result type of `op` on argument types; errors are located at `span` and name the operator."""
+    check_arity(op, len(types), span)
+    try:
+        return op.infer(attrs, types)
+    except AotcError as error:
+        raise AotcError(error.code, f"{op.name}: {error.diagnostics[0].message}", span=span) from error

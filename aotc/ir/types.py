@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
 from aotc.ir.dtype import DType
+from aotc.ir.env_func import EnvFunc
 from aotc.ir.records import frozen
 
 T = typing.TypeVar("T")
@@ -119,6 +120,7 @@ class FuncType(_Printed):
     arg_types: tuple[Type, ...]
     ret_type: Type
     type_params: tuple[TypeVar, ...]
+    type_constraints: tuple[Type, ...]
     depth: int = field(compare=False, repr=False)
 
     def __init__(
@@ -126,14 +128,13 @@ class FuncType(_Printed):
         arg_types: Iterable[Type],
         ret_type: Type,
         type_params: Iterable[TypeVar] | None = (),
-        type_constraints: Iterable[object] | None = (),
+        type_constraints: Iterable[Type] | None = (),
     ) -> None:
-        if [*(type_constraints or ())]:
-            raise AotcError("type", "types of functions have no constraints: operators have rules of their own")
+        object.__setattr__(self, "type_constraints", tuple(type_constraints or ()))
         object.__setattr__(self, "arg_types", tuple(arg_types))
         object.__setattr__(self, "ret_type", ret_type)
         object.__setattr__(self, "type_params", tuple(type_params or ()))
-        object.__setattr__(self, "depth", _depth((*self.arg_types, ret_type)))
+        object.__setattr__(self, "depth", _depth(parts(self)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FuncType) or self.kinds != other.kinds:
@@ -141,7 +142,7 @@ class FuncType(_Printed):
         common = [TypeVar(v.name, v.kind) for v in self.type_params]
         mine, theirs = (dict(zip(f.type_params, common, strict=True)) for f in (self, other))
         pairs = zip(parts(self), parts(other), strict=False)
-        alike = len(self.arg_types) == len(other.arg_types)
+        alike = len(self.arg_types) == len(other.arg_types) and len(parts(self)) == len(parts(other))
         return alike and all(with_types(a, mine) == with_types(b, theirs) for a, b in pairs)
 
     def __hash__(self) -> int:
@@ -222,6 +223,27 @@ class RefType(_Printed):
         object.__setattr__(self, "depth", _depth((value,)))
 
 
+@frozen(init=False)
+class TypeRelation(_Printed):
+    """A relation of types that `func` states, the first `num_inputs` of which determine the others.
+
+    Types of functions may have relations as constraints, and `aotc.relay.solver` solves them; inference goes by the
+    rules of operators.  `func` None is a relation of which nothing is known.
+    """
+
+    func: EnvFunc | None
+    args: tuple[Type, ...]
+    num_inputs: int
+    attrs: Any
+    depth: int = field(compare=False, repr=False)
+
+    def __init__(self, func: EnvFunc | None, args: Iterable[Type], num_inputs: int, attrs: Any) -> None:
+        own = tuple(args)
+        values = {"func": func, "args": own, "num_inputs": num_inputs, "attrs": attrs, "depth": _depth(own)}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+
 @frozen(eq=False)
 class IncompleteType(_Printed):
     """A type that inference is to find: equal to itself alone."""
@@ -229,7 +251,9 @@ class IncompleteType(_Printed):
     kind: TypeKind = TypeKind.Type
 
 
-Type: TypeAlias = TensorType | TupleType | FuncType | TypeVar | GlobalTypeVar | TypeCall | RefType | IncompleteType
+Type: TypeAlias = (
+    TensorType | TupleType | FuncType | TypeVar | GlobalTypeVar | TypeCall | RefType | TypeRelation | IncompleteType
+)
 
 
 def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
@@ -252,6 +276,8 @@ def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
             return f"{ty.func.name}[{inner(ty.args)}]" if ty.args else ty.func.name
         case RefType():
             return f"ref({type_text(ty.value, dim_text)})"
+        case TypeRelation():
+            return f"{'?' if ty.func is None else ty.func.relation}({inner(ty.args)})"
         case IncompleteType():
             return "?"
         case _:
@@ -264,8 +290,8 @@ def parts(ty: Type) -> tuple[Type, ...]:
         case TupleType():
             return ty.fields
         case FuncType():
-            return (*ty.arg_types, ty.ret_type)
-        case TypeCall():
+            return (*ty.arg_types, ty.ret_type, *ty.type_constraints)
+        case TypeCall() | TypeRelation():
             return ty.args
         case RefType():
             return (ty.value,)
@@ -284,11 +310,14 @@ def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
         return ty
     match ty:
         case FuncType():
-            return FuncType(new[:-1], new[-1], ty.type_params)
+            count = len(ty.arg_types)
+            return FuncType(new[:count], new[count], ty.type_params, new[count + 1 :])
         case TypeCall():
             return TypeCall(ty.func, new)
         case RefType():
             return RefType(new[0])
+        case TypeRelation():
+            return TypeRelation(ty.func, new, ty.num_inputs, ty.attrs)
         case _:
             return TupleType(new)
 

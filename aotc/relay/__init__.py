@@ -12,11 +12,13 @@ import importlib
 import typing as _typing
 
 from aotc.ir.lazy import lazy_names
+from aotc.ir.op import Op as _Op
 from aotc.relay.module import IRModule as _IRModule
 from aotc.relay.printed import Printed as _Printed
 from aotc.relay.text import printer as _printer
 
-_Printed.astext, _Printed.to_text = _printer.astext, _printer.to_text
+_Printed.astext = _Op.astext = _printer.astext
+_Printed.to_text = _printer.to_text
 
 
 def _operators() -> _typing.Mapping[str, _typing.Any]:
@@ -26,8 +28,8 @@ def _operators() -> _typing.Mapping[str, _typing.Any]:
 
 
 def _import_from_std(module: _IRModule, name: str) -> None:
-    """Add data types of the prelude to a module: see `aotc.relay.prelude`."""
-    importlib.import_module("aotc.relay.prelude").import_from_std(module, name)
+    """Add data types and functions of the prelude to a module: see `aotc.relay_api.prelude`."""
+    importlib.import_module("aotc.relay_api.prelude").import_from_std(module, name)
 
 
 _IRModule.import_from_std = _import_from_std

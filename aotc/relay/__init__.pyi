@@ -8,6 +8,7 @@ from aotc.ir.types import TupleType as TupleType
 from aotc.ir.types import Type as Type
 from aotc.ir.types import TypeCall as TypeCall
 from aotc.ir.types import TypeKind as TypeKind
+from aotc.ir.types import TypeRelation as TypeRelation
 from aotc.ir.types import TypeVar as TypeVar
 from aotc.relay import adt as adt
 from aotc.relay import analysis as analysis
@@ -52,7 +53,9 @@ from aotc.relay.expr import RefRead as RefRead
 from aotc.relay.expr import RefWrite as RefWrite
 from aotc.relay.expr import Tuple as Tuple
 from aotc.relay.expr import TupleGetItem as TupleGetItem
+from aotc.relay.expr import TupleWrapper as TupleWrapper
 from aotc.relay.expr import Var as Var
+from aotc.relay.expr import const as const
 from aotc.relay.expr_functor import ExprFunctor as ExprFunctor
 from aotc.relay.expr_functor import ExprMutator as ExprMutator
 from aotc.relay.expr_functor import ExprVisitor as ExprVisitor
@@ -188,9 +191,9 @@ from aotc.relay.type_functor import TypeFunctor as TypeFunctor
 from aotc.relay.type_functor import TypeMutator as TypeMutator
 from aotc.relay.type_functor import TypeVisitor as TypeVisitor
 from aotc.relay_api.build import build as build
+from aotc.relay_api.build import optimize as optimize
 from aotc.relay_api.executor import create_executor as create_executor
 from aotc.relay_api.expr import Any as Any
-from aotc.relay_api.expr import const as const
 from aotc.relay_api.expr import fromtext as fromtext
 from aotc.relay_api.expr import scalar_type as scalar_type
 from aotc.relay_api.expr import var as var

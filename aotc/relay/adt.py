@@ -15,6 +15,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+from importlib import import_module
 from typing import Any, TypeAlias
 
 from aotc.ir import GlobalTypeVar, Type, TypeCall, TypeVar, frozen
@@ -51,6 +52,13 @@ class TypeData:
     def tag(self, constructor: object) -> int:
         """A number that stands for a constructor: the same one in every process."""
         return (zlib.crc32(self.header.name.encode()) & 0x7F) << 24 | self.constructors.index(constructor)
+
+
+def __getattr__(name: str) -> Any:
+    """The nodes of graphs that belong here, under Relay's names."""
+    if name not in ("Constructor", "Match"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("aotc.relay.expr"), name)
 
 
 # --- patterns

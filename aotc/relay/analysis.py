@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
@@ -23,12 +24,17 @@ from aotc.relay.kinds import bound_type_vars as bound_type_vars
 from aotc.relay.kinds import check_kind as check_kind
 from aotc.relay.kinds import free_type_vars as free_type_vars
 from aotc.relay.module import IRModule
+from aotc.relay.solver import SolverFunctions
+from aotc.relay.solver import TypeSolver as TypeSolver
 from aotc.relay.structural import structural_hash
 from aotc.relay.unmatched import unmatched_cases as unmatched_cases
 from aotc.relay.visitor import all_vars as all_vars
 from aotc.relay.visitor import binders, children, post_order
 from aotc.relay.visitor import bound_vars as bound_vars
 from aotc.relay.visitor import free_vars as free_vars
+
+#: Where Relay has functions of C++.
+_ffi_api = SimpleNamespace(_test_type_solver=SolverFunctions)
 
 
 def post_order_visit(expr: Expr, visit: Callable[[Expr], object]) -> None:

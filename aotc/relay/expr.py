@@ -21,9 +21,10 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, AotcError, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op
+from aotc.ir import NO_ATTRS, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op
 from aotc.ir import types as ir_types
-from aotc.ir.ndarray import HostArray
+from aotc.ir.ndarray import HostArray, literal
+from aotc.ir.op import infer_op
 from aotc.ir.records import dataclass_transform
 from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
 from aotc.relay.adt import Clause, TypeData
@@ -215,8 +216,19 @@ class Call(Node):
         return (TupleGetItem(self, k) for k in range(len(self)))
 
     def astuple(self) -> Call:
-        """The call itself: what gives a tuple is one."""
-        return self
+        return self  # what gives a tuple is one
+
+
+class _OfFields(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, Call) and isinstance(value.checked_type, TupleType)
+
+    def __call__(cls, tuple_value: Any, size: int) -> Any:
+        return tuple_value
+
+
+class TupleWrapper(metaclass=_OfFields):
+    """What Relay gives for a call of several results: the call itself."""
 
 
 @_node
@@ -413,6 +425,11 @@ ExprT = TypeVar(
 )  # fmt: skip
 
 
+def const(value: Any, dtype: str | TensorType | None = None, span: Span | None = None) -> Constant:
+    """A constant of an array, number or list; see `aotc.ir.ndarray.literal`."""
+    return Constant(literal(value, dtype), span)
+
+
 def splat(value: Any, shape: Iterable[int], dtype: str, span: Span | None = None) -> Constant:
     """A constant of one repeated value that takes the memory of one element."""
     return Constant(np.broadcast_to(np.asarray(value, DType(dtype).numpy), tuple(shape)), span)
@@ -428,10 +445,9 @@ def type_of(expr: Expr) -> Type:
 
 def tensor_type_of(expr: Expr) -> TensorType:
     """The inferred type of an expression that is a tensor."""
-    ty = type_of(expr)
-    if not isinstance(ty, TensorType):
-        raise TypeError(f"expected a tensor, got {ty}")
-    return ty
+    if isinstance(ty := type_of(expr), TensorType):
+        return ty
+    raise TypeError(f"expected a tensor, got {ty}")
 
 
 def as_function(expr: Expr) -> Function:
@@ -482,18 +498,3 @@ def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | Non
     if len(known) != len(types):
         return Call(op, from_args, attrs, span=span)
     return Call(op, from_args, attrs, None, span, infer_op(op, attrs, known, span))
-
-
-def check_arity(op: Op, count: int, span: Span | None = None) -> None:
-    """Raises AotcError (code "arity") unless `op` takes `count` arguments."""
-    if count != op.arity:
-        raise AotcError("arity", f"{op.name}: expected {op.arity} arguments, got {count}", span=span)
-
-
-def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) -> Type:
-    """The result type of `op` on argument types; errors are located at `span` and name the operator."""
-    check_arity(op, len(types), span)
-    try:
-        return op.infer(attrs, types)
-    except AotcError as error:
-        raise AotcError(error.code, f"{op.name}: {error.diagnostics[0].message}", span=span) from error

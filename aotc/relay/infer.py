@@ -16,7 +16,6 @@ from dataclasses import replace
 from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
-from weakref import WeakValueDictionary
 
 from aotc.ir import (
     AotcError,
@@ -33,6 +32,7 @@ from aotc.ir import (
     nearest,
     with_types,
 )
+from aotc.ir.op import check_arity, infer_op
 from aotc.relay import expr as graph
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, inner
 from aotc.relay.expr import (
@@ -181,9 +181,9 @@ class _Inference:
         if not isinstance(node.op, Op):
             return self._apply(node, node.op)
         try:
-            graph.check_arity(node.op, len(node.args))
+            check_arity(node.op, len(node.args))
             self._refine(node, node.op)
-            return graph.infer_op(node.op, node.attrs, self.settled(node.args), node.span)
+            return infer_op(node.op, node.attrs, self.settled(node.args), node.span)
         except AotcError as error:
             self.problems.extend(error.at(node.span).diagnostics)
             raise _Unsettled(_FAILED) from None
@@ -438,19 +438,15 @@ def _report(problems: Iterable[Diagnostic], inferences: Iterable[_Inference]) ->
         raise AotcError.collect(dict.fromkeys(found))
 
 
-#: Modules that inference has made or approved, by id: modules do not change, so they need no second look.
-_TYPED: Final[WeakValueDictionary[int, IRModule]] = WeakValueDictionary()
-
-
 def infer_module(module: IRModule) -> IRModule:
     """`module` with every expression typed; the same object if it was, at no cost if it came from here.
 
     Raises AotcError with one diagnostic per ill-typed expression, or per variable that nothing determines.
     """
-    if _TYPED.get(id(module)) is module:
+    if module.typed:
         return module
     result = reinfer_module(module)
-    _TYPED[id(result)] = result
+    result.typed = True
     return result
 
 

@@ -17,6 +17,7 @@ from aotc.ir import (
     Type,
     TypeCall,
     TypeKind,
+    TypeRelation,
     TypeVar,
     parts,
     type_vars,
@@ -39,14 +40,15 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
     if isinstance(t, TypeVar | GlobalTypeVar | IncompleteType):
         return t.kind
     for part in parts(t):
-        if (kind := check_kind(part, mod)) is not TypeKind.Type:
+        wanted = TypeKind.Constraint if isinstance(part, TypeRelation) else TypeKind.Type
+        if (kind := check_kind(part, mod)) is not wanted:
             raise AotcError("type", f"a part of a {type(t).__name__} is of kind {kind.name}, not Type")
     if isinstance(t, TypeCall):
         if t.func.kind is not TypeKind.AdtHandle:
             raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, no data type")
-        if mod is not None and len(wanted := mod[t.func].type_vars) != len(t.args):
-            raise AotcError("type", f"{t.func} takes {len(wanted)} types, got {len(t.args)}")
-    return TypeKind.Type
+        if mod is not None and (count := len(mod[t.func].type_vars)) != len(t.args):
+            raise AotcError("type", f"{t.func} takes {count} types, got {len(t.args)}")
+    return TypeKind.Constraint if isinstance(t, TypeRelation) else TypeKind.Type
 
 
 # --- type variables

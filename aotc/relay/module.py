@@ -20,13 +20,20 @@ from aotc.relay.visitor import free_vars
 EMPTY_TYPES: Final[Mapping[GlobalTypeVar, TypeData]] = MappingProxyType({})
 
 
+class FunctionName(str):
+    """The name of a function, as a key of its module."""
+
+    __slots__ = ()
+    name_hint = property(str, doc="Relay's word for the name.")
+
+
 class IRModule(Printed, Mapping[str, Function]):
     """A mapping from names to functions, with attributes of the whole module.
 
     Raises AotcTypeError for a key that is neither a name nor a GlobalVar, and for a value that is no function.
     """
 
-    __slots__ = ("__weakref__", "_functions", "_types", "attrs")
+    __slots__ = ("__weakref__", "_functions", "_types", "attrs", "typed")
 
     #: Adds data types that programs share; see `aotc.relay.prelude.import_from_std`.
     import_from_std: ClassVar[Callable[[Any, str], None]]
@@ -37,6 +44,8 @@ class IRModule(Printed, Mapping[str, Function]):
         attrs: Mapping[str, Any] = EMPTY_ATTRS,
         type_definitions: Mapping[GlobalTypeVar, TypeData] = EMPTY_TYPES,
     ) -> None:
+        #: Whether inference has seen all that the module has.
+        self.typed = False
         self._functions: dict[str, Function] = {}
         self._types = dict(type_definitions)
         for name, function in (functions or {}).items():
@@ -70,15 +79,18 @@ class IRModule(Printed, Mapping[str, Function]):
 
         Raises AotcTypeError for what is neither, or no name for it.
         """
+        self.typed = False
         if isinstance(value, TypeData) and isinstance(name, GlobalTypeVar):
             self._types[name] = value
             return
         key = name.name if isinstance(name, GlobalVar) else name
+        if isinstance(value, Expr) and not isinstance(value, Function):
+            value = Function(free_vars(value), value)
         if not isinstance(value, Function):
             raise AotcTypeError("module", f"a module holds functions, not {type(value).__name__}")
         if not isinstance(key, str):
             raise AotcTypeError("module", f"a function goes by a name or a GlobalVar, not by {type(key).__name__}")
-        self._functions[key] = value
+        self._functions[FunctionName(key)] = value
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
@@ -128,6 +140,7 @@ class IRModule(Printed, Mapping[str, Function]):
 
     def update(self, other: Mapping[str, Function] | Mapping[GlobalVar, Function]) -> None:
         """Add the functions and data types of a module, or a mapping of functions, in place of those of these names."""
+        self.typed = False
         self._types.update(other._types if isinstance(other, IRModule) else {})
         for name, function in other.items():
             self[name] = function

@@ -22,7 +22,7 @@ import numpy as np
 
 from aotc.ir import AotcError, Attrs, FuncType, Op, Type, TypeVar, parts, type_vars, with_parts, with_types
 from aotc.relay.adt import Pattern, PatternConstructor, TypeData, inner
-from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, Match, Node, Tuple, Var
+from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, Let, Match, Node, Tuple, Var
 from aotc.relay.module import IRModule
 from aotc.relay.visitor import bound_by, children, kind_of, post_order
 
@@ -105,6 +105,12 @@ class _Comparison:
             right = self._renamed(given)
             if left != right and (self.exact or _plain(left) != _plain(right)):
                 return text.format(left, given)
+        if isinstance(a, Function) and isinstance(b, Function):
+            pairs = [(f.ret_type, f.ret_type or f.body.checked_type) for f in (a, b)]
+            known, other = (self._renamed(t) for t in pairs[1])
+            # inference writes results down, too
+            if pairs[0][0] != known and (other is None or pairs[0][1] != other):
+                return f"result types {a.ret_type} and {b.ret_type}"
         if isinstance(a, Constant) and isinstance(b, Constant) and not same_bits(a.data, b.data):
             return f"a constant of type {a.checked_type} and a constant of type {b.checked_type}"
         return ""
@@ -113,8 +119,11 @@ class _Comparison:
         """Match the variables that two nodes bind."""
         left, right = bound_by(a), bound_by(b)
         for x, y in zip(left, right, strict=True):
-            if x.annotation != self._renamed(y.annotation):
-                return f"variable {x.name} is declared as {x.annotation}, {y.name} as {y.annotation}"
+            mine, theirs = x.annotation, self._renamed(y.annotation)
+            # what a let or a match binds has the type of a value, which inference writes down
+            known = None if isinstance(a, Function) else x.checked_type
+            if mine != theirs and (known is None or known != self._renamed(y.checked_type)):
+                return f"variable {x.name} is declared as {mine}, {y.name} as {y.annotation}"
             self._bind(x, y)
         return ""
 
@@ -147,7 +156,6 @@ _FACTS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = MappingProxyTy
         "function": {
             "{} and {} parameters": lambda n: len(n.params),
             "type parameters of kinds {} and {}": lambda n: [v.kind.name for v in n.type_params],
-            "result types {} and {}": lambda n: n.ret_type,
             "attributes {} and {}": lambda n: dict(n.attrs),
         },
         "global_var": {"@{} and @{}": lambda n: n.name},
@@ -236,7 +244,7 @@ def assert_structural_equal(a: Any, b: Any, map_free_vars: bool = False) -> None
 
 
 def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = False) -> int:
-    """A 64-bit hash that structurally equal programs share.
+    """A 64-bit hash that structurally equal programs share, if inference has seen all of them or none.
 
     It does not change from process to process for closed programs, and with `map_free_vars` for all.  Otherwise a
     free variable hashes by identity.
@@ -253,6 +261,7 @@ def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = F
     generic = dict.fromkeys(v for f in functions for v in f.type_params)
     names = _numbered(generic)
     numbers: dict[Var, int] = {}
+    inferred = {v for node in post_order(x) if isinstance(node, Let | Match) for v in bound_by(node)}
     bound = {var for node in post_order(x) for var in bound_by(node)}
     digests: dict[Expr, bytes] = {}
     serial = 0
@@ -260,7 +269,8 @@ def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = F
         if isinstance(node, Var):
             known = node in bound or map_free_vars
             number = numbers.setdefault(node, len(numbers)) if known else id(node)
-            digests[node] = _digest("var", number, _type_text(node.annotation, names))
+            ty = node.checked_type if node in inferred else node.annotation
+            digests[node] = _digest("var", number, _type_text(ty, names))
         else:
             serial += not _is_leaf(node)  # tells nodes that are shared from those that are alike
             below = (digests[child] for child in children(node))

@@ -10,4 +10,5 @@ from aotc.ir.types import TupleType as TupleType
 from aotc.ir.types import Type as Type
 from aotc.ir.types import TypeCall as TypeCall
 from aotc.ir.types import TypeKind as TypeKind
+from aotc.ir.types import TypeRelation as TypeRelation
 from aotc.ir.types import TypeVar as TypeVar

@@ -79,6 +79,11 @@ class ExecutorFactory:
         """The constants of the compiled model by their names in the graph (p0, p1, ...), packed for the kernels."""
         return {name: BuiltInConstant(storage.data) for storage, name in constant_names(self._program).items()}
 
+    @property
+    def params(self) -> dict[str, NDArray]:
+        """What `get_params` gives."""
+        return self.get_params()
+
     def export_library(self, file_name: str | Path) -> None:
         """Write the model to a file for `load_module`.
 
@@ -101,7 +106,7 @@ class ExecutorFactory:
         name = self.libmod_name
         extra = {
             f"executor-config/graph/{name}.graph": self.get_graph_json().encode(),
-            f"parameters/{name}.params": save_param_dict(self.get_params()),
+            f"parameters/{name}.params": bytes(save_param_dict(self.get_params())),
             f"src/{name}.relay": astext(self.ir_mod, show_meta_data=False).encode(),
         }
         sources = {str(p.relative_to(self._project)): p for p in self._project.rglob("*") if p.is_file()}
@@ -157,6 +162,22 @@ def one_target(target: Any) -> MachineTarget:
 def executor_threads(context: PassContext) -> int:
     """The threads of executors that a context asks for."""
     return int(context.get_config("compile.threads", 1)) or 1
+
+
+def optimize(
+    mod: IRModule | Function,
+    target: str | MachineTarget | Sequence[Any] | Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
+) -> tuple[IRModule, dict[str, NDArray]]:
+    """The module as `build` compiles it, after the passes of the current context; and no parameters: they are in it.
+
+    Raises AotcError as `build` does.
+    """
+    module = IRModule.from_expr(mod) if isinstance(mod, Function) else mod
+    require_module(module, "build")
+    work = Compilation(with_params(module, params), one_target(target), f"{PREFIX}default", PassContext.current())
+    with work.running():
+        return work.graph, {}
 
 
 def build(

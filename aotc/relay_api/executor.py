@@ -192,6 +192,8 @@ def _inside(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         kind = tuple if isinstance(value, tuple) else list
         return kind(map(_inside, value))
+    if isinstance(value, Constant):
+        return value.data
     return value.closure if isinstance(value, FunctionValue) else value
 
 

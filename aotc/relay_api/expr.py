@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-import numpy as np
-
 from aotc.driver.wiring import install
-from aotc.ir import AotcError, DType, NDArray, Span, TensorType, Type
+from aotc.ir import AotcError, Span, TensorType, Type
 from aotc.ir.immediates import Any as Any
-from aotc.relay.expr import Constant, Var
+from aotc.relay.expr import Var
+from aotc.relay.expr import const as const
 from aotc.relay.module import IRModule
 from aotc.relay.op.functions import FUNCTIONS
 from aotc.relay.text.parser import parse
@@ -41,27 +40,6 @@ def var(
     if isinstance(type_annotation, str):
         return Var(name_hint, TensorType((), type_annotation), span)
     return Var(name_hint, TensorType(shape, dtype) if shape is not None else type_annotation, span)
-
-
-def const(value: typing.Any, dtype: str | TensorType | None = None, span: Span | None = None) -> Constant:
-    """A constant.  Python's numbers, and lists of them, are int32, float32 or bool; arrays keep their dtype.
-
-    dtype   the dtype wanted instead, or a tensor type of it
-
-    Raises AotcError where a value does not fit the dtype.
-    """
-    array = np.asarray(value)
-    dtype = dtype.dtype if isinstance(dtype, TensorType) else dtype
-    wanted = DType(dtype).numpy if dtype is not None else array.dtype
-    if dtype is None and not isinstance(value, (np.ndarray, np.generic, NDArray)):
-        wanted = np.dtype({"i": np.int32, "f": np.float32}.get(array.dtype.kind, array.dtype))
-    DType.of(array)
-    with np.errstate(all="ignore"):
-        result = array.astype(wanted)
-    exact = array.dtype.kind in "iub" and np.issubdtype(wanted, np.integer)
-    if exact and not np.array_equal(result, array):
-        raise AotcError("const", f"{value!r} does not fit {DType.of(result)}", hint="give a wider dtype")
-    return Constant(result, span)
 
 
 def scalar_type(dtype: str) -> TensorType:

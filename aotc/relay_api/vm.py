@@ -13,22 +13,24 @@ operators' references in numpy: no static kernel could.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 
 from aotc.driver.compilation import Compilation
 from aotc.driver.importing import with_params
-from aotc.ir import AotcError, DType, FuncType, PassContext, TensorType, TupleType, Type, leaves, nested, tensor_types
+from aotc.ir import AotcError, DType, FuncType, PassContext, TensorType, TupleType, Type, tensor_types
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
-from aotc.relay.expr import Call, Function, Var, type_of
+from aotc.relay.expr import Call, Function, Var, as_function, type_of
 from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
+from aotc.relay.text.parser import parse_expr
+from aotc.relay.text.printer import astext
 from aotc.relay.transform.functions import LambdaLift
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.lets import ToANormalForm
@@ -36,11 +38,10 @@ from aotc.relay.visitor import post_order, substitute
 from aotc.relay_api.build import require_module
 from aotc.relay_api.target import Target
 from aotc.runtime.forks import Turns
-from aotc.runtime.kernels import KernelLibrary
-from aotc.runtime.vm import Executable, Value
+from aotc.runtime.module import KernelModule
+from aotc.runtime.vm import Executable, Run, SavedKernel, Value, install_compiler, runner
 from aotc.tir.target import Target as MachineTarget
 
-Run: TypeAlias = Callable[[Sequence[Value]], Value]
 #: Most kernels for shapes that came up at run time, of one executable.
 MAX_KERNELS: Final = 256
 
@@ -67,7 +68,8 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
         # function literals lifted, every value named: bytecode needs these passes at any level
         program = compile_bytecode(ToANormalForm()(LambdaLift()(work.graph)))
         names = [f"{k}:{anchor_name(f)}" for k, f in enumerate(program.kernels)]
-        return Executable(program.functions, program.constants, names, Kernels(work, program.kernels, names))
+        kernels = Kernels(work, dict(enumerate(program.kernels)), dict(enumerate(names)))
+        return Executable(program.functions, program.constants, names, kernels)
 
 
 def _require_data(main: Function) -> None:
@@ -92,17 +94,17 @@ class Kernels:
     """
 
     work: Compilation
-    functions: Sequence[Function]
-    names: Sequence[str]
+    functions: Mapping[int, Function]
+    names: Mapping[int, str]
     limit: int = MAX_KERNELS
     compilations: int = 0
 
     def __post_init__(self) -> None:
         self._turns = Turns()
         self._found: OrderedDict[tuple[int, tuple[Type, ...]], Run] = OrderedDict()
-        static = {n: f for n, f in zip(self.names, self.functions, strict=True) if _is_compiled(f)}
-        library = self.work.compile_functions(static)
-        self._static = {n: _compiled(library, n, f) for n, f in static.items()}
+        static = {self.names[k]: f for k, f in self.functions.items() if _is_compiled(f)}
+        self._library = self.work.compile_functions(static)
+        self._static = {n: runner(self._library, n, type_of(f.body)) for n, f in static.items()}
 
     def __call__(self, number: int, args: Sequence[Value]) -> Value:
         """The result of kernel `number`; AotcError naming the operator and the types for what it refuses."""
@@ -119,6 +121,18 @@ class Kernels:
                 self._found.move_to_end(key)
         return run(args)
 
+    def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
+        """What stands for the kernels in saved code; AotcError (code "vm") for one of another compiler."""
+        library = self._library if self._static else self.work.compile_functions({"none": _nothing()})
+        kernels = []
+        for number, function in self.functions.items():
+            if "Compiler" in function.attrs:
+                raise AotcError("vm", f"kernels of the compiler {function.attrs['Compiler']!r} cannot be saved")
+            info = library.infos.get(self.names[number])
+            text = "" if info is not None else astext(function)
+            kernels.append(SavedKernel(info, type_of(function.body), text))
+        return self.work.target.name, kernels, KernelModule(library.path, library)
+
     def _specialized(self, number: int, types: Sequence[Type]) -> Run:
         function, name = self.functions[number], self.names[number]
         try:
@@ -130,7 +144,23 @@ class Kernels:
             text = f"{anchor_name(function)} on ({', '.join(map(str, types))}): {error.diagnostics[0].message}"
             raise AotcError(error.code, text, span=error.diagnostics[0].span or function.span) from error
         self.compilations += 1
-        return _compiled(library, name, concrete)
+        return runner(library, name, type_of(concrete.body))
+
+
+def _nothing() -> Function:
+    """A function for libraries that would be empty."""
+    x = Var("x", TensorType(()))
+    return Function((x,), -x)
+
+
+def _late_kernels(texts: Mapping[int, str], target: str) -> Kernels:
+    """Kernels of functions for the shapes that come up."""
+    work = Compilation(IRModule(), Target(target), "main", PassContext.current())
+    functions = {k: as_function(parse_expr(text)) for k, text in texts.items()}
+    return Kernels(work, functions, {k: f"{k}:{anchor_name(f)}" for k, f in functions.items()})
+
+
+install_compiler(_late_kernels)
 
 
 def _retyped(function: Function, types: Sequence[Type]) -> Function:
@@ -146,19 +176,6 @@ def _is_compiled(function: Function) -> bool:
         return False
     tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]
     return all(t.is_static and t.numel for t in tensors)
-
-
-def _compiled(library: KernelLibrary, name: str, function: Function) -> Run:
-    result = type_of(function.body)
-    outputs = [(t.static_shape, t.dtype.numpy) for t in tensor_types(result)]
-
-    def run(args: Sequence[Value]) -> Value:
-        arrays = [np.empty(shape, dtype) for shape, dtype in outputs]
-        library.call(name, [np.asarray(a, order="C") for a in leaves(tuple(args))], arrays)
-        value: Value = nested(result, iter(arrays))
-        return value
-
-    return run
 
 
 def _type_of_value(value: Value) -> Type:

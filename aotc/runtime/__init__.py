@@ -14,10 +14,9 @@ from aotc.runtime import container as container
 from aotc.runtime import vm as vm
 from aotc.runtime.container import convert as convert
 from aotc.runtime.module import CompiledLibrary as CompiledLibrary
+from aotc.runtime.module import KernelModule as KernelModule
+from aotc.runtime.module import Module as Module
 from aotc.runtime.module import enabled as enabled
 from aotc.runtime.module import load_module as load_module
 from aotc.runtime.params import load_param_dict as load_param_dict
 from aotc.runtime.params import save_param_dict as save_param_dict
-
-#: Relay's word for a compiled library.
-Module = CompiledLibrary

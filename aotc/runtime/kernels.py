@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -40,9 +41,18 @@ class KernelInfo:
     workspace: tuple[int, ...] = ()
 
 
+def holds_kernels(path: Path) -> bool:
+    """Whether a library is a table of kernels; AotcError (code "load") for what is no library."""
+    library = open_library(path, _FFI)
+    with suppress(KeyError, AttributeError):  # of cffi, for a symbol that is not there
+        return library.aotc_kernels is not None
+    return False
+
+
 class KernelLibrary:
     """A library of kernels, the entries of its table in the order of `infos`.
 
+    path    of the file
     names   of the kernels
     infos   what each takes
 
@@ -50,7 +60,7 @@ class KernelLibrary:
     """
 
     def __init__(self, path: Path, infos: Mapping[str, KernelInfo], keep_alive: object = None) -> None:
-        self.infos = dict(infos)
+        self.path, self.infos = path, dict(infos)
         self._keep_alive = keep_alive
         self._handle = open_library(path, _FFI) if infos else None
         entries = self._handle.aotc_kernels if self._handle is not None else ()

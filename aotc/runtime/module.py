@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
-from aotc.ir import AotcError, Device, gpus, nearest, open_regular, require_device
+from aotc.ir import AotcError, Device, gpus, nearest, open_regular, refusals, require_device
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.gpu import is_for_gpus
 from aotc.runtime.graph_machine import GraphMachine
 from aotc.runtime.image import require_checksum
+from aotc.runtime.kernels import holds_kernels
 from aotc.runtime.library import Library, find_library, is_inside, shown
 from aotc.runtime.session import Session
 
@@ -26,8 +27,26 @@ PREFIX: Final = "aotcgen_"
 _HOSTS: Final = frozenset({"llvm", "c", "cpu", "host"})
 
 
-class CompiledLibrary:
-    """A compiled library.
+class Module:
+    """A compiled library.  `path` is that of the file."""
+
+    path: Path
+
+
+class KernelModule(Module):
+    """The kernels of a saved executable; `aotc.runtime.vm.Executable.load_exec` takes it together with the code."""
+
+    def __init__(self, path: Path, keep_alive: object = None) -> None:
+        self.path, self._keep_alive = path, keep_alive
+
+    def export_library(self, file_name: str | Path) -> None:
+        """Write the kernels to a file (.so) for `load_module`; AotcError (code "export") where that cannot be."""
+        with refusals("export", f"write {file_name}"):
+            shutil.copyfile(self.path, file_name)
+
+
+class CompiledLibrary(Module):
+    """A compiled model.
 
     path    of the shared library
     name    of the model: `library[name](device)` is an executor for it
@@ -85,8 +104,10 @@ class CompiledLibrary:
         return f"<CompiledLibrary {self.name!r} from {str(self.path)!r}>"
 
 
-def load_module(path: str | Path, *, check: bool | str = False) -> CompiledLibrary:
+def load_module(path: str | Path, *, check: bool | str = False) -> Any:
     """Load what `export_library` wrote (.so or .tar), any library of ours, or the directory of a built project.
+
+    That is a CompiledLibrary, or a KernelModule for the kernels of an executable of the virtual machine.
 
     check    compare the file with this SHA-256 first; for True the library with that in the project or the archive
 
@@ -97,7 +118,8 @@ def load_module(path: str | Path, *, check: bool | str = False) -> CompiledLibra
         require_checksum(file, check)
         check = False
     if file.suffix != ".tar" or not file.is_file():
-        return CompiledLibrary(find_library(file, check))
+        library = find_library(file, check)
+        return KernelModule(library) if holds_kernels(library) else CompiledLibrary(library)
     folder = ScratchDirectory("aotc-load-")
     try:
         _extract(file, Path(folder.name))

@@ -21,12 +21,13 @@ from aotc.ir import AotcError, NDArray, Reader, save_array
 _MAGIC: Final = 0xF7E58D4F05049CB7
 
 
-def save_param_dict(params: Mapping[str, Any]) -> bytes:
+def save_param_dict(params: Mapping[str, Any]) -> bytearray:
     """The blob of arrays by name; dtypes that the format does not know are stored as unsigned integers."""
     names = [name.encode() for name in params]
     head = [struct.pack("<QQQ", _MAGIC, 0, len(names))]
     head += [struct.pack("<Q", len(name)) + name for name in names]
-    return b"".join([*head, struct.pack("<Q", len(names)), *(save_array(np.asarray(v)) for v in params.values())])
+    arrays = [save_array(np.asarray(v)) for v in params.values()]
+    return bytearray().join([*head, struct.pack("<Q", len(names)), *arrays])
 
 
 def load_param_dict(blob: bytes) -> dict[str, NDArray]:

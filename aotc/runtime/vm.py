@@ -6,21 +6,45 @@ vm.invoke("main", x)                                 # an NDArray, or a (nested)
 vm.set_input("main", x=x); vm.run()
 
 Values are arrays, tuples of values, and closures.  An array is dropped once nobody can read it any more.
+
+code, lib = executable.save()                        # bytes, and a library of kernels: `lib.export_library`
+Executable.load_exec(code, lib)
 """
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Device, DType, as_array, as_tensors, fits, frozen, nearest, require_device
+from aotc.ir import (
+    AotcError,
+    Device,
+    DType,
+    Form,
+    Quantization,
+    Reader,
+    SymDim,
+    as_array,
+    as_tensors,
+    fits,
+    frozen,
+    nearest,
+    require_device,
+    save_array,
+)
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
-from aotc.ir.types import FuncType, TensorType, TupleType, Type
+from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
+from aotc.runtime.image import checksum, require_checksum
+from aotc.runtime.kernels import KernelInfo, KernelLibrary
+from aotc.runtime.module import KernelModule
+from aotc.runtime.tensor import TensorInfo
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -34,7 +58,42 @@ class VMClosure:
 
 
 Value: TypeAlias = "Array | tuple[Any, ...] | VMClosure"
-CallKernel: TypeAlias = Callable[[int, Sequence[Value]], Value]
+Run: TypeAlias = Callable[[Sequence[Value]], Value]
+
+
+@frozen
+class SavedKernel:
+    """A kernel in saved code: one of the library, or a function as Relay text; and the type of its result."""
+
+    info: KernelInfo | None
+    result: Type
+    text: str = ""
+
+
+class CallKernel(Protocol):
+    """Runs the kernel of a number on values, which it does not change."""
+
+    def __call__(self, number: int, args: Sequence[Value], /) -> Value: ...
+
+    def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
+        """The name of the target, all kernels in order, and those of the library."""
+
+
+#: From functions as Relay text, by number, and the name of a target, to kernels for the shapes that come up.
+CompileLate: TypeAlias = "Callable[[Mapping[int, str], str], CallKernel]"
+
+
+def runner(library: KernelLibrary, name: str, result: Type) -> Run:
+    """Calls of a kernel that gives results of static types."""
+    outputs = [(t.static_shape, t.dtype.numpy) for t in tensor_types(result)]
+
+    def run(args: Sequence[Value]) -> Value:
+        arrays = [np.empty(shape, dtype) for shape, dtype in outputs]
+        library.call(name, [np.asarray(a, order="C") for a in leaves(tuple(args))], arrays)
+        value: Value = nested(result, iter(arrays))
+        return value
+
+    return run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,6 +121,34 @@ class Executable:
             raise AotcError("unknown-function", f"no function @{name}", hint=nearest(name, self._by_name))
         return self._by_name[name]
 
+    def save(self) -> tuple[bytearray, KernelModule]:
+        """The code, constants included, and the kernels of known shapes; kernels of unknown ones are part of the code.
+
+        Raises AotcError (code "vm") where a kernel is that of another compiler.
+        """
+        target, kernels, module = self.call_kernel.saved()
+        dtypes = tuple(DType.of(a) for a in self.constants)
+        saved = _Saved(
+            tuple(self.functions), tuple(self.kernel_names), tuple(kernels), dtypes, target, checksum(module.path)
+        )
+        text = _FORM.dump(saved)
+        body = b"".join([struct.pack("<Q", len(text)), text, *map(save_array, self.constants)])
+        return bytearray(_MAGIC + hashlib.sha256(body).digest() + body), module
+
+    @staticmethod
+    def load_exec(bytecode: bytes | bytearray, lib: KernelModule) -> Executable:
+        """The executable that `save` gave, from its code and its kernels.
+
+        Raises AotcError: code "load" for damaged code, "checksum" for the kernels of another executable, "vm" where
+        kernels for unknown shapes need the compiler and `aotc.relay` is not imported.
+        """
+        try:
+            saved, constants = _loaded(bytes(bytecode))
+        except ValueError as error:
+            raise AotcError("load", f"this is no code of an executable, or damaged: {error}") from error
+        require_checksum(lib.path, saved.digest)
+        return Executable(saved.functions, constants, saved.names, _LoadedKernels(saved, lib))
+
     @property
     def globals(self) -> list[str]:
         """The names of the functions."""
@@ -86,6 +173,73 @@ class Executable:
             f"constants: {len(self.constants)}\nglobals: {', '.join(self._by_name)}\n"
             f"primitive ops: {', '.join(self.kernel_names)}\ninstructions: {instructions}"
         )
+
+
+# --- saved executables
+
+_MAGIC: Final = b"aotc-vm1"
+
+
+@frozen
+class _Saved:
+    """What saved code holds, but the elements of constants."""
+
+    functions: tuple[VMFunction, ...]
+    names: tuple[str, ...]
+    kernels: tuple[SavedKernel, ...]
+    dtypes: tuple[DType, ...]
+    target: str
+    digest: str
+
+
+_TYPES: Final = (FuncType, TensorType, TupleType, DType, SymDim)
+_PARTS: Final = (SavedKernel, KernelInfo, TensorInfo, Quantization, VMFunction, Instruction, Opcode)
+_FORM: Final = Form(_Saved, (_Saved, *_PARTS, *_TYPES))
+
+
+def _loaded(code: bytes) -> tuple[_Saved, list[Array]]:
+    """What code holds; ValueError where it is none."""
+    reader = Reader(code)
+    if reader.take(len(_MAGIC)) != _MAGIC or reader.take(32) != hashlib.sha256(code[len(_MAGIC) + 32 :]).digest():
+        raise ValueError("its checksum is wrong")
+    (size,) = reader.unpack("<Q")
+    saved = _FORM.load(reader.take(size))
+    return saved, [reader.array().view(dtype.numpy) for dtype in saved.dtypes]
+
+
+class _LoadedKernels:
+    """The kernels of a saved executable."""
+
+    def __init__(self, saved: _Saved, module: KernelModule) -> None:
+        self._saved, self._module = saved, module
+        own = {n: k for n, k in zip(saved.names, saved.kernels, strict=True) if k.info is not None}
+        library = KernelLibrary(module.path, {n: k.info for n, k in own.items() if k.info is not None}, module)
+        self._runs = {n: runner(library, n, k.result) for n, k in own.items()}
+        others = {number: k.text for number, k in enumerate(saved.kernels) if k.text}
+        self._late = _COMPILER[0](others, saved.target) if others else None
+
+    def __call__(self, number: int, args: Sequence[Value], /) -> Value:
+        run = self._runs.get(self._saved.names[number])
+        if run is None:
+            assert self._late is not None, "what is no kernel of the library has a text"
+            return self._late(number, args)
+        return run(args)
+
+    def saved(self) -> tuple[str, Sequence[SavedKernel], KernelModule]:
+        return self._saved.target, self._saved.kernels, self._module
+
+
+def install_compiler(compile: CompileLate) -> None:
+    """Say what compiles the kernels for unknown shapes of executables that are loaded."""
+    _COMPILER[0] = compile
+
+
+def _no_compiler(texts: Mapping[int, str], target: str) -> CallKernel:
+    text = "kernels for unknown shapes are compiled when these come up"
+    raise AotcError("vm", text, hint="import aotc.relay.vm, which brings the compiler")
+
+
+_COMPILER: Final[list[CompileLate]] = [_no_compiler]
 
 
 class VirtualMachine:

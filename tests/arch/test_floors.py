@@ -90,6 +90,8 @@ FLOORS: dict[str, set[str]] = {
 }
 DOORS = {
     "aotc",
+    "aotc._ffi",
+    "aotc._ffi.base",
     "aotc.contrib",
     "aotc.contrib.debugger",
     "aotc.contrib.debugger.debug_executor",
@@ -109,6 +111,7 @@ DOORS = {
     "aotc.relay.frontend",
     "aotc.relay.image",
     "aotc.relay.nn",
+    "aotc.relay.prelude",
     "aotc.relay.qnn",
     "aotc.relay.qnn.op",
     "aotc.relay.qnn.op.canonicalizations",

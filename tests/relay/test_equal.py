@@ -80,7 +80,7 @@ DIFFERENT = [
     (x_to(lambda x: Tuple((x,))), x_to(lambda x: Tuple((x, x))), ".body"),
     (Function((), matrix(0), attrs={"Primitive": 1}), Function((), matrix(0)), "expr"),
     (Function((Var("x", MATRIX),), matrix(0)), Function((Var("x", TensorType((4,))),), matrix(0)), "expr"),
-    (Function((), matrix(0), MATRIX), Function((), matrix(0)), "expr"),
+    (Function((), matrix(0), TensorType((4,))), Function((), matrix(0)), "expr"),
     (Function((Var("x"),), matrix(0)), Function((), matrix(0)), "expr"),
 ]
 

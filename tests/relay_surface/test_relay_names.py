@@ -177,8 +177,11 @@ def test_modules_take_functions_in_place() -> None:
     module["helper"] = relay.Function([x], relay.tanh(x))
     assert list(module) == ["main", "helper"]
     assert relay.analysis.list_op_freqs(module["main"]) == {"exp": 1}
+    module["main"] = relay.abs(x)
+    assert list(module["main"].params) == [x] and module.functions.keys() == {"main", "helper"}
+    assert [name.name_hint for name in module.functions] == ["main", "helper"]
     with pytest.raises(aotc.AotcError, match="holds functions"):
-        module["main"] = x  # type: ignore[assignment]
+        module["main"] = 3  # type: ignore[assignment]
 
 
 def test_print_ir(capsys: pytest.CaptureFixture[str]) -> None:

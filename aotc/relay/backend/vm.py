@@ -87,7 +87,7 @@ class _Assembler:
             run(self._block(inner.body, result))
         self._emit(Opcode.RET, args=(result,))
         ty = FuncType(map(type_of, params), type_of(inner.body))
-        return VMFunction(self.name, tuple(p.name for p in params), ty, self.count, tuple(self.code))
+        return VMFunction(str(self.name), tuple(p.name for p in params), ty, self.count, tuple(self.code))
 
     def _register(self) -> int:
         self.count += 1

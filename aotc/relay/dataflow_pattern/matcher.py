@@ -214,6 +214,8 @@ def _attributes(expr: Expr) -> Mapping[str, Any]:
             return {"TOpPattern": expr.pattern}
         case Call(op=Op() as op):
             return {"TOpPattern": op.pattern, **dict(expr.attrs.items())}
+        case Call():
+            return dict(expr.attrs.items())
         case Function():
             return expr.attrs
         case _:

@@ -19,12 +19,14 @@ from typing import Any
 from aotc.ir.op import OpPattern as OpPattern
 from aotc.ir.op import get_op as get
 from aotc.ir.op import installed_ops, register_op_attr
+from aotc.relay.expr import const as const
 from aotc.relay.op.custom import register as register
 from aotc.relay.op.custom import register_pattern as register_pattern
 from aotc.relay.op.custom import register_stateful as register_stateful
 
 __all__ = [
     "OpPattern",
+    "const",
     "get",
     "list_op_names",
     "register",

@@ -8,6 +8,7 @@ data = np.random.uniform(-1, 1, (1, 3, 224, 224))   # goes on in the same stream
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeAlias
@@ -23,7 +24,10 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 P = ParamSpec("P")
 Workload: TypeAlias = "tuple[IRModule, dict[str, Array]]"
 
-_CONSTANT = {"bias": 0.0, "gamma": 1.0, "beta": 0.0, "moving_mean": 0.0, "moving_var": 1.0}
+_CONSTANT = {"bias": 0.0, "gamma": 1.0, "beta": 0.0, "mean": 0.0, "var": 1.0}
+
+
+_INPUT = re.compile(r"data\d*")
 
 
 class Initializer:
@@ -64,7 +68,7 @@ class Xavier(Initializer):
 
 
 def create_workload(net: Function, initializer: Initializer | None = None, seed: int = 0) -> Workload:
-    """The module of a network, typed, and a value for each parameter except `data`.
+    """The module of a network, typed, and a value for each parameter except `data`, `data1` and so on.
 
     Seeds numpy's global generator and draws from it in the order of the parameters.
     """
@@ -73,7 +77,7 @@ def create_workload(net: Function, initializer: Initializer | None = None, seed:
     np.random.seed(seed)
     params: dict[str, Array] = {}
     for var in module.main.params:
-        if var.name != "data":
+        if not _INPUT.fullmatch(var.name):
             ty = tensor_type_of(var)
             params[var.name] = np.zeros(ty.static_shape, ty.dtype.numpy)
             fill(var.name, params[var.name])

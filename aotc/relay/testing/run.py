@@ -7,7 +7,7 @@ run_infer_type(relay.add(x, y)).checked_type
 
 from __future__ import annotations
 
-from aotc.ir import Pass
+from aotc.ir import Device, Pass, cpu, cuda
 from aotc.relay.expr import Expr, Function
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
@@ -25,6 +25,11 @@ def run_opt_pass(expr: Expr, opt_pass: Pass[IRModule], import_prelude: bool = Fa
     Raises what inference and the pass raise.
     """
     return _entry(expr, opt_pass(infer_module(IRModule.from_expr(expr))))
+
+
+def enabled_targets() -> list[tuple[str, Device]]:
+    """The targets whose models run here, with a device for each."""
+    return [("llvm", cpu(0)), *([("cuda", gpu)] if (gpu := cuda(0)).exist else [])]
 
 
 def run_infer_type(expr: Expr) -> Expr:

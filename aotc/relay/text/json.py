@@ -13,6 +13,7 @@ from aotc.ir import AotcError, Type
 from aotc.relay.expr import Expr, Var
 from aotc.relay.module import IRModule
 from aotc.relay.text.literals import VERSION, type_text
+from aotc.relay.text.nodes import load_nodes
 from aotc.relay.text.parser import parse, parse_expr
 from aotc.relay.text.printer import astext
 
@@ -29,9 +30,14 @@ def save_json(node: IRModule | Expr | Type) -> str:
 
 
 def load_json(text: str) -> Any:
-    """What `save_json` wrote; AotcError (code "text") for other JSON, and as `aotc.relay.parse` for damaged text."""
+    """What `save_json` wrote, or TVM as a graph of nodes; see `aotc.relay.text.nodes`.
+
+    Raises AotcError (code "text") for other JSON, and as `aotc.relay.parse` for damaged text.
+    """
     try:
         data = json.loads(text)
+        if "nodes" in data:
+            return load_nodes(data)
         kind, body = data["kind"], data["text"]
     except (json.JSONDecodeError, TypeError, KeyError) as error:
         raise AotcError("text", "no JSON of a program", hint="`save_json` writes it") from error

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import FuncType, GlobalTypeVar, Op, Span, TupleType, get_op, nearest
+from aotc.ir import FuncType, GlobalTypeVar, Op, Span, TupleType, get_op, make_node, nearest
 from aotc.ir.trampoline import Task, run
 from aotc.relay import expr as graph
 from aotc.relay.adt import Clause, Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData
@@ -434,11 +434,14 @@ class _Parser(Cursor):
                 return graph.call(callee, args, make_attrs(callee, attrs), self.span(start))
         if isinstance(callee, (Tuple, Constant, RefCreate, RefWrite)):
             self.fail(f"a {type(callee).__name__.lower()} cannot be called", start)
-        if attrs:
+        key = attrs.get("attrs_type_key", "" if attrs else None)
+        if key == "":
             self.fail("only operators take attributes", start)
         ty = callee.checked_type
         result = ty.ret_type if isinstance(ty, FuncType) and not ty.type_params else None
-        return Call(callee, args, span=self.span(start), checked_type=result)
+        given = {name: v for name, v in attrs.items() if name != "attrs_type_key"}
+        made = None if key is None else make_node(str(key), **given)
+        return Call(callee, args, made, span=self.span(start), checked_type=result)
 
 
 def _reference(parser: _Parser, token: Token) -> Task[Expr]:

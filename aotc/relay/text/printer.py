@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from aotc.ir import Op, Span, assert_never
+from aotc.ir import DictAttrs, Op, Span, assert_never
 from aotc.ir.trampoline import Task, run
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData, inner
 from aotc.relay.blocks import Block, Blocks
@@ -50,13 +50,15 @@ OMITTED: Final = """
 """  # noqa: W291 - Relay's text, trailing blanks included
 
 
-def astext(x: IRModule | Expr, show_meta_data: bool = True) -> str:
+def astext(x: IRModule | Expr, show_meta_data: bool = True, annotate: Callable[[Expr], str] | None = None) -> str:
     """The text of a program that stands alone: version line, program, and the constants it refers to.
+
+    annotate    gives what stands after an expression in a comment, in place of its type and origin
 
     Without `show_meta_data` a note takes the place of the constants, and the text cannot be read back
     if there are any.
     """
-    body, constants = text_and_constants(x)
+    body, constants = text_and_constants(x, annotate)
     if not constants:
         return body
     if not show_meta_data:
@@ -64,9 +66,9 @@ def astext(x: IRModule | Expr, show_meta_data: bool = True) -> str:
     return f"{body}\n#[metadata]\n{dump([constant.data for constant in constants])}"
 
 
-def text_and_constants(x: IRModule | Expr) -> tuple[str, list[Constant]]:
+def text_and_constants(x: IRModule | Expr, annotate: Callable[[Expr], str] | None = None) -> tuple[str, list[Constant]]:
     """The text of a program without a metadata section, and the constants to which it refers, in order."""
-    printer = _Printer()
+    printer = _Printer(annotate)
     body = f'#[version = "{literals.VERSION}"]\n{printer.program(x)}'
     return body, list(printer.meta)
 
@@ -148,7 +150,8 @@ class _Printer:
     text; the line that names a node is written when its first user is visited.  That is Relay's order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, annotate: Callable[[Expr], str] | None = None) -> None:
+        self.annotate = annotate
         self.meta: dict[Constant, int] = {}
         self.raw: dict[Expr, str] = {}  # what a node is
         self.memo: dict[Expr, str] = {}  # how to refer to it, once that is settled
@@ -225,7 +228,7 @@ class _Printer:
         if isinstance(node, Let) and not inline:
             text = "(" + _indent(f"\n{text}") + "\n)"
         if not isinstance(node, (GlobalVar, Op, Let, If, Match, Constructor)):
-            text += _comment(node, self.typed)
+            text += self._note(node)
         if not inline:
             name = f"%{self.temps}"
             self.temps += 1
@@ -234,6 +237,12 @@ class _Printer:
         self.memo[node] = text
         return text
 
+    def _note(self, node: Expr) -> str:
+        if self.annotate is None:
+            return _comment(node, self.typed)
+        note = self.annotate(node).replace("*/", "*\\/")
+        return f" /* {note} */" if note else ""
+
     # Nodes
 
     def _flat(self, node: Expr) -> str:
@@ -241,6 +250,8 @@ class _Printer:
         match node:
             case Call():
                 items = [*map(self._refer, node.args), *literals.key_values(node.attrs.changed())]
+                if isinstance(node.attrs, DictAttrs):
+                    items += literals.key_values({"attrs_type_key": node.attrs.type_key})
                 bare = isinstance(node.op, Constructor) and not items
                 return self._refer(node.op) + ("" if bare else f"({', '.join(items)})")
             case Tuple():

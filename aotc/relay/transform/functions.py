@@ -33,7 +33,7 @@ from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, span
 from aotc.ir.budget import budget
 from aotc.relay.analysis import bound_vars, free_type_vars, free_vars, global_uses
 from aotc.relay.blocks import left_alone
-from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var, as_function
+from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, as_function
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule, fresh_name
 from aotc.relay.transform.base import FunctionPass, typed
@@ -191,9 +191,13 @@ def _done_with(inlined: Collection[str], before: IRModule, after: IRModule) -> s
 # --- names become literals
 
 
-def _expanded(name: GlobalVar, module: IRModule) -> Expr:
-    ty = module[name].checked_type
-    if not isinstance(ty, FuncType):
+def _expanded(name: Expr, module: IRModule) -> Expr:
+    if isinstance(name, Constructor):
+        fields = tuple(Var(f"x{k}", ty, name.span) for k, ty in enumerate(name.inputs))
+        data = module[name.belong_to]
+        return Function(fields, Call(name, fields, span=name.span), data.type, data.type_vars, span=name.span)
+    ty = module[name].checked_type if isinstance(name, GlobalVar) else None
+    if not isinstance(name, GlobalVar) or not isinstance(ty, FuncType):
         return name
     params = tuple(Var(p.name, p.checked_type, p.span) for p in module[name].params)
     return Function(params, Call(name, params, span=name.span, checked_type=ty.ret_type), ty.ret_type, span=name.span)
@@ -203,7 +207,7 @@ def _expanded(name: GlobalVar, module: IRModule) -> Expr:
 class EtaExpand(FunctionPass):
     """Expand the names of functions that are not called where they stand.
 
-    expand_constructor    for constructors of data types, of which the language has none
+    expand_constructor    for constructors of data types
     expand_global_var     for global functions
     """
 
@@ -214,14 +218,14 @@ class EtaExpand(FunctionPass):
     required = ()
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        if not self.expand_global_var:
-            return function
+        kinds = [(GlobalVar, self.expand_global_var), (Constructor, self.expand_constructor)]
+        names = tuple(kind for kind, wanted in kinds if wanted)
         memo: dict[Expr, Expr] = {}
         for node in post_order(function):
             old = children(node)
-            fresh = [_expanded(c, module) if isinstance(c, GlobalVar) else memo[c] for c in old]
+            fresh = [_expanded(c, module) if isinstance(c, names) else memo[c] for c in old]
             if isinstance(node, Call):
-                fresh[0] = node.op if isinstance(node.op, GlobalVar) else memo[node.op]
+                fresh[0] = node.op if isinstance(node.op, names) else memo[node.op]
             memo[node] = node if fresh == [*old] else with_children(node, tuple(fresh))
         return as_function(memo[function])
 

@@ -25,6 +25,7 @@ let %a = nn.relu(%x); let %b = exp(%a); add(%a, %b)
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from aotc.ir import AotcError, PassContext
 from aotc.relay.analysis import free_vars
@@ -54,11 +55,17 @@ def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
     return depth_first([root], below)
 
 
+@dataclass(frozen=True, repr=False)
 class DeadCodeElimination(FunctionPass):
     """Remove lets whose variables do not matter to the result, chains of them too.
 
     Where references are written, lets that have to do with them or call functions stay.
+
+    inline_once    values whose variables are used once, in the function that has the let, take the variables' place;
+                   functions stay, and all values where references are written
     """
+
+    inline_once: bool = False
 
     opt_level = 1
 
@@ -72,7 +79,36 @@ class DeadCodeElimination(FunctionPass):
         def kept(_: Expr, new: Expr) -> Expr:
             return new.body if isinstance(new, Let) and new.var not in live else new
 
-        return rewrite_nodes(function, kept)
+        result = rewrite_nodes(function, kept)
+        return _in_place(result, _used_once(result)) if self.inline_once and not writes(module) else result
+
+
+def _used_once(function: Function) -> dict[Expr, Expr]:
+    """The values of lets whose variables are used once, in the function that has the let; functions are left out."""
+    order = list(post_order(function, outside_kernels))
+    home: dict[Expr, Expr] = {}  # the innermost function around a node: inner ones come first
+    for literal in (n for n in order if isinstance(n, Function)):
+        for node in post_order(literal.body, lambda n: not isinstance(n, Function)):
+            home.setdefault(node, literal)
+    users: dict[Expr, list[Expr]] = {}
+    for node in order:
+        for child in children(node)[1:] if isinstance(node, Let) else children(node):
+            users.setdefault(child, []).append(node)
+    lets = [n for n in order if isinstance(n, Let) and not isinstance(n.value, Function)]
+    once = [n for n in lets if len(users.get(n.var, ())) == 1]
+    return {n.var: n.value for n in once if home.get(users[n.var][0]) is home.get(n)}
+
+
+def _in_place(function: Function, values: Mapping[Expr, Expr]) -> Function:
+    """`function` with the values of lets in the place of their variables."""
+    memo: dict[Expr, Expr] = {}
+    for node in _meanings_first(function, values):
+        meant = _meant(node, values)
+        if meant is not None:
+            memo[node] = memo[meant]
+        else:
+            memo[node] = rebuild(node, memo.__getitem__) if outside_kernels(node) else node
+    return as_function(memo[function])
 
 
 # --- variables instead of sharing
@@ -118,11 +154,4 @@ class ToGraphNormalForm(FunctionPass):
             raise AotcError("control-flow", text, span=function.span, hint="programs with ref_write keep their lets")
         lets = (n for n in post_order(function, outside_kernels) if isinstance(n, Let) and not is_recursive(n))
         values: dict[Expr, Expr] = {let.var: let.value for let in lets}
-        memo: dict[Expr, Expr] = {}
-        for node in _meanings_first(function, values):
-            meant = _meant(node, values)
-            if meant is not None:
-                memo[node] = memo[meant]
-            else:
-                memo[node] = rebuild(node, memo.__getitem__) if outside_kernels(node) else node
-        return as_function(memo[function])
+        return _in_place(function, values)

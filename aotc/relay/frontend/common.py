@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What front ends for Relay ask about expressions: `infer_type(relay.exp(x)).checked_type`."""
+
+from __future__ import annotations
+
+from aotc.relay.expr import Expr, Function
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+
+
+def infer_type(node: Expr, mod: IRModule | None = None) -> Expr:
+    """The expression with types; a module, if there is one, says what global functions are."""
+    main = IRModule.from_expr(node).main
+    typed = infer_module((mod or IRModule()).with_function("main", main)).main
+    return typed if isinstance(node, Function) else typed.body

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DenseNet-121: every layer of a block reads the results of all before it (Huang et al., 2017).
+
+mod, params = get_workload(batch_size=1)
+"""
+
+from __future__ import annotations
+
+from aotc.ir import TensorType
+from aotc.relay.expr import Expr, Function, Var, tensor_type_of
+from aotc.relay.op.builders import avg_pool2d, batch_flatten, concatenate, global_avg_pool2d, max_pool2d, relu
+from aotc.relay.testing.init import workloads_of
+from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
+
+_LAYERS = (6, 12, 24, 16)
+_GROWTH = 32
+
+
+def _active(data: Expr, name: str) -> Expr:
+    return relu(batch_norm_infer(data, name, epsilon=1e-5))
+
+
+def _layer(data: Expr, name: str) -> Expr:
+    body = conv2d(_active(data, f"{name}_bn1"), f"{name}_conv1", 4 * _GROWTH, 1)
+    body = conv2d(_active(body, f"{name}_bn2"), f"{name}_conv2", _GROWTH, 3, padding=1)
+    return concatenate((data, body), axis=1)
+
+
+def get_net(
+    batch_size: int = 1, classes: int = 1000, image_shape: tuple[int, int, int] = (3, 224, 224), dtype: str = "float32"
+) -> Function:
+    """The network as a function of `data` (batch_size, *image_shape); the result is (batch_size, classes)."""
+    body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
+    body = _active(conv2d(body, "conv0", 2 * _GROWTH, 7, 2, 3), "bn0")
+    body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2), padding=(1, 1))
+    for block, layers in enumerate(_LAYERS, 1):
+        if block > 1:  # half the channels, half the size
+            half = tensor_type_of(body).static_shape[1] // 2
+            body = conv2d(_active(body, f"transition{block - 1}_bn"), f"transition{block - 1}_conv", half, 1)
+            body = avg_pool2d(body, pool_size=(2, 2), strides=(2, 2))
+        for layer in range(1, layers + 1):
+            body = _layer(body, f"block{block}_layer{layer}")
+    body = global_avg_pool2d(_active(body, "bn_final"))
+    return network(dense_add_bias(batch_flatten(body), "fc", classes))
+
+
+#: The module of the network and its parameters; see `init.create_workload`.
+get_workload = workloads_of(get_net)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inception v3: branches of convolutions of several extents, side by side (Szegedy et al., 2016).
+
+mod, params = get_workload(batch_size=1)         # images of 299 x 299
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from aotc.ir import TensorType
+from aotc.relay.expr import Expr, Function, Var, tensor_type_of
+from aotc.relay.op import builders
+from aotc.relay.op.builders import avg_pool2d, batch_flatten, concatenate, max_pool2d, relu, softmax
+from aotc.relay.testing.init import workloads_of
+from aotc.relay.testing.layers import batch_norm_infer, dense_add_bias, network, parameter
+
+#: Channels, height and width of windows, steps; windows reach over the border where steps are 1 and `same` is true.
+_Conv: TypeAlias = "tuple[int, int, int, int, bool]"
+
+
+def _same(channels: int, height: int, width: int = 0) -> _Conv:
+    return channels, height, width or height, 1, True
+
+
+def _down(channels: int) -> _Conv:
+    return channels, 3, 3, 2, False
+
+
+def _conv(data: Expr, name: str, layer: _Conv) -> Expr:
+    """A convolution, normalised and rectified."""
+    channels, height, width, stride, same = layer
+    weight = parameter(f"{name}_weight", (channels, tensor_type_of(data).shape[1], height, width), data)
+    padding = (height // 2, width // 2) if same else (0, 0)
+    body = builders.conv2d(data, weight, (stride, stride), padding, channels=channels, kernel_size=(height, width))
+    return relu(batch_norm_infer(body, f"{name}_bn", epsilon=2e-5, scale=False))
+
+
+def _chain(data: Expr, name: str, *layers: _Conv) -> Expr:
+    for number, layer in enumerate(layers):
+        data = _conv(data, f"{name}_{number}", layer)
+    return data
+
+
+def _pooled(data: Expr) -> Expr:
+    return avg_pool2d(data, pool_size=(3, 3), strides=(1, 1), padding=(1, 1), count_include_pad=True)
+
+
+def _block(data: Expr, name: str, pool: int, *chains: tuple[_Conv, ...]) -> Expr:
+    """Chains side by side, and one that pools: averages projected to `pool` channels, or for 0 maxima at half size."""
+    branches = [_chain(data, f"{name}_chain{k}", *chain) for k, chain in enumerate(chains)]
+    if pool:
+        branches.append(_conv(_pooled(data), f"{name}_pool", _same(pool, 1)))
+    else:
+        branches.append(max_pool2d(data, pool_size=(3, 3), strides=(2, 2)))
+    return concatenate(branches, axis=1)
+
+
+def _wide(data: Expr, name: str) -> Expr:
+    """The last kind of block, whose chains end in two convolutions side by side."""
+    first = _chain(data, f"{name}_chain1", _same(384, 1))
+    second = _chain(data, f"{name}_chain2", _same(448, 1), _same(384, 3))
+    ends = [
+        _conv(inner, f"{name}_end{k}{axis}", _same(384, *extents))
+        for k, inner in enumerate((first, second))
+        for axis, extents in (("h", (1, 3)), ("v", (3, 1)))
+    ]
+    rest = [_conv(data, f"{name}_chain0", _same(320, 1)), _conv(_pooled(data), f"{name}_pool", _same(192, 1))]
+    return concatenate([rest[0], *ends, rest[1]], axis=1)
+
+
+def get_net(
+    batch_size: int = 1,
+    num_classes: int = 1000,
+    image_shape: tuple[int, int, int] = (3, 299, 299),
+    dtype: str = "float32",
+) -> Function:
+    """The network as a function of `data` (batch_size, *image_shape); the result is (batch_size, num_classes)."""
+    body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
+    body = _chain(body, "stem", _down(32), (32, 3, 3, 1, False), _same(64, 3))
+    body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2))
+    body = _chain(body, "stem_more", _same(80, 1), (192, 3, 3, 1, False))
+    body = max_pool2d(body, pool_size=(3, 3), strides=(2, 2))
+    for k, pool in enumerate((32, 64, 64)):
+        small = ((_same(64, 1),), (_same(48, 1), _same(64, 5)), (_same(64, 1), _same(96, 3), _same(96, 3)))
+        body = _block(body, f"mixed{k}", pool, *small)
+    body = _block(body, "mixed3", 0, (_down(384),), (_same(64, 1), _same(96, 3), _down(96)))
+    for k, n in enumerate((128, 160, 160, 192), 4):
+        long = (_same(n, 1), _same(n, 7, 1), _same(n, 1, 7), _same(n, 7, 1), _same(192, 1, 7))
+        body = _block(body, f"mixed{k}", 192, (_same(192, 1),), (_same(n, 1), _same(n, 1, 7), _same(192, 7, 1)), long)
+    rows = (_same(192, 1), _same(192, 1, 7), _same(192, 7, 1), _down(192))
+    body = _block(body, "mixed8", 0, (_same(192, 1), _down(320)), rows)
+    body = _wide(_wide(body, "mixed9"), "mixed10")
+    body = batch_flatten(avg_pool2d(body, pool_size=(8, 8), strides=(1, 1)))
+    return network(softmax(dense_add_bias(body, "fc1", num_classes)))
+
+
+#: The module of the network and its parameters; see `init.create_workload`.
+get_workload = workloads_of(get_net)

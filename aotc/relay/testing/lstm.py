@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Long short-term memory, unrolled: every step reads an input of its own (Hochreiter and Schmidhuber, 1997).
+
+mod, params = get_workload(iterations=3, num_hidden=8)      # inputs data, data1, data2
+"""
+
+from __future__ import annotations
+
+from aotc.ir import TensorType
+from aotc.relay.expr import Call, Expr, Function, Let, Tuple, TupleGetItem, Var
+from aotc.relay.op.builders import add, bias_add, dense, multiply, sigmoid, split, tanh, zeros
+from aotc.relay.testing.init import workloads_of
+from aotc.relay.testing.layers import network, parameter
+
+
+def _cell(batch_size: int, num_hidden: int, dtype: str) -> Function:
+    """(input, hidden state, memory, weights and biases) -> the next hidden state and memory, as a tuple."""
+    state = TensorType((batch_size, num_hidden), dtype)
+    data, hidden, memory = params = [Var(name, state) for name in ("data", "hidden", "memory")]
+    weights = _weights(data, num_hidden)
+    i2h_weight, i2h_bias, h2h_weight, h2h_bias = weights
+    sums = add(bias_add(dense(data, i2h_weight), i2h_bias), bias_add(dense(hidden, h2h_weight), h2h_bias))
+    gates = split(sums, indices_or_sections=4, axis=1)
+    into, forget, out = (sigmoid(gates[k]) for k in (0, 1, 3))
+    kept = Var("next_memory", state)
+    value = add(multiply(forget, memory), multiply(into, tanh(gates[2])))
+    return Function((*params, *weights), Let(kept, value, Tuple((multiply(out, tanh(kept)), kept))))
+
+
+def _weights(like: Expr, num_hidden: int) -> list[Var]:
+    """The parameters of a cell, which all steps share."""
+    rows = 4 * num_hidden
+    return [
+        parameter(f"{name}_{kind}", shape, like)
+        for name in ("i2h", "h2h")
+        for kind, shape in (("weight", (rows, num_hidden)), ("bias", (rows,)))
+    ]
+
+
+def get_net(iterations: int, num_hidden: int, batch_size: int = 1, dtype: str = "float32") -> Function:
+    """The steps as a function of `data`, `data1` and so on (batch_size, num_hidden); the last hidden state."""
+    state = TensorType((batch_size, num_hidden), dtype)
+    inputs = [Var(f"data{k or ''}", state) for k in range(iterations)]
+    weights = _weights(inputs[0], num_hidden)
+    hidden: Expr = zeros(state.static_shape, dtype)
+    memory = hidden
+    for data in inputs:
+        both = Call(_cell(batch_size, num_hidden, dtype), (data, hidden, memory, *weights))
+        hidden, memory = TupleGetItem(both, 0), TupleGetItem(both, 1)
+    return network(hidden)
+
+
+#: The module of the network and its parameters; see `init.create_workload`.
+get_workload = workloads_of(get_net)

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small network with a bit of everything: convolutions, normalisation, a pooled branch, a classifier.
+
+mod, params = get_workload()
+"""
+
+from __future__ import annotations
+
+from aotc.ir import TensorType
+from aotc.relay.expr import Expr, Function, Var
+from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax
+from aotc.relay.testing.init import workloads_of
+from aotc.relay.testing.layers import batch_norm_infer, conv2d, dense_add_bias, network
+
+
+def get_net(
+    input_shape: tuple[int, int, int, int] = (1, 3, 24, 12), num_classes: int = 10, dtype: str = "float32"
+) -> Function:
+    """The network as a function of `data` (input_shape, NCHW); the result is (batch, num_classes)."""
+    body: Expr = Var("data", TensorType(input_shape, dtype))
+    body = relu(batch_norm_infer(conv2d(body, "conv1", 8, 3, padding=1), "bn1"))
+    body = max_pool2d(body, pool_size=(2, 2), strides=(2, 2))
+    body = add(body, relu(batch_norm_infer(conv2d(body, "conv2", 8, 3, padding=1), "bn2")))
+    return network(softmax(dense_add_bias(batch_flatten(global_avg_pool2d(body)), "fc", num_classes)))
+
+
+#: The module of the network and its parameters; see `init.create_workload`.
+get_workload = workloads_of(get_net)

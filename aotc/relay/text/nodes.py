@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs as JSON graphs of nodes, in which TVM keeps them (0.6 and later).
+
+{"root": 1, "nodes": [{"type_key": ""}, {"type_key": "GlobalVar", "attrs": {"name_hint": "f"}}], "b64ndarrays": []}
+
+Types, variables, constants, functions, control flow, modules of functions, numbers and containers are read; calls of
+operators with attributes are not: the graph does not say whether "1" is a number or the number of a node there.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from aotc.ir import (
+    AotcError,
+    FuncType,
+    GlobalTypeVar,
+    IncompleteType,
+    Reader,
+    RefType,
+    SymDim,
+    TensorType,
+    TupleType,
+    TypeCall,
+    TypeKind,
+    TypeVar,
+    get_op,
+)
+from aotc.ir.immediates import FloatImm, IntImm
+from aotc.ir.trampoline import Task, run
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Function,
+    GlobalVar,
+    If,
+    Let,
+    RefCreate,
+    RefRead,
+    RefWrite,
+    Tuple,
+    TupleGetItem,
+    Var,
+)
+from aotc.relay.module import IRModule
+
+
+def _infix(sign: str) -> tuple[Callable[..., SymDim], str]:
+    return lambda a, b: SymDim(f"({a} {sign} {b})"), "a b"
+
+
+def _call(op: Any, args: Any, attrs: Any) -> Call:
+    return Call(op, args, attrs)
+
+
+#: By the key of a type, without the namespace: what makes the value, and its fields.  "=field" is a text, "$field" a
+#: name, "#field" an array, others are nodes.
+_NODES: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
+    {
+        "IntImm": (lambda dtype, value: IntImm(dtype, int(value)), "=dtype =value"),
+        "FloatImm": (lambda dtype, value: FloatImm(dtype, float(value)), "=dtype =value"),
+        "tir.Var": (SymDim, "$name"),
+        "Variable": (SymDim, "$name"),
+        "SizeVar": (SymDim, "$name"),
+        "Any": (SymDim, ""),
+        **{key: _infix(sign) for key, sign in {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//"}.items()},
+        "Max": (lambda a, b: SymDim(f"max({a}, {b})"), "a b"),
+        "Min": (lambda a, b: SymDim(f"min({a}, {b})"), "a b"),
+        "TensorType": (lambda shape, dtype: TensorType(shape or (), dtype), "shape =dtype"),
+        "TupleType": (TupleType, "fields"),
+        "FuncType": (FuncType, "arg_types ret_type type_params"),
+        "RefType": (RefType, "value"),
+        "RelayRefType": (RefType, "value"),
+        "TypeVar": (lambda name, kind: TypeVar(name, TypeKind(int(kind))), "$name_hint =kind"),
+        "GlobalTypeVar": (lambda name, kind: GlobalTypeVar(name, TypeKind(int(kind))), "$name_hint =kind"),
+        "IncompleteType": (lambda kind: IncompleteType(TypeKind(int(kind))), "=kind"),
+        "TypeCall": (TypeCall, "func args"),
+        "Id": (str, "$name_hint"),
+        "Var": (Var, "vid type_annotation"),
+        "GlobalVar": (GlobalVar, "$name_hint"),
+        "Constant": (Constant, "#data"),
+        "Tuple": (Tuple, "fields"),
+        "TupleGetItem": (lambda value, index: TupleGetItem(value, int(index)), "tuple_value =index"),
+        "Let": (Let, "var value body"),
+        "If": (If, "cond true_branch false_branch"),
+        "RefCreate": (RefCreate, "value"),
+        "RefRead": (RefRead, "ref"),
+        "RefWrite": (RefWrite, "ref value"),
+        "Call": (_call, "op args attrs"),
+        "Function": (Function, "params body ret_type type_params attrs"),
+        "DictAttrs": (dict, "__dict__"),
+        "IRModule": (lambda functions, attrs: IRModule(functions, attrs or {}), "functions attrs"),
+    }
+)
+
+
+class _Graph:
+    """The nodes of one text; each value is made once."""
+
+    def __init__(self, data: Any) -> None:
+        self.nodes: list[Any] = data["nodes"]
+        self.arrays: list[str] = data.get("b64ndarrays", [])
+        self.made: dict[int, Any] = {0: None}
+        self.open: set[int] = set()
+
+    def value(self, index: int) -> Task[Any]:
+        """The value of a node."""
+        if index not in self.made:
+            if index < 0 or index in self.open:
+                raise ValueError(f"node {index} is part of itself")
+            self.open.add(index)
+            self.made[index] = yield from self._make(self.nodes[index])
+        return self.made[index]
+
+    def _make(self, node: Any) -> Task[Any]:
+        if "global_key" in node:
+            return get_op(node["global_key"])
+        key, attrs = node["type_key"], node.get("attrs", {})
+        if key == "runtime.String":
+            return node["repr_str"]
+        if key in ("Array", "Map", "StrMap"):
+            items = []
+            for index in node.get("data", ()):
+                items.append((yield self.value(index)))
+            if key == "Array":
+                return tuple(items)
+            keys = node["keys"] if "keys" in node else items[::2]
+            return dict(zip(keys, items if "keys" in node else items[1::2], strict=True))
+        form = _NODES.get(key) or _NODES.get(key.rpartition(".")[2])
+        if form is None:
+            raise AotcError("text", f"a node of type {key!r} has no meaning here")
+        made, fields = form
+        values = []
+        for field in fields.split():
+            values.append((yield self._field(field, attrs)))
+        return made(*values)
+
+    def _field(self, field: str, attrs: Mapping[str, str]) -> Task[Any]:
+        name = field.lstrip("=$#")
+        if field == "$name_hint" and "var" in attrs:  # the name of a type variable in 0.6
+            return (yield self.value(int(attrs["var"]))).name
+        text = attrs.get(name, "0")
+        if field[0] == "=":
+            return text
+        if field[0] == "#":
+            return Reader(base64.b64decode(self.arrays[int(text)])).array()
+        if field[0] == "$":
+            own = self.nodes[int(text)] if text.isdigit() and int(text) < len(self.nodes) else {}
+            return own["repr_str"] if own.get("type_key") == "runtime.String" else text
+        return (yield self.value(int(text)))
+
+
+def load_nodes(data: Any) -> Any:
+    """The value of the root; AotcError (code "text") where the graph is damaged or holds what is not read."""
+    try:
+        graph = _Graph(data)
+        return run(graph.value(int(data["root"])))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, AotcError):
+            raise
+        raise AotcError("text", f"the graph of nodes is damaged: {error}") from error

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The data types and functions that programs share.
+
+mod = aotc.IRModule()
+prelude = Prelude(mod)                           # or mod.import_from_std("prelude.rly")
+_, cons, nil = mod.get_type("List")
+prelude.hd(prelude.map(f, cons(x, nil())))
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+from aotc.driver.wiring import install
+from aotc.ir import AotcError, require_known
+from aotc.relay.expr import GlobalVar
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+from aotc.relay.text.parser import parse
+
+install()
+
+_PRELUDE: Final = """#[version = "0.0.5"]
+type List[A] { Cons(A, List[A]), Nil, }
+type Option[A] { Some(A), None, }
+type Tree[A] { Rose(A, List[Tree[A]]), }
+type nat { Z, S(nat), }
+def @id[A](%x: A) -> A { %x }
+def @compose[A, B, C](%f: fn (B) -> C, %g: fn (A) -> B) -> fn (A) -> C {
+  fn (%x: A) -> C { %f(%g(%x)) }
+}
+def @flip[A, B, C](%f: fn (A, B) -> C) -> fn (B, A) -> C {
+  fn (%b: B, %a: A) -> C { %f(%a, %b) }
+}
+def @iterate[A](%f: fn (A) -> A, %n: int32) -> fn (A) -> A {
+  if (%n == 0) { fn (%x: A) -> A { %x } } else { @compose(%f, @iterate(%f, %n - 1)) }
+}
+def @hd[A](%l: List[A]) -> A { match? (%l) { Cons(%x, _) => %x } }
+def @tl[A](%l: List[A]) -> List[A] { match? (%l) { Cons(_, %rest) => %rest } }
+def @nth[A](%l: List[A], %n: int32) -> A { if (%n == 0) { @hd(%l) } else { @nth(@tl(%l), %n - 1) } }
+def @update[A](%l: List[A], %n: int32, %x: A) -> List[A] {
+  if (%n == 0) { Cons(%x, @tl(%l)) } else { Cons(@hd(%l), @update(@tl(%l), %n - 1, %x)) }
+}
+def @map[A, B](%f: fn (A) -> B, %l: List[A]) -> List[B] {
+  match (%l) { Cons(%x, %rest) => Cons(%f(%x), @map(%f, %rest)), Nil => Nil }
+}
+def @foldl[A, B](%f: fn (A, B) -> A, %start: A, %l: List[B]) -> A {
+  match (%l) { Cons(%x, %rest) => @foldl(%f, %f(%start, %x), %rest), Nil => %start }
+}
+def @foldr[A, B](%f: fn (A, B) -> B, %end: B, %l: List[A]) -> B {
+  match (%l) { Cons(%x, %rest) => %f(%x, @foldr(%f, %end, %rest)), Nil => %end }
+}
+def @foldr1[A](%f: fn (A, A) -> A, %l: List[A]) -> A {
+  match? (%l) { Cons(%last, Nil) => %last, Cons(%x, %rest) => %f(%x, @foldr1(%f, %rest)) }
+}
+def @sum(%l: List[int32]) -> int32 {
+  @foldl(fn (%a: int32, %b: int32) -> int32 { %a + %b }, 0, %l)
+}
+def @concat[A](%l: List[A], %more: List[A]) -> List[A] {
+  match (%l) { Cons(%x, %rest) => Cons(%x, @concat(%rest, %more)), Nil => %more }
+}
+def @filter[A](%f: fn (A) -> bool, %l: List[A]) -> List[A] {
+  match (%l) {
+    Cons(%x, %rest) => { if (%f(%x)) { Cons(%x, @filter(%f, %rest)) } else { @filter(%f, %rest) } },
+    Nil => Nil
+  }
+}
+def @zip[A, B](%l: List[A], %m: List[B]) -> List[(A, B)] {
+  match ((%l, %m)) { (Cons(%x, %xs), Cons(%y, %ys)) => Cons((%x, %y), @zip(%xs, %ys)), _ => Nil }
+}
+def @rev[A](%l: List[A]) -> List[A] {
+  @foldl(fn (%done: List[A], %x: A) -> List[A] { Cons(%x, %done) }, Nil, %l)
+}
+def @map_accumr[A, B, C](%f: fn (A, B) -> (A, C), %start: A, %l: List[B]) -> (A, List[C]) {
+  match (%l) {
+    Cons(%x, %rest) => {
+      let %after = @map_accumr(%f, %start, %rest);
+      let %made = %f(%after.0, %x);
+      (%made.0, Cons(%made.1, %after.1))
+    },
+    Nil => (%start, Nil)
+  }
+}
+def @map_accuml[A, B, C](%f: fn (A, B) -> (A, C), %start: A, %l: List[B]) -> (A, List[C]) {
+  match (%l) {
+    Cons(%x, %rest) => {
+      let %made = %f(%start, %x);
+      let %after = @map_accuml(%f, %made.0, %rest);
+      (%after.0, Cons(%made.1, %after.1))
+    },
+    Nil => (%start, Nil)
+  }
+}
+def @unfoldr[A, B](%f: fn (A) -> Option[(A, B)], %seed: A) -> List[B] {
+  match (%f(%seed)) { Some(%made) => Cons(%made.1, @unfoldr(%f, %made.0)), None => Nil }
+}
+def @unfoldl[A, B](%f: fn (A) -> Option[(A, B)], %seed: A) -> List[B] { @rev(@unfoldr(%f, %seed)) }
+def @size[A](%tree: Tree[A]) -> int32 {
+  match (%tree) { Rose(_, %below) => 1 + @sum(@map(fn (%t: Tree[A]) -> int32 { @size(%t) }, %below)) }
+}
+def @tmap[A, B](%f: fn (A) -> B, %tree: Tree[A]) -> Tree[B] {
+  match (%tree) {
+    Rose(%x, %below) => Rose(%f(%x), @map(fn (%t: Tree[A]) -> Tree[B] { @tmap(%f, %t) }, %below))
+  }
+}
+def @nat_double(%n: nat) -> nat { match (%n) { Z => Z, S(%m) => S(S(@nat_double(%m))) } }
+def @nat_add(%n: nat, %m: nat) -> nat { match (%n) { Z => %m, S(%k) => S(@nat_add(%k, %m)) } }
+def @nat_iterate[A](%f: fn (A) -> A, %n: nat) -> fn (A) -> A {
+  match (%n) { Z => fn (%x: A) -> A { %x }, S(%m) => @compose(%f, @nat_iterate(%f, %m)) }
+}
+"""
+_CORE: Final = '#[version = "0.0.5"]\nextern type Storage\n'
+#: The files of Relay's standard library; numbers are part of the prelude here.
+_FILES: Final = {"prelude.rly": _PRELUDE, "nat.rly": _PRELUDE, "core.rly": _CORE}
+
+
+@cache
+def _parsed(text: str) -> IRModule:
+    return infer_module(parse(text))
+
+
+class Prelude:
+    """A module, which has the prelude's data types and functions from here on; `prelude.NAME` names a function."""
+
+    def __init__(self, mod: IRModule | None = None) -> None:
+        self.mod = IRModule() if mod is None else mod
+        import_from_std(self.mod, "prelude.rly")
+
+    def __getattr__(self, name: str) -> GlobalVar:
+        """The name of a function as an expression; AttributeError if there is none."""
+        try:
+            return self.mod.get_global_var(name)
+        except AotcError as error:
+            raise AttributeError(f"the prelude has no function {name!r}") from error
+
+
+def import_from_std(module: IRModule, name: str) -> None:
+    """Add the data types and functions of a file of the standard library, where the module has none of the names.
+
+    Raises AotcError for what is no such file.
+    """
+    require_known("type", "part of the prelude", name, _FILES)
+    found = _parsed(_FILES[name])
+    for header, data in found.type_definitions.items():
+        if header not in module.type_definitions:
+            module[header] = data
+    module.update({n: f for n, f in found.functions.items() if n not in module})

@@ -97,6 +97,7 @@ def _direct(x: np.ndarray, w: np.ndarray) -> np.ndarray:
         ("conv.out-channels", (1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(channels=5)),
         ("conv.kernel", (1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(kernel_size=(1, 1))),
         ("conv.groups", (1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(groups=0)),
+        ("conv.groups", (1, 4, 5, 5), (1, 3, 3, 1, 4, 4), Conv2DAttrs(groups=0, kernel_layout="OHWI4o4i")),
         ("window", (1, 3, 2, 5), (4, 3, 3, 3), Conv2DAttrs()),
         ("padding", (1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(padding=(-1, 0))),
         ("layout", (1, 3, 5, 5), (4, 3, 3, 3), Conv2DAttrs(data_layout="NCHH")),

@@ -82,6 +82,7 @@ class _Form:
         The channels of a packed one are those of the attributes, if given; an axis in groups is as long as the data's
         channels, `inputs`, or the attributes say.
         """
+        require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
         found = list(pick(shape[: self.n + 2], self.kernel))
         if self.block and isinstance(found[0], int):
             found[0] = found[0] * self.block if a.channels is None else a.channels

@@ -80,7 +80,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     option("--dump-ir dump", "Write the program after each pass there.", PATH, metavar="DIR"),
     options_of.IO_DTYPE,
     options_of.BUDGETS,
-    flag("--workspace-io", "Give inputs and outputs places in the arena, where callers may keep them."),
+    options_of.WORKSPACE_IO,
     option("--report", "Write what every pass did, as one page.", PATH, metavar="FILE.html"),
     option("--print-after", "Print the program after a pass, to the error stream.", multiple=True, metavar="PASS"),
     option("--disable-pass disabled_pass", "Leave a pass out.", multiple=True, metavar="PASS"),
@@ -283,6 +283,8 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     options_of.SHAPES,
     options_of.TARGET,
     options_of.THREADS,
+    options_of.BOARD,
+    options_of.WORKSPACE_IO,
 )
 def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
     """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or the metadata of a compiled project or library.

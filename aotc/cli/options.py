@@ -215,11 +215,17 @@ ARCHITECTURES: Final = option(
     "--cuda-arch", "Compute capabilities of GPUs to make code for [default: 80,90,100,120].",
     read=read_architectures, metavar="NN,...",
 )  # fmt: skip
-PROFILE: Final = options(
+BOARD: Final = options(
     option(
         "--profile", "bare: a static library for no operating system, as microcontrollers have.", metavar="hosted|bare"
     ),
-    option("--memories", "Memories of the board, in the order in which they are filled.", PATH, metavar="FILE.toml"),
+    option("--memories", "Memories of the board, the fastest first.", PATH, metavar="FILE.toml"),
+)
+WORKSPACE_IO: Final = flag(
+    "--workspace-io", "Give inputs and outputs places in the arena, where callers may keep them."
+)
+PROFILE: Final = options(
+    BOARD,
     flag("--selftest", "Without an operating system: a function that runs the model on known values."),
     flag("--single-file", "Without an operating system: one source and one header."),
 )

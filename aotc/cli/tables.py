@@ -127,6 +127,9 @@ def show_memory(report: Data) -> Shown:
     yield grid("step", "bytes", "", "kernel", "live", rows=rows, figures=slice(2))
     memory = report["arena"]
     yield f"arena        {memory['peak']} bytes, lower bound {memory['lower_bound']}, gap {memory['gap']}"
+    if len(parts := memory["parts"]) > 1:
+        of = [(p["memory"], *(str(p[key]) for key in ("offset", "bytes", "room", "accesses"))) for p in parts]
+        yield grid("memory", "from byte", "taken", "of", "accesses", rows=of, figures=slice(1, 5))
 
 
 def _output_row(source: str, o: Data) -> list[str | Text]:

@@ -7,6 +7,7 @@ report["macs"], report["arena"]["peak"], report["unsupported"]
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from aotc.tir import Target
 from aotc.tir.loops.scalar import scalar_loops
 from aotc.tir.plan.footprint import moments
 from aotc.tir.plan.program import Program, Storage
+from aotc.tir.plan.spaces import accessed
 
 #: How many kernels the list of the largest shows.
 LARGEST = 10
@@ -54,6 +56,19 @@ def _memory(program: Program) -> list[dict[str, Any]]:
         live = [{"name": s.name, "bytes": s.nbytes, "offset": program.plan.offsets[s]} for s in moment.live]
         rows.append({"kernel": step.kernel.name, "nodes": _places(step.span), "bytes": moment.size, "live": live})
     return rows
+
+
+def _parts(program: Program, target: Target) -> list[dict[str, Any]]:
+    """The memories that the arena lies in, and how much of them it takes; none where the target does not know."""
+    plan, sizes = program.plan, {space.name: space.bytes for space in target.spaces}
+    times = Counter[int]()
+    for storage, count in accessed(program).items():
+        if storage in plan.offsets:
+            times[plan.place(storage)[0]] += count
+    return [
+        {"memory": p.memory, "offset": p.begin, "bytes": p.bytes, "room": sizes[p.memory], "accesses": times[k]}
+        for k, p in enumerate(plan.parts)
+    ]
 
 
 def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
@@ -100,7 +115,12 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "macs": sum(step.kernel.macs for step in program.steps),
         "steps": len(program.steps),
         "kernels": len(program.kernels),
-        "arena": {"peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap},
+        "arena": {
+            "peak": plan.peak,
+            "lower_bound": plan.lower_bound,
+            "gap": plan.gap,
+            "parts": _parts(program, work.machine),
+        },
         "moments": _memory(program),
         "largest": _largest(program),
         "accuracy": work.accuracy,

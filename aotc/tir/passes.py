@@ -75,7 +75,8 @@ class KeepInputsAndOutputs(ProgramPass):
 
 def _alignment(target: Target) -> int:
     """Bytes that every temporary in the arena is aligned to."""
-    return target.places({"arena": 0})["arena"].align
+    spaces = target.spaces_for("arena")
+    return max(space.align for space in (spaces if target.bare else spaces[:1]))
 
 
 @dataclass(frozen=True, repr=False)
@@ -100,6 +101,8 @@ class WorkInPlace(ProgramPass):
 class PlanMemory(ProgramPass):
     """Every temporary gets its place in the arena; where iterations have an order, results may overlap inputs that die.
 
+    Without an operating system the arena may lie in several memories.
+
     over    they do
     """
 
@@ -107,7 +110,8 @@ class PlanMemory(ProgramPass):
     over: bool = False
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return plan_memory(module, _alignment(self.target), self.over)
+        rooms = {s.name: s.bytes for s in self.target.spaces_for("arena")} if self.target.bare else None
+        return plan_memory(module, _alignment(self.target), self.over, rooms)
 
 
 @dataclass(frozen=True, repr=False)

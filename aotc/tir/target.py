@@ -8,6 +8,7 @@ replace(target, l2=2 << 20, threads=Threads(barrier_ns=250))
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
@@ -224,8 +225,8 @@ class Target:
             if space.bytes < 0 or space.align < 1 or space.align & (space.align - 1):
                 text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"
                 raise AotcError("target", f"target {self.name}: {text}")
-        for parts in ROLES.values():
-            if not any(set(parts).issubset(space.holds) for space in self.spaces):
+        for role, parts in ROLES.items():
+            if not self.spaces_for(role):
                 raise AotcError("target", f"target {self.name}: no memory is for {' and '.join(parts)}")
 
     def _require(self, field: str, holds: bool, wanted: str) -> None:
@@ -234,18 +235,22 @@ class Target:
             text = f"target {self.name}: {field} must be {wanted}, got {getattr(self, field)!r}"
             raise AotcError("target", text, hint=f"leave {field} out where it is not known")
 
-    def places(self, needed: Mapping[str, int]) -> dict[str, Space]:
-        """The space of each of `ROLES` that needs so many bytes.
+    def spaces_for(self, role: str) -> list[Space]:
+        """The spaces that may hold one of `ROLES`."""
+        return [space for space in self.spaces if set(ROLES[role]).issubset(space.holds)]
+
+    def places(self, needed: Mapping[str, int], taken: Mapping[str, int] | None = None) -> dict[str, Space]:
+        """The space of each of `ROLES` that needs so many bytes; `taken` are those of spaces, by name, before.
 
         Raises AotcError (code "memory") where no space that may hold it has so much room left.
         """
         found: dict[str, Space] = {}
+        used = Counter(taken or {})
         for role, size in needed.items():
-            fitting = [space for space in self.spaces if set(ROLES[role]).issubset(space.holds)]
-            taken = {s.name: sum(needed[r] for r, other in found.items() if other is s) for s in fitting}
-            space = next((s for s in fitting if not s.bytes or taken[s.name] + size <= s.bytes), None)
+            fitting = self.spaces_for(role)
+            space = next((s for s in fitting if not s.bytes or used[s.name] + size <= s.bytes), None)
             if space is None:
-                room = max((s.bytes - taken[s.name] for s in fitting), default=0)
+                room = " and ".join(str(s.bytes - used[s.name]) for s in fitting)
                 what = "a run needs" if role == "arena" else f"the {role} need"
                 raise AotcError(
                     "memory",
@@ -253,6 +258,7 @@ class Target:
                     hint="take a smaller model or input, or another target",
                 )
             found[role] = space
+            used[space.name] += size
         return found
 
     def lanes(self, dtype: str) -> int:

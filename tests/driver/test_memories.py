@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ holds = ["parameters"]
 """
 
 
-@pytest.mark.parametrize(("size", "place"), [("65536", "dtcm"), ("1024", "sram")])
+@pytest.mark.parametrize(("size", "place"), [("65536", "dtcm"), ("8", "sram"), ("1024", "dtcm and sram")])
 def test_the_arena_goes_where_there_is_room(size: str, place: str, tmp_path: Path) -> None:
     (tmp_path / "board.toml").write_text(BOARD.format("dtcm", size))
     command = ["compile", str(DIGITS), "-o", str(tmp_path / "net"), "--no-build", "--target", "cortex-m7"]
@@ -97,3 +98,15 @@ def test_threads_where_there_is_one(target: str, tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert f"kernels for {target} cannot be shared" in refused.output
     assert CliRunner().invoke(main, [*command, "--no-threads"]).exit_code == 0
+
+
+def test_inspect_shows_several_memories(tmp_path: Path) -> None:
+    (tmp_path / "board.toml").write_text(BOARD.format("dtcm", "1024"))
+    command = ["inspect", str(DIGITS), "--target", "cortex-m7", "--memories", str(tmp_path / "board.toml")]
+    shown = CliRunner().invoke(main, [*command, "--memory"])
+    assert shown.exit_code == 0, shown.output
+    assert "dtcm" in shown.output and "524288" in shown.output
+    parts = json.loads(CliRunner().invoke(main, [*command, "--json"]).output)["arena"]["parts"]
+    fast, slow = parts
+    assert (fast["memory"], fast["offset"], slow["offset"], slow["room"]) == ("dtcm", 0, fast["bytes"], 512 << 10)
+    assert fast["accesses"] / fast["bytes"] > slow["accesses"] / slow["bytes"] > 0

@@ -108,7 +108,11 @@ def program_of(model: CompiledModel, inputs: Sequence[Array], runs: int = 1) -> 
     metadata = model.metadata
     name, upper = metadata["name"], metadata["name"].upper()
     lines = ['#include "board.h"', f'#include "{name}.h"', f"#define ALIGN {upper}_WORKSPACE_ALIGNMENT"]
-    lines.append(f"static unsigned char workspace[{upper}_WORKSPACE_BYTES + 1] __attribute__((aligned(ALIGN)));")
+    members = [part["member"] for part in metadata["memory"].get("parts", ()) if part["member"]]
+    sizes = {member: f"{upper}_WORKSPACE_{member.upper()}_BYTES" for member in members}
+    sizes = sizes or {"workspace": f"{upper}_WORKSPACE_BYTES"}
+    # behind each piece is what no run may write
+    lines += [f"static unsigned char {p}[{size} + 16] __attribute__((aligned(ALIGN)));" for p, size in sizes.items()]
     for k, x in enumerate(inputs):
         data = ",".join(map(str, np.ascontiguousarray(x).reshape(-1).view(np.uint8)))
         lines.append(f"static const unsigned char input{k}[] __attribute__((aligned(8))) = {{{data}}};")
@@ -120,17 +124,27 @@ def program_of(model: CompiledModel, inputs: Sequence[Array], runs: int = 1) -> 
         "int main(void) {",
         f"  const {name}_inputs in = {{{given}}};",
         f"  const {name}_outputs out = {{{taken}}};",
-        "  size_t used;",
+        "  size_t used, k;",
         "  int status;",
+        *_pieces(name, members),
         f"  if ({name}_check_weights() != AOTC_OK) return 100;",
-        f"  status = {name}_run(&in, &out, workspace + 1, NULL);",
-        f"  if (status != ({upper}_WORKSPACE_BYTES ? AOTC_ERROR_ALIGNMENT : AOTC_OK)) return 101;",
+        f"  status = {name}_run(&in, &out, {'&wrong' if members else 'workspace + 1'}, NULL);",
+        f"  if (status != ({' + '.join(sizes.values())} ? AOTC_ERROR_ALIGNMENT : AOTC_OK)) return 101;",
         "  paint_stack();",
-        *[f"  status = {name}_run(&in, &out, workspace, NULL);"] * runs,
+        *[f"  status = {name}_run(&in, &out, {'&pieces' if members else 'workspace'}, NULL);"] * runs,
         "  used = used_stack();",
+        *(f"  for (k = 0; k < 16; ++k) if ({p}[{size} + k]) return 102;" for p, size in sizes.items()),
         *(f"  print_bytes(output{k}, sizeof output{k});" for k in range(len(metadata["outputs"]))),
         "  print_number((uint32_t)used);",
         "  return status;",
         "}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _pieces(name: str, members: Sequence[str]) -> list[str]:
+    """The memories of a run, where there are several; the last of them at a place that is not aligned."""
+    if not members:
+        return []
+    kind = f"  const {name}_workspace"
+    return [f"{kind} pieces = {{{', '.join(members)}}};", f"{kind} wrong = {{{', '.join(members)} + 1}};"]

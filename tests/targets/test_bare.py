@@ -212,6 +212,52 @@ def test_a_self_test_of_what_cannot_be() -> None:
     assert caught.value.code == "target"
 
 
+TWO = """
+["tightly coupled"]
+bytes = 512
+holds = ["arena"]
+[sram]
+bytes = "64K"
+holds = ["arena"]
+[flash]
+bytes = "1M"
+holds = ["parameters"]
+"""
+
+
+@pytest.mark.parametrize(("name", "io", "single"), [("cortex-m4", True, False), ("riscv32", False, True)])
+def test_two_memories(name: str, io: bool, single: bool, tmp_path: Path) -> None:
+    """A pointer for each; the bytes are those of one memory, and nothing is written beside them."""
+    (tmp_path / "board.toml").write_text(TWO)
+    here = board(name)
+    x = (IMAGE.astype(np.int32) * 16 - 128).clip(-128, 127).astype(np.int8)
+    options = {"io_dtype": "int8", "workspace_io": io, "single_file": single, "selftest": True}
+    model = compiled(QUANTISED, name, tmp_path, memories=tmp_path / "board.toml", **options)
+    memory = model.metadata["memory"]
+    assert [part["member"] for part in memory["parts"]] == ["tightly_coupled", "sram"]
+    assert memory["spaces"] == {"arena": "tightly coupled and sram", "parameters": "flash"}
+    assert 0 < memory["parts"][0]["bytes"] <= 512 and sum(part["bytes"] for part in memory["parts"]) == memory["peak"]
+    (found,), _ = here.outputs(model, [x], tmp_path)
+    np.testing.assert_array_equal(found, host_outputs(QUANTISED, x, io_dtype="int8"))
+    main = """#include "net.h"
+    static unsigned char a[NET_WORKSPACE_TIGHTLY_COUPLED_BYTES] __attribute__((aligned(NET_WORKSPACE_ALIGNMENT)));
+    static unsigned char b[NET_WORKSPACE_SRAM_BYTES] __attribute__((aligned(NET_WORKSPACE_ALIGNMENT)));
+    static int8_t scores[NET_OUTPUT_SCORES_ELEMENTS];
+    int main(void) {
+      const net_workspace both = {a, b}, half = {a, NULL};
+      const net_outputs out = {scores};
+      if (net_selftest(&out, NULL) != AOTC_ERROR_NULL_ARGUMENT) return 1;
+      if (net_selftest(&out, &half) != AOTC_ERROR_NULL_ARGUMENT) return 2;
+      return net_selftest(&out, &both);
+    }
+    """
+    here.start(here.link(model.path / "build" / "libnet.a", main, tmp_path))
+    header = (model.path / "include" / "net.h").read_text(encoding="utf-8")
+    places = re.findall(r"define NET_(?:INPUT_IMAGE|OUTPUT_SCORES)_MEMBER (\w+)", header)
+    assert len(places) == 2 * io and set(places) <= {"tightly_coupled", "sram"}
+    run(["gcc", "-std=c99", *WARNINGS[:5], "-fsyntax-only", "-Iinclude", "-Isrc", "src/net.c"], model.path)
+
+
 def test_cmake_builds_it(tmp_path: Path, cmake: str) -> None:
     here = board("cortex-m4")
     model = compiled(QUANTISED, "cortex-m4", tmp_path)

@@ -243,8 +243,11 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
     return best, best_peak
 
 
-def place(blocks: Sequence[Block], align: int = 64, overlaps: Overlaps | None = None) -> Arrangement:
-    """Offsets (multiples of `align`) for `blocks`; deterministic."""
+def place(blocks: Sequence[Block], align: int = 64, overlaps: Overlaps | None = None, enough: int = 0) -> Arrangement:
+    """Offsets (multiples of `align`) for `blocks`; deterministic.
+
+    enough   bytes that will do, which greedy orders alone are tried for; 0 for as few as are found
+    """
     if not blocks:
         return Arrangement((), 0, 0)
     if (pairs := _pairs(blocks)) > SWEPT_PAIRS and not overlaps:
@@ -255,10 +258,10 @@ def place(blocks: Sequence[Block], align: int = 64, overlaps: Overlaps | None = 
     packer = _Packer(blocks, align, overlaps)
     best_order, best = list[int](), (list[int](), sum(packer.sizes) + 1)
     for order in packer.greedy_orders():
-        if best[1] > packer.bound and (packed := packer.pack(order, best[1])) is not None:
+        if best[1] > max(packer.bound, enough) and (packed := packer.pack(order, best[1])) is not None:
             best_order, best = order, packed
-    if len(blocks) <= EXACT_BLOCKS:
+    if not enough and len(blocks) <= EXACT_BLOCKS:
         best = _exact(packer, *best)
-    else:
+    elif not enough:
         best = _local_search(packer, best_order, *best)
     return Arrangement(tuple(best[0]), best[1], packer.bound)

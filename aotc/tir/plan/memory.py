@@ -10,15 +10,18 @@ may overwrite; then one with `plan` filled in.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from types import MappingProxyType
 
 from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
 from aotc.tir.launch import counters
-from aotc.tir.plan.arena import Block, align_up, common, place
+from aotc.tir.plan.arena import Arrangement, Block, align_up, common, place
 from aotc.tir.plan.overlap import in_sequence, least_distance
-from aotc.tir.plan.program import MemoryPlan, Program, Step, Storage, View
+from aotc.tir.plan.program import MemoryPlan, Part, Program, Step, Storage, View
+from aotc.tir.plan.spaces import Spread, accessed, spread
 from aotc.tir.plan.views import copy_step
 
 
@@ -184,21 +187,54 @@ def root(program: Program, storage: Storage) -> Storage:
     return storage
 
 
-def plan_memory(program: Program, align: int = 64, over: bool = False) -> Program:
+def plan_memory(
+    program: Program, align: int = 64, over: bool = False, rooms: Mapping[str, int] | None = None
+) -> Program:
     """The program with its temporaries placed; raises nothing: every program has a plan.
 
     align   bytes that every temporary is aligned to: a cache line, and the widest vector
     over    let results overlap inputs that die, as far as the order of accesses lets them
+    rooms   bytes of the memories that the arena may lie in, the fastest first, 0 for any number: where the first is
+            too small, temporaries are spread over all; where they do not fit then, the plan is as if there were one
     """
     taken = groups(program)
     pairs = overlapping(program) if over else {}
     number = {storage: k for k, storage in enumerate(taken)}
     blocks = [Block(s.nbytes, life.first, life.last) for s, life in taken.items()]
-    found = place(blocks, align, {(number[a], number[b]): distance for (a, b), distance in pairs.items()})
+    near = {(number[a], number[b]): distance for (a, b), distance in pairs.items()}
+    found = place(blocks, align, near)
+    parts: tuple[Part, ...] = ()
+    if rooms:
+        found, parts = _in_rooms(
+            found, rooms, lambda: spread(blocks, _weights(program), [*rooms.values()], align, near)
+        )
     offset_of = dict(zip(taken, found.offsets, strict=True))
     offsets = MappingProxyType({storage: offset_of[root(program, storage)] for storage in lifetimes(program)})
-    planned = replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align))
+    planned = replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align, parts))
     return _marked(planned) if pairs else planned
+
+
+def _in_rooms(
+    whole: Arrangement, rooms: Mapping[str, int], several: Callable[[], Spread | None]
+) -> tuple[Arrangement, tuple[Part, ...]]:
+    """The arena in the first memory, else in several ones; parts of nothing are left out."""
+    first, room = next(iter(rooms.items()))
+    if not room or whole.peak <= room:
+        return whole, (Part(first, 0, whole.peak),) if whole.peak else ()
+    if (found := several()) is None:
+        return whole, ()
+    begins = accumulate(found.sizes, initial=0)
+    parts = (Part(name, begin, size) for name, begin, size in zip(rooms, begins, found.sizes, strict=False))
+    return found.arrangement, tuple(part for part in parts if part.bytes)
+
+
+def _weights(program: Program) -> list[int]:
+    """How often each of the groups is accessed in a run."""
+    found = dict.fromkeys(groups(program), 0)
+    for storage, times in accessed(program).items():
+        if storage.kind == "temp":
+            found[root(program, storage)] += times
+    return list(found.values())
 
 
 def _marked(program: Program) -> Program:
@@ -237,6 +273,8 @@ def check_plan(program: Program) -> None:
     for storage in lifetimes(program):
         assert plan.offsets[storage] % plan.align == 0
         assert plan.offsets[storage] + storage.nbytes <= plan.peak
+        number, at = plan.place(storage)
+        assert not plan.parts or at + storage.nbytes <= plan.parts[number].bytes, f"{storage.name} is in two memories"
     for index, a in enumerate(items):
         for b in items[index + 1 :]:
             if taken[b].first > taken[a].last:

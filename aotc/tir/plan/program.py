@@ -87,22 +87,39 @@ class Step:
 
 
 @frozen
+class Part:
+    """What of the arena lies in one memory: `bytes` from byte `begin` on."""
+
+    memory: str
+    begin: int
+    bytes: int
+
+
+@frozen
 class MemoryPlan:
     """Where temporaries lie in the arena (bytes from its start).
 
     peak          bytes of the arena
     lower_bound   the largest sum of bytes live at one step: no plan for this schedule can be smaller
+    parts         the memories that it lies in, in its order, where the target knows; no temporary lies across two
     """
 
     offsets: Mapping[Storage, int] = field(default_factory=dict)
     peak: int = 0
     lower_bound: int = 0
     align: int = 64
+    parts: tuple[Part, ...] = ()
 
     @property
     def gap(self) -> int:
         """Bytes that the plan needs beyond the lower bound."""
         return self.peak - self.lower_bound
+
+    def place(self, storage: Storage) -> tuple[int, int]:
+        """The number of the part that a temporary lies in, 0 where there are none, and its place in that."""
+        at = self.offsets[storage]
+        number = max((k for k, part in enumerate(self.parts) if part.begin <= at), default=0)
+        return number, at - (self.parts[number].begin if self.parts else 0)
 
 
 @frozen(eq=False, kw_only=True)

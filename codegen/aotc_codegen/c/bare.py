@@ -37,6 +37,7 @@ from aotc_codegen.c.project import (
 from aotc_codegen.c.schedule import call_rows, resident_note, tensors_of
 from aotc_codegen.c.selftest import Golden, selftest_words
 from aotc_codegen.c.templates import render
+from aotc_codegen.c.workspace import struct_of, workspace_words
 
 #: The usual compilers and their archivers, by the architecture of a target.
 _TOOLS: Final = {
@@ -99,7 +100,7 @@ def _sources(name: str, params: Params, common: dict[str, Any], kernels: Printed
         check += [
             "/* Runs the model on values whose results are known, into `outputs`: AOTC_OK,",
             " * AOTC_ERROR_SELFTEST where they are others, or what was wrong before. */",
-            f"int {name}_selftest(const {name}_outputs *outputs, void *workspace);",
+            f"int {name}_selftest(const {name}_outputs *outputs, {common['workspace']['parameter']});",
         ]
     words = {"header": "aotc_bare.h", "run_note": note, "bounds": stack, "functions": check}
     symbol, *rows = params.declarations()
@@ -170,9 +171,11 @@ def _words(
     rows = _prologue(section, align)
     inputs, outputs = tensors_of(program)
     required = [f"{t.role}s->{t.ident}" for t in (*inputs, *outputs) if t.storage.size]
+    workspace = workspace_words(program)
     return {
-        "workspace_bytes": plan.peak,
         "workspace_align": plan.align,
+        "struct": struct_of(name, workspace),
+        **_workspace_texts(program, workspace),
         "weights_align": align,
         "weights_file_bytes": weights.bytes,
         "section": section,
@@ -180,13 +183,28 @@ def _words(
         "attributes": "".join(f"{row}\n" for row in rows),
         "layout": weights.layout,
         "stack_bytes": metadata["footprint"]["stack"],
-        "required": [*required, "workspace"] if plan.peak else required,
-        "aligned": [plan.align] if plan.peak else [],
+        "required": [*required, *workspace["required"]],
         "compiler": compiler,
         "archiver": archiver,
         "math_said": "".join(f", `{function}`" for function in math),
         "params_array": f"$(BUILD)/{name}_params_array.o",
         "params_object": f"$(BUILD)/src/{name}_params.o",
+    }
+
+
+def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, Any]:
+    """What pages and comments say of the memory of a run."""
+    name, upper = program.name, program.name.upper()
+    said = f"has {upper}_WORKSPACE_BYTES bytes (NULL if that is 0)"
+    if not words["several"]:
+        return {"workspace_said": said, "workspace_split": "", "workspace_made": [], "workspace_argument": "workspace"}
+    split = " and ".join(f"{part.bytes} in {part.memory}" for part in program.plan.parts)
+    members = ", ".join(piece for piece, _ in words["given"])
+    return {
+        "workspace_said": "has a pointer to each piece of memory",
+        "workspace_split": f", {split}",
+        "workspace_made": [f"const {name}_workspace workspace = {{ {members} }};"],
+        "workspace_argument": "&workspace",
     }
 
 

@@ -20,6 +20,7 @@ from aotc.tir.plan.program import Program
 from aotc_codegen.c.names import nodes_of
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.schedule import tensors_of
+from aotc_codegen.c.workspace import workspaces_of
 
 VERSION: Final = version("aotc")
 #: Version of the layout of this file.
@@ -38,7 +39,6 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
         {"name": s.name, "offset": at, "bytes": s.nbytes, "first_step": lives[s].first, "last_step": lives[s].last}
         for s, at in plan.offsets.items()
     ]
-    spaces = target.places({"arena": plan.peak, "parameters": params.bytes})
     inputs, outputs = tensors_of(program)
     steps = [
         {
@@ -65,7 +65,8 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
             "gap": plan.gap,
             "alignment": plan.align,
             "buffers": buffers,
-            "spaces": {role: space.name for role, space in spaces.items()},
+            "spaces": _spaces(program, target, params),
+            **_parts(program),
         },
         "error_bound": APPROXIMATE_BOUND if any(s.kernel.approximate for s in program.steps) else BOUND,
         "weights_bytes": params.bytes,
@@ -73,6 +74,22 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
         "kernels": len(set(kernels.values())),
         "steps": steps,
     }
+
+
+def _spaces(program: Program, target: Target, params: Params) -> dict[str, str]:
+    """The memories of what `target.ROLES` names."""
+    taken = {part.memory: part.bytes for part in program.plan.parts}
+    needed = {} if taken else {"arena": program.plan.peak}
+    found = target.places({**needed, "parameters": params.bytes}, taken)
+    arena = {"arena": " and ".join(taken)} if taken else {}
+    return arena | {role: space.name for role, space in found.items()}
+
+
+def _parts(program: Program) -> dict[str, list[dict[str, Any]]]:
+    """The pieces of the arena, where it is known which memories they lie in."""
+    parts = zip(program.plan.parts, workspaces_of(program), strict=False)
+    rows = [{"memory": p.memory, "member": w.member, "offset": p.begin, "bytes": p.bytes} for p, w in parts]
+    return {"parts": rows} if rows else {}
 
 
 def footprint(

@@ -28,6 +28,7 @@ from aotc_codegen.c.params import ALIGN, Params
 from aotc_codegen.c.quantized import quantized_words
 from aotc_codegen.c.schedule import call_rows, resident_note, team_aligned, team_scratch, tensors_of
 from aotc_codegen.c.templates import render
+from aotc_codegen.c.workspace import workspace_words
 
 #: Of a file: its text, or its bytes in pieces.
 Content: TypeAlias = "str | Sequence[bytes | memoryview]"
@@ -55,6 +56,8 @@ def model_words(program: Program, target: Target, numerics: str, params: Params)
         "inputs": inputs,
         "outputs": outputs,
         "plan": program.plan,
+        "workspace": workspace_words(program),
+        "struct": "",
         "numerics": numerics,
         "weights_bytes": params.bytes,
         "target": target.name,
@@ -181,7 +184,6 @@ class _Project:
         plan = self.program.plan
         self.common = common_words(self.name, self.team) | {
             **model_words(self.program, target, numerics, self.params),
-            "workspace_bytes": plan.peak,
             "workspace_align": plan.align,
             "thread_workspace_bytes": max(v.thread_bytes for v in self.versions),
             "runtime": ["aotc_rt", "aotc_pool"] if self.team else ["aotc_rt"],

@@ -17,6 +17,7 @@ from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.names import Names, comment_text, nodes_of, string_text
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.templates import render
+from aotc_codegen.c.workspace import placed
 
 #: Threads do not write into each other's cache lines.
 TEAM_ALIGN = 64
@@ -117,8 +118,10 @@ def _pointer(view: View, members: Mapping[Storage, str], params: Params, program
     """The argument for a view; `own` is its place in a thread's scratch, if it has one there."""
     storage = view.storage
     if storage.kind == "temp":
-        offset = program.plan.offsets[storage] + view.offset * storage.dtype.itemsize
-        place = f"first ? arena + {offset} : own + {own}" if own else f"arena + {offset}"
+        workspace, at = placed(program, storage)
+        offset = at + view.offset * storage.dtype.itemsize
+        shared = f"{workspace.arena} + {offset}"
+        place = f"first ? {shared} : own + {own}" if own else shared
         return f"({const}{memory_type(storage.dtype)} *)(void *)({place})"
     base = members.get(storage) or params.symbol(storage)
     return f"{base} + {view.offset}" if view.offset else base
@@ -154,7 +157,12 @@ def _is_ends(program: Program, step: Step) -> bool:
 
 def resident_note(program: Program) -> str:
     """What a header says of inputs and outputs in the workspace; "" where they cannot be there."""
-    at, resident, upper = program.plan.offsets, program.resident, program.name.upper()
-    tensors = [tensor for side in tensors_of(program) for tensor in side if tensor.storage in resident]
-    rows = [f"{upper}_{t.role.upper()}_{t.ident.upper()}_OFFSET {at[resident[t.storage]]}" for t in tensors]
-    return render("resident.h", offsets=rows) if rows else ""
+    resident, rows, beginning = program.resident, list[str](), "its beginning"
+    for tensor in (t for side in tensors_of(program) for t in side if t.storage in resident):
+        workspace, at = placed(program, resident[tensor.storage])
+        prefix = f"{program.name.upper()}_{tensor.role.upper()}_{tensor.ident.upper()}"
+        rows.append(f"{prefix}_OFFSET {at}")
+        if workspace.member:
+            rows.append(f"{prefix}_MEMBER {workspace.member}")
+            beginning = "where a member points"
+    return render("resident.h", offsets=rows, beginning=beginning) if rows else ""

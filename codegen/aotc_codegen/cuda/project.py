@@ -117,7 +117,7 @@ def emit_device(
     found = [Image(program.name, name, data) for name, data in sorted(images.items())]
     common = common_words(program.name, False) | {
         **model_words(program, target, numerics, params),
-        "workspace_bytes": 0,
+        "workspace": {"parameter": "void *workspace", "sizes": ["WORKSPACE_BYTES 0"]},
         "workspace_align": 1,
         "thread_workspace_bytes": 0,
         "images": found,

@@ -42,6 +42,8 @@ _WORDS: Final = (
     "kernel input output workspace stack shared align private inplace overlaps macs team for in step while if else let "
     "sync wait async true false inf nan neg broadcast"
 )
+#: What loops say of their iterations, where these are not launched.
+_KINDS: Final = re.compile(r" (?:independent|reduction|serial) \{$", re.MULTILINE)
 _KEYWORDS: Final = frozenset(re.findall(r"\w+", _WORDS)).union(KINDS, NAMED, INSTRUCTIONS, DTYPES)
 ROLES: Final = ("input", "output", "workspace", "stack", "shared")
 
@@ -66,6 +68,11 @@ def to_text(kernel: Kernel) -> str:
         printer.line(1, " ".join(("team", *map(printer.name, kernel.private))))
     printer.stmt(kernel.body, 1)
     return "\n".join([*head, *printer.lines, "}"]) + "\n"
+
+
+def without_kinds(text: str) -> str:
+    """The text of a kernel without what loops say of their iterations."""
+    return _KINDS.sub(" {", text)
 
 
 @dataclass(slots=True)

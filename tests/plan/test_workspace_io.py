@@ -72,6 +72,16 @@ def test_callers_may_keep_tensors_in_the_workspace(model: str, tmp_path: Path) -
     assert run([tmp_path / "main"], check=True, capture_output=True, text=True).stdout == "equal\n"
 
 
+def test_where_results_lie_has_no_part_in_the_name_of_bits() -> None:
+    work = [
+        CompileOptions(target="c", build=False, config={"compile.overlap": on}).compilation(DIGITS / "digits.onnx")
+        for on in (False, True)
+    ]
+    assert work[1].programs[0].plan.peak < work[0].programs[0].plan.peak
+    assert any(kernel.overlaps for kernel in work[1].programs[0].kernels)
+    assert work[0].numerics == work[1].numerics
+
+
 @pytest.mark.parametrize("target", ["x86-64-multi", "cuda"])
 def test_several_arenas_have_no_one_place(target: str) -> None:
     """Each instruction set has its own plan of memory, and a header has one place for each tensor."""

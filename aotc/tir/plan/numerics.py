@@ -17,6 +17,7 @@ from aotc.ir import DType
 from aotc.tir import Block, Buffer, Call, Kernel, Store, as_expr, nodes, to_text
 from aotc.tir.functions.table import definition
 from aotc.tir.plan.program import Program, Storage
+from aotc.tir.text import without_kinds
 
 #: Raised when a tensor program means something else than before.
 MEANING: Final = 1
@@ -25,7 +26,7 @@ MEANING: Final = 1
 def numerics(program: Program) -> str:
     """16 hexadecimal digits of the SHA-256 of kernels, functions that they call, parameters and calls.
 
-    Not part of it are names of tensors, and where they lie.
+    Not part of it are names of tensors, where they lie, and what is said of them and of loops for the sake of that.
     """
     found = hashlib.sha256(f"{MEANING}".encode())
     kernels = {kernel: k for k, kernel in enumerate(program.kernels)}
@@ -47,7 +48,7 @@ def numerics(program: Program) -> str:
 
 def _text(kernel: Kernel) -> str:
     source = "" if kernel.source is None else repr(kernel.source)
-    return to_text(replace(kernel, name="", span=None, macs=0)) + source
+    return without_kinds(to_text(replace(kernel, name="", span=None, macs=0, overlaps=()))) + source
 
 
 def _functions(kernels: Iterable[Kernel]) -> list[str]:

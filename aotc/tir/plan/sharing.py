@@ -24,7 +24,7 @@ from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.plan.footprint import NUMBER, code_bytes
 from aotc.tir.simplify import Interval
 from aotc.tir.stmt import Kernel, Stmt, drop_dead, rebuilt
-from aotc.tir.text import to_text
+from aotc.tir.text import to_text, without_kinds
 
 #: Numbers that a kernel is told, at most: beyond, they crowd its own values out of registers.
 MOST: Final = 24
@@ -34,9 +34,8 @@ GROWTH: Final = 1.15
 _WORDS: Final = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "float32"})
 #: Operations whose right side stays as it is.
 _FIXED: Final = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "div", "shl", "shr"})
-#: What the text of a kernel says of the sizes of its parameters, and of loops, that does not show in code.
+#: What the text of a kernel says of the sizes of its parameters, that does not show in code.
 _SIZES: Final = re.compile(r"^(  (?:input|output|workspace) [^\[\n]*)\[\d+\]", re.MULTILINE)
-_KINDS: Final = re.compile(r" (?:independent|reduction|serial) \{$", re.MULTILINE)
 _Choose = Callable[[Const], Expr]
 
 
@@ -73,7 +72,7 @@ def _skeleton(kernel: Kernel) -> str:
     """The text of a kernel without the numbers that may differ."""
     plain = replace(kernel, name="", macs=0, span=None, overlaps=(), inplace=())
     text = to_text(_with(plain, lambda const: Var(const.dtype, const.dtype)))
-    return _KINDS.sub(" {", _SIZES.sub(r"\1", text))
+    return without_kinds(_SIZES.sub(r"\1", text))
 
 
 def _shared(group: Sequence[Kernel]) -> Shared | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,13 +32,14 @@ _CODE = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
 
 @frozen
 class Way:
-    """Something that takes less: what to do, and about how many bytes that saves."""
+    """Something that takes less: what to do, and how many bytes that saves, measured or about."""
 
     what: str
     saved: int
+    measured: bool = False
 
     def __str__(self) -> str:
-        return f"{self.what} (about {self.saved} bytes less)"
+        return f"{self.what} ({'' if self.measured else 'about '}{self.saved} bytes less)"
 
 
 @frozen(kw_only=True)
@@ -84,6 +86,8 @@ class Budgets:
 
 UNLIMITED: Final = Budgets()
 _Needs = tuple[int, str, list[str]]
+#: What of a footprint counts against each budget.
+COUNTED: Final = {"ram": ("arena", "io"), "flash": ("code", "parameters"), "stack": ("stack",)}
 
 
 def _ram(program: Program, footprint: Mapping[str, Any]) -> _Needs:
@@ -117,37 +121,77 @@ def _stack(footprint: Mapping[str, Any]) -> _Needs:
     return footprint["stack"], f"estimated, the largest frame is that of {footprint['stack_kernel']}", []
 
 
-#: Options that make a plan smaller: what they do, how they are asked for.
-PLANS: Final = {
-    "compile.reorder": "order steps for memory (--config compile.reorder=true)",
-    "compile.overlap": "let results overlap inputs that die (--config compile.overlap=true)",
-    "compile.workspace_io": "keep inputs and outputs in the arena (--workspace-io)",
-}
+@frozen(kw_only=True)
+class Change:
+    """Another way to compile a model, which may take less.
+
+    what     as an error says it
+    helps    the budgets that it may help with
+    config   of the pass context
+    profile, cflags   as `CompileOptions` takes them
+    """
+
+    what: str
+    helps: tuple[str, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    profile: str = ""
+    cflags: tuple[str, ...] = ()
 
 
-def ways_to_plan(program: Program, plan: Callable[[str], Program]) -> list[Way]:
-    """What other plans of memory would save; `plan` makes the program with an option."""
-    found: list[Way] = []
-    for key, what in PLANS.items():
-        saved = _taken(program) - _taken(plan(key))
-        found += [Way(what, saved)] if saved > 0 else []
-    return found
+CHANGES: Final = (
+    Change(
+        what="order steps for memory (--config compile.reorder=true)", helps=("ram",), config={"compile.reorder": True}
+    ),
+    Change(
+        what="let results overlap inputs that die (--config compile.overlap=true)",
+        helps=("ram",),
+        config={"compile.overlap": True},
+    ),
+    Change(
+        what="keep inputs and outputs in the arena (--workspace-io)",
+        helps=("ram",),
+        config={"compile.workspace_io": True},
+    ),
+    Change(
+        what="take and give integers where the model quantises (--io-dtype int8)",
+        helps=("ram", "flash"),
+        config={"compile.io_dtype": "int8"},
+    ),
+    Change(
+        what="share kernels among layers, keep large arrays off the stack (--profile bare)",
+        helps=("flash", "stack"),
+        profile="bare",
+    ),
+    Change(
+        what="keep all arrays off the stack (--config compile.stack_bytes=0)",
+        helps=("stack",),
+        config={"compile.stack_bytes": 0},
+    ),
+    Change(what="have the C compiler optimise for size (--cflags=-Os)", helps=("flash",), cflags=("-Os",)),
+)
 
 
-def _taken(program: Program) -> int:
-    outside = (s.nbytes for s in (*program.inputs, *program.outputs) if s not in program.resident)
-    return program.plan.peak + sum(outside)
+def ways_by_changes(name: str, taken: int, measured: Callable[[Change], int | None]) -> list[Way]:
+    """What changes save of a budget, each by itself.
+
+    taken      bytes that the model takes
+    measured   what it takes with a change; None where that cannot be
+    """
+    tried = ((change, measured(change)) for change in CHANGES if name in change.helps)
+    return [Way(change.what, taken - less, True) for change, less in tried if less is not None and less < taken]
 
 
 def ways_to_bytes(program: Program, name: str) -> list[Way]:
-    """What integers of 8 bits would save."""
-    if name == "ram":
-        most = most_taken(program)
-        floats = [s for s in (most[0].live if most else ()) if str(s.dtype) == "float32"]
-    else:
-        floats = [s for s in program.constants if str(s.dtype) == "float32" and name == "flash"]
-    saved = int(_SAVED_BY_BYTES * sum(s.nbytes for s in floats))
-    return [Way("quantise the model to int8 (aotc quantize)", saved)] if saved else []
+    """What integers of 8 bits would save, where most of it is not of such."""
+    most = most_taken(program)
+    live = most[0].live if most is not None else ()
+    found = {"ram": live, "flash": program.constants}.get(name, ())
+    floats = sum(s.nbytes for s in found if str(s.dtype) == "float32")
+    if 2 * floats <= sum(s.nbytes for s in found):
+        return []
+    # tensors that overlap have some bytes once
+    there = min(floats, most[0].size) if name == "ram" and most is not None else floats
+    return [Way("quantise the model to int8 (aotc quantize)", int(_SAVED_BY_BYTES * there))]
 
 
 def measured_code(library: Path, toolchain: Toolchain) -> int | None:

@@ -12,6 +12,7 @@ Each stop is made from the one before when it is first asked for, and kept.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
@@ -27,7 +28,7 @@ from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
 from aotc_codegen.cuda.project import device_text, emit_device
 
-from aotc.driver.budgets import UNLIMITED, Budgets, Way, measured_code, ways_to_bytes, ways_to_plan
+from aotc.driver.budgets import COUNTED, UNLIMITED, Budgets, Change, Way, measured_code, ways_by_changes, ways_to_bytes
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.compiler_check import check_kernels, check_project
@@ -56,6 +57,7 @@ from aotc.tir.plan.numerics import numerics
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
 from aotc.tir.schedule.contraction.choice import Site, choosing
+from aotc.tir.target import for_profile
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 #: The stages of a compilation.
@@ -168,6 +170,8 @@ class Compilation:
         if self.context.get_config("compile.workspace_io", False) and (self.target.versions or self.target.gpu):
             text = f"inputs and outputs have no one place in the workspaces of {self.target.name}"
             raise AotcError("target", text, hint="take a target of one instruction set, or leave --workspace-io out")
+        if (arrays := self.context.get_config("compile.stack_bytes")) is not None:
+            object.__setattr__(self, "target", _with_stack(self.target, arrays))
         if self.accuracy == "reproducible":
             object.__setattr__(self, "target", in_order(self.target))
         tf32 = self.context.get_config("compile.tf32", False)
@@ -285,6 +289,10 @@ class Compilation:
         """As `project`, with the library that the C compiler makes of it."""
         return self._written(output, self._compiler())
 
+    def library_by(self, toolchain: Toolchain | None) -> CompiledModel:
+        """As `library`, by a compiler; for None as `project`."""
+        return self._written(None, toolchain)
+
     def _written(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
         temporary = ScratchDirectory("aotc-") if output is None else None
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
@@ -315,10 +323,10 @@ class Compilation:
         if "footprint" not in metadata:
             text = f"target {self.target.name} has no budgets of ram, flash and stack"
             raise AotcError("over-budget", text, hint="leave them out")
-        program, facts = self.programs[0], metadata["footprint"]
+        facts = metadata["footprint"]
         if library is not None and toolchain is not None and (code := measured_code(library, toolchain)) is not None:
             facts |= {"code": code, "code_measured": True}
-        self.budgets.check(program, facts, partial(_ways, self))
+        self.budgets.check(self.programs[0], facts, partial(_ways, self, facts, toolchain))
 
     def _emitted(self, work: Path) -> dict[str, Any]:
         """The project in an empty directory, and its metadata."""
@@ -368,17 +376,47 @@ class Compilation:
         return kernel
 
 
-def _ways(c: Compilation, name: str) -> list[Way]:
-    """What would take less of "ram", "flash" or "stack"."""
+def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None, name: str) -> list[Way]:
+    """What would take less of "ram", "flash" or "stack": each change is made, and measured as the project was."""
 
-    def planned(key: str) -> Program:
-        """The first program as it would be with an option."""
-        ctx = c.context
-        with PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, key: True}):
-            return scheduled(c.calls[0], c.versions[0], c.threads)
+    def taken(change: Change) -> int | None:
+        """What the model takes with a change; None where it cannot be made."""
+        if change.cflags and (toolchain is None or not facts["code_measured"]):
+            return None
+        c.progress(f"trying to {change.what}")
+        with suppress(AotcError):
+            other = _changed(c, change)
+            built = toolchain if name == "flash" else None
+            if built is not None:
+                built = replace(built, cflags=(*built.cflags, *change.cflags))
+            made = other.library_by(built)
+            return _sum(made.metadata["footprint"], name)
+        return None
 
-    plans = ways_to_plan(c.programs[0], planned) if name == "ram" and not c.target.versions else []
-    return [*plans, *ways_to_bytes(c.programs[0], name)]
+    return [*ways_by_changes(name, _sum(facts, name), taken), *ways_to_bytes(c.programs[0], name)]
+
+
+def _sum(facts: Mapping[str, Any], name: str) -> int:
+    """Bytes that a project takes of a budget."""
+    return sum(facts[key] for key in COUNTED[name])
+
+
+def _changed(c: Compilation, change: Change) -> Compilation:
+    """The compilation with a change, which may take any memory."""
+    ctx = c.context
+    context = PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, **change.config})
+    target = for_profile(c.target, change.profile) if change.profile else c.target
+    return replace(
+        c, context=context, target=target, checked=False, budgets=Budgets(flash=sys.maxsize), progress=lambda _: None
+    )
+
+
+def _with_stack(target: Target, size: int) -> Target:
+    """The target whose kernels may have so many bytes of arrays on the stack; AotcError (code "config") for none."""
+    if size < 0:
+        raise AotcError("config", f"compile.stack_bytes is a number of bytes, not {size}")
+    versions = tuple(_with_stack(version, size) for version in target.versions)
+    return replace(target, budget=replace(target.budget, stack_bytes=size), versions=versions)
 
 
 def _device_compiler(c: Compilation) -> DeviceCompiler | None:

@@ -182,9 +182,9 @@ def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     if _wanted("compile.reorder", target):
         first.append(OrderSteps(target))
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
-    if _may_overlap(target) and not divide:
+    if _may_overlap(target):
         # accesses are followed in the kernels that are printed
-        return [*first, WorkInPlace(), *kernel_passes(target), PlanMemory(target, over=True)]
+        return [*first, WorkInPlace(), *divide, *kernel_passes(target), PlanMemory(target, over=True)]
     return [*first, WorkInPlace(), PlanMemory(target), *divide, *kernel_passes(target)]
 
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from subprocess import run
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,52 @@ def test_all_budgets_that_are_exceeded_are_told_at_once() -> None:
     assert "fullest in step 0 (add), with 1024 bytes: a float32[256] 1024" in found[0].notes[0]
     assert found[0].hint.startswith("more (about 2 bytes less); less")
     Budgets(ram=800, flash=5300, stack=90).check(planned, FACTS, lambda name: [])
+
+
+def test_what_overlaps_counts_once(models: Path) -> None:
+    """In no step more is taken than there is of the arena, and in one of them all of it."""
+    options = CompileOptions(target="cortex-m4", build=False, workspace_io=True)
+    (program,) = options.compilation(models / "tflite" / "resnet8_int8.tflite").programs
+    assert any(kernel.overlaps for kernel in program.kernels)
+    found = moments(program)
+    assert max(moment.size for moment in found) == program.plan.peak
+    assert max(sum(s.nbytes for s in moment.live) for moment in found) > program.plan.peak
+
+
+LARGE = """#[version = "0.0.5"]
+def @main(%x: Tensor[(1, 120), float32], %y: Tensor[(1, 200), float32]) {
+  (nn.softmax(cumsum(nn.softmax(%x), axis=1)), nn.softmax(cumsum(nn.softmax(%y), axis=1)))
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["ram", "flash", "stack"])
+def test_ways_save_what_they_say(name: str, tmp_path: Path) -> None:
+    """Each that is measured is taken, by the options that its text names."""
+    (tmp_path / "large.relay").write_text(LARGE)
+    model = tmp_path / "large.relay" if name == "stack" else DIGITS
+    options = {"target": "c", "build": name == "flash"}
+    with pytest.raises(AotcError) as caught:
+        compile(model, **{name: 1}, **options)
+    (found,) = caught.value.diagnostics
+    needed = int(re.findall(r"needs (\d+) bytes", found.message)[0])
+    ways = re.findall(r"\(([^()]+)\) \((\d+) bytes less\)", found.hint or "")
+    assert ways
+    for option, saved in ways:
+        with pytest.raises(AotcError) as caught:
+            compile(model, **{name: 1}, **_asked(option), **options)
+        less = int(re.findall(r"needs (\d+) bytes", caught.value.diagnostics[0].message)[0])
+        assert needed - less == int(saved) > 0
+
+
+def _asked(option: str) -> dict[str, Any]:
+    """An option of the command as an argument."""
+    flag, *rest = re.split("[ =]", option.removeprefix("--"), maxsplit=1)
+    value = "".join(rest)
+    if flag == "config":
+        key, text = value.split("=")
+        return {"config": {key: int(text) if text.isdecimal() else text == "true"}}
+    return {"workspace-io": {"workspace_io": True}, "cflags": {"cflags": (value,)}}.get(flag, {flag: value})
 
 
 def test_bytes_for_floats_are_a_way() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from subprocess import run
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 
 from aotc.driver.compile import CompileOptions, compile
 from aotc.ir import AotcError
+from aotc.tir import C, Threads
+from aotc.tir.passes import ProgramVerifier
 from tests.conftest import ROOT
 
 DIGITS = ROOT / "examples" / "digits"
@@ -80,6 +83,28 @@ def test_where_results_lie_has_no_part_in_the_name_of_bits() -> None:
     assert work[1].programs[0].plan.peak < work[0].programs[0].plan.peak
     assert any(kernel.overlaps for kernel in work[1].programs[0].kernels)
     assert work[0].numerics == work[1].numerics
+
+
+def test_kernels_of_one_thread_overlap_among_those_of_several() -> None:
+    """Kernels that threads share write beside their inputs, others over them; the results are equal."""
+    machine = replace(C, threads=Threads(barrier_ns=1, macs_per_ns=0.01))
+    peaks, results = [], set()
+    for on in (False, True):
+        config = {"compile.overlap": on, "compile.reorder": on}
+        options = CompileOptions(target=machine, config=config, instruments=[ProgramVerifier()], cache=False)
+        work = options.compilation(DIGITS / "digits.onnx")
+        (program,) = work.programs
+        assert {k.team for k in program.kernels} == {True, False} and not any(
+            k.team and k.overlaps for k in program.kernels
+        )
+        peaks.append(program.plan.peak)
+        model = work.library()
+        for threads in (1, 2):
+            session = model.session(threads=threads)
+            (taken,) = session.get_inputs()
+            data = np.random.default_rng(0).uniform(0, 16, taken.shape).astype(np.float32)
+            results.add(session.run(None, {taken.name: data})[0].tobytes())
+    assert peaks[1] < peaks[0] and len(results) == 1
 
 
 @pytest.mark.parametrize("target", ["x86-64-multi", "cuda"])

@@ -33,7 +33,7 @@ _FRAME, _CALLERS = 24, 40
 class Moment:
     """A step of the schedule and the tensors in the arena that live during it, the largest first.
 
-    size   their bytes, as they are aligned
+    size   the bytes that they take, as they are aligned; those that two of them have in common count once
     """
 
     step: int
@@ -47,8 +47,18 @@ def moments(program: Program) -> tuple[Moment, ...]:
     found: list[Moment] = []
     for k in range(len(program.steps)):
         live = sorted((s for s, life in lives.items() if life.first <= k <= life.last), key=lambda s: -s.nbytes)
-        found.append(Moment(k, tuple(live), sum(align_up(s.nbytes, align) for s in live)))
+        at = sorted((program.plan.offsets[s], align_up(s.nbytes, align)) for s in live)
+        found.append(Moment(k, tuple(live), _covered(at)))
     return tuple(found)
+
+
+def _covered(pieces: Iterable[tuple[int, int]]) -> int:
+    """The bytes in pieces (first, size), which come in order and may overlap."""
+    size = end = 0
+    for first, count in pieces:
+        size += max(0, first + count - max(first, end))
+        end = max(end, first + count)
+    return size
 
 
 def most_taken(program: Program) -> tuple[Moment, Step] | None:

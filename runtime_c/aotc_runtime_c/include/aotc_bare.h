@@ -10,8 +10,8 @@
  *
  * Buffers are dense and row major.  A pointer to a tensor must be aligned to
  * its element; the workspace to NAME_WORKSPACE_ALIGNMENT.  Inputs, outputs and
- * workspace must not overlap.  Where it lies in several memories, `workspace` is
- * a const NAME_workspace *, which has a pointer to each piece.
+ * workspace must not overlap.  Where it lies in several memories, `workspace`
+ * is a const NAME_workspace *, which has a pointer to each piece.
  */
 #ifndef AOTC_BARE_H
 #define AOTC_BARE_H

@@ -252,11 +252,8 @@ class Target:
             if space is None:
                 room = " and ".join(str(s.bytes - used[s.name]) for s in fitting)
                 what = "a run needs" if role == "arena" else f"the {role} need"
-                raise AotcError(
-                    "memory",
-                    f"{what} {size} bytes of memory, {self.name} has {room}",
-                    hint="take a smaller model or input, or another target",
-                )
+                text = f"{what} {size} bytes of memory, {self.name} has {room}"
+                raise AotcError("memory", text, hint="take a smaller model or input, or another target")
             found[role] = space
             used[space.name] += size
         return found

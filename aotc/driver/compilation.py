@@ -289,10 +289,6 @@ class Compilation:
         """As `project`, with the library that the C compiler makes of it."""
         return self._written(output, self._compiler())
 
-    def library_by(self, toolchain: Toolchain | None) -> CompiledModel:
-        """As `library`, by a compiler; for None as `project`."""
-        return self._written(None, toolchain)
-
     def _written(self, output: Path | None, toolchain: Toolchain | None) -> CompiledModel:
         temporary = ScratchDirectory("aotc-") if output is None else None
         path = Path(temporary.name) / self.name if temporary is not None else Path(output or ".")
@@ -389,7 +385,7 @@ def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None,
             built = toolchain if name == "flash" else None
             if built is not None:
                 built = replace(built, cflags=(*built.cflags, *change.cflags))
-            made = other.library_by(built)
+            made = (replace(other, toolchain=built).library if built is not None else other.project)()
             return _sum(made.metadata["footprint"], name)
         return None
 

@@ -24,6 +24,7 @@ from aotc.driver.emulation import emulated_images, fake_driver
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import ffi
+from aotc.runtime.library import find_library
 from aotc.runtime.session import Session, load
 from aotc.tir.target import get_target
 from tests.cli.invoke import call
@@ -204,6 +205,7 @@ def refused(project: Path, **options: Any) -> str:
 def test_what_is_missing_is_said(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     assert "the driver of the GPU cannot be loaded: there is no /nowhere/libcuda.so.1" in refused(project)
+    assert call("inspect", find_library(project)).code == 0
     own = shutil.copy(fake_driver(), tmp_path)  # nobody else has memory of its device
     monkeypatch.setenv("AOTC_CUDA_DRIVER", own)
     assert "there is no GPU of that number: CUDA_ERROR_INVALID_DEVICE" in refused(project, device=7)

@@ -236,10 +236,10 @@ def means(case: Case, columns: int) -> Program:
 
 
 FUSED = {
-    "rows": (matmul(m=64, k=16, n=64), 64, Tile(8, 8, 4, 4), [4, 2]),
-    "channels": (conv(ic=16, oc=64, size=(7, 7), block=16, kernel=(1, 1)), 49, Tile(8, 8, 4, 4), [4, 2]),
+    "rows": (matmul(m=32, k=16, n=64), 64, Tile(4, 8, 4, 4), [4, 2]),
+    "channels": (conv(ic=16, oc=64, size=(5, 5), block=16, kernel=(1, 1)), 25, Tile(4, 8, 4, 4), [4, 2]),
     "channels of one block": (conv(ic=16, oc=64, size=(4, 4), block=16, kernel=(1, 1)), 16, Tile(4, 8, 4, 4), [2]),
-    "parts": (matmul(m=64, k=32, n=64), 64, Tile(8, 8, 4, 4, splits=2), [8, 4, 2]),
+    "parts": (matmul(m=32, k=32, n=64), 64, Tile(4, 8, 4, 4, splits=2), [8, 4, 2]),
 }
 
 

@@ -4,7 +4,8 @@
 Data and kernel come in any order of their axes (`data_layout`, `kernel_layout`).  A
 kernel layout such as "OIHW16o" holds blocks of output channels innermost, the last one
 padded: weights packed at compile time.  In "OHWI16o4i" four input channels lie side by
-side behind them, zeros where there are no more.
+side behind them, zeros where there are no more.  Other layouts in blocks ("NCHW16c",
+"OIHW4i16o") are computed in the layouts without.
 
     conv2d(x, w, strides=(2, 2), padding=(3, 3), channels=64, kernel_size=(7, 7))
 
@@ -16,7 +17,7 @@ whose window holds it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -24,8 +25,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
+from aotc.ir import AotcError, Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
 from aotc.relay.op import window
+from aotc.relay.op.blocks import in_blocks
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rules import extent_of, ranked, shape_text, tensor
@@ -337,11 +339,18 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
 
 
 def operators(
-    name: str, attributes: Sequence[type[Attrs]], kernel_shape: Any, samples: Any, order: str = "", **facets: Any
+    name: str,
+    attributes: Sequence[type[Attrs]],
+    kernel_shape: Any,
+    samples: Any,
+    order: str = "",
+    own_kernel: Callable[[str], bool] = str.isupper,
+    **facets: Any,
 ) -> Iterator[OpDef]:
     """Convolutions of some kind over one, two and three axes, the number of which all `facets` take first.
 
     name          with `n` for that number
+    own_kernel    (kernel layout) -> whether it is one that the operator computes in
     kernel_shape  (n, attributes that give the channels, the data's type, the kernel's sizes) -> shape; None if open
     """
 
@@ -364,7 +373,7 @@ def operators(
     counted = {"refine": refine, "scratch": scratch, "axes": axes} | facets
     for n, made in enumerate(attributes, 1):
         bound: dict[str, Any] = {facet: partial(function, n) for facet, function in counted.items()}
-        yield OpDef(
+        op = OpDef(
             name=name.format(n=n),
             attrs=made,
             args=args("data", "weight"),
@@ -373,9 +382,31 @@ def operators(
             samples=cases(made, samples[n]),
             **bound,
         )
+        yield in_blocks(op, own_kernel)
 
 
+def _is_own(kernel: str) -> bool:
+    """Whether blocks of a kernel's layout, if any, are those of output channels that are packed for kernels."""
+    try:
+        window.grouped(kernel, "o")
+    except AotcError:
+        return False
+    return True
+
+
+_BLOCKED: Final = {"data_layout": "NCHW4c", "kernel_layout": "OIHW4i2o", "out_layout": "NCHW2c"}
+_IN_BLOCKS: Final = (
+    (((1, 2, 5, 5, 4), (3, 2, 3, 3, 4, 2)), _BLOCKED),
+    (((1, 2, 5, 5, 4), (8, 1, 3, 3)), {"data_layout": "NCHW4c", "out_layout": "NHWC", "groups": 8}),
+)
 _ATTRIBUTES = (Conv1DAttrs, Conv2DAttrs, Conv3DAttrs)
 conv1d, conv2d, conv3d = operators(
-    "nn.conv{n}d", _ATTRIBUTES, _kernel_shape, SAMPLES, infer=_infer, reference=_reference, compute=_compute
+    "nn.conv{n}d",
+    _ATTRIBUTES,
+    _kernel_shape,
+    SAMPLES | {2: (*SAMPLES[2], *_IN_BLOCKS)},
+    own_kernel=_is_own,
+    infer=_infer,
+    reference=_reference,
+    compute=_compute,
 )

@@ -62,8 +62,11 @@ class OpDef(Op):
     element   (attrs, index, *arguments as te tensors) -> the result's element there, which makes `compute`
     compute   (attrs, *arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
     expand    (attrs, *argument expressions) -> an expression of other operators
+    unblocked (attrs, *argument expressions) -> the call in layouts without blocks, None where it has none already:
+              for operators whose program knows those alone
     static    (attrs, argument expressions) -> the operator that has as attributes what are arguments here, None where
-              they are not constants: for results whose shape depends on values.  Exactly one of these is given
+              they are not constants: for results whose shape depends on values.  Exactly one of these but `unblocked`
+              is given
     samples   () -> samples; tests of every level are generated from them
     view      True if the result is the first argument's memory in row-major order (reshape and its kin)
 
@@ -74,6 +77,7 @@ class OpDef(Op):
     element: Callable[..., Scalar] | None = None
     compute: Callable[..., Tensor | tuple[Tensor, ...]] | None = None
     expand: Callable[..., Expr] | None = None
+    unblocked: Callable[..., Expr | None] | None = None
     static: Callable[[Any, Sequence[Expr]], Expr | None] | None = None
     samples: Callable[[], Iterable[Sample]]
     view: bool = False

@@ -20,6 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aotc.ir import Attrs, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, frozen
 from aotc.relay.op import window
+from aotc.relay.op.blocks import in_blocks
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import greater, lesser
@@ -82,7 +83,9 @@ def pool_op(
         "quantised": Quantised.RESCALE if mean else Quantised.PASS,
     }
     what = "mean" if mean else "greatest value"
-    return OpDef(name=f"nn.{name}", doc=doc.format(what), infer=infer, reference=reference, **shared | facets)
+    return in_blocks(
+        OpDef(name=f"nn.{name}", doc=doc.format(what), infer=infer, reference=reference, **shared | facets)
+    )
 
 
 # --- sliding windows
@@ -278,6 +281,7 @@ def _samples(n: int, attributes: type[MaxPoolAttrs]) -> Samples:
     if n == 2:
         yield sample(pool_size=(3, 2), padding=(1, 0), layout="NHWC")
         yield sample(pool_size=(3, 2), out_layout="NHWC")
+        yield random_sample(((1, 2, 8, 7, 4),), attributes(pool_size=(3, 2), layout="NCHW4c"))
 
 
 def _pool(n: int, mean: bool) -> OpDef:

@@ -110,8 +110,7 @@ def _axis_map(a: Any, types: Types) -> AxisMap:
 def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
     if a.axis is None:
         return a
-    axes = _space(a, tensor(types[0]).shape).axes
-    return a.replace(axis=tuple(sorted(map(now, axes))), exclude=False)
+    return a.replace(axis=tuple(sorted(map(now, axes_of(a.axis, tensor(types[0]).rank)))))
 
 
 def _moved_arg(a: ArgReduceAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:

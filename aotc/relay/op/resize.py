@@ -25,6 +25,7 @@ from aotc.ir import AxisMap, DType, Layout, OpPattern, Quantised, TensorType, Ty
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.expr import tensor_type_of
 from aotc.relay.op import resample
+from aotc.relay.op.blocks import in_blocks
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
@@ -342,6 +343,7 @@ def _samples_upsampling() -> Samples:
     yield random_sample(((1, 3, 4, 2),), UpSamplingAttrs(scale_h=2.0, scale_w=1.5, layout="NHWC", method="bilinear"))
     corners = UpSamplingAttrs(scale_h=2.0, scale_w=2.0, method="bicubic", align_corners=True)
     yield random_sample(((1, 2, 3, 4),), corners)
+    yield random_sample(((1, 2, 3, 4, 2),), UpSamplingAttrs(scale_h=2.0, scale_w=3.0, layout="NCHW2c"))
 
 
 def _infer_upsampling(a: UpSamplingAttrs, types: Types) -> Type:
@@ -350,15 +352,17 @@ def _infer_upsampling(a: UpSamplingAttrs, types: Types) -> Type:
 
 
 resize1d, resize2d, resize3d = map(_resize, (1, 2, 3))
-upsampling = OpDef(
-    name="nn.upsampling",
-    attrs=UpSamplingAttrs,
-    infer=_infer_upsampling,
-    reference=lambda a, x: _reference(2, _resized(a, x.shape), x),
-    pattern=OpPattern.INJECTIVE,
-    axes=partial(_axes, 2),
-    layout=Layout.FOLLOW,
-    quantised=Quantised.RESCALE,
-    expand=lambda a, x: resize2d(x, **dict(_resized(a, tensor_type_of(x).shape).items())),
-    samples=_samples_upsampling,
+upsampling = in_blocks(
+    OpDef(
+        name="nn.upsampling",
+        attrs=UpSamplingAttrs,
+        infer=_infer_upsampling,
+        reference=lambda a, x: _reference(2, _resized(a, x.shape), x),
+        pattern=OpPattern.INJECTIVE,
+        axes=partial(_axes, 2),
+        layout=Layout.FOLLOW,
+        quantised=Quantised.RESCALE,
+        expand=lambda a, x: resize2d(x, **dict(_resized(a, tensor_type_of(x).shape).items())),
+        samples=_samples_upsampling,
+    )
 )

@@ -26,22 +26,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from aotc.ir import Dim, Op, PassContext, frozen, is_static, numel, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
-from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op import winograd
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import BatchMatmulAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
-from aotc.relay.op.op import ALTER_OP_LAYOUT
 from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
+from aotc.relay.transform.alter_layouts import altered
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
-from aotc.relay.transform.legalize import asked
 from aotc.tir import TAPS, TILES, C, Target
 from aotc.tir.dots import BYTES, GROUP
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
@@ -61,7 +60,7 @@ class AlterOpLayout(FunctionPass):
     `relay.AlterOpLayout.winograd` = False leaves it out.
 
     Calls of operators that functions were registered for (`aotc.relay.op.op.register_alter_op_layout`) become first
-    what those make of them.
+    what those make of them; layouts that they choose go on to the operators behind them.
     """
 
     opt_level = 3
@@ -69,12 +68,8 @@ class AlterOpLayout(FunctionPass):
     target: Target = C
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
-        function = asked(function, ALTER_OP_LAYOUT, _ask)
+        function = altered(function)
         return _Pack(self.target, choose_tiles(function, self.target, ctx)).visit_function(function)
-
-
-def _ask(alter: Any, call: Call) -> Any:
-    return alter(call.attrs, list(call.args), [type_of(a) for a in call.args], type_of(call))
 
 
 def pack_convolution(
@@ -82,6 +77,8 @@ def pack_convolution(
 ) -> Call:
     """A convolution with its weight, a constant, packed; `pack` makes the transform."""
     weight = call.args[1]
+    if not attrs.data_layout.isupper():
+        return call
     n = len(attrs.data_layout) - 2
     layout = _grouped_kernel(call, attrs, n, target) or _packed_kernel(call, attrs, n, target)
     if layout == attrs.kernel_layout or not isinstance(weight, Constant):

@@ -17,12 +17,14 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from aotc.ir import AotcValueError, Op, TensorType, TupleType, frozen, installed_ops, nearest, span_scope
+from aotc.ir import AotcError, AotcValueError, Op, TensorType, TupleType, frozen, installed_ops, nearest, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
+from aotc.relay.op.blocks import without_blocks
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
 from aotc.relay.op.shape import expand_dims
+from aotc.relay.transform import blocked_layout_rules
 from aotc.relay.transform import convert_layout_rules as rules
 from aotc.relay.transform.base import FunctionPass, outside_kernels
 from aotc.relay.transform.convert_layout_rules import AS_IT_WAS, CONVERTIBLE, Order, Plan
@@ -37,8 +39,7 @@ class ConvertLayout(FunctionPass):
 
     desired_layouts   operator name to [data layout], or to [data layout, kernel layout] for a convolution;
                       the kernel layout "default" is the one that goes with the data layout, and may stand in
-                      entries of operators without a kernel.  Data layouts have
-                      no blocks; those of kernels may end in blocks of output channels ("OIHW16o")
+                      entries of operators without a kernel.  Layouts may have blocks ("NCHW16c", "OIHW4i16o")
 
     Raises AotcValueError (code "desired-layout") for layouts that an operator cannot have.  Logs a warning for
     each kind of operator that could be converted, but has no desired layout, and for each that has one in vain.
@@ -59,7 +60,7 @@ class ConvertLayout(FunctionPass):
 
 def convert(function: Function, desired: Mapping[str, Sequence[str]], quiet: bool = False) -> Function:
     """`function` with operators in the desired layouts (see ConvertLayout); `quiet` leaves out the warnings."""
-    return _Converter(desired, warned=set(CONVERTIBLE) if quiet else set()).convert_function(function)
+    return Converter(desired, warned=set(CONVERTIBLE) if quiet else set()).convert_function(function)
 
 
 def _refuse(name: str, message: str, hint: str = "") -> AotcValueError:
@@ -92,23 +93,30 @@ def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
         wanted = "a data and a kernel layout" if kernel_axes else "one data layout"
         raise _refuse(name, f"expected {wanted}, got {list(layouts)}")
     data, *kernel = layouts
-    if sorted(data) != sorted(axes):
+    if sorted(without_blocks(data)) != sorted(axes) or (data != without_blocks(data) and not _parsed(name, data)):
         raise _refuse(name, f"{data!r} is not an order of the axes {', '.join(axes)}")
     for layout in kernel:
         _check_kernel(name, data, layout)
     return tuple(layouts)
 
 
+def _parsed(name: str, layout: str) -> bool:
+    """True for a layout that is well formed."""
+    try:
+        return bool(Layout.parse(layout))
+    except AotcError as error:
+        raise _refuse(name, error.diagnostics[0].message) from error
+
+
 def _check_kernel(name: str, data: str, layout: str) -> None:
     _, letters = CONVERTIBLE[name].named_layouts
     if layout == "default":
+        data = without_blocks(data)
         if data.index("C") not in (1, len(data) - 1) or data[0] != "N":
             raise _refuse(name, f"no kernel layout is the default with {data!r}", "name one")
         return
-    parsed = Layout.parse(layout)
-    plain = "".join(letter for letter, size in parsed.axes if not size)
-    packed = not name.endswith("_transpose") and parsed.axes[-1][0] == "O" and len(parsed.axes) == len(letters) + 1
-    if sorted(plain) != sorted(letters) or not (layout == plain or (packed and layout.startswith(plain))):
+    _parsed(name, layout)
+    if sorted(without_blocks(layout)) != sorted(letters):
         raise _refuse(name, f"{layout!r} is not an order of the axes {', '.join(letters)}")
 
 
@@ -116,7 +124,7 @@ def _check_kernel(name: str, data: str, layout: str) -> None:
 
 
 @frozen
-class _Laid:
+class Laid:
     """A value and the order of its axes; other values than tensors are as they were."""
 
     expr: Expr
@@ -124,92 +132,105 @@ class _Laid:
 
 
 @frozen
-class _LaidTuple:
+class LaidTuple:
     """A tuple of tensors, as a whole and field by field."""
 
     expr: Expr
-    fields: tuple[_Laid, ...]
+    fields: tuple[Laid, ...]
 
     def over(self, exprs: list[Expr]) -> Expr:
         """The tuple with other expressions for its fields."""
         return self.expr if exprs == [f.expr for f in self.fields] else Tuple(exprs)
 
 
-_Value = _Laid | _LaidTuple
+Value = Laid | LaidTuple
 
 
 @dataclass
-class _Converter:
+class Converter:
     desired: Mapping[str, Sequence[str]]
-    values: dict[Expr, _Value] = field(default_factory=dict)
+    values: dict[Expr, Value] = field(default_factory=dict)
     transformed: dict[tuple[Expr, str, str], Expr] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
+    #: Whether a transform into blocks is put in the place of one before it.
+    merges: ClassVar[bool] = True
 
     def convert_function(self, function: Function) -> Function:
         for node in post_order(function, outside_kernels):
             with span_scope(node.span):
                 self.values[node] = self._value(node)
-        return as_function(self._restored(function))
+        return as_function(self.restored(function))
 
-    def _value(self, node: Expr) -> _Value:
+    def _value(self, node: Expr) -> Value:
         match node:
             case Function() if node.is_primitive:
-                return _Laid(node)
+                return Laid(node)
             case Call() if isinstance(node.op, Op):
-                return self._call(node)
+                return self.call(node)
             case Tuple():
                 return self._tuple(node)
             case TupleGetItem():
                 return self._field(node)
             case _:
-                return _Laid(rebuild(node, self._restored))
+                return Laid(rebuild(node, self.restored))
 
-    def _tuple(self, node: Tuple) -> _Value:
+    def _tuple(self, node: Tuple) -> Value:
         fields = [self.values[f] for f in node.fields]
-        laid = tuple(f for f in fields if isinstance(f, _Laid))
+        laid = tuple(f for f in fields if isinstance(f, Laid))
         if len(laid) != len(fields) or not all(isinstance(f.checked_type, TensorType) for f in node.fields):
-            return _Laid(rebuild(node, self._restored))
+            return Laid(rebuild(node, self.restored))
         exprs = tuple(f.expr for f in laid)
-        return _LaidTuple(node if exprs == node.fields else Tuple(exprs, node.span), laid)
+        return LaidTuple(node if exprs == node.fields else Tuple(exprs, node.span), laid)
 
-    def _field(self, node: TupleGetItem) -> _Value:
+    def _field(self, node: TupleGetItem) -> Value:
         whole = self.values[node.tuple_value]
-        if isinstance(whole, _LaidTuple):
+        if isinstance(whole, LaidTuple):
             found = whole.fields[node.index]
-            return _Laid(node, found.order) if whole.expr is node.tuple_value else found
-        return _Laid(rebuild(node, self._restored))
+            return Laid(node, found.order) if whole.expr is node.tuple_value else found
+        return Laid(rebuild(node, self.restored))
 
     # --- calls
 
-    def _call(self, node: Call) -> _Value:
+    def call(self, node: Call) -> Value:
         arguments = [self.values[a] for a in node.args]
         renamed = _renamed(node, arguments[0]) if arguments else None
         if renamed is not None:
             return renamed
         plan = self._plan(node, arguments)
-        if plan is not None:
-            new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
-            if new is node or rules.agrees(node, new, plan):
-                return _results(new, plan.outputs)
-        new_args = [self._restored(a) for a in node.args]
+        planned = None if plan is None else self.planned(node, arguments, plan)
+        if planned is not None:
+            return planned
+        new_args = [self.restored(a) for a in node.args]
         count = len(ty.fields) if isinstance(ty := type_of(node), TupleType) else 1
-        return _results(_recalled(node, new_args, node.attrs), (AS_IT_WAS,) * count)
+        return results(_recalled(node, new_args, node.attrs), (AS_IT_WAS,) * count)
 
-    def _plan(self, node: Call, arguments: Sequence[_Value]) -> Plan | None:
+    def planned(self, node: Call, arguments: Sequence[Value], plan: Plan) -> Value | None:
+        """The call as planned; None where that is not what it was."""
+        if not any(o.in_blocks for o in (*plan.inputs, *plan.outputs)):
+            new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
+            return results(new, plan.outputs) if new is node or rules.agrees(node, new, plan) else None
+        try:
+            new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
+        except AotcError:  # blocks that an operator does not have, or that would have to be filled up
+            return None
+        return results(new, plan.outputs) if blocked_layout_rules.holds_as_much(node, new, plan) else None
+
+    def _plan(self, node: Call, arguments: Sequence[Value]) -> Plan | None:
         orders = []
         for expr, value in zip(node.args, arguments, strict=True):
-            if isinstance(value, _Laid) and not isinstance(expr.checked_type, TensorType):
+            if isinstance(value, Laid) and not isinstance(expr.checked_type, TensorType):
                 return None  # a tuple that is not known field by field
             orders += [f.order for f in _flat(value)]
         name = op_of(node).name
+        follow = blocked_layout_rules.plan if any(o.in_blocks for o in orders) else rules.plan_call
         if name not in CONVERTIBLE:
-            return rules.plan_call(node, orders)
+            return follow(node, orders)
         if name in self.desired:
             return self._desired(node, name, self.desired[name])
         if name not in self.warned:
             self.warned.add(name)
             LOG.warning("Desired layout(s) not specified for op: %s", name)
-        return rules.plan_call(node, orders)
+        return follow(node, orders)
 
     def _desired(self, node: Call, name: str, layouts: Sequence[str]) -> Plan:
         a: Any = node.attrs
@@ -224,23 +245,23 @@ class _Converter:
             return plan
         return replace(plan, attrs=plan.attrs.replace(out_layout=data))
 
-    def _arguments(self, arguments: Sequence[_Value], plan: Plan) -> list[Expr]:
+    def _arguments(self, arguments: Sequence[Value], plan: Plan) -> list[Expr]:
         orders = iter(plan.inputs)
         found: list[Expr] = []
         for value in arguments:
             exprs = [self._in_order(f, next(orders)) for f in _flat(value)]
-            found += exprs if isinstance(value, _Laid) else [value.over(exprs)]
+            found += exprs if isinstance(value, Laid) else [value.over(exprs)]
         return found
 
     # --- transforms
 
-    def _in_order(self, value: _Laid, wanted: Order) -> Expr:
+    def _in_order(self, value: Laid, wanted: Order) -> Expr:
         """A tensor in the order that an operator wants it in."""
         if not wanted.is_known:
             return self._as_it_was(value)
         if value.order == wanted:
             return value.expr
-        if len(value.order.old) == len(wanted.old) and wanted.old.isalpha():
+        if _renamable(value.order.old, wanted.old):
             return self._transform(value.expr, value.order.called(wanted.old).new, wanted.new)
         expr = self._as_it_was(value)
         missing = len(Layout.parse(wanted.old).axes) - tensor_type_of(expr).rank
@@ -248,13 +269,13 @@ class _Converter:
             expr = self.transformed.setdefault((expr, "", str(missing)), expand_dims(expr, 0, missing))
         return self._transform(expr, wanted.old, wanted.new)
 
-    def _as_it_was(self, value: _Laid) -> Expr:
+    def _as_it_was(self, value: Laid) -> Expr:
         return self._transform(value.expr, value.order.new, value.order.old)
 
-    def _restored(self, node: Expr) -> Expr:
+    def restored(self, node: Expr) -> Expr:
         """The original value of a node."""
         value = self.values[node]
-        if isinstance(value, _Laid):
+        if isinstance(value, Laid):
             return self._as_it_was(value)
         return value.over([self._as_it_was(f) for f in value.fields])
 
@@ -266,24 +287,29 @@ class _Converter:
     def _transformed(self, expr: Expr, source: str, target: str) -> Expr:
         match expr:
             case Call(args=(before,), attrs=LayoutTransformAttrs(src_layout=first, dst_layout=last)) if (
-                last == source and (first + source).isalpha()
+                last == source and (first + source).isalpha() and (self.merges or target.isalpha())
             ):
                 return before if first == target else layout_transform(before, first, target)
             case _:
                 return layout_transform(expr, source, target)
 
 
-def _renamed(node: Call, data: _Value) -> _Laid | None:
+def _renamed(node: Call, data: Value) -> Laid | None:
     """What a layout_transform of the program makes of a reordered tensor: the tensor, its axes renamed."""
     a = node.attrs
-    if not isinstance(a, LayoutTransformAttrs) or not isinstance(data, _Laid) or data.order.old == data.order.new:
+    if not isinstance(a, LayoutTransformAttrs) or not isinstance(data, Laid) or data.order.old == data.order.new:
         return None
-    plain = (a.src_layout + a.dst_layout).isalpha()
-    return _Laid(data.expr, Order(a.dst_layout, data.order.called(a.src_layout).new)) if plain else None
+    plain = (a.src_layout + a.dst_layout).isalpha() and not data.order.in_blocks
+    return Laid(data.expr, Order(a.dst_layout, data.order.called(a.src_layout).new)) if plain else None
 
 
-def _flat(value: _Value) -> Iterator[_Laid]:
-    yield from (value,) if isinstance(value, _Laid) else value.fields
+def _renamable(layout: str, other: str) -> bool:
+    """Whether two layouts differ in letters at most, without blocks."""
+    return layout == other or (len(layout) == len(other) and (layout + other).isupper())
+
+
+def _flat(value: Value) -> Iterator[Laid]:
+    yield from (value,) if isinstance(value, Laid) else value.fields
 
 
 def _recalled(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
@@ -293,8 +319,8 @@ def _recalled(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
     return call(op_of(node), args, attrs, node.span)
 
 
-def _results(node: Call, orders: Sequence[Order]) -> _Value:
+def results(node: Call, orders: Sequence[Order]) -> Value:
     if not isinstance(type_of(node), TupleType):
-        return _Laid(node, orders[0])
-    fields = tuple(_Laid(TupleGetItem(node, k), order) for k, order in enumerate(orders))
-    return _LaidTuple(node, fields)
+        return Laid(node, orders[0])
+    fields = tuple(Laid(TupleGetItem(node, k), order) for k, order in enumerate(orders))
+    return LaidTuple(node, fields)

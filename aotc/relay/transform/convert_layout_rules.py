@@ -21,6 +21,7 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type, frozen
 from aotc.relay.expr import Call, axis_map, op_of, tensor_type_of, type_of
 from aotc.relay.op import REGISTRY
+from aotc.relay.op.blocks import without_blocks
 from aotc.relay.op.rules import pointwise
 from aotc.relay.op.window import KERNEL_LAYOUT
 
@@ -29,8 +30,8 @@ from aotc.relay.op.window import KERNEL_LAYOUT
 class Order:
     """The axes of a tensor: as the original program orders them, and as they are ordered now.
 
-    Both are layouts without blocks over the same letters, or two equal layouts; both are empty where nothing
-    is known, and then the order is the original one.
+    Both are layouts over the same letters, which may have blocks; both are empty where nothing is known, and then the
+    order is the original one.
     """
 
     old: str = ""
@@ -44,9 +45,15 @@ class Order:
         """Where an axis of the original tensor is now."""
         return self.new.index(self.old[axis]) if self.old else axis
 
+    @property
+    def in_blocks(self) -> bool:
+        return not (self.old + self.new).isupper() and self.is_known
+
     def called(self, layout: str) -> Order:
         """This order, the original axes called as in `layout`."""
-        return Order(layout, "".join(layout[self.old.index(letter)] for letter in self.new))
+        old, new = without_blocks(self.old), without_blocks(layout)
+        names = str.maketrans(old + old.lower(), new + new.lower())
+        return Order(self.old.translate(names), self.new.translate(names))
 
     def without(self, axes: Sequence[int]) -> Order:
         """The order of a tensor from which axes (original numbers) were taken away."""
@@ -77,7 +84,7 @@ def flat_types(types: Sequence[Type]) -> list[Type]:
     return list(chain.from_iterable(t.fields if isinstance(t, TupleType) else (t,) for t in types))
 
 
-def _ranks(*types: Type) -> list[int]:
+def ranks_of(*types: Type) -> list[int]:
     return [t.rank if isinstance(t, TensorType) else -1 for t in flat_types(types)]
 
 
@@ -113,12 +120,19 @@ def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
     return Plan(tuple(inputs), (Order(out, layout),), a.replace(**changes))
 
 
+def plan_following(call: Call, order: Order) -> Plan:
+    """An operator whose attributes name a layout in the order of its data, or in its own where that has other axes."""
+    layout: str = call.attrs["layout"]
+    fits = len(without_blocks(order.old)) == len(without_blocks(layout))
+    return plan_layouts(call, order.called(layout).new if fits else layout)
+
+
 def _kernel_changes(call: Call, layout: str) -> dict[str, Any]:
     """The attributes of a convolution that change with the layout of its kernel."""
     a: Any = call.attrs
-    if not a.kernel_layout.isalpha():  # packed already
+    if not a.kernel_layout.isalpha() and layout.isalpha():  # packed already
         return {"kernel_layout": a.kernel_layout}
-    if layout.isalpha():
+    if layout.isalpha() or not a.kernel_layout.isalpha():
         return {"kernel_layout": layout}
     # to be packed: blocks hide how many channels there are
     extent = dict(zip(a.kernel_layout, tensor_type_of(call.args[1]).static_shape, strict=True))
@@ -138,8 +152,7 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
     if op.named_layouts[1]:  # without a desired layout a convolution keeps its own
         return plan_layouts(call, a["data_layout"], a["kernel_layout"])
     if kind in (Layout.CHOICE, Layout.FOLLOW):
-        layout: str = a["layout"]
-        return plan_layouts(call, orders[0].called(layout).new if orders[0].is_known else layout)
+        return plan_following(call, orders[0])
     if isinstance(op.layout, str):
         return _always(call, Order(op.layout, op.layout))
     return _broadcast(call, orders) if op.axes is pointwise else _carried(call, orders)
@@ -147,11 +160,11 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 def _always(call: Call, order: Order) -> Plan | None:
     """Data and result in the one order that there is, where they have its rank."""
-    data, *others = _ranks(*map(type_of, call.args))
+    data, *others = ranks_of(*map(type_of, call.args))
     return Plan((order, *(AS_IT_WAS for _ in others)), (order,), call.attrs) if data == len(order.old) else None
 
 
-def _first_known(orders: Sequence[Order]) -> Order:
+def first_known(orders: Sequence[Order]) -> Order:
     """The first order that is another than the original one, or else the first that is known."""
     known = [o for o in orders if o.is_known]
     return next((o for o in known if o.old != o.new), known[0] if known else AS_IT_WAS)
@@ -159,8 +172,8 @@ def _first_known(orders: Sequence[Order]) -> Order:
 
 def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
     """All arguments in the order of the first that is reordered, or else of the first that is known."""
-    ranks, results = _ranks(*map(type_of, call.args)), _ranks(type_of(call))
-    order = _first_known([o for o, r in zip(orders, ranks, strict=True) if r == results[0]])
+    ranks, results = ranks_of(*map(type_of, call.args)), ranks_of(type_of(call))
+    order = first_known([o for o, r in zip(orders, ranks, strict=True) if r == results[0]])
     if not order.is_known:
         return None
     return Plan(tuple(order if r else AS_IT_WAS for r in ranks), (order,) * len(results), call.attrs)
@@ -168,7 +181,7 @@ def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 def _carried(call: Call, orders: Sequence[Order]) -> Plan | None:
     """Arguments of the data's rank in its order; results in the order in which the axis map says that they come."""
-    ranks, results, order = _ranks(*map(type_of, call.args)), _ranks(type_of(call)), _first_known(orders)
+    ranks, results, order = ranks_of(*map(type_of, call.args)), ranks_of(type_of(call)), first_known(orders)
     if not order.is_known or len(order.old) != ranks[0]:
         return None
     axes = axis_map(call)
@@ -214,7 +227,7 @@ def agrees(old: Call, new: Call, plan: Plan) -> bool:
 def _renumbered_map(axes: AxisMap, types: Sequence[Type], plan: Plan) -> AxisMap:
     sizes = [len(t.fields) if isinstance(t, TupleType) else 1 for t in types]
     starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    ranks, output = _ranks(*types), plan.outputs[0]
+    ranks, output = ranks_of(*types), plan.outputs[0]
     rows = []
     for row, start in zip(axes.inputs, starts, strict=False):
         order = plan.inputs[start]

@@ -4,7 +4,7 @@
 ExpandOps: replace operators that are defined by others with their definition.
 
 hard_swish(%x)
-multiply(%x, clip(add(...)))                     # whatever OpDef.expand says
+multiply(%x, clip(add(...)))                     # whatever OpDef.expand says, or OpDef.unblocked
 
 CanonicalizeOps: say with general operators what special ones say.
 
@@ -44,10 +44,12 @@ from aotc.relay.transform.base import FunctionPass, Outcome, Rule, RulePass, rew
 
 def _expanded(_: Expr, new: Expr) -> Expr:
     """One level of expansion: what the definitions are made of is looked at in the next round."""
-    if not isinstance(new, Call) or not isinstance(new.op, OpDef) or new.op.expand is None:
+    if not isinstance(new, Call) or not isinstance(new.op, OpDef):
         return new
     with span_scope(new.span):
-        return new.op.expand(new.attrs, *new.args)
+        if new.op.expand is not None:
+            return new.op.expand(new.attrs, *new.args)
+        return (new.op.unblocked and new.op.unblocked(new.attrs, *new.args)) or new
 
 
 class ExpandOps(FunctionPass):

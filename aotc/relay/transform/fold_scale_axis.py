@@ -14,7 +14,10 @@ nn.bias_add, and sums of which both sides end in weights.  The products of const
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
 from itertools import islice
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -26,8 +29,12 @@ from aotc.relay.module import IRModule
 from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.dense import DenseAttrs, dense
+from aotc.relay.op.layout import Layout
+from aotc.relay.op.shape import reshape, squeeze
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, recall
+from aotc.relay.transform.expand_ops import along_axis
 from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.transform.simplify_expr import VIEWS
 from aotc.relay.visitor import post_order
 
 _ANCHORS: Final = (conv1d, conv2d, conv3d, dense)
@@ -39,24 +46,38 @@ _REACH: Final = 32
 
 @frozen
 class Scale:
-    """Factors along one axis of a tensor; `axis` None: the same factor everywhere (`values` has one element)."""
+    """Factors along axes of a tensor, more than one where its layout has blocks; none: one factor everywhere.
 
+    expr     the factors, squeezed to those axes, as an expression
+    values   what it is
+    """
+
+    expr: Expr
     values: np.ndarray[Any, Any]
-    axis: int | None
+    axes: tuple[int, ...]
 
     @property
     def positive(self) -> bool:
         return bool((self.values > 0).all())
 
-    def along(self, axis: int) -> Scale:
-        """The factors along another axis, if they are along one."""
-        return self if self.axis is None else Scale(self.values, axis)
-
-    def constant(self, rank: int) -> Constant:
-        """The factors shaped to broadcast along their axis of a tensor of `rank`."""
-        if self.axis is None:
+    def along(self, axes: Items[int], expr: Expr) -> Expr:
+        """The factors shaped to broadcast along axes of `expr`."""
+        if not self.axes:
             return Constant(self.values.reshape(()))
-        return Constant(self.values.reshape((-1,) + (1,) * (rank - self.axis - 1)))
+        shape = tensor_type_of(expr).shape
+        if len(axes) > 1:
+            return reshape(self.expr, [d if k in axes else 1 for k, d in enumerate(shape)])
+        return along_axis(self.expr, axes[0], len(shape))
+
+    def lies_along(self, expr: Expr, rank: int) -> bool:
+        """Whether `expr` has elements along the axes of the factors only, so that it broadcasts to a tensor of `rank`.
+
+        Those are then as many, or it is one element.
+        """
+        ty = tensor_type_of(expr)
+        start = rank - ty.rank
+        wide = [k + start for k, extent in enumerate(ty.shape) if extent != 1]
+        return start >= 0 and set(wide) <= set(self.axes)
 
 
 def scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
@@ -67,23 +88,37 @@ def scaled_operand(expr: Expr) -> tuple[Expr, Scale] | None:
     return None if found is None or scale is None else (found[0], scale)
 
 
-def _product(node: Call) -> tuple[Expr, Constant] | None:
+def _value(expr: Expr) -> np.ndarray[Any, Any] | None:
+    """The value of a constant, or of one in another shape; None for others."""
+    if isinstance(expr, Constant):
+        return expr.data
+    node = op_call(expr, *VIEWS)
+    source = None if node is None or len(node.args) != 1 else _value(node.args[0])
+    return None if source is None else source.reshape(tensor_type_of(expr).static_shape)
+
+
+def _product(node: Call) -> tuple[Expr, Expr] | None:
     """(x, c) where `node` is x times any constant c that does not enlarge it."""
     for data, factor in (node.args, node.args[::-1]):
-        if isinstance(factor, Constant) and not isinstance(data, Constant) and data.checked_type == node.checked_type:
+        if _value(factor) is not None and _value(data) is None and data.checked_type == node.checked_type:
             return data, factor
     return None
 
 
-def _scale_of(factor: Constant, ty: TensorType) -> Scale | None:
-    array = factor.data
+def _scale_of(factor: Expr, ty: TensorType) -> Scale | None:
+    array = _value(factor)
+    assert array is not None
     if not ty.dtype.is_float or array.ndim > ty.rank or not np.isfinite(array.astype(np.float64)).all():
         return None
-    wide = [k for k, extent in enumerate(array.shape) if extent != 1]
-    if not wide:
-        return Scale(array.reshape(1), None)
-    axis = ty.rank - array.ndim + wide[0]
-    return Scale(array.reshape(-1), axis) if len(wide) == 1 and ty.shape[axis] == array.size else None
+    ones = [k for k, extent in enumerate(array.shape) if extent == 1]
+    if len(ones) == array.ndim:
+        return Scale(factor, array.reshape(1), ())
+    start = ty.rank - array.ndim
+    axes = tuple(k + start for k in range(array.ndim) if k not in ones)
+    values = array.squeeze()
+    if tuple(ty.shape[k] for k in axes) != values.shape:
+        return None
+    return Scale(squeeze(factor, ones) if ones else factor, values, axes)
 
 
 # --- weights
@@ -97,43 +132,70 @@ def _foldable(expr: Expr) -> bool:
 
 @frozen
 class _Channels:
-    """The axes of channels: of the data, of the result, and those of the result in the weights."""
+    """The axes of channels: of the data, of the result, and those of the data and of the result in the weights."""
 
-    data: int
-    result: int
-    weight: int
+    data: tuple[int, ...]
+    result: tuple[int, ...]
+    weight_inputs: tuple[int, ...]
+    weight: tuple[int, ...]
 
 
-def _channels(node: Call) -> _Channels | None:
-    """The channel axes of a convolution or dense with constant float weights in unpacked layouts; None for others."""
+def _places(layout: str, letter: str) -> tuple[int, ...]:
+    """The axes of a letter, the primal one first."""
+    axes = Layout.parse(layout).axes
+    return tuple(k for k in Layout.parse(layout).grouped(sorted({found for found, _ in axes})) if axes[k][0] == letter)
+
+
+def _channels(node: Call, only_constants: bool) -> _Channels | None:
+    """The channel axes of a convolution or dense with float weights, constant ones perhaps; None for others.
+
+    Layouts in blocks have those of the data alike in the weights; packed weights are others.
+    """
     a: Any = node.attrs
-    if not isinstance(a, ConvAttrs | DenseAttrs) or not _foldable(node.args[1]):
+    if not isinstance(a, ConvAttrs | DenseAttrs) or (only_constants and not _foldable(node.args[1])):
         return None
     dtype = tensor_type_of(node.args[1]).dtype
     if not dtype.is_float or tensor_type_of(node).dtype != dtype:
         return None
     if isinstance(a, DenseAttrs):
-        return _Channels(tensor_type_of(node.args[0]).rank - 1, tensor_type_of(node).rank - 1, 0)
+        return _Channels((tensor_type_of(node.args[0]).rank - 1,), (tensor_type_of(node).rank - 1,), (1,), (0,))
     out = a.out_layout or a.data_layout
-    if not (a.kernel_layout + a.data_layout + out).isupper():
-        return None
-    return _Channels(a.data_layout.index("C"), out.index("C"), a.kernel_layout.index("O"))
+    found = _Channels(
+        *(_places(x, "C") for x in (a.data_layout, out)), *(_places(a.kernel_layout, x) for x in ("I", "O"))
+    )
+    in_blocks = len(found.data) > 1 and a.groups in (1, a.channels)
+    plain = (a.kernel_layout + a.data_layout + out).isupper()
+    return found if plain or in_blocks else None
 
 
-def scale_outputs(node: Call, scale: Scale) -> Call | None:
+def _fits(expr: Expr, axes: Items[int], scale: Scale) -> bool:
+    """Whether a tensor has as many elements along these axes, blocks behind what they divide, as there are factors."""
+    extents = [d for k in axes if isinstance(d := tensor_type_of(expr).shape[k], int)]
+    in_order = len(extents) == len(axes) == len(scale.axes) and list(axes) == sorted(axes)
+    return not scale.axes or (in_order and prod(extents) == scale.values.size)
+
+
+def scale_outputs(node: Call, scale: Scale, only_constants: bool = True) -> Call | None:
     """A convolution or dense with its output channels scaled; None where that is not the scale's axis."""
-    channels = _channels(node)
-    if channels is None or scale.axis not in (None, channels.result):
+    channels = _channels(node, only_constants)
+    if channels is None or scale.axes not in ((), channels.result) or not _fits(node.args[1], channels.weight, scale):
         return None
     data, weight = node.args
-    return recall(node, (data, multiply(weight, scale.along(channels.weight).constant(tensor_type_of(weight).rank))))
+    return recall(node, (data, multiply(weight, scale.along(channels.weight, weight))))
 
 
-def input_factor(node: Call, scale: Scale) -> Constant:
-    """What to multiply the weights with, so that the data need not be scaled."""
+def input_factor(node: Call, scale: Scale, only_constants: bool = True) -> Expr | None:
+    """What to multiply the weights with, so that the data need not be scaled; None where that cannot be."""
     attributes, weight = node.attrs, node.args[1]
-    if scale.axis is None or not isinstance(attributes, ConvAttrs):
-        return Constant(scale.values.reshape(() if scale.axis is None else (1, -1)))
+    channels = _channels(node, only_constants)
+    if channels is None or scale.axes not in ((), channels.data):
+        return None
+    if not scale.axes or not isinstance(attributes, ConvAttrs) or attributes.groups == 1:
+        return scale.along(channels.weight_inputs, weight) if _fits(weight, channels.weight_inputs, scale) else None
+    if _fits(weight, channels.weight, scale) and attributes.groups == scale.values.size:
+        return scale.along(channels.weight, weight)
+    if not attributes.kernel_layout.isupper():
+        return None
     shape = tensor_type_of(weight).static_shape
     layout = attributes.kernel_layout
     out, inner = layout.index("O"), layout.index("I")
@@ -150,8 +212,9 @@ def input_factor(node: Call, scale: Scale) -> Constant:
 class _Backward(GraphMutator):
     """Pull multiplications up into the weights that their operands come from."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, only_constants: bool) -> None:
         super().__init__()
+        self.only_constants = only_constants
         self.uses = users(function)
         self.counts: dict[Expr, int] = {}
         self.origin: Span | None = None
@@ -175,7 +238,7 @@ class _Backward(GraphMutator):
             return None
         with span_scope(merge_spans([node.span, self.origin])):
             if is_call(node, *_ANCHORS):
-                return scale_outputs(node, scale)
+                return scale_outputs(node, scale, self.only_constants)
             return self._through(node, scale, reach - 1)
 
     def _through(self, node: Call, scale: Scale, reach: int) -> Expr | None:
@@ -192,9 +255,9 @@ class _Backward(GraphMutator):
             data = found[0]
         if is_call(node, "nn.bias_add"):
             axis = node.attrs["axis"] % tensor_type_of(data).rank
-            if not isinstance(args[1], Constant) or scale.axis not in (None, axis):
+            if (self.only_constants and not isinstance(args[1], Constant)) or scale.axes not in ((), (axis,)):
                 return None
-            args[1] = multiply(args[1], scale.along(0).constant(1))
+            args[1] = multiply(args[1], scale.along((0,), args[1]))
         inner = self.absorb(data, scale, reach)
         return None if inner is None else recall(node, [inner if a is data else a for a in args])
 
@@ -202,23 +265,30 @@ class _Backward(GraphMutator):
         ty = tensor_type_of(node)
         sides: list[Expr] = []
         for side in node.args:
-            if isinstance(side, Constant) and tensor_type_of(side).rank <= ty.rank:
-                sides.append(multiply(side, scale.constant(ty.rank)))
-                continue
-            absorbed = self.absorb(side, scale, reach) if side.checked_type == ty else None
-            if absorbed is None:
+            constant = isinstance(side, Constant) and tensor_type_of(side).rank <= ty.rank
+            absorbed = self.absorb(side, scale, reach) if side.checked_type == ty and not constant else None
+            if absorbed is not None:
+                sides.append(absorbed)
+            elif constant or (not self.only_constants and scale.lies_along(side, ty.rank)):
+                sides.append(multiply(side, scale.along(scale.axes, node)))
+            else:
                 return None
-            sides.append(absorbed)
         return recall(node, sides)
 
 
+@dataclass(frozen=True, repr=False)
 class BackwardFoldScaleAxis(FunctionPass):
-    """Scales after convolutions and dense go into their output channels."""
+    """Scales after convolutions and dense go into their output channels.
+
+    only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
+    """
 
     opt_level = 3
 
+    only_constants: bool = False
+
     def rewritten(self, function: Function) -> Function:
-        return _Backward(function).visit_function(function)
+        return _Backward(function, self.only_constants).visit_function(function)
 
 
 # --- forward
@@ -227,8 +297,9 @@ class BackwardFoldScaleAxis(FunctionPass):
 class _Forward(GraphMutator):
     """Push multiplications down into the weights of everything that uses them."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, only_constants: bool) -> None:
         super().__init__()
+        self.only_constants = only_constants
         self.users = users(function)
         self.dropped: set[Expr] = set()
         self.scales: dict[Expr, list[Scale]] = defaultdict(list)
@@ -269,13 +340,19 @@ class _Forward(GraphMutator):
             return found is not None and found[0] is source
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
-            return node.checked_type == source.checked_type and _divisible(other, scale)
-        channels = _channels(node)
-        return node.args[0] is source and channels is not None and scale.axis in (None, channels.data)
+            return node.checked_type == source.checked_type and self._divisible(other, scale, source)
+        return node.args[0] is source and input_factor(node, scale, self.only_constants) is not None
+
+    def _divisible(self, other: Expr, scale: Scale, source: Expr) -> bool:
+        """Whether `other` can be divided by the scale: a constant that stays finite, or a variable along its axes."""
+        if isinstance(other, Constant) or self.only_constants:
+            return _stays_finite(other, scale)
+        vector = other.checked_type != source.checked_type and scale.lies_along(other, tensor_type_of(source).rank)
+        return vector and bool(scale.values.all())
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if old in self.dropped:
-            return next(a for a in new.args if not isinstance(a, Constant))
+            return new.args[0 if _value(old.args[0]) is None else 1]
         with span_scope(new.span):
             for scale in self.scales.get(old, ()):
                 new = self._changed(old, new, scale)
@@ -283,14 +360,18 @@ class _Forward(GraphMutator):
 
     def _changed(self, old: Call, node: Call, scale: Scale) -> Call:
         if is_call(node, *_SUMS):
-            addend = scale.constant(tensor_type_of(node).rank)
-            pairs = zip(old.args, node.args, strict=True)
-            return recall(node, [divide(new, addend) if isinstance(was, Constant) else new for was, new in pairs])
+            divisor = scale.along(scale.axes, node)
+            # the other side is scaled itself
+            whole = [not isinstance(x, Constant) and x.checked_type == old.checked_type for x in old.args]
+            pairs = zip(whole, node.args, strict=True)
+            return recall(node, [new if kept else divide(new, divisor) for kept, new in pairs])
         data, weight = node.args
-        return recall(node, (data, multiply(weight, input_factor(node, scale))))
+        factor = input_factor(node, scale, self.only_constants)
+        assert factor is not None
+        return recall(node, (data, multiply(weight, factor)))
 
 
-def _divisible(other: Expr, scale: Scale) -> bool:
+def _stays_finite(other: Expr, scale: Scale) -> bool:
     """Whether `other` is a constant that stays finite when it is divided by the scale."""
     if not isinstance(other, Constant) or not scale.values.all():
         return False
@@ -299,17 +380,24 @@ def _divisible(other: Expr, scale: Scale) -> bool:
     return bool(largest / smallest < float(tensor_type_of(other).dtype.max))
 
 
+@dataclass(frozen=True, repr=False)
 class ForwardFoldScaleAxis(FunctionPass):
-    """Scales before convolutions and dense go into the weights for their input channels."""
+    """Scales before convolutions and dense go into the weights for their input channels.
+
+    only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
+    """
 
     opt_level = 3
 
+    only_constants: bool = False
+
     def rewritten(self, function: Function) -> Function:
-        return _Forward(function).visit_function(function)
+        return _Forward(function, self.only_constants).visit_function(function)
 
 
 class FoldScaleAxis(Sequential[IRModule]):
-    """Folds scales backward, then forward, then the products of constants that this made."""
+    """Folds scales into constants, backward, then forward; then the products of constants that this made."""
 
     def __init__(self) -> None:
-        super().__init__([BackwardFoldScaleAxis(), ForwardFoldScaleAxis(), FoldConstant()], name=self.name)
+        folds = BackwardFoldScaleAxis(only_constants=True), ForwardFoldScaleAxis(only_constants=True)
+        super().__init__([*folds, FoldConstant()], name=self.name)

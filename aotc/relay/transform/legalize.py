@@ -43,12 +43,13 @@ def asked(function: Function, key: str, ask: Callable[[Any, Call], Any]) -> Func
             made = ask(rewritten, new)
             if made is None:
                 return new
-            return _of_type(made, new, key)
+            return of_type(made, new, key)
 
     return rewrite_nodes(function, rewrite)
 
 
-def _of_type(made: Any, call: Call, key: str) -> Expr:
+def of_type(made: Any, call: Call, key: str) -> Expr:
+    """What the function attached under `key` made of a call; AotcError (code "callback") if it has another type."""
     what = f"{key} of {call.op}"
     if not isinstance(made, Node):
         raise AotcError("callback", f"{what} gave no expression, but {type(made).__name__}", span=call.span)

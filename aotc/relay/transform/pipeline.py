@@ -15,7 +15,7 @@ from aotc.ir.op import is_attached
 from aotc.relay import transform as passes
 from aotc.relay.expr import Call, Let
 from aotc.relay.module import IRModule
-from aotc.relay.op.op import LEGALIZE
+from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
 from aotc.relay.visitor import post_order
 from aotc.tir import PlanMemory, Target
 
@@ -61,6 +61,8 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.EliminateCommonSubexpr()),
         (3, passes.SelectLayout(target)),
         (3, passes.AlterOpLayout(target)),
+        # functions of the user's own may choose layouts in blocks
+        *([(3, passes.ExpandOps())] if is_attached(ALTER_OP_LAYOUT) else []),
         (3, passes.FoldConstant()),
         (3, passes.FuseAttention()),
         (3, passes.PackNibbles()),

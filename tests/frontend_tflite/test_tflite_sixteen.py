@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 
 pytest.importorskip("tflite")
 
+import aotc
 from aotc.ir import AotcError
 from aotc.relay.frontend.tflite import from_tflite
 from tests.frontend.evaluation import run_model
@@ -86,9 +89,90 @@ def operators() -> Iterator[Any]:
         yield name, single(name, 0.0002, 0.0002, shape, shape, "Pool2DOptions", **options)
 
 
-OPERATORS = dict(operators())
+def made(name: str, inputs: Any, output: Any, kind: str = "", **options: Any) -> Any:
+    """An operator of tensors (shape, type, scale), constants with their value."""
+    model, places, given, arrays = Builder(), [], [], []
+    for shape, dtype, scale, *value in inputs:
+        places.append(model.tensor(shape, dtype, value[0] if value else None, scale))
+        if not value:
+            given.append(places[-1])
+            every = np.arange(-128, 128).astype(np.int8)
+            arrays.append(np.resize(every, shape) if dtype == "int8" else words(*shape))
+            if dtype == "float32":
+                arrays[-1] = (np.arange(-8000, 8000) * np.float32(0.15)).astype(np.float32).reshape(shape)
+    result = model.tensor(output[0], output[1], scale=output[2])
+    model.op(name, places, [result], kind, **options)
+    return model.data(given, [result]), arrays
+
+
+def probabilities(x: float, beta: float) -> Any:
+    """All differences of two, and longer rows."""
+    data, _ = made("SOFTMAX", [((65536, 2), "int16", x)], ((65536, 2), "int16", 2**-15), "SoftmaxOptions", beta=beta)
+    every = np.arange(-32768, 32768).astype(np.int16)
+    return data, [np.stack([every, np.full_like(every, 32767)], -1)]
+
+
+def turned_convolution(padding: int, biased: bool) -> Any:
+    rng, size = np.random.default_rng(3), (8, 10) if padding == 0 else (9, 11)
+    shape, w = np.array((1, *size, 3)), rng.integers(-127, 128, (3, 3, 3, 4))
+    bias = [((3,), "int64", 1e-6, rng.integers(-(1 << 20), 1 << 20, 3))] if biased else []
+    inputs = [((4,), "int32", None, shape), (w.shape, "int8", 0.004, w), ((1, 4, 5, 4), "int16", 0.0002), *bias]
+    options = {"padding": padding, "strideH": 2, "strideW": 2}
+    return made("TRANSPOSE_CONV", inputs, (tuple(shape), "int16", 0.003), "TransposeConvOptions", **options)
+
+
+def whole_products(turned: bool, shape: Any) -> Any:
+    a, b = (*shape, 50, 7), (*shape, 40, 7) if turned else (*shape, 7, 40)
+    inputs = [(a, "int16", 0.0002), (b, "int16", 0.0003)]
+    result = (*shape, 50, 40), "int16", 0.004
+    return made("BATCH_MATMUL", inputs, result, "BatchMatMulOptions", adjX=False, adjY=turned)
+
+
+def more_operators() -> Iterator[Any]:
+    whole = (64, 128)
+    for x, beta in ((0.0005, 1.0), (0.0001, 2.0), (2**-12, 1.0), (0.004, 0.5)):
+        yield f"SOFTMAX-{x}", probabilities(x, beta)
+    for shape in ((40, 13), (8, 1), (3, 2000)):
+        ends = (shape, "int16", 0.0003), (shape, "int16", 2**-15)
+        yield f"SOFTMAX-{shape}", made("SOFTMAX", ends[:1], ends[1], "SoftmaxOptions", beta=1.0)
+    for x, y in ((0.0003, 0.05), (0.0004, 0.0003), (0.004, 0.02)):
+        yield f"QUANTIZE-16-8-{x}", made("QUANTIZE", [(whole, "int16", x)], (whole, "int8", y))
+        yield f"QUANTIZE-8-16-{x}", made("QUANTIZE", [(whole, "int8", y)], (whole, "int16", x))
+        yield (
+            f"SQUARED_DIFFERENCE-{x}",
+            made("SQUARED_DIFFERENCE", [(whole, "int16", x), (whole[1:], "int16", y)], (whole, "int16", x * y * 9000)),
+        )
+        slopes = ((1, 1, 16), "int8", 0.01, np.arange(-8, 8))
+        yield f"PRELU-{x}", made("PRELU", [((1, 8, 8, 16), "int16", x), slopes], ((1, 8, 8, 16), "int16", y))
+    for x in (0.0003, 12 / 7):
+        yield f"RELU6-{x}", made("RELU6", [(whole, "int16", x)], (whole, "int16", x))
+    for padding, biased in ((0, False), (1, True)):
+        yield f"TRANSPOSE_CONV-{padding}", turned_convolution(padding, biased)
+    for turned in (False, True):
+        yield f"BATCH_MATMUL-{turned}", whole_products(turned, (2,))
+        yield f"BATCH_MATMUL-{turned}-4", whole_products(turned, (1, 2))
+    for corners, centres in ((False, False), (True, False), (False, True)):
+        sizes = ((2,), "int32", None, np.array([7, 5]))
+        ends = ((1, 5, 4, 9), "int16", 0.1), ((1, 7, 5, 9), "int16", 0.1)
+        options = {"alignCorners": corners, "halfPixelCenters": centres}
+        yield (
+            f"RESIZE_BILINEAR-{corners}-{centres}",
+            made("RESIZE_BILINEAR", [ends[0], sizes], ends[1], "ResizeBilinearOptions", **options),
+        )
+    two = [(whole, "int16", 0.1), (whole, "int16", 0.1)]
+    for name in ("MAXIMUM", "MINIMUM"):
+        yield name, made(name, two, (whole, "int16", 0.1), "MaximumMinimumOptions")
+    options = {"axis": 1, "fusedActivationFunction": 0}
+    yield "CONCATENATION", made("CONCATENATION", two, ((64, 256), "int16", 0.1), "ConcatenationOptions", **options)
+    yield "QUANTIZE-real", made("QUANTIZE", [((4, 4000), "float32", None)], ((4, 4000), "int16", 0.3))
+    yield "DEQUANTIZE", made("DEQUANTIZE", [(whole, "int16", 0.0007)], (whole, "float32", None))
+
+
+OPERATORS = dict([*operators(), *more_operators()])
 #: What LiteRT makes of these is not known.
 REFUSED = ("ADD", "SUB", "MUL", "LOGISTIC", "TANH")
+#: What one interpreter alone computes, whatever is asked for.
+ALONE = {"SQUARED_DIFFERENCE": tflm, "RESIZE_BILINEAR": litert}
 
 
 @pytest.mark.parametrize("rounding", ["tflm", "litert"])
@@ -99,11 +183,26 @@ def test_integers_of_operators(name: str, rounding: str) -> None:
         with pytest.raises(AotcError, match="with activations of 16 bits is not supported"):
             from_tflite(data, rounding=rounding)
         return
-    expected = (litert if rounding == "litert" else tflm)(data, arrays)[0]
-    assert len(np.unique(expected)) > 100
+    interpret = ALONE.get(name.partition("-")[0], litert if rounding == "litert" else tflm)
+    expected = interpret(data, arrays)[0]
+    few = name.startswith(("RELU6-1", "SOFTMAX-(8", "QUANTIZE-16-8"))
+    assert len(np.unique(expected)) > (0 if few else 100)
     module = from_tflite(data, rounding=rounding)
     (actual,) = run_model(module, {p.name: a for p, a in zip(module.main.params, arrays, strict=True)})
     np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize("name", ["SOFTMAX-(40, 13)", "BATCH_MATMUL-True", "TRANSPOSE_CONV-1", "PRELU-0.0003"])
+def test_compiled_operators(name: str, tmp_path: Path) -> None:
+    """Without warnings: sums of 64 bits hold all."""
+    data, arrays = OPERATORS[name]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        session = aotc.compile(path).session()
+    given = {x.name: a for x, a in zip(session.get_inputs(), arrays, strict=True)}
+    np.testing.assert_array_equal(session.run(None, given)[0], tflm(data, arrays)[0])
 
 
 @pytest.mark.parametrize("rounding", ["tflm", "litert"])

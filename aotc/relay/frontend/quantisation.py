@@ -261,9 +261,9 @@ def terms(x: Quantised, w: Quantised) -> tuple[Expr, Expr, Expr, Expr]:
     return x.zero, w.zero, x.scale, w.scale
 
 
-def product(a: Quantised, b: Quantised) -> Expr:
-    """numpy's matmul of integers without their zero points, as
-    int32.
+def product(a: Quantised, b: Quantised, dtype: str = "int32") -> Expr:
+    """numpy's matmul of integers without their zero points; these are
+    one each where the sums are no int32.
     """
     rows, columns = not single(a.zero), not single(b.zero)
     if rows or (columns and g.rank(b.data) != 2):
@@ -273,10 +273,10 @@ def product(a: Quantised, b: Quantised) -> Expr:
     numbers = a.zero, b.zero, *scales
 
     def dense(x: Expr, y: Expr) -> Expr:
-        return g.op("qnn.dense", x, g.transpose(y, (1, 0)), *numbers, units=None)
+        return g.op("qnn.dense", x, g.transpose(y, (1, 0)), *numbers, units=None, out_dtype=dtype)
 
     def batched(x: Expr, y: Expr) -> Expr:
-        return g.op("qnn.batch_matmul", x, g.transpose(y, (0, 2, 1)), *numbers)
+        return g.op("qnn.batch_matmul", x, g.transpose(y, (0, 2, 1)), *numbers, out_dtype=dtype)
 
     return matmul(a.data, b.data, Products(dense, batched))
 

@@ -121,14 +121,25 @@ def convolve(
 
 
 def convolve_transposed(
-    x: Expr, weight: Expr, window: Window, bias: Maybe, groups: int, output_padding: tuple[int, ...]
+    x: Expr,
+    weight: Expr,
+    window: Window,
+    bias: Maybe,
+    groups: int,
+    output_padding: tuple[int, ...],
+    terms: Sequence[Expr] = (),
+    **attributes: Any,
 ) -> Expr:
-    """A transposed convolution with a weight (inputs, channels /
-    groups, *kernel).
+    """A transposed convolution; the weight is (inputs, channels /
+    groups, *kernel), or what `kernel_layout` says; terms and
+    attributes are those of `convolve`.
     """
-    sizes = {"channels": g.shape(weight)[1] * groups, "kernel_size": window.kernel, "output_padding": output_padding}
-    y = g.op(f"nn.conv{window.rank}d_transpose", x, weight, **window.attributes(), groups=groups, **sizes)
-    return with_bias(y, bias)
+    place = attributes.get("kernel_layout", "IO").index("O")
+    sizes = {"channels": g.shape(weight)[place] * groups, "kernel_size": window.kernel}
+    sizes |= {"output_padding": output_padding}
+    name = f"{'qnn' if terms else 'nn'}.conv{window.rank}d_transpose"
+    y = g.op(name, x, weight, *terms, **window.attributes(), groups=groups, **sizes, **attributes)
+    return with_bias(y, bias, attributes.get("data_layout", "NC").index("C"))
 
 
 def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:

@@ -23,7 +23,7 @@ from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, tensor_type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import PoisonedError, Problems
 from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
-from aotc.relay.frontend.tflite.node import Node, apply, check_bits, check_scales, rounding_of
+from aotc.relay.frontend.tflite.node import Node, apply, check_scales, check_types, rounding_of
 from aotc.relay.frontend.tflite.rounding import ROUNDINGS, Rounding
 from aotc.relay.frontend.tflite.table import CONVERTERS, INTEGERS, MOVES
 from aotc.relay.module import IRModule
@@ -154,8 +154,8 @@ class _Conversion:
         node = Node(op, args, *sides, rounding)
         if op.name not in INTEGERS:
             check_scales(node, op.name in MOVES)
-        elif op.name != "DEQUANTIZE":
-            check_bits(node)
+        else:
+            check_types(node)
         made = apply(converter, node)
         values = list(made) if isinstance(made, Sequence) else [made]
         text = f"{op.name} has {len(results)} outputs, {len(values)} are computed"

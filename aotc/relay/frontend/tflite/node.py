@@ -43,6 +43,7 @@ IN_WORDS: Final = frozenset(
     {
         "ADD",
         "AVERAGE_POOL_2D",
+        "BATCH_MATMUL",
         "CONV_2D",
         "DEPTHWISE_CONV_2D",
         "FULLY_CONNECTED",
@@ -50,16 +51,32 @@ IN_WORDS: Final = frozenset(
         "LOGISTIC",
         "MEAN",
         "MUL",
+        "PRELU",
         "QUANTIZE",
         "RELU",
+        "RELU6",
+        "RESIZE_BILINEAR",
+        "SOFTMAX",
+        "SQUARED_DIFFERENCE",
         "SUB",
         "TANH",
+        "TRANSPOSE_CONV",
     }
 )
 #: Those of them whose integers of LiteRT are not known here.
 _UNKNOWN: Final = frozenset({"ADD", "FULLY_CONNECTED", "LOGISTIC", "MUL", "SUB", "TANH"})
 #: Those that add a bias to sums of products.
 _LAYERS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
+#: Those whose input 1 is weights.
+_WEIGHTED: Final = _LAYERS | {"PRELU"}
+#: Those with two inputs of data.
+_PAIRS: Final = frozenset({"ADD", "BATCH_MATMUL", "MUL", "SQUARED_DIFFERENCE", "SUB"})
+#: Those of which data or result may be no integers that stand for real numbers.
+_TURNING: Final = frozenset({"ARG_MAX", "ARG_MIN", "QUANTIZE"})
+#: Those that change integers of one type to those of another.
+_CHANGING: Final = frozenset({"QUANTIZE", "SOFTMAX"})
+#: Those that do not look at the integers, or take all.
+_ANY: Final = frozenset({"BROADCAST_ARGS", "DEQUANTIZE", "RANK", "SHAPE"})
 #: Fused activations by the schema's numbers.
 ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
@@ -119,7 +136,11 @@ class Node:
     @property
     def is_dynamic(self) -> bool:
         """Whether real numbers meet weights (input 1) of integers, so that they are quantised as they come."""
-        return not self.in_integers and self.tensor(1).quantised and self.tensor(1).dtype.bits == 8
+        weights = self.tensor(1)
+        dynamic = not self.in_integers and weights.quantised
+        text = f"{self.op.name} of real numbers takes weights of int8, here it has {weights.dtype}"
+        require("tflite-quant", not dynamic or weights.dtype == "int8", text)
+        return dynamic
 
     def known(self, index: int) -> Array | None:
         """The value of an input that must be known at compile time; None where it is left out."""
@@ -181,25 +202,27 @@ class Node:
             return g.tanh(y)
         text = f"{self.op.name} with a fused activation {name} is not supported"
         require("tflite-options", name in INTERVALS, text)
-        return self.within(y, name)
+        return self.within(y, name, self.rounding.name == "litert" and self.op.name != "AVERAGE_POOL_2D")
 
-    def within(self, y: Expr, name: str) -> Expr:
-        """`y` clipped to the range of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1."""
+    def within(self, y: Expr, name: str, even: bool = False) -> Expr:
+        """`y` clipped to the range of RELU, RELU6, RELU_N1_TO_1 or RELU_0_TO_1, whose ends are rounded halves away from
+        zero, or to even behind the zero point, as XNNPACK does.
+        """
         low, high = INTERVALS[name]
         if not self.in_integers:
             return g.maximum(y, low) if high is None else g.clip(y, low, high)
-        ends = [self._stored(v) for v in (low, high)]
+        ends = [None if v is None else self._stored(v, even) for v in (low, high)]
         dtype = self.result.dtype
         least, most = int(dtype.min), int(dtype.max)
         low, high = (d if v is None else min(max(v, least), most) for v, d in zip(ends, (least, most), strict=True))
         return y if (low, high) == (least, most) else g.clip(y, low, max(low, high))
 
-    def _stored(self, value: float | None) -> int | None:
-        """A real number in the first output; halves away from zero."""
-        if value is None:
-            return None
-        steps = np.float32(value) / self.result.scale[0]
-        return int(self.result.zero[0]) + int(np.trunc(steps + np.copysign(np.float32(0.5), steps)))
+    def _stored(self, value: float, even: bool) -> int:
+        """A real number in the first output."""
+        steps, zero = np.float32(value) / self.result.scale[0], int(self.result.zero[0])
+        if even:
+            return int(np.rint(steps + np.float32(zero)))
+        return zero + int(np.trunc(np.float64(steps) + np.copysign(0.5, steps)))
 
 
 def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) -> Rounding:
@@ -291,14 +314,29 @@ def check_scales(node: Node, moves: bool) -> None:
     require("tflite-quant", all(same_scales(t, found[0]) for t in found), text)
 
 
-def check_bits(node: Node) -> None:
-    """AotcError (code "tflite-quant") where an operator would compute with integers of more than 8 bits.
+def check_types(node: Node) -> None:
+    """AotcError (code "tflite-quant") for integers that no kernel of the operator has together.
 
-    An LSTM has its cell in 16 bits, biases have 32.  Layers take activations of 16 bits around 0.
+    Data and results have one type, of 8 bits or of 16 around 0, weights have 8 bits; none goes without a scale.
     """
-    data = [node.inputs[0] if node.inputs else None, *node.results]
-    held = [t for t in data if t is not None and t.quantised]
-    words = node.op.name in IN_WORDS and all(t.dtype == "int16" and not t.zero.any() for t in held)
+    name, count = node.op.name, len(node.inputs)
+    if name in _ANY:
+        return
+    places = (0, 1) if name in _PAIRS else (2,) if name == "TRANSPOSE_CONV" else (0,)
+    data = [t for t in (*(node.inputs[k] for k in places if k < count), *node.results[:1]) if t is not None]
+    held = [t for t in data if t.quantised]
+    if not held:
+        return
+    turns, weights = name in _TURNING, node.inputs[1] if name in _WEIGHTED and count > 1 else None
+    kinds = {t.dtype for t in (held if turns else data)}
+    shown = " ".join(str(t.dtype) for t in (*data, weights) if t is not None)
+    text = f"{name} of integers takes and gives one data type, here it has {shown}"
+    fits = weights is None or weights.dtype == ("uint8" if "uint8" in kinds else "int8")
+    require("tflite-quant", fits and (len(kinds) == 1 or name in _CHANGING), text)
+    text = f"the output of {name} ({node.result.dtype}) has no scale; its inputs have one"
+    require("tflite-quant", turns or node.in_integers, text)
+    centred = name in _CHANGING or all(t.dtype.bits == 8 or not t.zero.any() for t in held)
+    words = name in IN_WORDS and centred
     if not words and any(t.dtype.bits != 8 for t in held):
-        text = f"{node.op.name} of integers of more than 8 bits is not supported"
+        text = f"{name} of integers of more than 8 bits is not supported"
         raise AotcError("tflite-quant", text, hint="quantise its data to 8 bits when converting the model")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of integers of 8 bits whose arithmetic is one of their
+"""Operators of integers whose arithmetic is one of their
 own: what both interpreters take from TFLite's reference kernels, or
 what XNNPACK does instead.
 
@@ -16,12 +16,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Array
+from aotc.ir import Array, require
 from aotc.relay.constants import known_data
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.quantisation import Quantised
+from aotc.relay.frontend.tflite import sixteen
 from aotc.relay.frontend.tflite.node import Node, check_scales
 from aotc.relay.frontend.tflite.rounding import every, number, onto_whole, scaled_twice
 from aotc.relay.op.qnn.fixed_point import factors_of
@@ -59,6 +60,8 @@ def hard_swish(node: Node) -> Expr:
     fine = number(x.scale) * np.float32(1 / 128)
     factor, exponent = _whole(fine / number(onto.scale))
     gate, shift = _whole(fine / np.float32(3 / 32768))
+    text = "the scales of HARD_SWISH are too far apart"
+    require("tflite-quant", -15 <= exponent <= 0 and shift >= -15, text)
     steps = number(every(x)) << 7
     scaled = _high(steps, factor)
     y = _saturated(steps << (shift - 1)) if shift > 0 else steps
@@ -77,8 +80,11 @@ def leaky_relu(node: Node, alpha: float) -> Expr:
     x, onto = node.whole(0), node.onto()
     up, down = number(x.scale) / onto_scale(node), number(x.scale) * np.float32(alpha) / onto_scale(node)
     steps = _centred(x)
-    if node.rounding.name != "litert":
-        return g.where(g.less(steps, 0), scaled_twice(steps, down, onto), scaled_twice(steps, up, onto))
+    fits = 2.0**-8 <= up <= 128 and 2.0**-8 <= abs(down) < 128
+    if node.rounding.name != "litert" or not fits:
+        # factors are positive
+        other = scaled_twice(steps if alpha >= 0 else g.negative(steps), abs(down), onto)
+        return g.where(g.less(steps, 0), other, scaled_twice(steps, up, onto))
     factors = (int(np.rint(np.float32(v) * np.float32(256))) for v in (up, down))
     above, below = (g.mul(steps, f) for f in factors)
     y = g.add(g.where(g.less(steps, 0), below, above), 128)
@@ -102,15 +108,16 @@ def prelu(node: Node) -> Expr:
 
 
 def squared_difference(node: Node) -> Expr:
-    """Both with 7 more bits, brought to twice the larger scale."""
+    """Both with 7 more bits (of 16 bits none), brought to twice the larger scale."""
+    bits = 0 if node.in_words else 7
     a, b, onto = node.whole(0), node.whole(1), node.onto()
     twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
     parts = []
     for v in (a, b):
-        wide = g.op("left_shift", _centred(v), g.constant(7, _INT))
+        wide = g.op("left_shift", _centred(v), g.constant(bits, _INT))
         parts.append(scaled_twice(wide, np.float64(number(v.scale)) / twice, onto_whole()))
     d = g.sub(*parts)
-    return scaled_twice(g.mul(d, d), twice * twice / ((1 << 14) * np.float64(number(onto.scale))), onto)
+    return scaled_twice(g.mul(d, d), twice * twice / ((1 << 2 * bits) * np.float64(number(onto.scale))), onto)
 
 
 # --- images
@@ -140,14 +147,15 @@ def _lines(count: int, size: int, corners: bool, centres: bool, exact: bool) -> 
 def resized(node: Node, sizes: Sequence[int], corners: bool, centres: bool) -> Expr:
     """Between pixels, by weights of 10 bits, halves away from zero; XNNPACK's have 11, halves up."""
     check_scales(node, True)
-    exact, y = node.rounding.name != "litert", g.cast(node[0], _INT)
+    exact, wide = node.rounding.name != "litert", "int64" if node.in_words else _INT
+    y = g.cast(node[0], wide)
     bits = 10 if exact else 11
     for axis, count in ((2, sizes[1]), (1, sizes[0])):
         low, high, part = _lines(count, g.dim(y, axis), corners, centres, exact)
         first, second = (g.op("take", y, g.constant(v, _INT), axis=axis, mode="clip") for v in (low, high))
-        weights = [g.along(g.constant(v, _INT), axis, 4) for v in ((1 << bits) - part, part)]
+        weights = [g.along(g.constant(v, wide), axis, 4) for v in ((1 << bits) - part, part)]
         y = g.add(g.mul(first, weights[0]), g.mul(second, weights[1]))
-    shift, half = g.constant(2 * bits, _INT), 1 << (2 * bits - 1)
+    shift, half = g.constant(2 * bits, wide), 1 << (2 * bits - 1)
     if not exact:
         return g.cast(g.op("right_shift", g.add(y, half), shift), node.result.dtype)
     size = g.op("right_shift", g.add(g.absolute(y), half), shift)
@@ -160,8 +168,10 @@ def resized(node: Node, sizes: Sequence[int], corners: bool, centres: bool) -> E
 def matmul(node: Node, a: Expr, b: Expr) -> Expr:
     """Products of matrices, which are turned as they are to be; XNNPACK takes those of constants around 0."""
     x, y, onto = node.whole(0), node.whole(1), node.onto()
-    sums = q.product(Quantised(a, x.scale, x.zero), Quantised(b, y.scale, y.zero))
+    wide = "int64" if node.in_words else _INT
+    sums = q.product(Quantised(a, x.scale, x.zero), Quantised(b, y.scale, y.zero), wide)
     if node.rounding.name == "litert" and known_data(node[1]) is not None and q.is_zero(y.zero):
         return node.rounding.requantized(sums, node.rounding.ratio(x.scale, y.scale, onto), onto)
     both = (number(x.scale) * number(y.scale)).astype(np.float64)
-    return scaled_twice(sums, both / np.float64(number(onto.scale)), onto)
+    ratio = both / np.float64(number(onto.scale))
+    return sixteen.requantized(sums, ratio, onto, -1) if node.in_words else scaled_twice(sums, ratio, onto)

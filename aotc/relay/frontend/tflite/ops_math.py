@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Final
 
@@ -18,8 +19,8 @@ from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.tflite import ops_integers, sixteen
-from aotc.relay.frontend.tflite.node import Ints, Node, Table, same_scales
-from aotc.relay.frontend.tflite.rounding import INTERVALS, rescaled_twice
+from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales, same_scales
+from aotc.relay.frontend.tflite.rounding import INTERVALS, number, rescaled_twice
 
 Unary = Callable[[Expr], Expr]
 
@@ -63,6 +64,8 @@ def _relu(name: str, x: Expr, *, node: Node) -> Expr:
         return node.within(x, name)
     if same_scales(node.tensor(0), node.result):
         return node.within(x, name)
+    if name == "RELU6" and node.rounding.name == "tflm":
+        check_scales(node, True)
     return node.within(rescaled_twice(node.whole(0), node.onto()), name)
 
 
@@ -77,36 +80,47 @@ def _curve(name: str, x: Expr, *, node: Node) -> Expr:
 def _quantize(x: Expr, *, node: Node) -> Expr:
     if node.tensor(0).quantised:
         return node.rounding.rescaled(node.whole(0), node.onto())
+    _require_real(node, g.dtype(x).is_float)
     return node.rounding.quantize(x, node.onto())
 
 
+def _require_real(node: Node, fits: bool) -> None:
+    """Scales of integers of 32 bits are not kept."""
+    require("tflite-quant", fits, f"{node.op.name} of {node.tensor(0).dtype} is not supported")
+
+
 def _dequantize(x: Expr, *, node: Node) -> Expr:
+    _require_real(node, node.tensor(0).quantised or g.dtype(x).is_float)
     return node.real(0) if node.tensor(0).quantised else g.cast(x, node.result.dtype)
 
 
 # --- two tensors
 
 
-def _require_one_type(node: Node) -> None:
-    tensors = (node.tensor(0), node.tensor(1), node.result)
-    kinds = " ".join(str(t.dtype) for t in tensors)
-    text = f"{node.op.name} of integers takes and gives one data type, here it has {kinds}"
-    require("tflite-quant", len({t.dtype for t in tensors}) == 1, text)
+def _require_near(node: Node, ratio: float) -> None:
+    """What XNNPACK makes of larger quotients of scales is not known."""
+    fits = ratio < 2.0**8 or node.rounding.name != "litert"
+    require("tflite-quant", fits, f"the scales of {node.op.name} are too far apart for LiteRT's rounding")
 
 
 def _sum(sign: int, a: Expr, b: Expr, *, node: Node) -> Expr:
     if not node.in_integers:
         return node.activated(g.add(a, b) if sign > 0 else g.sub(a, b))
-    _require_one_type(node)
-    x, y = node.whole(0), node.whole(1)
-    return node.activated(node.rounding.add(x, y, node.onto(), sign))
+    x, y, onto = node.whole(0), node.whole(1), node.onto()
+    ratios = [float(number(v.scale) / number(onto.scale)) for v in (x, y)]
+    _require_near(node, max(ratios))
+    node = replace(node, rounding=node.rounding.within(min(ratios) >= 2.0**-10))
+    return node.activated(node.rounding.add(x, y, onto, sign))
 
 
 def _mul(a: Expr, b: Expr, *, node: Node) -> Expr:
     if not node.in_integers:
         return node.activated(g.mul(a, b))
-    _require_one_type(node)
-    return node.activated(node.rounding.product(node.whole(0), node.whole(1), node.onto()))
+    x, y, onto = node.whole(0), node.whole(1), node.onto()
+    ratio = float(number(x.scale) * number(y.scale) / number(onto.scale))
+    _require_near(node, ratio)
+    node = replace(node, rounding=node.rounding.within(ratio >= 2.0**-16))
+    return node.activated(node.rounding.product(x, y, onto))
 
 
 def _div(a: Expr, b: Expr, *, node: Node) -> Expr:
@@ -119,7 +133,6 @@ def _binary(name: str, a: Expr, b: Expr) -> Expr:
 
 def _squared_difference(a: Expr, b: Expr, *, node: Node) -> Expr:
     if node.in_integers:
-        _require_one_type(node)
         return ops_integers.squared_difference(node)
     d = g.sub(a, b)
     return g.mul(d, d)
@@ -154,8 +167,8 @@ def _mean(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
     whole, places = node.whole(0), _axes(x, axes)
     count = math.prod(g.dim(x, k) for k in places)
     require("tflite-quant", count > 0, "MEAN of no integers is not supported")
-    narrow = not node.in_words or count < 1 << 16
-    require("tflite-quant", narrow, f"MEAN of {count} integers of 16 bits is not supported")
+    few = count < 1 << (16 if node.in_words else 23)
+    require("tflite-quant", few, f"MEAN of {count} integers of {node.result.dtype} is not supported")
     sums = g.reduce("sum", q.centred(whole.data, whole.zero, -1), places, bool(keep_dims))
     return node.rounding.mean(sums, whole, count, node.onto())
 

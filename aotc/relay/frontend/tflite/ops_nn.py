@@ -9,6 +9,7 @@ OPS["CONV_2D"](x, w, bias, padding=0, stride_h=1, stride_w=1, node=node)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -26,6 +27,13 @@ from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
 from aotc.relay.frontend.windows import Window
 
 _SAME: Final = 0
+#: Types of data and probabilities, the digits of these and what stands for 0.
+_PROBABILITIES: Final = {
+    ("int8", "int8"): (8, -128),
+    ("uint8", "uint8"): (8, 0),
+    ("int8", "int16"): (16, -(1 << 15)),
+    ("int16", "int16"): (15, 0),
+}
 _SHUFFLED: Final = 1
 _NHWC: Final = "NHWC"
 
@@ -58,17 +66,25 @@ def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
         y = windows.convolve(node[0], node.real(1), window, bias, **how)
         return node.activated(y)
     x, w = node.whole(0), node.weights(1, place)
-    onto, sums = node.onto(), _sums(node)
+    onto, sums = node.onto(), _sums(node, place)
+    _require_centred(node)
     y = windows.convolve(x.data, w.data, window, bias, terms=q.terms(x, w), out_dtype=sums, **how)
     ratio = node.rounding.ratio(x.scale, w.scale, onto)
     return node.activated(_requantized(node, y, ratio, onto, last))
 
 
-def _sums(node: Node) -> str:
-    """The type of a layer's sums."""
+def _require_centred(node: Node) -> None:
+    """TFLite Micro ignores zero points of weights of int8, LiteRT refuses them."""
+    weights = node.tensor(1)
+    fits = weights.dtype == "uint8" or not weights.zero.any()
+    require("tflite-quant", fits, f"{node.op.name} has weights of int8 whose zero point is not 0")
+
+
+def _sums(node: Node, axis: int, bias: int = 2) -> str:
+    """The type of a layer's sums; the weights have an axis of outputs, the bias is an input."""
     if not node.in_words:
         return "int32"
-    sixteen.check(node.op.name, node.tensor(1), node.optional(2))
+    sixteen.check(node.op.name, node.tensor(1), axis, node.optional(bias))
     return sixteen.SUMS
 
 
@@ -141,15 +157,14 @@ def _transpose_conv(
     more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
     fits = all(0 <= m < s for m, s in zip(more, strides, strict=True))
     require("graph-shape", fits, f"extents {target} do not fit {g.shape(x)} with strides {strides}")
-    if node.in_integers:
-        x, w = q.centred(x, node.whole(2).zero, -1), q.centred(w, node.weights(1, 0).zero, 0)
-    data, weight = g.transpose(x, (0, 3, 1, 2)), g.transpose(w, (3, 0, 1, 2))
-    y = g.transpose(windows.convolve_transposed(data, weight, window, bias, 1, more), (0, 2, 3, 1))
-    if node.in_integers:
-        onto = node.onto()
-        ratio = node.rounding.ratio(node.whole(2).scale, node.weights(1, 0).scale, onto)
-        y = node.rounding.requantized(y, ratio, onto, 3)
-    return node.activated(y)
+    how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI"}
+    if not node.in_integers:
+        return node.activated(windows.convolve_transposed(x, w, window, bias, 1, more, **how))
+    a, b, onto = node.whole(2), node.weights(1, 0), node.onto()
+    _require_centred(node)
+    how |= {"terms": q.terms(a, b), "out_dtype": _sums(node, 0, 3)}
+    y = windows.convolve_transposed(x, w, window, bias, 1, more, **how)
+    return node.activated(_requantized(node, y, node.rounding.ratio(a.scale, b.scale, onto), onto, 3))
 
 
 def _conv_3d(
@@ -207,7 +222,7 @@ def _fully_connected(
         y = g.op("nn.dense", g.reshape(x, rows), node.real(1), units=units)
         return g.reshape(node.activated(windows.with_bias(y, bias, 1)), (*lead, units))
     a, b = node.whole(0), node.weights(1, 0)
-    onto, wide = node.onto(), _sums(node)
+    onto, wide = node.onto(), _sums(node, 0)
     sums = g.op("qnn.dense", g.reshape(a.data, rows), b.data, *q.terms(a, b), units=units, out_dtype=wide)
     sums = windows.with_bias(sums, bias, 1)
     ratio = node.rounding.dense_ratio(a.scale, b.scale, onto)
@@ -236,6 +251,9 @@ def _average_pool_2d(x: Expr, *, node: Node) -> Expr:
     if not node.in_integers:
         return node.activated(windows.pool("avg", x, window, layout=_NHWC))
     check_scales(node, True)
+    count = math.prod(map(min, window.kernel, g.shape(x)[1:3]))
+    few = count < 1 << (32 - g.dtype(x).bits)
+    require("tflite-quant", few, f"AVERAGE_POOL_2D of {count} integers of {g.dtype(x)} is not supported")
     return node.activated(_mean_of_integers(x, window))
 
 
@@ -284,7 +302,16 @@ def _resize_bilinear(
 def _softmax(x: Expr, *, beta: float, node: Node) -> Expr:
     if not node.in_integers:
         return g.op("nn.softmax", g.scaled(x, beta), axis=-1)
-    return node.rounding.softmax(node.whole(0), node.onto(), float(beta))
+    kinds, onto = (str(node.tensor(0).dtype), str(node.result.dtype)), node.onto()
+    require("tflite-quant", kinds in _PROBABILITIES, f"SOFTMAX of {kinds[0]} does not give {kinds[1]}")
+    bits, zero = _PROBABILITIES[kinds]
+    fits = np.isclose(node.result.scale[0], 2.0**-bits, 1e-3) and node.result.zero[0] == zero
+    text = f"SOFTMAX of {kinds[0]} gives {kinds[1]} of the scale 2^-{bits} and the zero point {zero}"
+    require("tflite-quant", bool(fits), text)
+    if kinds[0] != "int16":
+        return node.rounding.softmax(node.whole(0), onto, float(beta))
+    work = np.float32 if node.rounding.name == "tflm" else np.float64
+    return sixteen.softmax(node.whole(0), onto, float(beta), work)
 
 
 def _log_softmax(x: Expr) -> Expr:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Array, DType, frozen
+from aotc.ir import Array, DType, frozen, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
@@ -71,6 +71,10 @@ class Rounding:
     quantize: Callable[[Expr, Onto], Expr]
     rescaled: Callable[[Quantised, Onto], Expr]
     curve: Callable[[str, Quantised, Onto], Expr]
+
+    def within(self, fits: bool) -> Rounding:
+        """Who computes: not XNNPACK where scales are not as it wants them."""
+        return self if fits or self.name != "litert" else BUILTIN
 
     def ratio(self, x: Expr, w: Expr, onto: Onto) -> Array:
         """The quotient of the scales of products and of a result."""
@@ -246,7 +250,10 @@ def _softmax_of_table(x: Quantised, onto: Onto, beta: float) -> Expr:
 def _away_from_zero(x: Expr, onto: Onto) -> Expr:
     """The quotient with the scale, halves away from zero."""
     y = g.div(x, float(number(onto.scale)))
-    size = g.op("floor", g.add(g.absolute(y), 0.5))
+    size = g.absolute(y)
+    whole = g.op("floor", size)
+    up = g.op("greater_equal", g.sub(size, whole), g.constant(0.5, "float32"))
+    size = g.add(whole, g.cast(up, "float32"))
     y = g.where(g.less(y, 0.0), g.negative(size), size)
     low, high = int(onto.dtype.min), int(onto.dtype.max)
     zero = int(number(onto.zero))
@@ -269,12 +276,16 @@ def rescaled_twice(x: Quantised, onto: Onto) -> Expr:
 
 
 def _rescaled_by_eighths(x: Quantised, onto: Onto) -> Expr:
-    """By an integer with 8 bits behind the point, halves up; in float32 where types differ or have 16 bits."""
-    ratio = np.float32(number(x.scale)) / np.float32(number(onto.scale))
-    factor = int(np.rint(ratio * np.float32(256)))
-    if g.dtype(x.data).bits != 8 or onto.dtype.bits != 8:
+    """By an integer with 8 bits behind the point, halves up, where scales are near and types equal ones of 8 bits."""
+    source, ratio = g.dtype(x.data), number(x.scale) / number(onto.scale)
+    whole = q.centred(x.data, x.zero, -1)
+    if source != onto.dtype and source.bits == onto.dtype.bits == 8:
+        ratio = np.float64(number(x.scale)) / np.float64(number(onto.scale))
+        return _rescaled_up(whole, ratio, onto, -1)
+    if source != onto.dtype or source.bits != 8 or not 2.0**-8 <= ratio <= 2.0**7:
         return rescaled_twice(x, onto)
-    whole = g.add(g.mul(q.centred(x.data, x.zero, -1), factor), 128)
+    factor = int(np.rint(ratio * np.float32(256)))
+    whole = g.add(g.mul(whole, factor), 128)
     y = g.add(g.op("right_shift", whole, g.constant(8, _INT)), onto.zero)
     return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
 
@@ -297,6 +308,8 @@ def _curve_of_fixed_point(name: str, x: Quantised, onto: Onto) -> Expr:
     scaled = fx.divided(scaled, int(factors.right))
     curve, bits = {"LOGISTIC": (fx.logistic, 23), "TANH": (fx.tanh, 24)}[name]
     low, high = int(onto.dtype.min), int(onto.dtype.max)
+    whole = name == "TANH" or number(onto.zero) == low
+    require("tflite-quant", bool(whole), f"LOGISTIC gives integers whose zero point is {low}")
     y = g.add(fx.divided(curve(scaled, 4), bits), low if name == "LOGISTIC" else (low + high + 1) // 2)
     y = g.clip(y, low, high)
     y = g.where(g.greater(steps, radius - 1), high, g.where(g.less(steps, 1 - radius), low, y))
@@ -337,7 +350,7 @@ ROUNDINGS: Final = {
 }
 #: LiteRT's own kernels.
 BUILTIN: Final = Rounding(
-    "builtin", np.float64, _TWICE, _sum_of_shifted, _softmax_of_table, _away_from_zero, rescaled_twice, _curve_of_float
+    "builtin", np.float64, _TWICE, _sum_of_shifted, _softmax_of_table, _to_even, rescaled_twice, _curve_of_float
 )
 #: LiteRT's layers of 8 bits.
 RUY: Final = replace(BUILTIN, name="ruy", products=_TWICE_UP)

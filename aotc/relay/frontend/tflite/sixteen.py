@@ -6,6 +6,7 @@ In: sums of products of 64 bits.  Out: int16.
 
     requantized(sums, ratio, onto, axis=3)
     curve("TANH", x, onto)
+    softmax(x, onto, 1.0)
 
 Source: TFLite's MultiplyByQuantizedMultiplier of 64 bits (Apache-2.0),
 by its meaning.
@@ -13,17 +14,21 @@ by its meaning.
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import Array, require
+from aotc.relay.constants import known_data
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.frontend.tflite.load import Tensor
-from aotc.relay.frontend.tflite.rounding import number
+from aotc.relay.frontend.tflite.rounding import number, onto_whole, scaled_twice
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 #: The type of sums.
@@ -106,11 +111,20 @@ def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
     return g.cast(y, onto.dtype)
 
 
-def check(name: str, weight: Tensor, bias: Maybe) -> None:
-    """AotcError (code "tflite-quant") for what is no layer of the kind: a bias of 32 bits is rounded in another way."""
+def check(name: str, weight: Tensor, axis: int, bias: Maybe) -> None:
+    """AotcError (code "tflite-quant") for what is no layer of the kind.
+
+    A bias of 32 bits is rounded in another way, and sums have 47 bits.
+    """
     fits = weight.dtype == "int8" and (bias is None or g.dtype(bias) == SUMS)
     text = f"{name} of integers of 16 bits takes weights of int8 and a bias of int64"
     require("tflite-quant", fits, text)
+    count = math.prod(weight.shape) // max(weight.shape[axis], 1)
+    given = None if bias is None else known_data(bias)
+    known = (0,) if given is None else map(int, given.reshape(-1))
+    reached = (count << 22) + max(map(abs, known), default=0)
+    text = f"sums of {name} may reach {reached:,}; they and their biases must be below 2^47"
+    require("tflite-quant", reached < 1 << 47, text)
 
 
 def curve(name: str, x: Quantised, onto: Onto) -> Expr:
@@ -138,6 +152,66 @@ def curve(name: str, x: Quantised, onto: Onto) -> Expr:
         below = g.sub(g.constant((1 << 23) + (1 << 7) - 1, _INT), y)
         y = _right(g.where(g.less(v, 0), below, g.add(y, (1 << 7) - (1 << 23))), 8)
     return g.cast(y, onto.dtype)
+
+
+def _samples(function: Callable[[Array], Array], low: float, high: float, work: Any) -> Array:
+    """A function between two places at 513 of them, times 2^15, computed in `work`; each is moved by half of what the
+    middle to the next one is off.
+    """
+    step, unit = work(high - low) / work(512), work(1 << 15)
+    places = work(low) + np.arange(513).astype(work) * step
+    values, middles = (function(at).astype(work) * unit for at in (places, places[:-1] + step / 2))
+    whole = _nearest(values)
+    between = _nearest((values[1:] + whole[:-1]) / 2)
+    whole[:-1] -= _nearest((between - _nearest(middles)) / 2)
+    return np.clip(whole, -(1 << 15), _MOST).astype(np.int32)
+
+
+def _exponential(x: Array) -> Array:
+    return np.asarray(np.exp(x.astype(np.float64)))
+
+
+def _inverse(x: Array) -> Array:
+    return np.asarray(1 / (1 + x))
+
+
+def _nearest(x: Array) -> Array:
+    """Halves away from zero."""
+    y = x.astype(np.float64)
+    return np.asarray(np.trunc(y + np.copysign(0.5, y)), x.dtype)
+
+
+def _interpolated(values: Array, x: Expr) -> Expr:
+    """Of 513 values, by integers of 16 bits, as int32."""
+    table, x = g.constant(values), g.clip(x, -(1 << 15), _MOST)
+    place = g.add(_right(x, 7), 256)
+    low, high = (g.op("take", table, g.add(place, k), axis=0, mode="clip") for k in (0, 1))
+    rest = g.op("bitwise_and", x, g.constant(127, _INT))
+    return g.add(low, _right(g.add(g.mul(g.sub(high, low), rest), 64), 7))
+
+
+def softmax(x: Quantised, onto: Onto, beta: float, work: Any = np.float32) -> Expr:
+    """Exponentials of -10 to 0 from a table, and the reciprocal of their sum from another one, both computed in `work`:
+    that of TFLite Micro, or LiteRT's float64.
+    """
+    data = g.cast(x.data, _INT)
+    last = g.rank(data) - 1
+    count = g.dim(data, last)
+    require("tflite-quant", count <= 1 << 16, f"SOFTMAX of {count} integers of 16 bits is not supported")
+    below = g.sub(data, g.reduce("max", data, [last], True))
+    ratio = np.float64(number(x.scale)) * beta / (10 / 65535)
+    steps = scaled_twice(below, ratio, onto_whole())
+    e = _interpolated(_samples(_exponential, -10, 0, work), g.add(steps, _MOST))
+    total = g.reduce("sum", e, [last], True)
+    zeros = g.cast(fx.leading_zeros(fx.wide(total)), _INT)
+    # 17 digits, the first of which stands for 1
+    shifted = g.op("left_shift", total, g.sub(zeros, 1))
+    shifted = _right(g.add(_right(shifted, 13), 1), 1)
+    inverse = _interpolated(_samples(_inverse, 0, 1, work), g.sub(shifted, 3 << 15))
+    shift = g.sub(g.constant(31, _INT), zeros)
+    half = g.op("left_shift", g.constant(1, _INT), g.sub(shift, 1))
+    y = g.op("right_shift", g.add(g.mul(e, inverse), half), shift)
+    return g.cast(g.clip(y, 0, _MOST), onto.dtype)
 
 
 def _right(x: Expr, bits: int) -> Expr:

@@ -118,7 +118,8 @@ class _Sums:
         axis = self.kind.channels(a)
         place, rank = self.kind.place(a), n + 2
         summed = [k for k in range(rank) if k != axis]
-        sums.check_bounds(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
+        if a.out_dtype == "int32":
+            sums.check_bounds(f"qnn.conv{n}d", self.data, self.kernel, self.zeros, axis, summed)
         data, a = self.padded()
         total = q.made(self.kind.plain, data, self.kernel, **dict(a.items()))
 

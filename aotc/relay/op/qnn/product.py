@@ -86,7 +86,8 @@ def _expand(name: str, names: Sequence[str], a: Any, *given: Expr) -> Expr:
     x, y, xz, yz = given[:4]
     axis, count = _channels(a), q.size_of(y, -1)
     y, yz = sums.without_zero(y, yz, axis)
-    sums.check_bounds(name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
+    if a.out_dtype == "int32":
+        sums.check_bounds(name, x, y, (xz, yz), axis, [q.rank_of(y) - 1])
     op, plain = _plain(a)
     total = q.made(op, x, y, **dict(plain.items()))
     rank = q.rank_of(total)

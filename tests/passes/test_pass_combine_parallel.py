@@ -158,3 +158,11 @@ def test_long_chains() -> None:
 
 def test_levels() -> None:
     assert {p.opt_level for p in (CombineParallelConv2D, CombineParallelDense, CombineParallelBatchMatmul)} == {4}
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_the_data_of_a_batch_is_stacked_or_broadcasts(copies: bool) -> None:
+    branches = [add(dense(Y, noise(4, 5, seed=k)), noise(4, seed=k + 5)) for k in range(3)]
+    counts = ops(checked(CombineParallelDense(copies_data=copies), module_of(Tuple(branches), Y)))
+    assert (counts["stack"], "split" in counts) == ((3, True) if copies else (2, False))
+    assert counts["nn.batch_matmul"] == counts["add"] == 1

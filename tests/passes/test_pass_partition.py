@@ -254,3 +254,22 @@ def test_random_graphs(module: IRModule, choice: list[str], merge: bool, bind: b
     assert counted == sum(bool(w) for w in wanted.values())
     assert counted + sum(ops(result).values()) == len(calls)
     assert InferType()(result) is not None
+
+
+def test_outputs_come_in_the_order_of_their_marks() -> None:
+    x = var("x", 2, 3)
+    first = exp(compiler_begin(x, "one"))
+    second = relu(first)
+    body = Tuple([compiler_end(second, "one"), tanh(compiler_end(first, "one"))])
+    (function,) = external(checked(PartitionGraph(), module_of(body, x))).values()
+    assert [f.op.name for f in function.body.fields] == ["nn.relu", "exp"]  # type: ignore[union-attr]
+
+
+def test_tuples_of_constants_are_bound() -> None:
+    x = var("x", 2, 3)
+    parts = Tuple([const([[1.0, 2.0, 3.0]]), const([[4.0, 5.0, 6.0]])])
+    joined = compiler_end(concatenate(compiler_begin(parts, "one"), axis=0), "one")
+    module = module_of(add(joined, x), x)
+    for bind, count in ((True, 0), (False, 1)):
+        (function,) = external(checked(PartitionGraph(bind_constants=bind), module)).values()
+        assert len(function.params) == count

@@ -22,6 +22,7 @@ from aotc.relay.op.dense import bias_add, dense
 from aotc.relay.op.elementwise import copy, exp, logical_not, negative, relu
 from aotc.relay.op.join import concatenate, repeat, split, tile
 from aotc.relay.op.layout import layout_transform
+from aotc.relay.op.like import broadcast_to_like, cast_like, collapse_sum_like, reshape_like
 from aotc.relay.op.norm import batch_norm, dropout
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.pad import pad
@@ -391,3 +392,15 @@ def test_operands_of_one_value(dtype: str) -> None:
     assert after(SimplifyExpr(), subtract(two, x), x) == ["subtract"]
     assert after(SimplifyExpr(), add(zeros((4, 2, 3), dtype), x), x) == ["zeros", "add"]
     assert after(SimplifyExpr(), zeros_like(x), x) == ["zeros"]
+
+
+def test_what_takes_the_shape_or_the_type_of_another_tensor_names_it() -> None:
+    x, y = var("x", 2, 3), var("y", 3, 2)
+    narrow, row = cast(y, "int8"), strided_slice(x, [0], [1])
+    body = Tuple([
+        reshape_like(x, y), broadcast_to_like(row, x), collapse_sum_like(x, row),
+        cast_like(x, narrow), cast_like(x, y), reshape_like(x, y, lhs_begin=1, lhs_end=1, rhs_begin=2, rhs_end=2),
+    ])  # fmt: skip
+    names = after(SimplifyExpr(), body, x, y)
+    assert not [name for name in names if name.endswith("_like")]
+    assert {"reshape", "broadcast_to", "collapse_sum_to", "cast"} <= set(names)

@@ -19,12 +19,12 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from aotc.ir import NO_ATTRS, OpPattern, frozen, merge_spans, span_scope
 from aotc.relay.analysis import users
 from aotc.relay.blocks import outside_scopes
-from aotc.relay.expr import Call, Constant, Expr, Function, as_function, axis_map, op_of, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, as_function, axis_map, op_of, tensor_type_of
 from aotc.relay.op.binary import add
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
-from aotc.relay.op.join import concatenate, stack
-from aotc.relay.op.shape import expand_dims, reshape, squeeze
+from aotc.relay.op.join import concatenate, split, stack
+from aotc.relay.op.shape import expand_dims, squeeze
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.window import full_padding, spread
 from aotc.relay.structural import structural_equal
@@ -80,6 +80,7 @@ class Concatenation:
     axis          (attributes, rank) -> the axis of an anchor's result, from 0
     weight_axis   (attributes) -> the axis of the second argument that becomes it
     extent        the attribute that says how many elements the result has along the axis, if there is one
+    from_end      operands of the steps are joined along axes that are counted from the end
     """
 
     name: str
@@ -87,6 +88,7 @@ class Concatenation:
     axis: Callable[[Any, int], int]
     weight_axis: Callable[[Any], int]
     extent: str = ""
+    from_end: bool = False
 
     def key(self, node: Call) -> Hashable | None:
         """Calls of equal keys on the same data can be combined; None if this one cannot be."""
@@ -140,6 +142,7 @@ class Concatenation:
         for k in range(len(args)):
             along = None if k == step.position else self._operand_axis(step, axis, k)
             if along is not None:
+                along -= tensor_type_of(args[k]).rank if self.from_end else 0
                 args[k] = concatenate([branch[k] for branch in operands], axis=along)
         args[step.position] = value
         return recall(step.nodes[0], args)
@@ -288,17 +291,20 @@ _CONVOLUTIONS: Final = Concatenation(
 )
 _DENSES: Final = Concatenation("nn.dense", lambda a: a.out_dtype, lambda _, rank: rank - 1, lambda _: 0, "units")
 _BATCH_MATMULS: Final = Concatenation(
-    "nn.batch_matmul", lambda a: a, lambda _, rank: 2, lambda a: 1 if a.transpose_b else 2
+    "nn.batch_matmul", lambda a: a, lambda _, rank: 2, lambda a: 1 if a.transpose_b else 2, from_end=True
 )
 
 
+@dataclass(frozen=True)
 class _DenseBatch:
     """Dense products of equal sizes as the matrices of one batch: results of (M, N) become one of (B, M, N).
 
     Its methods are those of `Concatenation`.
     """
 
-    name = "nn.dense"
+    copies_data: bool
+
+    name: ClassVar[str] = "nn.dense"
 
     def key(self, node: Call) -> Hashable | None:
         weight = tensor_type_of(node.args[1])
@@ -307,7 +313,8 @@ class _DenseBatch:
 
     def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
         out_dtype = group.anchors[0].attrs["out_dtype"]
-        return batch_matmul(expand_dims(args[0][0], 0), stack([a[1] for a in args]), out_dtype)
+        data = stack([a[0] for a in args]) if self.copies_data else expand_dims(args[0][0], 0)
+        return batch_matmul(data, stack([a[1] for a in args]), out_dtype)
 
     def accepts(self, step: Step, group: Group) -> bool:
         first = step.nodes[0]
@@ -326,6 +333,9 @@ class _DenseBatch:
 
     def parts(self, value: Expr, group: Group) -> list[Expr]:
         numbers = range(len(group.anchors))
+        if self.copies_data:
+            whole = split(value, len(numbers))
+            return [squeeze(TupleGetItem(whole, k), [0]) for k in numbers]
         return [squeeze(strided_slice(value, (k,), (k + 1,), axes=(0,)), 0) for k in numbers]
 
 
@@ -334,8 +344,8 @@ def _stacked(operands: Sequence[Expr]) -> Expr:
     if same_value(operands):
         return operands[0]
     shape = tensor_type_of(operands[0]).static_shape
-    matrix = (*(1,) * (2 - len(shape)), *shape)
-    return stack([o if shape == matrix else reshape(o, matrix) for o in operands])
+    missing = 2 - len(shape)
+    return stack([expand_dims(o, 0, missing) if missing > 0 else o for o in operands])
 
 
 @dataclass(frozen=True, repr=False)
@@ -365,14 +375,16 @@ class CombineParallelConv2D(_CombineParallel):
 class CombineParallelDense(_CombineParallel):
     """Dense products of the same data as one.
 
-    to_batch   True: weights of one shape are stacked, for one nn.batch_matmul (data of rank 2); False: any numbers of
-               units, concatenated for one nn.dense
+    to_batch      True: weights of one shape are stacked, for one nn.batch_matmul (data of rank 2); False: any numbers
+                  of units, concatenated for one nn.dense
+    copies_data   for a batch: the data is stacked as often as there are weights, as Relay does; False: it broadcasts
     """
 
     to_batch: bool = True
+    copies_data: bool = True
 
     def rewritten(self, function: Function) -> Function:
-        return combine(function, _DenseBatch() if self.to_batch else _DENSES, self.min_num_branches)
+        return combine(function, _DenseBatch(self.copies_data) if self.to_batch else _DENSES, self.min_num_branches)
 
 
 class CombineParallelBatchMatmul(_CombineParallel):

@@ -275,7 +275,7 @@ class _Region:
 
 
 def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
-    """The region of each node that is in one; what enters and leaves them in the order of the graph.
+    """The region of each node that is in one; what enters and leaves them in the order of the graph, or of its marks.
 
     Tuples and fields alone are no region: there is nothing to compute.
     """
@@ -295,12 +295,21 @@ def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
             region = found.get(used)
             if region is not None and region is not own:
                 region.outputs[used] = None
-            bound = isinstance(used, (Op, Function)) or (bind_constants and isinstance(used, Constant))
+            bound = isinstance(used, (Op, Function)) or (bind_constants and _is_constant(used))
             if own is not None and region is not own and not bound:
                 own.inputs[used] = None
     if unmarked(root) in found:
         found[unmarked(root)].outputs[unmarked(root)] = None
+    ends = [unmarked(n) for n in post_order(root, outside_scopes) if is_call(n, compiler_end)]
+    for region in by_group.values():
+        marked_first = dict.fromkeys(n for n in ends if n in region.outputs)
+        region.outputs = marked_first | region.outputs
     return found
+
+
+def _is_constant(expr: Expr) -> bool:
+    """Whether `expr` is a constant, or a tuple of constants."""
+    return all(isinstance(e, Constant) for e in (expr.fields if isinstance(expr, Tuple) else [expr]))
 
 
 def _fields(expr: Expr) -> list[Expr]:

@@ -48,7 +48,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (0, passes.ExpandOps()),
         (3, passes.EliminateCommonSubexpr()),
         (4, passes.CombineParallelConv2D()),
-        (4, passes.CombineParallelDense()),
+        (4, passes.CombineParallelDense(copies_data=False)),
         (4, passes.CombineParallelBatchMatmul()),
         (2, passes.FoldConstant()),
         (1, passes.SimplifyExpr()),

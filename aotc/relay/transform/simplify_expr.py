@@ -29,7 +29,8 @@ from aotc.relay.op import REGISTRY
 from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.casts import cast as make_cast
 from aotc.relay.op.elementwise import relu, rsqrt, sqrt
-from aotc.relay.op.shape import TransposeAttrs, permutation, reshape, transpose
+from aotc.relay.op.like import collapse_sum_to
+from aotc.relay.op.shape import TransposeAttrs, broadcast_to, permutation, reshape, transpose
 from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
 
 #: Operators that broadcast their operands against each other, as numpy does.
@@ -174,6 +175,25 @@ def _of_shape(node: Call) -> Outcome:
     return make(*node.args[1:], ty.static_shape, str(ty.dtype))
 
 
+_LIKE: Final = ("reshape_like", "broadcast_to_like", "collapse_sum_like", "cast_like")
+
+
+def _like(node: Call) -> Outcome:
+    """The shape or the data type of another tensor as an attribute."""
+    data, ty = node.args[0], tensor_type_of(node)
+    match str(node.op):
+        case "cast_like":
+            return make_cast(data, ty.dtype)
+        case _ if not ty.is_static:
+            return WhyNot("the shape is not static")
+        case "reshape_like":
+            return reshape(data, ty.static_shape, allowzero=0 in ty.shape)
+        case "broadcast_to_like":
+            return broadcast_to(data, ty.static_shape)
+        case _:
+            return collapse_sum_to(data, ty.static_shape)
+
+
 def _filled(node: Call) -> Outcome:
     """An operand of one value, as a scalar where the other one has the shape of the result."""
     for k, operand in enumerate(node.args):
@@ -270,6 +290,7 @@ _VALUES: Final = (
     Rule("where(c, x, y) => x or y", ("where",), _where),
     Rule("argmax(dequantize(x)) => argmax(x)", ("argmax", "argmin", "argsort"), _order_of_quantised),
     Rule("full_like(x, c) => full(c)", ("full_like", "zeros_like", "ones_like"), _of_shape),
+    Rule("op_like(x, y) => op(x, shape of y)", _LIKE, _like),
     Rule("x op full(c) => x op c", _BROADCASTS, _filled),
     Rule("cast(cast(x, a), b) => cast(x, b)", ("cast",), _cast),
     Rule("clip(clip(x)) => clip(x)", ("clip",), _clip),

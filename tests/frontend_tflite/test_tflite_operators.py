@@ -10,6 +10,9 @@ import pytest
 
 pytest.importorskip("tflite")
 
+import tflite
+
+from aotc.ir import AotcError
 from aotc.relay.frontend.tflite import CONVERTERS, from_tflite
 from tests.frontend.evaluation import run_model
 from tests.frontend_tflite.build import Builder, litert
@@ -74,3 +77,51 @@ def test_operator(case: Case) -> None:
 
 def test_every_converter_has_a_case() -> None:
     assert {case.name for case in CASES} | {"QUANTIZE", "UNIDIRECTIONAL_SEQUENCE_LSTM"} >= set(CONVERTERS)
+
+
+def test_most_builtin_operators_are_converted() -> None:
+    """All of them by the schema's names; those that LiteRT's schema does not know would have no case."""
+    names = set(vars(tflite.BuiltinOperator))
+    assert set(CONVERTERS) <= names and len(CONVERTERS) >= 90
+
+
+def test_all_that_is_not_supported_is_told_at_once() -> None:
+    """Custom operators by their names, builtin ones, and types that have no meaning here."""
+    model = Builder()
+    x, kept = model.tensor((1, 8), name="x"), model.tensor((1, 8))
+    outs = [model.tensor((1, 8)) for _ in range(4)]
+    model.op("ABS", [x], [kept])
+    for name, out in zip(("AudioSpectrogram", "Mfcc", "HASHTABLE", "WHILE"), outs, strict=True):
+        model.op(name, [x], [out])
+    after = model.tensor((1, 8))
+    model.op("NEG", [outs[0]], [after])
+    with pytest.raises(AotcError) as caught:
+        from_tflite(model.data([x], [kept, after, *outs]))
+    found = caught.value.diagnostics
+    expected = ["custom operator AudioSpectrogram", "custom operator Mfcc", "operator HASHTABLE", "operator WHILE"]
+    assert [d.message for d in found] == [f"{text} is not supported" for text in expected]
+    assert all(d.code == "tflite-op" and d.hint for d in found)
+    nodes = [f"{text.split()[-1]}#{k} " for k, text in enumerate(expected, 1)]
+    assert all(d.span is not None and str(d.span.node).startswith(n) for d, n in zip(found, nodes, strict=True))
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 4, 1 << 31])
+def test_other_versions_of_the_schema_are_refused(version: int) -> None:
+    model = Builder()
+    x, y = model.tensor((1, 8)), model.tensor((1, 8))
+    model.op("ABS", [x], [y])
+    model.model.version = version
+    with pytest.raises(AotcError, match=f"version {version} of the schema is not supported") as caught:
+        from_tflite(model.data([x], [y]))
+    assert caught.value.code == "tflite-version"
+
+
+@pytest.mark.parametrize("part", [0, 3, 7, 8, 11, 20, 64, 200, -40, -1])
+def test_truncated_files_are_refused(part: int) -> None:
+    """And files of other formats."""
+    data, _ = recurrent(False)
+    with pytest.raises(AotcError) as caught:
+        from_tflite(data[:part])
+    assert {d.code for d in caught.value.diagnostics} <= {"tflite-file", "tflite-version", "tflite-dtype"}
+    with pytest.raises(AotcError, match="not a TFLite model"):
+        from_tflite(b"\x08\x03onnx" + data[:part])

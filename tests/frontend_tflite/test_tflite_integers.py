@@ -96,23 +96,26 @@ def mean(axes: list[int], keep: bool, scale: float) -> Any:
     return model.data([x], [y]), [rows(9, 1, 8, 4, 32) // 3]
 
 
-def lstm(seed: int, digits: int, clip: float, time_major: bool = False) -> Any:
+def lstm(
+    seed: int, digits: int, clip: float, time_major: bool = False, batch: int = 1, zeros: Any = (3, -2),
+    inner_scale: float = 1 / 128,
+) -> Any:  # fmt: skip
     """Layers of 7 inputs and 5 units, whose gates go to their ends."""
     model, rng = Builder(), np.random.default_rng(seed)
-    shape = (6, 1) if time_major else (1, 6)
-    x = model.tensor((*shape, 7), "int8", scale=0.05, zero=3)
+    shape = (6, batch) if time_major else (batch, 6)
+    x = model.tensor((*shape, 7), "int8", scale=0.05, zero=zeros[0])
     weights = [
         model.tensor((5, n), "int8", rows(seed + n + k, 5, n), scale=rng.uniform(0.004, 0.03))
         for n in (7, 5)
         for k in range(4)
     ]
     bias = [model.tensor((5,), "int32", rng.integers(-900, 900, 5)) for _ in range(4)]
-    h = model.tensor((1, 5), "int8", scale=1 / 128, zero=-2, variable=True)
-    c = model.tensor((1, 5), "int16", scale=2.0**-digits, variable=True)
-    y = model.tensor((*shape, 5), "int8", scale=1 / 128, zero=-2)
+    h = model.tensor((batch, 5), "int8", scale=1 / 128, zero=zeros[1], variable=True)
+    c = model.tensor((batch, 5), "int16", scale=2.0**-digits, variable=True)
+    y = model.tensor((*shape, 5), "int8", scale=1 / 128, zero=zeros[1])
     inner = [
         *(model.tensor((0,), "int16", scale=2.0**-12) for _ in range(4)),
-        model.tensor((0,), "int8", scale=1 / 128, zero=-2),
+        model.tensor((0,), "int8", scale=inner_scale, zero=zeros[1]),
     ]
     inputs = [x, *weights, -1, -1, -1, *bias, -1, -1, h, c, -1, -1, -1, -1]
     options = {"fusedActivationFunction": 4, "cellClip": clip, "projClip": 0.0, "timeMajor": time_major}
@@ -152,6 +155,11 @@ def layers() -> Iterator[Any]:
     for seed in range(4):
         for digits, clip, time_major in ((12, 0.0, False), (11, 10.0, True), (13, 1.5, False)):
             yield f"LSTM-{seed}-{digits}-{clip}", lstm(seed, digits, clip, time_major)
+    for zeros in ((-128, 127), (127, -128)):
+        yield f"LSTM-ends-{zeros}", lstm(5, 12, 0.5, False, 3, zeros)
+        yield f"LSTM-steps-{zeros}", lstm(6, 15, 0.0, True, 2, zeros)
+    # LiteRT stores outputs by a scale of their own
+    yield "LSTM-inner", lstm(7, 12, 0.0, inner_scale=1 / 64)
 
 
 MODELS = dict([*elementwise(), *layers()])

@@ -23,6 +23,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.recurrent import Weights, whole_layer
+from aotc.relay.frontend.tflite.load import Tensor
 from aotc.relay.frontend.tflite.node import Node, Table
 from aotc.relay.frontend.tflite.rounding import number, onto_whole, scaled_twice
 from aotc.relay.frontend.tflite.sixteen import table
@@ -31,6 +32,8 @@ from aotc.relay.op.qnn.fixed_point import factors_of
 _PEEPHOLES, _PROJECTION, _NORMALISATION = range(9, 12), range(16, 18), range(20, 24)
 _BIASES, _STATE, _CELL = range(12, 16), 18, 19
 _TANH: Final = 4
+#: Of the tensors that only carry scales, that of the outputs.
+_HIDDEN: Final = 4
 #: Digits behind the point: of what goes into activations, and of what comes out.
 _BEFORE, _AFTER = 12, 15
 #: The operator of each interpreter, and the digits that it takes behind the point of a cell.
@@ -64,6 +67,14 @@ class _Layer:
         ratios = np.repeat(ratios, units // 4)
         return scaled_twice(sums, ratios, onto_whole("int16"))
 
+    def hidden(self) -> Tensor:
+        """What says how outputs are stored: the state, or the tensor that LiteRT has for it."""
+        inner = self.node.inner[_HIDDEN : _HIDDEN + 1]
+        found = inner[0] if inner and self.node.rounding.name == "litert" else None
+        found = found or self.node.tensor(_STATE)
+        require("tflite-quant", found.scale.size == 1, "the outputs of an LSTM of integers have one scale")
+        return found
+
     def run(self, x: Expr, h: Expr, c: Expr) -> Expr:
         """The state after each step of x (steps, batch, inputs)."""
         node, state = self.node, self.node.whole(_STATE)
@@ -79,14 +90,14 @@ class _Layer:
         weight, ratios = self.weights(_STATE, 5)
         # the zero point of the state is taken off beforehand
         bias = g.mul(g.reduce("sum", g.cast(weight, "int32"), [1], False), g.negative(state.zero))
-        output = 2.0 ** (-2 * _AFTER) / np.float64(number(state.scale))
+        hidden = self.hidden()
+        output = 2.0 ** (-2 * _AFTER) / np.float64(hidden.scale[0])
         factors = factors_of(np.append(ratios, output), np.float64(1), "TFLITE")
         shift = factors.left - factors.right
         words = (v.astype(np.int32) for v in (factors.multiplier, shift))
         numbers = map(g.constant, words)
         tables = [g.constant(table())] if name == "qnn.lstm_by_table" else []
-        zero = int(number(state.zero))
-        attributes = {"digits": digits, "clip": max(most, 0), "zero_point": zero}
+        attributes = {"digits": digits, "clip": max(most, 0), "zero_point": int(hidden.zero[0])}
         return g.op(name, data, weight, bias, *numbers, h, c, *tables, **attributes)
 
 

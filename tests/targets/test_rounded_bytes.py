@@ -16,9 +16,11 @@ from aotc.ir.dtype import DType
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.op.qnn.rounded import NEAREST
-from aotc.tir.expr import Buffer, Call, Load, Var, call, cast
+from aotc.tir.expr import Buffer, Call, Const, Load, Var, as_expr, call, cast
 from aotc.tir.interp import run_kernel
-from aotc.tir.stmt import Kernel, Store, forall, nodes
+from aotc.tir.loops import joined as together
+from aotc.tir.loops.nest import filled
+from aotc.tir.stmt import Block, Kernel, Store, forall, nodes
 from aotc.tir.target import X86_64, X86_64_V3, X86_64_V4, Target
 from tests.codegen.batch import Array, finished
 from tests.targets.corpus import Job, disagreements, lowered
@@ -87,6 +89,37 @@ def test_stores_stay_apart_where_what_they_store_is_read() -> None:
     shifted = call("quantise_uint8", Load(x, i) + cast(Load(y, i + 16), "float32"), 0.0)
     kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, 128, Store(y, i, shifted)))
     assert "quantise_uint8_x16" not in names(finished(kernel, X86_64_V4))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_bytes_that_are_numbers_again(target: str, tmp_path: Path) -> None:
+    """They are rounded and limited as they would be, without being narrowed where there are vectors."""
+    here, jobs = machine(target), []
+    for kernel, (values,) in jobs_of_bytes():
+        dtype, zero, _ = kernel.name.split("_")
+        x, y, i = Buffer("x", SINGLE, values.size), Buffer("y", SINGLE, values.size), Var("i")
+        number = cast(call(f"quantise_{dtype}", Load(x, i), float(zero)), "float32")
+        again = Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, values.size, Store(y, i, number)))
+        made = finished(again, here.target)
+        expected = rounded(dtype, int(zero), values).astype(np.float32)
+        np.testing.assert_array_equal(run_kernel(made, [values])[0], expected)
+        jobs.append((made, [values]))
+    assert disagreements(jobs, here, tmp_path) == []
+
+
+@pytest.mark.parametrize(("distance", "joins"), [(0, True), (8, True), (64, True), (-8, False), (-16, False)])
+def test_four_stores_into_what_they_read(distance: int, joins: bool) -> None:
+    """Stores wait for the last one of them, unless what is read in between is what they store."""
+    x, y, zero = Buffer("x", SINGLE, 64), Buffer("y", DType("uint8"), 192), Const(0.0, SINGLE, 16)
+    stores = []
+    for k in range(0, 64, 16):
+        before = cast(Load(y, as_expr(64 + k + distance), 16), "float32")
+        stores.append(Store(y, as_expr(64 + k), call("quantise_uint8", Load(x, as_expr(k), 16) + before, zero)))
+    made = together.joined(Block(stores), frozenset())
+    assert any(isinstance(n, Call) and n.name == "quantise_uint8_x16" for n in nodes(made)) == joins
+    data = [np.arange(64, dtype=np.float32)]
+    pair = [Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((filled(y, 3), b))) for b in (Block(stores), made)]
+    np.testing.assert_array_equal(*(run_kernel(kernel, data)[0] for kernel in pair))
 
 
 def converted(source: str, to: str, count: int) -> Job:

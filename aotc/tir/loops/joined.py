@@ -19,7 +19,7 @@ from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, loads_in, walk
 from aotc.tir.loops.dependence import assigned, counted, read, straight_line
 from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.narrowing import quantise_name
-from aotc.tir.simplify import linear, simplify_stmt
+from aotc.tir.simplify import Linear, linear, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, rebuilt, stmts_of
 
 _BYTES: Final = {"quantise_int8": "int8", "quantise_uint8": "uint8"}
@@ -106,7 +106,8 @@ class _Joiner:
                 return []
             if isinstance(stmt, Assign) and stmt.var in known:
                 return []
-            if any(load.buffer is store.buffer for load in _loads(stmt)):
+            later = len(places) * call.lanes
+            if not all(_is_apart(load, store.buffer, at, later) for load in _loads(stmt)):
                 return []
             if not isinstance(stmt, Store) or stmt.buffer is not store.buffer:
                 continue
@@ -120,6 +121,14 @@ class _Joiner:
             if len(places) == GROUP:
                 return places
         return []
+
+
+def _is_apart(load: Load, buffer: Buffer, at: Linear, size: int) -> bool:
+    """Whether what is loaded is known not to be among so many elements from a place on."""
+    if load.buffer is not buffer:
+        return True
+    distance = linear(load.index, {}).plus(at, -1)
+    return not distance.terms and (distance.const >= size or distance.const + load.lanes <= 0)
 
 
 def _loads(stmt: Stmt) -> Iterator[Load]:

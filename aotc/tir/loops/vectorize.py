@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Broadcast, Const, Expr, Load, Var, as_expr, cast, mentioned, select, substitute, walk, walk_stmts
-from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Pack, Select, Unary, bitcast, loads_in
+from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Pack, Select, Unary, bitcast, call, loads_in
 from aotc.tir.functions.table import definition
 from aotc.tir.loops.dependence import assigned
 from aotc.tir.simplify import linear, simplify
@@ -31,6 +31,8 @@ _PRIMITIVE: Final = frozenset({"fma", "product", "sqrt", "copysign", "isnan", "a
 MOST: Final = 32
 #: The most parts of an expression that is computed lane by lane.
 _SMALL: Final = 32
+#: 1.5 * 2^23: neighbouring float32 there are neighbouring integers.
+_SHIFT: Final = 12582912.0
 
 
 class ScalarError(Exception):
@@ -160,7 +162,7 @@ class _Vectorizer:
             case Unary():
                 return Unary(expr.op, self.value(expr.a))
             case Cast(a=a):
-                return self._numbered(a, dtype) or _by_halves(self.value(a), dtype)
+                return self._numbered(a, dtype) or self._real_steps(a, dtype) or _by_halves(self.value(a), dtype)
             case Bitcast(a=a) if not (dtype.is_narrow_float or a.dtype.is_narrow_float):
                 return Bitcast(dtype, self.value(expr.a))
             case Call() if _is_of_vectors(expr):
@@ -184,6 +186,14 @@ class _Vectorizer:
             return None
         apart = Pack(tuple(Const(k, dtype) for k in range(self.lanes)))
         return Broadcast(cast(first, dtype), self.lanes) + (apart if step == 1 else apart * step)
+
+    def _real_steps(self, expr: Expr, dtype: DType) -> Expr | None:
+        """Bytes that numbers are rounded to as float32, without being narrowed; None for other numbers."""
+        if not isinstance(expr, Call) or expr.name not in ("quantise_int8", "quantise_uint8") or dtype != "float32":
+            return None
+        x, zero = map(self.value, expr.args)
+        least, most = (float(v) - zero for v in (expr.dtype.min, expr.dtype.max))
+        return call("below", call("above", x, least), most) + _SHIFT - _SHIFT + zero
 
     def _packed(self, expr: Expr, why: str) -> Pack:
         """An expression for one lane after the other; ScalarError, which says why, where it is not small."""

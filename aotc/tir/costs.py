@@ -84,6 +84,8 @@ class Dots:
     block       outputs whose weights lie side by side in groups
     along       sums are those of whole rows of bytes, by functions on memory (`aotc.tir.rows`)
     paired      tiles are functions on memory that multiply pairs of 16 bits (`aotc.tir.pairs`)
+    matrices    tiles are functions on memory that multiply matrices (`aotc.tir.amx`), where there are enough
+                positions
     rows        positions of data that an instruction multiplies by two outputs: 2 for products of matrices of bytes,
                 of which a vector has 2 x 8
     """
@@ -97,6 +99,7 @@ class Dots:
     block: int = 16
     along: bool = False
     paired: bool = False
+    matrices: bool = False
 
 
 @frozen(kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DTYPES, DType, frozen
-from aotc.tir import dots, fragments, narrowing, numerics, pairs, rows, wide_dots
+from aotc.tir import amx, dots, fragments, narrowing, numerics, pairs, rows, wide_dots
 
 
 @frozen(kw_only=True)
@@ -280,7 +280,7 @@ def _of_bytes() -> Iterator[Instruction]:
     for name, takes, gives, meaning, call, function in dots.device_rows():
         text = Text(call=call, dialects=("cuda",), function=function)
         yield Instruction(name=name, takes=takes, gives=gives, meaning=meaning, texts=(text,), least=61)
-    for row in (*pairs.rows(), *rows.rows()):
+    for row in (*pairs.rows(), *rows.rows(), *amx.rows()):
         whole = (Text(call=row.call, function=row.function),)
         made_of: dict[str, Any] = {"gives": row.gives, "width": row.lanes, "meaning": row.meaning, "texts": whole}
         yield Instruction(name=row.name, takes=row.takes, memory=True, **made_of)

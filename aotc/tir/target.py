@@ -136,42 +136,33 @@ class Target:
     machine          the architecture, as `uname -m` names it on Linux; "" for any
     vector_bytes     width of a vector register, one of `WIDTHS`; 0 for scalar C99 without extensions
     registers        number of vector registers (of scalar ones for scalar targets)
-    fma_bytes        bytes that a core begins to multiply and add in a cycle, by two
-                     instructions at most
+    fma_bytes        bytes that a core begins to multiply and add in a cycle, by two instructions at most
     fma              whether a multiply-add is one instruction
-    activations      the type of bytes that sums of products take beside weights, "uint8"
-                     or "int8": others become it; "" where both are as good
-    ordered          every sum is added up in one order, whatever the machine (see
-                     `in_order`)
+    activations      the type of bytes that sums of products take beside weights, "uint8" or "int8": others become
+                     it; "" where both are as good
+    ordered          every sum is added up in one order, whatever the machine (see `in_order`)
     l1, l2           data cache sizes, bytes per core
     line             bytes of a cache line
-    l1_stride        rows so many bytes apart, or a multiple, compete for one set of
-                     the first-level cache ...
+    l1_stride        rows so many bytes apart, or a multiple, compete for one set of the first-level cache ...
     l1_ways          ... which holds so many lines
     memory_rate      bytes that arrive from memory in a cycle
     copy_rate        bytes that are copied in a cycle
     transpose_rate   bytes that are brought into another order in a cycle
-    store_cost       what storing an element and loading it again costs, in
-                     operations: so many may be done twice
+    store_cost       what storing an element and loading it again costs, in operations: so many may be done twice
     tiles            what sums of products cost
     dots             what sums of products of bytes cost; None where vectors have none
     winograd         what Winograd convolutions cost
     threads          None where kernels run on one thread only
     gpu              None where the processor calls kernels itself
     budget           limits of code and memory
-    spaces           its memories: what one of them may hold goes into the first that
-                     has room for it
-    bare             there is no operating system: the library is static, calls are direct,
-                     and the C library need not have more than memcpy and memset
-    dialect          the language of its kernels, by the names of
-                     `aotc_codegen.c.dialect`
+    spaces           its memories: what one of them may hold goes into the first that has room for it
+    bare             there is no operating system: the library is static, calls are direct, and the C library need
+                     not have more than memcpy and memset
+    dialect          the language of its kernels, by the names of `aotc_codegen.c.dialect`
     cflags           what gcc and clang need for kernels, beyond the defaults
-    base_cflags      flags for all other code: it runs on every processor of the
-                     architecture, since it says what a processor lacks
-    features         what the processor must have beyond that, by the names of
-                     `aotc_codegen.c.cpu`
-    level            what its kernels are called by in a library that has several
-                     versions of them
+    base_cflags      for all other code: it runs on every processor of the architecture, and says what one lacks
+    features         what the processor must have beyond that, by the names of `aotc_codegen.c.cpu`
+    level            what its kernels are called by in a library that has several versions of them
     versions         the targets of which a library has kernels, the best first; the
                      other fields are then those that graphs, weights and kernels
                      outside such a library are made for
@@ -362,7 +353,16 @@ X86_64_V4_VNNI: Final = replace(
     features=(*_V4, "avx512_vnni"),
     level="v4_vnni",
 )
-_X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI)
+#: With products of matrices of bytes, too.
+X86_64_V4_AMX: Final = replace(
+    X86_64_V4_VNNI,
+    name="x86-64-v4-amx",
+    dots=replace(_DOT, matrices=True),
+    cflags=("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mprefer-vector-width=512"),
+    features=(*_V4, "avx512_vnni", "amx_tile", "amx_int8"),
+    level="v4_amx",
+)
+_X86: Final = (X86_64, X86_64_V3, X86_64_V3_VNNI, X86_64_V4, X86_64_V4_VNNI, X86_64_V4_AMX)
 X86_64_MULTI: Final = replace(X86_64_V3, name="x86-64-multi", versions=_X86[::-1])
 AARCH64: Final = replace(
     _VECTORS,

@@ -18,7 +18,7 @@ from aotc_codegen.c.templates import render
 
 _EAX, _EBX, _ECX, _EDX = range(4)
 #: Parts of the state that the system must save: bits of XCR0.
-_YMM, _ZMM = 0x6, 0xE6
+_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x600E6
 _EXTENDED: Final = 0x80000001
 
 _WORDS: Final = {
@@ -29,12 +29,24 @@ _WORDS: Final = {
     (7, 0, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
     (7, 0, _ECX, _ZMM): {"avx512_vnni": 11},
     (7, 1, _EAX, _YMM): {"avx_vnni": 4},
+    (7, 0, _EDX, _TILES): {"amx_tile": 24, "amx_int8": 25},
 }
 #: Where the CPUID instruction tells of a feature: leaf, subleaf, register, bit; and the state that it needs.
 #:
 #: Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
 #: CPUID, and volume 1, chapter 13.
 CPUID: Final = {name: (*place, bit, state) for (*place, state), bits in _WORDS.items() for name, bit in bits.items()}
+#: Linux saves matrices for processes that have asked for it, by arch_prctl(ARCH_REQ_XCOMP_PERM, 18).
+_ASK: Final = """
+
+/* The state without matrices where the system does not save them for this process. */
+static unsigned granted(unsigned state) {
+  long result = 158;
+#if defined(__linux__)
+  __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+#endif
+  return result == 0 ? state : state & ~0x60000u;
+}"""
 
 
 def isa_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:
@@ -46,6 +58,7 @@ def cpu_check(features: Sequence[str]) -> str:
     """The C text for `features`, which may be none."""
     if not features:
         return render("cpu_any.c")
-    found = (CPUID[feature] for feature in features)
+    found = [CPUID[feature] for feature in features]
     rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in found]
-    return render("cpu_x86.c", names=features, rows=rows)
+    asks = any(state == _TILES for *_, state in found)
+    return render("cpu_x86.c", names=features, rows=rows, ask=_ASK * asks, state="granted(state)" if asks else "state")

@@ -27,6 +27,7 @@ The way of a contraction:
     tile, epilogue        its statements: loops, multiply-adds, what becomes of finished elements
     by_runs               tiles by functions on memory, for microcontrollers
     by_rows               rows by functions on memory, where vectors are added up into a number
+    by_matrices           tiles by functions on memory, where registers hold matrices
     by_blocks             tiles for blocks of threads, where a kernel has a device for itself
     by_warps              these by matrix instructions of warps, for operands of 16 bits
     by_words              operands of these that are bytes, four to a number
@@ -47,6 +48,7 @@ from aotc.tir import Buffer, Target, te
 from aotc.tir.dots import BYTES, LANES
 from aotc.tir.schedule.contraction import naive
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
+from aotc.tir.schedule.contraction.by_matrices import by_matrices
 from aotc.tir.schedule.contraction.by_pixels import by_pixels
 from aotc.tir.schedule.contraction.by_rows import by_rows
 from aotc.tir.schedule.contraction.by_runs import by_runs
@@ -70,10 +72,9 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
     What no tiling fits is computed by the plain nest of the definition, and so is all for a GPU: a thread for each
     element.
     """
-    with suppress(Irregular):
-        return by_runs(c, a, b, store, target)
-    with suppress(Irregular):
-        return by_rows(c, a, b, store, target)
+    for on_memory in (by_runs, by_rows, by_matrices):
+        with suppress(Irregular):
+            return on_memory(c, a, b, store, target)
     c = in_order(c) if target.ordered else c
     found = candidates(c, a, b, store, target) if target.gpu is None else []
     if not found:

@@ -137,8 +137,13 @@ def stage(
     return Staging(Operand(scratch, index), zero, copy, needs, last.phases, effort)
 
 
-def packed(name: str, buffer: Buffer, dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> Staging:
-    """A copy of an operand with the elements of these axes in their order, and zeros outside of the operand."""
+def packed(
+    name: str, buffer: Buffer, dims: Sequence[Dimension], axes: Sequence[te.Axis], fill: int | None = None
+) -> Staging:
+    """A copy of an operand with the elements of these axes in their order, and zeros outside of the operand.
+
+    fill   what stands outside of an operand that may end on both sides
+    """
     place, extents = [Var(var.name) for var, _ in axes], [n for _, n in axes]
     scratch = private_buffer(name, buffer.dtype, math.prod(extents))
     fixed, whole = flat(dims).expr(), all(d.inside for d in dims)
@@ -147,13 +152,15 @@ def packed(name: str, buffer: Buffer, dims: Sequence[Dimension], axes: Sequence[
     def copy(names: dict[Var, Expr]) -> Stmt:
         values = {**names, **own}
         outer = [d for d in dims if not d.inside]
-        tests = (substitute(d.index.expr(), values) < d.extent for d in outer)
+        indices = [substitute(d.index.expr(), values) for d in outer]
+        tests = [index < d.extent for index, d in zip(indices, outer, strict=True)]
+        tests += [index >= 0 for index in indices if fill is not None]
         value = Load(buffer, substitute(fixed, values))
         body: Stmt = Store(scratch, te.flat_index(extents, place), value)
         body = body if whole else If(all_of(*tests), body)
         return loops(zip(place, extents, strict=True), body, "independent")
 
-    zero: CopyFn | None = None if whole else lambda _: filled(scratch)
+    zero: CopyFn | None = None if whole else lambda _: filled(scratch, fill or 0)
     needs = frozenset(used(dims)) - own.keys()
     operand = Operand(scratch, te.flat_index(extents, [var for var, _ in axes]))
     return Staging(operand, zero, copy, needs, 1, 1.0)

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of bytes by functions on memory, for processors with registers of matrices (Intel AMX).
+
+    tile[0:n] = matrices_uint8_int8(x[...], w[...], sizes and distances)
+
+The result has the sums of 16 outputs of each block at each position, one position after the other.  A register has 16
+rows of 64 bytes: of the data, a row is what a step of the reduction reads at a position; of the weights, four steps of
+16 outputs.  Four registers of sums are multiplied at a time, for two registers of positions and two blocks.
+(Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18: LDTILECFG, TILELOADD, TDPBUSD.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.tir.dots import BYTES, GROUP
+from aotc.tir.pairs import Row
+
+#: Rows of a register, bytes of one, and numbers of int32 in it.
+ROWS: Final = 16
+WIDTH: Final = 64
+BLOCK: Final = WIDTH // GROUP
+#: What a function takes beside data and weights.
+NUMBERS: Final = (
+    "rows",  # positions
+    "pitch",  # bytes from the data of one to that of the next one
+    "blocks",  # of 16 outputs
+    "apart",  # bytes from the weights of one to those of the next one
+    "width",  # bytes of a step of the reduction, a multiple of 4 up to 64; the data of the next one follows
+    "steps",  # and so do its weights
+    *("n1", "x1", "w1"),  # all of this so many times, at these distances of data and weights
+    *("n2", "x2", "w2"),  # and that
+)
+
+
+def _sums(data: str, x: Any, w: Any, *numbers: Any) -> Any:
+    of = {name: int(value) for name, value in zip(NUMBERS, numbers, strict=True)}
+    positions, blocks = np.arange(of["rows"])[:, None] * of["pitch"], np.arange(of["blocks"])[:, None] * of["apart"]
+    total = np.zeros((of["rows"], of["blocks"] * BLOCK), np.int32)
+    for a, b, s in product(range(of["n2"]), range(of["n1"]), range(of["steps"])):
+        at = a * of["x2"] + b * of["x1"] + s * of["width"]
+        to = a * of["w2"] + b * of["w1"] + s * of["width"] * BLOCK
+        left = x[at + positions + np.arange(of["width"])].astype(np.int32)
+        right = w[to + blocks + np.arange(of["width"] * BLOCK)].astype(np.int32)
+        right = right.reshape(of["blocks"], -1, BLOCK, GROUP).transpose(1, 3, 0, 2).reshape(of["width"], -1)
+        total += left @ right
+    return total.reshape(-1)
+
+
+_HELPERS: Final = """\
+#if defined(__AMX_INT8__) && !defined(AOTC_MATRICES)
+#define AOTC_MATRICES
+#define AOTC_MATRIX_ZERO(to) __asm__ volatile("tilezero %tmm" #to)
+#define AOTC_MATRIX_LOAD(to, from, pitch) \\
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #to : : "r"(from), "r"(pitch) : "memory")
+#define AOTC_MATRIX_STORE(to, pitch, from) \\
+  __asm__ volatile("tilestored %%tmm" #from ", (%0,%1,1)" : : "r"(to), "r"(pitch) : "memory")
+/* Registers 0 to 3 are sums, 4 and 5 have so many rows of data, 6 and 7 weights. */
+$inline void aotc_matrices_of(ptrdiff_t rows, ptrdiff_t width) {
+  uint8_t shape[64] = {1};
+  for (int k = 0; k < 8; ++k) {
+    shape[16 + 2 * k] = (uint8_t)(k / 2 == 2 ? width : 64);
+    shape[48 + k] = (uint8_t)(k < 6 ? rows : width / 4);
+  }
+  __asm__ volatile("ldtilecfg %0" : : "m"(shape));
+}
+#endif
+"""
+_TILE: Final = """\
+#if defined(__AMX_INT8__)
+/* Sums of one or two registers of positions, the second `below` the first, and of one or two blocks. */
+__attribute__((__always_inline__, __unused__)) static inline void
+aotc_NAME_tile(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t below, int two, int wide, ptrdiff_t pitch,
+  ptrdiff_t line, ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1,
+  ptrdiff_t n2, ptrdiff_t x2, ptrdiff_t w2) {
+  const ptrdiff_t weights = 64;
+  AOTC_MATRIX_ZERO(0);
+  AOTC_MATRIX_ZERO(1);
+  AOTC_MATRIX_ZERO(2);
+  AOTC_MATRIX_ZERO(3);
+  for (ptrdiff_t b = 0; b < n2; ++b)
+    for (ptrdiff_t a = 0; a < n1; ++a) {
+      const DATA_t *from = x + b * x2 + a * x1;
+      const WEIGHTS_t *by = w + b * w2 + a * w1;
+      for (ptrdiff_t s = 0; s < steps; ++s, from += width, by += 16 * width) {
+        AOTC_MATRIX_LOAD(6, by, weights);
+        AOTC_MATRIX_LOAD(4, from, pitch);
+        __asm__ volatile("DOT %tmm6, %tmm4, %tmm0");
+        if (wide) {
+          AOTC_MATRIX_LOAD(7, by + apart, weights);
+          __asm__ volatile("DOT %tmm7, %tmm4, %tmm1");
+        }
+        if (two) {
+          AOTC_MATRIX_LOAD(5, from + below * pitch, pitch);
+          __asm__ volatile("DOT %tmm6, %tmm5, %tmm2");
+          if (wide)
+            __asm__ volatile("DOT %tmm7, %tmm5, %tmm3");
+        }
+      }
+    }
+  AOTC_MATRIX_STORE(sums, line, 0);
+  if (wide)
+    AOTC_MATRIX_STORE(sums + 16, line, 1);
+  if (two)
+    AOTC_MATRIX_STORE(sums + below * line / 4, line, 2);
+  if (two && wide)
+    AOTC_MATRIX_STORE(sums + below * line / 4 + 16, line, 3);
+}
+#endif
+"""
+_FUNCTION: Final = """\
+/* Sums of products of DATA by WEIGHTS: 16 outputs of each block at each position. */
+__attribute__((__noinline__, __unused__)) static void
+aotc_NAME(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t rows, ptrdiff_t pitch, ptrdiff_t blocks,
+  ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1, ptrdiff_t n2,
+  ptrdiff_t x2, ptrdiff_t w2) {
+#if defined(__AMX_INT8__)
+  const ptrdiff_t high = rows < 16 ? rows : 16, line = 64 * blocks;
+  aotc_matrices_of(high, width);
+  for (ptrdiff_t row = 0; row < rows; row += 2 * high) {
+    /* what is left is no whole register: some sums are computed twice */
+    const ptrdiff_t left = rows - row, first = left < high ? rows - high : row;
+    const ptrdiff_t below = left >= 2 * high ? high : left - high;
+    for (ptrdiff_t k = 0; k < blocks; k += 2) {
+      int32_t *to = sums + (first * blocks + k) * 16;
+      const DATA_t *from = x + first * pitch;
+      const WEIGHTS_t *by = w + k * apart;
+      if (below > 0 && k + 1 < blocks)
+        aotc_NAME_tile(to, from, by, below, 1, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+      else if (below > 0)
+        aotc_NAME_tile(to, from, by, below, 1, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+      else if (k + 1 < blocks)
+        aotc_NAME_tile(to, from, by, 0, 0, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+      else
+        aotc_NAME_tile(to, from, by, 0, 0, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+    }
+  }
+  __asm__ volatile("tilerelease");
+#else
+  memset(sums, 0, (size_t)(rows * blocks * 16) * sizeof *sums);
+  for (ptrdiff_t b = 0; b < n2; ++b)
+    for (ptrdiff_t a = 0; a < n1; ++a)
+      for (ptrdiff_t row = 0; row < rows; ++row)
+        for (ptrdiff_t o = 0; o < 16 * blocks; ++o) {
+          const DATA_t *from = x + row * pitch + b * x2 + a * x1;
+          const WEIGHTS_t *by = w + o / 16 * apart + o % 16 * 4 + b * w2 + a * w1;
+          uint32_t sum = (uint32_t)sums[row * blocks * 16 + o];
+          for (ptrdiff_t k = 0; k < steps * width; ++k)
+            sum += (uint32_t)(from[k] * by[k / 4 * 64 + k % 4]);
+          sums[row * blocks * 16 + o] = (int32_t)sum;
+        }
+#endif
+}
+"""
+
+
+def matrices_name(data: str, weights: str) -> str:
+    """The function for these types of bytes."""
+    return f"matrices_{data}_{weights}"
+
+
+def _lanes(*operands: Any) -> int:
+    """The sums, from the operands, the numbers among which are constants."""
+    return int(operands[2].value) * int(operands[4].value) * BLOCK
+
+
+def rows() -> Iterator[Row]:
+    """The instructions for all types of bytes."""
+    for data, weights in product(BYTES, BYTES):
+        name = matrices_name(data, weights)
+        text = _HELPERS + _TILE + _FUNCTION
+        dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
+        for word, said in {"NAME": name, "DATA": data, "WEIGHTS": weights, "DOT": dot}.items():
+            text = text.replace(word, said)
+        takes = (f"{data}x*", f"{weights}x*", *("int32",) * len(NUMBERS))
+        operands = ", ".join(f"{{{k}}}" for k in range(len(takes) + 1))
+        yield Row(name, takes, "int32", _lanes, partial(_sums, data), f"aotc_{name}({operands})", text)

@@ -237,6 +237,15 @@ def average_pool(rng: Generator, dtype: str) -> Case:
     return Case("QLinearAveragePool", [x, sx, zx, sy, zy], wanted, {"kernel_shape": [k, k]})
 
 
+def max_pool(rng: Generator, dtype: str) -> Case:
+    """Its channels are the last axis; padding is never the greatest."""
+    x = numbers(rng, dtype, 2, 7, 8, 5)
+    padded = np.pad(x.astype(np.int32), ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-999)
+    parts = [padded[:, i : i + 7 : 2, j : j + 7 : 2] for i, j in np.ndindex(3, 3)]
+    how = {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+    return Case("NhwcMaxPool", [x], np.max(parts, axis=0).astype(dtype), how)
+
+
 def conv(rng: Generator, dtype: str) -> Case:
     x, kernel = numbers(rng, dtype, 1, 6, 9, 9), numbers(rng, weights(rng, dtype), 8, 6, 3, 3)
     (sw, zw), zx, zy = channels(rng, kernel.dtype.name, 8), zero(rng, dtype), zero(rng, dtype)
@@ -306,7 +315,8 @@ def gather_blocks(rng: Generator, dtype: str) -> Case:
 
 
 OPERATORS: Final[tuple[Callable[[Generator, str], Case], ...]] = (
-    *(add, mul, leaky_relu, sigmoid, softmax, concat, where, global_average_pool, average_pool, conv, matmul, gemm),
+    *(add, mul, leaky_relu, sigmoid, softmax, concat, where, global_average_pool, average_pool, max_pool, conv),
+    *(matmul, gemm),
     *(integers_to_float, dynamic_matmul, gather_blocks),
 )
 

@@ -62,6 +62,7 @@ _ROWS: Final[Mapping[str, tuple[str, str]]] = {
         "H A, U B, H scales, P zero_points?, I g_idx?, H bias?",
         "K:INT! N:INT! block_size:INT! bits=4 accuracy_level=0 weight_prepacked=0",
     ),
+    "NhwcMaxPool": ("Q x", "kernel_shape:INTS! ceil_mode=0 dilations:INTS auto_pad='NOTSET' pads:INTS strides:INTS"),
     "QAttention": (
         "Q input, W weight, F bias, F input_scale, F weight_scale, I mask_index?, Q input_zero_point?, "
         "W weight_zero_point?, F past?",

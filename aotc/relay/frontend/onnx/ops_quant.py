@@ -283,6 +283,12 @@ def _qlinear_average_pool(
     return _channels_last(y) if channels_last else y
 
 
+def _nhwc_max_pool(*, ceil_mode: bool = False, node: Node) -> Expr:
+    x = _channels_first(node[0])
+    y = windows.pool("max", x, pool_window(node, x), ceil_mode=ceil_mode)
+    return _channels_last(y)
+
+
 def _mean_of_windows(x: Quantised, onto: Onto, window: Window, modes: Any) -> Expr:
     """Means of real numbers, stored anew."""
     real = q.scaled(q.centred(x.data, x.zero, 1), x.scale)
@@ -332,6 +338,7 @@ MICROSOFT_OPS: Table = {
     "DequantizeLinear": _dequantize_axis,
     "DynamicQuantizeMatMul": _dynamic_quantize_matmul,
     "MatMulIntegerToFloat": _matmul_integer_to_float,
+    "NhwcMaxPool": _nhwc_max_pool,
     "QGemm": _qgemm,
     "QLinearAdd": partial(_binary, "add"),
     "QLinearAveragePool": _qlinear_average_pool,

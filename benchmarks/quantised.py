@@ -8,7 +8,7 @@ already are taken as they are.  The decoder has weights of 4 bits in blocks of 3
 its step is measured against the time in which they can be read, too.
 
 Times are minima of one run in milliseconds; each contestant has its own better one of the two signednesses.  *best* is
-the faster rival with right outputs.
+the faster rival whose outputs agree with ONNX Runtime's; a star marks those of others.
 
     python -m benchmarks.quantised                         # all of them
     python -m benchmarks.quantised resnet18 ds_cnn --seconds 5 --json figures.json
@@ -144,10 +144,18 @@ def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
     return folder / "float.onnx", [quantised(model, folder, signed=signed) for signed in (False, True)]
 
 
-def least(results: list[dict[str, Any]], name: str) -> float | None:
-    """The minimum of one contestant over the versions of a model, if its outputs were right."""
-    rows = (row for r in results for row in r["rounds"][0]["contestants"])
-    return min((r["milliseconds"]["min"] for r in rows if r["name"] == name and r["agrees"]), default=None)
+def least(results: list[dict[str, Any]], name: str, agreeing: bool = True) -> float | None:
+    """The minimum of one contestant over the versions of a model; of those that agree, or of all that ran."""
+    rows = (row for r in results for row in r["rounds"][0]["contestants"] if row.get("milliseconds"))
+    found = (r for r in rows if r["name"] == name and (r["agrees"] or not agreeing))
+    return min((r["milliseconds"]["min"] for r in found), default=None)
+
+
+def _rival(results: list[dict[str, Any]], name: str) -> str:
+    """The time of a rival; a star where its outputs differ."""
+    right = least(results, name)
+    other = least(results, name, agreeing=False) if right is None else None
+    return _cell(right, 3) if other is None else f"{_cell(other, 3)} *"
 
 
 def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
@@ -158,7 +166,8 @@ def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
     quick = min(results, key=lambda r: r["rounds"][0]["contestants"][0]["milliseconds"]["min"])
     sizes = (quick["memory"]["peak"] / 1e6, quick["library_bytes"] / 1e6)
     ratios = (own / other if own and other else None for other in (best, twin))
-    cells = [*(_cell(t, 3) for t in (own, twin, *rivals)), *(_cell(f, 2) for f in (*ratios, *sizes))]
+    times = [_cell(own, 3), _cell(twin, 3), *(_rival(results, n) for n in AGAINST)]
+    cells = [*times, *(_cell(f, 2) for f in (*ratios, *sizes))]
     return f"| {' | '.join([name, *cells])} |"
 
 

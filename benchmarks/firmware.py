@@ -7,6 +7,8 @@ which are not cycles, are those of the model's functions and of what they call. 
 Micro on this machine, whose pointers have 64 bits.  All figures are the same from run to run.
 
     python -m benchmarks.firmware kws_int8.tflite vww_int8.tflite      # the table of docs/performance.md
+    python -m benchmarks.firmware --cflags=-Os kws_int8.tflite         # with more flags of the C compiler
+    python -m benchmarks.firmware --config compile.patches=4 vww_int8.tflite
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -48,18 +51,18 @@ def arena_of_micro(model: Path) -> int:
     return int(found[1])
 
 
-def row(path: Path, folder: Path) -> list[int]:
-    """The figures of a model."""
+def row(path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None = None) -> list[int]:
+    """The figures of a model, by a C compiler with more flags."""
     here, output = board(TARGET), folder / "net"
-    made = compile(path, output=output, name="net", target=TARGET, build=False, workspace_io=True)
+    made = compile(path, output=output, name="net", target=TARGET, build=False, workspace_io=True, config=config)
     inputs = [
         np.random.default_rng(k).integers(-128, 128, i["shape"]).astype(i["dtype"])
         for k, i in enumerate(made.metadata["inputs"])
     ]
-    library = here.make(made.path)
+    library = here.make(made.path, *flags)
     program = here.link(library, program_of(made, inputs), folder)
     stack = int(here.start(program).split()[-1])
-    instructions = kernels_of(made, TARGET, folder).total()
+    instructions = kernels_of(made, TARGET, folder, flags).total()
     code = measured_code(library, find_toolchain(here.cc[0], target=here.target))
     facts = made.metadata["footprint"]
     arena = facts["arena"] + facts["io"]
@@ -68,12 +71,15 @@ def row(path: Path, folder: Path) -> list[int]:
 
 @click.command(help=__doc__)
 @click.argument("models", nargs=-1, type=click.Path(path_type=Path))
-def main(models: Sequence[Path]) -> None:
+@click.option("--cflags", multiple=True, help="Flags for all C code.")
+@click.option("--config", multiple=True, help="Options of the compiler, KEY=NUMBER.")
+def main(models: Sequence[Path], cflags: Sequence[str], config: Sequence[str]) -> None:
     install()
+    options = {key: int(value) for key, value in (one.split("=") for one in config)}
     click.echo(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     for path in models:
         with tempfile.TemporaryDirectory() as folder:
-            figures = row(path, Path(folder))
+            figures = row(path, Path(folder), *cflags, config=options)
         click.echo(f"| {path.stem} | {' | '.join(f'{n:,}' for n in figures)} |")
 
 

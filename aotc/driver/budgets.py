@@ -157,6 +157,14 @@ CHANGES: Final = (
         helps=("ram", "flash"),
         config={"compile.io_dtype": "int8"},
     ),
+    *(
+        Change(
+            what=f"run the first layers in {count} parts (--config compile.patches={count})",
+            helps=("ram",),
+            config={"compile.patches": count},
+        )
+        for count in (2, 4, 8)
+    ),
     Change(
         what="share kernels among layers, keep large arrays off the stack (--profile bare)",
         helps=("flash", "stack"),

@@ -41,8 +41,8 @@ relay.AlterOpLayout.winograd relay.FuseOps.link_params
 relay.SelectLayout.channels_last relay.ToMixedPrecision.keep_orig_output_dtype testing.immutable_module
 """
 _COUNTS: Final = """
-compile.max_bytes compile.max_nodes compile.max_unroll compile.max_work compile.stack_bytes compile.threads
-relay.FoldConstant.max_bytes relay.FuseOps.max_depth
+compile.max_bytes compile.max_nodes compile.max_unroll compile.max_work compile.patches compile.stack_bytes
+compile.threads relay.FoldConstant.max_bytes relay.FuseOps.max_depth
 """
 _TEXTS: Final = ("compile.accuracy", "tflite.rounding")
 _OTHERS: Final = {"compile.io_dtype": object, "relay.AlterOpLayout.max_growth": float, **dict.fromkeys(_TEXTS, str)}

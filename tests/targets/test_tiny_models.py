@@ -27,6 +27,19 @@ def test_memory(name: str, models: Path) -> None:
     assert program.plan.peak <= ARENAS[name]
 
 
+def test_first_layers_in_patches(models: Path, tmp_path: Path) -> None:
+    """Half of the memory beside the image, which the caller keeps, and the bytes of the whole."""
+    here, path = board("cortex-m4"), models / "tflite" / "vww_int8.tflite"
+    options = {"name": "net", "target": "cortex-m4", "build": False}
+    whole = aotc.compile(path, output=tmp_path / "whole", **options)
+    model = aotc.compile(path, output=tmp_path / "net", config={"compile.patches": 6}, **options)
+    assert model.metadata["memory"]["peak"] < whole.metadata["memory"]["peak"] / 2
+    (taken,) = whole.metadata["inputs"]
+    data = np.random.default_rng(0).integers(-128, 128, taken["shape"]).astype(np.int8)
+    results = [here.outputs(m, [data], tmp_path)[0][0] for m in (whole, model)]
+    np.testing.assert_array_equal(*results)
+
+
 #: What has functions of its own for bytes.
 TARGETS = ("cortex-m4", "cortex-m55")
 SEVERAL = [(target, name) for target in TARGETS for name in ARENAS]

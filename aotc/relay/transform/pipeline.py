@@ -32,6 +32,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
     adds what needs no arithmetic at compile time, level 2 constants, and level 3 all that keeps results to rounding
     and pays.  Level 4 adds what pays on some machines only, and less precise functions.
     """
+    patches = int(PassContext.current().get_config("compile.patches", 0))
     args = target.gpu.argument_bytes // 8 if target.gpu is not None else 0
     return [
         (0, passes.InferType()),
@@ -66,6 +67,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.FoldConstant()),
         (3, passes.FuseAttention()),
         (3, passes.PackNibbles()),
+        *([(0, passes.PatchFirstLayers(patches))] if patches > 1 else []),
         *([(0, passes.SplitArgs(max(3, args - 1)))] if args else []),
         (0, passes.FuseOps(max_args=args)),
         *([(1, passes.FuseOutputs(args))] if args else []),

@@ -338,5 +338,5 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
 
 @command("ops")
 def ops_command(out: Reporter) -> None:
-    """List the operators and the ONNX operators that use them."""
+    """List the operators, and those of ONNX and TFLite that use them."""
     out.result(support_table(), tables.show_operators)

@@ -171,6 +171,8 @@ def show_operators(support: Data) -> Shown:
     for domain, names in support["onnx"].items():
         yield f"\n{len(names)} operators of {domain}: {', '.join(names)}"
     yield "\nOthers that ONNX defines by functions, such as HardSwish and Attention, are replaced by these."
+    if names := support["tflite"]:
+        yield f"\n{len(names)} builtin operators of TFLite: {', '.join(names)}"
 
 
 def _threads(number: int) -> str:

@@ -6,14 +6,17 @@ support_table()["onnx"]["ai.onnx"]     # ("Abs", "Acos", ...)
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
+from aotc.driver.importing import tflite_front_end
 from aotc.relay.frontend.onnx import supported_ops
 from aotc.relay.op import REGISTRY
 
 
 def support_table() -> dict[str, Any]:
-    """The operators of the graph with their kind of fusion, and the ONNX operators with a converter by domain.
+    """The operators of the graph with their kind of fusion, the ONNX operators with a converter by domain, and
+    the builtin ones of TFLite, none where its schema is not installed.
 
     ONNX operators defined as functions of others need no converter and are not listed.
     """
@@ -26,4 +29,7 @@ def support_table() -> dict[str, Any]:
         }
         for op in sorted(REGISTRY.values(), key=lambda op: op.name)
     ]
-    return {"operators": operators, "onnx": {d or "ai.onnx": list(ops) for d, ops in supported_ops().items()}}
+    onnx = {d or "ai.onnx": list(ops) for d, ops in supported_ops().items()}
+    known = find_spec("tflite") is not None
+    tflite = sorted(tflite_front_end().CONVERTERS) if known else []
+    return {"operators": operators, "onnx": onnx, "tflite": tflite}

@@ -186,7 +186,9 @@ def test_inspect_lists_what_is_unsupported(tmp_path: Path) -> None:
 def test_ops() -> None:
     data = json.loads(call("ops", "--json").out)
     assert {"nn.conv2d", "add"} <= {row["name"] for row in data["operators"]} and "Conv" in data["onnx"]["ai.onnx"]
+    assert "CONV_2D" in data["tflite"] and len(data["tflite"]) >= 90
     text = call("ops").out
+    assert f"{len(data['tflite'])} builtin operators of TFLite" in text
     assert "nn.conv2d" in text and "operators of ai.onnx" in text
 
 

@@ -20,6 +20,7 @@ from aotc.ir.scope import setting
 class Span:
     """A source location.
 
+    end_line, end_column   where it ends, 0 where that is not known
     merged   the other origins of a node that a rewrite made out of several
     text     the line of the source, where that is text
     """
@@ -28,8 +29,19 @@ class Span:
     node: str = ""
     line: int = 0
     column: int = 0
+    end_line: int = 0
+    end_column: int = 0
     merged: tuple[Span, ...] = ()
     text: str = field(default="", compare=False, repr=False)
+
+    @property
+    def source_name(self) -> str | None:
+        """Relay's word for the source; None where there is none."""
+        return self.source or None
+
+    def same_as(self, other: object) -> bool:
+        """Whether this is that very object."""
+        return self is other
 
     def excerpt(self) -> str:
         """The place in its line of text, with a caret below; "" without one.  Long lines are cut around it."""

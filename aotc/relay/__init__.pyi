@@ -14,6 +14,7 @@ from aotc.relay import adt as adt
 from aotc.relay import analysis as analysis
 from aotc.relay import annotation as annotation
 from aotc.relay import backend as backend
+from aotc.relay import base as base
 from aotc.relay import build_module as build_module
 from aotc.relay import dataflow_pattern as dataflow_pattern
 from aotc.relay import expr as expr
@@ -37,6 +38,8 @@ from aotc.relay.adt import PatternTuple as PatternTuple
 from aotc.relay.adt import PatternVar as PatternVar
 from aotc.relay.adt import PatternWildcard as PatternWildcard
 from aotc.relay.adt import TypeData as TypeData
+from aotc.relay.base import SourceName as SourceName
+from aotc.relay.base import Span as Span
 from aotc.relay.binding import bind as bind
 from aotc.relay.binding import bind_params_by_name as bind_params_by_name
 from aotc.relay.expr import Call as Call

@@ -16,6 +16,7 @@ from typing import Any, TypeGuard
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
 from aotc.relay.adt import pattern_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
+from aotc.relay.calibration import get_calibration_data as get_calibration_data
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Match, Tuple, TupleGetItem, Var
 from aotc.relay.feature import Feature as Feature
 from aotc.relay.feature import detect_feature as detect_feature

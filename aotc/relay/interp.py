@@ -36,7 +36,6 @@ from aotc.ir import (
 )
 from aotc.ir.trampoline import Task, run
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
-from aotc.relay.analysis import free_vars
 from aotc.relay.expr import (
     Call,
     Constant,
@@ -55,7 +54,7 @@ from aotc.relay.expr import (
     Var,
 )
 from aotc.relay.module import IRModule
-from aotc.relay.visitor import children
+from aotc.relay.visitor import children, free_vars
 
 #: An array, a tuple of values, a function with what it captured, or an operator.
 Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op | Constructor | ConstructorValue | RefValue"

@@ -106,10 +106,9 @@ class _Comparison:
             if left != right and (self.exact or _plain(left) != _plain(right)):
                 return text.format(left, given)
         if isinstance(a, Function) and isinstance(b, Function):
-            pairs = [(f.ret_type, f.ret_type or f.body.checked_type) for f in (a, b)]
-            known, other = (self._renamed(t) for t in pairs[1])
             # inference writes results down, too
-            if pairs[0][0] != known and (other is None or pairs[0][1] != other):
+            mine, theirs = a.ret_type or a.body.checked_type, b.ret_type or b.body.checked_type
+            if mine is not None and theirs is not None and mine != self._renamed(theirs):
                 return f"result types {a.ret_type} and {b.ret_type}"
         if isinstance(a, Constant) and isinstance(b, Constant) and not same_bits(a.data, b.data):
             return f"a constant of type {a.checked_type} and a constant of type {b.checked_type}"

@@ -84,6 +84,7 @@ FLOORS: dict[str, set[str]] = {
     "aotc.measuring": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver", "aotc.checking"},
     "aotc.quantising": IMPORTED | {"aotc.runtime", "aotc.driver", "aotc.checking", "aotc.measuring"},
     "aotc.reporting": IMPORTED | TENSOR | GRAPH_TOOLS | {"aotc.runtime", "aotc.driver"},
+    "aotc.topi": {"aotc.ir"},
     "aotc.relay_api": BELOW_DRIVER | {"aotc.driver"},
     "aotc.cli": SHOWN | {"aotc.driver", "aotc.ir", "aotc"},
     "aotc.__main__": {"aotc.cli"},

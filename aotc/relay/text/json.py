@@ -7,9 +7,10 @@ load_json(save_json(mod))                        # a program that is structurall
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any, Final
 
-from aotc.ir import AotcError, Type
+from aotc.ir import AotcError, Span, Type
 from aotc.relay.expr import Expr, Var
 from aotc.relay.module import IRModule
 from aotc.relay.text.literals import VERSION, type_text
@@ -20,8 +21,10 @@ from aotc.relay.text.printer import astext
 _KINDS: Final[dict[str, Any]] = {"module": IRModule, "expr": Expr, "type": Type}
 
 
-def save_json(node: IRModule | Expr | Type) -> str:
+def save_json(node: IRModule | Expr | Type | Span) -> str:
     """JSON that `load_json` reads; AotcError (code "text") for what is neither a program nor a part of one."""
+    if isinstance(node, Span):
+        return json.dumps({"relay": VERSION, "kind": "span", "text": asdict(node)})
     kind = next((name for name, cls in _KINDS.items() if isinstance(node, cls)), None)
     if kind is None:
         raise AotcError("text", f"a {type(node).__name__} has no JSON form", hint="modules, expressions and types have")
@@ -43,8 +46,17 @@ def load_json(text: str) -> Any:
         raise AotcError("text", "no JSON of a program", hint="`save_json` writes it") from error
     if kind == "module":
         return parse(body)
+    if kind == "span":
+        return _span(body)
     if kind == "expr":
         return parse_expr(body)
     variable = parse_expr(f"free_var %x: {body};\n%x")
     assert isinstance(variable, Var)
     return variable.annotation
+
+
+def _span(fields: Any) -> Span:
+    try:
+        return Span(**{**fields, "merged": tuple(map(_span, fields["merged"]))})
+    except (TypeError, KeyError) as error:
+        raise AotcError("text", "no JSON of a span", hint="`save_json` writes it") from error

@@ -6,6 +6,7 @@ from aotc.ir import Pass
 from aotc.relay.transform.alter_op_layout import AlterOpLayout as AlterOpLayout
 from aotc.relay.transform.base import InferType as InferType
 from aotc.relay.transform.base import function_pass as function_pass
+from aotc.relay.transform.change_batch import ChangeBatch as ChangeBatch
 from aotc.relay.transform.combine_parallel import CombineParallelBatchMatmul as CombineParallelBatchMatmul
 from aotc.relay.transform.combine_parallel import CombineParallelConv2D as CombineParallelConv2D
 from aotc.relay.transform.combine_parallel import CombineParallelDense as CombineParallelDense

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Another batch size for a network: fn (%x: Tensor[(1, 3), float32]) becomes fn (%x: Tensor[(8, 3), float32])."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from aotc.ir import AotcError, Pass, PassContext, TensorType
+from aotc.relay.expr import Expr, Function, Var
+from aotc.relay.infer import infer_module
+from aotc.relay.module import IRModule
+from aotc.relay.visitor import substitute
+
+
+@dataclass(frozen=True, repr=False)
+class ChangeBatch(Pass[IRModule]):
+    """Give parameters of @main another extent along one axis each; types follow.
+
+    data          the axes of parameters, which are variables of @main
+    batch_size    the extent
+
+    Raises AotcError for what is no parameter, or has no such axis, and where the new types do not fit the program.
+    """
+
+    data: Mapping[Var, int] = field(default_factory=dict)
+    batch_size: int = 16
+
+    opt_level = 0
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        main = module.main
+        if missing := [v for v in self.data if v not in main.params]:
+            raise AotcError("batch", f"%{missing[0].name} is no parameter of @main", span=main.span)
+        params = [self._changed(p) for p in main.params]
+        changed: dict[Var, Expr] = dict(zip(main.params, params, strict=True))
+        function = Function(params, substitute(main.body, changed), attrs=main.attrs, span=main.span)
+        return infer_module(module.with_function("main", function))
+
+    def _changed(self, var: Var) -> Var:
+        if var not in self.data:
+            return var
+        ty, axis = var.annotation, self.data[var]
+        if not isinstance(ty, TensorType) or not 0 <= axis < ty.rank:
+            raise AotcError("batch", f"%{var.name} has no axis {axis}", span=var.span)
+        return replace(var, annotation=TensorType((*ty.shape[:axis], self.batch_size, *ty.shape[axis + 1 :]), ty.dtype))

@@ -35,6 +35,7 @@ from aotc.ir import (
 from aotc.ir.op import check_arity, infer_op
 from aotc.relay import expr as graph
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, inner
+from aotc.relay.expected import expected_fields, expected_types
 from aotc.relay.expr import (
     Call,
     Callee,
@@ -134,6 +135,8 @@ class _Inference:
             self._bind_let(step, node)
         elif isinstance(node, Match):
             for clause in node.clauses:
+                for target, ty in expected_fields(node.data, clause.lhs):
+                    self._assign(target, ty)
                 _bind_pattern(self, clause.lhs, self.type_of(node.data), node)
         elif isinstance(node, Call) and isinstance(node.op, Function):
             for param, arg in zip(node.op.params, node.args, strict=False):
@@ -237,6 +240,9 @@ class _Inference:
         body = self.type_of(node.body)
         if isinstance(body, _Failed):
             raise _Unsettled(_FAILED)
+        if body is None and node.ret_type is not None:
+            for target, ty in expected_types(node.body, node.ret_type, self.settled):
+                self._assign(target, ty)
         params = self.settled(node.params)
         declared = node.ret_type
         if body is None or declared is None:

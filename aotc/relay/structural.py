@@ -105,7 +105,7 @@ class _Comparison:
             right = self._renamed(given)
             if left != right and (self.exact or _plain(left) != _plain(right)):
                 return text.format(left, given)
-        if isinstance(a, Function) and isinstance(b, Function):
+        if isinstance(a, Function) and isinstance(b, Function) and (a.ret_type or b.ret_type):
             # inference writes results down, too
             mine, theirs = a.ret_type or a.body.checked_type, b.ret_type or b.body.checked_type
             if mine is not None and theirs is not None and mine != self._renamed(theirs):

@@ -243,7 +243,8 @@ def test_results_whose_shape_depends_on_values() -> None:
 def test_the_least_recently_used_kernels_are_given_up() -> None:
     x = relay.var("x", TensorType((SymDim(),), "float32"))
     function = infer_function(relay.Function([x], relay.nn.relu(x)))
-    kernels = Kernels(Compilation(IRModule(), Target("llvm"), "main", PassContext()), [function], ["relu"], limit=2)
+    work = Compilation(IRModule(), Target("llvm"), "main", PassContext())
+    kernels = Kernels(work, {0: function}, {0: "relu"}, limit=2)
     for size in (1, 2, 1, 3, 1, 2):
         kernels(0, [np.ones(size, "float32")])
     assert kernels.compilations == 4

@@ -110,6 +110,28 @@ def test_changed_modules_are_inferred_again() -> None:
 # --- types
 
 
+def test_types_that_follow_from_results() -> None:
+    x, f, z = relay.var("x", INT), relay.Var("f"), relay.Var("z")
+    b = relay.TypeVar("b")
+    whole = relay.Function([x, f], f(x), INT)
+    assert transform.InferTypeLocal(whole) == relay.FuncType([INT, relay.FuncType([INT], INT)], INT)
+    same, wanted = relay.Function([z], z), relay.FuncType([b], b)
+    choice = relay.If(relay.const(True), relay.Let(relay.Var("v"), relay.const(1), same), relay.Function([x], x))
+    with pytest.raises(aotc.AotcError, match="does not match the declared"):
+        transform.InferTypeLocal(relay.Function([], choice, wanted, [b]))
+    assert transform.InferTypeLocal(relay.Function([], same, wanted, [b])) == relay.FuncType([], wanted, [b])
+
+
+def test_types_that_follow_from_patterns() -> None:
+    module = aotc.IRModule()
+    Prelude(module)
+    _, cons, nil = module.get_type("List")
+    x, v = relay.Var("x"), relay.Var("v", INT)
+    pattern = relay.PatternConstructor(cons, [relay.PatternVar(v), relay.PatternWildcard()])
+    module["main"] = relay.Function([x], relay.Match(cons(x, nil()), [relay.Clause(pattern, v)], complete=False))
+    assert transform.InferType()(module)["main"].checked_type == relay.FuncType([INT], INT)
+
+
 def relation(name: str, *args: Any) -> relay.TypeRelation:
     return relay.TypeRelation(aotc.ir.EnvFunc.get(f"tvm.relay.type_relation.{name}"), args, len(args) - 1, None)
 

@@ -31,7 +31,7 @@ class ChangeBatch(Pass[IRModule]):
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         main = module.main
         if missing := [v for v in self.data if v not in main.params]:
-            raise AotcError("batch", f"%{missing[0].name} is no parameter of @main", span=main.span)
+            raise AotcError("bind", f"%{missing[0].name} is no parameter of @main", span=main.span)
         params = [self._changed(p) for p in main.params]
         changed: dict[Var, Expr] = dict(zip(main.params, params, strict=True))
         function = Function(params, substitute(main.body, changed), attrs=main.attrs, span=main.span)
@@ -42,5 +42,5 @@ class ChangeBatch(Pass[IRModule]):
             return var
         ty, axis = var.annotation, self.data[var]
         if not isinstance(ty, TensorType) or not 0 <= axis < ty.rank:
-            raise AotcError("batch", f"%{var.name} has no axis {axis}", span=var.span)
+            raise AotcError("bind", f"%{var.name} has no axis {axis}", span=var.span)
         return replace(var, annotation=TensorType((*ty.shape[:axis], self.batch_size, *ty.shape[axis + 1 :]), ty.dtype))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AotcError, AotcTypeError, Diagnostic, Op, nearest
+from aotc.ir import AotcError, AotcTypeError, Diagnostic, Op, TensorType, Type, nearest
 from aotc.relay.analysis import bound_vars, free_vars
 from aotc.relay.expr import Constant, Expr, Function, Node, Var
 from aotc.relay.unify import merge_types
@@ -22,6 +22,8 @@ from aotc.relay.visitor import substitute
 
 def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any, Any]]) -> Function:
     """`function` without the parameters named in `params`, their values baked in.
+
+    Integers may have another type than the parameter's, which must hold them exactly.
 
     Raises AotcError listing every name that is unknown or ambiguous and every value whose shape or dtype
     is not that of the parameter.
@@ -33,11 +35,11 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
     mapping: dict[Var, Expr] = {}
     for name, value in params.items():
         found = by_name.get(name, [])
-        constant = Constant(np.asarray(value))
         if len(found) != 1:
             what, hint = ("several parameters are", "") if found else ("no parameter is", nearest(name, by_name))
             problems.append(Diagnostic("bind", f"{what} called {name!r}", hint=hint))
             continue
+        constant = Constant(_held(np.asarray(value), found[0].checked_type))
         problems += _mismatches(f"parameter {name!r}", found[0], constant)
         mapping[found[0]] = constant
     if problems:
@@ -46,6 +48,21 @@ def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any,
     if len(rest) == len(function.params):
         return function
     return replace(function, params=rest, body=substitute(function.body, mapping))
+
+
+def _held(value: np.ndarray[Any, Any], ty: Type | None) -> np.ndarray[Any, Any]:
+    """Integers in a tensor type that holds each of them; other values as they are."""
+    if not isinstance(ty, TensorType) or ty.dtype.is_bool:
+        return value
+    if value.dtype.kind not in "iu":
+        return value
+    with np.errstate(all="ignore"):
+        held = value.astype(ty.dtype.numpy)
+        # there and back, and as floats: neither wraps unseen
+        same = held.astype(value.dtype) == value
+        floats = held.astype(np.float64), value.astype(np.float64)
+        same &= np.equal(*floats)
+    return held if same.all() else value
 
 
 def bind(expr: Expr, binds: Mapping[Var, Expr]) -> Expr:

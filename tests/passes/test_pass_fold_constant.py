@@ -24,6 +24,7 @@ from aotc.relay.op.create import full, ones, zeros, zeros_like
 from aotc.relay.op.elementwise import exp, relu
 from aotc.relay.op.join import concatenate, split
 from aotc.relay.op.pad import pad
+from aotc.relay.op.qnn.scale import quantize
 from aotc.relay.op.shape import broadcast_to, expand_dims, reshape, shape_of, transpose
 from aotc.relay.transform import FoldConstant
 
@@ -182,3 +183,11 @@ def test_splats_give_what_arrays_do(name: str) -> None:
                 wanted = np.asarray(op.reference(sample.attrs, *arguments))
             same = (found.data == wanted) | ((found.data != found.data) & (wanted != wanted))
             assert found.data.shape == wanted.shape and bool(np.all(same)), sample.attrs
+
+
+def test_quantised_operators_are_folded_where_that_is_asked_for() -> None:
+    x = var("x", 3, dtype="int8")
+    number = quantize(const([1.0, 2.0, 3.0]), const(0.5), const(0, "int32"), out_dtype="int8")
+    module = module_of(add(x, number), x)
+    assert ops(checked(FoldConstant(), module)) == {"qnn.quantize": 1, "add": 1}
+    assert ops(checked(FoldConstant(fold_qnn=True), module)) == {"add": 1}

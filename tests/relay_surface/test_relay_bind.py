@@ -105,3 +105,13 @@ def test_modules_by_global_variable() -> None:
         aotc.IRModule({"main": 3})  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="not by int"):
         aotc.IRModule({1: relay.Function([x], x)})  # type: ignore[dict-item]
+
+
+def test_integers_take_the_type_of_the_parameter_if_it_holds_them() -> None:
+    x, n = relay.var("x", shape=(2,), dtype="int8"), relay.var("n", shape=(), dtype="float32")
+    function = relay.Function([x, n], relay.Tuple([x, n]))
+    pair, number = relay.bind_params_by_name(function, {"x": np.array([-3, 100]), "n": 2}).body.fields
+    assert (pair.data.dtype, number.data.dtype) == ("int8", "float32")
+    for bad in ({"x": np.array([0, 128])}, {"x": np.array([1.0, 2.0])}, {"n": 2**24 + 1}):
+        with pytest.raises(aotc.AotcError, match="the value is"):
+            relay.bind_params_by_name(function, bad)

@@ -48,7 +48,9 @@ class _Alterer(Converter):
             return super().call(node)
         plan = _plan(node, made, given)
         if plan is not None:
-            return self.planned(node, [self.values[a] for a in node.args], plan) or super().call(node)
+            values = [self.values[a] for a in node.args]
+            planned = self.planned(node, values, plan)
+            return planned or super().call(node)
         return Laid(of_type(made, node, ALTER_OP_LAYOUT))
 
 
@@ -70,7 +72,9 @@ def _asked(alter: Callable[..., Any], node: Call, args: list[Expr]) -> tuple[Any
 def _plan(node: Call, made: Any, args: list[Expr]) -> Plan | None:
     """The plan of a call in other layouts; None for other expressions."""
     op = op_of(node)
-    if not isinstance(made, Call) or made.op is not op or (*made.args,) != (*args,) or not any(op.named_layouts):
+    if not isinstance(made, Call) or made.op is not op:
+        return None
+    if (*made.args,) != (*args,) or not any(op.named_layouts):
         return None
     old: Any = node.attrs
     new: Any = made.attrs

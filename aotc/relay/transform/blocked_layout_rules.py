@@ -56,7 +56,8 @@ def plan(call: Call, orders: Sequence[Order]) -> Plan | None:
 def holds_as_much(old: Call, new: Call, plan: Plan) -> bool:
     """Whether results in blocks have the extents of the original ones."""
     before, after = (flat_types([type_of(c)]) for c in (old, new))
-    return all(_same_extents(b, a, o) for b, a, o in zip(before, after, plan.outputs, strict=True))
+    results = zip(before, after, plan.outputs, strict=True)
+    return all(_same_extents(b, a, o) for b, a, o in results)
 
 
 def _same_extents(before: Type, after: Type, order: Order) -> bool:
@@ -145,7 +146,9 @@ class _Blocks:
 
     def _reduced(self, a: ReduceAttrs) -> tuple[Attrs, Order]:
         named = axes_of(a.axis, len(self.places))
-        gone = {k for k in range(len(self.places)) if (k in named) != (a.exclude and a.axis is not None)}
+        rank = len(self.places)
+        others = a.exclude and a.axis is not None
+        gone = {k for k in range(rank) if (k in named) != others}
         axis = None if a.axis is None else tuple(sorted(j for k in named for j in self.places[k]))
         letters = {self.order.old[k] for k in gone}
         if a.keepdims:
@@ -170,7 +173,10 @@ class _Blocks:
             size = self.size[axis]
             if size == 1:
                 continue
-            if a.slice_mode != "end" or a.strides[k % len(a.strides)] != 1 or begin[k] % size or end[k] % size:
+            step = a.strides[k % len(a.strides)]
+            if a.slice_mode != "end" or step != 1:
+                return None
+            if begin[k] % size or end[k] % size:
                 return None
             begin[k], end[k] = begin[k] // size, end[k] // size
         places = tuple(self.places[axis][0] for axis in axes)

@@ -22,6 +22,8 @@ way.  Variables of lets keep their types, which hides shapes: ToGraphNormalForm 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from aotc.ir import AotcError, Op, PassContext, span_scope, spending
 from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
@@ -50,15 +52,33 @@ def _folded(node: Expr, max_bytes: int) -> Expr:
             return node
 
 
+def _is_quantised(node: Expr) -> bool:
+    op = node.op if isinstance(node, Call) else None
+    return isinstance(op, Op) and op.name.startswith("qnn.")
+
+
+@dataclass(frozen=True, repr=False)
 class FoldConstant(FunctionPass):
-    """Fold calls on constants, fields of written tuples, and choices by constants; not inside fused functions."""
+    """Fold calls on constants, fields of written tuples, and choices by constants; not inside fused functions.
+
+    fold_qnn   calls of quantised operators too, which other passes may want to see as they are
+    """
 
     opt_level = 2
     required = ()
 
+    fold_qnn: bool = False
+
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        limit = _limit(ctx)
+
+        def rewrite(_: Expr, new: Expr) -> Expr:
+            if not self.fold_qnn and _is_quantised(new):
+                return new
+            return _folded(new, limit)
+
         with spending(ctx.config):
-            return rewrite_nodes(function, lambda _, new: _folded(new, _limit(ctx)))
+            return rewrite_nodes(function, rewrite)
 
 
 # --- shapes

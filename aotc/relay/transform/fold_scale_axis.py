@@ -100,7 +100,9 @@ def _value(expr: Expr) -> np.ndarray[Any, Any] | None:
 def _product(node: Call) -> tuple[Expr, Expr] | None:
     """(x, c) where `node` is x times any constant c that does not enlarge it."""
     for data, factor in (node.args, node.args[::-1]):
-        if _value(factor) is not None and _value(data) is None and data.checked_type == node.checked_type:
+        if _value(factor) is None or _value(data) is not None:
+            continue
+        if data.checked_type == node.checked_type:
             return data, factor
     return None
 
@@ -178,10 +180,13 @@ def _fits(expr: Expr, axes: Items[int], scale: Scale) -> bool:
 def scale_outputs(node: Call, scale: Scale, only_constants: bool = True) -> Call | None:
     """A convolution or dense with its output channels scaled; None where that is not the scale's axis."""
     channels = _channels(node, only_constants)
-    if channels is None or scale.axes not in ((), channels.result) or not _fits(node.args[1], channels.weight, scale):
+    if channels is None or scale.axes not in ((), channels.result):
         return None
     data, weight = node.args
-    return recall(node, (data, multiply(weight, scale.along(channels.weight, weight))))
+    if not _fits(weight, channels.weight, scale):
+        return None
+    factors = scale.along(channels.weight, weight)
+    return recall(node, (data, multiply(weight, factors)))
 
 
 def input_factor(node: Call, scale: Scale, only_constants: bool = True) -> Expr | None:
@@ -400,4 +405,4 @@ class FoldScaleAxis(Sequential[IRModule]):
 
     def __init__(self) -> None:
         folds = BackwardFoldScaleAxis(only_constants=True), ForwardFoldScaleAxis(only_constants=True)
-        super().__init__([*folds, FoldConstant()], name=self.name)
+        super().__init__([*folds, FoldConstant(fold_qnn=True)], name=self.name)

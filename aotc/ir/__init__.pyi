@@ -38,10 +38,13 @@ from aotc.ir.dims import Dim as Dim
 from aotc.ir.dims import Shape as Shape
 from aotc.ir.dims import SymDim as SymDim
 from aotc.ir.dims import fits as fits
+from aotc.ir.dims import indexdiv as indexdiv
 from aotc.ir.dims import is_static as is_static
 from aotc.ir.dims import numel as numel
+from aotc.ir.dims import product as product
 from aotc.ir.dims import same_dim as same_dim
 from aotc.ir.dims import static_shape as static_shape
+from aotc.ir.dims import total as total
 from aotc.ir.dtype import DTYPES as DTYPES
 from aotc.ir.dtype import DType as DType
 from aotc.ir.env_func import EnvFunc as EnvFunc

@@ -3,12 +3,14 @@
 
 SymDim("batch", upper=8)               # prints as batch<=8
 SymDim()                               # prints as ?
+SymDim("n") * 2 + 1                    # one that is called so: prints as "2*n+1"
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -24,14 +26,75 @@ class SymDim:
         name = self.name or "?"
         return name if self.upper is None else f"{name}<={self.upper}"
 
+    def __add__(self, other: Dim) -> Dim:
+        return total((self, other))
+
+    def __sub__(self, other: int) -> Dim:
+        return total((self, -other))
+
+    def __mul__(self, other: Dim) -> Dim:
+        return product((self, other))
+
+    __radd__, __rmul__ = __add__, __mul__
+
 
 Dim: TypeAlias = "int | SymDim"
 Shape: TypeAlias = "tuple[Dim, ...]"
 
 
+def total(dims: Iterable[Dim]) -> Dim:
+    """The sum of dimensions: named after those that are not known, bounded if all of them are."""
+    symbols, known, bounds = _parts(dims, sum)
+    if not symbols or (len(symbols) == 1 and known == 0):
+        return symbols[0] if symbols else known
+    upper = None if bounds is None else sum(bounds) + known
+    names = [d.name for d in symbols]
+    # n+2 less 2 is n
+    last = re.fullmatch(r"(.+?)([+-]\d+)", names[-1])
+    if last:
+        names[-1], known = last[1], known + int(last[2])
+    return SymDim("+".join(names) + (f"{known:+d}" if known else "") if all(names) else "", upper)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dimensions: named after those that are not known, bounded if all of them are."""
+    symbols, known, bounds = _parts(dims, math.prod)
+    if not symbols or known == 0:
+        return known
+    if len(symbols) == 1 and known == 1:
+        return symbols[0]
+    upper = None if bounds is None else math.prod(bounds) * known
+    names = [_factor(d.name) for d in symbols]
+    first = re.fullmatch(r"(\d+)\*(.+)", symbols[0].name)
+    if first:
+        names[0], known = first[2], known * int(first[1])
+    factors = [str(known)] * (known != 1) + names
+    return SymDim("*".join(factors) if all(names) else "", upper)
+
+
 def indexdiv(a: Dim, b: Dim) -> Dim:
     """The quotient of two dimensions, rounded down; where one is not known, one that is called so."""
-    return a // b if isinstance(a, int) and isinstance(b, int) else SymDim(f"{a}//{b}")
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    names = [_factor(d.name) if isinstance(d, SymDim) else str(d) for d in (a, b)]
+    upper = None
+    if isinstance(a, SymDim) and isinstance(b, int) and a.upper is not None:
+        upper = a.upper // b
+    return SymDim("//".join(names) if all(names) else "", upper)
+
+
+def _parts(dims: Iterable[Dim], join: Callable[[list[int]], int]) -> tuple[list[SymDim], int, list[int] | None]:
+    """The dimensions that are not known, the others joined, and the bounds of the former if all have one."""
+    items = list(dims)
+    symbols = [d for d in items if isinstance(d, SymDim)]
+    bounds = [d.upper for d in symbols if d.upper is not None]
+    known = join([d for d in items if isinstance(d, int)])
+    return symbols, known, bounds if len(bounds) == len(symbols) else None
+
+
+def _factor(name: str) -> str:
+    """The name of a dimension where it is multiplied or divided."""
+    return name if re.fullmatch(r"\w*(\*(\w+|\([^()]*\)))*", name) else f"({name})"
 
 
 def is_static(shape: Iterable[Dim]) -> bool:

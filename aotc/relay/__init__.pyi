@@ -66,6 +66,7 @@ from aotc.relay.op.builders import abs as abs
 from aotc.relay.op.builders import acos as acos
 from aotc.relay.op.builders import acosh as acosh
 from aotc.relay.op.builders import add as add
+from aotc.relay.op.builders import adv_index as adv_index
 from aotc.relay.op.builders import all as all
 from aotc.relay.op.builders import any as any
 from aotc.relay.op.builders import arange as arange
@@ -133,6 +134,9 @@ from aotc.relay.op.builders import matrix_set_diag as matrix_set_diag
 from aotc.relay.op.builders import max as max
 from aotc.relay.op.builders import maximum as maximum
 from aotc.relay.op.builders import mean as mean
+from aotc.relay.op.builders import mean_std as mean_std
+from aotc.relay.op.builders import mean_variance as mean_variance
+from aotc.relay.op.builders import meshgrid as meshgrid
 from aotc.relay.op.builders import min as min
 from aotc.relay.op.builders import minimum as minimum
 from aotc.relay.op.builders import mod as mod
@@ -156,6 +160,8 @@ from aotc.relay.op.builders import round as round
 from aotc.relay.op.builders import rsqrt as rsqrt
 from aotc.relay.op.builders import scatter_elements as scatter_elements
 from aotc.relay.op.builders import scatter_nd as scatter_nd
+from aotc.relay.op.builders import searchsorted as searchsorted
+from aotc.relay.op.builders import segment_sum as segment_sum
 from aotc.relay.op.builders import sequence_mask as sequence_mask
 from aotc.relay.op.builders import shape_of as shape_of
 from aotc.relay.op.builders import sigmoid as sigmoid
@@ -164,11 +170,15 @@ from aotc.relay.op.builders import sin as sin
 from aotc.relay.op.builders import sinh as sinh
 from aotc.relay.op.builders import slice_like as slice_like
 from aotc.relay.op.builders import sort as sort
+from aotc.relay.op.builders import sparse_fill_empty_rows as sparse_fill_empty_rows
+from aotc.relay.op.builders import sparse_reshape as sparse_reshape
+from aotc.relay.op.builders import sparse_to_dense as sparse_to_dense
 from aotc.relay.op.builders import split as split
 from aotc.relay.op.builders import sqrt as sqrt
 from aotc.relay.op.builders import squeeze as squeeze
 from aotc.relay.op.builders import stack as stack
 from aotc.relay.op.builders import std as std
+from aotc.relay.op.builders import strided_set as strided_set
 from aotc.relay.op.builders import strided_slice as strided_slice
 from aotc.relay.op.builders import subtract as subtract
 from aotc.relay.op.builders import sum as sum
@@ -182,6 +192,8 @@ from aotc.relay.op.builders import trilu as trilu
 from aotc.relay.op.builders import trunc as trunc
 from aotc.relay.op.builders import trunc_divide as trunc_divide
 from aotc.relay.op.builders import trunc_mod as trunc_mod
+from aotc.relay.op.builders import unique as unique
+from aotc.relay.op.builders import unravel_index as unravel_index
 from aotc.relay.op.builders import variance as variance
 from aotc.relay.op.builders import where as where
 from aotc.relay.op.builders import zeros as zeros

@@ -72,6 +72,9 @@ class Node(Printed):
 
     __slots__ = ()
 
+    def astuple(self: T) -> T:
+        return self  # what gives a tuple is one
+
     def __post_init__(self) -> None:
         _set(self, getattr(self, "span", None))
 
@@ -214,9 +217,6 @@ class Call(Node):
 
     def __iter__(self) -> Iterator[TupleGetItem]:
         return (TupleGetItem(self, k) for k in range(len(self)))
-
-    def astuple(self) -> Call:
-        return self  # what gives a tuple is one
 
 
 class _OfFields(type):

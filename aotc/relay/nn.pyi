@@ -54,3 +54,4 @@ from aotc.relay.op.builders import softmax as softmax
 from aotc.relay.op.builders import space_to_batch_nd as space_to_batch_nd
 from aotc.relay.op.builders import space_to_depth as space_to_depth
 from aotc.relay.op.builders import upsampling as upsampling
+from aotc.relay.op.builders import upsampling3d as upsampling3d

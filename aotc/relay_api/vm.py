@@ -6,8 +6,8 @@ VirtualMachine(exe, cpu()).invoke("main", x)
 
 Kernels of static types are compiled here, in one go.  Those whose types have unknown dimensions are compiled for the
 shapes of each call when these come up first, and kept, the least recently used ones given up beyond a bound.
-Results whose shape depends on values, and tensors without elements, are computed by the
-operators' references in numpy: no static kernel could.
+Results whose shape depends on values, tensors without elements, and operators that others define once their dimensions
+are known, are computed by the operators' references in numpy: no static kernel could.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def _retyped(function: Function, types: Sequence[Type]) -> Function:
 
 
 def _is_compiled(function: Function) -> bool:
-    """Whether all shapes are known, none of them an argument, and no tensor is empty."""
-    if any(isinstance(n, Call) and isinstance(n.op, OpDef) and n.op.static for n in post_order(function.body)):
+    """Whether all shapes are known, none of them an argument, no tensor is empty, and operators have programs."""
+    if any(isinstance(n, Call) and isinstance(n.op, OpDef) and n.op.compute is None for n in post_order(function.body)):
         return False
     tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]
     return all(t.is_static and t.numel for t in tensors)

@@ -56,7 +56,9 @@ def definition(name: str, function: Callable[..., Any]) -> str:
 def render(module: Any) -> str:
     found = [definition(name, getattr(module, name)) for name in module.__all__]
     names = [
-        name for name in ("Call", "Expr", "TupleGetItem") if any(f"-> {name}" in d or name == "Expr" for d in found)
+        name
+        for name in ("Call", "Expr", "Tuple", "TupleGetItem")
+        if any(f"-> {name}" in d or name == "Expr" for d in found)
     ]
     return "\n".join([HEAD.format(", ".join(names)), *found])
 

@@ -166,7 +166,8 @@ def holds(claim: Any, extent: Any) -> bool:
     """Whether what the rule says of a dimension is true of its extent."""
     if not isinstance(claim, SymDim):
         return bool(claim == extent)
-    named = claim.name == "" or claim.name == f"d{extent}"
+    # the names are sums, products and quotients of those of `symbolic`
+    named = claim.name == "" or eval(re.sub(r"\bd(\d+)", r"\1", claim.name)) == extent
     return named and (claim.upper is None or extent <= claim.upper)
 
 

@@ -54,5 +54,6 @@ stop_fusion = _mark(
     precision=Precision.FOLLOW,
     quantised=Quantised.PASS,
 )
+checkpoint = _mark("checkpoint", "gradients may compute again rather than keep")
 compiler_begin = _mark("compiler_begin", "enters a region for the external compiler `compiler`", _MINE)
 compiler_end = _mark("compiler_end", "leaves a region for the external compiler `compiler`", _MINE)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, param, require
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, param, product, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import slice as slices
@@ -24,7 +24,7 @@ from aotc.relay.op.opdef import Array, OpDef
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, row_but, static_shape_of, tensor
 from aotc.relay.op.samples import samples_of
-from aotc.relay.op.shape import product, times
+from aotc.relay.op.shape import times
 
 Pairs = tuple[tuple[int, int], ...]
 

@@ -2,7 +2,7 @@
 # Written by `python -m tests.ops.builders_stub` from the table of operators.
 from collections.abc import Sequence
 
-from aotc.relay.expr import Call, Expr, TupleGetItem
+from aotc.relay.expr import Call, Expr, Tuple, TupleGetItem
 
 def abs(data: Expr) -> Call:
     """`abs` of each element."""
@@ -45,6 +45,9 @@ def adaptive_max_pool3d(
 
 def add(lhs: Expr, rhs: Expr) -> Call:
     """`add` of the elements of two tensors, which are broadcast."""
+
+def adv_index(inputs: Sequence[Expr] | Expr) -> Call:
+    """inputs[0][inputs[1], inputs[2], ...] as numpy indexes: the indices broadcast, further axes are kept."""
 
 def affine_grid(data: Expr, target_shape: int | Sequence[int]) -> Call:
     """Where affine maps `data` (N, 2, 3) take the points of a grid of `target_shape` (OH, OW): (N, 2, OH, OW).
@@ -194,6 +197,9 @@ def cast_like(data: Expr, dtype_like: Expr) -> Call:
 
 def ceil(data: Expr) -> Call:
     """`ceil` of each element."""
+
+def checkpoint(data: Expr) -> Call:
+    """`data` itself, which gradients may compute again rather than keep."""
 
 def clip(a: Expr, a_min: float, a_max: float) -> Call:
     """min(max(a, a_min), a_max); NaN stays.  Bounds of integers are rounded inwards."""
@@ -644,6 +650,30 @@ def maximum(lhs: Expr, rhs: Expr) -> Call:
 def mean(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The mean over `axis` (None: all axes; `exclude`: all but these)."""
 
+def mean_std(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    unbiased: bool = False,
+) -> Tuple:
+    """The mean and the standard deviation."""
+
+def mean_variance(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    unbiased: bool = False,
+) -> Tuple:
+    """The mean and the variance."""
+
+def meshgrid(data: Sequence[Expr] | Expr, indexing: str = "ij") -> Call:
+    """Each vector (or scalar) along an axis of its own, repeated along those of the others.
+
+    indexing  "ij", or "xy": the first two axes are exchanged
+    """
+
 def min(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The min over `axis` (None: all axes; `exclude`: all but these)."""
 
@@ -826,6 +856,18 @@ def scatter_nd(data: Expr, indices: Expr, updates: Expr, mode: str = "update") -
     out[indices[0, y...], indices[1, y...], ..., x...] = updates[y..., x...]; for `mode` see scatter_elements
     """
 
+def searchsorted(sorted_sequence: Expr, values: Expr, right: bool = False, dtype: str = "int32") -> Call:
+    """Where each of `values` belongs in the sorted rows of `sorted_sequence`: before its equals, or `right` of them.
+
+    The sequence is a vector, or its axes but the last are those of `values`.
+    """
+
+def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None = None) -> Call:
+    """The rows of `data` added into the rows of the result that `segment_ids` names: one more than the largest id.
+
+    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out.
+    """
+
 def sequence_mask(data: Expr, valid_length: Expr, mask_value: float = 0.0, axis: int = 0) -> Call:
     """`data` with `mask_value` behind the first `valid_length[b]` elements of each sequence b.
 
@@ -864,6 +906,27 @@ def space_to_batch_nd(
 def space_to_depth(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
     """Every block of pixels becomes block_size^2 channels."""
 
+def sparse_fill_empty_rows(sparse_indices: Expr, sparse_values: Expr, dense_shape: Expr, default_value: Expr) -> Call:
+    """A sparse tensor of `dense_shape`, by rows, with `default_value` in column 0 of each row that has no value.
+
+    Its indices, its values, and which rows had none.
+    """
+
+def sparse_reshape(sparse_indices: Expr, prev_shape: Expr, new_shape: Expr) -> Call:
+    """The coordinates (N, rank) of a tensor of `prev_shape` in one of `new_shape`, and that shape, -1 resolved."""
+
+def sparse_to_dense(
+    sparse_indices: Expr,
+    output_shape: Expr | int | Sequence[int],
+    sparse_values: Expr,
+    default_value: Expr | float | None = None,
+) -> Call:
+    """A tensor of `output_shape` with `sparse_values` at `sparse_indices`, and `default_value` (0) elsewhere.
+
+    Indices are (N, rank), or (N) or a scalar for a vector; values are (N), or one for all. Of several to one place
+    the last stays; places that do not exist are passed over.
+    """
+
 def split(data: Expr, indices_or_sections: int | Sequence[int], axis: int = 0) -> Call:
     """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
 
@@ -887,6 +950,15 @@ def std(
 
 def stop_fusion(data: Expr) -> Call:
     """`data` itself, which no kernel computes together with what uses it."""
+
+def strided_set(
+    data: Expr,
+    v: Expr,
+    begin: Sequence[int] | Expr,
+    end: Sequence[int] | Expr,
+    strides: Sequence[int] | Expr | None = None,
+) -> Call:
+    """A copy of `data` in which the slice data[begin:end:strides] is `v`; what `v` is too small for stays."""
 
 def strided_slice(
     data: Expr,
@@ -945,6 +1017,16 @@ def trunc_divide(lhs: Expr, rhs: Expr) -> Call:
 def trunc_mod(lhs: Expr, rhs: Expr) -> Call:
     """`trunc_mod` of the elements of two tensors, which are broadcast."""
 
+def unique(data: Expr, is_sorted: bool = True, return_counts: bool = False) -> Call:
+    """The elements of a vector, each once, in the order of their first places, or `is_sorted`.
+
+    A tuple: the values, the first place of each, of each element which value it is, how many values there are, and
+    with `return_counts` how many elements each stands for. Behind the last value there are zeros. NaN equals none.
+    """
+
+def unravel_index(indices: Expr, shape: Expr) -> Call:
+    """The coordinates of flat positions in a tensor of a shape: result[k, ...] are those along axis k."""
+
 def upsampling(
     data: Expr,
     scale_h: Expr | float = 1,
@@ -954,6 +1036,17 @@ def upsampling(
     align_corners: bool = False,
 ) -> Call:
     """Data enlarged by two factors; `method` is "nearest_neighbor", "bilinear" or "bicubic"."""
+
+def upsampling3d(
+    data: Expr,
+    scale_d: Expr | float = 1,
+    scale_h: Expr | float = 1,
+    scale_w: Expr | float = 1,
+    layout: str = "NCDHW",
+    method: str = "nearest_neighbor",
+    coordinate_transformation_mode: str = "half_pixel",
+) -> Call:
+    """Data enlarged by three factors; `method` is "nearest_neighbor" or "trilinear"."""
 
 def variance(
     data: Expr,

@@ -25,7 +25,7 @@ from aotc.ir.op import Arg, AxisMap, Precision, Types, require
 from aotc.relay.constants import known_data
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
-from aotc.relay.op import create, index, join, resize, shape, slice, sorts
+from aotc.relay.op import create, index, join, resize, shape, slice, sorts, sparse
 from aotc.relay.op import pad as padding
 from aotc.relay.op.opdef import Array, OpDef, Sample, types_of
 from aotc.relay.op.rules import tensor
@@ -39,7 +39,8 @@ def _placeholder(ty: Type, name: str, kind: str) -> Any:
     """A value that the attribute may have whose argument is of a type; AotcError where there is none."""
     given, plain = tensor(ty, name), kind.removesuffix(" | None")
     of_floats, pairs = "float" in plain, "tuple[tuple" in plain
-    typed = given.dtype.is_float if of_floats else given.dtype.is_integer
+    # floats may be whole numbers
+    typed = given.dtype.is_float or (given.dtype.is_integer and not of_floats)
     if plain in ("int", "float"):
         fits = typed and given.shape in ((), (1,))
         require("dyn.scalar", fits, lambda: f"{name} must be {'a float' if of_floats else 'an integer'}, got {given}")
@@ -55,9 +56,12 @@ def _placeholder(ty: Type, name: str, kind: str) -> Any:
     return tuple(range(length)) if name == "axis" else ((0, 0) if pairs else 1,) * length
 
 
-def _attribute(value: Array, _: str, kind: str) -> Any:
+def _attribute(value: Array, name: str, kind: str) -> Any:
     """The attribute of a type that an argument's value stands for."""
     items = tuple(value.reshape(-1).tolist())
+    if "int" in kind:
+        require("dyn.vector", all(v % 1 == 0 for v in items), f"{name} must be whole numbers, got {items}")
+        items = tuple(map(int, items))
     match kind.removesuffix(" | None"):
         case "int" | "float":
             return items[0]
@@ -175,7 +179,9 @@ def _dynamic(
         reference=twin.reference,
         axes=twin.axes,
         # scales as arguments must be exact
-        precision=Precision.NEVER if static in (resize.resize2d, resize.upsampling) else static.precision_kind,
+        precision=Precision.NEVER
+        if static in (resize.resize2d, resize.upsampling, resize.upsampling3d)
+        else static.precision_kind,
         static=twin.to_static,
         samples=lambda: (_sample(attributes(**fields), *given) for fields, *given in samples),
     )
@@ -238,6 +244,9 @@ topk = _dynamic(
     ),
     keeps=True,
 )
+sparse_to_dense = _dynamic(
+    sparse.sparse_to_dense, "output_shape", (({}, [[0, 1], [2, 2]], [3, 4], (2,), 0.5), ({}, [1, 3], [5], 2.0, 0.0))
+)
 pad = _dynamic(
     padding.pad,
     "pad_width",
@@ -250,6 +259,15 @@ resize2d = _dynamic(
     (({}, (1, 2, 4, 5), [8, 3], np.zeros(0)), (_CROP, (1, 4, 5, 2), [3, 3], np.array([0.1, 0.0, 0.9, 1.0]))),
     absent={"roi": np.zeros(0, np.float32)},
     fixed={"scales": None, "antialias": False},
+    keeps=True,
+)
+upsampling3d = _dynamic(
+    resize.upsampling3d,
+    "scale_d scale_h scale_w",
+    (
+        ({}, (1, 1, 2, 3, 2), 2.0, 3.0, 1.0),
+        ({"layout": "NDHWC", "method": "trilinear"}, (1, 2, 3, 2, 1), 1.0, 2.0, 1.5),
+    ),
     keeps=True,
 )
 upsampling = _dynamic(

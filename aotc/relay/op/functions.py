@@ -18,7 +18,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Call, Constant, If, Let, TupleGetItem, Var
-from aotc.relay.op import REGISTRY, norm, reduce
+from aotc.relay.op import REGISTRY, grouping, norm, reduce
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.signature import function_of, signature_of
 
@@ -47,6 +47,7 @@ def _either(static: OpDef, dynamic: OpDef) -> Callable[..., Call]:
             return static(*args, **kwargs)  # which says it with the function's name
         if not any(isinstance(given.get(name), _NODES) for name in shapes):
             return static(*args, **kwargs)
+        given = {name: value for name, value in given.items() if value is not None or name not in shapes}
         for name in given:
             if name not in wanted:
                 last = static.name.rpartition(".")[2]
@@ -71,7 +72,14 @@ def _function(op: OpDef) -> Callable[..., Any]:
 #: The functions by the operator's name ("add", "nn.conv2d"), and those that are made of several operators.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {name: _function(op) for name, op in REGISTRY.items()}
-    | {"nn.dropout": norm.dropout, "std": reduce.std, "logsumexp": reduce.logsumexp}
+    | {
+        "nn.dropout": norm.dropout,
+        "std": reduce.std,
+        "mean_std": reduce.mean_std,
+        "segment_sum": grouping.segment_sum,
+        "mean_variance": reduce.mean_variance,
+        "logsumexp": reduce.logsumexp,
+    }
 )
 
 

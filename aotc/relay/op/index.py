@@ -19,11 +19,11 @@ import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
+from aotc.ir.dims import product as elements
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.rows import choose, greater, lesser, replaced
 from aotc.relay.op.rules import axis_of, broadcast_along, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
-from aotc.relay.op.shape import product as elements
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
 from aotc.tir import INDEX, select, te
@@ -146,7 +146,7 @@ def _take_moved(a: TakeAttrs, types: Types, now: Callable[[int], int]) -> Attrs 
     return None if a.axis is None or a.batch_dims else a.replace(axis=now(a.axis % tensor(types[0]).rank))
 
 
-def _index_array(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
+def integers(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
     """Indices of which some are negative and some too large."""
     rng = np.random.default_rng(seed)
     low = -extent - 1 if DType(dtype).is_signed else 0
@@ -158,7 +158,7 @@ def _hostile(make: type[Attrs], field: str, rows: Any) -> Callable[[], Samples]:
 
     def samples() -> Samples:
         for (shape, places, value), dtype in product(rows, ("int64", "int32")):
-            yield exact(make(**{field: value}), random_array(shape), _index_array(places, 5, dtype))
+            yield exact(make(**{field: value}), random_array(shape), integers(places, 5, dtype))
 
     return samples
 
@@ -171,9 +171,9 @@ def _take_samples() -> Samples:
     modes = (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8"))
     for (shape, places, axis, batch), (mode, dtype) in product(cases, modes):
         attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
-        yield exact(attributes, random_array(shape), _index_array(places, 5, dtype))
+        yield exact(attributes, random_array(shape), integers(places, 5, dtype))
     for dtype in ANY.examples:
-        yield exact(TakeAttrs(axis=0), random_array((4, 2), dtype), _index_array((3,), 4))
+        yield exact(TakeAttrs(axis=0), random_array((4, 2), dtype), integers((3,), 4))
 
 
 take = OpDef(
@@ -385,7 +385,7 @@ def _one_hot_samples() -> Samples:
     cases = (((3,), -1, "float32"), ((2, 3), 0, "int32"), ((2, 3), 1, ""), ((), 0, "float32"), ((0, 2), -1, "bool"))
     for shape, axis, dtype in cases:
         values = (np.array(1, np.float32), np.array(0, np.float32))
-        yield exact(OneHotAttrs(depth=4, axis=axis, dtype=dtype), _index_array(shape, 4), *values)
+        yield exact(OneHotAttrs(depth=4, axis=axis, dtype=dtype), integers(shape, 4), *values)
 
 
 _VALUE = number(lambda given: given["dtype"] or "float32")

@@ -14,26 +14,35 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, Shape, SymDim, TensorType, TupleType, Type
+from aotc.ir import Attrs, Dim, Shape, TensorType, TupleType, Type, indexdiv, product, static_shape, total
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
 from aotc.relay.op import shape as views
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_same_dtype, tensor, tensor_fields
+from aotc.relay.op.rules import (
+    all_but_axis,
+    all_but_axis_or_flat,
+    axis_of,
+    require_known,
+    require_same_dtype,
+    tensor,
+    tensor_fields,
+)
 from aotc.relay.op.samples import samples_of
-from aotc.relay.op.shape import product, times
+from aotc.relay.op.shape import times
 from aotc.tir import Block, Buffer, Load, Stmt, Store, Var, forall, select, te
 
 #: More tensors than this are joined by copying each, rather than by choosing among them for each element.
 _MANY = 16
 
 
-def _packed(data: Any, _: Any) -> Any:
+def packed(data: Any, _: Any) -> Any:
+    """Several expressions as a tuple, one as it is."""
     return Tuple(data) if isinstance(data, Sequence) else data
 
 
-_TENSORS = args(Arg("data", "Sequence[Expr] | Expr", takes=_packed))
+_TENSORS = args(Arg("data", "Sequence[Expr] | Expr", takes=packed))
 
 
 def _alike(types: Sequence[TensorType], what: str) -> TensorType:
@@ -53,14 +62,6 @@ def _common_dim(dims: Sequence[Dim], what: str) -> Dim:
     return known.pop() if known else dims[0]
 
 
-def _total(dims: Sequence[Dim]) -> Dim:
-    symbols = [d for d in dims if isinstance(d, SymDim)]
-    if not symbols:
-        return sum(d for d in dims if isinstance(d, int))
-    uppers = [d.upper if isinstance(d, SymDim) else d for d in dims]
-    return SymDim(upper=None if None in uppers else sum(u for u in uppers if u is not None))
-
-
 # --- concatenate
 
 
@@ -75,7 +76,7 @@ def _concatenate_infer(a: ConcatenateAttrs, types: Types) -> Type:
     first = _alike(fields, "concatenate")
     axis = axis_of(a.axis, first.rank)
     columns = list(zip(*(t.shape for t in fields), strict=True))
-    shape = [_total(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
+    shape = [total(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
     return TensorType(shape, first.dtype)
 
 
@@ -189,6 +190,60 @@ stack = OpDef(
 )  # fmt: skip
 
 
+# --- meshgrid
+
+
+class MeshgridAttrs(Attrs):
+    """Each vector (or scalar) along an axis of its own, repeated along those of the others.
+
+    indexing  "ij", or "xy": the first two axes are exchanged
+    """
+
+    indexing: str = "ij"
+
+
+def _mesh(a: MeshgridAttrs, types: Types) -> tuple[TensorType, Shape, list[int]]:
+    """The first of the vectors, the shape of each result, and the axis of each vector."""
+    require_known("meshgrid.indexing", "indexing", a.indexing, ("ij", "xy"))
+    fields = tensor_fields(types[0], "data")
+    require("meshgrid.empty", len(fields) > 0, "there are no vectors")
+    for other in fields:
+        require("meshgrid.rank", other.rank <= 1, lambda: f"data must be vectors and scalars, got {types[0]}")
+        require_same_dtype(fields[0], other)
+    axes = [*range(len(fields))]
+    if a.indexing == "xy":
+        axes[:2] = axes[1::-1]
+    lengths: Shape = tuple(t.shape[0] if t.rank else 1 for t in fields)
+    return fields[0], tuple(lengths[k] for k in axes), axes
+
+
+def _mesh_infer(a: MeshgridAttrs, types: Types) -> Type:
+    first, shape, axes = _mesh(a, types)
+    return TupleType([TensorType(shape, first.dtype)] * len(axes))
+
+
+def _mesh_expand(a: MeshgridAttrs, data: Expr) -> Expr:
+    assert data.checked_type is not None
+    _, shape, axes = _mesh(a, (data.checked_type,))
+    wide = static_shape(shape)
+    parts = ((item_of(data, k), replaced((1,) * len(wide), axis, wide[axis])) for k, axis in enumerate(axes))
+    return Tuple([views.broadcast_to(views.reshape(x, own, allowzero=0 in own), wide) for x, own in parts])
+
+
+meshgrid = OpDef(
+    name="meshgrid",
+    attrs=MeshgridAttrs,
+    args=_TENSORS,
+    infer=_mesh_infer,
+    reference=lambda a, data: tuple(np.meshgrid(*data, indexing=a.indexing)),
+    pattern=OpPattern.BROADCAST,
+    expand=_mesh_expand,
+    samples=samples_of(MeshgridAttrs, "indexing", (
+        (((3,), (2,)), "ij"), (((3,), (1,), (2,)), "xy"), (((2,), ()), "ij"), (((4,),), "xy"), (((2,), (0,)), "ij"),
+    )),
+)  # fmt: skip
+
+
 # --- split
 
 
@@ -217,10 +272,9 @@ def _split_extents(a: SplitAttrs, d: Dim) -> list[Dim]:
     where = a.indices_or_sections
     if isinstance(where, int):
         require("split.sections", where > 0, f"cannot split into {where} parts")
-        return [SymDim(upper=d.upper and d.upper // where) if where > 1 else d] * where
+        return [indexdiv(d, where) if where > 1 else d] * where
     known = split_bounds(a, where[-1] if where else 0)[:-1]
-    last = SymDim(upper=d.upper and d.upper - (where[-1] if where else 0)) if where else d
-    return [*(stop - start for start, stop in known), last]
+    return [*(stop - start for start, stop in known), d - (where[-1] if where else 0)]
 
 
 def _split_infer(a: SplitAttrs, types: Types) -> Type:

@@ -124,6 +124,18 @@ def each_element(name: str, infer: Infer, element: Callable[..., Scalar]) -> Cal
     return compute
 
 
+def of_formula(infer: Infer, element: Callable[..., Any]) -> Callable[..., Array]:
+    """The reference of an operator whose element is a formula of arrays as well, given all indices at once."""
+
+    def reference(attributes: Any, *args: Array) -> Array:
+        result = infer(attributes, types_of(args))
+        assert isinstance(result, TensorType)
+        found = element(attributes, tuple(np.indices(result.static_shape, sparse=True)), *args)
+        return np.broadcast_to(found, result.static_shape).astype(result.dtype.numpy)
+
+    return reference
+
+
 #: Operations that need not be counted exactly.
 SMALL: Final = 1 << 16
 #: Operations for each element of a program written by hand (sorting, scattering, filtering) that counts none.

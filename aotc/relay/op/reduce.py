@@ -21,7 +21,7 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, TensorType, Type, frozen
 from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, args, require
-from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
@@ -147,7 +147,7 @@ def _numpy_mean(a: Any, data: Array) -> Array:
 
 def _compute(combiner: str, a: Any, data: te.Tensor) -> te.Tensor:
     x = promoted(data)
-    bool_combiner = {"max": "or", "min": "and"}.get(combiner, combiner) if x.dtype.is_bool else combiner
+    bool_combiner = {"sum": "or", "max": "or", "min": "and"}.get(combiner, combiner) if x.dtype.is_bool else combiner
     return convert(_space(a, x.shape).reduce(bool_combiner, x.__getitem__), data.dtype)
 
 
@@ -212,7 +212,8 @@ def _reduction(
 _SELECTS: dict[str, Any] = {"exact": True, "precision": Precision.FOLLOW, "quantised": Quantised.PASS}
 _MEAN: dict[str, Any] = {"reference": _numpy_mean, "compute": _compute_mean}
 _ANYTHING = Kind(lambda d: True, (*NUMBER.examples, "bool"))
-sum = _reduction("sum", NUMBER, np.add, "sum", quantised=Quantised.RESCALE)
+# of truth values whether any of them holds, as in Relay and in numpy
+sum = _reduction("sum", _ANYTHING, np.add, "sum", quantised=Quantised.RESCALE)
 prod = _reduction("prod", NUMBER, np.multiply, "prod")
 max = _reduction("max", _ANYTHING, np.maximum, "max", limit="lowest", **_SELECTS)
 min = _reduction("min", _ANYTHING, np.minimum, "min", limit="highest", **_SELECTS)
@@ -361,6 +362,30 @@ def std(
 ) -> Call:
     """The square root of the variance."""
     return elementwise.sqrt(variance(data, axis, keepdims, exclude, unbiased))
+
+
+def mean_variance(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    unbiased: bool = False,
+) -> Tuple:
+    """The mean and the variance."""
+    found = variance(data, axis, keepdims, exclude, unbiased)
+    return Tuple((mean(data, axis, keepdims, exclude), found))
+
+
+def mean_std(
+    data: Expr,
+    axis: int | Sequence[int] | None = None,
+    keepdims: bool = False,
+    exclude: bool = False,
+    unbiased: bool = False,
+) -> Tuple:
+    """The mean and the standard deviation."""
+    found, squared = mean_variance(data, axis, keepdims, exclude, unbiased).fields
+    return Tuple((found, elementwise.sqrt(squared)))
 
 
 def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Call:

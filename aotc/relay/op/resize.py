@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resampling along the spatial axes: image.resize1d, resize2d, resize3d, and nn.upsampling.
+"""Resampling along the spatial axes: image.resize1d, resize2d, resize3d, nn.upsampling and nn.upsampling3d.
 
 Output element o of an axis sees the source coordinate (p * o + q) / r with integers p,
 q, r, so that every rounding is exact.  Interpolation goes axis by axis.  Coordinate
@@ -13,7 +13,7 @@ widened when shrinking).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from math import floor, isfinite
 from operator import add
@@ -21,16 +21,28 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AxisMap, DType, Layout, OpPattern, Quantised, TensorType, Type, Types, require
+from aotc.ir import (
+    AxisMap,
+    Dim,
+    DType,
+    Layout,
+    OpPattern,
+    Quantised,
+    TensorType,
+    Type,
+    Types,
+    is_static,
+    require,
+    static_shape,
+)
 from aotc.ir.attrs import REQUIRED, Attrs, param
-from aotc.relay.expr import tensor_type_of
 from aotc.relay.op import resample
 from aotc.relay.op.blocks import in_blocks
 from aotc.relay.op.contract import as_dtype, convert
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
 from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import ranked, require_known, tensor
+from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
 from aotc.tir import all_of, call, const, maximum, minimum, select, te
@@ -53,6 +65,17 @@ class UpSamplingAttrs(Attrs):
     layout: str = "NCHW"
     method: str = "nearest_neighbor"
     align_corners: bool = False
+
+
+class UpSampling3DAttrs(Attrs):
+    """Data enlarged by three factors; `method` is "nearest_neighbor" or "trilinear"."""
+
+    scale_d: float = _scale()
+    scale_h: float = _scale()
+    scale_w: float = _scale()
+    layout: str = "NCDHW"
+    method: str = "nearest_neighbor"
+    coordinate_transformation_mode: str = "half_pixel"
 
 
 def _mapped(n: int, a: ResizeAttrs, shape: Sequence[int]) -> tuple[tuple[int, ...], list[AxisMapping]]:
@@ -324,18 +347,46 @@ def _resize(n: int) -> OpDef:
     )
 
 
-def _resized(a: UpSamplingAttrs, shape: Sequence[Any]) -> ResizeAttrs:
+_METHODS: Final = {
+    2: {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"},
+    3: {"nearest_neighbor": "nearest_neighbor", "trilinear": "linear"},
+}
+
+
+def _enlarged(n: int, a: Any, space: Sequence[Dim]) -> list[Dim]:
+    """The spatial extents of an upsampling's result."""
+    scales = (a.scale_h, a.scale_w) if n == 2 else (a.scale_d, a.scale_h, a.scale_w)
+    return [extent_of(d, partial(_times, s)) for d, s in zip(space, scales, strict=True)]
+
+
+def _times(scale: float, extent: int) -> int:
+    return floor(extent * scale + 0.5)
+
+
+def _resized(n: int, a: Any, shape: Sequence[Dim]) -> ResizeAttrs:
     """The attributes of the resize that computes an upsampling."""
-    methods = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
-    require_known("upsampling.method", "method", a.method, methods)
-    space = pick(shape, positions(a.layout, "NCHW"))[2:]
-    known = all(isinstance(d, int) for d in space)
-    require("dynamic-shape", known, "the spatial shape must be known at compile time")
-    size = tuple(floor(d * s + 0.5) for d, s in zip(space, (a.scale_h, a.scale_w), strict=True))
-    mode = "align_corners" if a.align_corners else "asymmetric"
+    require_known("upsampling.method", "method", a.method, _METHODS[n])
+    space = pick(shape, positions(a.layout, DATA_LAYOUT[n]))[2:]
+    if n == 2:
+        mode = "align_corners" if a.align_corners else "asymmetric"
+    else:
+        mode = a.coordinate_transformation_mode
     return ResizeAttrs(
-        size=size, layout=a.layout, method=methods[a.method], coordinate_transformation_mode=mode, rounding_method=""
+        size=static_shape(_enlarged(n, a, space)),
+        layout=a.layout,
+        method=_METHODS[n][a.method],
+        coordinate_transformation_mode=mode,
+        rounding_method="",
     )
+
+
+def _infer_upsampling(n: int, a: Any, types: Types) -> Type:
+    data = ranked("resize.rank", types[0], n + 2)
+    where = positions(a.layout, DATA_LAYOUT[n])
+    batch, channels, *space = pick(data.shape, where)
+    if is_static(space):
+        return _infer(n, _resized(n, a, data.shape), types)
+    return TensorType(arrange((batch, channels, *_enlarged(n, a, space)), where), data.dtype)
 
 
 def _samples_upsampling() -> Samples:
@@ -346,23 +397,28 @@ def _samples_upsampling() -> Samples:
     yield random_sample(((1, 2, 3, 4, 2),), UpSamplingAttrs(scale_h=2.0, scale_w=3.0, layout="NCHW2c"))
 
 
-def _infer_upsampling(a: UpSamplingAttrs, types: Types) -> Type:
-    data = ranked("resize.rank", types[0], 4)
-    return _infer(2, _resized(a, data.shape), types)
+def _samples_upsampling3d() -> Samples:
+    scales: dict[str, Any] = {"scale_d": 2.0, "scale_h": 1.5, "scale_w": 3.0}
+    a = UpSampling3DAttrs(**scales, coordinate_transformation_mode="asymmetric")
+    yield random_sample(((1, 2, 3, 4, 2),), a)
+    yield random_sample(((1, 3, 4, 2, 2),), UpSampling3DAttrs(**scales, layout="NDHWC", method="trilinear"))
+
+
+def _upsampling(n: int, attributes: type[Attrs], resize: OpDef, samples: Callable[[], Samples]) -> OpDef:
+    return OpDef(
+        name="nn.upsampling" if n == 2 else "nn.upsampling3d",
+        attrs=attributes,
+        infer=partial(_infer_upsampling, n),
+        reference=lambda a, x: _reference(n, _resized(n, a, x.shape), x),
+        pattern=OpPattern.INJECTIVE,
+        axes=partial(_axes, n),
+        layout=Layout.FOLLOW,
+        quantised=Quantised.RESCALE,
+        expand=lambda a, x: resize(x, **dict(_resized(n, a, static_shape_of(x)).items())),
+        samples=samples,
+    )
 
 
 resize1d, resize2d, resize3d = map(_resize, (1, 2, 3))
-upsampling = in_blocks(
-    OpDef(
-        name="nn.upsampling",
-        attrs=UpSamplingAttrs,
-        infer=_infer_upsampling,
-        reference=lambda a, x: _reference(2, _resized(a, x.shape), x),
-        pattern=OpPattern.INJECTIVE,
-        axes=partial(_axes, 2),
-        layout=Layout.FOLLOW,
-        quantised=Quantised.RESCALE,
-        expand=lambda a, x: resize2d(x, **dict(_resized(a, tensor_type_of(x).shape).items())),
-        samples=_samples_upsampling,
-    )
-)
+upsampling = in_blocks(_upsampling(2, UpSamplingAttrs, resize2d, _samples_upsampling))
+upsampling3d = _upsampling(3, UpSampling3DAttrs, resize3d, _samples_upsampling3d)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, static_shape
+from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, product, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
 from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar, each_element
 from aotc.relay.op.rows import broadcast_at, literal
@@ -66,18 +66,6 @@ class ReshapeAttrs(Attrs):
 
     newshape: tuple[int, ...]
     allowzero: bool = False
-
-
-def product(dims: Sequence[Dim]) -> Dim:
-    """The product of dimensions; an anonymous symbol, bounded if all factors are, where one is unknown."""
-    symbols = [d for d in dims if isinstance(d, SymDim)]
-    known = math.prod(d for d in dims if isinstance(d, int))
-    if not symbols or known == 0:
-        return known
-    if len(symbols) == 1 and known == 1:
-        return symbols[0]
-    uppers = [d.upper for d in symbols if d.upper is not None]
-    return SymDim(upper=known * math.prod(uppers) if len(uppers) == len(symbols) else None)
 
 
 def times(d: Dim, factor: int) -> Dim:

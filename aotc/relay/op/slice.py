@@ -7,18 +7,21 @@ reverse(x, axis=1)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import product
+from operator import and_
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
-from aotc.ir.attrs import Attrs, param
-from aotc.relay.op.index import as_index
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, each_element
-from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, row_but, tensor
+from aotc.ir.attrs import NO_ATTRS, Attrs, param
+from aotc.relay.expr import Constant
+from aotc.relay.op.index import as_index, counted, integer_tensor
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, each_element, of_formula
+from aotc.relay.op.rows import choose, greater, lesser, replaced
+from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_same_dtype, row_but, tensor
 from aotc.relay.op.samples import exact, random_array, samples_of
 from aotc.relay.op.signature import ints, number
 from aotc.tir import const, minimum, select, te
@@ -114,6 +117,81 @@ strided_slice = OpDef(
         ((0, 3), (0, 1), (2, 3), (1, 1), None), ((4, 6), (1, 2), (2, -1), (1,), None, "size"),
     )),
 )  # fmt: skip
+
+
+# --- strided_set
+
+
+def _slot(i: Any, extent: int, begin: Any, end: Any, stride: Any) -> tuple[Any, Any]:
+    """Whether positions `i` along an axis lie in a slice, and as which of its elements; a stride of 0 counts as 1."""
+    stride = choose(stride >= 0, greater(stride, 1), stride)
+    up = stride > 0
+    low, high = choose(up, 0, -1), choose(up, extent, extent - 1)
+    first = choose(up, low, high) if begin is None else counted(begin, extent)
+    last = choose(up, high, low) if end is None else counted(end, extent)
+    first, last = (lesser(greater(x, low), high) for x in (first, last))
+    at, rest = (i - first) // stride, (i - first) % stride
+    return (rest >= 0) & (rest <= 0) & (at >= 0) & choose(up, i < last, i > last), at
+
+
+def _set_element(_: Any, i: Index, data: Any, v: Any, *bounds: Any) -> Any:
+    if not data.shape:
+        return v[()]
+    inside, where = [], []
+    for k, extent in enumerate(data.shape):
+        begin, end, stride = (as_index(x[(k,)]) if k < x.shape[0] else None for x in bounds)
+        within, at = _slot(i[k], extent, begin, end, i[k] * 0 + 1 if stride is None else stride)
+        inside.append(within & (at < v.shape[k]))
+        where.append(lesser(greater(at, 0), v.shape[k] - 1))
+    return choose(reduce(and_, inside), v[tuple(where)], data[i])
+
+
+def _set_infer(_: Any, types: Types) -> Type:
+    data, v, *bounds = map(tensor, types)
+    require_same_dtype(data, v)
+    require("strided_set.rank", data.rank == v.rank, lambda: f"ranks of {data} and {v} differ")
+    for bound in map(integer_tensor, bounds, ("begin", "end", "strides")):
+        fits = bound.rank == 1 and isinstance(bound.shape[0], int) and bound.shape[0] <= data.rank
+        require("slice.count", fits, f"{bound} does not name axes of {data}")
+    require("strided_set.empty", 0 not in v.shape, lambda: f"there are no values in {v}")
+    return data
+
+
+def _bound(value: Any, _: Any) -> Any:
+    """Integers as a constant, and expressions as they are; a stride of 1 for None."""
+    plain = value is None or isinstance(value, Sequence)
+    return Constant(np.array([1] if value is None else value, np.int64)) if plain else value
+
+
+def _set_samples() -> Samples:
+    for begin, end, strides, shape in (
+        ((0, 0), (4, -8), (1, -1), (3, 1)),
+        ((1, 1), (9, 4), (2, 1), (1, 3)),
+        ((-1,), (0,), (-1,), (2, 4)),
+        ((1,), (2, 2), (1,), (1, 2)),
+        ((0, 3), (3, -9), (1, -2), (3, 2)),
+        ((0,), (3,), (0,), (2, 4)),
+    ):  # fmt: skip
+        bounds = (np.array(b, np.int32) for b in (begin, end, strides))
+        yield exact(NO_ATTRS, random_array((3, 4)), random_array(shape, seed=1), *bounds)
+
+
+strided_set = OpDef(
+    name="strided_set",
+    doc="A copy of `data` in which the slice data[begin:end:strides] is `v`; what `v` is too small for stays.",
+    args=args(
+        "data",
+        "v",
+        *(Arg(name, "Sequence[int] | Expr", takes=_bound) for name in ("begin", "end")),
+        Arg("strides", "Sequence[int] | Expr | None", None, _bound),
+    ),
+    infer=_set_infer,
+    reference=of_formula(_set_infer, _set_element),
+    pattern=OpPattern.INJECTIVE,
+    axes=lambda _, types: AxisMap(((None,) * tensor(types[0]).rank,) * len(types)),
+    element=_set_element,
+    samples=_set_samples,
+)
 
 
 # --- reverse

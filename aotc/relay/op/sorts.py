@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sorting along an axis: values, indices, or the k first of them.
+"""Sorting along an axis: values, indices, or the k first of them; places in sorted rows.
 
 topk(x, k=3, axis=-1)                  # ((values, indices)), the greatest first
 argsort(x, axis=0, is_ascend=True)
@@ -18,12 +18,26 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, Precision, Quantised, TensorType, TupleType, Type, Types, require, tensor_types
+from aotc.ir import (
+    AxisMap,
+    Dim,
+    DType,
+    Precision,
+    Quantised,
+    TensorType,
+    TupleType,
+    Type,
+    Types,
+    args,
+    require,
+    tensor_types,
+)
 from aotc.ir.attrs import Attrs, param
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
 from aotc.relay.op.rows import carried, replaced
-from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, tensor
+from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
+from aotc.relay.op.window import may_equal
 from aotc.tir import (
     BOOL,
     INDEX,
@@ -348,3 +362,80 @@ def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Samples],
 sort = _sorting("sort", SortAttrs, partial(_cases, SortAttrs), quantised=Quantised.PASS)
 argsort = _sorting("argsort", ArgsortAttrs, partial(_cases, ArgsortAttrs))
 topk = _sorting("topk", TopkAttrs, _topk_samples)
+
+
+# --- searchsorted
+
+
+class SearchSortedAttrs(Attrs):
+    """Where each of `values` belongs in the sorted rows of `sorted_sequence`: before its equals, or `right` of them.
+
+    The sequence is a vector, or its axes but the last are those of `values`.
+    """
+
+    right: bool = False
+    dtype: str = "int32"
+
+
+def _search_infer(a: SearchSortedAttrs, types: Types) -> Type:
+    sequence, values = tensor(types[0], "sorted_sequence"), tensor(types[1], "values")
+    require_same_dtype(sequence, values)
+    require_dtype(sequence.dtype, not sequence.dtype.is_bool)
+    require_known("searchsorted.dtype", "dtype", a.dtype, ("int32", "int64"))
+    rows = sequence.rank == 1 or sequence.rank == values.rank > 0
+    fits = rows and all(map(may_equal, sequence.shape[:-1], values.shape))
+    require("searchsorted.shape", fits, lambda: f"there is no row of {sequence} for each of {values}")
+    return TensorType(values.shape, a.dtype)
+
+
+def _search_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> Array:
+    columns = values.shape[-1] if values.shape else 1
+    rows, wanted = carried(sequence).reshape(-1, sequence.shape[-1]), carried(values).reshape(-1, columns)
+    rows = np.broadcast_to(rows, (len(wanted), rows.shape[-1]))
+    pairs = zip(rows, wanted, strict=True)
+    found = [np.searchsorted(row, own, "right" if a.right else "left") for row, own in pairs]
+    return np.reshape(np.array(found, DType(a.dtype).numpy), values.shape)
+
+
+def _search_compute(a: SearchSortedAttrs, sequence: te.Tensor, values: te.Tensor) -> te.Tensor:
+    extent, columns = sequence.shape[-1], values.shape[-1] if values.shape else 1
+
+    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+        at, low, high, middle = (Var(name) for name in ("at", "low", "high", "middle"))
+        row = at // columns * extent if sequence.rank > 1 else as_expr(0)
+        own, other = Load(inputs[1], at), Load(inputs[0], row + middle)
+        before = other <= own if a.right else other < own
+        halve = Block((Declare(middle, (low + high) // 2), If(before, Assign(low, middle + 1), Assign(high, middle))))
+        probes = For(Var("probe"), extent.bit_length(), If(low < high, halve))
+        ends = (Declare(low, Const(0, INDEX)), Declare(high, Const(extent, INDEX)))
+        return forall(at, values.size, Block((*ends, probes, Store(outputs[0], at, low.astype(a.dtype)))))
+
+    return te.extern("searchsorted", [(values.shape, a.dtype)], [sequence, values], build)[0]
+
+
+def _search_axes(_: Any, types: Types) -> AxisMap:
+    sequence, values = map(tensor, types)
+    own = tuple(range(values.rank))
+    return AxisMap(((*own[:-1], None) if sequence.rank > 1 else (None,) * values.rank, own))
+
+
+def _search_samples() -> Samples:
+    shapes = (((5,), (2, 3)), ((2, 4), (2, 3)), ((1,), ()), ((2, 1, 9), (2, 1, 5)))
+    for right, dtype, (shape, wanted) in product((False, True), ("float32", "int8", "float16"), shapes):
+        rows, values = (random_array(s, dtype, seed) for seed, s in enumerate((shape, wanted)))
+        yield exact(SearchSortedAttrs(right=right, dtype="int64" if right else "int32"), np.sort(rows), values)
+    few = random_array((2, 40), "int8") % 6
+    yield exact(SearchSortedAttrs(), np.sort(few), np.arange(-1, 9, dtype=np.int8)[None].repeat(2, 0))
+
+
+searchsorted = OpDef(
+    name="searchsorted",
+    attrs=SearchSortedAttrs,
+    args=args("sorted_sequence", "values"),
+    infer=_search_infer,
+    reference=_search_reference,
+    axes=_search_axes,
+    compute=_search_compute,
+    precision=Precision.FOLLOW,
+    samples=_search_samples,
+)

@@ -31,7 +31,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Op, span_scope
+from aotc.ir import AotcError, Op, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call, op_of, tensor_type_of
 from aotc.relay.op.binary import add, divide, multiply
 from aotc.relay.op.elementwise import negative, sqrt
@@ -43,13 +43,21 @@ from aotc.relay.transform.base import FunctionPass, Outcome, Rule, RulePass, rew
 
 
 def _expanded(_: Expr, new: Expr) -> Expr:
-    """One level of expansion: what the definitions are made of is looked at in the next round."""
+    """One level of expansion: what the definitions are made of is looked at in the next round.
+
+    What has no definition for dimensions that are not known stays: virtual machines compute it by its reference.
+    """
     if not isinstance(new, Call) or not isinstance(new.op, OpDef):
         return new
     with span_scope(new.span):
-        if new.op.expand is not None:
+        if new.op.expand is None:
+            return (new.op.unblocked and new.op.unblocked(new.attrs, *new.args)) or new
+        try:
             return new.op.expand(new.attrs, *new.args)
-        return (new.op.unblocked and new.op.unblocked(new.attrs, *new.args)) or new
+        except AotcError as error:
+            if error.code != "dynamic-shape":
+                raise
+            return new
 
 
 class ExpandOps(FunctionPass):

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparse tensors, which are coordinates and the values there.
+
+sparse_to_dense(indices, (3, 4), values)           # indices (N, 2), values (N)
+sparse_reshape(indices, shape, new_shape)          # the coordinates in a tensor of another shape
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import (
+    NO_ATTRS,
+    Arg,
+    Attrs,
+    AxisMap,
+    Shape,
+    SymDim,
+    TensorType,
+    TupleType,
+    Type,
+    Types,
+    args,
+    param,
+    require,
+)
+from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.op import create, index, scatter, shape
+from aotc.relay.op.opdef import Array, OpDef, Samples, of_formula
+from aotc.relay.op.places import coordinate
+from aotc.relay.op.rows import choose, greater
+from aotc.relay.op.rules import ranked, require_same_dtype, scalar, static_shape_of, tensor
+from aotc.relay.op.samples import exact, random_array
+from aotc.relay.op.window import may_equal
+from aotc.tir import te
+
+# --- sparse_to_dense
+
+
+class SparseToDenseAttrs(Attrs):
+    """A tensor of `output_shape` with `sparse_values` at `sparse_indices`, and `default_value` (0) elsewhere.
+
+    Indices are (N, rank), or (N) or a scalar for a vector; values are (N), or one for all. Of several to one place
+    the last stays; places that do not exist are passed over.
+    """
+
+    output_shape: tuple[int, ...] = param(type="int | Sequence[int]")
+
+
+def _dense_infer(a: SparseToDenseAttrs, types: Types) -> Type:
+    indices = index.integer_tensor(types[0], "sparse_indices")
+    values = tensor(types[1], "sparse_values")
+    require_same_dtype(values, scalar("sparse.default", types[2], "default value"))
+    wide = indices.shape[1] if indices.rank == 2 else 1
+    axes = may_equal(wide, len(a.output_shape))
+    extents = min(a.output_shape, default=0) >= 0
+    fits = indices.rank <= 2 and axes and extents
+    require("sparse.indices", fits, lambda: f"sparse_indices {indices} do not fit the shape {a.output_shape}")
+    count = indices.shape[0] if indices.rank else 1
+    each = values.rank == 0 or (values.rank == 1 and may_equal(values.shape[0], count))
+    require("sparse.values", each, lambda: f"{values} has no value for each of {indices}")
+    return TensorType(a.output_shape, values.dtype)
+
+
+def _rows(indices: Sequence[int], rank: int) -> tuple[int, int]:
+    return indices[0] if indices else 1, rank
+
+
+def _dense_reference(a: SparseToDenseAttrs, indices: Array, values: Array, default: Array) -> Array:
+    count, rank = _rows(indices.shape, len(a.output_shape))
+    places = index.as_index(indices).reshape(count, rank).T
+    base = np.full(a.output_shape, default, values.dtype)
+    plain = scatter.ScatterNDAttrs()
+    each = np.broadcast_to(values, (count,))
+    found = scatter.scatter_nd.reference(plain, base, places, each)
+    return np.asarray(found)
+
+
+def _dense_expand(a: SparseToDenseAttrs, indices: Expr, values: Expr, default: Expr) -> Expr:
+    count, rank = _rows(static_shape_of(indices), len(a.output_shape))
+    places = shape.transpose(shape.reshape(indices, (count, rank), allowzero=count == 0), (1, 0))
+    base = create.full(default, a.output_shape, dtype=str(tensor_type_of(values).dtype))
+    return scatter.scatter_nd(base, places, shape.broadcast_to(values, (count,)), mode="update")
+
+
+def _zero(value: Any, given: Mapping[str, Any]) -> Any:
+    if value is not None and not isinstance(value, (int, float)):
+        return value
+    dtype = tensor_type_of(given["sparse_values"]).dtype
+    return Constant(np.asarray(value or 0).astype(dtype.numpy))
+
+
+def _dense_samples() -> Samples:
+    for places, to, values, dtype in (
+        (2, (5,), (), "float32"),
+        ((0, 4, 1), (5,), (3,), "int32"),
+        ((3, 3), (4,), (2,), "float32"),
+        (((0, 1), (2, 3)), (3, 4), (2,), "int8"),
+        (((0, 1), (9, 0), (2, 2)), (3, 4), (), "float16"),
+    ):  # fmt: skip
+        default = random_array((), dtype, 3)
+        yield exact(
+            SparseToDenseAttrs(output_shape=to), np.array(places, np.int64), random_array(values, dtype), default
+        )
+
+
+sparse_to_dense = OpDef(
+    name="sparse_to_dense",
+    attrs=SparseToDenseAttrs,
+    args=args("sparse_indices", "sparse_values", Arg("default_value", "Expr | float | None", None, _zero)),
+    order="sparse_indices output_shape sparse_values default_value",
+    infer=_dense_infer,
+    reference=_dense_reference,
+    axes=lambda a, _: AxisMap(((None,) * len(a.output_shape),) * 3),
+    expand=_dense_expand,
+    samples=_dense_samples,
+)
+
+
+# --- sparse_reshape
+
+
+def _reshape_infer(_: Any, types: Types) -> TupleType:
+    indices = ranked("sparse.indices", index.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
+    given = (index.integer_tensor(t, "shape") for t in types[1:])
+    old, new = (ranked("sparse.shape", t, 1, "a shape") for t in given)
+    require_same_dtype(indices, old)
+    require_same_dtype(indices, new)
+    fits = may_equal(indices.shape[1], old.shape[0]) and new.shape[0] != 0
+    require("sparse.shape", fits, lambda: f"the shapes {old} and {new} do not fit {indices}")
+    return TupleType((TensorType((indices.shape[0], new.shape[0]), indices.dtype), new))
+
+
+def _resolved(old: Any, new: Any) -> list[Any]:
+    """The extents of the new shape: of -1 what the others leave of the old one."""
+    extents = [index.as_index(new[(k,)]) for k in range(new.shape[0])]
+    elements = _times(index.as_index(old[(k,)]) for k in range(old.shape[0]))
+    left = elements // greater(_times(extents) * -1, 1)
+    return [choose(n < 0, left, n) for n in extents]
+
+
+def _times(values: Any) -> Any:
+    return prod(values)
+
+
+def _shape_element(_: Any, i: Any, _indices: Any, old: Any, new: Any) -> Any:
+    return _chosen(_resolved(old, new), i[0]).astype(new.dtype)
+
+
+def _chosen(values: Sequence[Any], k: Any) -> Any:
+    found = values[0]
+    for n, value in enumerate(values[1:], 1):
+        found = choose(k >= n, value, found)
+    return found
+
+
+def _place_element(_: Any, i: Any, indices: Any, old: Any, new: Any) -> Any:
+    at, extents = 0, _resolved(old, new)
+    for k in range(old.shape[0]):
+        at = at * index.as_index(old[(k,)]) + index.as_index(indices[(i[0], k)])
+    axes = range(len(extents))
+    found = _chosen([coordinate(at, extents, k) for k in axes], i[1])
+    return found.astype(indices.dtype)
+
+
+def _reshape_reference(_: Any, *given: Array) -> tuple[Array, ...]:
+    parts = ((lambda _, types: _reshape_infer(_, types).fields[0]), (lambda _, types: types[2]))
+    pairs = zip(parts, (_place_element, _shape_element), strict=True)
+    return tuple(of_formula(ty, f)(_, *given) for ty, f in pairs)
+
+
+def _reshape_compute(_: Any, *given: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
+    rows, rank = (given[0].shape[0], given[2].shape[0])
+    places = te.compute((rows, rank), lambda *i: _place_element(_, i, *given), "sparse_reshape")
+    return places, te.compute((rank,), lambda *i: _shape_element(_, i, *given), "sparse_shape")
+
+
+def _reshape_samples() -> Samples:
+    for places, old, new, dtype in (
+        (((0, 0, 0), (1, 2, 3)), (2, 3, 6), (9, -1), "int32"),
+        (((0, 4), (7, 3)), (9, 4), (-1,), "int64"),
+        (((5,), (24,)), (25,), (5, 5), "int32"),
+        (np.zeros((0, 2)), (3, 6), (-1, 2), "int64"),
+    ):  # fmt: skip
+        yield exact(NO_ATTRS, *(np.array(x, dtype) for x in (places, old, new)))
+
+
+sparse_reshape = OpDef(
+    name="sparse_reshape",
+    doc="The coordinates (N, rank) of a tensor of `prev_shape` in one of `new_shape`, and that shape, -1 resolved.",
+    args=args("sparse_indices", "prev_shape", "new_shape"),
+    infer=_reshape_infer,
+    reference=_reshape_reference,
+    compute=_reshape_compute,
+    samples=_reshape_samples,
+)
+
+
+# --- sparse_fill_empty_rows
+
+
+def _fill_infer(_: Any, types: Types) -> Type:
+    indices = ranked("sparse.indices", index.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
+    values = ranked("sparse.values", types[1], 1, "sparse_values")
+    default = tensor(types[3], "default_value")
+    ranked("sparse.shape", index.integer_tensor(types[2], "dense_shape"), 1, "dense_shape")
+    require_same_dtype(values, default)
+    one = default.rank == 0 or may_equal(default.shape[-1], 1)
+    require("sparse.default", one, f"{default} is not one value")
+    require(
+        "sparse.values", may_equal(indices.shape[0], values.shape[0]), f"{values} is not a value for each {indices}"
+    )
+    rows: Shape = (SymDim(), indices.shape[1])
+    fields = ((rows, indices.dtype), (rows[:1], values.dtype), ((SymDim(),), "bool"))
+    return TupleType(TensorType(*field) for field in fields)
+
+
+def _fill_reference(_: Any, indices: Array, values: Array, dense: Array, default: Array) -> tuple[Array, ...]:
+    empty = ~np.isin(np.arange(dense[0]), indices[:, 0])
+    added = np.zeros((empty.sum(), indices.shape[1]), indices.dtype)
+    added[:, 0] = np.flatnonzero(empty)
+    places = np.concatenate([indices, added])
+    order = np.argsort(places[:, 0], kind="stable")
+    filled = np.concatenate([values, np.broadcast_to(default, (len(added),))])
+    return (places[order], filled[order], empty)
+
+
+def _fill_samples() -> Samples:
+    for places, extents in (
+        (((0, 1), (0, 3), (2, 0)), (5, 6)),
+        (np.zeros((0, 3)), (2, 3, 7)),
+        (((1,), (2,)), (3,)),
+    ):  # fmt: skip
+        indices = np.array(places, np.int64)
+        dense = np.array(extents, np.int64)
+        values = random_array((len(indices),))
+        yield exact(NO_ATTRS, indices, values, dense, random_array((1,)))
+
+
+sparse_fill_empty_rows = OpDef(
+    name="sparse_fill_empty_rows",
+    doc="""A sparse tensor of `dense_shape`, by rows, with `default_value` in column 0 of each row that has no value.
+
+    Its indices, its values, and which rows had none.
+    """,
+    args=args("sparse_indices", "sparse_values", "dense_shape", "default_value"),
+    infer=_fill_infer,
+    reference=_fill_reference,
+    static=lambda *_: None,
+    samples=_fill_samples,
+)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Relay's operators of places, sparse tensors and equal elements, beside plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import aotc
+from aotc import relay
+from aotc.relay.op import REGISTRY
+
+Array = np.ndarray[Any, Any]
+
+
+def array(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def reference(name: str, *args: Any, **attributes: Any) -> Any:
+    op = REGISTRY[name]
+    return op.reference(op.attrs(**attributes), *args)
+
+
+def run(build: Callable[..., Any], *args: Array, unknown: bool = False) -> Any:
+    """The result of a program of one expression on the virtual machine, its dimensions `unknown` or not."""
+    shapes = [(relay.Any(),) * a.ndim if unknown else a.shape for a in args]
+    inputs = [
+        relay.var(f"x{k}", shape=s, dtype=str(a.dtype)) for k, (s, a) in enumerate(zip(shapes, args, strict=True))
+    ]
+    module = aotc.IRModule.from_expr(relay.Function(inputs, build(*inputs)))
+    found = relay.create_executor("vm", mod=module).evaluate()(*args)
+    return tuple(f.numpy() for f in found) if isinstance(found, tuple) else found.numpy()
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "strides"),
+    [((0, 1), (3, 9), (2, 2)), ((2, 4), (-9, 0), (-1, -2)), ((-2,), (9,), (1,)), ((1, 3), (2, -9), (1, -3))],
+)
+def test_a_slice_is_set_as_numpy_sets_it(begin: Any, end: Any, strides: Any) -> None:
+    data = array(3, 5)
+    place = tuple(slice(*b) for b in zip(begin, end, strides, strict=True))
+    values, expected = (array(3, 5, 1)[: data[place].shape[0], : data[place].shape[1], 0], data.copy())
+    expected[place] = values
+    bounds = [np.array(b, np.int64) for b in (begin, end, strides)]
+    np.testing.assert_array_equal(reference("strided_set", data, values, *bounds), expected)
+
+
+def test_places_are_those_of_numpy() -> None:
+    data, rows, columns = (array(4, 5, 2), np.array([[3], [0]]), np.array([1, 4, 2]))
+    np.testing.assert_array_equal(reference("adv_index", (data, rows, columns)), data[rows, columns])
+    flat = np.array([5, 0, 23])
+    expected = np.stack(np.unravel_index(flat, (2, 3, 4)))
+    np.testing.assert_array_equal(reference("unravel_index", flat, np.array([2, 3, 4])), expected)
+
+
+def test_a_sparse_tensor_in_another_shape_has_the_same_elements() -> None:
+    old, new, places = ((3, 4, 2), (6, 4), np.array([[0, 1, 1], [2, 3, 0], [1, 0, 0]]))
+    found, shape = reference("sparse_reshape", places, np.array(old), np.array([-1, 4]))
+    np.testing.assert_array_equal(shape, new)
+    flat = np.ravel_multi_index(tuple(places.T), old)
+    np.testing.assert_array_equal(np.ravel_multi_index(tuple(found.T), new), flat)
+    dense = run(lambda i, v: relay.sparse_to_dense(i, old, v, -1.0), places, array(3))
+    expected = np.full(old, -1, np.float32)
+    expected[tuple(places.T)] = array(3)
+    np.testing.assert_array_equal(dense, expected)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_equal_elements_are_found_once(ordered: bool) -> None:
+    data = np.array([5, 2, 5, 9, 2, 2, 7], np.int32)
+    values, first, inverse, number, counts = reference("unique", data, is_sorted=ordered, return_counts=True)
+    known = sorted(set(data.tolist())) if ordered else list(dict.fromkeys(data.tolist()))
+    assert values[: number[0]].tolist() == known
+    assert first[: number[0]].tolist() == [data.tolist().index(v) for v in known]
+    assert counts[: number[0]].tolist() == [data.tolist().count(v) for v in known]
+    np.testing.assert_array_equal(values[inverse], data)
+
+
+@pytest.mark.parametrize("segments", [None, 3, 5])
+def test_rows_of_a_segment_are_added(segments: int | None) -> None:
+    data, ids = array(4, 2), np.array([2, 0, 2])
+    expected = np.zeros((segments or 3, 2), np.float32)
+    np.add.at(expected, ids, data[:3])
+    found = run(lambda x, i: relay.op.segment_sum(x, i, segments), data, ids, unknown=segments != 5)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_mean_and_deviation_come_as_a_tuple() -> None:
+    data = array(3, 4)
+    mean, deviation = run(lambda x: relay.mean_std(x, axis=1), data)
+    np.testing.assert_allclose(mean, data.mean(1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(deviation, data.std(1), rtol=1e-5)
+    assert run(lambda x: relay.sum(x, axis=0), np.array([[True, False], [True, False]])).tolist() == [True, False]
+
+
+def test_dimensions_are_named_after_what_they_are_made_of() -> None:
+    n, m = aotc.te.var("n"), aotc.te.var("m")
+    assert str(n * 2 + 1) == "2*n+1"
+    assert n + 2 - 2 == n
+    assert str((n + 1) * 3 * m) == "3*(n+1)*m"
+    assert str(relay.Any() + 1) == "?"
+    x = relay.var("x", shape=(n, m, 4))
+    assert relay.nn.batch_flatten(x).checked_type == relay.TensorType((n, m * 4))
+    assert relay.concatenate([x, x], 1).checked_type == relay.TensorType((n, m + m, 4))
+    parts = relay.split(x, (1, 3), axis=1)
+    assert [str(t.shape[1]) for t in parts.checked_type.fields] == ["1", "2", "m-3"]
+    module = aotc.IRModule.from_expr(relay.Function([x], relay.nn.batch_flatten(x)))
+    assert aotc.ir.structural_equal(relay.fromtext(module.astext()), module)
+    assert (aotc.te.min_value("int8").value, aotc.te.max_value("uint8").value) == (-128, 255)

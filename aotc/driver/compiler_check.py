@@ -26,6 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
+from aotc_codegen.c.cpu import asking
 from aotc_codegen.c.kernel_table import PREFIX, call_entries
 from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.names import nodes_of
@@ -315,6 +316,7 @@ def _program(part: Part) -> str:
         "check.c",
         banner=BANNER,
         name=part.prefix,
+        ask=asking(part.target.features),
         entries=call_entries(part.kernels),
         buffers=buffers,
         kernels=kernels,

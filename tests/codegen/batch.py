@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from aotc_codegen.c.cpu import asking
 from aotc_codegen.c.dialect import GNU_C, Dialect
 from aotc_codegen.c.flags import OPTIMISE
 from aotc_codegen.c.printer import print_kernel
@@ -25,14 +26,6 @@ from aotc.tir.target import Target
 Array = np.ndarray[Any, Any]
 FLAGS = OPTIMISE
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
-
-#: Linux saves matrices for processes that have asked for it, which libraries of models do when they are loaded.
-ASK = """
-__attribute__((constructor)) static void ask_for_matrices(void) {
-  long result = 158;
-  __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
-}
-"""
 
 
 def finished(kernel: Kernel, target: Target) -> Kernel:
@@ -50,7 +43,7 @@ def source_of(kernels: Iterable[Kernel], dialect: Dialect = GNU_C) -> str:
     helpers = {name: text for made in printed for name, text in made.definitions.items()}
     begin, end = '#ifdef __cplusplus\nextern "C" {\n#endif', "#ifdef __cplusplus\n}\n#endif\n"
     header = render("kernel.h", banner="test", upper="TEST")
-    first = ASK if any("ldtilecfg" in text for text in helpers.values()) else ""
+    first = asking(["amx_int8"]) if any("ldtilecfg" in text for text in helpers.values()) else ""
     return "\n".join((header, begin, vectors, first, "\n".join(helpers.values()), *texts, end))
 
 

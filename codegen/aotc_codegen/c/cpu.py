@@ -60,5 +60,11 @@ def cpu_check(features: Sequence[str]) -> str:
         return render("cpu_any.c")
     found = [CPUID[feature] for feature in features]
     rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in found]
-    asks = any(state == _TILES for *_, state in found)
+    asks = bool(asking(features))
     return render("cpu_x86.c", names=features, rows=rows, ask=_ASK * asks, state="granted(state)" if asks else "state")
+
+
+def asking(features: Sequence[str]) -> str:
+    """C text that asks the system for what `features` need, for programs of kernels alone; "" where that is nothing."""
+    call = "\n\n__attribute__((constructor)) static void ask(void) {\n  (void)granted(0);\n}"
+    return _ASK + call if any(CPUID[f][-1] == _TILES for f in features if f in CPUID) else ""

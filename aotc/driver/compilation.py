@@ -458,7 +458,7 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
     path = Path(folder.name)
     if kernels:
         require_cpu(target)
-        externals = emit_kernels(list(kernels.values()), path)
+        externals = emit_kernels(list(kernels.values()), path, target.features)
         metadata = {"library": "lib/libkernels.so", "externals": externals}
         path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
     return KernelLibrary(path, {name: _info(kernel) for name, kernel in kernels.items()}, folder)

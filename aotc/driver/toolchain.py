@@ -7,6 +7,7 @@ build_library(project_directory, toolchain, target)          # .../lib/libnet.so
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import re
@@ -131,7 +132,17 @@ def cpu_fact(name: str) -> str:
 
 
 def _cpu_flags() -> frozenset[str]:
-    return frozenset(cpu_fact("flags").split())
+    """What the processor has, without matrices where the system does not save them."""
+    flags = frozenset(cpu_fact("flags").split())
+    matrices = frozenset(flag for flag in flags if flag.startswith("amx_"))
+    return flags - matrices if matrices and not _saves_matrices() else flags
+
+
+def _saves_matrices() -> bool:
+    """Whether Linux tells that it saves registers of matrices: arch_prctl(ARCH_GET_XCOMP_SUPP), bit 18."""
+    saved = ctypes.c_uint64()
+    done = ctypes.CDLL(None).syscall(158, 0x1021, ctypes.byref(saved))
+    return bool(done == 0 and saved.value >> 18 & 1)
 
 
 def resolve_target(target: str | Target) -> Target:

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from aotc.ir import frozen
+from aotc.ir import AotcError, frozen
 from aotc.runtime.abi import interface_of
 from aotc.runtime.library import open_library
 from aotc.runtime.tensor import Array, TensorInfo, address, aligned, moves, transfer
@@ -29,7 +29,7 @@ from aotc.runtime.tensor import Array, TensorInfo, address, aligned, moves, tran
 ALIGNMENT: Final = 64
 
 
-_FFI: Final = interface_of("extern void (*const aotc_kernels[])(void *const *);")
+_FFI: Final = interface_of("extern void (*const aotc_kernels[])(void *const *); const char *aotc_kernels_lack(void);")
 
 
 @frozen
@@ -57,12 +57,17 @@ class KernelLibrary:
     infos   what each takes
 
     Threads may call kernels at the same time: each has scratch memory of its own.  Calls release the GIL.
+
+    Raises AotcError: code "load" for what is no library, "cpu" where the processor lacks what kernels need.
     """
 
     def __init__(self, path: Path, infos: Mapping[str, KernelInfo], keep_alive: object = None) -> None:
         self.path, self.infos = path, dict(infos)
         self._keep_alive = keep_alive
         self._handle = open_library(path, _FFI) if infos else None
+        if self._handle is not None and (lacked := self._handle.aotc_kernels_lack()) != _FFI.NULL:
+            text = f"{path} has kernels that need what this processor lacks: {_FFI.string(lacked).decode()}"
+            raise AotcError("cpu", text, hint="compile with --target host to run them here")
         entries = self._handle.aotc_kernels if self._handle is not None else ()
         self._functions = {name: entries[k] for k, name in enumerate(self.infos)}
         self._forms = {

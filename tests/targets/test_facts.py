@@ -198,3 +198,15 @@ def test_a_host_that_describes_itself_wrongly(
     assert resolve_target("host") is get_target("x86-64")
     monkeypatch.setattr(toolchain.platform, "machine", lambda: "")
     assert resolve_target("host") is C
+
+
+@pytest.mark.parametrize(("saved", "name"), [(True, "x86-64-v4-amx"), (False, "x86-64-v4-vnni")])
+def test_a_host_whose_system_may_not_save_matrices(
+    saved: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, wanted = tmp_path / "cpuinfo", get_target("x86-64-v4-amx")
+    told.write_text(f"flags\t: {' '.join(wanted.features)} pni abm\n", encoding="ascii")
+    monkeypatch.setattr(toolchain, "CPUINFO", told)
+    monkeypatch.setattr(toolchain.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(toolchain, "_saves_matrices", lambda: saved)
+    assert resolve_target("host").name == name

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,3 +133,34 @@ def test_layers_on_the_processor(tmp_path: Path) -> None:
         found.items(), machine(NAME).run_kernels(jobs, tmp_path), strict=True
     ):
         np.testing.assert_array_equal(actual, np.ravel(expected), err_msg=name)
+
+
+REFUSED = """
+import ctypes
+import numpy as np
+from aotc.driver.compilation import compile_table
+from aotc.ir import AotcError
+from tests.targets.test_matrices import NAME, TARGETS, product
+
+def handle_signals(size, flags=0):
+    stack = (ctypes.c_uint64 * 3)(ctypes.addressof(room), flags, size)
+    assert ctypes.CDLL(None).sigaltstack(stack, None) == 0
+
+room, (job, expected) = ctypes.create_string_buffer(8192), product(67, 64, 48)
+handle_signals(8192)
+try:
+    compile_table({"product": job.kernel}, TARGETS[NAME])
+except AotcError as error:
+    print(error.code, str(error).count("amx_"))
+handle_signals(0, 2)
+library, actual = compile_table({"product": job.kernel}, TARGETS[NAME]), np.empty(expected.size, np.int32)
+library.call("product", [np.ravel(x) for x in job.inputs], [actual])
+print(np.array_equal(actual, np.ravel(expected)))
+"""
+
+
+@pytest.mark.skipif(NAME not in HERE, reason="the processor has no registers of matrices")
+def test_kernels_by_themselves_ask_for_registers() -> None:
+    """Linux refuses them to processes whose stacks for signals are too small for their state."""
+    done = subprocess.run([sys.executable, "-c", REFUSED], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.split()) == (0, ["cpu", "1", "True"]), done.stderr

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernels without a schedule as C: a table of functions, for whoever calls them one by one.
 
-In: kernels.  Out: C files whose only exported symbol is a table with one entry for
-each kernel, in order.  An entry takes the addresses of the kernel's inputs, outputs
-and workspace buffers, in the order of `Kernel.params`; kernels for teams run with
-one thread.
+In: kernels.  Out: C files that export a table with one entry for each kernel, in order, and a function that names
+what the processor lacks for them.  An entry takes the addresses of the kernel's inputs, outputs and workspace
+buffers, in the order of `Kernel.params`; kernels for teams run with one thread.
 
     emit_kernels([relu, dense], Path("build"))     # extern void (*const aotc_kernels[])(void *const *)
 """
@@ -18,6 +17,7 @@ from typing import Final
 from aotc_runtime_c import sources as runtime_sources
 
 from aotc.tir.stmt import Kernel
+from aotc_codegen.c.cpu import cpu_check
 from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.project import Content, common_words, kernel_files, runtime_files, write_files
 from aotc_codegen.c.templates import render
@@ -28,8 +28,11 @@ PREFIX: Final = "kernels"
 TABLE: Final = "aotc_kernels"
 
 
-def emit_kernels(kernels: Sequence[Kernel], directory: Path) -> list[dict[str, str]]:
-    """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals."""
+def emit_kernels(kernels: Sequence[Kernel], directory: Path, features: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals.
+
+    features   what the processor must have, by the names of `aotc_codegen.c.cpu`
+    """
     printed = print_kernels(kernels, PREFIX)
     team = any(kernel.team for kernel in kernels)
     common = common_words(PREFIX, team)
@@ -39,7 +42,9 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path) -> list[dict[str, s
     files: dict[str, Content] = {
         f"src/{PREFIX}_kernel.h": render("kernel.h", **common),
         f"src/{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
-        f"src/{PREFIX}_table.c": render("kernel_table.c", symbol=TABLE, entries=entries, table=table, **common),
+        f"src/{PREFIX}_table.c": render(
+            "kernel_table.c", symbol=TABLE, cpu=cpu_check(features), entries=entries, table=table, **common
+        ),
         **kernel_files(printed, "", common),
         **{path: external.file() for path, external in externals.items()},
     }

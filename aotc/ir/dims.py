@@ -65,7 +65,7 @@ def product(dims: Iterable[Dim]) -> Dim:
         return symbols[0]
     upper = None if bounds is None else math.prod(bounds) * known
     names = [_factor(d.name) for d in symbols]
-    first = re.fullmatch(r"(\d+)\*(.+)", symbols[0].name)
+    first = re.fullmatch(r"(\d+)\*(.+)", names[0])
     if first:
         names[0], known = first[2], known * int(first[1])
     factors = [str(known)] * (known != 1) + names

@@ -145,6 +145,13 @@ def test_not_forward(name: str) -> None:
     assert left(NOT_FORWARD[name](multiply(x, S6)), x) == 1
 
 
+def test_data_that_is_the_weight_as_well_stays_scaled() -> None:
+    x = var("x", 4, 6)
+    scaled = multiply(x, noise(6))
+    result = checked(ForwardFoldScaleAxis(), module_of(dense(scaled, scaled), x), rtol=1e-5, atol=1e-5)
+    assert ops(result)["multiply"] == 1
+
+
 def test_division_by_a_tiny_scale_is_not_risked() -> None:
     x = var("x", *IMAGE)
     tiny = const(np.full((6, 1, 1), 1e-38))

@@ -346,7 +346,8 @@ class _Forward(GraphMutator):
         if is_call(node, *_SUMS):
             other = node.args[1] if node.args[0] is source else node.args[0]
             return node.checked_type == source.checked_type and self._divisible(other, scale, source)
-        return node.args[0] is source and input_factor(node, scale, self.only_constants) is not None
+        data, weight = node.args
+        return source is data is not weight and input_factor(node, scale, self.only_constants) is not None
 
     def _divisible(self, other: Expr, scale: Scale, source: Expr) -> bool:
         """Whether `other` can be divided by the scale: a constant that stays finite, or a variable along its axes."""

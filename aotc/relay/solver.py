@@ -111,10 +111,12 @@ class TypeSolver:
 
     def _holds(self, relation: TypeRelation) -> bool:
         """Whether a relation could be made to hold: its inputs may not be known yet."""
-        if relation.func is None or len(relation.args) != relation.num_inputs + 1:
+        counts = {"Identity": 1, "Broadcast": 2}
+        inputs_of = None if relation.func is None else counts.get(relation.func.relation)
+        if inputs_of is None or relation.num_inputs != inputs_of or len(relation.args) != inputs_of + 1:
             raise AotcError("type", f"no rule says what {relation} means")
         *inputs, out = map(self._known, relation.args)
-        if relation.func.relation == "Identity":
+        if inputs_of == 1:
             self.unify(inputs[0], out)
             return True
         tensors = [t for t in inputs if isinstance(t, TensorType)]

@@ -143,8 +143,8 @@ class Executable:
         kernels for unknown shapes need the compiler and `aotc.relay` is not imported.
         """
         try:
-            saved, constants = _loaded(bytes(bytecode))
-        except ValueError as error:
+            saved, constants = _loaded(bytes(memoryview(bytecode)))
+        except (ValueError, TypeError) as error:
             raise AotcError("load", f"this is no code of an executable, or damaged: {error}") from error
         require_checksum(lib.path, saved.digest)
         return Executable(saved.functions, constants, saved.names, _LoadedKernels(saved, lib))

@@ -89,6 +89,36 @@ def test_rows_of_a_segment_are_added(segments: int | None) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
+def test_no_ids_are_no_segments() -> None:
+    found = run(lambda x, i: relay.op.segment_sum(x, i), array(4, 2), np.zeros(0, np.int64))
+    assert found.shape == (0, 2)
+
+
+@pytest.mark.parametrize(("sequence", "values"), [((2,), (2, 0)), ((0,), (2,)), ((2, 0), (2, 3)), ((0, 3), (0, 2))])
+def test_rows_without_elements_are_searched(sequence: tuple[int, ...], values: tuple[int, ...]) -> None:
+    found = reference("searchsorted", array(*sequence), array(*values))
+    np.testing.assert_array_equal(found, np.zeros(values, np.int32))
+
+
+def of(*shape: int, dtype: str = "int64") -> Any:
+    return relay.var("x", shape=shape, dtype=dtype)
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "300 does not fit int8": lambda: relay.sparse_to_dense(of(1), (4,), of(1, dtype="int8"), 300),
+    "bounds must be integers": lambda: relay.strided_set(of(3), of(2), [0.5], [2]),
+    "do not fit": lambda: relay.sparse_reshape(of(2, 0), of(0), of(1)),
+    "does not fit": lambda: relay.sparse_fill_empty_rows(of(2, 0), of(2), of(0), of(1)),
+    "is not one value": lambda: relay.sparse_fill_empty_rows(of(2, 1), of(2), of(1), of(3, 1)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_arguments_that_do_not_fit(message: str) -> None:
+    with pytest.raises(aotc.AotcError, match=message):
+        REFUSED[message]()
+
+
 def test_mean_and_deviation_come_as_a_tuple() -> None:
     data = array(3, 4)
     mean, deviation = run(lambda x: relay.mean_std(x, axis=1), data)
@@ -103,6 +133,9 @@ def test_dimensions_are_named_after_what_they_are_made_of() -> None:
     assert n + 2 - 2 == n
     assert str((n + 1) * 3 * m) == "3*(n+1)*m"
     assert str(relay.Any() + 1) == "?"
+    assert str((n * 2 + 1) * 3) == "3*(2*n+1)"
+    assert str((n * 2 + 1) * m) == "(2*n+1)*m"
+    assert str(aotc.ir.indexdiv(n * 2, 3) * 2) == "2*(2*n//3)"
     x = relay.var("x", shape=(n, m, 4))
     assert relay.nn.batch_flatten(x).checked_type == relay.TensorType((n, m * 4))
     assert relay.concatenate([x, x], 1).checked_type == relay.TensorType((n, m + m, 4))

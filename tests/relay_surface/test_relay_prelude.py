@@ -147,6 +147,14 @@ def test_relations_are_solved() -> None:
         solver.solve()
 
 
+@pytest.mark.parametrize(("name", "inputs"), [("Identity", 0), ("Identity", 2), ("Broadcast", 1), ("Broadcast", 3)])
+def test_relations_of_other_numbers_of_types_have_no_rule(name: str, inputs: int) -> None:
+    solver = TypeSolver()
+    solver.add_constraint(relation(name, *[relay.TensorType((2,))] * (inputs + 1)))
+    with pytest.raises(aotc.AotcError, match="no rule says"):
+        solver.solve()
+
+
 def test_unification() -> None:
     a, b, t = relay.TypeVar("a"), relay.TypeVar("b"), relay.IncompleteType()
     solver = TypeSolver()

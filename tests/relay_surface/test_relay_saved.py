@@ -45,9 +45,9 @@ def test_executables_are_saved(saved: tuple[bytes, Path]) -> None:
 def test_damaged_executables(saved: tuple[bytes, Path], tmp_path: Path) -> None:
     code, path = saved
     kernels = aotc.runtime.load_module(path)
-    for bad in (b"", code[:-1], code[:60] + b"?" + code[61:], b"x" * 100):
+    for bad in (b"", code[:-1], code[:60] + b"?" + code[61:], b"x" * 100, "text", None, 5):
         with pytest.raises(aotc.AotcError, match="no code of an executable"):
-            Executable.load_exec(bad, kernels)
+            Executable.load_exec(bad, kernels)  # type: ignore[arg-type]
     other = relay.vm.compile(aotc.IRModule.from_expr(relay.sin(relay.var("x", shape=(4,)))), "llvm")
     with pytest.raises(aotc.AotcError, match="SHA-256"):
         Executable.load_exec(code, other.save()[1])

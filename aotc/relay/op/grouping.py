@@ -108,7 +108,8 @@ unique = OpDef(name="unique", attrs=UniqueAttrs, infer=_infer, reference=_refere
 def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None = None) -> Call:
     """The rows of `data` added into the rows of the result that `segment_ids` names: one more than the largest id.
 
-    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out.
+    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out. Negative ids
+    count from the end.
     """
     ty = tensor_type_of(data)
     rows = like.slice_like(data, segment_ids, axes=(0,))
@@ -120,7 +121,9 @@ def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None =
     else:
         wide = casts.cast(segment_ids, "int64")
         count = reduce.max(wide, axis=0, keepdims=True)
-        most: Expr = binary.add(count, Constant(np.ones((), np.int64)))
+        # none of no ids at all, of which the largest is the least number
+        most: Expr = binary.maximum(count, Constant(np.full((), -1, np.int64)))
+        most = binary.add(most, Constant(np.ones((), np.int64)))
         if num_segments is not None:
             given = Constant(np.array(num_segments)) if isinstance(num_segments, int) else num_segments
             most = shape.reshape(casts.cast(given, "int64"), (1,))

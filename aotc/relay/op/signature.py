@@ -17,10 +17,8 @@ from functools import cache
 from inspect import Parameter, Signature
 from typing import Any, Final
 
-import numpy as np
-
-from aotc.ir import REQUIRED, DType, Op, Param, Takes, frozen
-from aotc.relay.expr import Call, Constant, call
+from aotc.ir import REQUIRED, Op, Param, Takes, frozen
+from aotc.relay.expr import Call, call, const
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:
@@ -34,7 +32,7 @@ def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
     def takes(value: Any, given: Mapping[str, Any]) -> Any:
         if not isinstance(value, (int, float)):
             return value
-        return Constant(np.asarray(value).astype(DType(dtype(given)).numpy))
+        return const(value, str(dtype(given)))
 
     return takes
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from itertools import product
+from numbers import Integral
 from operator import and_
 from typing import Any
 
@@ -159,8 +160,11 @@ def _set_infer(_: Any, types: Types) -> Type:
 
 def _bound(value: Any, _: Any) -> Any:
     """Integers as a constant, and expressions as they are; a stride of 1 for None."""
-    plain = value is None or isinstance(value, Sequence)
-    return Constant(np.array([1] if value is None else value, np.int64)) if plain else value
+    if value is not None and not isinstance(value, Sequence):
+        return value
+    numbers = [1] if value is None else list(value)
+    require("indices", all(isinstance(v, Integral) for v in numbers), f"bounds must be integers, got {value}")
+    return Constant(np.array(numbers, np.int64))
 
 
 def _set_samples() -> Samples:

@@ -28,13 +28,14 @@ from aotc.ir import (
     param,
     require,
 )
-from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import create, index, scatter, shape
 from aotc.relay.op.opdef import Array, OpDef, Samples, of_formula
 from aotc.relay.op.places import coordinate
 from aotc.relay.op.rows import choose, greater
 from aotc.relay.op.rules import ranked, require_same_dtype, scalar, static_shape_of, tensor
 from aotc.relay.op.samples import exact, random_array
+from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
 from aotc.tir import te
 
@@ -87,11 +88,11 @@ def _dense_expand(a: SparseToDenseAttrs, indices: Expr, values: Expr, default: E
     return scatter.scatter_nd(base, places, shape.broadcast_to(values, (count,)), mode="update")
 
 
-def _zero(value: Any, given: Mapping[str, Any]) -> Any:
-    if value is not None and not isinstance(value, (int, float)):
-        return value
-    dtype = tensor_type_of(given["sparse_values"]).dtype
-    return Constant(np.asarray(value or 0).astype(dtype.numpy))
+_VALUE = number(lambda given: tensor_type_of(given["sparse_values"]).dtype)
+
+
+def _default(value: Any, given: Mapping[str, Any]) -> Any:
+    return _VALUE(0 if value is None else value, given)
 
 
 def _dense_samples() -> Samples:
@@ -111,7 +112,7 @@ def _dense_samples() -> Samples:
 sparse_to_dense = OpDef(
     name="sparse_to_dense",
     attrs=SparseToDenseAttrs,
-    args=args("sparse_indices", "sparse_values", Arg("default_value", "Expr | float | None", None, _zero)),
+    args=args("sparse_indices", "sparse_values", Arg("default_value", "Expr | float | None", None, _default)),
     order="sparse_indices output_shape sparse_values default_value",
     infer=_dense_infer,
     reference=_dense_reference,
@@ -130,7 +131,7 @@ def _reshape_infer(_: Any, types: Types) -> TupleType:
     old, new = (ranked("sparse.shape", t, 1, "a shape") for t in given)
     require_same_dtype(indices, old)
     require_same_dtype(indices, new)
-    fits = may_equal(indices.shape[1], old.shape[0]) and new.shape[0] != 0
+    fits = may_equal(indices.shape[1], old.shape[0]) and 0 not in (*old.shape, *new.shape)
     require("sparse.shape", fits, lambda: f"the shapes {old} and {new} do not fit {indices}")
     return TupleType((TensorType((indices.shape[0], new.shape[0]), indices.dtype), new))
 
@@ -207,9 +208,11 @@ def _fill_infer(_: Any, types: Types) -> Type:
     indices = ranked("sparse.indices", index.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
     values = ranked("sparse.values", types[1], 1, "sparse_values")
     default = tensor(types[3], "default_value")
-    ranked("sparse.shape", index.integer_tensor(types[2], "dense_shape"), 1, "dense_shape")
+    dense = ranked("sparse.shape", index.integer_tensor(types[2], "dense_shape"), 1, "dense_shape")
     require_same_dtype(values, default)
-    one = default.rank == 0 or may_equal(default.shape[-1], 1)
+    fits = may_equal(indices.shape[1], dense.shape[0]) and 0 not in (indices.shape[1], *dense.shape)
+    require("sparse.shape", fits, lambda: f"the shape {dense} does not fit {indices}")
+    one = default.rank <= 1 and all(may_equal(d, 1) for d in default.shape)
     require("sparse.default", one, f"{default} is not one value")
     require(
         "sparse.values", may_equal(indices.shape[0], values.shape[0]), f"{values} is not a value for each {indices}"

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import TypeAlias
 
 
@@ -88,7 +89,7 @@ def _parts(dims: Iterable[Dim], join: Callable[[list[int]], int]) -> tuple[list[
     items = list(dims)
     symbols = [d for d in items if isinstance(d, SymDim)]
     bounds = [d.upper for d in symbols if d.upper is not None]
-    known = join([d for d in items if isinstance(d, int)])
+    known = join([index(d) for d in items if not isinstance(d, SymDim)])
     return symbols, known, bounds if len(bounds) == len(symbols) else None
 
 

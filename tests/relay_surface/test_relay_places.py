@@ -109,6 +109,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "bounds must be integers": lambda: relay.strided_set(of(3), of(2), [0.5], [2]),
     "do not fit": lambda: relay.sparse_reshape(of(2, 0), of(0), of(1)),
     "does not fit": lambda: relay.sparse_fill_empty_rows(of(2, 0), of(2), of(0), of(1)),
+    "scales must be finite": lambda: relay.nn.upsampling3d(of(1, 1, 2, 2, 2, dtype="float32"), np.inf, 1.0, 1.0),
     "is not one value": lambda: relay.sparse_fill_empty_rows(of(2, 1), of(2), of(1), of(3, 1)),
 }
 
@@ -133,6 +134,10 @@ def test_dimensions_are_named_after_what_they_are_made_of() -> None:
     assert n + 2 - 2 == n
     assert str((n + 1) * 3 * m) == "3*(n+1)*m"
     assert str(relay.Any() + 1) == "?"
+    assert n * np.int64(2) == n * 2
+    for number in (1.5, "a"):
+        with pytest.raises(TypeError):
+            n * number
     assert str((n * 2 + 1) * 3) == "3*(2*n+1)"
     assert str((n * 2 + 1) * m) == "(2*n+1)*m"
     assert str(aotc.ir.indexdiv(n * 2, 3) * 2) == "2*(2*n//3)"

@@ -158,7 +158,7 @@ def load_nodes(data: Any) -> Any:
     try:
         graph = _Graph(data)
         return run(graph.value(int(data["root"])))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, AotcError):
             raise
         raise AotcError("text", f"the graph of nodes is damaged: {error}") from error

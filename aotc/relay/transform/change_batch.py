@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from aotc.ir import AotcError, Pass, PassContext, TensorType
+from aotc.ir import AotcError, Pass, PassContext, SymDim, TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
@@ -30,8 +30,11 @@ class ChangeBatch(Pass[IRModule]):
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         main = module.main
+        if not isinstance(self.batch_size, int | SymDim):
+            raise AotcError("bind", f"a batch size is an integer, not {self.batch_size!r}")
         if missing := [v for v in self.data if v not in main.params]:
-            raise AotcError("bind", f"%{missing[0].name} is no parameter of @main", span=main.span)
+            name = getattr(missing[0], "name", missing[0])
+            raise AotcError("bind", f"%{name} is no parameter of @main", span=main.span)
         params = [self._changed(p) for p in main.params]
         changed: dict[Var, Expr] = dict(zip(main.params, params, strict=True))
         function = Function(params, substitute(main.body, changed), attrs=main.attrs, span=main.span)
@@ -41,6 +44,6 @@ class ChangeBatch(Pass[IRModule]):
         if var not in self.data:
             return var
         ty, axis = var.annotation, self.data[var]
-        if not isinstance(ty, TensorType) or not 0 <= axis < ty.rank:
+        if not isinstance(ty, TensorType) or axis not in range(ty.rank):
             raise AotcError("bind", f"%{var.name} has no axis {axis}", span=var.span)
         return replace(var, annotation=TensorType((*ty.shape[:axis], self.batch_size, *ty.shape[axis + 1 :]), ty.dtype))

@@ -112,11 +112,12 @@ class TypeSolver:
     def _holds(self, relation: TypeRelation) -> bool:
         """Whether a relation could be made to hold: its inputs may not be known yet."""
         counts = {"Identity": 1, "Broadcast": 2}
-        inputs_of = None if relation.func is None else counts.get(relation.func.relation)
-        if inputs_of is None or relation.num_inputs != inputs_of or len(relation.args) != inputs_of + 1:
+        func, given = relation.func, relation.num_inputs
+        count = counts.get(func.relation) if func else None
+        if given != count or len(relation.args) != given + 1:
             raise AotcError("type", f"no rule says what {relation} means")
         *inputs, out = map(self._known, relation.args)
-        if inputs_of == 1:
+        if count == 1:
             self.unify(inputs[0], out)
             return True
         tensors = [t for t in inputs if isinstance(t, TensorType)]

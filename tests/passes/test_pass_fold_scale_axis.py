@@ -148,7 +148,9 @@ def test_not_forward(name: str) -> None:
 def test_data_that_is_the_weight_as_well_stays_scaled() -> None:
     x = var("x", 4, 6)
     scaled = multiply(x, noise(6))
-    result = checked(ForwardFoldScaleAxis(), module_of(dense(scaled, scaled), x), rtol=1e-5, atol=1e-5)
+    module = module_of(dense(scaled, scaled), x)
+    fold = ForwardFoldScaleAxis()
+    result = checked(fold, module, rtol=1e-5, atol=1e-5)
     assert ops(result)["multiply"] == 1
 
 

@@ -356,7 +356,8 @@ _METHODS: Final = {
 def _enlarged(n: int, a: Any, space: Sequence[Dim]) -> list[Dim]:
     """The spatial extents of an upsampling's result."""
     scales = (a.scale_h, a.scale_w) if n == 2 else (a.scale_d, a.scale_h, a.scale_w)
-    require("resize.scales", all(map(isfinite, scales)), f"scales must be finite, got {scales}")
+    finite = all(map(isfinite, scales))
+    require("resize.scales", finite, f"scales must be finite, got {scales}")
     return [extent_of(d, partial(_times, s)) for d, s in zip(space, scales, strict=True)]
 
 

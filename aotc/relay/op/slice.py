@@ -162,8 +162,9 @@ def _bound(value: Any, _: Any) -> Any:
     """Integers as a constant, and expressions as they are; a stride of 1 for None."""
     if value is not None and not isinstance(value, Sequence):
         return value
-    numbers = [1] if value is None else list(value)
-    require("indices", all(isinstance(v, Integral) for v in numbers), f"bounds must be integers, got {value}")
+    numbers = [1] if value is None else value
+    fits = all(isinstance(v, Integral) for v in numbers)
+    require("indices", fits, f"bounds must be integers, got {value}")
     return Constant(np.array(numbers, np.int64))
 
 

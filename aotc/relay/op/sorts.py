@@ -389,8 +389,12 @@ def _search_infer(a: SearchSortedAttrs, types: Types) -> Type:
 
 
 def _search_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> Array:
-    wanted = carried(values).reshape(prod(values.shape[:-1]), *(values.shape[-1:] or (1,)))
-    rows = carried(sequence).reshape(-1, *sequence.shape[-1:]) if sequence.size else sequence.reshape(1, 0)
+    columns = values.shape[-1:] or (1,)
+    count = prod(values.shape[:-1])
+    wanted = carried(values).reshape(count, *columns)
+    extent = sequence.shape[-1] if sequence.size else 0
+    shape = (-1, extent) if extent else (1, 0)
+    rows = carried(sequence).reshape(shape)
     rows = np.broadcast_to(rows, (len(wanted), rows.shape[-1]))
     pairs = zip(rows, wanted, strict=True)
     found = [np.searchsorted(row, own, "right" if a.right else "left") for row, own in pairs]
@@ -398,13 +402,16 @@ def _search_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> A
 
 
 def _search_compute(a: SearchSortedAttrs, sequence: te.Tensor, values: te.Tensor) -> te.Tensor:
-    extent, columns = sequence.shape[-1], max(values.shape[-1], 1) if values.shape else 1
+    extent = sequence.shape[-1]
+    columns = max(*values.shape[-1:], 1, 1)
 
     def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
         at, low, high, middle = (Var(name) for name in ("at", "low", "high", "middle"))
         row = at // columns * extent if sequence.rank > 1 else as_expr(0)
         own, other = Load(inputs[1], at), Load(inputs[0], row + middle)
-        before = ~_before(own, other, True) if a.right else _before(other, own, True)
+        before = _before(other, own, True)
+        if a.right:
+            before = ~_before(own, other, True)
         halve = Block((Declare(middle, (low + high) // 2), If(before, Assign(low, middle + 1), Assign(high, middle))))
         probes = For(Var("probe"), extent.bit_length(), If(low < high, halve))
         ends = (Declare(low, Const(0, INDEX)), Declare(high, Const(extent, INDEX)))
@@ -423,7 +430,8 @@ def _search_samples() -> Samples:
     shapes = (((5,), (2, 3)), ((2, 4), (2, 3)), ((1,), ()), ((2, 1, 9), (2, 1, 5)))
     for right in (False, True):
         special = np.array([-np.inf, 1, np.nan, np.nan], np.float32)
-        yield exact(SearchSortedAttrs(right=right), special, np.append(special, np.float32(2)))
+        values = np.append(special, np.float32(2))
+        yield exact(SearchSortedAttrs(right=right), special, values)
     for right, dtype, (shape, wanted) in product((False, True), ("float32", "int8", "float16"), shapes):
         rows, values = (random_array(s, dtype, seed) for seed, s in enumerate((shape, wanted)))
         yield exact(SearchSortedAttrs(right=right, dtype="int64" if right else "int32"), np.sort(rows), values)

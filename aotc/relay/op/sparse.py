@@ -131,7 +131,8 @@ def _reshape_infer(_: Any, types: Types) -> TupleType:
     old, new = (ranked("sparse.shape", t, 1, "a shape") for t in given)
     require_same_dtype(indices, old)
     require_same_dtype(indices, new)
-    fits = may_equal(indices.shape[1], old.shape[0]) and 0 not in (*old.shape, *new.shape)
+    same = may_equal(indices.shape[1], old.shape[0])
+    fits = same and 0 not in (*old.shape, *new.shape)
     require("sparse.shape", fits, lambda: f"the shapes {old} and {new} do not fit {indices}")
     return TupleType((TensorType((indices.shape[0], new.shape[0]), indices.dtype), new))
 
@@ -208,10 +209,14 @@ def _fill_infer(_: Any, types: Types) -> Type:
     indices = ranked("sparse.indices", index.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
     values = ranked("sparse.values", types[1], 1, "sparse_values")
     default = tensor(types[3], "default_value")
-    dense = ranked("sparse.shape", index.integer_tensor(types[2], "dense_shape"), 1, "dense_shape")
+    dense = index.integer_tensor(types[2], "dense_shape")
+    ranked("sparse.shape", dense, 1, "dense_shape")
     require_same_dtype(values, default)
-    fits = may_equal(indices.shape[1], dense.shape[0]) and 0 not in (indices.shape[1], *dense.shape)
-    require("sparse.shape", fits, lambda: f"the shape {dense} does not fit {indices}")
+    rank = indices.shape[1]
+    fits = may_equal(rank, dense.shape[0])
+    fits = fits and 0 not in (rank, *dense.shape)
+    text = f"the shape {dense} does not fit {indices}"
+    require("sparse.shape", fits, text)
     one = default.rank <= 1 and all(may_equal(d, 1) for d in default.shape)
     require("sparse.default", one, f"{default} is not one value")
     require(

@@ -347,7 +347,10 @@ class _Forward(GraphMutator):
             other = node.args[1] if node.args[0] is source else node.args[0]
             return node.checked_type == source.checked_type and self._divisible(other, scale, source)
         data, weight = node.args
-        return source is data is not weight and input_factor(node, scale, self.only_constants) is not None
+        if data is not source or weight is source:
+            return False
+        factor = input_factor(node, scale, self.only_constants)
+        return factor is not None
 
     def _divisible(self, other: Expr, scale: Scale, source: Expr) -> bool:
         """Whether `other` can be divided by the scale: a constant that stays finite, or a variable along its axes."""

@@ -40,6 +40,7 @@ OTHERWISE = {
     "shape_of": Kind.INJECTIVE,
     "ndarray_size": Kind.INJECTIVE,
     "annotation.stop_fusion": Kind.POINTWISE,  # that is what they are for
+    "annotation.checkpoint": Kind.POINTWISE,
     "annotation.compiler_begin": Kind.POINTWISE,
     "annotation.compiler_end": Kind.POINTWISE,
 }

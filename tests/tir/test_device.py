@@ -105,7 +105,7 @@ def test_what_passes_between_parts_is_memory_of_the_program() -> None:
     names = [[b.name for b in (*k.inputs, *k.outputs)] for k in (first, second, third)]
     assert names == [["x", "row"], ["row", "sum"], ["x", "sum", "row", "y"]]
     assert first.outputs[0] is second.inputs[0] is third.inputs[2]
-    assert launches(HANDED_ON.replace("300", "30")) == [Launch(1, 32, 4 * 30)]  # sooner done than launched
+    assert launches(HANDED_ON.replace("300", "30")) == [Launch(1, 32, 128)]  # sooner done than launched
 
 
 OWN = """kernel "own" {

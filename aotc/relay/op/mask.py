@@ -72,9 +72,8 @@ def _mask_element(a: SequenceMaskAttrs, i: Index, data: te.Tensor, lengths: te.T
 
 
 def _mask_axes(a: SequenceMaskAttrs, types: Types) -> AxisMap:
-    rank, batch = tensor(types[0]).rank, 1 - a.axis
-    lengths = tuple(0 if k == batch else None for k in range(rank))
-    return AxisMap((row_but((a.axis,), rank), lengths))
+    rank = tensor(types[0]).rank
+    return AxisMap((row_but((0, 1), rank), (None,) * rank))
 
 
 def _mask_samples() -> Samples:

@@ -18,6 +18,7 @@ from aotc.ir import (
     Arg,
     Attrs,
     AxisMap,
+    OpPattern,
     Shape,
     SymDim,
     TensorType,
@@ -140,13 +141,10 @@ def _reshape_infer(_: Any, types: Types) -> TupleType:
 def _resolved(old: Any, new: Any) -> list[Any]:
     """The extents of the new shape: of -1 what the others leave of the old one."""
     extents = [index.as_index(new[(k,)]) for k in range(new.shape[0])]
-    elements = _times(index.as_index(old[(k,)]) for k in range(old.shape[0]))
-    left = elements // greater(_times(extents) * -1, 1)
+    one = extents[0] * 0 + 1  # of an old shape without axes, too
+    elements = prod((index.as_index(old[(k,)]) for k in range(old.shape[0])), start=one)
+    left = elements // greater(prod(extents) * -1, 1)
     return [choose(n < 0, left, n) for n in extents]
-
-
-def _times(values: Any) -> Any:
-    return prod(values)
 
 
 def _shape_element(_: Any, i: Any, _indices: Any, old: Any, new: Any) -> Any:
@@ -161,7 +159,8 @@ def _chosen(values: Sequence[Any], k: Any) -> Any:
 
 
 def _place_element(_: Any, i: Any, indices: Any, old: Any, new: Any) -> Any:
-    at, extents = 0, _resolved(old, new)
+    extents = _resolved(old, new)
+    at = extents[0] * 0  # an old shape may have no axes
     for k in range(old.shape[0]):
         at = at * index.as_index(old[(k,)]) + index.as_index(indices[(i[0], k)])
     axes = range(len(extents))
@@ -197,6 +196,7 @@ sparse_reshape = OpDef(
     args=args("sparse_indices", "prev_shape", "new_shape"),
     infer=_reshape_infer,
     reference=_reshape_reference,
+    pattern=OpPattern.INJECTIVE,
     compute=_reshape_compute,
     samples=_reshape_samples,
 )

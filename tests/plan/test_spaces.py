@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.tir.expr import Load, Var
@@ -22,6 +22,7 @@ from tests.plan.test_memory import SIZE, elementwise, program, storage
 ROOM = 4 * SIZE
 
 
+@settings(deadline=None)
 @given(blocks(14), st.lists(st.integers(1, 1200), min_size=1, max_size=3), st.sampled_from([1, 16]))
 def test_random_blocks_over_random_memories(items: list[Block], rooms: list[int], align: int) -> None:
     """Each lies in one memory with room for it, whatever they are; the last one takes what is left."""

@@ -865,7 +865,8 @@ def searchsorted(sorted_sequence: Expr, values: Expr, right: bool = False, dtype
 def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None = None) -> Call:
     """The rows of `data` added into the rows of the result that `segment_ids` names: one more than the largest id.
 
-    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out.
+    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out. Negative ids
+    count from the end.
     """
 
 def sequence_mask(data: Expr, valid_length: Expr, mask_value: float = 0.0, axis: int = 0) -> Call:

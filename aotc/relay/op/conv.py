@@ -196,7 +196,8 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array, inputs: int) -> Array:
     shape: Any = form.kernel_shape(weight.shape, a, inputs)
     for axis in [form.along] * bool(form.group) + [0] * bool(form.block):
         plain = np.moveaxis(plain, -1, axis + 1)
-        plain = plain.reshape(*plain.shape[:axis], -1, *plain.shape[axis + 2 :])
+        whole = plain.shape[axis] * plain.shape[axis + 1]
+        plain = plain.reshape(*plain.shape[:axis], whole, *plain.shape[axis + 2 :])
     return plain[tuple(slice(extent) for extent in shape)]
 
 

@@ -21,7 +21,7 @@ _PROCESSORS: Final = {
     **dict.fromkeys(("core-avx2", "haswell", "broadwell", "skylake", "znver2", "znver3"), "x86-64-v3"),
     "skylake-avx512": "x86-64-v4",
     **dict.fromkeys(("cascadelake", "icelake-server", "znver4"), "x86-64-v4-vnni"),
-    "sapphirerapids": "x86-64-v4-amx",
+    **dict.fromkeys(("sapphirerapids", "emeraldrapids", "graniterapids"), "x86-64-v4-amx"),
     **dict.fromkeys(("cortex-a53", "cortex-a72"), "aarch64"),
     **dict.fromkeys(("cortex-a55", "cortex-a76", "neoverse-n1"), "aarch64-dotprod"),
 }

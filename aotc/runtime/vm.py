@@ -204,7 +204,22 @@ def _loaded(code: bytes) -> tuple[_Saved, list[Array]]:
         raise ValueError("its checksum is wrong")
     (size,) = reader.unpack("<Q")
     saved = _FORM.load(reader.take(size))
+    counts = {Opcode.GET_FIELD: size, Opcode.INVOKE_PACKED: len(saved.kernels), Opcode.LOAD_CONST: len(saved.dtypes)}
+    counts |= dict.fromkeys((Opcode.INVOKE, Opcode.ALLOC_CLOSURE), len(saved.functions))
+    if len(saved.names) != len(saved.kernels) or not all(k.info or k.text for k in saved.kernels):
+        raise ValueError("its kernels are not those of its names")
+    if not all(_is_sound(function, counts) for function in saved.functions):
+        raise ValueError("an instruction is about what is not there")
     return saved, [reader.array().view(dtype.numpy) for dtype in saved.dtypes]
+
+
+def _is_sound(function: VMFunction, counts: Mapping[Opcode, int]) -> bool:
+    """Whether instructions use registers that there are, go forward, and name what `counts` says there is."""
+    most, code = function.registers, function.code
+    used = all(k in range(most) for ins in code for k in (*ins.args, max(ins.dst, 0)))
+    named = (ins.index < counts.get(ins.opcode, len(code)) for ins in code)
+    jumps = ((pc, ins.index) for pc, ins in enumerate(code) if ins.opcode in (Opcode.IF, Opcode.GOTO))
+    return used and all(named) and all(pc < index for pc, index in jumps) and len(function.params) <= most
 
 
 class _LoadedKernels:

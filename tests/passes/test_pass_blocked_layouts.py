@@ -212,3 +212,12 @@ def test_the_pass_of_the_pipeline_leaves_variables_alone() -> None:
     y = relay.nn.conv2d(var("x", 1, 2, 5, 5), var("w", 4, 2, 3, 3)) * factors(4, 1, 1)
     with PassContext(opt_level=3):
         assert folded(relay.transform.FoldScaleAxis(), y).body.op.name == "multiply"  # type: ignore[union-attr]
+
+
+def test_padding_before_blocks_stays() -> None:
+    data, weight = var("x", 1, 2, 6, 6, 4), var("w", 2, 2, 3, 3, 4, 4)
+    padded = relay.nn.pad(data, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)))
+    attributes: Any = {"data_layout": "NCHW4c", "kernel_layout": "OIHW4i4o"}
+    conv = relay.nn.conv2d(padded, weight, channels=8, kernel_size=(3, 3), **attributes)
+    before = relay.transform.InferType()(IRModule.from_expr(conv))
+    assert_structural_equal(relay.transform.FoldExplicitPadding()(before), before)

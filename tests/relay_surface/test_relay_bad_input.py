@@ -47,6 +47,11 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),  # type: ignore[arg-type]
     "op": (lambda: aotc.ir.Op.get("nn.con2d"), "did you mean 'nn.conv2d'"),
     "op argument": (lambda: relay.nn.softmax(relay.var("x", shape=(2,)), axes=1), "unexpected keyword argument 'axes'"),
+    "attribute": (lambda: relay.sum(relay.var("x", shape=(2, 3)), axis="1"), r"axis takes .*, not '1'"),
+    "attribute's numbers": (
+        lambda: relay.nn.pad(relay.var("x", shape=(2,)), ((1,),)),
+        r"pad_width takes .*\(\(1,\),\)",
+    ),
     "types": (
         lambda: relay.add(relay.var("a", shape=(2, 3)), relay.var("b", shape=(4,))),
         r"add: .*\(2, 3\) and \(4\)",

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import struct
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.ir import load_json, save_json
+from aotc.ir.bytecode import Opcode
+from aotc.runtime import vm
 from aotc.runtime.vm import Executable, VirtualMachine
 
 X = np.linspace(-1, 1, 6, dtype="float32").reshape(2, 3)
@@ -53,6 +58,26 @@ def test_damaged_executables(saved: tuple[bytes, Path], tmp_path: Path) -> None:
         Executable.load_exec(code, other.save()[1])
     with pytest.raises(aotc.AotcError, match="cannot write"):
         kernels.export_library(tmp_path / "none" / "k.so")
+
+
+def test_forged_executables(saved: tuple[bytes, Path]) -> None:
+    kernels, code = aotc.runtime.load_module(saved[1]), saved[0]
+    (size,) = struct.unpack("<Q", code[40:48])
+    whole = vm._FORM.load(code[48 : 48 + size])
+    main = whole.functions[0]
+    last = main.code[-1]
+    forged = [
+        {"kernels": whole.kernels[:-1]},
+        {"kernels": tuple(replace(k, info=None, text="") for k in whole.kernels)},
+        {"functions": (replace(main, registers=1),)},
+        {"functions": (replace(main, code=(replace(last, opcode=Opcode.LOAD_CONST, index=9), last)),)},
+        {"functions": (replace(main, code=(replace(last, opcode=Opcode.GOTO, index=0), last)),)},
+    ]
+    for changes in forged:
+        text = vm._FORM.dump(replace(whole, **changes))
+        body = struct.pack("<Q", len(text)) + text + code[48 + size :]
+        with pytest.raises(aotc.AotcError, match="no code of an executable"):
+            Executable.load_exec(code[:8] + hashlib.sha256(body).digest() + body, kernels)
 
 
 def graph(*nodes: dict[str, Any], arrays: tuple[str, ...] = ()) -> str:

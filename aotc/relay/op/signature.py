@@ -15,15 +15,16 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from inspect import Parameter, Signature
+from operator import index
 from typing import Any, Final
 
-from aotc.ir import REQUIRED, Op, Param, Takes, frozen
+from aotc.ir import REQUIRED, AotcError, AotcTypeError, Op, Param, Takes, frozen
 from aotc.relay.expr import Call, call, const
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:
     """One integer, or several, as a tuple."""
-    return (value,) if isinstance(value, int) else tuple(int(v) for v in value)
+    return tuple(map(index, (value,) if hasattr(value, "__index__") else value))
 
 
 def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
@@ -38,7 +39,7 @@ def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
 
 
 def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
-    return tuple((int(before), int(after)) for before, after in value)
+    return tuple((index(before), index(after)) for before, after in value)
 
 
 #: What the parameter of an attribute of some type accepts, and what turns it into the attribute.
@@ -65,7 +66,12 @@ class _Field:
         value = given[self.name]
         if value is None and self.default is not REQUIRED:
             return self.default
-        return value if self.takes is None else self.takes(value, given)
+        try:
+            return value if self.takes is None else self.takes(value, given)
+        except AotcError:
+            raise
+        except (TypeError, ValueError) as error:
+            raise AotcTypeError("attribute", f"{self.name} takes {self.type}, not {value!r}") from error
 
 
 def _field(field: dataclasses.Field[Any]) -> _Field:

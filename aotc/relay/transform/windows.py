@@ -33,7 +33,7 @@ from aotc.relay.transform.base import Outcome, Rewrite, Rule, RulePass, WhyNot
 def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] | None:
     """`padding` and that of nn.pad together, as befores then afters; None where that pads other axes, or crops."""
     n = len(layout) - 2
-    if pad.pad_mode != "constant" or sorted(layout) != sorted(DATA_LAYOUT[n]):
+    if pad.pad_mode != "constant" or sorted(layout) != sorted(DATA_LAYOUT.get(n, "")):
         return None
     outside = [pad.pad_width[layout.index(letter)] for letter in "NC"]
     inside = [pad.pad_width[layout.index(letter)] for letter in DATA_LAYOUT[n][2:]]

@@ -221,3 +221,15 @@ def test_padding_before_blocks_stays() -> None:
     conv = relay.nn.conv2d(padded, weight, channels=8, kernel_size=(3, 3), **attributes)
     before = relay.transform.InferType()(IRModule.from_expr(conv))
     assert_structural_equal(relay.transform.FoldExplicitPadding()(before), before)
+
+
+def test_parallel_convolutions_in_blocks_stay() -> None:
+    data: Any = var("x", 1, 2, 6, 6, 4)
+    layouts: Any = {"data_layout": "NCHW4c", "kernel_layout": "OIHW"}
+    convs = [
+        relay.nn.conv2d(data, var(f"w{k}", channels, 8, 1, 1), channels=channels, kernel_size=1, **layouts)
+        for k, channels in enumerate((4, 8))
+    ]
+    before = relay.transform.InferType()(IRModule.from_expr(relay.concatenate(convs, axis=1)))
+    with PassContext(opt_level=4):
+        assert_structural_equal(relay.transform.CombineParallelConv2D(2)(before), before)

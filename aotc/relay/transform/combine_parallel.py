@@ -275,8 +275,8 @@ def _combined(group: Group, how: Combination, memo: dict[Expr, Expr]) -> list[Ex
 
 
 def _same_windows(a: ConvAttrs) -> Hashable | None:
-    # packed kernels have blocks to fill
-    if a.groups != 1 or not a.kernel_layout.isalpha():
+    # blocks would have to be filled, and are not told from channels
+    if a.groups != 1 or not (a.data_layout + a.kernel_layout + a.out_layout).isalpha():
         return None
     window = (spread(a.strides, 2), full_padding(a.padding, 2), spread(a.dilation, 2))
     return (window, a.data_layout, a.kernel_layout, a.out_layout or a.data_layout, a.out_dtype, a.pad_value)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from passes.graphs import const, module_of, noise, ops, var
 
+from aotc import relay
 from aotc.ir import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, Var
@@ -34,6 +35,8 @@ from aotc.relay.op.resize import resize2d
 from aotc.relay.op.shape import expand_dims, reshape, squeeze, transpose
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.softmax import softmax
+from aotc.relay.op.sorts import topk
+from aotc.relay.structural import structural_equal
 from aotc.relay.transform import FakeQuantizationToInteger, SelectSignedness
 from aotc.relay.transform.affine import TensorAffineType, affine
 from aotc.relay.transform.fake_quantization_to_integer import left_real
@@ -155,6 +158,7 @@ ABSORBED: dict[str, tuple[Body, str, int]] = {
     "split": (lambda x: TupleGetItem(split(x, 2, axis=1), 1), "split", 0),
     "moves": (lambda x: strided_slice(transpose(squeeze(expand_dims(x, 0), [0])), [0], [3]), "transpose", 0),
     "sums moved": (lambda x: reshape(transpose(_biased(x), (0, 2, 3, 1)), (2, 25, 8)), "transpose reshape", 1),
+    "first three": (lambda x: topk(x, k=3, ret_type="values"), "topk", 0),
     "maximum": (lambda x: maximum(_biased(x), const(0.25)), "maximum", 1),
 }
 
@@ -207,6 +211,32 @@ def test_relays_own_rounding() -> None:
     result = run(FakeQuantizationToInteger(), module)
     assert 'rounding="FLOAT_EVEN"' not in str(result) and ops(result)["qnn.requantize"] == 1
     assert distance(module, result)[0] <= 1
+
+
+@pytest.mark.parametrize("body", [relu, lambda x: clip(x, a_min=-0.5, a_max=6.0)], ids=["relu", "clip"])
+def test_clamps_by_channel(body: Body) -> None:
+    """Each channel has ends of its own."""
+    scale, zero = const(np.array([0.1, 0.02, 0.04])), const(np.array([3, 90, -128]), "int32")
+    x = var("x", 2, 3, 5, dtype="int8")
+    module = module_of(quantize(body(dequantize(x, scale, zero, axis=1)), scale, zero, axis=1), x)
+    result = run(EVEN, module)
+    assert {"minimum", "maximum"}.issuperset(ops(result)) and distance(module, result) == (0, 0)
+
+
+def test_places_of_the_greatest_stay() -> None:
+    module = fake(lambda x: TupleGetItem(topk(x, k=3), 0))
+    assert "it gives places" in [r.reason for r in left_real(module, EVEN)]
+
+
+def test_one_scale_lies_along_no_axis() -> None:
+    """Calls are equal to those that programs write without an axis."""
+    x = var("x", 3, 12, dtype="int8")
+    w = Constant(RNG.integers(-9, 9, (7, 12)).astype(np.int8))
+    result = run(replace(EVEN, use_qat=True), module_of(dense(real(x), real(w, 0.5, 0)), x))
+    pairs = const(3, "int32"), const(0, "int32"), const(X_SCALE), const(0.5)
+    sums = relay.qnn.op.qnn.dense(x, w, *pairs, units=7)
+    wanted = module_of(relay.qnn.op.qnn.dequantize(sums, const(X_SCALE * np.float32(0.5)), const(0, "int32")), x)
+    assert structural_equal(result, wanted)
 
 
 def test_softmax_is_optional() -> None:

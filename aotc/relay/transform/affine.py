@@ -97,10 +97,11 @@ AffineType: TypeAlias = TensorAffineType | TupleAffineType
 
 
 def affine(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineType:
-    """The type of arrays or numbers; equal zero points are one."""
+    """The type of arrays or numbers; equal zero points are one, and one scale lies along no axis."""
     scales, zeros = np.asarray(scale, np.float32), np.asarray(zero, np.int32)
     zeros = zeros.reshape(-1)[:1].reshape(()) if zeros.size and (zeros == zeros.flat[0]).all() else zeros
-    return TensorAffineType(Constant(scales), Constant(zeros), dtype, axis)
+    single = scales.size == zeros.size == 1
+    return TensorAffineType(Constant(scales), Constant(zeros), dtype, -1 if single else axis)
 
 
 @frozen(eq=False)

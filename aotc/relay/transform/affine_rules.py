@@ -16,7 +16,7 @@ import numpy as np
 
 from aotc.ir import DType, Op, OpPattern, Quantised, installed_ops
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map, call, op_of, tensor_type_of, type_of
-from aotc.relay.op.binary import maximum
+from aotc.relay.op.binary import maximum, minimum
 from aotc.relay.op.casts import cast, clip
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.op.reduce import sum as total
@@ -32,7 +32,7 @@ from aotc.relay.transform.affine import (
     pair,
     qnn,
 )
-from aotc.relay.transform.affine_sums import LIMIT, batched, biased, convolved, multiplied, narrow, reach
+from aotc.relay.transform.affine_sums import LIMIT, batched, biased, convolved, laid, multiplied, narrow, reach
 from aotc.relay.transform.affine_tables import tabled, tabulated
 
 #: Operators of one tensor that have a quantised one of the same name.
@@ -78,13 +78,17 @@ def _clamped(region: Region, node: Call, wanted: TensorAffineType, low: float, h
     if str(getattr(data, "op", "")) == "qnn.dequantize" and region.exact(data).type != wanted:
         return tabled(region, node, wanted)
     y = region.rounded(data, wanted)
-    dtype = DType(wanted.dtype)
-    ends = known(qnn("quantize", Constant(np.array([low, high], np.float32)), *pair(wanted), out_dtype=wanted.dtype))
+    dtype, rank = DType(wanted.dtype), tensor_type_of(node).rank
+    channels = max(part.data.size for part in (wanted.scale, wanted.zero_point))
+    both = np.repeat(np.array([[low], [high]], np.float32), channels, 1)
+    ends = known(qnn("quantize", Constant(both), *pair(wanted), axis=1, out_dtype=wanted.dtype))
     assert ends is not None
-    first, last = map(int, ends)
-    if (first, last) == (dtype.min, dtype.max):
-        return y
-    return maximum(y, Constant(ends[0])) if last == dtype.max else clip(y, a_min=first, a_max=last)
+    first, last = (laid(end, wanted.axis, rank) for end in ends)
+    if (last == dtype.max).all():
+        return y if (first == dtype.min).all() else maximum(y, Constant(first))
+    if wanted.is_single:
+        return clip(y, a_min=int(first), a_max=int(last))
+    return minimum(maximum(y, Constant(first)), Constant(last))
 
 
 def _relu(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
@@ -265,21 +269,25 @@ def _global_mean(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
     return qnn("requantize", sums, *pair(whole), *pair(onto), **more)
 
 
-# --- resampling
-
-
-def _resized(part: Callable[..., Any], region: Region, node: Call, *wanted: TensorAffineType) -> Any:
-    """Nearest neighbours are moves; Refused for means of several."""
-    a: Any = node.attrs
-    extrapolates = getattr(a, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    if a.method != "nearest_neighbor" or extrapolates:
-        raise Refused("it weighs elements with real numbers", node)
-    return part(region, node, *wanted)
-
-
 # --- the table
 
-_CHOICES: Final = AbsorbRule("choose(dequantize(x)) => dequantize(choose(x))", _chosen_exact, _chosen)
+CHOICES: Final = AbsorbRule("choose(dequantize(x)) => dequantize(choose(x))", _chosen_exact, _chosen)
+
+
+def _chooses(holds: Callable[[Any], bool], reason: str) -> AbsorbRule:
+    """The rule of an operator that chooses among elements where its attributes say so."""
+
+    def checked(part: Callable[..., Any], region: Region, node: Call, *wanted: TensorAffineType) -> Any:
+        if not holds(node.attrs):
+            raise Refused(reason, node)
+        return part(region, node, *wanted)
+
+    return AbsorbRule(CHOICES.name, partial(checked, _chosen_exact), partial(checked, _chosen))
+
+
+def _nearest(a: Any) -> bool:
+    """Whether a resize takes nearest neighbours, which are moves, and puts nothing beside the image."""
+    return a.method == "nearest_neighbor" and a.coordinate_transformation_mode != "tf_crop_and_resize"
 
 
 def _sums(name: str, exact: Callable[[Region, Call], Integers]) -> AbsorbRule:
@@ -314,7 +322,8 @@ def _rules() -> dict[str, AbsorbRule]:
     whole = AbsorbRule("quantize(global_mean(dequantize(x))) => requantize(sum(x))", rounded=_global_mean)
     rules |= dict.fromkeys(("nn.global_avg_pool2d", *(f"nn.adaptive_avg_pool{n}d" for n in (1, 2, 3))), whole)
     rules |= {n: AbsorbRule(f"{n}(dequantize(x)) => dequantize(sum(x))", _summed_up) for n in ("sum", "mean")}
-    near = AbsorbRule(_CHOICES.name, partial(_resized, _chosen_exact), partial(_resized, _chosen))
+    near = _chooses(_nearest, "it weighs elements with real numbers")
+    rules["topk"] = _chooses(lambda a: a.ret_type == "values", "it gives places")
     return rules | dict.fromkeys(("image.resize1d", "image.resize2d", "image.resize3d"), near)
 
 
@@ -328,5 +337,5 @@ def fallback(node: Call) -> AbsorbRule | None:
     if not isinstance(op, Op):
         return None
     if op.quantised_kind is Quantised.PASS:
-        return _CHOICES
+        return CHOICES
     return _TABLE if op.pattern <= OpPattern.BROADCAST else None

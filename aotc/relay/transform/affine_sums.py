@@ -139,22 +139,22 @@ def _close(a: Array, b: Array) -> bool:
     return bool((np.abs(a.astype(np.float64) - b) <= _ULPS * np.spacing(np.abs(b).astype(np.float32))).all())
 
 
-def _laid(value: Array, axis: int, rank: int) -> Array:
+def laid(value: Array, axis: int, rank: int) -> Array:
     """One number, or numbers along an axis of a tensor of `rank`."""
-    return value if value.size == 1 else value.reshape((-1,) + (1,) * (rank - axis - 1))
+    return value.reshape(() if value.size == 1 else (-1,) + (1,) * (rank - axis - 1))
 
 
 def _addend(region: Region, node: Call, bias: Expr, sums: Integers, axis: int, rank: int) -> Array:
     """A constant as int32 of the sums' scale, which lies along `axis` of the constant if it had `rank` axes."""
-    scale = _laid(sums.tensor.factor, axis, rank)
+    scale = laid(sums.tensor.factor, axis, rank)
     value = known(bias)
     if value is None:
         found = region.exact(bias)
         data, ty = known(found.expr), found.tensor
         if data is None:
             raise Refused("what is added to its sums is no constant", node)
-        factor = _laid(ty.factor, ty.axis, data.ndim)
-        exact = data.astype(np.int64) - _laid(ty.zero_point.data, ty.axis, data.ndim)
+        factor = laid(ty.factor, ty.axis, data.ndim)
+        exact = data.astype(np.int64) - laid(ty.zero_point.data, ty.axis, data.ndim)
         ratio = factor.astype(np.float64) / scale
         wide = exact if _close(factor, scale) else np.rint(exact * ratio)
     else:

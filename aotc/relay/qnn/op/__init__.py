@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relay's quantised operators: `relay.qnn.op.quantize(data, output_scale, output_zero_point)` and others."""
 
+import sys
 from functools import partial
 
 from aotc.ir.lazy import lazy_names
 from aotc.relay_api.expr import op_namespace as _op_namespace
 
+#: Relay's module of the builders, which its users name too.
+qnn = sys.modules[__name__]
 __getattr__, __dir__ = lazy_names(__name__, more=partial(_op_namespace, "qnn"))

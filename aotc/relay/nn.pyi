@@ -13,6 +13,7 @@ from aotc.relay.op.builders import batch_matmul as batch_matmul
 from aotc.relay.op.builders import batch_norm as batch_norm
 from aotc.relay.op.builders import batch_to_space_nd as batch_to_space_nd
 from aotc.relay.op.builders import bias_add as bias_add
+from aotc.relay.op.builders import contrib_conv2d_nchwc as contrib_conv2d_nchwc
 from aotc.relay.op.builders import contrib_conv2d_winograd_weight_transform as contrib_conv2d_winograd_weight_transform
 from aotc.relay.op.builders import (
     contrib_conv2d_winograd_without_weight_transform as contrib_conv2d_winograd_without_weight_transform,

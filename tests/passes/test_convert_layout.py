@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from passes.graphs import checked, module_of, noise, ops, random_inputs, var
 
 import aotc
+from aotc import relay
 from aotc.ir.diagnostics import AotcError, AotcValueError
 from aotc.ir.dtype import DType
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
@@ -23,7 +24,7 @@ from aotc.ir.op import AxisMap
 from aotc.ir.transform import PassContext, Sequential
 from aotc.ir.types import TensorType
 from aotc.relay.binding import bind_params_by_name
-from aotc.relay.expr import Call, Expr, If, Let, Tuple, TupleGetItem, Var, call
+from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, call
 from aotc.relay.instrument.op_difference import OpDifference
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
@@ -42,6 +43,7 @@ from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import reshape, squeeze, transpose
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.softmax import softmax
+from aotc.relay.structural import structural_equal
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay.transform import ConvertLayout, FoldConstant
 from aotc.relay.transform.convert_layout_rules import Order, Plan, agrees
@@ -66,6 +68,44 @@ def bound(name: str) -> IRModule:
 def transforms(module: IRModule) -> list[str]:
     calls = [n for n in post_order(module.main) if isinstance(n, Call) and isinstance(n.attrs, LayoutTransformAttrs)]
     return [f"{a.src_layout}>{a.dst_layout}" for a in (n.attrs for n in calls) if isinstance(a, LayoutTransformAttrs)]
+
+
+# --- quantised convolutions, and Relay's name of those in blocks
+
+
+@pytest.mark.parametrize("kernel", ["HWIO", "IHWO"])
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_transpose"])
+def test_quantised_convolutions(name: str, kernel: str) -> None:
+    """What follows finds the channels where they are now."""
+    q, rng = relay.qnn.op, np.random.default_rng(3)
+    shape = {"H": 3, "W": 3, "I": 4, "O": 5}
+    w = Constant(rng.integers(-90, 90, [shape[c] for c in kernel]).astype(np.int8))
+    scales = Constant(np.linspace(0.01, 0.2, 5, dtype=np.float32))
+    zero, one = Constant(np.int32(-3)), Constant(np.float32(0.5))
+    x = var("x", 2, 6, 7, 4, dtype="int8")
+    layouts = {"data_layout": "NHWC", "kernel_layout": kernel, "padding": (1, 1)}
+    sums = getattr(q, name)(x, w, zero, Constant(np.int32(0)), one, scales, **layouts)
+    y = q.requantize(sums, scales, Constant(np.int32(0)), one, zero, axis=3, out_dtype="int8")
+    result = checked(ConvertLayout({f"qnn.{name}": ["NCHW", "default"]}), module_of(q.dequantize(y, one, zero), x))
+    found = [n.attrs for n in post_order(result.main) if isinstance(n, Call)]
+    assert tuple(a[k] for a, k in zip(found[2:4], ("data_layout", "axis"), strict=True)) == ("NCHW", 1)
+    assert transforms(result).count("NCHW>NHWC") == 1
+
+
+def test_quantised_convolutions_have_no_blocks() -> None:
+    x, w = var("x", 1, 8, 6, 6, dtype="int8"), var("w", 8, 8, 3, 3, dtype="int8")
+    pairs = [Constant(np.int32(0))] * 2 + [Constant(np.float32(1))] * 2
+    module = module_of(relay.qnn.op.conv2d(x, w, *pairs), x, w)
+    checked(ConvertLayout({"qnn.conv2d": ["NCHW4c", "OIHW4i4o"]}), module)
+
+
+def test_relays_name_of_convolutions_in_blocks() -> None:
+    x, w = var("x", 1, 8, 6, 6), var("w", 16, 8, 3, 3)
+    result = ConvertLayout({"nn.conv2d": ["NCHW8c", "OIHW8i8o"]})(module_of(conv2d(x, w), x, w))
+    how: dict[str, Any] = {"channels": 16, "kernel_size": (3, 3), "kernel_layout": "OIHW8i8o"}
+    blocks = layout_transform(x, "NCHW", "NCHW8c"), layout_transform(w, "OIHW", "OIHW8i8o")
+    wanted = layout_transform(relay.nn.contrib_conv2d_nchwc(*blocks, **how), "NCHW8c", "NCHW")
+    assert structural_equal(result, module_of(wanted, x, w))
 
 
 # --- Relay's numbers
@@ -356,8 +396,8 @@ def test_a_malformed_kernel_layout_is_refused() -> None:
 
 def test_operators_without_a_choice_draw_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "aotc.pass"):
-        ConvertLayout({"qnn.conv2d": ["NHWC", "HWIO"], "nn.dense": ["NC"]})
-    assert "The layout of qnn.conv2d cannot be chosen" in caplog.text
+        ConvertLayout({"qnn.dense": ["NC"], "nn.dense": ["NC"]})
+    assert "The layout of qnn.dense cannot be chosen" in caplog.text
     assert "The layout of nn.dense cannot be chosen" in caplog.text
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from passes.graphs import checked, module_of, noise, ops, var
+from passes.graphs import checked, const, module_of, noise, ops, var
 
 from aotc import relay
 from aotc.ir.transform import PassContext
-from aotc.relay.expr import Call, Expr
+from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.module import IRModule
 from aotc.relay.op.batch_space import batch_to_space_nd, space_to_batch_nd
 from aotc.relay.op.conv import Conv2DAttrs, conv1d, conv2d
@@ -54,7 +54,7 @@ def test_dilated(block: Any, paddings: Any, crops: Any, options: Any, dilation: 
     ("change", "reason"),
     [
         ({"strides": (1, 2), "padding": (1, 1)}, "strides"),
-        ({"value": 1.0}, "not zero"),
+        ({"value": 1.0}, "not the convolution's"),
         ({"crops": ((3, 0), (0, 0))}, "crops"),
         ({"after": (4, 1)}, "another way"),
         ({"data_layout": "NHCW"}, "axes"),
@@ -81,6 +81,16 @@ def test_parts_of_the_pattern_stay() -> None:
     for body in (batch_to_space_nd(split, (2, 2), NONE), batch_to_space_nd(relu(split), (2, 2), NONE)):
         module = module_of(body, x)
         assert FlattenAtrousConv()(module) is module
+
+
+def test_quantised() -> None:
+    """Blocks are filled up with what stands for 0."""
+    x, w = var("x", 1, 6, 7, 2, dtype="int8"), Constant(np.arange(-27, 27, dtype=np.int8).reshape(3, 3, 2, 3))
+    pairs = const(-4, "int32"), const(1, "int32"), const(0.5), const(0.25)
+    for value, count in ((-4, 1), (0, 3)):
+        phases = space_to_batch_nd(x, (2, 3), ((2, 2), (3, 5)), value)
+        body = batch_to_space_nd(relay.qnn.op.conv2d(phases, w, *pairs, **NHWC), (2, 3), NONE)
+        assert sum(ops(checked(FlattenAtrousConv(), module_of(body, x))).values()) == count
 
 
 def test_other_ranks() -> None:

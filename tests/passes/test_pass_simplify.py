@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from passes.graphs import checked, const, module_of, noise, ops, var
 
+from aotc import relay
 from aotc.ir import PassContext
 from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.transform import Pass
-from aotc.relay.expr import Call, Expr, Function, Let, Tuple, TupleGetItem, Var, splat
+from aotc.relay.expr import Call, Constant, Expr, Function, Let, Tuple, TupleGetItem, Var, splat
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, divide, greater, maximum, multiply, power, subtract, where
 from aotc.relay.op.casts import cast, clip
@@ -282,6 +283,16 @@ def test_padding(name: str) -> None:
     x = var("x", 1, 3, 6, 6)
     names = after(FoldExplicitPadding(), build(x), x)
     assert ("nn.pad" not in names) == folds
+
+
+@pytest.mark.parametrize(("value", "folds"), [(-7, True), (0, False)])
+def test_padding_of_integers(value: int, folds: bool) -> None:
+    """A quantised convolution pads with the zero point of its data."""
+    x, w = var("x", 1, 3, 6, 6, dtype="int8"), Constant(np.arange(-54, 54, dtype=np.int8).reshape(4, 3, 3, 3))
+    pairs = const(-7, "int32"), const(0, "int32"), const(0.5), const(0.25)
+    padded = pad(x, ((0, 0), (0, 0), (1, 2), (0, 1)), Constant(np.int8(value)))
+    module = checked(FoldExplicitPadding(), module_of(relay.qnn.op.conv2d(padded, w, *pairs), x))
+    assert ("nn.pad" not in ops(module)) == folds
 
 
 # --- sharing and dead code

@@ -219,6 +219,29 @@ def compiler_end(data: Expr, compiler: str) -> Call:
 def concatenate(data: Sequence[Expr] | Expr, axis: int = 0) -> Call:
     """The tensors one after the other along an axis that they have."""
 
+def contrib_conv2d_nchwc(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1, 1),
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    data_layout: str = "NCHW8c",
+    kernel_layout: str = "OIHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+    pad_value: int = 0,
+) -> Call:
+    """2-D convolution of data (N, C, H, W) by weight (O, C/groups, KH, KW).
+
+    `padding` is one value, one for each axis, or those before and then those after all axes; it adds nothing to a sum,
+    beside infinite weights either.  The result has the data's type, or `out_dtype`: sums of int8 products need "int32".
+    `channels` and `kernel_size` let the kernel's type be inferred.  Integers may be padded with another number than
+    zero, `pad_value`.
+    """
+
 def contrib_conv2d_winograd_weight_transform(weight: Expr, tile_size: int) -> Call:
     """Weights (O, I, 3, 3) as (tile_size + 2, tile_size + 2, O, I), for tiles of 2 or 4 rows and columns."""
 

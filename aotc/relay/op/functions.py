@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from inspect import Signature
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import numpy as np
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Call, Constant, If, Let, TupleGetItem, Var
-from aotc.relay.op import REGISTRY, grouping, norm, reduce
+from aotc.relay.op import REGISTRY, conv, grouping, norm, reduce
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.signature import function_of, signature_of
 
@@ -69,11 +70,26 @@ def _function(op: OpDef) -> Callable[..., Any]:
     return function_of(op) if dynamic is None else _either(op, dynamic)
 
 
+def _with_default(name: str, op: OpDef, **defaults: Any) -> Callable[..., Call]:
+    """A function called `name` for an operator, with other defaults."""
+    given = signature_of(op).parameters.values()
+    changed = [p.replace(default=defaults.get(p.name, p.default)) for p in given]
+    signature = Signature(changed, return_annotation="Call")
+
+    def build(*args: Any, **kwargs: Any) -> Call:
+        return op(**defaults | signature.bind(*args, **kwargs).arguments)
+
+    function = function_of(op, build, signature)
+    function.__name__ = function.__qualname__ = name
+    return function
+
+
 #: The functions by the operator's name ("add", "nn.conv2d"), and those that are made of several operators.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {name: _function(op) for name, op in REGISTRY.items()}
     | {
         "nn.dropout": norm.dropout,
+        "nn.contrib_conv2d_nchwc": _with_default("contrib_conv2d_nchwc", conv.conv2d, data_layout="NCHW8c"),
         "std": reduce.std,
         "mean_std": reduce.mean_std,
         "segment_sum": grouping.segment_sum,

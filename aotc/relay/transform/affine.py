@@ -100,8 +100,9 @@ def affine(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineTyp
     """The type of arrays or numbers; equal zero points are one, and one scale lies along no axis."""
     scales, zeros = np.asarray(scale, np.float32), np.asarray(zero, np.int32)
     zeros = zeros.reshape(-1)[:1].reshape(()) if zeros.size and (zeros == zeros.flat[0]).all() else zeros
-    single = scales.size == zeros.size == 1
-    return TensorAffineType(Constant(scales), Constant(zeros), dtype, -1 if single else axis)
+    if scales.size == zeros.size == 1:
+        axis = -1
+    return TensorAffineType(Constant(scales), Constant(zeros), dtype, axis)
 
 
 @frozen(eq=False)

@@ -271,7 +271,7 @@ def _global_mean(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
 
 # --- the table
 
-CHOICES: Final = AbsorbRule("choose(dequantize(x)) => dequantize(choose(x))", _chosen_exact, _chosen)
+_CHOICES: Final = AbsorbRule("choose(dequantize(x)) => dequantize(choose(x))", _chosen_exact, _chosen)
 
 
 def _chooses(holds: Callable[[Any], bool], reason: str) -> AbsorbRule:
@@ -282,12 +282,13 @@ def _chooses(holds: Callable[[Any], bool], reason: str) -> AbsorbRule:
             raise Refused(reason, node)
         return part(region, node, *wanted)
 
-    return AbsorbRule(CHOICES.name, partial(checked, _chosen_exact), partial(checked, _chosen))
+    return AbsorbRule(_CHOICES.name, partial(checked, _chosen_exact), partial(checked, _chosen))
 
 
 def _nearest(a: Any) -> bool:
     """Whether a resize takes nearest neighbours, which are moves, and puts nothing beside the image."""
-    return a.method == "nearest_neighbor" and a.coordinate_transformation_mode != "tf_crop_and_resize"
+    crops = a.coordinate_transformation_mode == "tf_crop_and_resize"
+    return a.method == "nearest_neighbor" and not crops
 
 
 def _sums(name: str, exact: Callable[[Region, Call], Integers]) -> AbsorbRule:
@@ -337,5 +338,5 @@ def fallback(node: Call) -> AbsorbRule | None:
     if not isinstance(op, Op):
         return None
     if op.quantised_kind is Quantised.PASS:
-        return CHOICES
+        return _CHOICES
     return _TABLE if op.pattern <= OpPattern.BROADCAST else None

@@ -25,6 +25,8 @@ from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import pool
 from aotc.relay.op.batch_space import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
+from aotc.relay.op.qnn.convolution import CONVOLUTIONS
+from aotc.relay.op.qnn.numbers import known
 from aotc.relay.op.window import DATA_LAYOUT, pad_pairs, spread
 from aotc.relay.transform import base
 from aotc.relay.transform.base import Outcome, Rewrite, Rule, RulePass, WhyNot
@@ -43,6 +45,7 @@ def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] 
     return tuple(a[k] + b[k] for k in (0, 1) for a, b in zip(inside, own, strict=True))
 
 
+_CONVOLUTIONS: Final = (conv1d, conv2d, conv3d, *CONVOLUTIONS.values())
 #: (operator, pad value, padding of both) -> why the operator cannot do the padding; "" if it can.
 Check = Callable[[Call, float, "tuple[int, ...]"], str]
 
@@ -55,7 +58,7 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
         pad = base.op_call(node.args[0], "nn.pad")
         if pad is None:
             return None
-        layout = attributes.data_layout if isinstance(attributes, ConvAttrs) else attributes.layout
+        layout = getattr(attributes, "data_layout", None) or attributes.layout
         padding = _merged(pad.attrs, layout, attributes.padding)
         if padding is None:
             return WhyNot("more than spatial axes are padded, or not with a constant")
@@ -68,9 +71,16 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
     return rewrite
 
 
+def _filling(node: Call) -> float | None:
+    """What a convolution pads with: integers with their zero point; None where that is not known."""
+    if isinstance(node.attrs, ConvAttrs):
+        return node.attrs.pad_value
+    zero = known(node.args[2])
+    return None if zero is None else float(zero.reshape(()))
+
+
 def _conv(node: Call, value: float, padding: tuple[int, ...]) -> str:
-    a: Any = node.attrs
-    if value != a.pad_value:
+    if value != _filling(node):
         return "the pad value is not the convolution's"
     return _infinite(node.args[1])
 
@@ -116,7 +126,7 @@ def _pad_of_pad(node: Call) -> Expr | WhyNot | None:
 
 RULES: Final = (
     Rule("pad(pad(x)) => pad(x)", ("nn.pad",), _pad_of_pad),
-    Rule("conv(pad(x), w) => conv(x, w)", (conv1d, conv2d, conv3d), _folding(_conv)),
+    Rule("conv(pad(x), w) => conv(x, w)", _CONVOLUTIONS, _folding(_conv)),
     Rule(
         "avg_pool(pad(x)) => avg_pool(x)",
         (pool.avg_pool1d, pool.avg_pool2d, pool.avg_pool3d),
@@ -139,13 +149,13 @@ _CHANNELS_LAST: Final = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
 
 
 def _flatten(last: Call) -> Outcome:
-    conv = base.op_call(last.args[0], conv1d, conv2d, conv3d)
+    conv = base.op_call(last.args[0], *_CONVOLUTIONS)
     first = None if conv is None else base.op_call(conv.args[0], "nn.space_to_batch_nd")
     if conv is None or first is None:
         return None
     before, after, a = cast(Any, (first.attrs, last.attrs, conv.attrs))
     n = tensor_type_of(conv).rank - 2
-    reason = _obstacle(n, before, after, a) or _infinite(conv.args[1])
+    reason = _obstacle(n, before, after, conv) or _infinite(conv.args[1])
     if reason:
         return WhyNot(reason)
     more = n - len(before.block_shape)
@@ -161,21 +171,22 @@ def _flatten(last: Call) -> Outcome:
         return WhyNot("the crops leave out more than the padding adds")
     return base.recall(
         conv,
-        (first.args[0], conv.args[1]),
+        (first.args[0], *conv.args[1:]),
         dilation=tuple(d * b for d, b in zip(spread(a.dilation, n), blocks, strict=True)),
         padding=tuple(pair[k] for k in (0, 1) for pair in pads),
     )
 
 
-def _obstacle(n: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, a: ConvAttrs) -> str:
+def _obstacle(n: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, conv: Call) -> str:
     """Why the three operators are no dilated convolution; "" if they are one."""
+    a: Any = conv.attrs
     channels_last = a.data_layout == _CHANNELS_LAST[n]
     if before.block_shape != after.block_shape:
         return "the blocks are put together in another way than they were taken apart"
     if not channels_last or a.out_layout not in ("", a.data_layout) or len(before.block_shape) > n:
         return "blocks of other axes than the convolution's"
-    if before.pad_value != 0 or a.pad_value:
-        return "the padding is not zero"
+    if before.pad_value != _filling(conv):
+        return "the padding is not the convolution's"
     if any(s != 1 for s in spread(a.strides, n)):
         return "the convolution has strides"
     return ""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args, frozen, record, variant
+from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, frozen, record, variant
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, conv_transpose, join, pad, reduce, window
 from aotc.relay.op.opdef import Array, OpDef, Samples
@@ -208,7 +208,6 @@ def _operator(n: int, plain: OpDef, letters: str, rows: Any, more: str = "") -> 
         reference=kind.reference,
         axes=kind.axes,
         expand=kind.expand,
-        layout=Layout.BARRIER,
         samples=partial(_samples, attributes, rows),
         **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),
     )

@@ -14,13 +14,14 @@ from tests.fuzz.case import Files, Stage
 from tests.fuzz.kinds import KINDS, kinds_of
 from tests.fuzz.search import fuzz, seeds
 from tests.fuzz.workers import Limits, Task, Workers
+from tests.share import share
 
 SEED = 3
 CASES = {
     "onnx": 200,
     "pytorch": 30,
     "relay": 150,
-    "tflite": 150,
+    "tflite": 500,
     "archive": 60,
     "graphs": 5,
     "kernels": 2,
@@ -29,11 +30,21 @@ CASES = {
 FOUND = sorted(p.parent for p in Path(__file__).with_name("found").glob("*/kind"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_fixed_seed(kind: str) -> None:
+MUTATIONS = 20_000
+"""Of TFLite files, 500 of which are in every run of the tests."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    [
+        *((kind, SEED) for kind in KINDS if kind != "tflite"),
+        *share([("tflite", seed) for seed in range(MUTATIONS // CASES["tflite"])], 1),
+    ],
+)
+def test_fixed_seeds(kind: str, seed: int) -> None:
     if kind == "tflite":
         pytest.importorskip("ai_edge_litert")
-    tally = fuzz(kinds_of([kind], everything=False), seed=SEED, cases=CASES)
+    tally = fuzz(kinds_of([kind], everything=False), seed=seed, cases=CASES)
     assert tally.outcomes[kind].total() == CASES[kind]
     assert not tally.faults, tally.table() + "".join(f"\n{f.task}\n{f.verdict.detail}" for f in tally.faults.values())
 

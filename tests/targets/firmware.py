@@ -56,7 +56,7 @@ class Board:
         (library,) = (project / "build").glob("lib*.a")
         return library
 
-    def link(self, library: Path, main: str, folder: Path, *flags: str) -> Path:
+    def link(self, library: Path, main: str, folder: Path, *flags: str, script: Path = FILES / "board.ld") -> Path:
         """A program: start-up code, `main`, a model's library and nothing but memcpy, memset, sqrtf and fmaf."""
         (folder / "main.c").write_text(main, encoding="utf-8")
         rows = ((f"{m}_origin={at}", f"{m}_bytes={size}") for m, (at, size) in self.memories.items())
@@ -64,7 +64,7 @@ class Board:
         defined = [f"-Wl,--defsym={place}" for place in places]
         include = [f"-I{FILES}", f"-I{library.parents[1] / 'include'}"]
         command = [*self.cc, "-std=gnu11", "-O2", *self.target.cflags, "-nostartfiles", "-Wl,--gc-sections", *include]
-        command += [*map(str, (FILES / "start.c", folder / "main.c", library)), f"-T{FILES / 'board.ld'}", *defined]
+        command += [*map(str, (FILES / "start.c", folder / "main.c", library)), f"-T{script}", *defined]
         program = folder / "firmware.elf"
         run([*command, *flags, "-lm", "-o", program], folder)
         return program

@@ -19,7 +19,7 @@ from aotc.ir import AotcError
 from aotc.tir.target import for_profile, get_target
 from tests.codegen.batch import Array
 from tests.e2e.projects import DIGITS, ROOT, affine, run
-from tests.targets.firmware import MACHINES, WARNINGS, board
+from tests.targets.firmware import FILES, MACHINES, WARNINGS, Board, board, program_of
 
 QUANTISED = DIGITS.with_name("digits_int8.onnx")
 IMAGE = np.fromfile(DIGITS.with_name("digits_test.bin"), np.uint8)[:64].reshape(1, 1, 8, 8)
@@ -256,6 +256,67 @@ def test_two_memories(name: str, io: bool, single: bool, tmp_path: Path) -> None
     places = re.findall(r"define NET_(?:INPUT_IMAGE|OUTPUT_SCORES)_MEMBER (\w+)", header)
     assert len(places) == 2 * io and set(places) <= {"tightly_coupled", "sram"}
     run(["gcc", "-std=c99", *WARNINGS[:5], "-fsyntax-only", "-Iinclude", "-Isrc", "src/net.c"], model.path)
+
+
+FLASHES = """
+[ram]
+bytes = "64K"
+holds = ["arena"]
+[flash]
+bytes = {}
+holds = ["parameters"]
+["external flash"]
+bytes = "1M"
+holds = ["parameters"]
+"""
+EXTERNAL = 0x21000000
+
+
+def linked_apart(here: Board, library: Path, main: str, folder: Path) -> Path:
+    """Firmware whose linker script has a second flash, for the section of `net_weights_external_flash.ld`."""
+    script = (FILES / "board.ld").read_text(encoding="utf-8")
+    script = script.replace("MEMORY\n{", f"MEMORY\n{{\n  external (r) : ORIGIN = {EXTERNAL:#x}, LENGTH = 1M")
+    fragment = "SECTIONS\n{\n  .external : { INCLUDE net_weights_external_flash.ld } > external"
+    (folder / "two.ld").write_text(script.replace("SECTIONS\n{", fragment), encoding="utf-8")
+    return here.link(library, main, folder, f"-L{library.parents[1]}", script=folder / "two.ld")
+
+
+@pytest.mark.parametrize(("single", "portable"), [(False, False), (False, True), (True, False)])
+def test_parameters_in_two_flashes(single: bool, portable: bool, tmp_path: Path) -> None:
+    """What is read most by the byte is in the first; bytes of results are those of one memory, and all is checked."""
+    here, address = board("cortex-m4"), 0x20200000
+    x = (IMAGE.astype(np.int32) * 16 - 128).clip(-128, 127).astype(np.int8)
+    options = {"io_dtype": "int8", "single_file": single, "selftest": True}
+    (tmp_path / "board.toml").write_text(FLASHES.format(1024))
+    model = compiled(QUANTISED, "cortex-m4", tmp_path, memories=tmp_path / "board.toml", **options)
+    assert model.metadata["memory"]["spaces"] == {"arena": "ram", "parameters": "flash and external flash"}
+    fast, slow = model.metadata["weights"]["pieces"]
+    assert 0 < fast["bytes"] == slow["begin"] <= 1024 and slow["memory"] == "external flash"
+    assert fast["bytes"] + slow["bytes"] == model.metadata["weights"]["bytes"]
+    # weights of a convolution are read for each pixel, those of a matrix once
+    sources = "".join(file.read_text("utf-8") for file in (*model.path.glob("src/net*.[ch]"),))
+    for kernel, array in (("conv2d", "net_params"), ("contrib_dense_pack", "net_params_external_flash")):
+        (weights, *_) = re.findall(rf"STEP.*net_{kernel}.*?, (net_const\d+)", sources)
+        assert re.search(rf"define {weights} .*\({array} \+", sources)
+    library = here.make(model.path, **({"PORTABLE_PARAMS": "1"} if portable else {}))
+    program = linked_apart(here, library, program_of(model, [x]), tmp_path)
+    printed = here.start(program).split()[0]
+    np.testing.assert_array_equal(
+        np.frombuffer(bytes.fromhex(printed), np.int8)[None], host_outputs(QUANTISED, x, io_dtype="int8")
+    )
+    placed = run([here.tool_prefix + "nm", program], tmp_path)
+    assert re.search(rf"{EXTERNAL:08x} \w net_params_external_flash\n", placed)
+    main = SELFTEST.replace("TYPE", "int8_t")
+    assert here.start(linked_apart(here, library, main, tmp_path)) == "0"
+    # the file as a whole at one address, and each of its pieces damaged
+    run(["make", "-s", "clean"], model.path)
+    program = here.link(here.make(model.path, WEIGHTS_ADDRESS=hex(address)), main, tmp_path)
+    whole = (model.path / "src" / "net_params.bin").read_bytes()
+    for at, status in ((None, "0"), (9, "19"), (slow["begin"] + 9, "19")):
+        damaged = whole if at is None else whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :]
+        (tmp_path / "weights.bin").write_bytes(damaged)
+        loader = f"loader,file={tmp_path / 'weights.bin'},addr={address:#x},force-raw=on"
+        assert here.start(program, "-device", loader) == status
 
 
 def test_cmake_builds_it(tmp_path: Path, cmake: str) -> None:

@@ -10,18 +10,17 @@ may overwrite; then one with `plan` filled in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import accumulate
 from types import MappingProxyType
 
 from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
 from aotc.tir.launch import counters
-from aotc.tir.plan.arena import Arrangement, Block, align_up, common, place
+from aotc.tir.plan.arena import Block, align_up, common, place
 from aotc.tir.plan.overlap import in_sequence, least_distance
 from aotc.tir.plan.program import MemoryPlan, Part, Program, Step, Storage, View
-from aotc.tir.plan.spaces import Spread, accessed, spread
+from aotc.tir.plan.spaces import accessed, in_rooms, spread
 from aotc.tir.plan.views import copy_step
 
 
@@ -205,27 +204,11 @@ def plan_memory(
     found = place(blocks, align, near)
     parts: tuple[Part, ...] = ()
     if rooms:
-        found, parts = _in_rooms(
-            found, rooms, lambda: spread(blocks, _weights(program), [*rooms.values()], align, near)
-        )
+        found, parts = in_rooms(found, rooms, lambda room: spread(blocks, _weights(program), room, align, near))
     offset_of = dict(zip(taken, found.offsets, strict=True))
     offsets = MappingProxyType({storage: offset_of[root(program, storage)] for storage in lifetimes(program)})
     planned = replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align, parts))
     return _marked(planned) if pairs else planned
-
-
-def _in_rooms(
-    whole: Arrangement, rooms: Mapping[str, int], several: Callable[[], Spread | None]
-) -> tuple[Arrangement, tuple[Part, ...]]:
-    """The arena in the first memory, else in several ones; parts of nothing are left out."""
-    first, room = next(iter(rooms.items()))
-    if not room or whole.peak <= room:
-        return whole, (Part(first, 0, whole.peak),) if whole.peak else ()
-    if (found := several()) is None:
-        return whole, ()
-    begins = accumulate(found.sizes, initial=0)
-    parts = (Part(name, begin, size) for name, begin, size in zip(rooms, begins, found.sizes, strict=False))
-    return found.arrangement, tuple(part for part in parts if part.bytes)
 
 
 def _weights(program: Program) -> list[int]:

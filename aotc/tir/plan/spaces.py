@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of the arena over several memories: a fast one holds those that are accessed most by the byte.
+"""Tensors or parameters over several memories: a fast one holds those that are accessed most by the byte.
 
 In: blocks with lifetimes, how often each is accessed, and how much room there is in each memory, the fastest first.
 Out: one line of offsets for all, parts of which are the memories; no block lies across two of them.
@@ -14,14 +14,15 @@ Where some find no room at the end, large ones come first, which leaves less unu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir.expr import Buffer
 from aotc.tir.loops.dependence import Ranges, loads, range_of
 from aotc.tir.plan.arena import Arrangement, Block, Overlaps, lower_bound, place
-from aotc.tir.plan.program import Program, Storage
+from aotc.tir.plan.program import Part, Program, Storage
 from aotc.tir.stmt import For, Intrinsic, Kernel, Stmt, Store, stmt_children
 
 #: Iterations of a loop whose ends are not known.
@@ -85,6 +86,25 @@ def spread(
         if (found := _filled(blocks, order, rooms, align, overlaps or {})) is not None:
             return found
     return None
+
+
+def in_rooms(
+    whole: Arrangement, rooms: Mapping[str, int], several: Callable[[Sequence[int]], Spread | None]
+) -> tuple[Arrangement, tuple[Part, ...]]:
+    """All blocks in the first memory, else in several ones; parts of nothing are left out.
+
+    whole     the blocks in one memory
+    rooms     bytes of each memory, 0 for any number
+    several   spreads them over all
+    """
+    first, room = next(iter(rooms.items()))
+    if not room or whole.peak <= room:
+        return whole, (Part(first, 0, whole.peak),) if whole.peak else ()
+    if (found := several([*rooms.values()])) is None:
+        return whole, ()
+    begins = accumulate(found.sizes, initial=0)
+    parts = (Part(name, begin, size) for name, begin, size in zip(rooms, begins, found.sizes, strict=False))
+    return found.arrangement, tuple(part for part in parts if part.bytes)
 
 
 def _filled(

@@ -3,17 +3,14 @@
 
     metadata = emit_bare(program, Path("build/net"), target=get_target("cortex-m4"))
 
-Its parameters are one piece, with a mark of how they are laid out and a checksum behind them.
+Its parameters are one file, with a mark of how they are laid out and a checksum behind them.
 """
 
 from __future__ import annotations
 
 import re
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import TextWrapper
 from typing import Any, Final
 
 from aotc_runtime_c import bare_sources
@@ -25,18 +22,11 @@ from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.kernels import PrintedKernels, print_kernels
 from aotc_codegen.c.metadata import describe, footprint
 from aotc_codegen.c.params import Params
-from aotc_codegen.c.project import (
-    Content,
-    aligned_array,
-    common_words,
-    kernel_files,
-    model_words,
-    require_name,
-    write_project,
-)
+from aotc_codegen.c.project import Content, common_words, kernel_files, model_words, require_name, write_project
 from aotc_codegen.c.schedule import call_rows, resident_note, tensors_of
 from aotc_codegen.c.selftest import Golden, selftest_words
 from aotc_codegen.c.templates import render
+from aotc_codegen.c.weights import Weights, placed_params
 from aotc_codegen.c.workspace import struct_of, workspace_words
 
 #: The usual compilers and their archivers, by the architecture of a target.
@@ -47,41 +37,8 @@ _TOOLS: Final = {
 #: Functions of the mathematical library, as kernels call them.
 _MATH: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
 _LOCAL: Final = re.compile(r'^#include "[^"\n]+"\n', re.MULTILINE)
-_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 #: Those of which compilers make instructions on any machine.
 _INLINE: Final = ("fabs", "fabsf", "copysign", "copysignf")
-
-
-class Weights:
-    """The file of parameters: these, values that a self-test knows, a mark of the layout that the code expects, the
-    CRC-32 of all before.
-
-    offsets   of the known values
-    """
-
-    def __init__(self, params: Params, golden: Golden | None, align: int) -> None:
-        self.pieces: list[bytes | memoryview] = list(params.blob())
-        self.offsets: list[int] = []
-        for piece in golden.pieces if golden is not None else ():
-            self.offsets.append(self.bytes)
-            self.pieces += [piece, bytes(-len(piece) % align)]
-        rows = [f"{s.dtype}{list(s.shape)} {offset}" for s, offset in params.offsets.items()]
-        self.layout = zlib.crc32("\n".join([*rows, *map(str, self.offsets)]).encode())
-        self.pieces.append(struct.pack("<I", self.layout))
-        crc = 0
-        for part in self.pieces:
-            crc = zlib.crc32(part, crc)
-        self.crc = crc
-        self.pieces.append(struct.pack("<I", crc))
-
-    @property
-    def bytes(self) -> int:
-        return sum(map(len, self.pieces))
-
-    def array(self, symbol: str, attributes: str) -> str:
-        """The file as an array in C."""
-        values = _WRAPPER.fill(" ".join(f"{byte}," for piece in self.pieces for byte in bytes(piece)))
-        return f"{attributes}const unsigned char {symbol}[] = {{\n{values}\n}};\n"
 
 
 def required_functions(kernels: PrintedKernels) -> list[str]:
@@ -103,9 +60,10 @@ def _sources(name: str, params: Params, common: dict[str, Any], kernels: Printed
             f"int {name}_selftest(const {name}_outputs *outputs, {common['workspace']['parameter']});",
         ]
     words = {"header": "aotc_bare.h", "run_note": note, "bounds": stack, "functions": check}
-    symbol, *rows = params.declarations()
-    place = f"#define {name}_params ((const unsigned char *){upper}_WEIGHTS_ADDRESS)"
-    declared = [f"#ifdef {upper}_WEIGHTS_ADDRESS", place, "#else", symbol, "#endif", *rows]
+    rows, count = params.declarations(), len(params.pieces)
+    address = f"(const unsigned char *){upper}_WEIGHTS_ADDRESS"
+    places = (f"#define {params.array(p)} ({address} + {p.begin})" for p in params.pieces)
+    declared = [f"#ifdef {upper}_WEIGHTS_ADDRESS", *places, "#else", *rows[:count], "#endif", *rows[count:]]
     tested: dict[str, Content] = {}
     if common["tested"]:
         text = render("selftest.c", **common, **common["tested"])
@@ -154,7 +112,7 @@ def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
     }
     return {
         **({} if common["single"] else apart),
-        f"{name}_weights.ld": render("weights.ld", **common),
+        **{f"{row['output']}.ld": render("weights.ld", **common | row) for row in common["pieces"]},
         "Makefile": render("bare.mk", **common),
         "CMakeLists.txt": render("bare.cmake", params=params, **common),
         "README.md": render("bare.md", **common),
@@ -167,8 +125,6 @@ def _words(
     """What templates take that tell of memory and tools."""
     name, plan = program.name, program.plan
     compiler, archiver = _TOOLS.get(target.machine, ("cc", "ar"))
-    align, section = target.places({"parameters": 0})["parameters"].align, f".rodata.{name}_weights"
-    rows = _prologue(section, align)
     inputs, outputs = tensors_of(program)
     required = [f"{t.role}s->{t.ident}" for t in (*inputs, *outputs) if t.storage.size]
     workspace = workspace_words(program)
@@ -176,11 +132,8 @@ def _words(
         "workspace_align": plan.align,
         "struct": struct_of(name, workspace),
         **_workspace_texts(program, workspace),
-        "weights_align": align,
-        "weights_file_bytes": weights.bytes,
-        "section": section,
-        "prologue": "".join(rf"{row}\n" for row in rows),
-        "attributes": "".join(f"{row}\n" for row in rows),
+        "weights_align": weights.align,
+        "pieces": weights.rows,
         "layout": weights.layout,
         "stack_bytes": metadata["footprint"]["stack"],
         "required": [*required, *workspace["required"]],
@@ -206,13 +159,6 @@ def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, An
         "workspace_made": [f"const {name}_workspace workspace = {{ {members} }};"],
         "workspace_argument": "&workspace",
     }
-
-
-def _prologue(section: str, align: int) -> list[str]:
-    """What stands in front of an array of parameters."""
-    named = ["#ifndef AOTC_WEIGHTS_SECTION", f"#define AOTC_WEIGHTS_SECTION {section}", "#endif"]
-    quoted = ["#define TEXT(x) #x", "#define SECTION(x) section(TEXT(x))"]
-    return [*named, *quoted, *aligned_array(align, "SECTION(AOTC_WEIGHTS_SECTION)")]
 
 
 def emit_bare(
@@ -243,31 +189,29 @@ def emit_bare(
     require_known("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
     if any(kernel.team for kernel in program.kernels):
         raise AotcError("target", f"target {target.name} has no operating system, and so no threads")
-    params = Params(name, program.constants, 0, target.places({"parameters": 0})["parameters"].align)
+    params = placed_params(program, target)
     kernels = print_kernels(program.kernels, name, DIALECTS[target.dialect], share=True)
     facts = program, target, kernels.names, params
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     metadata = describe(*facts) | {"footprint": footprint(*facts, numbers)}
-    align = target.places({"parameters": 0})["parameters"].align
-    weights, math = Weights(params, golden, align), required_functions(kernels)
+    weights, math = Weights(params, golden), required_functions(kernels)
     common = common_words(name, False) | model_words(program, target, numerics, params)
     common |= _words(program, target, metadata, weights, math) | {"steps": call_rows(program, kernels, params)}
     common["resident"] = resident_note(program)
     common |= {"single": single_file, "tested": {}}
     if golden is not None:
-        common["tested"] = selftest_words(name, common["tensors"], weights.offsets)
+        common["tested"] = selftest_words(common["tensors"], [params.place(at) for at in weights.offsets])
     externals = kernels.external_files(name)
     files = _sources(name, params, common, kernels)
     files |= {path: external.file() for path, external in externals.items()}
     if single_file:
-        array = weights.array(f"{name}_params", common["attributes"])
-        common["array"] = f"#ifndef {name.upper()}_WEIGHTS_ADDRESS\n{array}#endif\n"
+        common["array"] = f"#ifndef {name.upper()}_WEIGHTS_ADDRESS\n{weights.arrays()}#endif\n"
         files = _single(kernels, files, common)
     common["sources"] = [path for path in files if path.endswith(".c")]
     common["headers"] = " ".join(path for path in files if path.endswith(".h"))
-    files |= {f"src/{name}_params.bin": weights.pieces, **_build(name, common)}
+    files |= {f"src/{name}_params.bin": weights.contents, **_build(name, common)}
     metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes)}
     metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}
-    metadata["weights"] = {"file": f"src/{name}_params.bin", "bytes": weights.bytes, "crc32": f"{weights.crc:08x}"}
+    metadata["weights"] = {"file": f"src/{name}_params.bin", **weights.described}
     metadata["externals"] = [external.described(path) for path, external in externals.items()]
     return write_project(directory, files, metadata, () if single_file else bare_sources())

@@ -79,10 +79,10 @@ def describe(program: Program, target: Target, kernels: Mapping[Kernel, str], pa
 def _spaces(program: Program, target: Target, params: Params) -> dict[str, str]:
     """The memories of what `target.ROLES` names."""
     taken = {part.memory: part.bytes for part in program.plan.parts}
-    needed = {} if taken else {"arena": program.plan.peak}
-    found = target.places({**needed, "parameters": params.bytes}, taken)
-    arena = {"arena": " and ".join(taken)} if taken else {}
-    return arena | {role: space.name for role, space in found.items()}
+    known = {"arena": " and ".join(taken), "parameters": " and ".join(piece.memory for piece in params.pieces)}
+    sizes = {"arena": program.plan.peak, "parameters": params.bytes}
+    found = target.places({role: size for role, size in sizes.items() if not known[role]}, taken)
+    return known | {role: space.name for role, space in found.items()}
 
 
 def _parts(program: Program) -> dict[str, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir.dtype import DType
+from aotc.ir import DType, frozen
 from aotc.tir.plan.program import Storage
 from aotc_codegen.c.ctypes import literal, memory_type
 
@@ -32,11 +32,33 @@ def packed(storage: Storage) -> np.ndarray[Any, Any]:
     return data.astype(data.dtype.newbyteorder("<")) if data.dtype.byteorder == ">" else data
 
 
-class Params:
-    """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays."""
+@frozen
+class Piece:
+    """Parameters that lie in one memory: those of the file from byte `begin` on.
 
-    def __init__(self, model: str, constants: Sequence[Storage], array_bytes: int, align: int = ALIGN) -> None:
-        self.model = model
+    suffix   of the names of their array and their section
+    """
+
+    begin: int = 0
+    memory: str = ""
+    suffix: str = ""
+
+
+class Params:
+    """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays.
+
+    pieces   of the file, in its order
+    """
+
+    def __init__(
+        self,
+        model: str,
+        constants: Sequence[Storage],
+        array_bytes: int,
+        align: int = ALIGN,
+        pieces: Sequence[Piece] = (Piece(),),
+    ) -> None:
+        self.model, self.align, self.pieces = model, align, pieces
         self.array_bytes = array_bytes
         self.offsets: dict[Storage, int] = {}
         self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}
@@ -61,7 +83,11 @@ class Params:
 
     def symbol(self, storage: Storage) -> str:
         """The C name of a constant's first element."""
-        return f"{self.model}_{self._home[storage].name}"
+        return f"{self.model}_{self.home(storage).name}"
+
+    def home(self, storage: Storage) -> Storage:
+        """The first constant that is equal to one."""
+        return self._home[storage]
 
     def offset(self, storage: Storage) -> int:
         """Where a constant lies in the binary file, in bytes."""
@@ -71,11 +97,20 @@ class Params:
         """What the internal header says of the parameters."""
         if self.small:
             return [f"extern {self._declared(s)};" for s in self.offsets]
-        rows = [f"extern const unsigned char {self.model}_params[];"]
+        rows = [f"extern const unsigned char {self.array(piece)}[];" for piece in self.pieces]
         for s, offset in self.offsets.items():
-            address = f"(const void *)({self.model}_params + {offset})"
+            address = f"(const void *)({self.place(offset)})"
             rows.append(f"#define {self.symbol(s)} ((const {memory_type(s.dtype)} *){address})")
         return rows
+
+    def array(self, piece: Piece) -> str:
+        """The C name of a piece."""
+        return f"{self.model}_params{piece.suffix}"
+
+    def place(self, offset: int) -> str:
+        """The address of a byte of the file, in C."""
+        piece = next(p for p in reversed(self.pieces) if p.begin <= offset)
+        return f"{self.array(piece)} + {offset - piece.begin}"
 
     def arrays(self) -> list[str]:
         """The definitions as C arrays."""

@@ -225,7 +225,9 @@ class _Project:
         else:
             self.files[f"src/{name}_params.bin"] = self.params.blob()
             self.add(f"src/{name}_params.S", "params.S")
-            self.add("src/params_to_c.c", "params_to_c.c", prologue="".join(rf"{r}\n" for r in aligned_array(ALIGN)))
+            prologue = "".join(rf"{r}\n" for r in aligned_array(ALIGN))
+            piece = {"array": f"{name}_params", "bytes": self.params.bytes, "prologue": prologue}
+            self.add("src/params_to_c.c", "params_to_c.c", pieces=[piece])
 
     def _run(self) -> str:
         """The functions that run the schedule."""

@@ -2,7 +2,7 @@
 """A model's test of itself: inputs and the results that they must give, behind the parameters.
 
 golden = Golden((image,), (scores,))
-selftest_words(tensors, golden, offsets)               # for the template selftest.c
+selftest_words(tensors, places)                 # for the template selftest.c
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Golden:
         return [np.ascontiguousarray(a).tobytes() for a in (*self.inputs, *self.outputs)]
 
 
-def selftest_words(name: str, tensors: Sequence[Tensor], offsets: Sequence[int]) -> dict[str, list[str]]:
-    """What the template takes: where each of a model's tensors has its known values behind the parameters.
+def selftest_words(tensors: Sequence[Tensor], places: Sequence[str]) -> dict[str, list[str]]:
+    """What the template takes: at which addresses each of a model's tensors has its known values.
 
     Raises AotcError (code "selftest") for results of other floats than float32.
     """
     members, checks, helpers = [], [], []
-    for tensor, offset in zip(tensors, offsets, strict=True):
-        dtype, place = tensor.storage.dtype, f"{name}_params + {offset}"
+    for tensor, place in zip(tensors, places, strict=True):
+        dtype = tensor.storage.dtype
         result = f"outputs->{tensor.ident}"
         if tensor.role == "input":
             members.append(f"(const {tensor.ctype} *)(const void *)({place})")

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of a program without an operating system: one file, pieces of which lie in memories.
+
+In: a program with its plan, and the memories of a target.  Out: which parameters lie in which memory, and the file.
+
+    params = placed_params(program, get_target("cortex-m4"))
+    Weights(params, None).contents                 # of the file
+
+Parameters for which the first memory has no room lie in several: those that a run reads most by the byte in the first.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from textwrap import TextWrapper
+from typing import Any, Final
+
+from aotc.tir import Target
+from aotc.tir.plan.arena import Arrangement, Block, align_up
+from aotc.tir.plan.program import Part, Program, Storage
+from aotc.tir.plan.spaces import accessed, in_rooms, spread
+from aotc_codegen.c.names import Names, comment_text
+from aotc_codegen.c.params import Params, Piece
+from aotc_codegen.c.project import aligned_array
+from aotc_codegen.c.selftest import Golden
+
+_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
+
+
+def placed_params(program: Program, target: Target) -> Params:
+    """The parameters of a program, those of each memory behind each other.
+
+    Raises AotcError (code "memory") where the memories have no room for them.
+    """
+    spaces = target.spaces_for("parameters")
+    align = max(space.align for space in spaces)
+    params = Params(program.name, program.constants, 0, align)
+    taken = Counter({part.memory: part.bytes for part in program.plan.parts})
+    rooms = {s.name: s.bytes and s.bytes - taken[s.name] for s in spaces}
+    full = [s.name for s in spaces if s.bytes and rooms[s.name] <= 0]
+    rooms = {name: room for name, room in rooms.items() if name not in full}
+    found, parts = _spread(program, params, rooms) if rooms else ({}, ())
+    if not parts:
+        # no bytes, or no room
+        target.places({"parameters": params.bytes}, taken)
+        return params
+    names = Names(["params"], any_case=True)
+    suffixes = ["", *(f"_{names.fresh(p.memory)}" for p in parts[1:])]
+    pieces = [Piece(part.begin, part.memory, suffix) for part, suffix in zip(parts, suffixes, strict=True)]
+    order = sorted(program.constants, key=lambda s: found[params.home(s)])
+    return Params(program.name, order, 0, align, pieces)
+
+
+def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple[dict[Storage, int], tuple[Part, ...]]:
+    """The number of the part that has each parameter, and the parts."""
+    times = Counter[Storage]()
+    for storage, count in accessed(program).items():
+        if storage.kind == "constant":
+            times[params.home(storage)] += count
+    kept = list(params.offsets)
+    weights = [times[storage] for storage in kept]
+    blocks = [Block(align_up(s.nbytes, params.align), 0, 0) for s in kept]
+    offsets = tuple(params.offsets.values())
+    whole = Arrangement(offsets, params.bytes, params.bytes)
+    found, parts = in_rooms(whole, rooms, lambda room: spread(blocks, weights, room, params.align))
+    begins = [part.begin for part in parts]
+    numbers = (bisect_right(begins, at) for at in found.offsets)
+    return dict(zip(kept, numbers, strict=True)), parts
+
+
+class Weights:
+    """The file of parameters: these, values that a self-test knows, a mark of the layout that the code expects, the
+    CRC-32 of all before.
+
+    contents   in pieces of memory
+    offsets    of the known values
+    rows       what templates take of each memory's piece
+    """
+
+    def __init__(self, params: Params, golden: Golden | None) -> None:
+        self.contents: list[bytes | memoryview] = list(params.blob())
+        self.offsets: list[int] = []
+        self.align = params.align
+        for known in golden.pieces if golden is not None else ():
+            self.offsets.append(self.bytes)
+            self.contents += [known, bytes(-len(known) % self.align)]
+        rows = [f"{s.dtype}{list(s.shape)} {at}" for s, at in params.offsets.items()]
+        rows += map(str, self.offsets)
+        self.layout = zlib.crc32("\n".join(rows).encode())
+        self.contents.append(struct.pack("<I", self.layout))
+        self.crc = 0
+        for part in self.contents:
+            self.crc = zlib.crc32(part, self.crc)
+        self.contents.append(struct.pack("<I", self.crc))
+        begins = [piece.begin for piece in params.pieces]
+        self.rows = [
+            self._row(params, piece, end - piece.begin)
+            for piece, end in zip(params.pieces, [*begins[1:], self.bytes], strict=True)
+        ]
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.contents))
+
+    def _row(self, params: Params, piece: Piece, size: int) -> dict[str, Any]:
+        output = f"{params.model}_weights{piece.suffix}"
+        macro = f"AOTC_WEIGHTS_SECTION{piece.suffix.upper()}"
+        section = f".rodata.{output}"
+        rows = [
+            f"#ifndef {macro}",
+            f"#define {macro} {section}",
+            "#endif",
+            "#define TEXT(x) #x",
+            "#define SECTION(x) section(TEXT(x))",
+            *aligned_array(self.align, f"SECTION({macro})"),
+        ]
+        said = f", {size} bytes for {comment_text(piece.memory)}"
+        return {
+            "array": params.array(piece),
+            "begin": piece.begin,
+            "bytes": size,
+            "output": output,
+            "macro": macro,
+            "section": section,
+            "memory": piece.memory,
+            "said": said if len(params.pieces) > 1 else "",
+            "attributes": "\n".join(rows),
+            "prologue": "".join(rf"{row}\n" for row in rows),
+        }
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What metadata say of the file."""
+        keys = ("memory", "section", "begin", "bytes")
+        pieces = [{key: row[key] for key in keys} for row in self.rows]
+        return {"bytes": self.bytes, "crc32": f"{self.crc:08x}", "pieces": pieces}
+
+    def arrays(self) -> str:
+        """The file as arrays in C."""
+        whole, texts = b"".join(self.contents), list[str]()
+        for row in self.rows:
+            part = whole[row["begin"] :][: row["bytes"]]
+            values = _WRAPPER.fill(" ".join(f"{byte}," for byte in part))
+            texts.append(row["attributes"])
+            texts.append(f"const unsigned char {row['array']}[] = {{\n{values}\n}};")
+        return "\n".join((*texts, ""))

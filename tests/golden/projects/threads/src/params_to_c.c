@@ -3,9 +3,16 @@
  * whose assembler has no .incbin (make PORTABLE_PARAMS=1). */
 #include <stdio.h>
 
+static void print_bytes(FILE *file, unsigned long left) {
+  int byte, column = 0;
+  for (; left > 0 && (byte = fgetc(file)) != EOF; --left) {
+    printf(++column % 24 == 0 ? "%d,\n" : "%d,", byte);
+  }
+  printf("0};\n");
+}
+
 int main(int argc, char **argv) {
   FILE *file = argc == 2 ? fopen(argv[1], "rb") : NULL;
-  int byte, column = 0;
   if (file == NULL) {
     fprintf(stderr, "usage: params_to_c FILE.bin\n");
     return 1;
@@ -13,10 +20,7 @@ int main(int argc, char **argv) {
   printf("#if defined(__GNUC__)\n__attribute__((aligned(64)))\n#endif\n");
   printf("extern const unsigned char net_params[];\n");
   printf("const unsigned char net_params[] = {\n");
-  while ((byte = fgetc(file)) != EOF) {
-    printf(++column % 24 == 0 ? "%d,\n" : "%d,", byte);
-  }
-  printf("0};\n");
+  print_bytes(file, 68736u);
   fclose(file);
   return 0;
 }

@@ -10,7 +10,7 @@ The graph floor knows what an operator *is*; the operators themselves live in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
 from types import MappingProxyType
@@ -285,11 +285,11 @@ def installed_ops() -> Mapping[str, Op]:
     return _TABLE.ops
 
 
-def get_op(name: str) -> Op:
-    """The operator called `name`; AotcError (code "unknown-op") with the nearest names if there is none."""
+def get_op(name: str, others: Iterable[str] = ()) -> Op:
+    """The operator called `name`; AotcError (code "unknown-op") if there is none: its hint may be one of `others`."""
     op = _TABLE.ops.get(name)
     if op is None:
-        raise AotcError("unknown-op", f"operator `{name}` not found", hint=nearest(name, _TABLE.ops))
+        raise AotcError("unknown-op", f"operator `{name}` not found", hint=nearest(name, [*_TABLE.ops, *others]))
     return op
 
 
@@ -343,4 +343,5 @@ def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) 
     try:
         return op.infer(attrs, types)
     except AotcError as error:
-        raise AotcError(error.code, f"{op.name}: {error.diagnostics[0].message}", span=span) from error
+        first = error.diagnostics[0]
+        raise AotcError(error.code, f"{op.name}: {first.message}", span=span, hint=first.hint) from error

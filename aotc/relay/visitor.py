@@ -152,8 +152,9 @@ def binders(root: Expr) -> list[Var]:
 
 
 def bound_vars(expr: Expr) -> list[Var]:
-    """Variables bound by a function or a let inside `expr`, each once, in post order of their binders."""
-    return list(dict.fromkeys(binders(expr)))
+    """Variables bound inside `expr`, each once, in the order in which they are met."""
+    bound = set(binders(expr))
+    return [v for v in all_vars(expr) if v in bound]
 
 
 def all_vars(expr: Expr) -> list[Var]:

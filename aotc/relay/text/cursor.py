@@ -230,6 +230,9 @@ def type_params(cursor: Cursor) -> Iterator[list[TypeVar]]:
     outer = cursor.types
     names = [cursor.expect_kind("name", "a type variable") for _ in cursor.items("]")] if cursor.accept("[") else []
     params = [TypeVar(token.text) for token in names]
+    for k, token in enumerate(names):
+        if token.text in (n.text for n in names[:k]):
+            cursor.fail(f"type variable {token.text} is named twice", token, code="redefined")
     cursor.types = {**outer, **{v.name: v for v in params}}
     yield params
     cursor.types = outer

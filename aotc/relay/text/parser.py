@@ -374,7 +374,7 @@ class _Parser(Cursor):
 
     def _op(self, name: str, token: Token) -> Op:
         with self.placing(token):
-            return get_op(name)
+            return get_op(name, self.constructors)
 
     def _if(self, start: Token) -> Task[Expr]:
         self.expect("(")

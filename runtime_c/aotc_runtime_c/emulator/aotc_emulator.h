@@ -54,7 +54,6 @@ struct Meeting {
   const Lanes *(*exchange)(unsigned thread, unsigned mask, const void *value,
                            size_t bytes);
   void (*copy)(unsigned thread, void *to, const void *from, size_t bytes);
-  void (*commit)(unsigned thread);
   void (*wait)(unsigned thread, unsigned groups);
   void (*fail)(const char *why);
 };
@@ -229,7 +228,6 @@ inline void aotc_copy(void *to, const void *from, bool inside = true) {
 }
 /* Ends a group of copies; waits until all but the latest ones have landed. */
 template <int groups> inline void aotc_wait() {
-  aotc_emulator::meeting->commit(threadIdx.x);
   aotc_emulator::meeting->wait(threadIdx.x, unsigned(groups));
 }
 

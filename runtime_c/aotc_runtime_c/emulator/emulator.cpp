@@ -47,7 +47,7 @@ constexpr int poison = 0xff;
 
 using Context = ucontext_t;
 
-void switch_to(Context &from, Context &to) {
+void aotc_emulator_switch(Context &from, Context &to) {
   swapcontext(&from, &to);
 }
 
@@ -64,7 +64,7 @@ void prepare(Context &context, unsigned char *stack, size_t bytes,
 using Context = void *; /* the stack pointer; all else lies on the stack */
 
 /* swapcontext saves the mask of signals too, by two calls of the system. */
-extern "C" void aotc_emulator_switch(void **from, void *to)
+extern "C" void aotc_emulator_switch(Context &from, Context &to)
     __attribute__((visibility("hidden")));
 __asm__(".text\n"
         ".type aotc_emulator_switch, @function\n"
@@ -74,15 +74,11 @@ __asm__(".text\n"
         "  push %rbp\n  push %rbx\n  push %r12\n"
         "  push %r13\n  push %r14\n  push %r15\n"
         "  mov %rsp, (%rdi)\n"
-        "  mov %rsi, %rsp\n"
+        "  mov (%rsi), %rsp\n"
         "  pop %r15\n  pop %r14\n  pop %r13\n"
         "  pop %r12\n  pop %rbx\n  pop %rbp\n"
         "  ret\n"
         ".size aotc_emulator_switch, . - aotc_emulator_switch\n");
-
-void switch_to(Context &from, Context &to) {
-  aotc_emulator_switch(&from, to);
-}
 
 /* As if `entry` had been called, with a stack that is aligned as the ABI says.
  */
@@ -101,7 +97,7 @@ void prepare(Context &context, unsigned char *stack, size_t bytes,
 enum class State { fresh, ready, at_barrier, at_warp, done };
 
 struct Copy {
-  void *to; /* null ends a group */
+  void *to;
   const void *from;
   size_t bytes;
 };
@@ -112,7 +108,7 @@ struct Fiber {
   State state = State::fresh;
   unsigned exchanges = 0;
   Threads part{};
-  std::vector<Copy> copies; /* that have not landed */
+  std::vector<std::vector<Copy>> copies; /* groups that have not landed */
 };
 
 /* Everything of a launch but who runs which block. */
@@ -206,7 +202,7 @@ void Worker::enter() {
 /* Leaves the stack of the fiber that runs until `resume` comes back to it. */
 void Worker::wait(unsigned thread, State state) {
   fibers_[thread].state = state;
-  switch_to(fibers_[thread].context, main_);
+  aotc_emulator_switch(fibers_[thread].context, main_);
 }
 
 /* Runs a thread up to its next meeting, or it and those behind it in a loop. */
@@ -229,7 +225,7 @@ void Worker::resume(unsigned thread, unsigned count) {
   }
   fiber.state = State::ready;
   current_ = thread;
-  switch_to(main_, fiber.context);
+  aotc_emulator_switch(main_, fiber.context);
 }
 
 /* A thread that runs in a loop with others cannot wait for them. */
@@ -309,7 +305,7 @@ void Worker::run_block(unsigned block) {
   for (unsigned k = 0; k < launch_->threads; ++k) {
     fibers_[k].state = State::fresh;
     fibers_[k].exchanges = 0;
-    fibers_[k].copies.clear();
+    fibers_[k].copies.assign(1, {});
   }
   bool met = false;
   do {
@@ -345,23 +341,14 @@ const Meeting meeting = {
     },
     [](unsigned thread, void *to, const void *from, size_t bytes) {
       memset(to, poison, bytes);
-      worker->fiber(thread).copies.push_back({to, from, bytes});
-    },
-    [](unsigned thread) {
-      worker->fiber(thread).copies.push_back({nullptr, nullptr, 0});
+      worker->fiber(thread).copies.back().push_back({to, from, bytes});
     },
     [](unsigned thread, unsigned groups) {
       auto &copies = worker->fiber(thread).copies;
-      unsigned open = 0;
-      for (const Copy &copy : copies)
-        open += copy.to == nullptr;
-      size_t k = 0;
-      for (; k < copies.size() && open > groups; ++k)
-        if (copies[k].to == nullptr)
-          --open;
-        else
-          memcpy(copies[k].to, copies[k].from, copies[k].bytes);
-      copies.erase(copies.begin(), copies.begin() + ptrdiff_t(k));
+      for (; copies.size() > groups; copies.erase(copies.begin()))
+        for (const Copy &copy : copies.front())
+          memcpy(copy.to, copy.from, copy.bytes);
+      copies.emplace_back();
     },
     [](const char *why) { worker->fail(why); },
 };

@@ -34,6 +34,12 @@ def _alignment(buffer: Buffer, view: View) -> int:
     return math.gcd(MOST, view.storage.align, view.offset * buffer.dtype.itemsize)
 
 
+def temporary(kernel: Kernel, buffer: Buffer) -> View:
+    """New memory for a parameter of a kernel."""
+    name = f"{kernel.name}_{buffer.name}"
+    return View(Storage(name=name, dtype=buffer.dtype, shape=(buffer.size,)))
+
+
 def _copied(step: Step) -> list[Step]:
     """A step that reads pieces from multiples of their bytes on, behind the copies that it needs for that."""
     pieces: dict[Buffer, int] = {}
@@ -42,7 +48,7 @@ def _copied(step: Step) -> list[Step]:
     args, made = list(step.args), list[Step]()
     for k, (buffer, view) in enumerate(zip(step.kernel.inputs, step.inputs, strict=True)):
         if _alignment(buffer, view) % pieces.get(buffer, 1):
-            args[k] = View(Storage(name=f"{step.kernel.name}_{buffer.name}", dtype=buffer.dtype, shape=(buffer.size,)))
+            args[k] = temporary(step.kernel, buffer)
             made.append(copy_step(view, args[k]))
     return [*made, replace(step, args=tuple(args)) if made else step]
 

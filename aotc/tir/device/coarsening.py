@@ -21,6 +21,7 @@ from typing import Final
 
 from aotc.ir import DType
 from aotc.tir import Linear, all_of, linear, mentioned, operands, substitute, with_operands
+from aotc.tir.device.parts import Nest
 from aotc.tir.device.transposes import replaced
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var, loads_in, unary
 from aotc.tir.loops.dependence import Ranges, assigned, extent_of, inside, loads, nested
@@ -59,8 +60,8 @@ class Coarsening:
     single: int = 0
 
     @staticmethod
-    def of(loops: Sequence[For], body: Block, lanes: int) -> tuple[For, Block, Sequence[Buffer]] | None:
-        """The last of some loops, its body and arrays on the stack; None where nothing would be moved in pieces.
+    def of(loops: Sequence[For], body: Block, lanes: int) -> Nest | None:
+        """Some loops, of which the last one is coarser; None where nothing would be moved in pieces.
 
         Iterations that are left over behind the last piece are one thread's, too, one by one.
         """
@@ -80,7 +81,7 @@ class Coarsening:
             one = substituted(refreshed(body), {loop.var: several.var * lanes + lane})
             block = Block([If(several.var < whole, block, For(lane, left, one))])
             several = replace(several, end=Const(whole + 1, INDEX))
-        return several, block, made.stack
+        return Nest((*loops[:-1], several), block, (*made.stack,))
 
     # statements
 

@@ -21,7 +21,7 @@ from typing import Final
 from aotc.ir import AotcError, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Var, all_of, as_expr, linear
 from aotc.tir.device.coarsening import Coarsening, lanes_of
-from aotc.tir.device.parts import Part, elsewhere, is_shared_out, work
+from aotc.tir.device.parts import Nest, Part, elsewhere, is_shared_out, work
 from aotc.tir.device.transposes import LEAST, Across
 from aotc.tir.launch import shared_bytes
 from aotc.tir.loops.dependence import extent_of, loads, outer_assigns, written
@@ -32,45 +32,13 @@ from aotc.tir.verify import verify
 _WAVES: Final = 8
 
 
-@frozen(eq=False)
-class Nest:
-    """Loops of independent iterations, one in the other, the one that counts fastest last, and what they repeat.
-
-    stack, shared   arrays that each thread, and each block, needs for that
-    thread          where the threads of a block share each iteration: which of them
-    """
-
-    loops: tuple[For, ...]
-    body: Block
-    stack: tuple[Buffer, ...] = ()
-    shared: tuple[Buffer, ...] = ()
-    thread: Var | None = None
-
-    @property
-    def size(self) -> int:
-        """Iterations in all."""
-        return math.prod(map(extent_of, self.loops))
-
-    def threads(self, gpu: Gpu) -> int:
-        """The threads of a block."""
-        return threads_for(self.size, gpu) if self.thread is None else gpu.threads
-
-    def iteration(self, n: Expr) -> Block:
-        """What is done for the iteration number `n`."""
-        digits: list[Expr] = []
-        for loop in reversed(self.loops[1:]):
-            digits.append(n % extent_of(loop))
-            n = n // extent_of(loop)
-        counted = zip(self.loops, [n, *reversed(digits)], strict=True)
-        return Block((*(Declare(loop.var, loop.begin + digit * loop.step) for loop, digit in counted), self.body))
-
-
 def nests(part: Part, gpu: Gpu) -> list[Nest]:
     """Ways to number the iterations of a part, the best first: of all of its loops, of fewer; none for one thread."""
     found = numbered(part)
     if part.own:
         return found
-    return [made for nest in found for one in (*_turned(nest, gpu), nest) for made in (*_in_pieces(one, gpu), one)]
+    turned = [one for nest in found for one in (*_turned(nest, gpu), nest)]
+    return [made for one in turned for made in (*_in_pieces(one, gpu), one)]
 
 
 def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
@@ -84,13 +52,8 @@ def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
         flat = _flat(nest, by_rows=rows == 1)
         alone = len(flat.loops) == 1  # what is left over is one thread's
         tried.insert(0, (flat, lanes if alone else math.gcd(extent_of(flat.loops[-1]), lanes)))
-    found: list[Nest] = []
-    for one, size in tried:
-        made = Coarsening.of(one.loops, one.body, size)
-        if made is not None:
-            loop, body, stack = made
-            found.append(Nest((*one.loops[:-1], loop), body, (*stack,)))
-    return [one for one in found if one.size >= gpu.processors * gpu.warp]
+    found = (Coarsening.of(one.loops, one.body, size) for one, size in tried)
+    return [one for one in found if one is not None and one.size >= gpu.processors * gpu.warp]
 
 
 def _flat(nest: Nest, by_rows: bool) -> Nest:
@@ -127,9 +90,8 @@ def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
         return [made] if made.size >= gpu.processors * gpu.warp else []
     if extent_of(found.last) < LEAST:
         return []
-    tiles = found.by_tiles(nest.body, gpu.threads)
     outer = (loop for loop in nest.loops if loop not in (found.loop, found.last))
-    made = Nest((*outer, *tiles.loops), tiles.body, shared=tiles.shared, thread=tiles.thread)
+    made = found.by_tiles(outer, nest.body, gpu.threads)
     fits = shared_bytes(made.shared) <= gpu.shared_bytes
     return [made] if fits and made.size >= gpu.processors // 2 else []
 
@@ -177,14 +139,6 @@ def _fastest(loops: Sequence[For], body: Stmt) -> For:
         return min((step for step in steps if step), default=1 << 62)
 
     return min(reversed(loops), key=distance)
-
-
-def threads_for(size: int, gpu: Gpu) -> int:
-    """The threads of a block for so many iterations: fewer where that keeps more processors busy."""
-    threads = gpu.threads
-    while threads > gpu.warp and -(-size // threads) < gpu.processors:
-        threads //= 2
-    return threads
 
 
 @frozen(eq=False)

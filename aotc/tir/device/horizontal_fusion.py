@@ -32,6 +32,8 @@ POINTER: Final = 8
 Places: TypeAlias = "dict[Buffer, tuple[Buffer, Expr]]"
 #: Of two steps, the second of which waits for the first, one; None where that is not known to be right, or to pay.
 Behind: TypeAlias = Callable[[Step, Step], "Step | None"]
+#: Of a storage: first element, and the one behind the last.
+Span: TypeAlias = tuple[Storage, int, int]
 #: For each input of a kernel the number of the other one's input that it is, too.
 _Common: TypeAlias = "tuple[int | None, ...]"
 
@@ -65,10 +67,7 @@ class _Schedule:
 
     def add(self, step: Step) -> None:
         """Join a step to the last one that it can be joined to, behind all that it waits for."""
-        touched = [
-            (view.storage, view.offset, view.offset + buffer.size, k >= len(step.inputs))
-            for k, (buffer, view) in enumerate(zip(step.kernel.params, step.args, strict=True))
-        ]
+        touched = [(*span, k >= len(step.inputs)) for k, span in enumerate(spans(step))]
         first = 1 + max((at for one in touched for at in self._before(*one)), default=-1)
         at, made = self._fused(step, first)
         self.steps[at:] = [made, *self.steps[at + 1 :]]
@@ -98,8 +97,7 @@ class _Schedule:
         idle = first.grid < self.gpu.processors * max(1, self.gpu.resident // first.block)
         if not idle or (len(a.args) + len(b.args)) * POINTER > self.gpu.argument_bytes:
             return None
-        places = [(view, buffer.size) for buffer, view in zip(a.kernel.inputs, a.inputs, strict=True)]
-        own = [(view, buffer.size) for buffer, view in zip(b.kernel.inputs, b.inputs, strict=True)]
+        places, own = spans(a)[: len(a.inputs)], spans(b)[: len(b.inputs)]
         common = tuple(places.index(place) if place in places else None for place in own)
         key = a.kernel, b.kernel, common
         if key not in self.known:
@@ -112,6 +110,12 @@ class _Schedule:
         inputs = (*a.inputs, *(view for view, k in zip(b.inputs, common, strict=True) if k is None))
         args = (*inputs, *a.outputs, *b.outputs, *a.workspace, *b.workspace)
         return Step(kernel, args, merge_spans((a.span, b.span)), (*a.output_shapes, *b.output_shapes))
+
+
+def spans(step: Step) -> list[Span]:
+    """Where a step's arguments lie."""
+    pairs = zip(step.kernel.params, step.args, strict=True)
+    return [(view.storage, view.offset, view.offset + buffer.size) for buffer, view in pairs]
 
 
 def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:

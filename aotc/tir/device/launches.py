@@ -14,16 +14,16 @@ from functools import cache
 from typing import Final
 
 from aotc.tir import Block, Buffer, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Target, Var, all_of, launch_of
-from aotc.tir.device.alignment import with_alignment
-from aotc.tir.device.grid import Nest, Share, alone, is_sound, nests, shared_out
+from aotc.tir.device.alignment import temporary, with_alignment
+from aotc.tir.device.grid import Share, alone, is_sound, nests, shared_out
 from aotc.tir.device.horizontal_fusion import POINTER, fuse_launches
-from aotc.tir.device.parts import FEW, Part, parts_of, ranked, whole, work
+from aotc.tir.device.parts import FEW, Nest, Part, parts_of, ranked, whole, work
 from aotc.tir.device.rows import joined, rows_of
 from aotc.tir.device.vertical_fusion import VerticalFusion
 from aotc.tir.launch import uses_device
 from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.program import Program, Step
 from aotc.tir.stmt import Store, walk_stmts, without
 
 #: Parts of one launch: each thread looks for the one that its block is for.
@@ -62,7 +62,7 @@ def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:
     found: list[Step] = []
     for kernel in kernels:
         for buffer in (b for b in kernel.params if b not in views):
-            views[buffer] = View(Storage(name=f"{kernel.name}_{buffer.name}", dtype=buffer.dtype, shape=(buffer.size,)))
+            views[buffer] = temporary(kernel, buffer)
         own = tuple(shapes.get(b, (b.size,)) for b in kernel.outputs)
         origin = step.origin if kernel.outputs == step.kernel.outputs and kernel is kernels[-1] else None
         args = tuple(views[b] for b in kernel.params)
@@ -87,7 +87,8 @@ def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
     elif len(runs) > 1:
         other = _Mapper(joined(kernel, gpu), gpu, target.budget.stack_bytes)
         fewer = ranked(other.kernel, parts_of(other.kernel))
-        if len(fewer) < len(runs) and all(other.by_rows(part) for run in fewer for part in run if part.is_single):
+        singles = (part for run in fewer for part in run if part.is_single)
+        if len(fewer) < len(runs) and all(map(other.by_rows, singles)):
             mapper, runs = other, fewer
     made = [one for run in runs for one in mapper.run(run)]
     heaviest = max(made, key=lambda one: work(one.body), default=None)

@@ -26,6 +26,7 @@ from aotc.tir import (
     Declare,
     Expr,
     For,
+    Gpu,
     Interval,
     Intrinsic,
     Kernel,
@@ -90,6 +91,44 @@ class Part:
     def is_single(self) -> bool:
         """Whether it is a loop of one iteration, around what threads share."""
         return self.loop is not None and extent_of(self.loop) == 1
+
+
+@frozen(eq=False)
+class Nest:
+    """Loops of independent iterations, one in the other, the one that counts fastest last, and what they repeat.
+
+    stack, shared   arrays that each thread, and each block, needs for that
+    thread          where the threads of a block share each iteration: which of them
+    """
+
+    loops: tuple[For, ...]
+    body: Block
+    stack: tuple[Buffer, ...] = ()
+    shared: tuple[Buffer, ...] = ()
+    thread: Var | None = None
+
+    @property
+    def size(self) -> int:
+        """Iterations in all."""
+        return math.prod(map(extent_of, self.loops))
+
+    def threads(self, gpu: Gpu) -> int:
+        """The threads of a block: fewer for few iterations, where that keeps more processors busy."""
+        threads = gpu.threads
+        if self.thread is not None:
+            return threads
+        while threads > gpu.warp and -(-self.size // threads) < gpu.processors:
+            threads //= 2
+        return threads
+
+    def iteration(self, n: Expr) -> Block:
+        """What is done for the iteration number `n`."""
+        digits: list[Expr] = []
+        for loop in reversed(self.loops[1:]):
+            digits.append(n % extent_of(loop))
+            n = n // extent_of(loop)
+        counted = zip(self.loops, [n, *reversed(digits)], strict=True)
+        return Block((*(Declare(loop.var, loop.begin + digit * loop.step) for loop, digit in counted), self.body))
 
 
 def is_shared_out(stmt: Stmt) -> bool:

@@ -20,8 +20,8 @@ from typing import Final, TypeGuard
 
 from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Stmt, Var, all_of, as_expr, const, linear, walk_stmts
-from aotc.tir.device.grid import Nest, Share, numbered, placed
-from aotc.tir.device.parts import FEW, Part, elsewhere, is_shared_out
+from aotc.tir.device.grid import Share, numbered, placed
+from aotc.tir.device.parts import FEW, Nest, Part, elsewhere, is_shared_out
 from aotc.tir.expr import Select
 from aotc.tir.launch import MOST_THREADS, shared_bytes
 from aotc.tir.loops.dependence import (
@@ -205,8 +205,10 @@ class Rows:
         declares: list[Stmt] = []
         if self.rows > 1:
             lane = Var("lane")
-            found = (thread % self.rows, thread // self.rows), (thread // self.each, thread % self.each)
-            declares = [Declare(var, e) for var, e in zip((row, lane), found[not self.across], strict=True)]
+            digits = thread // self.each, thread % self.each
+            if self.across:
+                digits = thread % self.rows, thread // self.rows
+            declares = [Declare(var, e) for var, e in zip((row, lane), digits, strict=True)]
         places: dict[Buffer, tuple[Buffer, Expr]] = {}
         for b in sorted(filter(self.row.common.__contains__, self.row.own), key=self.size):
             first = row * self.size(b) if self.rows > 1 else as_expr(0)

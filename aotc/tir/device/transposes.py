@@ -15,11 +15,12 @@ is short, such as the channels of pixels, one thread takes all of it: what it fe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import frozen
 from aotc.tir import all_of, linear, mentioned, operands, substitute, with_operands
+from aotc.tir.device.parts import Nest
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var
 from aotc.tir.loops.dependence import assigned, extent_of, written
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, map_exprs, stmt_exprs, walk_stmts
@@ -68,8 +69,8 @@ class Across:
                 registers[stmt.var] = substitute(stmt.value, registers)
         return next((Across(along[var], last, reads) for var, reads in found.items()), None)
 
-    def by_tiles(self, body: Block, threads: int) -> Tiles:
-        """What blocks of so many threads do for each tile."""
+    def by_tiles(self, outer: Iterable[For], body: Block, threads: int) -> Nest:
+        """What blocks of so many threads do for each tile, in loops around both."""
         thread = Var("lane")
         tiles = {loop: Var(f"{loop.var.name}_tile") for loop in (self.loop, self.last)}
         shared = {load: Buffer("tile", load.dtype, _SIDE * (_SIDE + 1), "shared", 16) for load in self.reads}
@@ -100,20 +101,7 @@ class Across:
         taken = {load: Load(tile, place(own)) for load, tile in shared.items()}
         stmts = (phase(ahead, filled), Sync(), phase(own, [map_exprs(body, lambda e: replaced(e, taken))]))
         over = (For(var, -(-extent_of(loop) // _SIDE), Block(())) for loop, var in tiles.items())
-        return Tiles(tuple(over), Block(stmts), thread, tuple(shared.values()))
-
-
-@frozen(eq=False)
-class Tiles:
-    """What the threads of a block do for each iteration of some loops.
-
-    thread   which of them; `shared` is what they have in common
-    """
-
-    loops: tuple[For, ...]
-    body: Block
-    thread: Var
-    shared: tuple[Buffer, ...]
+        return Nest((*outer, *over), Block(stmts), shared=(*shared.values(),), thread=thread)
 
 
 def replaced(expr: Expr, found: Mapping[Load, Expr]) -> Expr:

@@ -36,12 +36,13 @@ from aotc.tir import (
     launch_of,
     walk,
 )
+from aotc.tir.device.alignment import temporary
 from aotc.tir.device.grid import is_sound
-from aotc.tir.device.horizontal_fusion import POINTER, Places, share_of
+from aotc.tir.device.horizontal_fusion import POINTER, Places, Span, share_of, spans
 from aotc.tir.device.rows import statements
 from aotc.tir.expr import INDEX
 from aotc.tir.launch import by_last, loops_of, shared_bytes
-from aotc.tir.plan.program import Step, Storage, View
+from aotc.tir.plan.program import Step, View
 from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
 
 #: Statements that one thread does before a launch of its own would have ended: it begins later, and waits for memory.
@@ -55,8 +56,6 @@ _ALIGNED: Final = 4
 
 #: The second step made again for so many groups of blocks, and threads of each; None where it is several launches.
 Again: TypeAlias = Callable[[int, int], "Step | None"]
-#: A view in a storage: first element, and the one behind the last.
-_Span: TypeAlias = tuple[Storage, int, int]
 
 
 @dataclass
@@ -103,22 +102,17 @@ class VerticalFusion:
     def is_right(self, kernel: Kernel) -> bool:
         """Whether a device takes a kernel, and the verifier knows that it is right."""
         fits = shared_bytes(kernel.shared) <= self.gpu.shared_bytes
-        return fits and (len(kernel.params) * POINTER <= self.gpu.argument_bytes) and is_sound(kernel)
+        passes = len(kernel.params) * POINTER <= self.gpu.argument_bytes
+        return fits and passes and is_sound(kernel)
 
 
 def _apart(a: Step, b: Step) -> bool:
     """Whether the second step overwrites nothing that the first one uses, and reads what that writes whole or not."""
-    used, others = _spans(a), _spans(b)
+    used, others = spans(a), spans(b)
     written, read = used[len(a.inputs) :], others[: len(b.inputs)]
     if any(_meet(one, other) for one in used for other in others[len(b.inputs) :]):
         return False
     return all(_holds(one, other) for one in written for other in read if _meet(one, other))
-
-
-def _spans(step: Step) -> list[_Span]:
-    sizes = (buffer.size for buffer in step.kernel.params)
-    pairs = zip(step.args, sizes, strict=True)
-    return [(view.storage, view.offset, view.offset + size) for view, size in pairs]
 
 
 def _place(a: Step, view: View) -> tuple[tuple[int, int], ...]:
@@ -127,11 +121,11 @@ def _place(a: Step, view: View) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _meet(a: _Span, b: _Span) -> bool:
+def _meet(a: Span, b: Span) -> bool:
     return a[0] is b[0] and a[1] < b[2] and b[1] < a[2]
 
 
-def _holds(a: _Span, b: _Span) -> bool:
+def _holds(a: Span, b: Span) -> bool:
     return a[0] is b[0] and a[1] <= b[1] and b[2] <= a[2]
 
 
@@ -252,9 +246,7 @@ class _Pair:
         a, b, places = self.a, self.b, self.places()
         alone = [view for x, view in zip(b.kernel.inputs, b.inputs, strict=True) if places[x][0] is x]
         args = [*a.inputs, *alone, *a.outputs, *b.outputs, *a.workspace, *b.workspace]
-        for x in kernel.params[len(args) :]:
-            name = f"{kernel.name}_{x.name}"
-            args.append(View(Storage(name=name, dtype=x.dtype, shape=(x.size,))))
+        args += [temporary(kernel, x) for x in kernel.params[len(args) :]]
         return Step(kernel, tuple(args), kernel.span, (*a.output_shapes, *b.output_shapes))
 
     def body(self, group: Var, last: Stmt, counts: Buffer) -> Block:

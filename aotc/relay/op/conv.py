@@ -368,8 +368,7 @@ def operators(
 
     def axes(n: int, a: Any, _: Types) -> AxisMap:
         """Only the batch axis: channels and windows are summed."""
-        kept = window.axes_kept(*window.layouts(n, a.data_layout, a.out_layout), 1)
-        return AxisMap((kept, (None,) * (n + 2)))
+        return AxisMap((window.axes_kept(*window.layouts(n, a.data_layout, a.out_layout), 1),))
 
     counted = {"refine": refine, "scratch": scratch, "axes": axes} | facets
     for n, made in enumerate(attributes, 1):

@@ -117,8 +117,7 @@ def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:
     """All axes of the data but the last."""
-    rank = tensor(types[0]).rank
-    return AxisMap(((*range(rank - 1), None), (None,) * rank))
+    return AxisMap(((*range(tensor(types[0]).rank - 1), None),))
 
 
 def _compute(name: str, a: Any, left: te.Tensor, right: te.Tensor) -> te.Tensor:

@@ -145,7 +145,7 @@ class _Twin:
 
     def axes(self, a: Any, types: Types) -> AxisMap | None:
         result = self.infer(a, types)
-        return AxisMap(((None,) * result.rank,) * len(self.args)) if isinstance(result, TensorType) else None
+        return AxisMap(((None,) * result.rank,)) if isinstance(result, TensorType) else None
 
 
 def _dynamic(

@@ -371,7 +371,7 @@ def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) ->
 def _one_hot_axis_map(a: OneHotAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank + 1)
-    return AxisMap(((*range(axis), None, *range(axis, rank)), (None,) * (rank + 1), (None,) * (rank + 1)))
+    return AxisMap(((*range(axis), None, *range(axis, rank)),))
 
 
 def _one_hot_element(a: OneHotAttrs, i: Index, indices: te.Tensor, on: te.Tensor, off: te.Tensor) -> Scalar:

@@ -17,22 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import (
-    NO_ATTRS,
-    Attrs,
-    AxisMap,
-    DType,
-    NoAttrs,
-    OpPattern,
-    Shape,
-    TensorType,
-    Types,
-    args,
-    is_static,
-    param,
-    require,
-    static_shape,
-)
+from aotc.ir import DType, Shape, TensorType, is_static, static_shape
+from aotc.ir.attrs import NO_ATTRS, Attrs, NoAttrs, param
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import casts, reduce, shape
 from aotc.relay.op import slice as slices
@@ -73,7 +60,7 @@ def _shaped(
         args=args(*arguments.split()),
         infer=infer,
         reference=lambda a, x, *y: numpy(x, static_shape(wanted(a, x.shape, *(v.shape for v in y)))),
-        axes=lambda a, types: AxisMap(((None,) * infer(a, types).rank,) * len(types)),
+        axes=lambda a, types: AxisMap(((None,) * infer(a, types).rank,)),
         expand=expand,
         samples=cases(attributes, samples),
         **facets,
@@ -249,7 +236,7 @@ cast_like = OpDef(
     infer=lambda _, types: TensorType(tensor(types[0]).shape, tensor(types[1]).dtype),
     reference=lambda _, x, y: x.astype(y.dtype),
     pattern=OpPattern.ELEMWISE,
-    axes=lambda _, types: AxisMap((tuple(range(tensor(types[0]).rank)), (None,) * tensor(types[0]).rank)),
+    axes=lambda _, types: AxisMap((tuple(range(tensor(types[0]).rank)),)),
     expand=lambda _, x, y: casts.cast(x, str(tensor_type_of(y).dtype)),
     samples=_cast_like_samples,
 )

@@ -73,7 +73,7 @@ def _mask_element(a: SequenceMaskAttrs, i: Index, data: te.Tensor, lengths: te.T
 
 def _mask_axes(a: SequenceMaskAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
-    return AxisMap((row_but((0, 1), rank), (None,) * rank))
+    return AxisMap((row_but((0, 1), rank),))
 
 
 def _mask_samples() -> Samples:

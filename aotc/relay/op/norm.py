@@ -236,8 +236,7 @@ def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
 
 
 def _batch_axis(_: Any, types: Types) -> AxisMap:
-    rank = rules.tensor(types[0]).rank
-    return AxisMap(((0, *(None,) * (rank - 1)), *((None,) * rank for _ in types[1:])))
+    return AxisMap(((0, *(None,) * (rules.tensor(types[0]).rank - 1)),))
 
 
 _LAYER: Any = (

@@ -17,7 +17,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc import tir
-from aotc.ir import NO_ATTRS, Attrs, Infer, Op, TensorType, Type, Types, frozen, nested, tensor_types
+from aotc.ir import NO_ATTRS, Attrs, AxisMap, Infer, Op, TensorType, Type, Types, frozen, nested, tensor_types
+from aotc.ir.op import Axes
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological
@@ -64,6 +65,7 @@ class OpDef(Op):
     expand    (attrs, *argument expressions) -> an expression of other operators
     unblocked (attrs, *argument expressions) -> the call in layouts without blocks, None where it has none already:
               for operators whose program knows those alone
+    axes      rows of its map may be left out at the end: those arguments are not walked
     static    (attrs, argument expressions) -> the operator that has as attributes what are arguments here, None where
               they are not constants: for results whose shape depends on values.  Exactly one of these but `unblocked`
               is given
@@ -85,6 +87,8 @@ class OpDef(Op):
     def __post_init__(self) -> None:
         object.__setattr__(self, "doc", self.doc or inspect.cleandoc(self.attrs.__doc__ or ""))
         object.__setattr__(self, "reference", np.errstate(all="ignore")(self.reference))
+        if self.axes not in (None, pointwise):
+            object.__setattr__(self, "axes", filled_up(self.axes))
         if self.element is not None:
             object.__setattr__(self, "compute", each_element(self.name, self.infer, self.element))
 
@@ -106,6 +110,29 @@ class OpDef(Op):
         outputs = self.compute(attributes, *map(_placeholders, types))
         order = topological(outputs if isinstance(outputs, tuple) else (outputs,))
         return least + sum(map(_operations, order))
+
+
+def pointwise(_: Any, types: Types) -> AxisMap:
+    """Axis map of elementwise and broadcasting operators."""
+    tensors = [t for ty in types for t in tensor_types(ty)]
+    rank = max(t.rank for t in tensors)
+    rows = []
+    for t in tensors:
+        skip = rank - t.rank
+        rows.append(tuple(None if k < skip or t.shape[k - skip] == 1 else k - skip for k in range(rank)))
+    return AxisMap(tuple(rows))
+
+
+def filled_up(axes: Axes) -> Axes:
+    """Axis maps with a row for each argument: those that `axes` leaves out at the end walk nothing."""
+
+    def each_argument(a: Any, types: Types) -> AxisMap | None:
+        found = axes(a, types)
+        rows = () if found is None else found.inputs
+        missing = (None,) * len(rows[0]) if rows else ()
+        return found and AxisMap((*rows, *[missing] * (len(types) - len(rows))))
+
+    return each_argument
 
 
 def types_of(values: Iterable[Any]) -> list[TensorType]:

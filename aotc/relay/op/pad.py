@@ -66,9 +66,8 @@ def _pad_infer(a: PadAttrs, types: Types) -> Type:
     return _infer(data, a.pad_width, a.pad_mode)
 
 
-def _unpadded(widths: Sequence[tuple[int, int]], others: int) -> AxisMap:
-    rows = tuple(k if w == (0, 0) else None for k, w in enumerate(widths))
-    return AxisMap((rows, *((None,) * len(widths),) * others))
+def _unpadded(a: Any, _: Types) -> AxisMap:
+    return AxisMap((tuple(k if w == (0, 0) else None for k, w in enumerate(a.pad_width)),))
 
 
 def _moved(a: Any, _: Types, now: Callable[[int], int]) -> Any:
@@ -164,7 +163,7 @@ pad = OpDef(
     infer=_pad_infer,
     reference=_pad_reference,
     pattern=OpPattern.INJECTIVE,
-    axes=lambda a, _: _unpadded(a.pad_width, 1),
+    axes=_unpadded,
     moved=_moved,
     quantised=Quantised.PASS,
     element=_pad_element,
@@ -192,7 +191,7 @@ mirror_pad = OpDef(
     infer=_mirror_infer,
     reference=lambda a, data: _numpy_pad(data, a.pad_width, a.mode.lower()),
     pattern=OpPattern.INJECTIVE,
-    axes=lambda a, _: _unpadded(a.pad_width, 0),
+    axes=_unpadded,
     moved=_moved,
     compute=each_element("pad", _mirror_infer, lambda a, i, data: _repeated(data, i, a.pad_width, a.mode.lower())),
     samples=_mirror_samples,

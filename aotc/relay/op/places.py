@@ -13,20 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import (
-    NO_ATTRS,
-    Arg,
-    AxisMap,
-    OpPattern,
-    Quantised,
-    Shape,
-    TensorType,
-    Type,
-    Types,
-    args,
-    require,
-    static_shape,
-)
+from aotc.ir import Shape, TensorType, Type, static_shape
+from aotc.ir.attrs import NO_ATTRS
+from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, item_of
 from aotc.relay.op import casts, index, join
 from aotc.relay.op import shape as shapes
@@ -142,7 +131,7 @@ unravel_index = OpDef(
     infer=_unravel_infer,
     reference=of_formula(_unravel_infer, _unravel_element),
     pattern=OpPattern.INJECTIVE,
-    axes=lambda _, types: AxisMap(((None, *range(tensor(types[0]).rank)), (None,) * (tensor(types[0]).rank + 1))),
+    axes=lambda _, types: AxisMap(((None, *range(tensor(types[0]).rank)),)),
     element=_unravel_element,
     samples=_unravel_samples,
 )

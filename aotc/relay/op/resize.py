@@ -21,21 +21,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import (
-    AxisMap,
-    Dim,
-    DType,
-    Layout,
-    OpPattern,
-    Quantised,
-    TensorType,
-    Type,
-    Types,
-    is_static,
-    require,
-    static_shape,
-)
+from aotc.ir import Dim, DType, TensorType, Type, is_static, static_shape
 from aotc.ir.attrs import REQUIRED, Attrs, param
+from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
 from aotc.relay.op import resample
 from aotc.relay.op.blocks import in_blocks
 from aotc.relay.op.contract import as_dtype, convert

@@ -13,6 +13,7 @@ from typing import Any
 from aotc.ir import AxisMap, Dim, DType, Infer, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array
+from aotc.relay.op.opdef import pointwise as pointwise
 from aotc.relay.op.window import may_equal
 
 
@@ -150,17 +151,6 @@ def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], boo
     return infer
 
 
-def pointwise(_: Any, types: Types) -> AxisMap:
-    """Axis map of elementwise and broadcasting operators."""
-    tensors = [tensor(t) for t in types]
-    rank = max(t.rank for t in tensors)
-    rows = []
-    for t in tensors:
-        skip = rank - t.rank
-        rows.append(tuple(None if k < skip or t.shape[k - skip] == 1 else k - skip for k in range(rank)))
-    return AxisMap(tuple(rows))
-
-
 def row_but(axes: Sequence[int], rank: int) -> tuple[int | None, ...]:
     """Every axis of an argument of the result's rank but `axes`."""
     return tuple(None if k in axes else k for k in range(rank))
@@ -173,7 +163,7 @@ def all_but_axis(a: Any, types: Types) -> AxisMap:
     """
     first = types[0].fields[0] if isinstance(types[0], TupleType) else types[0]
     rank = tensor(first).rank
-    return AxisMap((row_but(axes_of(a.axis, rank), rank), *((None,) * rank for _ in types[1:])))
+    return AxisMap((row_but(axes_of(a.axis, rank), rank),))
 
 
 def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:

@@ -335,9 +335,9 @@ def _broadcast_infer(a: InitAttrs, types: Types) -> Type:
     return TensorType(a.shape, data.dtype)
 
 
-def no_axes(a: InitAttrs, types: Types) -> AxisMap:
+def no_axes(a: InitAttrs, _: Types) -> AxisMap:
     """Axis map of a result of a fixed shape: a slice of the data gives no slice of it."""
-    return AxisMap(((None,) * len(a.shape),) * len(types))
+    return AxisMap(((None,) * len(a.shape),))
 
 
 broadcast_to = OpDef(

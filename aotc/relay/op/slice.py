@@ -193,7 +193,7 @@ strided_set = OpDef(
     infer=_set_infer,
     reference=of_formula(_set_infer, _set_element),
     pattern=OpPattern.INJECTIVE,
-    axes=lambda _, types: AxisMap(((None,) * tensor(types[0]).rank,) * len(types)),
+    axes=lambda _, types: AxisMap(((None,) * tensor(types[0]).rank,)),
     element=_set_element,
     samples=_set_samples,
 )
@@ -341,7 +341,7 @@ trilu = OpDef(
     infer=_trilu_infer,
     reference=_trilu_reference,
     pattern=OpPattern.ELEMWISE,
-    axes=lambda _, types: AxisMap(((*range(tensor(types[0]).rank - 2), None, None), (None,) * tensor(types[0]).rank)),
+    axes=lambda _, types: AxisMap(((*range(tensor(types[0]).rank - 2), None, None),)),
     element=_trilu_element,
     samples=_trilu_samples,
 )

@@ -18,44 +18,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import (
-    AxisMap,
-    Dim,
-    DType,
-    Precision,
-    Quantised,
-    TensorType,
-    TupleType,
-    Type,
-    Types,
-    args,
-    require,
-    tensor_types,
-)
+from aotc.ir import Dim, DType, TensorType, TupleType, Type, tensor_types
 from aotc.ir.attrs import Attrs, param
+from aotc.ir.op import AxisMap, Precision, Quantised, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
 from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
 from aotc.relay.op.window import may_equal
-from aotc.tir import (
-    BOOL,
-    INDEX,
-    Buffer,
-    Const,
-    Gpu,
-    Load,
-    Target,
-    Var,
-    as_expr,
-    call,
-    forall,
-    maximum,
-    minimum,
-    select,
-    te,
-)
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, loops
+from aotc.tir import Gpu, Target, te
+from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, as_expr, call, maximum, minimum, select
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, forall, loops
 
 #: Up to so many results are kept in order while passing over the row; more are merge-sorted.
 _INSERTION: Final = 16

@@ -13,22 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import (
-    NO_ATTRS,
-    Arg,
-    Attrs,
-    AxisMap,
-    OpPattern,
-    Shape,
-    SymDim,
-    TensorType,
-    TupleType,
-    Type,
-    Types,
-    args,
-    param,
-    require,
-)
+from aotc.ir import Shape, SymDim, TensorType, TupleType, Type
+from aotc.ir.attrs import NO_ATTRS, Attrs, param
+from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import create, index, scatter, shape
 from aotc.relay.op.opdef import Array, OpDef, Samples, of_formula
@@ -117,7 +104,7 @@ sparse_to_dense = OpDef(
     order="sparse_indices output_shape sparse_values default_value",
     infer=_dense_infer,
     reference=_dense_reference,
-    axes=lambda a, _: AxisMap(((None,) * len(a.output_shape),) * 3),
+    axes=lambda a, _: AxisMap(((None,) * len(a.output_shape),)),
     expand=_dense_expand,
     samples=_dense_samples,
 )

@@ -171,7 +171,7 @@ contrib_conv2d_winograd_without_weight_transform = OpDef(
     infer=_infer,
     reference=_reference,
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
-    axes=lambda *_: AxisMap(((0, None, None, None), (None,) * 4)),  # channels and windows are summed
+    axes=lambda *_: AxisMap(((0, None, None, None),)),  # channels and windows are summed
     compute=_compute,
     samples=_samples,
 )

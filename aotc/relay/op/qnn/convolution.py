@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, frozen, record, variant
+from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args, frozen, record, variant
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, conv_transpose, join, pad, reduce, window
 from aotc.relay.op.opdef import Array, OpDef, Samples
@@ -70,12 +70,6 @@ class _Kind:
         kernel = _wide(w, wz, self.channels(a))
         result = self.plain.reference(self.plainly(a), _wide(x, xz), kernel)
         return np.asarray(result)
-
-    def axes(self, a: Any, types: Types) -> AxisMap:
-        """The batch axis: channels and windows are summed."""
-        both = window.layouts(self.n, a.data_layout, a.out_layout)
-        none = (None,) * (self.n + 2)
-        return AxisMap((window.axes_kept(*both, 1), *(none for _ in types[1:])))
 
     def expand(self, a: Any, *args: Expr) -> Expr:
         data, kernel, xz, wz = args[:4]
@@ -206,7 +200,7 @@ def _operator(n: int, plain: OpDef, letters: str, rows: Any, more: str = "") -> 
         order=_ORDER.format(more),
         infer=kind.infer,
         reference=kind.reference,
-        axes=kind.axes,
+        axes=plain.axes,
         expand=kind.expand,
         samples=partial(_samples, attributes, rows),
         **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE, sums=True),

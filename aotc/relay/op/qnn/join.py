@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types, require
+from aotc.ir import Attrs, DType, OpPattern, Type, Types, require
 from aotc.ir.op import Arg
 from aotc.relay.expr import Expr, Tuple, item_of
 from aotc.relay.op import join
@@ -55,11 +55,6 @@ def _infer(a: ConcatenateAttrs, types: Types) -> Type:
         q.check_pairs(pair, ty, None, *_NAMES[:2])
     q.check_pairs(types[3:], result, None, *_NAMES[2:])
     return result
-
-
-def _axes(a: ConcatenateAttrs, types: Types) -> AxisMap:
-    rows = all_but_axis(a, types[:1]).inputs
-    return AxisMap((*rows, *((None,) * len(rows[0]) for _ in types[1:])))
 
 
 def _same(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> bool:
@@ -119,7 +114,7 @@ concatenate = OpDef(
     args=_ARGS,
     infer=_infer,
     reference=_reference,
-    axes=_axes,
+    axes=all_but_axis,
     expand=_expand,
     samples=_samples,
     **q.facets(OpPattern.INJECTIVE),

@@ -21,23 +21,9 @@ from aotc.relay.op.rows import greater, lesser
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import exact, random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import (
-    Assign,
-    Block,
-    Buffer,
-    Declare,
-    ExternProgram,
-    For,
-    Load,
-    Scratch,
-    Stmt,
-    Store,
-    Var,
-    forall,
-    kept,
-    te,
-)
-from aotc.tir.expr import as_expr
+from aotc.tir import ExternProgram, Scratch, te
+from aotc.tir.expr import Buffer, Load, Var, as_expr
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, forall, kept
 
 _GATES: Final = 4
 #: The sums of a step stay below 2^30.

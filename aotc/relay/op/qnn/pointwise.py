@@ -79,7 +79,7 @@ def _axes(a: Any, types: Types) -> AxisMap:
     several = [k for k in (2, 3, 4, 5) if tensor(types[k]).shape not in ((), (1,))]
     fixed = {(a.lhs_axis if k < 4 else a.rhs_axis) % rank for k in several}
     rows = [tuple(None if k in fixed else v for k, v in enumerate(row)) for row in found.inputs]
-    return AxisMap((*rows, *((None,) * rank for _ in types[2:])))
+    return AxisMap(tuple(rows))
 
 
 def _ratios(a: Any, scales: tuple[Expr, Expr, Expr], ranks: tuple[int, int]) -> list[Expr]:

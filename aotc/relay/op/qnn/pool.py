@@ -12,13 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import AxisMap, DType, Layout, OpPattern, Type, Types, args, variant
+from aotc.ir import DType, Layout, OpPattern, Type, Types, args, variant
 from aotc.relay.expr import Expr
 from aotc.relay.op import pool
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded, scale, table
-from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import random_array
 
 _NAMES = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
@@ -33,14 +32,6 @@ def _infer(a: Any, types: Types) -> Type:
     data = q.quantised(types[0])
     q.check_pairs(types[1:], data, None, *_NAMES)
     return pool.avg_pool2d.infer(a, types[:1])
-
-
-def _axes(a: Any, types: Types) -> AxisMap:
-    assert pool.avg_pool2d.axes is not None
-    found = pool.avg_pool2d.axes(a, types[:1])
-    assert found is not None
-    rank = tensor(types[0]).rank
-    return AxisMap((*found.inputs, *((None,) * rank for _ in types[1:])))
 
 
 def _reference(a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
@@ -79,7 +70,7 @@ avg_pool2d = OpDef(
     args=(*args("data"), *q.scales(*_NAMES)),
     infer=_infer,
     reference=_reference,
-    axes=_axes,
+    axes=pool.avg_pool2d.axes,
     expand=_expand,
     layout=Layout.BARRIER,
     samples=_samples,

@@ -22,7 +22,6 @@ from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import sums
 from aotc.relay.op.qnn.convolution import zero_points
-from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
 
@@ -65,13 +64,10 @@ def _infer(names: Sequence[str], a: Any, types: Types) -> Type:
     return result
 
 
-def _axes(a: Any, types: Types) -> AxisMap:
+def _axes(a: Any, types: Types) -> AxisMap | None:
     op, plain = _plain(a)
     assert op.axes is not None
-    rank = tensor(types[0]).rank
-    found = op.axes(plain, types[:2])
-    assert found is not None
-    return AxisMap((*found.inputs, *((None,) * rank for _ in types[2:])))
+    return op.axes(plain, types)
 
 
 def _reference(a: Any, *given: Array) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types
+from aotc.ir import Attrs, DType, OpPattern, Type, Types
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import elementwise, index, reduce, scan
 from aotc.relay.op import slice as slices
@@ -47,11 +47,6 @@ def _infer(a: QuantisedSoftmaxAttrs, types: Types) -> Type:
     require_dtype(data.dtype, data.dtype.bits == 8)
     axis_of(a.axis, data.rank)
     return data
-
-
-def _axes(a: QuantisedSoftmaxAttrs, types: Types) -> AxisMap:
-    row = all_but_axis(a, types[:1]).inputs[0]
-    return AxisMap((row, *((None,) * len(row) for _ in types[1:])))
 
 
 def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
@@ -105,7 +100,7 @@ softmax = OpDef(
     args=table.ARGS,
     infer=_infer,
     reference=_reference,
-    axes=_axes,
+    axes=all_but_axis,
     expand=_expand,
     samples=_samples,
     **q.facets(OpPattern.OUT_ELEMWISE_FUSABLE),

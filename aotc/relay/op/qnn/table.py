@@ -44,8 +44,7 @@ def infer_one(_: Any, types: Types) -> Type:
 
 def elementwise_axes(_: Any, types: Types) -> AxisMap:
     """Axis map of functions of single elements."""
-    rank = tensor(types[0]).rank
-    return AxisMap((tuple(range(rank)), *((None,) * rank for _ in types[1:])))
+    return AxisMap((tuple(range(tensor(types[0]).rank)),))
 
 
 def check(x: Expr, *pairs: Expr, names: Sequence[str] = NAMES) -> None:

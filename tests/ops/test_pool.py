@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, adaptive_pool, pool
-from aotc.relay.op.adaptive_pool import GlobalPool2DAttrs, adaptive_avg_pool2d
+from aotc.relay.op import REGISTRY, pool
 from aotc.relay.op.opdef import Sample
+from aotc.relay.op.pool import GlobalPool2DAttrs, adaptive_avg_pool2d
 from tests.ops.harness import interpret, kernel_job
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
 
@@ -101,7 +101,7 @@ def test_functions_store_full_padding() -> None:
     x = Var("x", TensorType((1, 3, 8, 8)))
     call = pool.max_pool2d(x, (3, 3), (2, 2), padding=(1, 1))
     assert call.attrs.changed() == {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}
-    assert adaptive_pool.adaptive_avg_pool2d(x).checked_type == x.checked_type
+    assert pool.adaptive_avg_pool2d(x).checked_type == x.checked_type
 
 
 def test_partial_windows_as_the_reference_evaluator() -> None:
@@ -140,10 +140,10 @@ def test_averages_of_large_integers(name: str, dtype: str) -> None:
 
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_widths_of_adaptive_windows(extent: int, count: int) -> None:
-    part = adaptive_pool._Part(extent, count)
+    part = pool._Part(extent, count)
     widths = [end - begin for begin, end in map(part.ends, range(count))]
     assert part.widths == (min(widths), max(widths))
 
 
 def test_outputs_without_number_are_not_counted() -> None:
-    assert adaptive_pool._Part(9, 1 << 62).widths == (1, 2)
+    assert pool._Part(9, 1 << 62).widths == (1, 2)

@@ -10,7 +10,7 @@ import pytest
 
 from aotc.ir.types import TensorType
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.depth import SubPixelAttrs
+from aotc.relay.op.rearrange import SubPixelAttrs
 from aotc.relay.op.resample import COORDINATES, ROUNDINGS
 from aotc.relay.op.resize import UpSamplingAttrs, resize1d, resize2d, resize3d
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference

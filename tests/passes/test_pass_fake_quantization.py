@@ -18,7 +18,6 @@ from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, Var
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.adaptive_pool import global_avg_pool2d
 from aotc.relay.op.binary import add, maximum, multiply, subtract
 from aotc.relay.op.casts import clip, leaky_relu
 from aotc.relay.op.conv import conv2d
@@ -28,7 +27,7 @@ from aotc.relay.op.elementwise import exp, relu, sigmoid, tanh
 from aotc.relay.op.join import concatenate, split
 from aotc.relay.op.norm import layer_norm
 from aotc.relay.op.pad import pad
-from aotc.relay.op.pool import avg_pool2d, max_pool2d
+from aotc.relay.op.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from aotc.relay.op.qnn.builders import dequantize, quantize
 from aotc.relay.op.reduce import mean
 from aotc.relay.op.resize import resize2d

@@ -13,9 +13,9 @@ from aotc import relay
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.module import IRModule
-from aotc.relay.op.batch_space import batch_to_space_nd, space_to_batch_nd
 from aotc.relay.op.conv import Conv2DAttrs, conv1d, conv2d
 from aotc.relay.op.elementwise import relu
+from aotc.relay.op.rearrange import batch_to_space_nd, space_to_batch_nd
 from aotc.relay.transform import FlattenAtrousConv
 from aotc.relay.transform.base import rewrite_report
 

@@ -16,8 +16,8 @@ from typing import Any
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
-    "elementwise fast_math binary casts reduce shape layout join pad slice index places scatter create conv "
-    "conv_transpose winograd dense packed_dense pool adaptive_pool norm softmax resize depth batch_space grid sorts "
+    "elementwise binary casts reduce shape layout join pad slice index places scatter create conv "
+    "conv_transpose winograd dense packed_dense pool norm softmax resize rearrange grid sorts "
     "scan recurrent like mask loss sparse dyn grouping annotation "
     "qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax qnn.lstm"
 )

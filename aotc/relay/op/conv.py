@@ -27,8 +27,8 @@ import numpy as np
 
 from aotc.ir import AotcError, Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
 from aotc.relay.op import window
-from aotc.relay.op.blocks import in_blocks
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
+from aotc.relay.op.layout import in_blocks
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rules import extent_of, ranked, shape_text, tensor
 from aotc.relay.op.samples import cases

@@ -19,7 +19,7 @@ import numpy as np
 from aotc.ir import AotcError, AxisMap, DType, OpPattern, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, REQUIRED, Attrs, NoAttrs, param
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, types_of
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of_formula, types_of
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs, no_axes
@@ -153,22 +153,11 @@ def _arange_work(a: ArangeAttrs) -> DType:
     return dtype if dtype in ("float32", "float64") else DType("float32" if dtype.is_float else "int64")
 
 
-def _arange_terms(a: ArangeAttrs, work: np.dtype[Any]) -> tuple[int | float, int | float]:
-    """First element and step, of integers modulo 2**64 as the elements are."""
-    return (a.start, a.step) if work.kind == "f" else (wrapped(int(a.start)), wrapped(int(a.step)))
-
-
-def _arange_reference(a: ArangeAttrs) -> Array:
-    work = _arange_work(a).numpy
-    steps = np.arange(_arange_count(a)).astype(work)
-    start, step = _arange_terms(a, work)
-    return np.asarray(work.type(start) + steps * work.type(step)).astype(DType(a.dtype).numpy)
-
-
-def _arange_element(a: ArangeAttrs, i: Index) -> Scalar:
+def _arange_element(a: ArangeAttrs, i: Index) -> Any:
     work = _arange_work(a)
-    start, step = _arange_terms(a, work.numpy)
-    return (i[0].astype(work) * const(step, work) + const(start, work)).astype(a.dtype)
+    # integers modulo 2**64, as the elements are
+    start, step = (v if work.is_float else wrapped(int(v)) for v in (a.start, a.step))
+    return (i[0].astype(work) * step + start).astype(a.dtype)
 
 
 _RANGES: Any = (
@@ -187,7 +176,7 @@ arange = OpDef(
     attrs=ArangeAttrs,
     args=(),
     infer=_arange_infer,
-    reference=_arange_reference,
+    reference=of_formula(_arange_infer, _arange_element),
     axes=lambda _, types: AxisMap(()),
     element=_arange_element,
     samples=_arange_samples,

@@ -11,7 +11,7 @@ to the even one.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 from typing import Any, Final
@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, OpPattern, Precision, TensorType, Type, Types, args, require
-from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of_formula
 from aotc.relay.op.resample import keys
-from aotc.relay.op.rows import choose, either, greater, intrinsic, lesser
+from aotc.relay.op.rows import choose, either, every, greater, intrinsic, lesser
 from aotc.relay.op.rules import float_tensor, require_known, tensor
 from aotc.relay.op.samples import FLOAT, cases, random_array
 from aotc.relay.op.window import DATA_LAYOUT, may_equal
-from aotc.tir import all_of, select, te
+from aotc.tir import te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")
 PADDINGS: Final = ("zeros", "border", "reflection")
@@ -111,57 +111,51 @@ def _taps(a: GridSampleAttrs, x: Any, extent: int) -> list[tuple[Any, Any]]:
     return [(_padded(a, low + float(k - 1), extent), w) for k, w in enumerate(distances)]
 
 
-def _reference(a: GridSampleAttrs, data: Array, grid: Array) -> Array:
-    x, n = float_work(data), data.ndim - 2
+def _at(a: GridSampleAttrs, k: int, i: Sequence[Any], data: Any, grid: Any) -> Any:
+    """Where an output looks along an axis of space, of scalars or arrays; `i` are its image and its place."""
+    image, *place = i
+    where = (image, len(data.shape) - 3 - k, *place)
+    return _unnormalised(a, grid[where].astype("float32"), data.shape[k + 2])
+
+
+def _sampled(a: GridSampleAttrs, image: Any, channel: Any, at: Sequence[Any], data: Any) -> Any:
+    """The element at positions among those of the data, of scalars or arrays."""
     space = data.shape[2:]
-    positions = [_unnormalised(a, grid[:, n - 1 - k].astype(np.float32), space[k]) for k in range(n)]
-    taps = [_taps(a, p.astype(np.float32), e) for p, e in zip(positions, space, strict=True)]
-    batch = np.arange(data.shape[0]).reshape(-1, *(1,) * n)
-    total = np.zeros((data.shape[0], data.shape[1], *grid.shape[2:]), x.dtype)
-    for combination in itertools.product(*taps):
-        index = tuple(_index(p, e) for (p, _), e in zip(combination, space, strict=True))
-        where = (batch, slice(None), *index)
-        value = np.moveaxis(x[where], -1, 1)
-        inside = np.ones(index[0].shape, bool)
-        for (p, _), e in zip(combination, space, strict=True):
-            inside = inside & (p >= 0) & (p <= e - 1)
-        value = np.where(inside[:, None], value, 0) if a.padding_mode == "zeros" else value
-        for _, weight in combination:
-            value = value if weight is None else value * weight[:, None].astype(x.dtype)
-        total = total + value
-    return as_dtype(total, data.dtype)
+    taps = [_taps(a, x, extent) for x, extent in zip(at, space, strict=True)]
+    return reduce(add, (_tap(a, data, (image, channel), seen) for seen in itertools.product(*taps)))
+
+
+def _tap(a: GridSampleAttrs, data: Any, first: tuple[Any, Any], seen: Sequence[tuple[Any, Any]]) -> Any:
+    pairs = list(zip((p for p, _ in seen), data.shape[2:], strict=True))
+    where = (*first, *(_index(p, e) for p, e in pairs))
+    value = data[where]
+    if a.padding_mode == "zeros":
+        value = choose(every(*(s for p, e in pairs for s in (p >= 0.0, p <= e - 1.0))), value, 0.0)
+    for _, weight in seen:
+        value = value if weight is None else value * weight.astype(data.dtype)
+    return value
+
+
+def _element(a: GridSampleAttrs, i: Index, data: Array, grid: Array) -> Any:
+    image, channel, *place = i
+    at = [_at(a, k, (image, *place), data, grid) for k in range(len(place))]
+    return _sampled(a, image, channel, at, float_work(data))
 
 
 def _compute(a: GridSampleAttrs, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
-    dtype, data, grid = data.dtype, promoted(data), convert(grid, "float32")
-    n, space = data.rank - 2, data.shape[2:]
+    x, positions = promoted(data), convert(grid, "float32")
+    shape = (data.shape[0], *grid.shape[2:])
 
-    def position(k: int) -> te.Tensor:
-        def body(image: Scalar, *at: Scalar) -> Any:
-            where = (image, n - 1 - k, *at)
-            return _unnormalised(a, grid[where], space[k])
+    def along(k: int) -> te.Tensor:
+        return te.compute(shape, lambda *i: _at(a, k, i, x, positions), "position", materialize=True)
 
-        return te.compute((data.shape[0], *grid.shape[2:]), body, "position", materialize=True)
+    axes = [along(k) for k in range(data.rank - 2)]
 
-    positions = [position(k) for k in range(n)]
+    def body(image: Scalar, channel: Scalar, *place: Scalar) -> Any:
+        where = (image, *place)
+        return _sampled(a, image, channel, [p[where] for p in axes], x)
 
-    def sampled(image: Scalar, channel: Scalar, combination: Sequence[tuple[Any, Any]]) -> Scalar:
-        index = [_index(p, e) for (p, _), e in zip(combination, space, strict=True)]
-        where = (image, channel, *index)
-        value: Scalar = data[where]
-        if a.padding_mode == "zeros":
-            sides = [s for (p, _), e in zip(combination, space, strict=True) for s in (p >= 0.0, p <= e - 1.0)]
-            value = select(all_of(*sides), value, 0.0)
-        for _, weight in combination:
-            value = value if weight is None else value * weight.astype(data.dtype)
-        return value
-
-    def body(image: Scalar, channel: Scalar, *at: Scalar) -> Scalar:
-        where = (image, *at)
-        taps = [_taps(a, p[where], e) for p, e in zip(positions, space, strict=True)]
-        return reduce(add, (sampled(image, channel, combination) for combination in itertools.product(*taps)))
-
-    return convert(te.compute((*data.shape[:2], *grid.shape[2:]), body, "grid_sample"), dtype)
+    return convert(te.compute((*data.shape[:2], *grid.shape[2:]), body, "grid_sample"), data.dtype)
 
 
 def _samples() -> Samples:
@@ -181,7 +175,7 @@ grid_sample = OpDef(
     attrs=GridSampleAttrs,
     args=args("data", "grid"),
     infer=_infer,
-    reference=_reference,
+    reference=of_formula(_infer, _element),
     pattern=OpPattern.INJECTIVE,
     axes=_axes,
     compute=_compute,
@@ -211,36 +205,23 @@ def _affine_infer(a: AffineGridAttrs, types: Types) -> Type:
     return TensorType((data.shape[0], 2, *a.target_shape), data.dtype)
 
 
-def _point(k: Any, extent: int, dtype: Any) -> Any:
-    return k.astype(dtype) * (2 / (extent - 1)) - 1.0
-
-
-def _affine(data: Any, places: Sequence[Any], at: Callable[[Any, int], Any], sizes: Sequence[int], dtype: Any) -> Any:
-    y, x = (_point(k, extent, dtype) for k, extent in zip(places, sizes, strict=True))
-    return at(data, 0) * x + at(data, 1) * y + at(data, 2)
-
-
-def _affine_reference(a: AffineGridAttrs, data: Array) -> Array:
-    work = float_work(data)
-    points = np.indices(a.target_shape, sparse=True)
-    found = _affine(work, points, lambda m, k: m[:, :, k, None, None], a.target_shape, work.dtype.type)
-    return as_dtype(found, data.dtype)
+def _affine(a: AffineGridAttrs, i: Index, data: Any) -> Any:
+    image, axis, *at = i
+    y, x = (k.astype(data.dtype) * (2 / (n - 1)) - 1.0 for k, n in zip(at, a.target_shape, strict=True))
+    return data[image, axis, 0] * x + data[image, axis, 1] * y + data[image, axis, 2]
 
 
 def _affine_compute(a: AffineGridAttrs, data: te.Tensor) -> te.Tensor:
     work = promoted(data)
-
-    def body(image: Scalar, axis: Scalar, *at: Scalar) -> Any:
-        return _affine(work, at, lambda m, k: m[image, axis, k], a.target_shape, work.dtype)
-
-    return convert(te.compute((data.shape[0], 2, *a.target_shape), body, "affine_grid"), data.dtype)
+    shape = (data.shape[0], 2, *a.target_shape)
+    return convert(te.compute(shape, lambda *i: _affine(a, i, work), "affine_grid"), data.dtype)
 
 
 affine_grid = OpDef(
     name="image.affine_grid",
     attrs=AffineGridAttrs,
     infer=_affine_infer,
-    reference=_affine_reference,
+    reference=of_formula(_affine_infer, lambda a, i, data: _affine(a, i, float_work(data))),
     pattern=OpPattern.INJECTIVE,
     axes=lambda _, types: AxisMap(((0, None, None, None),)),
     compute=_affine_compute,

@@ -20,13 +20,13 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.dims import product as elements
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
-from aotc.relay.op.rows import choose, greater, lesser, replaced
-from aotc.relay.op.rules import axis_of, broadcast_along, require_known, require_same_dtype, scalar, tensor
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, of_formula
+from aotc.relay.op.rows import choose, greater, lesser, replaced, same
+from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
-from aotc.tir import INDEX, select, te
+from aotc.tir import INDEX, te
 
 D = TypeVar("D")
 
@@ -222,13 +222,6 @@ def _gather_infer(a: GatherAttrs, types: Types) -> Type:
     return TensorType(indices.shape, data.dtype)
 
 
-def _gather_reference(a: GatherAttrs, data: Array, indices: Array) -> Array:
-    axis = axis_of(a.axis, data.ndim)
-    at = np.indices(indices.shape, sparse=True)
-    places = from_end(indices, data.shape[axis])
-    return data[replaced(tuple(at), axis, places)] if indices.size else np.zeros(indices.shape, data.dtype)
-
-
 def _gather_axis_map(a: GatherAttrs, types: Types) -> AxisMap:
     data, indices = map(tensor, types)
     axis = axis_of(a.axis, data.rank)
@@ -237,8 +230,8 @@ def _gather_axis_map(a: GatherAttrs, types: Types) -> AxisMap:
     return AxisMap((from_data, tuple(k if same[k] or k == axis else None for k in range(data.rank))))
 
 
-def _gather_element(a: GatherAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -> Scalar:
-    axis = axis_of(a.axis, data.rank)
+def _gather_element(a: GatherAttrs, i: Index, data: Any, indices: Any) -> Any:
+    axis = axis_of(a.axis, len(data.shape))
     return data[replaced(i, axis, from_end(indices[i], data.shape[axis]))]
 
 
@@ -248,7 +241,7 @@ gather = OpDef(
     order="data axis indices",
     args=args("data", "indices"),
     infer=_gather_infer,
-    reference=_gather_reference,
+    reference=of_formula(_gather_infer, _gather_element),
     pattern=OpPattern.INJECTIVE,
     axes=_gather_axis_map,
     element=_gather_element,
@@ -294,17 +287,6 @@ def _gather_nd_infer(a: GatherNDAttrs, types: Types) -> Type:
     return TensorType(shape, data.dtype)
 
 
-def _gather_nd_reference(a: GatherNDAttrs, data: Array, indices: Array) -> Array:
-    depth, batch, grid = indices.shape[0], a.batch_dims, indices.shape[1:]
-    shape = (*grid, *data.shape[batch + depth :])
-    if 0 in shape:
-        return np.zeros(shape, data.dtype)
-    own = np.indices(grid, sparse=True)[:batch]
-    at = (from_end(indices[m], data.shape[batch + m]) for m in range(depth))
-    places = (*own, *at)
-    return np.broadcast_to(data[places], shape)
-
-
 def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
     data, indices = tensor(types[0]), tensor(types[1])
     batch, grid = a.batch_dims, indices.rank - 1
@@ -313,8 +295,8 @@ def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
     return AxisMap((from_data, (*range(1, grid + 1), *(None,) * (data.rank - batch - depth))))
 
 
-def _gather_nd_element(a: GatherNDAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -> Scalar:
-    batch, grid = a.batch_dims, indices.rank - 1
+def _gather_nd_element(a: GatherNDAttrs, i: Index, data: Any, indices: Any) -> Any:
+    batch, grid = a.batch_dims, len(indices.shape) - 1
     places = [(m, *i[:grid]) for m in range(indices.shape[0])]
     at = [from_end(indices[p], data.shape[batch + m]) for m, p in enumerate(places)]
     where = (*i[:batch], *at, *i[grid:])
@@ -326,7 +308,7 @@ gather_nd = OpDef(
     attrs=GatherNDAttrs,
     args=args("data", "indices"),
     infer=_gather_nd_infer,
-    reference=_gather_nd_reference,
+    reference=of_formula(_gather_nd_infer, _gather_nd_element),
     pattern=OpPattern.INJECTIVE,
     axes=_gather_nd_axis_map,
     element=_gather_nd_element,
@@ -362,23 +344,17 @@ def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
     return TensorType((*indices.shape[:axis], a.depth, *indices.shape[axis:]), a.dtype or on.dtype)
 
 
-def _one_hot_reference(a: OneHotAttrs, indices: Array, on: Array, off: Array) -> Array:
-    classes = broadcast_along(np.arange(a.depth), a.axis, indices.ndim + 1)
-    chosen = np.expand_dims(as_index(indices), a.axis) == classes
-    return np.where(chosen, on, off).astype(DType(a.dtype or DType.of(on)).numpy)
-
-
 def _one_hot_axis_map(a: OneHotAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank + 1)
     return AxisMap(((*range(axis), None, *range(axis, rank)),))
 
 
-def _one_hot_element(a: OneHotAttrs, i: Index, indices: te.Tensor, on: te.Tensor, off: te.Tensor) -> Scalar:
+def _one_hot_element(a: OneHotAttrs, i: Index, indices: Any, on: Any, off: Any) -> Any:
     axis = axis_of(a.axis, len(i))
     place = (*i[:axis], *i[axis + 1 :])
-    chosen = as_index(indices[place]).equal(i[axis])
-    return select(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
+    chosen = same(as_index(indices[place]), i[axis])
+    return choose(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
 
 
 def _one_hot_samples() -> Samples:
@@ -395,7 +371,7 @@ one_hot = OpDef(
     attrs=OneHotAttrs,
     args=args("indices", *(Arg(name, "Expr | float", takes=_VALUE) for name in ("on_value", "off_value"))),
     infer=_one_hot_infer,
-    reference=_one_hot_reference,
+    reference=of_formula(_one_hot_infer, _one_hot_element),
     pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
     axes=_one_hot_axis_map,
     element=_one_hot_element,

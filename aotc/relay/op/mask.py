@@ -13,12 +13,11 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types, args, require, static_shape
 from aotc.relay.op import index
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
+from aotc.relay.op.opdef import Index, OpDef, Samples, of_formula
 from aotc.relay.op.rows import choose, greater, lesser
 from aotc.relay.op.rules import ranked, require_dtype, require_known, require_same_dtype, row_but, shape_text, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import const, select, te
 
 # --- sequence_mask
 
@@ -46,10 +45,6 @@ def _mask_infer(a: SequenceMaskAttrs, types: Types) -> Type:
     return data
 
 
-def _mask_value(a: SequenceMaskAttrs, dtype: DType) -> Any:
-    return a.mask_value if dtype.is_float else int(a.mask_value)
-
-
 def _valid(place: Any, length: Any) -> Any:
     """Whether a place lies within a length, which may be a float."""
     if not str(length.dtype).startswith(("int", "uint")):
@@ -58,17 +53,10 @@ def _valid(place: Any, length: Any) -> Any:
     return place < index.as_index(length)
 
 
-def _mask_reference(a: SequenceMaskAttrs, data: Array, lengths: Array) -> Array:
-    places = np.arange(data.shape[a.axis])
-    inside = _valid(np.expand_dims(places, 1 - a.axis), np.expand_dims(lengths, a.axis))
-    inside = inside.reshape(*inside.shape, *(1,) * (data.ndim - 2))
-    masked = np.asarray(a.mask_value).astype(data.dtype)
-    return np.where(inside, data, masked)
-
-
-def _mask_element(a: SequenceMaskAttrs, i: Index, data: te.Tensor, lengths: te.Tensor) -> Scalar:
-    inside = _valid(i[a.axis], lengths[i[1 - a.axis]])
-    return select(inside, data[i], const(_mask_value(a, data.dtype), data.dtype))
+def _mask_element(a: SequenceMaskAttrs, i: Index, data: Any, lengths: Any) -> Any:
+    inside = _valid(i[a.axis], lengths[(i[1 - a.axis],)])
+    whole = a.mask_value % 1 == 0 and not DType(str(data.dtype)).is_float
+    return choose(inside, data[i], int(a.mask_value) if whole else a.mask_value)
 
 
 def _mask_axes(a: SequenceMaskAttrs, types: Types) -> AxisMap:
@@ -90,7 +78,7 @@ sequence_mask = OpDef(
     attrs=SequenceMaskAttrs,
     args=args("data", "valid_length"),
     infer=_mask_infer,
-    reference=_mask_reference,
+    reference=of_formula(_mask_infer, _mask_element),
     pattern=OpPattern.INJECTIVE,
     axes=_mask_axes,
     element=_mask_element,
@@ -163,19 +151,10 @@ def _place(a: MatrixSetDiagAttrs, rows: int, columns: int, row: Any, column: Any
     return inside, high - k, along
 
 
-def _diag_reference(a: MatrixSetDiagAttrs, data: Array, diagonal: Array) -> Array:
-    rows, columns = data.shape[-2:]
-    row, column = np.indices((rows, columns))
-    inside, which, along = _place(a, rows, columns, row, column)
-    low, high = _band(a)
-    values = diagonal[..., along] if low == high else diagonal[..., which, along]
-    return np.where(inside, values, data)
-
-
-def _diag_element(a: MatrixSetDiagAttrs, i: Index, data: te.Tensor, diagonal: te.Tensor) -> Scalar:
+def _diag_element(a: MatrixSetDiagAttrs, i: Index, data: Any, diagonal: Any) -> Any:
     inside, which, along = _place(a, *data.shape[-2:], *i[-2:])
-    where = (*i[:-2], *[which] * (diagonal.rank == data.rank), along)
-    return select(inside, diagonal[where], data[i])
+    where = (*i[:-2], *[which] * (len(diagonal.shape) == len(data.shape)), along)
+    return choose(inside, diagonal[where], data[i])
 
 
 def _diag_axes(_: Any, types: Types) -> AxisMap:
@@ -199,7 +178,7 @@ matrix_set_diag = OpDef(
     attrs=MatrixSetDiagAttrs,
     args=args("data", "diagonal"),
     infer=_diag_infer,
-    reference=_diag_reference,
+    reference=of_formula(_diag_infer, _diag_element),
     pattern=OpPattern.INJECTIVE,
     axes=_diag_axes,
     element=_diag_element,

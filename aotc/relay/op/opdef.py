@@ -130,7 +130,7 @@ def filled_up(axes: Axes) -> Axes:
         found = axes(a, types)
         rows = () if found is None else found.inputs
         missing = (None,) * len(rows[0]) if rows else ()
-        return found and AxisMap((*rows, *[missing] * (len(types) - len(rows))))
+        return found and AxisMap((*rows, *[missing] * len(types))[: len(types)])
 
     return each_argument
 
@@ -157,6 +157,8 @@ def of_formula(infer: Infer, element: Callable[..., Any]) -> Callable[..., Array
     def reference(attributes: Any, *args: Array) -> Array:
         result = infer(attributes, types_of(args))
         assert isinstance(result, TensorType)
+        if not result.numel:
+            return np.zeros(result.static_shape, result.dtype.numpy)
         found = element(attributes, tuple(np.indices(result.static_shape, sparse=True)), *args)
         return np.broadcast_to(found, result.static_shape).astype(result.dtype.numpy)
 

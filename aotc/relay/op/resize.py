@@ -25,8 +25,8 @@ from aotc.ir import Dim, DType, TensorType, Type, is_static, static_shape
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
 from aotc.relay.op import resample
-from aotc.relay.op.blocks import in_blocks
 from aotc.relay.op.contract import as_dtype, convert
+from aotc.relay.op.layout import in_blocks
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
 from aotc.relay.op.rows import replaced

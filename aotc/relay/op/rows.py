@@ -18,8 +18,8 @@ from aotc.relay.op import rules
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import Kind, accuracy, cases, random_array, special_values
+from aotc.tir import all_of, const, maximum, minimum, select, te
 from aotc.tir import call as intrinsic_call
-from aotc.tir import const, maximum, minimum, select, te
 
 NumpyFn: TypeAlias = Callable[..., Any]
 ScalarFn: TypeAlias = Callable[..., Scalar]
@@ -68,6 +68,8 @@ def intrinsic(name: str) -> NumpyFn:
 greater: Final = either(maximum, np.maximum)
 lesser: Final = either(minimum, np.minimum)
 choose: Final = either(select, np.where)
+same: Final = either(lambda a, b: a.equal(b), np.equal)
+every: Final = either(all_of, lambda *conditions: np.logical_and.reduce(np.broadcast_arrays(*conditions)))
 
 
 def literal(values: Sequence[float], index: Scalar, dtype: str) -> Scalar:

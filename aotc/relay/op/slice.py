@@ -25,7 +25,7 @@ from aotc.relay.op.rows import choose, greater, lesser, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_same_dtype, row_but, tensor
 from aotc.relay.op.samples import exact, random_array, samples_of
 from aotc.relay.op.signature import ints, number
-from aotc.tir import const, minimum, select, te
+from aotc.tir import te
 
 # --- strided_slice
 
@@ -254,25 +254,16 @@ def _sequence_infer(a: ReverseSequenceAttrs, types: Types) -> Type:
     return data
 
 
-def _sequence_reference(a: ReverseSequenceAttrs, data: Array, lengths: Array) -> Array:
-    sequence, batch = _sequence_axes(a, data.ndim)
-    result: Array = data.copy()
-    moved, source = (np.moveaxis(x, (batch, sequence), (0, 1)) for x in (result, data))
-    for b, length in enumerate(np.clip(lengths, 0, data.shape[sequence])):
-        moved[b, :length] = source[b, :length][::-1]
-    return result
-
-
 def _sequence_axis_map(a: ReverseSequenceAttrs, types: Types) -> AxisMap:
     rank = tensor(types[0]).rank
     sequence, batch = _sequence_axes(a, rank)
     return AxisMap((row_but([sequence], rank), tuple(0 if k == batch else None for k in range(rank))))
 
 
-def _sequence_element(a: ReverseSequenceAttrs, i: Index, data: te.Tensor, lengths: te.Tensor) -> Scalar:
-    sequence, batch = _sequence_axes(a, data.rank)
-    at, length = i[sequence], minimum(as_index(lengths[i[batch]]), data.shape[sequence])
-    return data[replaced(i, sequence, select(at < length, length - 1 - at, at))]
+def _sequence_element(a: ReverseSequenceAttrs, i: Index, data: Any, lengths: Any) -> Any:
+    sequence, batch = _sequence_axes(a, len(data.shape))
+    at, length = i[sequence], lesser(as_index(lengths[(i[batch],)]), data.shape[sequence])
+    return data[replaced(i, sequence, choose(at < length, length - 1 - at, at))]
 
 
 def _sequence_samples() -> Samples:
@@ -287,7 +278,7 @@ reverse_sequence = OpDef(
     attrs=ReverseSequenceAttrs,
     args=args("data", "seq_lengths"),
     infer=_sequence_infer,
-    reference=_sequence_reference,
+    reference=of_formula(_sequence_infer, _sequence_element),
     pattern=OpPattern.INJECTIVE,
     axes=_sequence_axis_map,
     element=_sequence_element,
@@ -313,16 +304,10 @@ def _trilu_infer(a: TriluAttrs, types: Types) -> Type:
     return data
 
 
-def _trilu_reference(a: TriluAttrs, data: Array, k: Array) -> Array:
-    rows, columns = np.ogrid[: data.shape[-2], : data.shape[-1]]
-    kept = columns - rows >= int(k) if a.upper else columns - rows <= int(k)
-    return np.where(kept, data, np.zeros((), data.dtype))
-
-
-def _trilu_element(a: TriluAttrs, i: Index, data: te.Tensor, k: te.Tensor) -> Scalar:
+def _trilu_element(a: TriluAttrs, i: Index, data: Any, k: Any) -> Any:
     diagonal, offset = i[-1] - i[-2], as_index(k[()])
     kept = diagonal >= offset if a.upper else diagonal <= offset
-    return select(kept, data[i], const(0, data.dtype))
+    return choose(kept, data[i], 0)
 
 
 def _trilu_samples() -> Samples:
@@ -339,7 +324,7 @@ trilu = OpDef(
     attrs=TriluAttrs,
     args=args("data", Arg("k", "Expr | int", given=0, takes=number(lambda _: "int32"))),
     infer=_trilu_infer,
-    reference=_trilu_reference,
+    reference=of_formula(_trilu_infer, _trilu_element),
     pattern=OpPattern.ELEMWISE,
     axes=lambda _, types: AxisMap(((*range(tensor(types[0]).rank - 2), None, None),)),
     element=_trilu_element,

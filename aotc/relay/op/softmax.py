@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir import Attrs, OpPattern
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.fast_math import clamped_exp
+from aotc.relay.op.elementwise import clamped_exp
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.reduce import Reduction
 from aotc.relay.op.rows import ScalarFn, intrinsic

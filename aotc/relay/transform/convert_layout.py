@@ -21,8 +21,7 @@ from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, AotcValueError, Op, TensorType, TupleType, frozen, installed_ops, nearest, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
-from aotc.relay.op.blocks import without_blocks
-from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform
+from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform, without_blocks
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.transform import blocked_layout_rules
 from aotc.relay.transform import convert_layout_rules as rules

@@ -21,7 +21,7 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type, frozen
 from aotc.relay.expr import Call, axis_map, op_of, tensor_type_of, type_of
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.blocks import without_blocks
+from aotc.relay.op.layout import without_blocks
 from aotc.relay.op.rules import pointwise
 from aotc.relay.op.window import KERNEL_LAYOUT
 

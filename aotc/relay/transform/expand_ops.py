@@ -22,7 +22,7 @@ FastMath: approximations instead of elementary functions.
 nn.softmax(tanh(%x))
 nn.fast_softmax(fast_tanh(%x))
 
-In: typed functions.  Out: equal but for the errors that `aotc.relay.op.fast_math` states.
+In: typed functions.  Out: equal but for the errors that `aotc.relay.op.elementwise` states.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ import numpy as np
 from aotc.ir import AotcError, Op, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call, op_of, tensor_type_of
 from aotc.relay.op.binary import add, divide, multiply
-from aotc.relay.op.elementwise import negative, sqrt
-from aotc.relay.op.fast_math import fast_erf, fast_exp, fast_tanh
+from aotc.relay.op.elementwise import fast_erf, fast_exp, fast_tanh, negative, sqrt
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.op.softmax import fast_softmax

@@ -23,10 +23,10 @@ from typing import Any, Final, cast
 
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import pool
-from aotc.relay.op.batch_space import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.qnn.convolution import CONVOLUTIONS
 from aotc.relay.op.qnn.numbers import known
+from aotc.relay.op.rearrange import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
 from aotc.relay.op.window import DATA_LAYOUT, pad_pairs, spread
 from aotc.relay.transform import base
 from aotc.relay.transform.base import Outcome, Rewrite, Rule, RulePass, WhyNot

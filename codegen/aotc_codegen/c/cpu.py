@@ -61,7 +61,8 @@ def cpu_check(features: Sequence[str]) -> str:
     found = [CPUID[feature] for feature in features]
     rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in found]
     asks = bool(asking(features))
-    return render("cpu_x86.c", names=features, rows=rows, ask=_ASK * asks, state="granted(state)" if asks else "state")
+    granted = "\n  state = granted(state);" * asks
+    return render("cpu_x86.c", names=features, rows=rows, ask=_ASK * asks, granted=granted)
 
 
 def asking(features: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from aotc_codegen.c.flags import base_cflags, cflags
+from aotc_codegen.c.flags import base_cflags
 from aotc_codegen.c.metadata import write_metadata
 
 from aotc.driver.toolchain import ObjectCompiler, Toolchain, archiver, require_machine, require_vectors, run_compiler
@@ -33,9 +33,8 @@ def object_compiler(
 ) -> ObjectCompiler:
     """What compiles the files of a project for its library; arguments as those of `build_library`."""
     hidden = () if visible else ("-fvisibility=hidden",)
-    machine = base_cflags(target) if "isas" in metadata else cflags(target)
     shared = ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC", *hidden)
-    flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *machine)
+    flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *base_cflags(target))
     special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
     return ObjectCompiler(toolchain, flags, directory, special)
 

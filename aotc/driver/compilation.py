@@ -458,8 +458,7 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
     path = Path(folder.name)
     if kernels:
         require_cpu(target)
-        externals = emit_kernels(list(kernels.values()), path, target.features)
-        metadata = {"library": "lib/libkernels.so", "externals": externals}
+        metadata = emit_kernels(list(kernels.values()), path, target)
         path = build_library(path, metadata, toolchain or find_toolchain(target=target), target)
     return KernelLibrary(path, {name: _info(kernel) for name, kernel in kernels.items()}, folder)
 
@@ -467,5 +466,5 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
 def check_table(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
     """AotcError (code "compiler-check") where the C compiler makes something else of kernels than at -O0."""
     with TemporaryDirectory(prefix="aotc-check-") as folder:
-        emit_kernels(kernels, Path(folder))
-        check_kernels(Path(folder), kernels, target, toolchain)
+        metadata = emit_kernels(kernels, Path(folder), target)
+        check_kernels(Path(folder), metadata, kernels, target, toolchain)

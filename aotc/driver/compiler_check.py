@@ -115,12 +115,14 @@ def _left_out(target: Target, why: str) -> str:
     return text
 
 
-def check_kernels(directory: Path, kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
+def check_kernels(
+    directory: Path, metadata: Mapping[str, Any], kernels: Sequence[Kernel], target: Target, toolchain: Toolchain
+) -> None:
     """Check kernels, at least one, as `emit_kernels` wrote them into a directory; raises as `check_project` does."""
     named = {name: kernel for kernel, name in print_kernels(kernels, PREFIX).names.items()}
     spans = {name: [kernel.span] for name, kernel in named.items() if kernel.span is not None}
     files = sorted(directory.glob(f"src/{PREFIX}_kernels_*.c"))
-    _check(directory, {}, [Part(target, PREFIX, named, files, spans)], toolchain, target)
+    _check(directory, metadata, [Part(target, PREFIX, named, files, spans)], toolchain, target)
 
 
 def _check(

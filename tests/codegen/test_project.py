@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from aotc_codegen.c import kernels as kernel_files
+from aotc_codegen.c.cpu import cpu_check
 from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.project import emit
@@ -269,6 +270,15 @@ def test_equal_kernels_and_equal_parameters_are_emitted_once(tmp_path: Path) -> 
     metadata = emit(program, tmp_path, target=C)
     assert len(program.kernels) == 3 and metadata["kernels"] == 2  # the two additions are one function
     assert metadata["weights_bytes"] <= 64
+
+
+def test_the_system_is_asked_for_matrices_once() -> None:
+    """Each question is a call of the system."""
+    text = cpu_check(("avx2", "amx_tile", "amx_int8"))
+    before, loop = text.split("for (k = 0;")
+    assert before.count("state = granted(state);") == 1
+    assert "granted" not in loop
+    assert "granted" not in cpu_check(("avx2", "avx512f"))
 
 
 def test_bad_calls_have_statuses(tmp_path: Path) -> None:

@@ -6,13 +6,17 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+from aotc_codegen.c.kernel_table import emit_kernels
 
 from aotc import relay
+from aotc.driver.build import object_compiler
 from aotc.driver.compilation import Compilation
+from aotc.driver.toolchain import Toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.transform import PassContext
@@ -131,3 +135,15 @@ def test_kernels_may_be_called_like_helper_functions() -> None:
     library, out = Compilation(IRModule(), C, "", PassContext()).compile_kernels({"k": kernel}), np.empty(4, np.int32)
     library.call("k", [np.array([8, 12, -4, 3], np.int32)], [out])
     assert out.tolist() == [1, 2, 0, 0]
+
+
+def test_what_asks_the_processor_runs_on_every_one(tmp_path: Path) -> None:
+    """The table says what a processor lacks: it has none of the instructions that are asked for."""
+    target, (x, y) = TARGETS["x86-64-v4"], (Buffer(name, DType("float32"), 1) for name in "xy")
+    kernel = Kernel(name="copy", inputs=(x,), outputs=(y,), body=Store(y, const(0), Load(x, const(0))))
+    metadata = emit_kernels([kernel], tmp_path, target)
+    compiler = object_compiler(tmp_path, metadata, Toolchain(("cc",)), target)
+    table, *kernels = sorted((tmp_path / "src").glob("*.c"), key=lambda path: "_kernels_" in path.name)
+    assert not {*target.cflags} & {*compiler.flags, *compiler.special.get(table, ())}
+    assert kernels
+    assert all({*target.cflags} <= {*compiler.special[path]} for path in kernels)

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from aotc_runtime_c import sources as runtime_sources
 
-from aotc.tir.stmt import Kernel
+from aotc.tir import Kernel, Target
 from aotc_codegen.c.cpu import cpu_check
 from aotc_codegen.c.kernels import print_kernels
 from aotc_codegen.c.project import Content, common_words, kernel_files, runtime_files, write_files
@@ -28,10 +28,10 @@ PREFIX: Final = "kernels"
 TABLE: Final = "aotc_kernels"
 
 
-def emit_kernels(kernels: Sequence[Kernel], directory: Path, features: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Write src/*.c for `kernels` (at least one) into an existing directory; what the metadata say of externals.
+def emit_kernels(kernels: Sequence[Kernel], directory: Path, target: Target) -> dict[str, Any]:
+    """Write src/*.c for `kernels` (at least one) into an existing directory; what `build_library` takes for metadata.
 
-    features   what the processor must have, by the names of `aotc_codegen.c.cpu`
+    The table, which says what the processor lacks, is not among the files that are compiled for the target.
     """
     printed = print_kernels(kernels, PREFIX)
     team = any(kernel.team for kernel in kernels)
@@ -39,19 +39,23 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, features: Sequence[
     externals = printed.external_files(PREFIX)
     entries = call_entries({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
+    special = {**kernel_files(printed, "", common), **{path: one.file() for path, one in externals.items()}}
     files: dict[str, Content] = {
         f"src/{PREFIX}_kernel.h": render("kernel.h", **common),
         f"src/{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
         f"src/{PREFIX}_table.c": render(
-            "kernel_table.c", symbol=TABLE, cpu=cpu_check(features), entries=entries, table=table, **common
+            "kernel_table.c", symbol=TABLE, cpu=cpu_check(target.features), entries=entries, table=table, **common
         ),
-        **kernel_files(printed, "", common),
-        **{path: external.file() for path, external in externals.items()},
+        **special,
     }
     if team:
         files |= runtime_files([path for path in runtime_sources(pool=True) if path.suffix == ".h"])
     write_files(directory, files)
-    return [external.described(path) for path, external in externals.items()]
+    return {
+        "library": f"lib/lib{PREFIX}.so",
+        "externals": [external.described(path) for path, external in externals.items()],
+        "isas": [{"files": list(special), "cflags": target.cflags}],
+    }
 
 
 def call_entries(kernels: Mapping[str, Kernel]) -> list[str]:

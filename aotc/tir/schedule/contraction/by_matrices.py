@@ -121,12 +121,11 @@ class _Matrices:
 
     @staticmethod
     def of(req: Request, steps: te.Axis) -> _Matrices:
-        channel = req.analysis.channel
-        others = [v for v, n in req.c.axes if n > 1 and v not in req.pixel_vars]
+        channel, outputs = req.outputs
         last = next((v for v, n in reversed(req.c.axes) if n > 1), None)
-        if len(channel) != 1 or not {*others} <= {channel[0][0]} or channel[0][1] < BLOCK or last is not channel[0][0]:
+        if outputs < BLOCK or last is not channel:
             raise Irregular("outputs that do not lie side by side")
-        split = Split.of(req.analysis, channel[0], BLOCK)
+        split = Split.of(req.analysis, req.outputs, BLOCK)
         if used(split.a) & {split.tile, split.lane}:
             raise Irregular("data that depends on outputs")
         found = _Matrices._on(req, split, steps, _data(req, split, steps))
@@ -186,13 +185,9 @@ class _Matrices:
         return ContractionNest(Block((*self.data.before, nest)), (), (*self.data.workspace, tile))
 
     @property
-    def outputs(self) -> int:
-        return self.req.analysis.channel[0][1]
-
-    @property
     def blocks(self) -> int:
         """Of a call."""
-        return min(BLOCKS, -(-self.outputs // BLOCK))
+        return min(BLOCKS, -(-self.req.outputs[1] // BLOCK))
 
     def _parts(self, rows: int) -> Iterator[tuple[Var, int, _Part]]:
         """A variable that counts alike parts, their number, and one of them."""
@@ -213,8 +208,9 @@ class _Matrices:
         if not count:
             return Block(())
         block, size = Var("o"), self.blocks
-        whole, rest = divmod(-(-self.outputs // BLOCK), size)
-        last = self.outputs % BLOCK
+        outputs = self.req.outputs[1]
+        whole, rest = divmod(-(-outputs // BLOCK), size)
+        last = outputs % BLOCK
         # all blocks are full where the last call is one by itself
         alone = int(bool(last) and not rest)
         calls: list[Stmt] = [forall(block, whole - alone, self._call(tile, one, block * size, size))]
@@ -257,9 +253,10 @@ class _Matrices:
         """One vector of sums."""
         lane, scalar = Var("lane"), Var("done", tile.dtype)
         end = linear(first, {})
-        count = BLOCK if end.terms else min(BLOCK, self.outputs - end.const)
+        channel, outputs = self.req.outputs
+        count = BLOCK if end.terms else min(BLOCK, outputs - end.const)
         output = Output(self.req.c.axes, self.req.store, self.pixels.unfuse)
-        values = {**values, self.req.analysis.channel[0][0]: first + lane}
+        values = {**values, channel: first + lane}
         if count == BLOCK:
             sums = Load(tile, place, BLOCK)
             made = vectorized(output.finish(values, scalar), lane, BLOCK, {scalar: sums}, most=MOST)
@@ -284,11 +281,7 @@ def _data(req: Request, split: Split, steps: te.Axis) -> Data:
     near = position.coefficient(place) == 1 and (extent == 1 or position.coefficient(var) == GROUP)
     if near and all(d.inside for d in split.a):
         return Data(req.a, position, ())
-    inner = req.pixel_vars | req.reduction_vars
-    copy = req.stage("padded", req.a, split.a, split, inner=inner, fill=req.c.fill, vector=place)
-    before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
-    buffer = copy.operand.buffer
-    return Data(buffer, linear(copy.operand.flat, split.ranges), (), (buffer,), before)
+    return Data.padded(req, split)
 
 
 def _columns(req: Request, split: Split, steps: te.Axis) -> Data:
@@ -299,10 +292,7 @@ def _columns(req: Request, split: Split, steps: te.Axis) -> Data:
     axes = (*req.analysis.pixel, *taps, steps, (place, c.group))
     if points(axes) > req.target.l2:
         raise Irregular("large columns")
-    copy = packed("columns", req.a, split.a, axes, c.fill)
-    before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
-    buffer = copy.operand.buffer
-    return Data(buffer, linear(copy.operand.flat, split.ranges), (), (buffer,), before)
+    return Data.copied(packed("columns", req.a, split.a, axes, c.fill), split)
 
 
 def _taps(req: Request, data: Linear, weights: Linear, steps: Var) -> list[tuple[int, int, int]]:

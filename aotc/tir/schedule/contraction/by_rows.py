@@ -27,7 +27,6 @@ from aotc.tir import (
     Store,
     Target,
     Var,
-    all_of,
     as_expr,
     call,
     const,
@@ -36,7 +35,7 @@ from aotc.tir import (
     substitute,
     te,
 )
-from aotc.tir.expr import Binary, Call, Const, Select
+from aotc.tir.expr import Binary, Call, Const
 from aotc.tir.loops.nest import filled
 from aotc.tir.schedule.contraction.by_runs import Data
 from aotc.tir.schedule.contraction.candidate import Request
@@ -68,11 +67,7 @@ def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
     if 0 in (points(c.axes), points(c.reduce_axes)) or c.group or c.block:
         raise Irregular("no rows")
     req = Request(analyse(c), None, a, b, store, target, 1)
-    others = [v for v, n in c.axes if n > 1 and v not in req.pixel_vars]
-    if len(req.analysis.channel) != 1 or not {*others} <= {req.analysis.channel[0][0]}:
-        raise Irregular("outputs along several axes")
-    deep = req.analysis.channel[0][0] not in used(req.analysis.a)
-    return (_whole(req) if deep else _depthwise(req)).nest()
+    return (_depthwise if req.outputs[0] in used(req.analysis.a) else _whole)(req).nest()
 
 
 def _weights(req: Request, axes: Sequence[te.Axis], first: int) -> int:
@@ -87,7 +82,7 @@ def _weights(req: Request, axes: Sequence[te.Axis], first: int) -> int:
 
 def _whole(req: Request) -> _Rows:
     """Each output has weights for all of a row."""
-    c, channel = req.c, req.analysis.channel[0]
+    c, channel = req.c, req.outputs
     held = variables(c.b_index[-1])
     number = next((k for k, (v, _) in enumerate(c.reduce_axes) if v in held), None)
     if number is None:
@@ -105,7 +100,7 @@ def _whole(req: Request) -> _Rows:
 
 def _depthwise(req: Request) -> _Rows:
     """Each output has a channel of the data."""
-    channel, outputs = req.analysis.channel[0]
+    channel, outputs = req.outputs
     position, weights = flat(req.analysis.a), flat(req.analysis.b)
     borders = [d for d in req.analysis.a if not d.inside]
     lies = position.coefficient(channel) == weights.coefficient(channel) == 1
@@ -146,7 +141,7 @@ class _Rows:
 
     def nest(self) -> ContractionNest:
         """The loops, and what they need."""
-        outputs, block = self.req.analysis.channel[0][1], Var("o")
+        outputs, block = self.req.outputs[1], Var("o")
         width = min(SUMS, outputs)
         run = self.run or width
         tile = private_buffer("tile", DType("int32"), width, "stack")
@@ -178,13 +173,7 @@ class _Rows:
 
     def _gather(self, col: Buffer, blank: Buffer, begin: Expr, run: int) -> Stmt:
         """The runs of a position."""
-        found: Expr = Load(self.data.buffer, self._position(begin, {}), run)
-        if self.data.borders:
-            inside: list[Expr] = []
-            for dim in self.data.borders:
-                index = substitute(dim.index.expr(), self.at.unfuse)
-                inside += [index >= 0, index < dim.extent]
-            found = Select(all_of(*inside), found, Load(blank, as_expr(0), run))
+        found = self.data.run(self._position(begin, {}), blank, run, self.at.unfuse)
         place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run
         return loops(self.taps, Store(col, simplify(place, {}), call("bytes", found)), "independent")
 
@@ -205,7 +194,7 @@ class _Rows:
 
     def _finished(self, tile: Buffer, begin: Expr, count: int) -> Stmt:
         """What becomes of some sums: one call, or a statement for each."""
-        output, channel = Var("o"), self.req.analysis.channel[0][0]
+        output, channel = Var("o"), self.req.outputs[0]
         names = {**self.at.unfuse, channel: begin + output}
         index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.c.axes)
         stmt = self.req.store(index, Load(tile, output))
@@ -244,7 +233,7 @@ class _Rows:
         if variables(value):
             return None
         if value not in spread:
-            size = min(SUMS, self.req.analysis.channel[0][1])
+            size = min(SUMS, self.req.outputs[1])
             spread[value] = private_buffer("spread", DType("int32"), size, "stack")
         return Load(spread[value], as_expr(0), count)
 

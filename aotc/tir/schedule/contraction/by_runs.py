@@ -44,6 +44,7 @@ from aotc.tir.pairs import BLOCK, POSITIONS, paired
 from aotc.tir.schedule.contraction.candidate import Request
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Split, flat, fused, in_groups, used, variables
+from aotc.tir.schedule.contraction.staging import Staging
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import If, forall, loops
 
@@ -92,11 +93,31 @@ class Data:
         if whole and near:
             borders = [d for d in split.a if not d.inside and d not in along]
             return Data(req.a, position, borders)
+        return Data.padded(req, split)
+
+    @staticmethod
+    def padded(req: Request, split: Split) -> Data:
+        """A copy with the border, in which groups lie side by side."""
         inner = req.pixel_vars | req.reduction_vars
-        copy = req.stage("padded", req.a, split.a, split, inner=inner, fill=req.c.fill, vector=place)
+        how = {"inner": inner, "fill": req.c.fill, "vector": req.group}
+        return Data.copied(req.stage("padded", req.a, split.a, split, **how), split)
+
+    @staticmethod
+    def copied(copy: Staging, split: Split) -> Data:
+        """A copy that is made before everything else."""
         before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
         buffer = copy.operand.buffer
         return Data(buffer, linear(copy.operand.flat, split.ranges), (), (buffer,), before)
+
+    def run(self, index: Expr, blank: Buffer, size: int, names: Mapping[Var, Expr]) -> Expr:
+        """So many bytes from `index` on; those of `blank` where they are outside of the data.
+
+        names   what the data's axes are there
+        """
+        found = Load(self.buffer, simplify(index, {}), size)
+        places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.borders)
+        inside = [test for place, end in places for test in (place >= 0, place < end)]
+        return Select(all_of(*inside), found, Load(blank, as_expr(0), size)) if inside else found
 
 
 @frozen(eq=False)
@@ -146,11 +167,7 @@ class _Runs:
 
     @staticmethod
     def of(req: Request, steps: Var, run: int) -> _Runs:
-        analysis = req.analysis
-        others = [v for v, n in req.c.axes if n > 1 and v not in req.pixel_vars]
-        if len(analysis.channel) != 1 or not {*others} <= {analysis.channel[0][0]}:
-            raise Irregular("outputs along several axes")
-        split = Split.of(analysis, analysis.channel[0], BLOCK)
+        split = Split.of(req.analysis, req.outputs, BLOCK)
         if used(split.a) & {split.tile, split.lane}:
             raise Irregular("data that depends on outputs")
         data = Data.of(req, split, steps, run)
@@ -203,7 +220,7 @@ class _Runs:
             element = self._store(block * BLOCK + output, {column: base + k}, value)
             stored.append(element if whole or k == 0 else If(base + k < count, element))
         finish = forall(output, self._outputs(block), Block(stored))
-        outputs = self.req.analysis.channel[0][1]
+        outputs = self.req.outputs[1]
         body = forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
         return forall(number, -(-count // POSITIONS), Block((gathered, body)))
 
@@ -212,21 +229,13 @@ class _Runs:
         zero, runs = self._zero(), list[Expr]()
         for place in places:
             at = substitute(self.at.position, {**zero, **place})
-            found: Expr = Load(self.data.buffer, simplify(at, {}), self.run)
-            if self.data.borders:
-                inside: list[Expr] = []
-                for dim in self.data.borders:
-                    index = substitute(dim.index.expr(), self.at.names)
-                    index = substitute(index, dict(place))
-                    inside += [index >= 0, index < dim.extent]
-                found = Select(all_of(*inside), found, Load(blank, as_expr(0), self.run))
-            runs.append(found)
+            runs.append(self.data.run(at, blank, self.run, self._at(place)))
         to = substitute(self.weights.expr(), zero)
         return Store(col, simplify(to * POSITIONS // BLOCK, {}), call("pairs2", *runs))
 
     def _outputs(self, block: Expr) -> Expr:
         """How many there are in a block."""
-        outputs = self.req.analysis.channel[0][1]
+        outputs = self.req.outputs[1]
         return as_expr(BLOCK) if outputs % BLOCK == 0 else minimum(BLOCK, outputs - block * BLOCK)
 
     def _weights(self, block: Expr) -> Load:
@@ -244,7 +253,7 @@ class _Runs:
 
     def _alone(self, tile: Buffer) -> Stmt:
         """Outputs of one position."""
-        outputs, block, output = self.req.analysis.channel[0][1], Var("o"), Var("o")
+        outputs, block, output = self.req.outputs[1], Var("o"), Var("o")
         zero: dict[Var, Expr] = {v: as_expr(0) for v in used(self.split.a)}
         data = Load(self.data.buffer, substitute(self.data.position.expr(), zero), self.run)
         sums = call("bytes1x4", data, self._weights(block))
@@ -253,6 +262,9 @@ class _Runs:
 
     def _store(self, output: Expr, place: Mapping[Var, Expr], value: Expr) -> Stmt:
         """What becomes of an element."""
-        names = {**place, self.req.analysis.channel[0][0]: output}
-        names |= {v: substitute(e, dict(place)) for v, e in self.at.names.items()}
+        names = {self.req.outputs[0]: output, **self._at(place)}
         return self.req.store(tuple(names.get(v, v) for v, _ in self.req.c.axes), value)
+
+    def _at(self, place: Mapping[Var, Expr]) -> dict[Var, Expr]:
+        """What the data's axes are at a position."""
+        return {**place, **{v: substitute(e, place) for v, e in self.at.names.items()}}

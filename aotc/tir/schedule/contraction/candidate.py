@@ -93,6 +93,15 @@ class Request:
         found = {var for var, _ in self.c.reduce_axes}
         return found if self.group is None else found | {self.group}
 
+    @property
+    def outputs(self) -> te.Axis:
+        """The one axis of the weights; Irregular where there are several, or where an axis is of neither operand."""
+        channel = self.analysis.channel
+        others = {v for v, n in self.c.axes if n > 1} - self.pixel_vars
+        if len(channel) != 1 or not others <= {channel[0][0]}:
+            raise Irregular("outputs along several axes")
+        return channel[0]
+
     def name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
         """What a tiling is called in records of measurements."""
         own = next((k for k, (var, _) in enumerate(self.c.axes) if axis is not None and var is axis[0]), -1)

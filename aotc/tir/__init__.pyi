@@ -37,8 +37,8 @@ from aotc.tir.expr import with_operands as with_operands
 from aotc.tir.graph import body_cost as body_cost
 from aotc.tir.graph import domain as domain
 from aotc.tir.graph import topological as topological
+from aotc.tir.instruction import Text as Text
 from aotc.tir.instructions import INSTRUCTIONS as INSTRUCTIONS
-from aotc.tir.instructions import Text as Text
 from aotc.tir.interp import CompiledKernel as CompiledKernel
 from aotc.tir.interp import compile_kernel as compile_kernel
 from aotc.tir.launch import Launch as Launch

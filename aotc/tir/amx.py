@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.tir.dots import BYTES, GROUP
-from aotc.tir.pairs import Row
+from aotc.tir.instruction import Instruction, on_memory
 
 #: Rows of a register, bytes of one, and numbers of int32 in it.
 ROWS: Final = 16
@@ -169,14 +169,12 @@ def _lanes(*operands: Any) -> int:
     return int(operands[2].value) * int(operands[4].value) * BLOCK
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[Instruction]:
     """The instructions for all types of bytes."""
     for data, weights in product(BYTES, BYTES):
-        name = matrices_name(data, weights)
-        text = _HELPERS + _TILE + _FUNCTION
         dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
-        for word, said in {"NAME": name, "DATA": data, "WEIGHTS": weights, "DOT": dot}.items():
-            text = text.replace(word, said)
         takes = (f"{data}x*", f"{weights}x*", *("int32",) * len(NUMBERS))
-        operands = ", ".join(f"{{{k}}}" for k in range(len(takes) + 1))
-        yield Row(name, takes, "int32", _lanes, partial(_sums, data), f"aotc_{name}({operands})", text)
+        operands = ", ".join(f"{{{k}}}" for k in range(1, len(takes) + 1))
+        words = {"DATA": data, "WEIGHTS": weights, "DOT": dot}
+        text, meaning = _HELPERS + _TILE + _FUNCTION, partial(_sums, data)
+        yield on_memory(matrices_name(data, weights), takes, "int32", _lanes, meaning, operands, text, **words)

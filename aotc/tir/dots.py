@@ -12,11 +12,14 @@ bytes of other signs only, the highest bits of one operand are turned, which is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+
+from aotc.tir.instruction import Instruction, Text, filled, vectors
 
 #: Products in a sum.
 GROUP: Final = 4
@@ -27,17 +30,6 @@ BYTES: Final = ("uint8", "int8")
 
 #: A sum in C, from the texts of what it is added to and of both operands.
 Dot: TypeAlias = Callable[[str, str, str], str]
-
-
-class Row(NamedTuple):
-    """What an instruction takes, gives and means; how C with vectors calls its function, and that function."""
-
-    name: str
-    takes: tuple[str, ...]
-    gives: str
-    meaning: Any
-    call: str
-    function: str
 
 
 def words_name(data: str, lanes: int) -> str:
@@ -77,7 +69,7 @@ def plain_dot(data: str, acc: Any, words: Any, values: Any) -> Any:
 
 _WORD: Final = """\
 /* Four bytes as the bits of a number. */
-__attribute__((__unused__)) $inline int32_t NAME(aotc_BYTEx4 bytes) {
+__attribute__((__unused__)) $inline int32_t aotc_NAME(aotc_BYTEx4 bytes) {
   int32_t word;
   __builtin_memcpy(&word, &bytes, sizeof word);
   return word;
@@ -86,13 +78,36 @@ __attribute__((__unused__)) $inline int32_t NAME(aotc_BYTEx4 bytes) {
 _DOT: Final = """\
 /* Sums of four products of DATA by WEIGHTS, added to numbers. */
 __attribute__((__unused__)) $inline VECTOR
-NAME(VECTOR acc, VECTOR y, aotc_WEIGHTSxSIZE x) {
+aotc_NAME(VECTOR acc, VECTOR y, aotc_WEIGHTSxSIZE x) {
   typedef uint32_t bits __attribute__((__vector_size__(SIZE), __unused__));
   typedef int16_t pairs __attribute__((__vector_size__(SIZE), __unused__));
   typedef uint16_t upairs __attribute__((__vector_size__(SIZE), __unused__));
   const VECTOR w = (VECTOR)x, none = {0}, turn = none - 2139062144, half = none + 1077952576;
   (void)turn, (void)half;
 BRANCHES}
+"""
+
+
+#: A device's: four bytes are the bits of a number.
+_DEVICE_WORD: Final = """\
+/* Four bytes as the bits of a number. */
+$inline int32_t aotc_word_DATA(const DATA_t *from) {
+  int32_t word;
+  aotc_move<4>((DATA_t *)&word, from);
+  return word;
+}
+"""
+_DEVICE_DOT: Final = """\
+/* A number and the sum of four products of bytes. */
+$inline int32_t aotc_dp4a_DATA_WEIGHTS(int32_t sum, int32_t a, int32_t b) {
+#if defined(AOTC_EMULATED)
+  for (int k = 0; k < 32; k += 8)
+    sum = (int32_t)((uint32_t)sum + (uint32_t)((int)(DATA_t)(a >> k) * (int)(WEIGHTS_t)(b >> k)));
+#else
+  asm("dp4a.SHORT_A.SHORT_B %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+#endif
+  return sum;
+}
 """
 
 
@@ -188,80 +203,35 @@ def _plain(data: str, weights: str) -> str:
     return f"(VECTOR)((bits)acc + {' + '.join(parts)})"
 
 
-def _function(name: str, data: str, weights: str, lanes: int) -> str:
-    size = lanes * GROUP
+def _dot(data: str, weights: str, lanes: int) -> Instruction:
+    size, number = lanes * GROUP, f"int32x{lanes}"
     found = [*_with_vnni(data, weights, size)]
     found += _with_arm(data, weights) if size == 16 else ()
     found += _with_pairs(data, weights, size)
     lines = (f"if {features}\n  return {made};\n" for features, made in found)
     branches = "#" + "#el".join(lines)
     branches += f"#else\n  return {_plain(data, weights)};\n#endif\n"
-    words = {
-        "BRANCHES": branches,
-        "NAME": name,
-        "DATA": data,
-        "WEIGHTS": weights,
-        "SIZE": str(size),
-        "VECTOR": f"aotc_int32x{lanes}",
-    }
-    text = _DOT
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text
+    words = {"BRANCHES": branches, "DATA": data, "WEIGHTS": weights, "SIZE": size, "VECTOR": f"aotc_{number}"}
+    takes = (number, number, f"{weights}x{size}")
+    return vectors(dot_name(data, weights, lanes), takes, "", partial(plain_dot, data), _DOT, **words)
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[Instruction]:
     """The instructions for all types of bytes and lengths of vectors."""
     for data in BYTES:
-        name = f"word_{data}"
-        text = _WORD.replace("NAME", f"aotc_{name}").replace("BYTE", data)
-        yield Row(name, (f"{data}x{GROUP}",), "int32x1", _word, f"aotc_{name}({{0}})", text)
+        row = vectors(f"word_{data}", (f"{data}x{GROUP}",), "int32x1", _word, _WORD, BYTE=data)
+        device = Text(call=row.texts[0].call, dialects=("cuda",), function=filled(_DEVICE_WORD, DATA=data))
+        yield replace(row, texts=(*row.texts, device))
     for data, lanes in product(BYTES, LANES):
-        name, number = words_name(data, lanes), f"int32x{lanes}"
-        yield Row(name, (f"{data}x{GROUP * lanes}",), number, _words, f"((aotc_{number}){{0:14}})", "")
-    for data, weights, lanes in product(BYTES, BYTES, LANES):
-        name, number = dot_name(data, weights, lanes), f"int32x{lanes}"
-        takes = (number, number, f"{weights}x{GROUP * lanes}")
-        text = _function(f"aotc_{name}", data, weights, lanes)
-        yield Row(name, takes, "", partial(plain_dot, data), f"aotc_{name}({{0}}, {{1}}, {{2}})", text)
-
-
-#: A device's: four bytes are the bits of a number.
-_DEVICE_WORD: Final = """\
-/* Four bytes as the bits of a number. */
-$inline int32_t aotc_word_DATA(const DATA_t *from) {
-  int32_t word;
-  aotc_move<4>((DATA_t *)&word, from);
-  return word;
-}
-"""
-_DEVICE_DOT: Final = """\
-/* A number and the sum of four products of bytes. */
-$inline int32_t aotc_dp4a_DATA_WEIGHTS(int32_t sum, int32_t a, int32_t b) {
-#if defined(AOTC_EMULATED)
-  for (int k = 0; k < 32; k += 8)
-    sum = (int32_t)((uint32_t)sum + (uint32_t)((int)(DATA_t)(a >> k) * (int)(WEIGHTS_t)(b >> k)));
-#else
-  asm("dp4a.SHORT_A.SHORT_B %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
-#endif
-  return sum;
-}
-"""
-
-
-def device_word(data: str) -> tuple[str, str]:
-    """How a device says `word_DATA`: call and function."""
-    return f"aotc_word_{data}({{0}})", _DEVICE_WORD.replace("DATA", data)
-
-
-def device_rows() -> Iterator[Row]:
-    """The instructions of devices."""
+        number = f"int32x{lanes}"
+        text = Text(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
+        facts: dict[str, Any] = {"gives": number, "meaning": _words, "texts": (text,)}
+        yield Instruction(name=words_name(data, lanes), takes=(f"{data}x{GROUP * lanes}",), **facts)
+    yield from (_dot(data, weights, lanes) for data, weights, lanes in product(BYTES, BYTES, LANES))
     for data, weights in product(BYTES, BYTES):
-        name, text = f"dp4a_{data}_{weights}", _DEVICE_DOT
-        words = {"DATA": data, "WEIGHTS": weights, "SHORT_A": data[0] + "32", "SHORT_B": weights[0] + "32"}
-        for word, value in words.items():
-            text = text.replace(word, value.replace("i32", "s32"))
-        takes = ("int32", "int32", "int32")
-        yield Row(
-            name, takes, "int32", partial(_dot_of_words, data, weights), f"aotc_{name}({{0}}, {{1}}, {{2}})", text
-        )
+        name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in BYTES}
+        words = {"DATA": data, "WEIGHTS": weights, "SHORT_A": short[data], "SHORT_B": short[weights]}
+        call = f"aotc_{name}({{0}}, {{1}}, {{2}})"
+        text = Text(call=call, dialects=("cuda",), function=filled(_DEVICE_DOT, **words))
+        facts = {"gives": "int32", "meaning": partial(_dot_of_words, data, weights), "texts": (text,), "least": 61}
+        yield Instruction(name=name, takes=("int32",) * 3, **facts)

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.dots import GROUP, LANES, Row
+from aotc.tir.dots import GROUP, LANES
+from aotc.tir.instruction import Instruction, vectors
 
 #: Types of the result, with the last step and the least number.
 _BYTES: Final = {"int8": ("packsswb", -128), "uint8": ("packuswb", 0)}
@@ -25,7 +26,7 @@ _ORDER: Final = {8: "0, 4, 1, 5, 2, 6, 3, 7", 16: ", ".join(str(4 * (k % 4) + k 
 _FUNCTION: Final = """\
 /* Numbers rounded to even integers, plus what zero is, saturated. */
 __attribute__((__unused__)) $inline aotc_DTYPExSIZE
-NAME(VECTOR x0, VECTOR x1, VECTOR x2, VECTOR x3, VECTOR zero) {
+aotc_NAME(VECTOR x0, VECTOR x1, VECTOR x2, VECTOR x3, VECTOR zero) {
   typedef char bytes __attribute__((__vector_size__(SIZE), __unused__));
   typedef short halves __attribute__((__vector_size__(SIZE), __unused__));
   typedef int words __attribute__((__vector_size__(SIZE), __unused__));
@@ -67,7 +68,8 @@ def _meaning(dtype: str) -> Any:
     return lambda *values: quantised(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
 
 
-def _function(name: str, dtype: str, lanes: int) -> str:
+def _words(dtype: str, lanes: int) -> dict[str, str]:
+    """What stands in the text of a function."""
     size = GROUP * lanes
     last, low = _BYTES[dtype]
     feature, floats, whole = _X86[lanes]
@@ -88,7 +90,7 @@ def _function(name: str, dtype: str, lanes: int) -> str:
     if lanes in _ORDER:
         order = f"(words){{{_ORDER[lanes]}}}"
         result = called("permvarsi", whole, f"(words){result}", order, mask=", (words){0}, 65535")
-    words = {
+    return {
         "FEATURE": feature,
         "ZERO": zero,
         "FIRST": halved("x0", "x1"),
@@ -98,21 +100,15 @@ def _function(name: str, dtype: str, lanes: int) -> str:
         "LOW": f"{float(low)}f",
         "EVEN2": ", ".join(str(2 * k) for k in range(size // 2)),
         "EVEN1": ", ".join(str(2 * k) for k in range(size)),
-        "NAME": name,
         "DTYPE": dtype,
         "SIZE": str(size),
         "VECTOR": f"aotc_float32x{lanes}",
     }
-    text = _FUNCTION
-    for word, value in words.items():
-        text = text.replace(word, value)
-    return text
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[Instruction]:
     """The instructions for both types of bytes and all lengths of vectors."""
     for dtype, lanes in product(_BYTES, LANES):
-        name, taken = quantise_name(dtype, lanes), (f"float32x{lanes}",) * (GROUP + 1)
-        function = _function(f"aotc_{name}", dtype, lanes)
-        call = f"aotc_{name}({', '.join(f'{{{k}}}' for k in range(GROUP + 1))})"
-        yield Row(name, taken, f"{dtype}x{GROUP * lanes}", _meaning(dtype), call, function)
+        takes, gives = (f"float32x{lanes}",) * (GROUP + 1), f"{dtype}x{GROUP * lanes}"
+        name, meaning = quantise_name(dtype, lanes), _meaning(dtype)
+        yield vectors(name, takes, gives, meaning, _FUNCTION, **_words(dtype, lanes))

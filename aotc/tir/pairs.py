@@ -17,30 +17,16 @@ and a C compiler that sees a loop around it keeps some of them in memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from aotc.tir.dots import GROUP
+from aotc.tir.instruction import Instruction, on_memory
 
 #: Outputs of a block of weights and of a tile, positions of a tile.
 BLOCK: Final = 4
 POSITIONS: Final = 2
-
-
-class Row(NamedTuple):
-    """What an instruction takes, gives and means; how C calls its function, and that function.
-
-    lanes   of the result, from the operands
-    """
-
-    name: str
-    takes: tuple[str, ...]
-    gives: str
-    lanes: Any
-    meaning: Any
-    call: str
-    function: str
 
 
 def paired(run: int) -> int:
@@ -217,12 +203,12 @@ TEXT
 )
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[Instruction]:
     """The instructions."""
     run = "int8x*"
-    for name, takes, gives, lanes, meaning, call, text in (
+    for name, takes, gives, width, meaning, operands, text in (
         ("pairs2", (run, run), "int16", lambda x, _: paired(x.lanes), _pairs2, "{2}, {n}", _PAIRS2),
         ("pairs2x4", ("int16x*", run), "int32", lambda *_: 8, _pairs2x4, "{2}, {n} / 16", _PAIRS2X4),
         ("bytes1x4", (run, run), "int32", lambda *_: 4, _bytes1x4, "{2}, {m}", _BYTES1X4),
     ):
-        yield Row(name, takes, gives, lanes, meaning, f"aotc_{name}({{0}}, {{1}}, {call})", text.replace("DSP", _DSP))
+        yield on_memory(name, takes, gives, width, meaning, f"{{1}}, {operands}", text, DSP=_DSP)

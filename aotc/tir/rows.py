@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.pairs import Row
+from aotc.tir.instruction import Instruction, filled, on_memory
 
 
 def _vector(values: Any) -> Any:
@@ -193,11 +193,11 @@ def _requantise(twice: bool) -> str:
         if twice
         else "int32_t v = (int32_t)(x * multiplier[k] >> 32);"
     )
-    return (
+    return filled(
         """\
 /* Sums with their biases, scaled, as bytes. */
 __attribute__((__noinline__, __unused__)) static void
-aotc_requantise_NAME(int8_t *to, const int32_t *sums, const int32_t *bias, const int32_t *multiplier,
+aotc_NAME(int8_t *to, const int32_t *sums, const int32_t *bias, const int32_t *multiplier,
                      const int32_t *shift, int32_t zero, int32_t low, int32_t high, ptrdiff_t count) {
 #if HELIUM
   __asm__ volatile(
@@ -213,15 +213,18 @@ TEXT      : [to] "+l"(to), [sums] "+r"(sums), [bias] "+r"(bias), [multiplier] "+
   }
 #endif
 }
-""".replace("TEXT", _assembly(*text))
-        .replace("PLAIN", plain)
-        .replace("NAME", "twice" if twice else "once")
+""",
+        TEXT=_assembly(*text),
+        PLAIN=plain,
     )
 
 
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[Instruction]:
     """The instructions."""
-    run, words, number = "int8x*", "int32x*", "int32"
+    run, number = "int8x*", "int32"
+    scaled = ("int32x*",) * 4 + (number,) * 3
+    rest = "{1}, {2}, {3}, {4}, {5}, {6}, {7}, {m}"
+    taps = "{1}, {2}, {3}, {4}, {m} / {3}"
 
     def same(x: Any, *_: Any) -> int:
         return int(x.lanes)
@@ -232,23 +235,11 @@ def rows() -> Iterator[Row]:
     def channels(x: Any, _: Any, taps: Any, *__: Any) -> int:
         return int(x.lanes // taps.value)
 
-    takes = (words,) * 4 + (number,) * 3
-    rest = "{1}, {2}, {3}, {4}, {5}, {6}, {7}, {m}"
-    for name, takes_, gives, lanes, meaning, operands, text in (
+    for name, takes, gives, width, meaning, operands, text in (
         ("bytes", (run,), "int8", same, _copied, "{1}, {n}", _BYTES),
         ("byte_rows", (run, run), "int32", outputs, _byte_rows, "{1}, {2}, {n} / {m}, {m}", _BYTE_ROWS),
-        (
-            "byte_taps",
-            (run, run, number, number),
-            "int32",
-            channels,
-            _byte_taps,
-            "{1}, {2}, {3}, {4}, {m} / {3}",
-            _BYTE_TAPS,
-        ),
-        ("requantise_once", takes, "int8", same, _requantised(False), rest, _requantise(False)),
-        ("requantise_twice", takes, "int8", same, _requantised(True), rest, _requantise(True)),
+        ("byte_taps", (run, run, number, number), "int32", channels, _byte_taps, taps, _BYTE_TAPS),
+        ("requantise_once", scaled, "int8", same, _requantised(False), rest, _requantise(False)),
+        ("requantise_twice", scaled, "int8", same, _requantised(True), rest, _requantise(True)),
     ):
-        yield Row(
-            name, takes_, gives, lanes, meaning, f"aotc_{name}({{0}}, {operands})", text.replace("HELIUM", _HELIUM)
-        )
+        yield on_memory(name, takes, gives, width, meaning, operands, text, HELIUM=_HELIUM)

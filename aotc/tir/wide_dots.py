@@ -18,17 +18,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.tir.dots import BYTES, GROUP, Row, plain_dot
+from aotc.tir.dots import BYTES, GROUP, plain_dot
+from aotc.tir.instruction import Instruction, vectors
 
 #: Groups of a vector, and numbers of int32.
 WORDS: Final = 4
 #: How instructions begin that multiply these types of data and weights.
 _MATRICES: Final = {("int8", "int8"): "s", ("uint8", "uint8"): "u", ("uint8", "int8"): "us"}
 _LANES: Final = {("int8", "int8"): "s", ("uint8", "uint8"): "u"}
-_HEAD: Final = "__attribute__((__unused__)) $inline"
 _LANE: Final = """\
 /* Sums of four products of DATA, of one of four groups, by WEIGHTS, added to numbers. */
-HEAD aotc_int32x4
+__attribute__((__unused__)) $inline aotc_int32x4
 aotc_NAME(aotc_int32x4 acc, aotc_int32x4 words, aotc_WEIGHTSx16 w) {
 #if defined(__ARM_FEATURE_DOTPROD)
   __asm__("KINDdot %0.4s, %1.16b, %2.4b[LANE]" : "+w"(acc) : "w"(w), "w"(words));
@@ -42,7 +42,7 @@ aotc_NAME(aotc_int32x4 acc, aotc_int32x4 words, aotc_WEIGHTSx16 w) {
 """
 _MMLA: Final = """\
 /* Two rows of eight DATA times two of WEIGHTS, added to numbers. */
-HEAD aotc_int32x4
+__attribute__((__unused__)) $inline aotc_int32x4
 aotc_NAME(aotc_int32x4 acc, aotc_DATAx16 y, aotc_WEIGHTSx16 x) {
 #if defined(__ARM_FEATURE_MATMUL_INT8)
   __asm__("KINDmmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(y), "w"(x));
@@ -55,20 +55,20 @@ aotc_NAME(aotc_int32x4 acc, aotc_DATAx16 y, aotc_WEIGHTSx16 x) {
 """
 _PAIR: Final = """\
 /* Two rows of bytes. */
-HEAD aotc_DATAx16 aotc_NAME(aotc_DATAx8 a, aotc_DATAx8 b) {
+__attribute__((__unused__)) $inline aotc_DATAx16 aotc_NAME(aotc_DATAx8 a, aotc_DATAx8 b) {
   typedef int64_t rows __attribute__((__vector_size__(16), __unused__));
   return (aotc_DATAx16)(rows){(int64_t)a, (int64_t)b};
 }
 """
 _ZIP: Final = """\
 /* Words of two vectors by turns. */
-HEAD aotc_DATAx16 aotc_NAME(aotc_DATAx16 a, aotc_DATAx16 b) {
+__attribute__((__unused__)) $inline aotc_DATAx16 aotc_NAME(aotc_DATAx16 a, aotc_DATAx16 b) {
   return (aotc_DATAx16)__builtin_shufflevector((aotc_int32x4)a, (aotc_int32x4)b, PLACES);
 }
 """
 _HALF: Final = """\
 /* Halves of two vectors. */
-HEAD aotc_int32x4 aotc_NAME(aotc_int32x4 a, aotc_int32x4 b) {
+__attribute__((__unused__)) $inline aotc_int32x4 aotc_NAME(aotc_int32x4 a, aotc_int32x4 b) {
   return __builtin_shufflevector(a, b, PLACES);
 }
 """
@@ -106,27 +106,20 @@ def _half(k: int, a: Any, b: Any) -> Any:
     return np.concatenate((a[2 * k : 2 * k + 2], b[2 * k : 2 * k + 2]))
 
 
-def _row(name: str, takes: tuple[str, ...], gives: str, meaning: Any, text: str, **words: object) -> Row:
-    for word, value in {"HEAD": _HEAD, "NAME": name, **words}.items():
-        text = text.replace(word, str(value))
-    call = f"aotc_{name}({', '.join(f'{{{k}}}' for k in range(len(takes)))})"
-    return Row(name, takes, gives, meaning, call, text)
-
-
-def rows() -> Iterator[Row]:
+def rows() -> Iterator[Instruction]:
     """The instructions for all types of bytes that have some."""
     for ((data, weights), kind), k in product(_LANES.items(), range(WORDS)):
         name, takes = lane_name(data, weights, k), ("int32x4", "int32x4", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind, "LANE": k}
-        yield _row(name, takes, "", partial(_lane, k, data), _LANE, **words)
+        yield vectors(name, takes, "", partial(_lane, k, data), _LANE, **words)
     for (data, weights), kind in _MATRICES.items():
         takes = ("int32x4", f"{data}x16", f"{weights}x16")
         words = {"DATA": data, "WEIGHTS": weights, "KIND": kind}
-        yield _row(matrix_name(data, weights), takes, "", _product, _MMLA, **words)
+        yield vectors(matrix_name(data, weights), takes, "", _product, _MMLA, **words)
     for data in BYTES:
         two = (f"{data}x16",) * 2
-        yield _row(f"pair_{data}", (f"{data}x8",) * 2, f"{data}x16", _pair, _PAIR, DATA=data)
+        yield vectors(f"pair_{data}", (f"{data}x8",) * 2, f"{data}x16", _pair, _PAIR, DATA=data)
         for k, places in enumerate(("0, 4, 1, 5", "2, 6, 3, 7")):
-            yield _row(f"zip{k}_{data}", two, "", partial(_by_turns, k), _ZIP, DATA=data, PLACES=places)
+            yield vectors(f"zip{k}_{data}", two, "", partial(_by_turns, k), _ZIP, DATA=data, PLACES=places)
     for k, places in enumerate(("0, 1, 4, 5", "2, 3, 6, 7")):
-        yield _row(f"half{k}", ("int32x4",) * 2, "", partial(_half, k), _HALF, PLACES=places)
+        yield vectors(f"half{k}", ("int32x4",) * 2, "", partial(_half, k), _HALF, PLACES=places)

@@ -13,7 +13,8 @@ import numpy as np
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import BITWISE, BOOL, COMPARE, Binary, Buffer, Call, Cast, Expr, Load, Select, Unary, Var
 from aotc.tir.functions.table import INTEGERS as WORDS
-from aotc.tir.instructions import INSTRUCTIONS, KINDS
+from aotc.tir.instruction import KINDS
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.stmt import For, Kernel, Store
 from tests.codegen.bits import differing
 

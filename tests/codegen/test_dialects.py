@@ -17,7 +17,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.relay.op import REGISTRY
 from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, call
-from aotc.tir.instructions import INSTRUCTIONS, Instruction, Text
+from aotc.tir.instruction import Instruction, Text
+from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.interp import run_kernel
 from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import For, Intrinsic, Kernel, Store, Sync, walk_stmts

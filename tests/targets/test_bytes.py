@@ -26,7 +26,7 @@ from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.tir import Broadcast, Call, Load, Store, as_expr, call, wide_dots
 from aotc.tir.dots import BYTES, LANES, dot_name
 from aotc.tir.expr import Buffer
-from aotc.tir.instructions import split_type
+from aotc.tir.instruction import split_type
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import TARGETS
@@ -236,12 +236,12 @@ def test_the_report_names_targets_that_are_not_run(monkeypatch: pytest.MonkeyPat
 def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
     """Those that take several groups, on some numbers."""
     rng, jobs = np.random.default_rng(6), []
-    for name, takes, gives, *_ in wide_dots.rows():
-        types = [split_type(text, 1) for text in takes]
-        dtype, lanes = split_type(gives, 1) if gives else types[0]
+    for row in wide_dots.rows():
+        types = [split_type(text, 1) for text in row.takes]
+        dtype, lanes = row.result(*types[0])
         buffers = [Buffer(f"p{k}", *one) for k, one in enumerate(types)]
         y = Buffer("y", dtype, lanes)
-        made = call(name, *(Load(b, as_expr(0), b.size) for b in buffers))
+        made = call(row.name, *(Load(b, as_expr(0), b.size) for b in buffers))
         kernel = Kernel(name="wide", inputs=tuple(buffers), outputs=(y,), body=Store(y, as_expr(0), made))
         jobs += [(kernel, [some_bytes(rng, (n,), str(d)) for d, n in types]) for _ in range(4)]
     return jobs

@@ -23,23 +23,10 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from aotc.ir import (
-    AotcError,
-    Device,
-    DType,
-    Form,
-    Quantization,
-    Reader,
-    SymDim,
-    as_array,
-    as_tensors,
-    fits,
-    frozen,
-    nearest,
-    require_device,
-    save_array,
-)
+from aotc.ir import AotcError, Device, DType, Form, Reader, SymDim, fits, frozen, nearest, require_device, save_array
 from aotc.ir.bytecode import Instruction, Opcode, VMFunction
+from aotc.ir.ndarray import as_array, as_tensors
+from aotc.ir.quantization import Quantization
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
 from aotc.runtime.image import checksum, require_checksum
 from aotc.runtime.kernels import KernelInfo, KernelLibrary

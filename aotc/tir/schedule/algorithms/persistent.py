@@ -21,26 +21,11 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import (
-    Assign,
-    Block,
-    Declare,
-    ExternProgram,
-    For,
-    Gpu,
-    If,
-    Scratch,
-    Stmt,
-    Store,
-    Sync,
-    Target,
-    as_expr,
-    kept,
-)
+from aotc.tir import ExternProgram, Gpu, Scratch, Target, as_expr
 from aotc.tir.expr import Buffer, Expr, Load, Var, const
 from aotc.tir.launch import shared_bytes
 from aotc.tir.schedule.algorithms.recurrence import Recurrence, layer_inputs
-from aotc.tir.stmt import loops
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, kept, loops
 
 #: Threads of a block, at most; 32-bit registers of a processor, and those of a thread that are not for weights.
 _THREADS: Final = 512

@@ -20,24 +20,7 @@ from contextlib import suppress
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Block,
-    Buffer,
-    Expr,
-    Linear,
-    Load,
-    Stmt,
-    Store,
-    Target,
-    Var,
-    as_expr,
-    call,
-    const,
-    linear,
-    private_buffer,
-    substitute,
-    te,
-)
+from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, call, const, private_buffer, substitute, te
 from aotc.tir.amx import BLOCK, ROWS, WIDTH, matrices_name
 from aotc.tir.dots import BYTES, GROUP
 from aotc.tir.loops.vectorize import MOST, vectorized
@@ -57,8 +40,8 @@ from aotc.tir.schedule.contraction.space import (
 )
 from aotc.tir.schedule.contraction.staging import packed
 from aotc.tir.schedule.contraction.tiling import Output
-from aotc.tir.simplify import simplify
-from aotc.tir.stmt import forall, loops
+from aotc.tir.simplify import Linear, linear, simplify
+from aotc.tir.stmt import Block, Stmt, Store, forall, loops
 
 #: Positions and blocks of a call at most: its sums stay in the first-level cache.
 POSITIONS: Final = 64

@@ -18,23 +18,7 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Block,
-    Buffer,
-    Expr,
-    Load,
-    Stmt,
-    Store,
-    Target,
-    Var,
-    as_expr,
-    call,
-    const,
-    linear,
-    private_buffer,
-    substitute,
-    te,
-)
+from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, call, const, linear, private_buffer, substitute, te
 from aotc.tir.expr import Binary, Call, Const
 from aotc.tir.loops.nest import filled
 from aotc.tir.schedule.contraction.by_runs import Data
@@ -53,7 +37,7 @@ from aotc.tir.schedule.contraction.space import (
     variables,
 )
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Declare, forall, loops
+from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loops
 
 #: Sums at a time, which lie on the stack.
 SUMS: Final = 64

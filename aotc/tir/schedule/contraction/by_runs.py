@@ -18,25 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Block,
-    Buffer,
-    Expr,
-    Linear,
-    Load,
-    Stmt,
-    Store,
-    Target,
-    Var,
-    all_of,
-    as_expr,
-    call,
-    linear,
-    minimum,
-    private_buffer,
-    substitute,
-    te,
-)
+from aotc.tir import Buffer, Expr, Load, Target, Var, all_of, as_expr, call, minimum, private_buffer, substitute, te
 from aotc.tir.dots import GROUP
 from aotc.tir.expr import Select
 from aotc.tir.loops.nest import filled
@@ -45,8 +27,8 @@ from aotc.tir.schedule.contraction.candidate import Request
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Split, flat, fused, in_groups, used, variables
 from aotc.tir.schedule.contraction.staging import Staging
-from aotc.tir.simplify import simplify
-from aotc.tir.stmt import If, forall, loops
+from aotc.tir.simplify import Linear, linear, simplify
+from aotc.tir.stmt import Block, If, Stmt, Store, forall, loops
 
 #: Bytes of weights of a group of steps.
 _STEP: Final = BLOCK * GROUP

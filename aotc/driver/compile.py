@@ -50,7 +50,8 @@ def model_name(model: object, name: str | None) -> str:
     if name is not None:
         made = model_identifier(name)
         if made != name:
-            raise AotcError("name", f"{name!r} will not do as the name of a model in C", hint=f"for example: {made}")
+            text = f"{name!r} will not do as the name of a model in C"
+            raise AotcError("name", text, hint=f"for example: {made}")
         return name
     return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
 
@@ -198,20 +199,19 @@ class CompileOptions:
     @property
     def chosen_accuracy(self) -> str:
         """What is asked for; AotcError (code "accuracy") where the configuration says something else."""
-        stated = (self.config or {}).get("compile.accuracy")
-        if self.accuracy and stated and self.accuracy != stated:
-            text = f"the accuracy is {self.accuracy}, and compile.accuracy says {stated}"
-            raise AotcError("accuracy", text, hint="leave one of them out")
-        return str(self.accuracy or stated or ACCURACIES[0])
+        return self._agreed("accuracy", "compile.accuracy", code="accuracy") or ACCURACIES[0]
 
     @property
     def chosen_rounding(self) -> str:
         """Whose integers are asked for of a TFLite model; AotcError (code "tflite-rounding") for two answers."""
-        stated = (self.config or {}).get("tflite.rounding")
-        if self.rounding and stated and self.rounding != stated:
-            text = f"the rounding is {self.rounding}, and tflite.rounding says {stated}"
-            raise AotcError("tflite-rounding", text, hint="leave one of them out")
-        return str(self.rounding or stated or "tflm")
+        return self._agreed("rounding", "tflite.rounding", code="tflite-rounding") or "tflm"
+
+    def _agreed(self, option: str, key: str, *, code: str) -> str:
+        """What an option or the configuration says; AotcError for two answers."""
+        own, stated = getattr(self, option), (self.config or {}).get(key)
+        if own and stated and own != stated:
+            raise AotcError(code, f"the {option} is {own}, and {key} says {stated}", hint="leave one of them out")
+        return str(own or stated or "")
 
     @property
     def toolchain(self) -> FindToolchain:

@@ -20,14 +20,19 @@ from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 
 
+def _front_end(name: str, package: str, needed: str, install: str) -> Any:
+    """A front end; AotcError where the package that it reads models by is not installed."""
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        text = f"{needed}, which is missing: {error}"
+        raise AotcError(f"{package}-missing", text, hint=f"pip install {install}") from error
+    return importlib.import_module(f"aotc.relay.frontend.{name}")
+
+
 def pytorch_front_end() -> Any:
     """The PyTorch front end; AotcError where torch is not installed."""
-    try:
-        importlib.import_module("torch")
-    except ImportError as error:
-        hint = "pip install torch"
-        raise AotcError("torch-missing", f"PyTorch models need torch, which is missing: {error}", hint=hint) from error
-    return importlib.import_module("aotc.relay.frontend.pytorch")
+    return _front_end("pytorch", "torch", "PyTorch models need torch", "torch")
 
 
 def is_exported_program(model: object) -> bool:
@@ -51,12 +56,7 @@ def import_exported(model: Any, dims: Mapping[str, int]) -> IRModule:
 
 def tflite_front_end() -> Any:
     """The TFLite front end; AotcError where the schema is not installed."""
-    try:
-        importlib.import_module("tflite")
-    except ImportError as error:
-        text = f"TFLite models need the package tflite, which is missing: {error}"
-        raise AotcError("tflite-missing", text, hint="pip install 'aotc[tflite]'") from error
-    return importlib.import_module("aotc.relay.frontend.tflite")
+    return _front_end("tflite", "tflite", "TFLite models need the package tflite", "'aotc[tflite]'")
 
 
 def is_tflite(model: object) -> bool:

@@ -40,7 +40,8 @@ NUMBERS: Final = (
 
 def _sums(data: str, x: Any, w: Any, *numbers: Any) -> Any:
     of = {name: int(value) for name, value in zip(NUMBERS, numbers, strict=True)}
-    positions, blocks = np.arange(of["rows"])[:, None] * of["pitch"], np.arange(of["blocks"])[:, None] * of["apart"]
+    positions = np.arange(of["rows"])[:, None] * of["pitch"]
+    blocks = np.arange(of["blocks"])[:, None] * of["apart"]
     total = np.zeros((of["rows"], of["blocks"] * BLOCK), np.int32)
     for a, b, s in product(range(of["n2"]), range(of["n1"]), range(of["steps"])):
         at = a * of["x2"] + b * of["x1"] + s * of["width"]

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.tir.instruction import Instruction, Text, filled, vectors
+from aotc.tir.instruction import Instruction, Text, filled, on_device, vectors
 
 #: Products in a sum.
 GROUP: Final = 4
@@ -231,7 +231,5 @@ def rows() -> Iterator[Instruction]:
     for data, weights in product(BYTES, BYTES):
         name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in BYTES}
         words = {"DATA": data, "WEIGHTS": weights, "SHORT_A": short[data], "SHORT_B": short[weights]}
-        call = f"aotc_{name}({{0}}, {{1}}, {{2}})"
-        text = Text(call=call, dialects=("cuda",), function=filled(_DEVICE_DOT, **words))
-        facts = {"gives": "int32", "meaning": partial(_dot_of_words, data, weights), "texts": (text,), "least": 61}
-        yield Instruction(name=name, takes=("int32",) * 3, **facts)
+        meaning = partial(_dot_of_words, data, weights)
+        yield on_device(name, ("int32",) * 3, "int32", meaning, _DEVICE_DOT, least=61, **words)

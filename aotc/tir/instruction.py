@@ -124,9 +124,30 @@ def vectors(
     name: str, takes: Sequence[str], gives: str, meaning: Callable[..., Any], text: str, **words: object
 ) -> Instruction:
     """A function of vectors, called aotc_NAME in its text, where `words` stand for others."""
-    call = f"aotc_{name}({', '.join(f'{{{k}}}' for k in range(len(takes)))})"
-    made = Text(call=call, dialects=("gnu-c",), function=filled(text, NAME=name, **words))
+    made = _function(name, len(takes), "gnu-c", filled(text, NAME=name, **words))
     return Instruction(name=name, takes=tuple(takes), gives=gives, meaning=meaning, texts=(made,))
+
+
+def on_device(
+    name: str,
+    takes: Sequence[str],
+    gives: str,
+    meaning: Callable[..., Any],
+    text: str,
+    *,
+    least: int = 0,
+    warp: bool = False,
+    **words: object,
+) -> Instruction:
+    """A function of a device; one of a warp has the address of what it makes in front of its operands."""
+    made = _function(name, len(takes) + warp, "cuda", filled(text, NAME=name, **words))
+    facts: dict[str, Any] = {"meaning": meaning, "texts": (made,), "least": least}
+    return Instruction(name=name, takes=tuple(takes), gives=gives, warp=warp, **facts)
+
+
+def _function(name: str, operands: int, dialect: str, text: str) -> Text:
+    call = f"aotc_{name}({', '.join(f'{{{k}}}' for k in range(operands))})"
+    return Text(call=call, dialects=(dialect,), function=text)
 
 
 def on_memory(

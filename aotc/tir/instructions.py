@@ -19,7 +19,7 @@ import numpy as np
 
 from aotc.ir import DType
 from aotc.tir import amx, dots, fragments, narrowing, numerics, pairs, rows, wide_dots
-from aotc.tir.instruction import Instruction, Text, filled
+from aotc.tir.instruction import Instruction, Text, on_device
 
 #: The dialects of C.
 _C: Final = ("bare-c", "c99", "gnu-c")
@@ -137,44 +137,22 @@ def _said(name: str, call: str, function: str) -> Instruction:
 
 def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
     """What brings matrices to registers, and multiplies them."""
-    words = {"DTYPE": dtype, "KIND": kind, "STEPS": str(256 // dtype.bits), "BITS": f"uint{dtype.bits}_t"}
-
-    def said(call: str, function: str) -> tuple[Text, ...]:
-        return (Text(call=call, dialects=("cuda",), function=filled(function, **words)),)
-
+    words = {"DTYPE": dtype, "KIND": kind, "STEPS": 256 // dtype.bits, "BITS": f"uint{dtype.bits}_t"}
     if dtype.bits == 32:
-        texts = said("aotc_tf32({0})", fragments.ROUND)
-        yield Instruction(name="tf32", takes=(dtype,), gives="uint32", meaning=fragments.rounded, texts=texts, least=80)
+        yield on_device("tf32", (dtype,), "uint32", fragments.rounded, fragments.ROUND, least=80)
     else:
-        for name, meaning, function in fragments.loads(str(dtype)):
-            yield Instruction(
-                name=name,
-                takes=(f"{dtype}x8",),
-                gives="uint32x4",
-                meaning=meaning,
-                texts=said(f"aotc_{name}({{0}}, {{1}})", function),
-                warp=True,
-                least=75,
-            )
-    yield Instruction(
-        name=f"mma_{dtype}",
-        takes=("float32x4", "uint32x4", "uint32x2"),
-        gives="float32x4",
-        meaning=partial(fragments.product, dtype, dtype),
-        texts=said(f"aotc_mma_{dtype}({{0}}, {{1}}, {{2}}, {{3}})", fragments.MULTIPLY),
-        warp=True,
-        least=80,
-    )
+        for name, meaning, text in fragments.loads(str(dtype)):
+            yield on_device(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
+    takes, meaning = ("float32x4", "uint32x4", "uint32x2"), partial(fragments.product, dtype, dtype)
+    text = fragments.MULTIPLY
+    yield on_device(f"mma_{dtype}", takes, "float32x4", meaning, text, least=80, warp=True, **words)
 
 
 def _of_bytes() -> Iterator[Instruction]:
-    """Sums of products of bytes, and what makes bytes, for vectors."""
+    """Sums of products of bytes, and what makes bytes."""
     yield from (*dots.rows(), *wide_dots.rows(), *narrowing.rows(), *pairs.rows(), *rows.rows(), *amx.rows())
-    for name, meaning, function in fragments.sums_of_bytes():
-        text = Text(call=f"aotc_{name}({{0}}, {{1}}, {{2}}, {{3}})", dialects=("cuda",), function=function)
-        takes = ("int32x4", "int32x4", "int32x2")
-        facts: dict[str, Any] = {"gives": "int32x4", "meaning": meaning, "texts": (text,)}
-        yield Instruction(name=name, takes=takes, warp=True, least=80, **facts)
+    for name, meaning, text in fragments.sums_of_bytes():
+        yield on_device(name, ("int32x4", "int32x4", "int32x2"), "int32x4", meaning, text, least=80, warp=True)
     for k in range(dots.GROUP):
         yield Instruction(name=f"quarter{k}", takes=("integer",) * dots.GROUP, meaning=partial(_quarter, k))
 
@@ -211,13 +189,7 @@ _TABLE: Final = (
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
     _said("wait", "aotc_wait<{0}>()", _WAIT),
-    Instruction(
-        name="arrive",
-        takes=("int32", "int32"),
-        gives="bool",
-        meaning=_program,
-        texts=(Text(call="aotc_arrive({0}, {1})", dialects=("cuda",), function=_ARRIVE),),
-    ),
+    on_device("arrive", ("int32", "int32"), "bool", _program, _ARRIVE),
     _shuffle("shuffle_xor", "__shfl_xor_sync", np.bitwise_xor),
     _shuffle("shuffle_down", "__shfl_down_sync", np.add),
     *_matrices(DType("float16"), "f16"),

@@ -206,9 +206,9 @@ TEXT
 def rows() -> Iterator[Instruction]:
     """The instructions."""
     run = "int8x*"
-    for name, takes, gives, width, meaning, operands, text in (
-        ("pairs2", (run, run), "int16", lambda x, _: paired(x.lanes), _pairs2, "{2}, {n}", _PAIRS2),
-        ("pairs2x4", ("int16x*", run), "int32", lambda *_: 8, _pairs2x4, "{2}, {n} / 16", _PAIRS2X4),
-        ("bytes1x4", (run, run), "int32", lambda *_: 4, _bytes1x4, "{2}, {m}", _BYTES1X4),
-    ):
-        yield on_memory(name, takes, gives, width, meaning, f"{{1}}, {operands}", text, DSP=_DSP)
+    table = (
+        ("pairs2", (run, run), "int16", lambda x, _: paired(x.lanes), _pairs2, "{1}, {2}, {n}", _PAIRS2),
+        ("pairs2x4", ("int16x*", run), "int32", lambda *_: 8, _pairs2x4, "{1}, {2}, {n} / 16", _PAIRS2X4),
+        ("bytes1x4", (run, run), "int32", lambda *_: 4, _bytes1x4, "{1}, {2}, {m}", _BYTES1X4),
+    )
+    return (on_memory(*row, DSP=_DSP) for row in table)

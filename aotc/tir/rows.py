@@ -181,7 +181,8 @@ def _requantise(twice: bool) -> str:
     """The function, which rounds as `scale_twice` or `scale_once`, whose halves of 2^32 are the upper words."""
     high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if twice else ()
     text = (
-        *("vdup.32 q2, %[low]", "vdup.32 q3, %[high]", "dlstp.32 lr, %[count]", "1: vldrw.32 q0, [%[sums]], #16"),
+        *("vdup.32 q2, %[low]", "vdup.32 q3, %[high]"),
+        *("dlstp.32 lr, %[count]", "1: vldrw.32 q0, [%[sums]], #16"),
         *("vldrw.32 q1, [%[bias]], #16", "vadd.i32 q0, q0, q1", "vldrw.32 q1, [%[multiplier]], #16"),
         *(high or ("vmulh.s32 q0, q0, q1",)),
         # a shift to the right by one more is one to the left by its complement, which rounds halves up
@@ -235,11 +236,11 @@ def rows() -> Iterator[Instruction]:
     def channels(x: Any, _: Any, taps: Any, *__: Any) -> int:
         return int(x.lanes // taps.value)
 
-    for name, takes, gives, width, meaning, operands, text in (
+    table = (
         ("bytes", (run,), "int8", same, _copied, "{1}, {n}", _BYTES),
         ("byte_rows", (run, run), "int32", outputs, _byte_rows, "{1}, {2}, {n} / {m}, {m}", _BYTE_ROWS),
         ("byte_taps", (run, run, number, number), "int32", channels, _byte_taps, taps, _BYTE_TAPS),
         ("requantise_once", scaled, "int8", same, _requantised(False), rest, _requantise(False)),
         ("requantise_twice", scaled, "int8", same, _requantised(True), rest, _requantise(True)),
-    ):
-        yield on_memory(name, takes, gives, width, meaning, operands, text, HELIUM=_HELIUM)
+    )
+    return (on_memory(*row, HELIUM=_HELIUM) for row in table)

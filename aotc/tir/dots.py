@@ -230,6 +230,6 @@ def rows() -> Iterator[Instruction]:
     yield from (_dot(data, weights, lanes) for data, weights, lanes in product(BYTES, BYTES, LANES))
     for data, weights in product(BYTES, BYTES):
         name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in BYTES}
-        words = {"DATA": data, "WEIGHTS": weights, "SHORT_A": short[data], "SHORT_B": short[weights]}
+        words: dict[str, Any] = {"DATA": data, "WEIGHTS": weights, "SHORT_A": short[data], "SHORT_B": short[weights]}
         meaning = partial(_dot_of_words, data, weights)
         yield on_device(name, ("int32",) * 3, "int32", meaning, _DEVICE_DOT, least=61, **words)

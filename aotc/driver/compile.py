@@ -210,7 +210,8 @@ class CompileOptions:
         """What an option or the configuration says; AotcError for two answers."""
         own, stated = getattr(self, option), (self.config or {}).get(key)
         if own and stated and own != stated:
-            raise AotcError(code, f"the {option} is {own}, and {key} says {stated}", hint="leave one of them out")
+            text = f"the {option} is {own}, and {key} says {stated}"
+            raise AotcError(code, text, hint="leave one of them out")
         return str(own or stated or "")
 
     @property

@@ -29,7 +29,8 @@ from aotc.runtime.tensor import Array, TensorInfo, address, aligned, moves, tran
 ALIGNMENT: Final = 64
 
 
-_FFI: Final = interface_of("extern void (*const aotc_kernels[])(void *const *); const char *aotc_kernels_lack(void);")
+_DECLARED: Final = "extern void (*const aotc_kernels[])(void *const *);"
+_FFI: Final = interface_of(f"{_DECLARED} const char *aotc_kernels_lack(void);")
 
 
 @frozen

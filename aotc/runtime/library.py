@@ -176,7 +176,8 @@ def _isas(path: Path, model: Any) -> dict[str, tuple[str, ...]]:
     """
     if not model.num_isas:
         return {}
-    features = list(map(_text, takewhile(lambda name: name != ffi.NULL, map(model.cpu_features.__getitem__, count()))))
+    names = map(model.cpu_features.__getitem__, count())
+    features = list(map(_text, takewhile(lambda name: name != ffi.NULL, names)))
     lacks = int(model.cpu_missing())
     found = {}
     for isa in model.isas[0 : model.num_isas]:

@@ -177,5 +177,6 @@ def rows() -> Iterator[Instruction]:
         takes = (f"{data}x*", f"{weights}x*", *("int32",) * len(NUMBERS))
         operands = ", ".join(f"{{{k}}}" for k in range(1, len(takes) + 1))
         words = {"DATA": data, "WEIGHTS": weights, "DOT": dot}
-        text, meaning = _HELPERS + _TILE + _FUNCTION, partial(_sums, data)
-        yield on_memory(matrices_name(data, weights), takes, "int32", _lanes, meaning, operands, text, **words)
+        name, meaning = matrices_name(data, weights), partial(_sums, data)
+        text = _HELPERS + _TILE + _FUNCTION
+        yield on_memory(name, takes, "int32", _lanes, meaning, operands, text, **words)

@@ -211,7 +211,8 @@ def _dot(data: str, weights: str, lanes: int) -> Instruction:
     lines = (f"if {features}\n  return {made};\n" for features, made in found)
     branches = "#" + "#el".join(lines)
     branches += f"#else\n  return {_plain(data, weights)};\n#endif\n"
-    words = {"BRANCHES": branches, "DATA": data, "WEIGHTS": weights, "SIZE": size, "VECTOR": f"aotc_{number}"}
+    words = {"BRANCHES": branches, "DATA": data, "WEIGHTS": weights}
+    words |= {"SIZE": str(size), "VECTOR": f"aotc_{number}"}
     takes = (number, number, f"{weights}x{size}")
     return vectors(dot_name(data, weights, lanes), takes, "", partial(plain_dot, data), _DOT, **words)
 
@@ -220,16 +221,18 @@ def rows() -> Iterator[Instruction]:
     """The instructions for all types of bytes and lengths of vectors."""
     for data in BYTES:
         row = vectors(f"word_{data}", (f"{data}x{GROUP}",), "int32x1", _word, _WORD, BYTE=data)
-        device = Text(call=row.texts[0].call, dialects=("cuda",), function=filled(_DEVICE_WORD, DATA=data))
+        text = filled(_DEVICE_WORD, DATA=data)
+        device = replace(row.texts[0], dialects=("cuda",), function=text)
         yield replace(row, texts=(*row.texts, device))
     for data, lanes in product(BYTES, LANES):
         number = f"int32x{lanes}"
-        text = Text(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
-        facts: dict[str, Any] = {"gives": number, "meaning": _words, "texts": (text,)}
+        made = Text(call=f"((aotc_{number}){{0:14}})", dialects=("gnu-c",))
+        facts: dict[str, Any] = {"gives": number, "meaning": _words, "texts": (made,)}
         yield Instruction(name=words_name(data, lanes), takes=(f"{data}x{GROUP * lanes}",), **facts)
     yield from (_dot(data, weights, lanes) for data, weights, lanes in product(BYTES, BYTES, LANES))
     for data, weights in product(BYTES, BYTES):
         name, short = f"dp4a_{data}_{weights}", {d: d[0].replace("i", "s") + "32" for d in BYTES}
-        words: dict[str, Any] = {"DATA": data, "WEIGHTS": weights, "SHORT_A": short[data], "SHORT_B": short[weights]}
+        words: dict[str, Any] = {"DATA": data, "WEIGHTS": weights}
+        words |= {"SHORT_A": short[data], "SHORT_B": short[weights]}
         meaning = partial(_dot_of_words, data, weights)
         yield on_device(name, ("int32",) * 3, "int32", meaning, _DEVICE_DOT, least=61, **words)

@@ -137,22 +137,25 @@ def _said(name: str, call: str, function: str) -> Instruction:
 
 def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
     """What brings matrices to registers, and multiplies them."""
-    words = {"DTYPE": dtype, "KIND": kind, "STEPS": 256 // dtype.bits, "BITS": f"uint{dtype.bits}_t"}
+    words = {"DTYPE": dtype, "KIND": kind}
+    words |= {"STEPS": str(256 // dtype.bits), "BITS": f"uint{dtype.bits}_t"}
     if dtype.bits == 32:
         yield on_device("tf32", (dtype,), "uint32", fragments.rounded, fragments.ROUND, least=80)
     else:
         for name, meaning, text in fragments.loads(str(dtype)):
             yield on_device(name, (f"{dtype}x8",), "uint32x4", meaning, text, least=75, warp=True)
-    takes, meaning = ("float32x4", "uint32x4", "uint32x2"), partial(fragments.product, dtype, dtype)
-    text = fragments.MULTIPLY
+    takes = ("float32x4", "uint32x4", "uint32x2")
+    meaning, text = partial(fragments.product, dtype, dtype), fragments.MULTIPLY
     yield on_device(f"mma_{dtype}", takes, "float32x4", meaning, text, least=80, warp=True, **words)
 
 
 def _of_bytes() -> Iterator[Instruction]:
     """Sums of products of bytes, and what makes bytes."""
-    yield from (*dots.rows(), *wide_dots.rows(), *narrowing.rows(), *pairs.rows(), *rows.rows(), *amx.rows())
+    for table in (dots, wide_dots, narrowing, pairs, rows, amx):
+        yield from table.rows()
+    takes = ("int32x4", "int32x4", "int32x2")
     for name, meaning, text in fragments.sums_of_bytes():
-        yield on_device(name, ("int32x4", "int32x4", "int32x2"), "int32x4", meaning, text, least=80, warp=True)
+        yield on_device(name, takes, "int32x4", meaning, text, least=80, warp=True)
     for k in range(dots.GROUP):
         yield Instruction(name=f"quarter{k}", takes=("integer",) * dots.GROUP, meaning=partial(_quarter, k))
 

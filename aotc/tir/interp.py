@@ -475,7 +475,9 @@ def _vectorizable(loop: For) -> bool:
         return False
     if loop.kind == "independent":
         return not any(b.private for b in written(loop) & read(loop))  # one iteration fills it after the other
-    return not any(isinstance(s, Store) for s in stmts) and all(_is_running(s, stmts) for s in outer_assigns(loop.body))
+    if any(isinstance(s, Store) for s in stmts):
+        return False
+    return all(_is_running(s, stmts) for s in outer_assigns(loop.body))
 
 
 def _is_running(stmt: Assign, stmts: Sequence[Stmt]) -> bool:

@@ -60,6 +60,7 @@ def _assembly(*lines: str) -> str:
     return "".join(f'      "{line}\\n"\n' for line in lines)
 
 
+_COPY: Final = "dlstp.8 lr, %2", "1: vldrb.8 q0, [%1], #16", "vstrb.8 q0, [%0], #16", "letp lr, 1b"
 _BYTES: Final = """\
 /* A copy of bytes. */
 $inline void aotc_bytes(int8_t *to, const int8_t *from, ptrdiff_t bytes) {
@@ -72,7 +73,7 @@ TEXT      : "+r"(to), "+r"(from)
   memcpy(to, from, (size_t)bytes);
 #endif
 }
-""".replace("TEXT", _assembly("dlstp.8 lr, %2", "1: vldrb.8 q0, [%1], #16", "vstrb.8 q0, [%0], #16", "letp lr, 1b"))
+""".replace("TEXT", _assembly(*_COPY))
 
 
 def _rows4() -> Iterator[str]:

@@ -378,12 +378,16 @@ AARCH64: Final = replace(
     cflags=_AARCH64,
     base_cflags=_AARCH64,
 )
-AARCH64_DOTPROD: Final = replace(
-    AARCH64, name="aarch64-dotprod", dots=replace(_DOT, groups=4), cflags=("-march=armv8.2-a+dotprod",), level="dotprod"
-)
-_I8MM: Final = ("-march=armv8.2-a+dotprod+i8mm",)
-_MATRICES: Final = replace(_DOT, groups=2, rows=2)
-AARCH64_I8MM: Final = replace(AARCH64, name="aarch64-i8mm", dots=_MATRICES, cflags=_I8MM, level="i8mm")
+
+
+def _aarch64(level: str, features: str, dots: Dots) -> Target:
+    flags = (f"-march=armv8.2-a+{features}",)
+    return replace(AARCH64, name=f"aarch64-{level}", dots=dots, cflags=flags, level=level)
+
+
+_LANES, _MATRICES = replace(_DOT, groups=4), replace(_DOT, groups=2, rows=2)
+AARCH64_DOTPROD: Final = _aarch64("dotprod", "dotprod", _LANES)
+AARCH64_I8MM: Final = _aarch64("i8mm", "dotprod+i8mm", _MATRICES)
 #: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64

@@ -39,13 +39,13 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, target: Target) -> 
     externals = printed.external_files(PREFIX)
     entries = call_entries({printed.names[kernel]: kernel for kernel in kernels})
     table = [f"call_{printed.names[kernel]}" for kernel in kernels]
-    special = {**kernel_files(printed, "", common), **{path: one.file() for path, one in externals.items()}}
+    words = {"symbol": TABLE, "cpu": cpu_check(target.features)}
+    special = kernel_files(printed, "", common)
+    special |= {path: external.file() for path, external in externals.items()}
     files: dict[str, Content] = {
         f"src/{PREFIX}_kernel.h": render("kernel.h", **common),
         f"src/{PREFIX}_internal.h": render("internal.h", params=(), prototypes=printed.prototypes, **common),
-        f"src/{PREFIX}_table.c": render(
-            "kernel_table.c", symbol=TABLE, cpu=cpu_check(target.features), entries=entries, table=table, **common
-        ),
+        f"src/{PREFIX}_table.c": render("kernel_table.c", entries=entries, table=table, **words, **common),
         **special,
     }
     if team:

@@ -71,8 +71,8 @@ class Data:
         along = [d for d in split.a if place in d.variables]
         whole = all(d.inside or (d.variables <= {steps, place} and not d.index.const) for d in along)
         position = flat(split.a)
-        near = position.coefficient(place) == 1 and (run <= req.c.group or position.coefficient(steps) == req.c.group)
-        if whole and near:
+        near = run <= req.c.group or position.coefficient(steps) == req.c.group
+        if whole and near and position.coefficient(place) == 1:
             borders = [d for d in split.a if not d.inside and d not in along]
             return Data(req.a, position, borders)
         return Data.padded(req, split)

@@ -246,7 +246,8 @@ def _cut(tiling: Tiling, axis: te.Axis, factor: int) -> Tiling:
     made, reduction = tiling.product, tiling.reduction
     x, y = (Operand(o.buffer, substitute(o.flat, {var: outer * factor + inner})) for o in (made.x, made.y))
     looped, unrolled = ([a for a in axes if a[0] is not var] for axes in (reduction.looped, reduction.unrolled))
-    reduction = replace(reduction, looped=[*looped, (outer, extent // factor)], unrolled=[*unrolled, (inner, factor)])
+    groups, steps = (outer, extent // factor), (inner, factor)
+    reduction = replace(reduction, looped=[*looped, groups], unrolled=[*unrolled, steps])
     return replace(tiling, product=replace(made, x=x, y=y), reduction=reduction)
 
 

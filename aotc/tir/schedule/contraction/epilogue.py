@@ -48,7 +48,8 @@ class Spill:
         place = tiling.output.place
         positions = math.prod(axis.width for axis in others)
         across = all(axis.role == "y" and place(axis) > place(vector) for axis in others)
-        transposes = across and vector.lanes > 1 and vector.width % vector.lanes == 0 and 2 * positions >= vector.lanes
+        squares = vector.lanes > 1 and vector.width % vector.lanes == 0
+        transposes = across and squares and 2 * positions >= vector.lanes
         if transposes:
             positions = -(-positions // vector.lanes) * vector.lanes
         size = positions * vector.width

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Const, Expr, Linear, Ranges, Var, bounds, const, graph, linear, substitute, te, walk
+from aotc.tir import Buffer, Expr, Linear, Ranges, Var, bounds, const, graph, linear, substitute, te, walk
 from aotc.tir.dots import GROUP
 
 
@@ -93,7 +93,8 @@ def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
     axis = next((var for var, extent in reversed(axes) if extent > 1), None)
     names: dict[Var, Expr] = {var: const(0) for dim in dims for var in dim.variables}
     first, second = (substitute(flat(dims).expr(), {**names, **one}) for one in ({}, {axis: const(1)} if axis else {}))
-    return abs(int(second.value) - int(first.value)) if isinstance(first, Const) and isinstance(second, Const) else 0
+    difference = linear(second - first, {})
+    return 0 if difference.terms else abs(difference.const)
 
 
 def reach(dims: Iterable[Dimension], extents: Mapping[Var, int]) -> int:

@@ -248,7 +248,8 @@ class _Vectorizer:
 
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
         """How far an index moves from lane to lane, None where data tells, and where it begins."""
-        index = simplify(self._made_of(index), {})  # a row and a column of one flat position become that position again
+        # a row and a column of one flat position become that position again
+        index = simplify(self._made_of(index), {})
         if any(n in self.vectors for n in mentioned(index)):
             return None, index
         step = linear(index, {self.lane: (0, self.lanes - 1)}).coefficient(self.lane)

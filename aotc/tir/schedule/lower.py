@@ -136,7 +136,8 @@ class Lowering:
                 store = builder.finisher(stage)
                 if isinstance(anchor, te.Winograd):
                     return builder.placed(build_winograd(anchor, a, b, store, builder.target))
-                alone = len(self.stages) == 1 and not self._copies()  # blocks of threads are a kernel's outermost loops
+                # blocks of threads are a kernel's outermost loops
+                alone = len(self.stages) == 1 and not self._copies()
                 nest = by_warps(anchor, a, b, store, builder.target) if alone else None
                 return builder.placed(nest or build_contraction(anchor, a, b, store, builder.target))
             case te.Extern():

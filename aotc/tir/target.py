@@ -378,16 +378,10 @@ AARCH64: Final = replace(
     cflags=_AARCH64,
     base_cflags=_AARCH64,
 )
-
-
-def _aarch64(level: str, features: str, dots: Dots) -> Target:
-    flags = (f"-march=armv8.2-a+{features}",)
-    return replace(AARCH64, name=f"aarch64-{level}", dots=dots, cflags=flags, level=level)
-
-
+_DOTPROD, _I8MM = ("-march=armv8.2-a+dotprod",), ("-march=armv8.2-a+dotprod+i8mm",)
 _LANES, _MATRICES = replace(_DOT, groups=4), replace(_DOT, groups=2, rows=2)
-AARCH64_DOTPROD: Final = _aarch64("dotprod", "dotprod", _LANES)
-AARCH64_I8MM: Final = _aarch64("i8mm", "dotprod+i8mm", _MATRICES)
+AARCH64_DOTPROD: Final = replace(AARCH64, name="aarch64-dotprod", dots=_LANES, cflags=_DOTPROD, level="dotprod")
+AARCH64_I8MM: Final = replace(AARCH64, name="aarch64-i8mm", dots=_MATRICES, cflags=_I8MM, level="i8mm")
 #: Scalar: compilers with vectors of this architecture are not common yet.
 RISCV64: Final = Target(
     name="riscv64", machine="riscv64", registers=32, fma=True, cflags=_RISCV64, base_cflags=_RISCV64

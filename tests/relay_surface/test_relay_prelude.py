@@ -176,3 +176,18 @@ def test_relations_as_constraints() -> None:
         check_kind(relay.FuncType([a], a, [a, shape], [relation("Identity", shape, shape)]))
     with pytest.raises(aotc.AotcError, match="unknown function"):
         aotc.ir.EnvFunc.get("tvm.relay.type_relation.Conv2D")
+
+
+@pytest.mark.parametrize(("left", "right"), [(0, 0), (1, 2)])
+def test_numbers_that_are_counted(left: int, right: int) -> None:
+    prelude = Prelude(aotc.IRModule())
+    _, zero, successor = prelude.mod.get_type("nat")
+    values = []
+    for number in (left, right):
+        value = zero()
+        for _ in range(number):
+            value = successor(value)
+        values.append(value)
+    total = prelude.mod.get_global_var("nat_add")(*values)
+    run = relay.create_executor("debug", prelude.mod)
+    assert relay.testing.count(prelude, run.evaluate(total)) == left + right

@@ -7,6 +7,8 @@ run_infer_type(relay.add(x, y)).checked_type
 
 from __future__ import annotations
 
+from typing import Any
+
 from aotc.ir import Device, Pass, cpu, cuda
 from aotc.relay.expr import Expr, Function
 from aotc.relay.infer import infer_module
@@ -30,6 +32,15 @@ def run_opt_pass(expr: Expr, opt_pass: Pass[IRModule], import_prelude: bool = Fa
 def enabled_targets() -> list[tuple[str, Device]]:
     """The targets whose models run here, with a device for each."""
     return [("llvm", cpu(0)), *([("cuda", gpu)] if (gpu := cuda(0)).exist else [])]
+
+
+def count(prelude: object, value: Any) -> int:
+    """What a value of the prelude's data type nat counts: how many constructors `S` are in it."""
+    number = 0
+    while value.fields:
+        (value,) = value.fields
+        number += 1
+    return number
 
 
 def run_infer_type(expr: Expr) -> Expr:

@@ -20,8 +20,9 @@ STATED = {
     "layout=FOLLOW": """
         nn.depth_to_space nn.space_to_depth nn.upsampling nn.upsampling3d
     """,
-    "layout=BARRIER": """ qnn.add qnn.avg_pool2d qnn.conv1d
-        qnn.conv1d_transpose qnn.conv2d qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.mul qnn.subtract
+    "layout=BARRIER": """
+        image.crop_and_resize image.dilation2d nn.correlation nn.deformable_conv2d qnn.add qnn.avg_pool2d qnn.mul
+        qnn.subtract vision.roi_align vision.roi_pool
     """,
     "layout=NC": """
         nn.dense
@@ -39,13 +40,13 @@ STATED = {
     """,
     "precision=NEVER": """
         acos acosh asin asinh atanh cosh cumprod cumsum dyn.image.resize2d dyn.nn.upsampling dyn.nn.upsampling3d erf
-        exp expm1 fast_erf fast_exp image.affine_grid image.grid_sample log
-        log10 log1p log2 nn.contrib_conv2d_winograd_weight_transform nn.lrn
+        exp expm1 fast_erf fast_exp image.affine_grid image.crop_and_resize image.dilation2d image.grid_sample log
+        log10 log1p log2 nn.contrib_conv2d_winograd_weight_transform nn.correlation nn.deformable_conv2d nn.lrn
         nn.nll_loss power qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose
         qnn.conv2d qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp
         qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8 qnn.product
         qnn.quantize qnn.requantize qnn.rsqrt qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice
-        qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh rsqrt sinh tan
+        qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh rsqrt sinh tan vision.roi_align vision.roi_pool
     """,
     "quantised=PASS": """
         annotation.stop_fusion copy

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's operators of places, sparse tensors and equal elements, beside plain numpy."""
+"""Relay's operators of places, sparse tensors, equal elements and regions, beside plain numpy."""
 
 from __future__ import annotations
 
@@ -126,6 +126,37 @@ def test_mean_and_deviation_come_as_a_tuple() -> None:
     np.testing.assert_allclose(mean, data.mean(1), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(deviation, data.std(1), rtol=1e-5)
     assert run(lambda x: relay.sum(x, axis=0), np.array([[True, False], [True, False]])).tolist() == [True, False]
+
+
+def test_a_box_of_a_whole_image_is_the_image() -> None:
+    data, box, index = array(2, 4, 5, 3), np.array([[0, 0, 1, 1]], np.float32), np.array([1], np.int32)
+    found = reference("image.crop_and_resize", data, box, index, crop_size=(4, 5))
+    np.testing.assert_allclose(found[0], data[1], rtol=1e-5, atol=1e-6)
+    twice = reference("image.crop_and_resize", data, box, index, crop_size=(7, 9))
+    np.testing.assert_allclose(twice[0, 1::2, ::2], (data[1, :-1] + data[1, 1:]) / 2, rtol=1e-4, atol=1e-5)
+
+
+def test_without_offsets_taps_stay_at_their_places() -> None:
+    data, weight, offset = array(1, 4, 6, 6), array(2, 4, 3, 3), np.zeros((1, 18, 6, 6), np.float32)
+    attributes = {"padding": (1, 1, 1, 1)}
+    plain = reference("nn.conv2d", data, weight, **attributes)
+    found = reference("nn.deformable_conv2d", data, offset, weight, **attributes)
+    np.testing.assert_allclose(found, plain, rtol=1e-4, atol=1e-4)
+    moved = offset + np.tile(np.array([0, 1], np.float32), 9)[None, :, None, None]
+    found = reference("nn.deformable_conv2d", data, moved, weight, **attributes)
+    np.testing.assert_allclose(found[..., :-2], plain[..., 1:-1], rtol=1e-4, atol=1e-4)
+
+
+def test_cells_of_whole_pixels() -> None:
+    data, roi = array(1, 2, 6, 8), np.array([[0, 2, 1, 5, 4]], np.float32)
+    inner = data[0, :, 1:5, 2:6]
+    greatest = inner.reshape(2, 2, 2, 2, 2).max((2, 4))
+    np.testing.assert_array_equal(
+        reference("vision.roi_pool", data, roi, pooled_size=(2, 2), spatial_scale=1.0)[0], greatest
+    )
+    # two samples for each half pixel fall a quarter beside the pixels: their mean is that of a weighted window
+    found = reference("vision.roi_align", data * 0 + 3, roi, pooled_size=(2, 2), spatial_scale=1.0)
+    np.testing.assert_allclose(found, 3, rtol=1e-6)
 
 
 def test_dimensions_are_named_after_what_they_are_made_of() -> None:

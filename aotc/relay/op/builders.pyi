@@ -411,11 +411,44 @@ def conv3d_transpose(
 def copy(data: Expr) -> Call:
     """`copy` of each element."""
 
+def correlation(
+    data1: Expr,
+    data2: Expr,
+    kernel_size: int = 1,
+    max_displacement: int = 1,
+    stride1: int = 1,
+    stride2: int = 1,
+    padding: int | Sequence[int] = (0, 0, 0, 0),
+    is_multiply: bool = True,
+    layout: str = "NCHW",
+) -> Call:
+    """How patches of `data1` agree with those of `data2` (N, C, H, W) around them: the mean product, or distance.
+
+    Patches have kernel_size x kernel_size pixels and are `stride1` apart; those of the other image are moved by every
+    multiple of `stride2` up to `max_displacement`, down and to the right, each a channel of the result.
+    """
+
 def cos(data: Expr) -> Call:
     """`cos` of each element."""
 
 def cosh(data: Expr) -> Call:
     """`cosh` of each element."""
+
+def crop_and_resize(
+    data: Expr,
+    boxes: Expr,
+    box_indices: Expr,
+    crop_size: int | Sequence[int],
+    layout: str = "NHWC",
+    method: str = "bilinear",
+    extrapolation_value: float = 0.0,
+    out_dtype: str = "",
+) -> Call:
+    """Box n of image box_indices[n] of `data`, resampled to `crop_size`; `extrapolation_value` outside of the image.
+
+    The corners of a box, y1, x1, y2, x2, run from 0 to 1, the centres of the first and the last pixel; one row, or
+    column, is taken from the middle. `method` is "bilinear" or "nearest_neighbor".
+    """
 
 def cumprod(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
     """The running product; see cumsum."""
@@ -423,11 +456,45 @@ def cumprod(data: Expr, axis: int | None = None, dtype: str | None = None, exclu
 def cumsum(data: Expr, axis: int | None = None, dtype: str | None = None, exclusive: bool | None = None) -> Call:
     """The running sum along an axis (None: of the flattened data); `exclusive` leaves out the own element."""
 
+def deformable_conv2d(
+    data: Expr,
+    offset: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilation: int | Sequence[int] = (1, 1),
+    deformable_groups: int = 1,
+    groups: int = 1,
+    channels: int | None = None,
+    kernel_size: int | Sequence[int] | None = None,
+    data_layout: str = "NCHW",
+    kernel_layout: str = "OIHW",
+    out_layout: str = "",
+    out_dtype: str = "",
+) -> Call:
+    """A convolution whose taps lie beside their places, by the offsets of each output.
+
+    Data (N, C, H, W), offset (N, deformable_groups * KH * KW * 2, OH, OW): down, then to the right, for each tap; the
+    channels are divided among the `deformable_groups`. Between the pixels values are bilinear, outside they are 0.
+    """
+
 def dense(data: Expr, weight: Expr, units: int | None = None, out_dtype: str = "") -> Call:
     """data (..., K) times the transpose of weight (N, K): (..., N)."""
 
 def depth_to_space(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
     """Every block_size^2 channels become a block of pixels of one channel."""
+
+def dilation2d(
+    data: Expr,
+    weight: Expr,
+    strides: int | Sequence[int] = (1, 1),
+    padding: int | Sequence[int] = (0, 0),
+    dilations: int | Sequence[int] = (1, 1),
+    data_layout: str = "NCHW",
+    kernel_layout: str = "IHW",
+    out_dtype: str = "",
+) -> Call:
+    """The greatest sum of a window of the data (N, C, H, W) and of the weight (C, KH, KW), for each channel."""
 
 def divide(lhs: Expr, rhs: Expr) -> Call:
     """`divide` of the elements of two tensors, which are broadcast."""
@@ -859,6 +926,30 @@ def rnn(
     data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, activation: str = "tanh", reverse: bool = False
 ) -> Call:
     """A layer of h = activation(x W + bias + h R): (outputs, last h); shapes as in `lstm`, with one gate."""
+
+def roi_align(
+    data: Expr,
+    rois: Expr,
+    pooled_size: int | Sequence[int],
+    spatial_scale: float,
+    sample_ratio: int = -1,
+    layout: str = "NCHW",
+    mode: str = "avg",
+) -> Call:
+    """The mean, or with `mode` "max" the greatest, of samples between the pixels in each cell of a region.
+
+    `rois` (N, 5) has the image, x1, y1, x2, y2 of each region: in pixels, which `spatial_scale` multiplies. A cell, of
+    pooled_size[0] x pooled_size[1], has `sample_ratio` samples along each axis, or about one for each pixel.
+    """
+
+def roi_pool(
+    data: Expr, rois: Expr, pooled_size: int | Sequence[int], spatial_scale: float, layout: str = "NCHW"
+) -> Call:
+    """The greatest element of each cell of a region, 0 where a cell has none.
+
+    `rois` (N, 5) has the image, x1, y1, x2, y2 of each region: in pixels, which `spatial_scale` multiplies; corners
+    are rounded. A region has pooled_size[0] x pooled_size[1] cells.
+    """
 
 def round(data: Expr) -> Call:
     """`round` of each element."""

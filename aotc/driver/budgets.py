@@ -78,7 +78,10 @@ class Budgets:
                 continue
             message = f"the model needs {taken} bytes of {name}, {taken - budget} more than the budget of {budget}"
             better = sorted(ways(name), key=lambda way: -way.saved)
-            hint = "; ".join(map(str, better)) or f"raise --{name}, or take a smaller model"
+            hint = "; ".join(map(str, better)) or "no option that was tried takes less"
+            if not better or better[0].saved < taken - budget:
+                more = "none is enough by itself, and " if better else ""
+                hint += f"; {more}{_left(name, program, footprint)}: a smaller model, or --{name} {taken}"
             problems.append(Diagnostic("over-budget", f"{message}: {text}", notes=tuple(notes), hint=hint))
         if problems:
             raise AotcError.collect(problems)
@@ -119,6 +122,17 @@ def _flash(program: Program, footprint: Mapping[str, Any]) -> _Needs:
 
 def _stack(footprint: Mapping[str, Any]) -> _Needs:
     return footprint["stack"], f"estimated, the largest frame is that of {footprint['stack_kernel']}", []
+
+
+def _left(name: str, program: Program, footprint: Mapping[str, Any]) -> str:
+    """What no option changes."""
+    if name == "ram":
+        least = program.plan.lower_bound
+        return f"inputs and outputs take {footprint['io']} bytes, what one step works on {least}"
+    if name == "flash":
+        return f"{footprint['parameters']} bytes are parameters"
+    arrays = max((b.nbytes for kernel in program.kernels for b in kernel.stack), default=0)
+    return f"the largest array there has {arrays} bytes" if arrays else "what is left are registers and addresses"
 
 
 @frozen(kw_only=True)

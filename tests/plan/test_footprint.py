@@ -53,8 +53,25 @@ def test_all_budgets_that_are_exceeded_are_told_at_once() -> None:
         ("800", "ram"), ("5300", "flash"), ("90", "stack"),
     ]  # fmt: skip
     assert "fullest in step 0 (add), with 1024 bytes: a float32[256] 1024" in found[0].notes[0]
-    assert found[0].hint.startswith("more (about 2 bytes less); less")
+    assert found[0].hint == "more (about 2 bytes less); less (about 1 bytes less)"
     Budgets(ram=800, flash=5300, stack=90).check(planned, FACTS, lambda name: [])
+
+
+def test_what_is_left_where_nothing_is_enough() -> None:
+    planned = plan_memory(program((elementwise(1), [storage("x", "input"), storage("a")])))
+    for ways, begin in (
+        ([], "no option that was tried takes less; "),
+        ([Way("less", 1, True)], "less (1 bytes less); none"),
+    ):
+        with pytest.raises(AotcError) as caught:
+            Budgets(ram=700, flash=5200, stack=80).check(planned, FACTS, lambda name, ways=ways: ways)
+        ram, flash, stack = (d.hint for d in caught.value.diagnostics)
+        assert all(hint.startswith(begin) for hint in (ram, flash, stack))
+        assert ram.endswith(
+            f"inputs and outputs take 100 bytes, what one step works on {4 * SIZE}: a smaller model, or --ram 800"
+        )
+        assert flash.endswith("300 bytes are parameters: a smaller model, or --flash 5300")
+        assert stack.endswith("what is left are registers and addresses: a smaller model, or --stack 90")
 
 
 def test_what_overlaps_counts_once(models: Path) -> None:

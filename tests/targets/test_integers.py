@@ -7,6 +7,7 @@ instructions on bytes that there are, they give the integers of the numpy interp
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from itertools import product
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aotc_codegen.c import kernels
 
 from aotc.driver.compile import CompileOptions
 from aotc.ir.types import leaves
@@ -26,6 +28,12 @@ HERE = native_targets()
 THERE = (*FOREIGN, *PORTABLE)
 EACH = 10
 """Graphs that are one model."""
+
+
+@pytest.fixture(autouse=True)
+def one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All kernels of a model in one file: compilers read vectors' headers once."""
+    monkeypatch.setattr(kernels, "FILE_CHARACTERS", sys.maxsize)
 
 
 def check(target: str, first: int, folder: Path) -> None:

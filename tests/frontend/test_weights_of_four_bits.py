@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of 4 bits beside tensors of bytes are integers, where ONNX Runtime computes on floats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from aotc.driver.compile import CompileOptions
+from aotc.reporting.inspect import inspect_model
+from tests.frontend.test_drawn_pairs import Drawing, F
+
+LAYERS: dict[str, Any] = {
+    # the shape of weights, their axis of channels, and the sums of products
+    "Conv": ((8, 4, 3, 3), 0, lambda x, w: np.einsum("ncyxij,ocij->noyx", windows(x), w)),
+    "MatMul": ((32, 8), 1, np.matmul),
+}
+SHAPES = {"Conv": (1, 4, 7, 6), "MatMul": (5, 32)}
+
+
+def windows(x: Any) -> Any:
+    return np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+
+
+def drawn(kind: str, dtype: str, seed: int, **places: int) -> tuple[Drawing, Any, Any]:
+    """A quantised layer, and what its integers are."""
+    d, (shape, axis, sums) = Drawing(seed), LAYERS[kind]
+    low = -8 if dtype == "int4" else 0
+    x_pair, y_pair = d.pair(), d.pair(64.0)
+    stored, zero = d.rng.integers(low, low + 16, shape), int(d.rng.integers(low, low + 16))
+    many = (32 // places["block_size"], 8) if places else 8
+    scale = np.asarray(d.rng.uniform(0.5, 1, many), F)
+    kind_of = getattr(ml_dtypes, dtype)
+    zeros = np.full(many, zero).astype(kind_of)
+    x = d.x(*SHAPES[kind], pair=x_pair)
+    w = d.real(d.constant(stored.astype(kind_of)), (scale, zeros), **(places or {"axis": axis}))
+    model = d.done(d.op(kind, x, w), y_pair)
+    model.opset_import[0].version, model.ir_version = 21, 10
+    if places:
+        return d, model, None
+    found = sums(d.data["x0"].astype(int) - int(x_pair[1]), stored - zero).astype(F)
+    factor = x_pair[0] * scale / y_pair[0]
+    ends = np.iinfo(d.dtype)
+    y = np.rint(found * (factor[:, None, None] if kind == "Conv" else factor)) + int(y_pair[1])
+    return d, model, np.clip(y, ends.min, ends.max).astype(d.dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_they_are_multiplied_as_integers(kind: str, dtype: str) -> None:
+    for seed in range(3):
+        d, model, want = drawn(kind, dtype, seed)
+        assert inspect_model(model)["left_real"] == []
+        np.testing.assert_array_equal(
+            CompileOptions(cflags=("-O1",)).compiled(model).session().run(None, d.data)[0], want
+        )
+
+
+def test_those_with_scales_of_blocks_are_left_on_real_numbers() -> None:
+    _, model, _ = drawn("MatMul", "int4", 0, axis=0, block_size=16)
+    (row,) = inspect_model(model)["left_real"]
+    assert (row["operator"], row["reason"]) == ("nn.matmul", "an operand is not quantised")

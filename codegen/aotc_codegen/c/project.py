@@ -66,6 +66,7 @@ def model_words(program: Program, target: Target, numerics: str, params: Params)
         "no_inputs": () if inputs else ["char none;"],
         "input_table": "input_tensors" if inputs else "NULL",
         "exported": render("exported.c", name=program.name),
+        "table": render("tensors.md", tensors=[*inputs, *outputs]),
         "sides": [(side[0].role, side) for side in (inputs, outputs) if side],
         **quantized_words(program.name, [*inputs, *outputs]),
     }

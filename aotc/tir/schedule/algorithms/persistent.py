@@ -24,7 +24,7 @@ from aotc.ir import frozen
 from aotc.tir import ExternProgram, Gpu, Scratch, Target, as_expr
 from aotc.tir.expr import Buffer, Expr, Load, Var, const
 from aotc.tir.launch import shared_bytes
-from aotc.tir.schedule.algorithms.recurrence import Recurrence, layer_inputs
+from aotc.tir.schedule.algorithms.recurrence import LayerBuilder, Recurrence
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, kept, loops
 
 #: Threads of a block, at most; 32-bit registers of a processor, and those of a thread that are not for weights.
@@ -76,16 +76,14 @@ def persistent(layer: Recurrence, target: Target) -> ExternProgram | None:
     return ExternProgram(lambda i, o, s: _Builder(plan, i, o, s).statement(), scratch)
 
 
-class _Builder:
+class _Builder(LayerBuilder):
     """The statements of one layer over its buffers."""
 
     def __init__(
         self, plan: _Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
     ) -> None:
+        super().__init__(plan.layer, inputs, outputs)
         self.plan = plan
-        layer = self.layer = plan.layer
-        self.x, self.w, self.r, self.bias, self.first, self.extras = layer_inputs(layer, inputs)
-        self.y, *self.last = outputs
         self.products, self.kept, self.fetched, *rest = scratch
         self.inputs, self.gates, *self.states = rest
         self.block, self.thread = Var("b"), Var("t")

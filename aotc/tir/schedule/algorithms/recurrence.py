@@ -139,14 +139,21 @@ class Weights:
         return unit // block * (self.depth * self.gates * block) + place + unit % block
 
 
-def layer_inputs(
-    layer: Recurrence, inputs: Sequence[Buffer]
-) -> tuple[Buffer, Weights, Weights, Buffer, Sequence[Buffer], Sequence[Buffer]]:
-    """The inputs of a layer's program: x, W, R, the bias, first states, and further inputs of the cell."""
-    x, w, r, bias, *rest = inputs
-    of_x = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
-    of_h = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
-    return x, of_x, of_h, bias, rest[: layer.states], rest[layer.states :]
+class LayerBuilder:
+    """What a layer's program takes and gives.
+
+    w, r           the weights of inputs and of states
+    first, last    states before the first step, and after the last one
+    extras         further inputs of the cell
+    """
+
+    def __init__(self, layer: Recurrence, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        self.layer = layer
+        self.x, w, r, self.bias, *rest = inputs
+        self.w = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
+        self.r = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
+        self.first, self.extras = rest[: layer.states], rest[layer.states :]
+        self.y, *self.last = outputs
 
 
 @frozen
@@ -198,7 +205,7 @@ def _accumulate(products: Sequence[_Product]) -> tuple[list[Stmt], list[list[lis
     return stmts, sums
 
 
-class _Builder:
+class _Builder(LayerBuilder):
     """The statements of one layer over its buffers.
 
     gates      h R of a tile's units
@@ -209,17 +216,15 @@ class _Builder:
     def __init__(
         self, plan: _Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]
     ) -> None:
+        super().__init__(plan.layer, inputs, outputs)
         self.plan = plan
-        layer = self.layer = plan.layer
-        self.x, self.w, self.r, self.bias, self.first, self.extras = layer_inputs(layer, inputs)
-        self.y, *self.states = outputs
         self.gates, self.products, self.before = scratch
-        self.blocks = -(-layer.steps // plan.block)
+        self.blocks = -(-plan.layer.steps // plan.block)
 
     def statement(self) -> Stmt:
         layer, plan = self.layer, self.plan
         last = self.blocks - 1
-        stmts = [copied(source, state) for source, state in zip(self.first, self.states, strict=True)]
+        stmts = [copied(source, state) for source, state in zip(self.first, self.last, strict=True)]
         if plan.beside:
             stmts.append(self._project(as_expr(0)))
         block, s = Var("block"), Var("s")
@@ -296,7 +301,7 @@ class _Builder:
         # the gates of a tile are its own
         kind = _kind(width, layer.hidden) if beside else "independent"
         tiles = For(j, -(-layer.hidden // width), Block((products, cell)), kind=kind)
-        return Block((copied(self.states[0], self.before), tiles))
+        return Block((copied(self.last[0], self.before), tiles))
 
     def _keep(self, row: Expr, column: Expr, value: Expr) -> Stmt:
         return Store(self.gates, row * self.layer.columns + column, value)
@@ -331,12 +336,12 @@ class _Builder:
         parts = [self._column(gate, unit) for gate in range(layer.gates)]
         xs = [Load(self.products, row + part) for part in parts]
         hs = [Load(self.gates, b * layer.columns + part) for part in parts]
-        old = [Load(state, here) for state in (self.before, *self.states[1:])]
+        old = [Load(state, here) for state in (self.before, *self.last[1:])]
         stmts = list[Stmt]()
         found = layer.cell(xs, hs, old, [Load(e, unit) for e in self.extras])
         new = [kept("state", value, stmts) for value in found]
         place = self._place(block * self.plan.block + s) * (layer.batch * layer.hidden)
-        stores = [Store(state, here, var) for state, var in zip(self.states, new, strict=True)]
+        stores = [Store(state, here, var) for state, var in zip(self.last, new, strict=True)]
         body = Block((*stmts, Store(self.y, place + here, new[0]), *stores))
         return forall(i, count, body)
 

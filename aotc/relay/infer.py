@@ -17,22 +17,9 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
 
-from aotc.ir import (
-    AotcError,
-    Diagnostic,
-    FuncType,
-    IncompleteType,
-    Op,
-    RefType,
-    TensorType,
-    TupleType,
-    Type,
-    TypeCall,
-    is_complete,
-    nearest,
-    with_types,
-)
+from aotc.ir import AotcError, Diagnostic, GlobalVar, IncompleteType, Op, nearest
 from aotc.ir.op import check_arity, infer_op
+from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall, is_complete, with_types
 from aotc.relay import expr as graph
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, inner
 from aotc.relay.expected import expected_fields, expected_types
@@ -43,7 +30,6 @@ from aotc.relay.expr import (
     Constructor,
     Expr,
     Function,
-    GlobalVar,
     If,
     Let,
     Match,

@@ -19,22 +19,9 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import (
-    AotcError,
-    DType,
-    FuncType,
-    Op,
-    RefType,
-    TensorType,
-    TupleType,
-    Type,
-    TypeCall,
-    as_array,
-    fits,
-    frozen,
-    nearest,
-)
+from aotc.ir import AotcError, DType, GlobalVar, Op, as_array, fits, frozen, nearest
 from aotc.ir.trampoline import Task, run
+from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.expr import (
     Call,
@@ -42,7 +29,6 @@ from aotc.relay.expr import (
     Constructor,
     Expr,
     Function,
-    GlobalVar,
     If,
     Let,
     Match,

@@ -11,23 +11,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from aotc.ir import (
-    Dim,
-    FuncType,
-    IncompleteType,
-    RefType,
-    SymDim,
-    TensorType,
-    TupleType,
-    Type,
-    TypeCall,
-    TypeVar,
-    is_complete,
-    parts,
-    same_dim,
-    with_parts,
-    with_types,
-)
+from aotc.ir import Dim, IncompleteType, SymDim, is_complete, same_dim, with_types
+from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall, TypeVar, parts, with_parts
 
 T = typing.TypeVar("T")
 

@@ -13,22 +13,8 @@ from typing import Final, NoReturn
 
 import numpy as np
 
-from aotc.ir import (
-    MOST_NESTED,
-    AotcError,
-    Dim,
-    DType,
-    FuncType,
-    GlobalTypeVar,
-    IncompleteType,
-    RefType,
-    SymDim,
-    TensorType,
-    TupleType,
-    Type,
-    TypeCall,
-    TypeVar,
-)
+from aotc.ir import AotcError, Dim, DType, IncompleteType, SymDim
+from aotc.ir.types import MOST_NESTED, FuncType, GlobalTypeVar, RefType, TensorType, TupleType, Type, TypeCall, TypeVar
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
 

@@ -14,37 +14,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir import (
-    AotcError,
-    FuncType,
-    GlobalTypeVar,
-    IncompleteType,
-    Reader,
-    RefType,
-    SymDim,
-    TensorType,
-    TupleType,
-    TypeCall,
-    TypeKind,
-    TypeVar,
-    get_op,
-)
+from aotc.ir import AotcError, GlobalVar, IncompleteType, Reader, SymDim, get_op
 from aotc.ir.immediates import FloatImm, IntImm
 from aotc.ir.trampoline import Task, run
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
+from aotc.ir.types import FuncType, GlobalTypeVar, RefType, TensorType, TupleType, TypeCall, TypeKind, TypeVar
+from aotc.relay.expr import Call, Constant, Function, If, Let, RefCreate, RefRead, RefWrite, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule
 
 

@@ -19,22 +19,13 @@ from aotc_codegen.c.names import model_identifier
 
 from aotc.driver.budgets import Budgets
 from aotc.driver.compilation import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
-from aotc.driver.importing import (
-    import_exported,
-    import_tflite,
-    is_exported_program,
-    is_relay_text,
-    is_tflite,
-    read_relay_text,
-    with_params,
-)
+from aotc.driver.importing import imported, is_tflite, with_params
 from aotc.driver.memories import read_memories
 from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
-from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.tir.target import Target, for_profile
 
@@ -231,23 +222,7 @@ class CompileOptions:
             raise AotcError("tflite-rounding", text, hint="leave --rounding out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with spending(self.config or {}):
-            if isinstance(model, IRModule) or is_relay_text(model):
-                if shapes or dims:
-                    text = "input_shapes and dims pin ONNX models; a module states its own types"
-                    raise AotcError("pin-module", text)
-                module = model if isinstance(model, IRModule) else read_relay_text(model)
-            elif is_exported_program(model):
-                if shapes:
-                    hint = "pin symbols with dims"
-                    raise AotcError("pin-exported", "an exported program states its own shapes", hint=hint)
-                module = import_exported(model, dims)
-            elif is_tflite(model):
-                if dims:
-                    hint = "give the shapes of inputs (--input-shape)"
-                    raise AotcError("tflite-pin", "a TFLite model has no symbols for dimensions", hint=hint)
-                module = import_tflite(model, shapes, self.chosen_rounding)
-            else:
-                module = from_onnx(model, shape=shapes, dims=dims)
+            module = imported(model, shapes, dims, self.chosen_rounding)
         return with_params(module, self.params)
 
     def compilation(

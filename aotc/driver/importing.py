@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and programs of other compilers to graph modules: exported programs of PyTorch, TFLite files, Relay text.
 
-module = import_exported("net.pt2", dims={"batch": 1})
+module = imported("net.pt2", {}, {"batch": 1}, "tflm")
 module = read_relay_text("net.relay")
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from aotc.ir import AotcError, open_regular
 from aotc.relay.binding import bind_params_by_name
+from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse
 
@@ -64,12 +65,6 @@ def is_tflite(model: object) -> bool:
     return isinstance(model, (str, Path)) and Path(model).suffix == ".tflite"
 
 
-def import_tflite(model: Any, shapes: Mapping[str, Any], rounding: str) -> IRModule:
-    """The module of a .tflite file, with the integers of one interpreter."""
-    module: IRModule = tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding)
-    return module
-
-
 def is_relay_text(model: object) -> bool:
     """Whether `model` is the path of a file of Relay text: its name ends in .relay."""
     return isinstance(model, (str, Path)) and Path(model).suffix == ".relay"
@@ -83,6 +78,32 @@ def read_relay_text(path: str | Path) -> IRModule:
     except UnicodeDecodeError as error:
         raise AotcError("relay-file", f"{path} is no text: {error.reason} at byte {error.start}") from error
     return parse(text, str(path))
+
+
+def imported(model: Any, shapes: Mapping[str, Any], dims: Mapping[str, int], rounding: str) -> IRModule:
+    """The module of a model in any accepted form, parameters of files as constants.
+
+    rounding    whose integers a TFLite model gives
+
+    Raises AotcError for shapes and dimensions that a model of its form states itself.
+    """
+    if isinstance(model, IRModule) or is_relay_text(model):
+        if shapes or dims:
+            text = "input_shapes and dims pin ONNX models; a module states its own types"
+            raise AotcError("pin-module", text)
+        return model if isinstance(model, IRModule) else read_relay_text(model)
+    if is_exported_program(model):
+        if shapes:
+            hint = "pin symbols with dims"
+            raise AotcError("pin-exported", "an exported program states its own shapes", hint=hint)
+        return import_exported(model, dims)
+    if is_tflite(model):
+        if dims:
+            hint = "give the shapes of inputs (--input-shape)"
+            raise AotcError("tflite-pin", "a TFLite model has no symbols for dimensions", hint=hint)
+        module: IRModule = tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding)
+        return module
+    return from_onnx(model, shape=shapes, dims=dims)
 
 
 def with_params(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:

@@ -27,17 +27,7 @@ from aotc.tir.loops.vectorize import MOST, vectorized
 from aotc.tir.schedule.contraction.by_runs import Data
 from aotc.tir.schedule.contraction.candidate import Request
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import (
-    Irregular,
-    Pixels,
-    Split,
-    flat,
-    fused,
-    in_groups,
-    points,
-    used,
-    variables,
-)
+from aotc.tir.schedule.contraction.space import Irregular, Pixels, Split, flat, fused, in_groups, points, row_axis
 from aotc.tir.schedule.contraction.staging import packed
 from aotc.tir.schedule.contraction.tiling import Output
 from aotc.tir.simplify import Linear, linear, simplify
@@ -62,10 +52,8 @@ def by_matrices(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target:
         raise Irregular("no matrices of bytes")
     if 0 in (points(c.axes), points(c.reduce_axes)):
         raise Irregular("nothing to add")
-    held = variables(c.b_index[-1])
-    number = next(k for k, (v, _) in enumerate(c.reduce_axes) if v in held)
     req = Request(*in_groups(c), a, b, store, target, BLOCK)
-    return _Matrices.of(req, req.c.reduce_axes[number]).nest()
+    return _Matrices.of(req, req.c.reduce_axes[row_axis(c)]).nest()
 
 
 @frozen(eq=False)
@@ -108,9 +96,7 @@ class _Matrices:
         last = next((v for v, n in reversed(req.c.axes) if n > 1), None)
         if outputs < BLOCK or last is not channel:
             raise Irregular("outputs that do not lie side by side")
-        split = Split.of(req.analysis, req.outputs, BLOCK)
-        if used(split.a) & {split.tile, split.lane}:
-            raise Irregular("data that depends on outputs")
+        split = req.split(BLOCK)
         found = _Matrices._on(req, split, steps, _data(req, split, steps))
         if found.cost > SPARSE * _whole(points(found.axes[-2:])) and steps[1] * GROUP >= DEPTH:
             with suppress(Irregular):

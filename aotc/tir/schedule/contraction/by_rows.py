@@ -21,21 +21,11 @@ from aotc.ir import DType, frozen
 from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, call, const, linear, private_buffer, substitute, te
 from aotc.tir.expr import Binary, Call, Const
 from aotc.tir.loops.nest import filled
+from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.by_runs import Data
 from aotc.tir.schedule.contraction.candidate import Request
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import (
-    Irregular,
-    Pixels,
-    Split,
-    analyse,
-    flat,
-    fused,
-    in_groups,
-    points,
-    used,
-    variables,
-)
+from aotc.tir.schedule.contraction.space import Irregular, Pixels, Split, analyse, flat, fused, in_groups, row_axis
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loops
 
@@ -48,32 +38,19 @@ def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
     known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
     if not known or target.dots is None or not target.dots.along:
         raise Irregular("no sums of rows of bytes")
-    if 0 in (points(c.axes), points(c.reduce_axes)) or c.group or c.block:
+    if 0 in (space.points(c.axes), space.points(c.reduce_axes)) or c.group or c.block:
         raise Irregular("no rows")
     req = Request(analyse(c), None, a, b, store, target, 1)
-    return (_depthwise if req.outputs[0] in used(req.analysis.a) else _whole)(req).nest()
-
-
-def _weights(req: Request, axes: Sequence[te.Axis], first: int) -> int:
-    """How many weights there are along axes, all of which lie one after the other, the last ones `first` apart."""
-    weights, size = flat(req.analysis.b), first
-    for var, extent in reversed(axes):
-        if extent > 1 and weights.coefficient(var) != size:
-            raise Irregular("weights in another order")
-        size *= extent
-    return size
+    return (_depthwise if req.outputs[0] in space.used(req.analysis.a) else _whole)(req).nest()
 
 
 def _whole(req: Request) -> _Rows:
     """Each output has weights for all of a row."""
     c, channel = req.c, req.outputs
-    held = variables(c.b_index[-1])
-    number = next((k for k, (v, _) in enumerate(c.reduce_axes) if v in held), None)
-    if number is None:
-        raise Irregular("weights that are not in rows")
+    number = row_axis(c)
     axis = c.reduce_axes[number]
     taps = [one for one in c.reduce_axes if one is not axis]
-    _weights(req, [channel, *taps, axis], 1)
+    space.require_dense(flat(req.analysis.b), [channel, *taps, axis], 1)
     grouped = Request(*in_groups(replace(c, group=axis[1])), req.a, req.b, req.store, req.target, 1)
     steps, split = grouped.c.reduce_axes[number][0], Split.of(grouped.analysis, channel, 1)
     data = Data.of(grouped, split, steps, axis[1])
@@ -88,12 +65,12 @@ def _depthwise(req: Request) -> _Rows:
     position, weights = flat(req.analysis.a), flat(req.analysis.b)
     borders = [d for d in req.analysis.a if not d.inside]
     lies = position.coefficient(channel) == weights.coefficient(channel) == 1
-    if (outputs > 1 and not lies) or channel in used(borders):
+    if (outputs > 1 and not lies) or channel in space.used(borders):
         raise Irregular("channels that are not in rows")
     taps = req.c.reduce_axes
     steps = (weights.coefficient(v) for v, n in reversed(taps) if n > 1)
     apart = next(steps, outputs) or outputs
-    _weights(req, taps, apart)
+    space.require_dense(weights, taps, apart)
     at = fused(req.analysis, borders, position)
     return _Rows(req, Data(req.a, position, borders), at, taps, 0, (channel,), apart)
 
@@ -121,7 +98,7 @@ class _Rows:
 
     @property
     def gathers(self) -> bool:
-        return points(self.taps) > 1 or bool(self.data.borders)
+        return space.points(self.taps) > 1 or bool(self.data.borders)
 
     def nest(self) -> ContractionNest:
         """The loops, and what they need."""
@@ -129,7 +106,7 @@ class _Rows:
         width = min(SUMS, outputs)
         run = self.run or width
         tile = private_buffer("tile", DType("int32"), width, "stack")
-        col = private_buffer("col", DType("int8"), points(self.taps) * run)
+        col = private_buffer("col", DType("int8"), space.points(self.taps) * run)
         blank = private_buffer("blank", DType("int8"), run)
         first: list[Stmt] = [self._gather(col, blank, as_expr(0), run)] if self.gathers and self.run else []
 
@@ -163,7 +140,7 @@ class _Rows:
 
     def _sums(self, col: Buffer, begin: Expr, count: int) -> Expr:
         """Those of some outputs."""
-        size, weights = points(self.taps), self.req.b
+        size, weights = space.points(self.taps), self.req.b
         zero = {v: as_expr(0) for v, _ in self.taps}
         run = self.run or count
         data = (
@@ -214,7 +191,7 @@ class _Rows:
         """Numbers of some outputs; `spread` takes those that are one for all."""
         if isinstance(value, Load) and linear(value.index, {}).coefficient(output) == 1:
             return Load(value.buffer, simplify(substitute(value.index, {output: as_expr(0)}), {}), count)
-        if variables(value):
+        if space.variables(value):
             return None
         if value not in spread:
             size = min(SUMS, self.req.outputs[1])

@@ -23,9 +23,10 @@ from aotc.tir.dots import GROUP
 from aotc.tir.expr import Select
 from aotc.tir.loops.nest import filled
 from aotc.tir.pairs import BLOCK, POSITIONS, paired
+from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.candidate import Request
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Dimension, Irregular, Split, flat, fused, in_groups, used, variables
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Split, flat, fused, in_groups, row_axis
 from aotc.tir.schedule.contraction.staging import Staging
 from aotc.tir.simplify import Linear, linear, simplify
 from aotc.tir.stmt import Block, If, Stmt, Store, forall, loops
@@ -42,10 +43,9 @@ def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
     known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
     if not (known and paired) or (c.group, c.block) != (GROUP, BLOCK):
         raise Irregular("weights that are not packed for pairs")
-    held = variables(c.b_index[-1])
-    number, run = next((k, n) for k, (v, n) in enumerate(c.reduce_axes) if v in held)
+    number = row_axis(c)
     req = Request(*in_groups(c), a, b, store, target, 1)
-    return _Runs.of(req, req.c.reduce_axes[number][0], run).nest()
+    return _Runs.of(req, req.c.reduce_axes[number][0], c.reduce_axes[number][1]).nest()
 
 
 @frozen(eq=False)
@@ -149,16 +149,11 @@ class _Runs:
 
     @staticmethod
     def of(req: Request, steps: Var, run: int) -> _Runs:
-        split = Split.of(req.analysis, req.outputs, BLOCK)
-        if used(split.a) & {split.tile, split.lane}:
-            raise Irregular("data that depends on outputs")
+        split = req.split(BLOCK)
         data = Data.of(req, split, steps, run)
         taps = [axis for axis in req.c.reduce_axes if axis[0] is not steps]
-        weights, size = flat(split.b), _STEP
-        for var, extent in reversed([*taps, (steps, -(-run // GROUP))]):
-            if extent > 1 and weights.coefficient(var) != size:
-                raise Irregular("weights in another order")
-            size *= extent
+        weights = flat(split.b)
+        space.require_dense(weights, [*taps, (steps, -(-run // GROUP))], _STEP)
         return _Runs(req, split, data, _Positions.of(req, data), steps, run, taps, weights)
 
     @property
@@ -236,7 +231,7 @@ class _Runs:
     def _alone(self, tile: Buffer) -> Stmt:
         """Outputs of one position."""
         outputs, block, output = self.req.outputs[1], Var("o"), Var("o")
-        zero: dict[Var, Expr] = {v: as_expr(0) for v in used(self.split.a)}
+        zero: dict[Var, Expr] = {v: as_expr(0) for v in space.used(self.split.a)}
         data = Load(self.data.buffer, substitute(self.data.position.expr(), zero), self.run)
         sums = call("bytes1x4", data, self._weights(block))
         finish = forall(output, self._outputs(block), self._store(block * BLOCK + output, {}, Load(tile, output)))

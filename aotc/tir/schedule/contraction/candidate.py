@@ -102,6 +102,13 @@ class Request:
             raise Irregular("outputs along several axes")
         return channel[0]
 
+    def split(self, size: int) -> Split:
+        """The operands with outputs in blocks of a size; Irregular where the data depends on these."""
+        found = Split.of(self.analysis, self.outputs, size)
+        if used(found.a) & {found.tile, found.lane}:
+            raise Irregular("data that depends on outputs")
+        return found
+
     def name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
         """What a tiling is called in records of measurements."""
         own = next((k for k, (var, _) in enumerate(self.c.axes) if axis is not None and var is axis[0]), -1)

@@ -88,6 +88,23 @@ def points(axes: Sequence[te.Axis]) -> int:
     return math.prod(n for _, n in axes)
 
 
+def row_axis(c: te.Contraction) -> int:
+    """The number of the reduction axis that weights lie along; Irregular where they lie along none."""
+    held = variables(c.b_index[-1])
+    found = [k for k, (var, _) in enumerate(c.reduce_axes) if var in held]
+    if not found:
+        raise Irregular("weights that are not in rows")
+    return found[0]
+
+
+def require_dense(position: Linear, axes: Sequence[te.Axis], distance: int) -> None:
+    """Raise Irregular unless points of some axes lie one after the other, those of the last axis so far apart."""
+    for var, extent in reversed(axes):
+        if extent > 1 and position.coefficient(var) != distance:
+            raise Irregular("weights in another order")
+        distance *= extent
+
+
 def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
     """How far from each other neighbours along the last one of some axes are in memory."""
     axis = next((var for var, extent in reversed(axes) if extent > 1), None)

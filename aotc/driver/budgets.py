@@ -152,27 +152,43 @@ class Change:
     cflags: tuple[str, ...] = ()
 
 
-def _set(what: str, flag: str, key: str, value: Any, *helps: str) -> Change:
-    """A change of the configuration, by the flag that makes it."""
-    return Change(what=f"{what} ({flag})", helps=helps, config={f"compile.{key}": value})
-
-
-def _configured(what: str, key: str, value: Any) -> Change:
-    return _set(what, f"--config compile.{key}={value}".lower(), key, value, "ram")
-
-
 CHANGES: Final = (
-    _configured("order steps for memory", "reorder", True),
-    _configured("let results overlap inputs that die", "overlap", True),
-    _set("keep inputs and outputs in the arena", "--workspace-io", "workspace_io", True, "ram"),
-    _set("take and give integers where the model quantises", "--io-dtype int8", "io_dtype", "int8", "ram", "flash"),
-    *(_configured(f"run the first layers in {count} parts", "patches", count) for count in (2, 4, 8)),
+    Change(
+        what="order steps for memory (--config compile.reorder=true)", helps=("ram",), config={"compile.reorder": True}
+    ),
+    Change(
+        what="let results overlap inputs that die (--config compile.overlap=true)",
+        helps=("ram",),
+        config={"compile.overlap": True},
+    ),
+    Change(
+        what="keep inputs and outputs in the arena (--workspace-io)",
+        helps=("ram",),
+        config={"compile.workspace_io": True},
+    ),
+    Change(
+        what="take and give integers where the model quantises (--io-dtype int8)",
+        helps=("ram", "flash"),
+        config={"compile.io_dtype": "int8"},
+    ),
+    *(
+        Change(
+            what=f"run the first layers in {count} parts (--config compile.patches={count})",
+            helps=("ram",),
+            config={"compile.patches": count},
+        )
+        for count in (2, 4, 8)
+    ),
     Change(
         what="share kernels among layers, keep large arrays off the stack (--profile bare)",
         helps=("flash", "stack"),
         profile="bare",
     ),
-    _set("keep all arrays off the stack", "--config compile.stack_bytes=0", "stack_bytes", 0, "stack"),
+    Change(
+        what="keep all arrays off the stack (--config compile.stack_bytes=0)",
+        helps=("stack",),
+        config={"compile.stack_bytes": 0},
+    ),
     Change(what="have the C compiler optimise for size (--cflags=-Os)", helps=("flash",), cflags=("-Os",)),
 )
 

@@ -16,22 +16,11 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, Diagnostic
+from aotc.runtime import tensor as tensors
 from aotc.runtime.abi import ffi
 from aotc.runtime.dlpack import LEGACY, DeviceArray, on_gpu
 from aotc.runtime.gpu import Device
-from aotc.runtime.tensor import (
-    Array,
-    TensorInfo,
-    address,
-    check_inputs,
-    check_outputs,
-    mismatches,
-    moves,
-    own_memory,
-    require_none,
-    transfer,
-    unknown_names,
-)
+from aotc.runtime.tensor import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
 
 
 def stream_number(stream: Any) -> int:
@@ -83,7 +72,7 @@ class Exchange:
             raise AotcError("device-array", text)
         given = wanted if isinstance(wanted, Mapping) else {}
         found, others = self._sorted("output", given, infos)
-        require_none(self._problems + check_outputs(others, infos))
+        require_none(self._problems + tensors.check_outputs(others, infos))
         pointers = []
         for info in infos:
             array: Any = found.get(info.name)
@@ -103,7 +92,7 @@ class Exchange:
         arrays = {name: on_gpu(value, self._stream) for name, value in given.items()}
         found = {name: array for name, array in arrays.items() if array is not None}
         others = {name: given[name] for name, array in arrays.items() if array is None}
-        self._problems += unknown_names(role, found, infos)
+        self._problems += tensors.unknown_names(role, found, infos)
         for info in infos:
             if info.name in found:
                 self._problems += self._wrong(role, info, found[info.name])
@@ -113,7 +102,7 @@ class Exchange:
         return found, others
 
     def _wrong(self, role: str, info: TensorInfo, array: DeviceArray) -> Iterator[Diagnostic]:
-        yield from mismatches(role, info, array)
+        yield from tensors.mismatches(role, info, array)
         problem = array.problem
         if array.fixed and role == "output":
             problem = "may not be written"
@@ -124,7 +113,7 @@ class Exchange:
 
     def _placed(self, role: str, info: TensorInfo, array: Any) -> Any:
         """Where an array lies; AotcError for an output where something else lies, too."""
-        here = array.pointer if isinstance(array, DeviceArray) else address(array)
+        here = array.pointer if isinstance(array, DeviceArray) else tensors.address(array)
         others = self._places if role == "output" else {}
         for name, (begin, end) in others.items():
             if here < end and begin < here + array.nbytes:

@@ -15,21 +15,9 @@ from itertools import combinations
 from typing import Final
 
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var, substitute, walk
+from aotc.tir.loops import dependence
 from aotc.tir.loops.counted import are_counted_apart
-from aotc.tir.loops.dependence import (
-    Accesses,
-    Ranges,
-    collect,
-    differ,
-    disjoint,
-    extent_of,
-    inside,
-    is_fixed,
-    loads,
-    range_of,
-    read,
-    written,
-)
+from aotc.tir.loops.dependence import Accesses, Ranges, differ, extent_of, inside, read, written
 from aotc.tir.loops.digits import Access
 from aotc.tir.loops.phases import Phases
 from aotc.tir.simplify import Linear, bounds, conjuncts, half_space, linear, linear_bounds
@@ -50,7 +38,7 @@ def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Contai
     ranges, fixed = phases.ranges, {*fixed, *phases.rounds}
     for phase in phases.found if extent_of(loop) != 1 else ():  # nothing runs beside a single one
         accesses: Accesses = {buffer: [] for buffer in written(phase) if buffer not in own}
-        collect(phase, ranges, accesses, closely=True)
+        dependence.collect(phase, ranges, accesses, closely=True)
         for buffer, found in accesses.items():
             apart = differ(found, loop, fixed) or _Dealt(buffer, loop, fixed).is_own(phase, ranges)
             if not apart and not are_counted_apart(buffer, phase, loop, ranges, fixed):
@@ -72,7 +60,7 @@ class _Dealt:
 
     def is_own(self, stmt: Stmt, ranges: Ranges) -> bool:
         """Whether no two iterations touch one place of the buffer."""
-        return self.out(stmt, ranges, {}) and all(disjoint(a, b) for a, b in combinations(self.parts, 2))
+        return self.out(stmt, ranges, {}) and all(dependence.disjoint(a, b) for a, b in combinations(self.parts, 2))
 
     def out(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
         """Whether registers and loops deal out places to iterations of the loop: `n = 256 * b + t` does.
@@ -88,12 +76,12 @@ class _Dealt:
         guarded = _is_guarded(stmt)  # what it guards is known to be in fewer places
         if counters and not guarded and self.are_own(stmt, ranges, counters):
             return True
-        if any(load.buffer is self.buffer for load in loads(stmt)):
+        if any(load.buffer is self.buffer for load in dependence.loads(stmt)):
             return False
         match stmt:
             case For(step=step) if step > 1:
                 turn, begin = Var(stmt.var.name), substitute(stmt.begin, counters)
-                low, high = range_of(stmt, ranges)
+                low, high = dependence.range_of(stmt, ranges)
                 if high == math.inf:
                     return False
                 ranges = {**ranges, stmt.var: (low, high), turn: (0, (high - low) // step)}
@@ -116,7 +104,7 @@ class _Dealt:
                     return False
                 continue
             ranges = {**ranges, stmt.var: bounds(stmt.value, ranges)}
-            if is_fixed(stmt.value, self.fixed):
+            if dependence.is_fixed(stmt.value, self.fixed):
                 self.fixed = {*self.fixed, stmt.var}
                 continue
             self.fixed = self.fixed - {stmt.var}
@@ -129,7 +117,7 @@ class _Dealt:
     def places(self, stmt: Stmt, ranges: Ranges) -> list[Access]:
         """Where a statement touches the buffer."""
         found: Accesses = {self.buffer: []}
-        collect(stmt, ranges, found, closely=True)
+        dependence.collect(stmt, ranges, found, closely=True)
         return found[self.buffer]
 
     def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:

@@ -14,16 +14,8 @@ from functools import cached_property
 
 from aotc.ir import frozen
 from aotc.tir import Block, Buffer, Declare, For, Intrinsic, Kernel, Stmt, Var, mentioned, stmt_exprs, walk_stmts
-from aotc.tir.loops.dependence import (
-    Accesses,
-    Ranges,
-    begins_with_filling,
-    collect,
-    disjoint,
-    is_filled_before_read,
-    loads,
-    outer_assigns,
-)
+from aotc.tir.loops import dependence
+from aotc.tir.loops.dependence import Accesses, Ranges, collect, disjoint, loads, outer_assigns
 from aotc.tir.stmt import Store, stmt_children, stmts_of
 
 
@@ -71,7 +63,7 @@ class Uses:
     def classify(self, stmts: Sequence[Stmt]) -> None:
         """Scratch is private where a statement of this region fills it and reads it; else one hands it to another."""
         for buffer in (b for b in self.kernel.workspace if b.private):
-            if any(buffer in self.buffers(s)[0] and begins_with_filling(buffer, s) for s in stmts):
+            if any(buffer in self.buffers(s)[0] and dependence.begins_with_filling(buffer, s) for s in stmts):
                 self.private.add(buffer)
 
     def is_local(self, buffer: Buffer) -> bool:
@@ -121,7 +113,7 @@ class Uses:
         """Whether a statement behind the group reads what this has left in private scratch."""
         left = {b for s in group for b in self.buffers(s)[0] if b.private and self.is_local(b)}
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
-        return any(not is_filled_before_read(b, stmts[last + 1 :], ranges) for b in left)
+        return any(not dependence.is_filled_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
     def is_divisible(self, loop: For) -> bool:
         """Whether a thread may run some of the iterations, as far as the loop and its scratch say."""

@@ -73,8 +73,10 @@ def _curve(name: str, x: Expr, *, node: Node) -> Expr:
     """LOGISTIC and TANH: of 8 bits, tables."""
     if not node.in_integers:
         return g.op({"LOGISTIC": "sigmoid", "TANH": "tanh"}[name], x)
-    curve = sixteen.curve if node.in_words else node.rounding.curve
-    return curve(name, node.whole(0), node.onto())
+    whole, onto = node.whole(0), node.onto()
+    if node.in_words:
+        return sixteen.curve(name, whole, onto, node.rounding.name != "tflm")
+    return node.rounding.curve(name, whole, onto)
 
 
 def _quantize(x: Expr, *, node: Node) -> Expr:

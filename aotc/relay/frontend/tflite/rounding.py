@@ -15,7 +15,7 @@ ruy      those of its layers: rounded twice, the second time halves up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -175,6 +175,25 @@ def _sum_of_shifted(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
     total = g.op("add" if sign > 0 else "subtract", *shifted)
     ratio = twice / ((1 << bits) * np.float64(number(onto.scale)))
     return _rescaled(total, ratio, onto, _TWICE)
+
+
+def by_shifts(scales: Iterable[Array]) -> bool:
+    """Whether all scales are powers of two."""
+    return all((np.frexp(scale)[0] == 0.5).all() for scale in scales)
+
+
+def _sum_of_words(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
+    """LiteRT's own: of 16 bits by shifts where all scales are powers of two."""
+    scales = [number(v.scale) for v in (a, b, onto)]
+    if onto.dtype.bits == 8 or not by_shifts(scales):
+        return _sum_of_shifted(a, b, onto, sign)
+    bits = [int(np.log2(scales[2] / s)) for s in scales[:2]]
+    text = "LiteRT brings one of two tensors to the greater scale of the other"
+    require("tflite-quant", min(bits) == 0, text)
+    x, y = (fx.divided(fx.wide(v.data), k) for v, k in zip((a, b), bits, strict=True))
+    total = g.op("add" if sign > 0 else "subtract", x, y)
+    low, high = int(onto.dtype.min), int(onto.dtype.max)
+    return g.cast(g.clip(total, low, high), onto.dtype)
 
 
 def _sum_of_products(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
@@ -350,7 +369,9 @@ ROUNDINGS: Final = {
 }
 #: LiteRT's own kernels.
 BUILTIN: Final = Rounding(
-    "builtin", np.float64, _TWICE, _sum_of_shifted, _softmax_of_table, _to_even, rescaled_twice, _curve_of_float
+    "builtin", np.float64, _TWICE, _sum_of_words, _softmax_of_table, _to_even, rescaled_twice, _curve_of_float
 )
+#: Its products of elements of 16 bits.
+PRODUCTS: Final = replace(BUILTIN, work=np.float32)
 #: LiteRT's layers of 8 bits.
 RUY: Final = replace(BUILTIN, name="ruy", products=_TWICE_UP)

@@ -5,7 +5,7 @@ points are 0: both interpreters take TFLite's reference kernels.
 In: sums of products of 64 bits.  Out: int16.
 
     requantized(sums, ratio, onto, axis=3)
-    curve("TANH", x, onto)
+    curve("TANH", x, onto, series=False)
     softmax(x, onto, 1.0)
 
 Source: TFLite's MultiplyByQuantizedMultiplier of 64 bits (Apache-2.0),
@@ -127,16 +127,24 @@ def check(name: str, weight: Tensor, axis: int, bias: Maybe) -> None:
     require("tflite-quant", reached < 1 << 47, text)
 
 
-def curve(name: str, x: Quantised, onto: Onto) -> Expr:
-    """LOGISTIC or TANH, between two values of the table; numbers are brought to 12 digits times 3 first."""
+def curve(name: str, x: Quantised, onto: Onto, series: bool) -> Expr:
+    """LOGISTIC or TANH, between two values of the table; numbers are brought to 12 digits times 3 first.
+
+    series   of 3 bits before the point, gemmlowp's functions
+    """
     factor, shift = np.float64(number(x.scale)) * 4096 * 3, 0
     while factor <= _MOST / 2 and shift <= 30:
         factor, shift = factor * 2, shift + 1
     fits = number(onto.scale) == 2.0**-15 and factor <= _MOST and shift <= 30
     require("tflite-quant", bool(fits), f"{name} of 16 bits takes scales of 2^-30 to 2 and gives the scale 2^-15")
+    logistic = name == "LOGISTIC"
+    up = {2.0**-12: 0, 2.0**-11: 1}.get(float(number(x.scale)))
+    if series and up is not None and not (logistic and up):
+        whole = fx.saturated(fx.wide(x.data), up, 15)
+        y = (fx.logistic if logistic else fx.tanh)(whole, 3, 15)
+        return g.cast(y, onto.dtype)
     v = g.add(g.mul(g.cast(x.data, _INT), int(factor)), 1 << shift >> 1)
     v = _right(v, shift)
-    logistic = name == "LOGISTIC"
     digits, most = (9, _MOST << 10) if logistic else (8, 0xFFFF << 8)
     size = g.absolute(v)
     place = _right(size, digits)

@@ -125,9 +125,6 @@ class _Twins:
             if node.name in self.names:
                 self._add(node)
 
-    def _of_weights(self, node: NodeProto | None) -> bool:
-        return node is not None and node.op_type == DEQUANTIZE and node.input[0] in self._constants
-
     def _put(self, node: NodeProto, inputs: Iterable[str], outputs: Iterable[str]) -> None:
         """A copy of a node, once."""
         copied = NodeProto()
@@ -151,7 +148,7 @@ class _Twins:
             return own
         if maker is None or maker.op_type != DEQUANTIZE:
             return self._in_float(name)
-        if self._of_weights(maker):
+        if maker.input[0] in self._constants:
             self._put(maker, map(self._called, maker.input), [own])
             return own
         pair = self._makers.get(maker.input[0])

@@ -201,16 +201,8 @@ def _joined(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
     data = Tuple([g.expr for g in known_parts])
     if all(g.type == wanted for g in known_parts):
         return call(op_of(node), (data,), node.attrs)
-    scales, zeros = ([part(g.tensor) for g in known_parts] for part in (_scale, _zero))
-    return qnn("concatenate", data, Tuple(scales), Tuple(zeros), *pair(wanted), axis=node.attrs["axis"])
-
-
-def _scale(ty: TensorAffineType) -> Expr:
-    return ty.scale
-
-
-def _zero(ty: TensorAffineType) -> Expr:
-    return ty.zero_point
+    numbers = map(Tuple, zip(*(pair(g.tensor) for g in known_parts), strict=True))
+    return qnn("concatenate", data, *numbers, *pair(wanted), axis=node.attrs["axis"])
 
 
 def _narrow_leaf(region: Region, part: Expr, wanted: TensorAffineType) -> Integers | None:

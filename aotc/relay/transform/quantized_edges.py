@@ -98,27 +98,18 @@ def shifted(x: Expr, source: str, target: str) -> Expr:
     return cast(moved, target)
 
 
-def _as(meaning: Quantization, dtype: str) -> Quantization:
-    """What integers stand for after `shifted`."""
-    shift = int(DType(dtype).min) - int(meaning.dtype.min)
-    zeros = tuple(zero + shift for zero in meaning.zero_points)
-    return Quantization(DType(dtype), meaning.scales, zeros, meaning.axis)
-
-
 def _stated(found: Meaning, dtype: str) -> Quantization | None:
-    """What is said of a tensor of a data type."""
+    """What is said of a tensor of a data type, whose integers are `shifted`."""
     if isinstance(found, WhyNot) or dtype not in BYTES:
         return None
-    return _as(found, dtype)
+    shift = int(DType(dtype).min) - int(found.dtype.min)
+    zeros = tuple(zero + shift for zero in found.zero_points)
+    return Quantization(DType(dtype), found.scales, zeros, found.axis)
 
 
 def _integers(node: Expr) -> Expr:
     """What is dequantised to an output, or the output itself."""
     return children(node)[1] if _dtype(node).is_float else node
-
-
-def _takes(node: Expr, name: str, data: Expr) -> bool:
-    return is_call(node, name) and children(node)[1] is data
 
 
 def _dtype(node: Expr) -> DType:
@@ -236,7 +227,7 @@ class _Edges:
         """What the integers of an input stand for, or would."""
         name = "qnn.quantize" if own.is_float else "qnn.dequantize"
         readers = self._readers.get(param, [])
-        others = [r for r in readers if not _takes(r, name, param)]
+        others = [r for r in readers if not is_call(r, name) or children(r)[1] is not param]
         what = mention(others[0]) if others else ""
         if param in self._results:
             what = what or "an output"

@@ -50,21 +50,6 @@ def quantised(ty: Type, what: str = "data", bits: int = 16) -> TensorType:
     return found
 
 
-def check_scale(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
-    """AotcError unless `ty` is a float, or one for each element along `axis` of the data, where that is given."""
-    found = tensor(ty, what)
-    require("qnn.dtype", found.dtype in _FLOATS, lambda: f"{what} must be a float, got {found}")
-    _check_extent(found, data, axis, what)
-
-
-def check_zero(ty: Type, data: TensorType, axis: int | None, what: str) -> None:
-    """AotcError unless `ty` is an integer, or one for each element along `axis` of the data, where that is given."""
-    found = tensor(ty, what)
-    fits = found.dtype.is_integer and found.dtype.bits <= 32
-    require("qnn.dtype", fits, lambda: f"{what} must be an integer, got {found}")
-    _check_extent(found, data, axis, what)
-
-
 def _check_extent(found: TensorType, data: TensorType, axis: int | None, what: str) -> None:
     if found.rank == 0 or found.shape == (1,):
         return
@@ -76,9 +61,16 @@ def _check_extent(found: TensorType, data: TensorType, axis: int | None, what: s
 
 
 def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -> None:
-    """Checks scales and zero points of these names; one or more for each value along `axis` (None: always one)."""
+    """AotcError unless what has these names are scales, which are floats, and zero points, which are integers: one, or
+    one for each element along `axis` of the data, where that is given.
+    """
     for ty, name in zip(types, names, strict=True):
-        (check_scale if name.endswith("scale") else check_zero)(ty, data, axis, name)
+        found = tensor(ty, name)
+        kind, fits = "an integer", found.dtype.is_integer and found.dtype.bits <= 32
+        if name.endswith("scale"):
+            kind, fits = "a float", found.dtype in _FLOATS
+        require("qnn.dtype", fits, f"{name} must be {kind}, got {found}")
+        _check_extent(found, data, axis, name)
 
 
 def result_of(data: TensorType, dtype: str) -> TensorType:

@@ -19,14 +19,12 @@ from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, 
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import rounded
+from aotc.relay.op.qnn import rounded, table
 from aotc.relay.op.qnn.scale import scale_array, zero_array
 from aotc.relay.op.rules import broadcast_shape, pointwise, require_same_dtype, tensor
 from aotc.relay.op.samples import exact, random_array
 
-_LEFT = ("lhs_scale", "lhs_zero_point")
-_RIGHT = ("rhs_scale", "rhs_zero_point")
-_RESULT = ("output_scale", "output_zero_point")
+_NAMES = ("lhs_scale", "lhs_zero_point", "rhs_scale", "rhs_zero_point", "output_scale", "output_zero_point")
 
 
 class SumAttrs(Attrs):
@@ -66,9 +64,9 @@ class ProductAttrs(Attrs):
 def _infer(a: Any, types: Types) -> Type:
     x, y = q.quantised(types[0], "lhs"), q.quantised(types[1], "rhs")
     require_same_dtype(x, y)
-    q.check_pairs(types[2:4], x, a.lhs_axis, *_LEFT)
-    q.check_pairs(types[4:6], y, a.rhs_axis, *_RIGHT)
-    q.check_pairs(types[6:8], x, None, *_RESULT)
+    q.check_pairs(types[2:4], x, a.lhs_axis, *_NAMES[:2])
+    q.check_pairs(types[4:6], y, a.rhs_axis, *_NAMES[2:4])
+    q.check_pairs(types[6:8], x, None, *_NAMES[4:])
     return TensorType(broadcast_shape(x.shape, y.shape), x.dtype)
 
 
@@ -89,12 +87,6 @@ def _ratios(a: Any, scales: tuple[Expr, Expr, Expr], ranks: tuple[int, int]) -> 
     return [q.div(q.laid(scale, axis, rank, "float32"), onto) for scale, axis, rank in found]
 
 
-def _checked(types: tuple[DType, DType], operands: Any) -> None:
-    for names, (scale, zero) in zip((_LEFT, _RIGHT, _RESULT), operands, strict=True):
-        q.checked_scales([(names[0], scale)])
-        q.checked_zero(names[1], zero, types[0])
-
-
 def _ended(y: Expr, dtype: DType) -> Expr:
     """Real numbers around a zero point, rounded and saturated."""
     return q.nearest(y, q.constant(0, "int32"), None, dtype)
@@ -108,18 +100,15 @@ def _turned(lhs: Sequence[Any], rhs: Sequence[Any]) -> bool:
 
 def _sum_expand(a: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
+    table.check(x, *operands[2:], names=_NAMES)
     if _turned(tensor_type_of(x).shape, tensor_type_of(y).shape):
         a = a.replace(lhs_axis=a.rhs_axis, rhs_axis=a.lhs_axis)
         x, sx, zx, y, sy, zy = y, sy, zy, x, sx, zx
     dtype = q.dtype_of(x)
-    _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
     ranks = (q.rank_of(x), q.rank_of(y))
     left, right = _ratios(a, (sx, sy, so), ranks)
-    zeros = (
-        q.laid(z, axis, rank, "float32")
-        for z, axis, rank in zip((zx, zy), (a.lhs_axis, a.rhs_axis), ranks, strict=True)
-    )
-    first, second = zeros
+    axes = zip((zx, zy), (a.lhs_axis, a.rhs_axis), ranks, strict=True)
+    first, second = (q.laid(z, axis, rank, "float32") for z, axis, rank in axes)
     offset = q.made(rounded.multiply_add, left, first, q.made(rounded.product, right, second))
     base = q.sub(q.laid(zo, None, 0, "float32"), offset)
     wide = [q.converted(t, "float32") for t in (x, y)]
@@ -129,8 +118,8 @@ def _sum_expand(a: Any, *operands: Expr) -> Expr:
 
 def _difference_expand(a: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
+    table.check(x, *operands[2:], names=_NAMES)
     dtype = q.dtype_of(x)
-    _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
     both = []
     for data, scale, zero, axis in ((x, sx, zx, a.lhs_axis), (y, sy, zy, a.rhs_axis)):
         whole = q.converted(q.centred(data, zero, axis), "float32")
@@ -140,8 +129,8 @@ def _difference_expand(a: Any, *operands: Expr) -> Expr:
 
 def _product_expand(a: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
+    table.check(x, *operands[2:], names=_NAMES)
     dtype, rank = q.dtype_of(x), q.rank_of(y)
-    _checked((dtype, dtype), ((sx, zx), (sy, zy), (so, zo)))
     left = q.laid(sx, a.lhs_axis, q.rank_of(x), "float32")
     both = q.made(rounded.product, left, q.laid(sy, a.rhs_axis, rank, "float32"))
     ratio = q.div(both, q.laid(so, None, 0, "float32"))
@@ -198,7 +187,7 @@ def _operator(name: str, attributes: Any, reference: Any, expand: Any) -> OpDef:
     return OpDef(
         name=f"qnn.{name}",
         attrs=attributes,
-        args=(*args("lhs", "rhs"), *q.scales(*_LEFT, *_RIGHT, *_RESULT)),
+        args=(*args("lhs", "rhs"), *q.scales(*_NAMES)),
         infer=_infer,
         reference=reference,
         axes=_axes,

@@ -99,6 +99,18 @@ def test_quantised_convolutions_have_no_blocks() -> None:
     checked(ConvertLayout({"qnn.conv2d": ["NCHW4c", "OIHW4i4o"]}), module)
 
 
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW4c"])
+@pytest.mark.parametrize("name", ["roi_align", "roi_pool"])
+def test_regions_follow_their_data(name: str, layout: str) -> None:
+    x, regions = var("x", 1, 4, 9, 9), Constant(np.array([[0, 1, 2, 7, 6], [0, 0, 0, 8, 8]], np.float32))
+    more = {"sample_ratio": 2} if name == "roi_align" else {}
+    y = getattr(relay.vision, name)(conv2d(x, noise(4, 4, 3, 3), padding=(1, 1)), regions, (3, 3), 1.0, **more)
+    desired = [layout, "default" if layout.isalpha() else "OIHW4i4o"]
+    result = checked(ConvertLayout({"nn.conv2d": desired}), module_of(relu(y), x), atol=1e-4)
+    (cells,) = (n for n in post_order(result.main) if isinstance(n, Call) and str(n.op) == f"vision.{name}")
+    assert cells.attrs["layout"] == ("NHWC" if layout == "NHWC" else "NCHW")
+
+
 def test_relays_name_of_convolutions_in_blocks() -> None:
     x, w = var("x", 1, 8, 6, 6), var("w", 16, 8, 3, 3)
     result = ConvertLayout({"nn.conv2d": ["NCHW8c", "OIHW8i8o"]})(module_of(conv2d(x, w), x, w))

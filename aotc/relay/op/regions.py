@@ -71,7 +71,7 @@ def _axes(a: Any, types: Types) -> AxisMap:
     return AxisMap((data, *(region,) * (len(types) - 1)))
 
 
-_FACETS: Final[Any] = {"axes": _axes, "layout": Layout.BARRIER, "precision": Precision.NEVER}
+_FACETS: Final[Any] = {"axes": _axes, "layout": Layout.FOLLOW, "precision": Precision.NEVER}
 
 # --- image.crop_and_resize
 

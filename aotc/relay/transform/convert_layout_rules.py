@@ -113,7 +113,7 @@ def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
     if kernel_layout:
         changes |= _kernel_changes(call, kernel_layout)
         inputs.append(Order(a.kernel_layout, changes["kernel_layout"]))
-        inputs += [AS_IT_WAS] * (len(call.args) - 2)  # zero points and scales
+    inputs += [AS_IT_WAS] * (len(call.args) - len(inputs))  # zero points, scales, regions
     if layout == a[name]:
         return Plan(tuple(inputs), (Order(out, out),), a.replace(**changes))
     if hasattr(a, "out_layout"):

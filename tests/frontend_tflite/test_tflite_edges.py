@@ -248,3 +248,27 @@ def test_biases_beyond_47_bits_are_refused(name: str) -> None:
             from_tflite(made[0])
         else:
             refused(made, f"sums of {name} may reach [0-9,]+; they and their biases must be below 2.47")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("NEAREST_NEIGHBOR", "float32"), ("BILINEAR", "float32"), ("BILINEAR", "int8")]
+)
+def test_images_of_half_a_billion_lines_are_refused(name: str, dtype: str) -> None:
+    kind = "".join(word.title() for word in ("resize", *name.split("_"), "options"))
+    scale = 0.1 if dtype == "int8" else None
+    sizes = tensor("int32", None, 0, np.array([1 << 29, 3]))
+    ends = ((1, 5, 4, 2), dtype, scale, 0), ((1, 1 << 29, 3, 2), dtype, scale, 0)
+    data, _ = model(f"RESIZE_{name}", [ends[0], sizes], ends[1], kind)
+    with pytest.raises(AotcError, match="the lines of an image") as caught:
+        from_tflite(data)
+    assert caught.value.code == "budget"
+
+
+def test_windows_of_huge_images_are_refused() -> None:
+    sizes = {"filterHeight": 2, "filterWidth": 2, "strideH": 1, "strideW": 1, "padding": 0}
+    ends = ((1, 1 << 16, 1 << 15, 1), "int8", 0.1, 0)
+    with pytest.raises(AotcError, match="the sizes of windows"):
+        made = Builder()
+        x, y = made.tensor(*ends[:2], scale=0.1, zero=0), made.tensor(*ends[:2], scale=0.1, zero=0)
+        made.op("AVERAGE_POOL_2D", [x], [y], "Pool2DOptions", **sizes)
+        from_tflite(made.data([x], [y]))

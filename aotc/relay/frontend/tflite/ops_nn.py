@@ -24,6 +24,7 @@ from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.tflite import ops_integers, sixteen
 from aotc.relay.frontend.tflite.dynamic import dynamic
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
+from aotc.relay.frontend.tflite.ops_shape import check_extents
 from aotc.relay.frontend.windows import Window
 
 _SAME: Final = 0
@@ -270,6 +271,7 @@ def _mean_of_integers(x: Expr, window: Window) -> Expr:
 def _counts(spatial: Sequence[int], window: Window, counts: Sequence[int]) -> Expr:
     """How many elements each window holds: one number, or (1, h, w, 1)."""
     rows = []
+    g.check_materialized(tuple(counts), "int64", "the sizes of windows")
     for k, count in enumerate(counts):
         begin = np.arange(count) * window.strides[k] - window.pads[k]
         end = np.minimum(begin + window.kernel[k], spatial[k])
@@ -289,7 +291,7 @@ def _resize_bilinear(
     x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False, node: Node
 ) -> Expr:
     mode = "align_corners" if align_corners else "half_pixel" if half_pixel_centers else "asymmetric"
-    require("graph-shape", len(sizes) == 2 and min(sizes) > 0, f"{sizes} are no extents of an image")
+    check_extents(sizes)
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
     if node.in_integers:
         return ops_integers.resized(node, sizes, align_corners, half_pixel_centers)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import require
+from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import reductions
@@ -303,26 +303,28 @@ def _range(start: Known, limit: Known, delta: Known) -> Expr:
 # --- resizing
 
 
-def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: bool) -> list[int]:
+def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: bool) -> Array:
     """The elements of an axis that `count` ones are."""
     aligned = align_corners and count > 1
     scale = np.float32(size - 1) / np.float32(count - 1) if aligned else np.float32(size) / np.float32(count)
     offset = np.float32(0.5 if half_pixel_centers else 0.0)
     places = (np.arange(count, dtype=np.float32) + offset) * scale
     whole = np.floor(places + np.float32(0.5)) if align_corners else np.floor(places)
-    return [int(v) for v in np.clip(whole, 0, size - 1)]
+    return np.asarray(np.clip(whole, 0, size - 1), np.int32)
 
 
-def _sizes(sizes: Sequence[int]) -> tuple[int, int]:
+def check_extents(sizes: Sequence[int]) -> None:
+    """AotcError for what is no height and width, or more lines than there is memory for."""
     fits = len(sizes) == 2 and min(sizes) > 0
     require("graph-shape", fits, f"{list(sizes)} are no extents of an image")
-    return sizes[0], sizes[1]
+    g.check_materialized((sum(sizes),), "float64", "the lines of an image")
 
 
 def _resize_nearest(x: Expr, sizes: Ints, *, align_corners: bool = False, half_pixel_centers: bool = False) -> Expr:
-    for axis, count in enumerate(_sizes(sizes), 1):
+    check_extents(sizes)
+    for axis, count in enumerate(sizes, 1):
         places = _nearest(g.dim(x, axis), count, align_corners, half_pixel_centers)
-        x = take(x, g.constant(places, "int32"), axis)
+        x = take(x, g.constant(places), axis)
     return x
 
 

@@ -19,7 +19,7 @@ from aotc.ir.op import is_attached
 from aotc.relay.expr import Call, Expr, Function, Var, op_of, type_of
 from aotc.relay.op.op import ALTER_OP_LAYOUT
 from aotc.relay.transform.convert_layout import Converter, Laid, Value
-from aotc.relay.transform.convert_layout_rules import CONVERTIBLE, Order, Plan
+from aotc.relay.transform.convert_layout_rules import CONVERTIBLE, Plan, plan_attrs
 from aotc.relay.transform.legalize import of_type
 
 
@@ -76,11 +76,4 @@ def _plan(node: Call, made: Any, args: list[Expr]) -> Plan | None:
         return None
     if (*made.args,) != (*args,) or not any(op.named_layouts):
         return None
-    old: Any = node.attrs
-    new: Any = made.attrs
-    name = "data_layout" if hasattr(old, "data_layout") else "layout"
-    inputs = [Order(old[name], new[name])]
-    if hasattr(old, "kernel_layout"):
-        inputs.append(Order(old.kernel_layout, new.kernel_layout))
-    out = (getattr(a, "out_layout", "") or a[name] for a in (old, new))
-    return Plan(tuple(inputs), (Order(*out),), new)
+    return plan_attrs(node.attrs, made.attrs)

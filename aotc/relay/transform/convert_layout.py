@@ -23,7 +23,6 @@ from aotc.ir import AotcError, AotcValueError, Op, TensorType, TupleType, frozen
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform, without_blocks
 from aotc.relay.op.shape import expand_dims
-from aotc.relay.transform import blocked_layout_rules
 from aotc.relay.transform import convert_layout_rules as rules
 from aotc.relay.transform.base import FunctionPass, outside_kernels
 from aotc.relay.transform.convert_layout_rules import AS_IT_WAS, CONVERTIBLE, Order, Plan
@@ -205,14 +204,11 @@ class Converter:
 
     def planned(self, node: Call, arguments: Sequence[Value], plan: Plan) -> Value | None:
         """The call as planned; None where that is not what it was."""
-        if not any(o.in_blocks for o in (*plan.inputs, *plan.outputs)):
-            new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
-            return results(new, plan.outputs) if new is node or rules.agrees(node, new, plan) else None
         try:
             new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
         except AotcError:  # blocks that an operator does not have, or that would have to be filled up
             return None
-        return results(new, plan.outputs) if blocked_layout_rules.holds_as_much(node, new, plan) else None
+        return results(new, plan.outputs) if rules.agrees(node, new, plan) else None
 
     def _plan(self, node: Call, arguments: Sequence[Value]) -> Plan | None:
         orders = []
@@ -221,15 +217,12 @@ class Converter:
                 return None  # a tuple that is not known field by field
             orders += [f.order for f in _flat(value)]
         name = op_of(node).name
-        follow = blocked_layout_rules.plan if any(o.in_blocks for o in orders) else rules.plan_call
-        if name not in CONVERTIBLE:
-            return follow(node, orders)
         if name in self.desired:
             return self._desired(node, name, self.desired[name])
-        if name not in self.warned:
+        if name in CONVERTIBLE and name not in self.warned:
             self.warned.add(name)
             LOG.warning("Desired layout(s) not specified for op: %s", name)
-        return follow(node, orders)
+        return rules.plan_call(node, orders)
 
     def _desired(self, node: Call, name: str, layouts: Sequence[str]) -> Plan:
         a: Any = node.attrs

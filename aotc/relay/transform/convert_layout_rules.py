@@ -4,25 +4,36 @@
 NHWC = Order("NCHW", "NHWC")                       # called NCHW in the original program, NHWC now
 plan_call(softmax_call, [NHWC])                    # Plan(inputs=(NHWC,), outputs=(NHWC,), attrs=axis 1 -> axis 3)
 plan_call(reshape_call, [NHWC])                    # None: it must see its argument as it was
+BLOCKS = Order("NCHW", "NCHW16c")
+plan_call(sum_call, [BLOCKS])                      # axis 1 -> axes 1 and 4, keepdims: Order("NCHW", "NCHW1c")
+plan_call(slice_call, [BLOCKS])                    # along channels by whole blocks, or None
 
 What an operator does to its axes says its axis map, and which of its attributes name axes say its facets
-(`Op.layout_kind`, `Op.moved`): there is no rule for any operator here.  Every plan must agree with the axis maps of
-the operator before and after.
+(`Op.layout_kind`, `Op.moved`): there is no rule for any operator here, but for those that know blocks.  Every plan must
+agree with the axis maps of the operator before and after, or, in blocks, with the extents of its results: blocks that
+would have to be filled up are none.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import chain
+from math import gcd
 from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Layout, Op, TensorType, TupleType, Type, frozen
+from aotc.ir import Attrs, AxisMap, Op, TensorType, TupleType, Type, frozen
+from aotc.ir import Layout as Kind
 from aotc.relay.expr import Call, axis_map, op_of, tensor_type_of, type_of
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.layout import without_blocks
-from aotc.relay.op.rules import pointwise
+from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.layout import Layout, without_blocks
+from aotc.relay.op.pad import PadAttrs
+from aotc.relay.op.reduce import ReduceAttrs
+from aotc.relay.op.rules import axes_of, pointwise
+from aotc.relay.op.slice import StridedSliceAttrs
 from aotc.relay.op.window import KERNEL_LAYOUT
 
 
@@ -92,7 +103,7 @@ def ranks_of(*types: Type) -> list[int]:
 
 
 #: The operators whose layout can be chosen.
-CONVERTIBLE: Final = {name: op for name, op in REGISTRY.items() if op.layout_kind is Layout.CHOICE}
+CONVERTIBLE: Final = {name: op for name, op in REGISTRY.items() if op.layout_kind is Kind.CHOICE}
 
 
 def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:
@@ -105,20 +116,18 @@ def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:
 
 def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
     """An operator whose attributes name a layout, and perhaps a kernel's, in these, which may be those that it has."""
-    a: Any = call.attrs
     name = "data_layout" if kernel_layout else "layout"
-    out = getattr(a, "out_layout", "") or a[name]
-    changes: dict[str, Any] = {name: layout}
-    inputs = [Order(a[name], layout)]
-    if kernel_layout:
-        changes |= _kernel_changes(call, kernel_layout)
-        inputs.append(Order(a.kernel_layout, changes["kernel_layout"]))
-    inputs += [AS_IT_WAS] * (len(call.args) - len(inputs))  # zero points, scales, regions
-    if layout == a[name]:
-        return Plan(tuple(inputs), (Order(out, out),), a.replace(**changes))
-    if hasattr(a, "out_layout"):
+    changes = {name: layout, **(_kernel_changes(call, kernel_layout) if kernel_layout else {})}
+    if layout != call.attrs[name] and hasattr(call.attrs, "out_layout"):
         changes["out_layout"] = ""
-    return Plan(tuple(inputs), (Order(out, layout),), a.replace(**changes))
+    return plan_attrs(call.attrs, call.attrs.replace(**changes))
+
+
+def plan_attrs(old: Attrs, new: Attrs) -> Plan:
+    """An operator whose attributes name other layouts than before."""
+    before, after = ([a[n] for n in ("data_layout", "layout", "kernel_layout") if hasattr(a, n)] for a in (old, new))
+    out = (getattr(a, "out_layout", "") or data for a, (data, *_) in ((old, before), (new, after)))
+    return Plan(tuple(map(Order, before, after)), (Order(*out),), new)
 
 
 def plan_following(call: Call, order: Order) -> Plan:
@@ -148,15 +157,22 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
     """How `call` works on arguments in these orders; None if it must see them as they were."""
     op, a = op_of(call), call.attrs
     kind = op.layout_kind
-    if kind is Layout.BARRIER:
+    if kind is Kind.BARRIER:
         return None
     if op.named_layouts[1]:  # without a desired layout a convolution keeps its own
         return plan_layouts(call, a["data_layout"], a["kernel_layout"])
-    if kind in (Layout.CHOICE, Layout.FOLLOW):
+    if kind in (Kind.CHOICE, Kind.FOLLOW):
         return plan_following(call, orders[0])
     if isinstance(op.layout, str):
         return _always(call, Order(op.layout, op.layout))
-    return _broadcast(call, orders) if op.axes is pointwise else _carried(call, orders)
+    if op.axes is pointwise:
+        return _broadcast(call, orders)
+    order, ranks = first_known(orders), ranks_of(*map(type_of, call.args))
+    if not order.is_known or len(order.old) != ranks[0]:
+        return None
+    if not order.in_blocks:
+        return _carried(call, order, ranks)
+    return _Blocks.of(order).plan(call, ranks) if order.old.isupper() else None
 
 
 def _always(call: Call, order: Order) -> Plan | None:
@@ -172,20 +188,41 @@ def first_known(orders: Sequence[Order]) -> Order:
 
 
 def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
-    """All arguments in the order of the first that is reordered, or else of the first that is known."""
-    ranks, results = ranks_of(*map(type_of, call.args)), ranks_of(type_of(call))
-    order = first_known([o for o, r in zip(orders, ranks, strict=True) if r == results[0]])
-    if not order.is_known:
+    """All tensors of the result's rank in one order: that of the first that is reordered, or else that is known.
+
+    Others get the axes that they lack, and blocks of 1 along them.
+    """
+    types, (rank, *others) = [tensor_type_of(x) for x in call.args], ranks_of(type_of(call))
+    order = first_known([o for o, ty in zip(orders, types, strict=True) if ty.rank == rank])
+    if not order.is_known or len(Layout.parse(order.old).axes) != rank:
         return None
-    return Plan(tuple(order if r else AS_IT_WAS for r in ranks), (order,) * len(results), call.attrs)
+    if not order.old.isupper() and any(_lacks_axes(ty, order, rank) for ty in types):
+        return None
+    inputs = (_operand(ty, order) if ty.rank == rank or _lacks_axes(ty, order, rank) else AS_IT_WAS for ty in types)
+    return Plan(tuple(inputs), (order,) * (1 + len(others)), call.attrs)
 
 
-def _carried(call: Call, orders: Sequence[Order]) -> Plan | None:
+def _lacks_axes(ty: TensorType, order: Order, rank: int) -> bool:
+    """Whether a tensor of lower rank is more than one element, which broadcasts in any order."""
+    return 0 < ty.rank < rank and not (order.in_blocks and all(d == 1 for d in ty.shape))
+
+
+def _operand(ty: TensorType, order: Order) -> Order:
+    """The order for one operand: as it is, with blocks of 1 where it has one element along an axis."""
+    letters = [letter for letter, _ in Layout.parse(order.old).axes]
+    shape = (1,) * (len(letters) - ty.rank) + tuple(ty.shape)
+    ones = set(letters) - {letter for letter, d in zip(letters, shape, strict=True) if d != 1}
+    return Order(*(_with_ones(layout, ones) for layout in (order.old, order.new)))
+
+
+def _with_ones(layout: str, letters: set[str]) -> str:
+    """A layout with blocks of 1 along some axes."""
+    return re.sub(r"\d+([a-z])", lambda m: f"1{m[1]}" if m[1].upper() in letters else m[0], layout)
+
+
+def _carried(call: Call, order: Order, ranks: Sequence[int]) -> Plan | None:
     """Arguments of the data's rank in its order; results in the order in which the axis map says that they come."""
-    ranks, results, order = ranks_of(*map(type_of, call.args)), ranks_of(type_of(call)), first_known(orders)
-    if not order.is_known or len(order.old) != ranks[0]:
-        return None
-    axes = axis_map(call)
+    results, axes = ranks_of(type_of(call)), axis_map(call)
     attrs = _moved(call, order, axes) if axes is not None else None
     if axes is None or attrs is None:
         return None
@@ -214,11 +251,107 @@ def _moved(call: Call, order: Order, axes: AxisMap) -> Attrs | None:
     return a.replace(axis=tuple(order.now(k % rank) for k in axis)) if axis else a
 
 
+# --- plans in blocks
+
+
+@frozen
+class _Blocks:
+    """The axes of an order: `places[k]` are those that hold the original axis k, `size[k]` the elements of a block."""
+
+    order: Order
+    places: tuple[tuple[int, ...], ...]
+    size: tuple[int, ...]
+
+    @classmethod
+    def of(cls, order: Order) -> _Blocks:
+        """Those of an order whose original has none."""
+        layout = Layout.parse(order.new)
+        places = (tuple(j for j, (found, _) in enumerate(layout.axes) if found == letter) for letter in order.old)
+        return cls(order, tuple(places), tuple(layout.blocks(letter) for letter in order.old))
+
+    def plan(self, call: Call, ranks: Sequence[int]) -> Plan | None:
+        """The call with its arguments of the first one's rank in this order."""
+        a: Any = call.attrs
+        attrs: Attrs | None = None
+        after = self.order
+        match a:
+            case ReduceAttrs():
+                attrs, after = self._reduced(a)
+            case PadAttrs():
+                attrs = self._padded(a)
+            case StridedSliceAttrs():
+                attrs = self._sliced(a)
+            case _ if call.op is concatenate:
+                attrs = a.replace(axis=self.places[a.axis % len(self.places)][0])
+            case _ if call.op is split:
+                attrs = self._split(a)
+        if attrs is None:
+            return None
+        inputs = tuple(self.order if rank == ranks[0] else AS_IT_WAS for rank in ranks)
+        return Plan(inputs, (after,) * len(flat_types([type_of(call)])), attrs)
+
+    def _reduced(self, a: ReduceAttrs) -> tuple[Attrs, Order]:
+        named = axes_of(a.axis, len(self.places))
+        rank = len(self.places)
+        others = a.exclude and a.axis is not None
+        gone = {k for k in range(rank) if (k in named) != others}
+        axis = None if a.axis is None else tuple(sorted(j for k in named for j in self.places[k]))
+        letters = {self.order.old[k] for k in gone}
+        if a.keepdims:
+            return a.replace(axis=axis), Order(self.order.old, _with_ones(self.order.new, letters))
+        pattern = "|".join(rf"\d+{letter.lower()}|{letter}" for letter in sorted(letters)) or "$"
+        left = (re.sub(pattern, "", layout) for layout in (self.order.old, self.order.new))
+        return a.replace(axis=axis), Order(*left)
+
+    def _padded(self, a: PadAttrs) -> Attrs | None:
+        widths = [(0, 0)] * sum(map(len, self.places))
+        for width, places in zip(a.pad_width, self.places, strict=True):
+            if len(places) > 1 and tuple(width) != (0, 0):
+                return None
+            widths[places[0]] = width
+        return a.replace(pad_width=tuple(widths))
+
+    def _sliced(self, a: StridedSliceAttrs) -> Attrs | None:
+        """Along an axis in blocks whole ones are cut out, one after the other."""
+        axes = [k % len(self.places) for k in (range(len(a.begin)) if a.axes is None else a.axes)]
+        begin, end = list(a.begin), list(a.end)
+        for k, axis in enumerate(axes):
+            size = self.size[axis]
+            if size == 1:
+                continue
+            step = a.strides[k % len(a.strides)]
+            if a.slice_mode != "end" or step != 1:
+                return None
+            if begin[k] % size or end[k] % size:
+                return None
+            begin[k], end[k] = begin[k] // size, end[k] // size
+        places = tuple(self.places[axis][0] for axis in axes)
+        as_before = a.axes is None and places == tuple(range(len(places)))
+        return a.replace(begin=tuple(begin), end=tuple(end), axes=None if as_before else places)
+
+    def _split(self, a: Any) -> Attrs | None:
+        axis = a.axis % len(self.places)
+        where, size = a.indices_or_sections, self.size[axis]
+        if not isinstance(where, int):
+            if gcd(size, *where) != size:
+                return None
+            where = tuple(index // size for index in where)
+        return a.replace(indices_or_sections=where, axis=self.places[axis][0])  # type: ignore[no-any-return]
+
+
 # --- the check of a plan
 
 
 def agrees(old: Call, new: Call, plan: Plan) -> bool:
-    """Whether the axis map of the planned call is that of the original one, renumbered."""
+    """Whether a planned call is the original one in other orders.
+
+    Its axis map is that of the original, renumbered; in blocks its results have the extents of the original ones.
+    """
+    if any(o.in_blocks for o in (*plan.inputs, *plan.outputs)):
+        types, others = (flat_types([type_of(c)]) for c in (old, new))
+        return all(map(_same_extents, types, others, plan.outputs))
+    if new is old:
+        return True
     before, after = axis_map(old), axis_map(new)
     if before is None or after is None:
         return before is after
@@ -238,3 +371,13 @@ def _renumbered_map(axes: AxisMap, types: Sequence[Type], plan: Plan) -> AxisMap
                 fresh[output.now(k)] = order.now(axis + max(0, len(order.old) - ranks[start]))
         rows.append(tuple(fresh))
     return AxisMap(tuple(rows))
+
+
+def _same_extents(before: Type, after: Type, order: Order) -> bool:
+    if not order.is_known or not isinstance(before, TensorType) or not isinstance(after, TensorType):
+        return before == after
+    layouts = (Layout.parse(order.old), before), (Layout.parse(order.new), after)
+    if any(len(layout.axes) != ty.rank for layout, ty in layouts):
+        return False
+    first, second = (layout.extents(ty.shape) for layout, ty in layouts)
+    return first == second

@@ -120,6 +120,7 @@ from aotc.ir.types import nested as nested
 from aotc.ir.types import parts as parts
 from aotc.ir.types import tensor_types as tensor_types
 from aotc.ir.types import type_vars as type_vars
+from aotc.ir.types import types_in as types_in
 from aotc.ir.types import with_parts as with_parts
 from aotc.ir.types import with_types as with_types
 from aotc.relay.expr import GlobalVar as GlobalVar

@@ -30,3 +30,9 @@ else:  # typing.dataclass_transform is Python 3.11
 def frozen(cls: Any = None, **options: Any) -> Any:
     """Class decorator: a frozen dataclass with slots, and with further options of `dataclasses.dataclass`."""
     return dataclass(cls, frozen=True, slots=True, **options)
+
+
+def fill(record: object, **fields: Any) -> None:
+    """Initialise fields of a frozen record."""
+    for name, value in fields.items():
+        object.__setattr__(record, name, value)

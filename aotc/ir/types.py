@@ -14,13 +14,14 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError, assert_never
 from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
 from aotc.ir.dtype import DType
 from aotc.ir.env_func import EnvFunc
-from aotc.ir.records import frozen
+from aotc.ir.records import fill, frozen
 
 T = typing.TypeVar("T")
 
@@ -68,8 +69,7 @@ class TensorType(_Printed):
             raise AotcError("shape", f"a dimension is negative: ({', '.join(map(str, dims))})")
         if math.prod(d for d in dims if isinstance(d, int) and d) > MOST_ELEMENTS:
             raise AotcError("shape", f"a tensor would be larger than any memory: ({', '.join(map(str, dims))})")
-        object.__setattr__(self, "shape", dims)
-        object.__setattr__(self, "dtype", DType(dtype))
+        fill(self, shape=dims, dtype=DType(dtype))
 
     @property
     def rank(self) -> int:
@@ -99,20 +99,32 @@ class TensorType(_Printed):
 
 
 @frozen(init=False)
-class TupleType(_Printed):
-    """A tuple of types, nested `depth` deep.  Raises AotcError beyond MOST_NESTED."""
+class _Compound(_Printed):
+    """A type that is made of others, nested `depth` deep.  Raises AotcError beyond MOST_NESTED."""
 
-    fields: tuple[Type, ...]
     depth: int = field(compare=False, repr=False)
 
-    def __init__(self, fields: Iterable[Type]) -> None:
-        object.__setattr__(self, "fields", tuple(fields))
-        object.__setattr__(self, "depth", _depth(self.fields))
+    def _fill(self, **fields: Any) -> None:
+        fill(self, **fields)
+        depth = 1 + max((getattr(t, "depth", 1) for t in parts(self)), default=0)  # type: ignore[arg-type]
+        if depth > MOST_NESTED:
+            raise AotcError("type-depth", f"a type is nested more than {MOST_NESTED} deep")
+        fill(self, depth=depth)
 
 
 @frozen(init=False)
-class FuncType(_Printed):
-    """The type of a function value, of any types in the place of `type_params`.  `depth` as of TupleType.
+class TupleType(_Compound):
+    """A tuple of types."""
+
+    fields: tuple[Type, ...]
+
+    def __init__(self, fields: Iterable[Type]) -> None:
+        self._fill(fields=tuple(fields))
+
+
+@frozen(init=False)
+class FuncType(_Compound):
+    """The type of a function value, of any types in the place of `type_params`.
 
     Types that differ in the names of their type parameters alone are equal.
     """
@@ -121,7 +133,6 @@ class FuncType(_Printed):
     ret_type: Type
     type_params: tuple[TypeVar, ...]
     type_constraints: tuple[Type, ...]
-    depth: int = field(compare=False, repr=False)
 
     def __init__(
         self,
@@ -130,11 +141,8 @@ class FuncType(_Printed):
         type_params: Iterable[TypeVar] | None = (),
         type_constraints: Iterable[Type] | None = (),
     ) -> None:
-        object.__setattr__(self, "type_constraints", tuple(type_constraints or ()))
-        object.__setattr__(self, "arg_types", tuple(arg_types))
-        object.__setattr__(self, "ret_type", ret_type)
-        object.__setattr__(self, "type_params", tuple(type_params or ()))
-        object.__setattr__(self, "depth", _depth(parts(self)))
+        params, constraints = tuple(type_params or ()), tuple(type_constraints or ())
+        self._fill(arg_types=tuple(arg_types), ret_type=ret_type, type_params=params, type_constraints=constraints)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FuncType) or self.kinds != other.kinds:
@@ -173,12 +181,9 @@ class TypeVar(_Printed):
     kind: TypeKind = TypeKind.Type
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", TypeKind(self.kind))
+        fill(self, kind=TypeKind(self.kind))
 
-    @property
-    def name_hint(self) -> str:
-        """Relay's word for the name."""
-        return self.name
+    name_hint = property(attrgetter("name"), doc="Relay's word for the name.")
 
 
 @frozen
@@ -188,43 +193,35 @@ class GlobalTypeVar(_Printed):
     name: str
     kind: TypeKind = TypeKind.AdtHandle
 
-    @property
-    def name_hint(self) -> str:
-        """Relay's word for the name."""
-        return self.name
+    name_hint = property(attrgetter("name"), doc="Relay's word for the name.")
 
     def __call__(self, *args: Type) -> TypeCall:
         return TypeCall(self, args)
 
 
 @frozen(init=False)
-class TypeCall(_Printed):
-    """A data type with types in the place of its type variables.  `depth` as of TupleType."""
+class TypeCall(_Compound):
+    """A data type with types in the place of its type variables."""
 
     func: GlobalTypeVar
     args: tuple[Type, ...]
-    depth: int = field(compare=False, repr=False)
 
     def __init__(self, func: GlobalTypeVar, args: Iterable[Type]) -> None:
-        object.__setattr__(self, "func", func)
-        object.__setattr__(self, "args", tuple(args))
-        object.__setattr__(self, "depth", _depth(self.args))
+        self._fill(func=func, args=tuple(args))
 
 
 @frozen(init=False)
-class RefType(_Printed):
-    """A place that holds a value of a type.  `depth` as of TupleType."""
+class RefType(_Compound):
+    """A place that holds a value of a type."""
 
     value: Type
-    depth: int = field(compare=False, repr=False)
 
     def __init__(self, value: Type) -> None:
-        object.__setattr__(self, "value", value)
-        object.__setattr__(self, "depth", _depth((value,)))
+        self._fill(value=value)
 
 
 @frozen(init=False)
-class TypeRelation(_Printed):
+class TypeRelation(_Compound):
     """A relation of types that `func` states, the first `num_inputs` of which determine the others.
 
     Types of functions may have relations as constraints, and `aotc.relay.solver` solves them; inference goes by the
@@ -235,13 +232,9 @@ class TypeRelation(_Printed):
     args: tuple[Type, ...]
     num_inputs: int
     attrs: Any
-    depth: int = field(compare=False, repr=False)
 
     def __init__(self, func: EnvFunc | None, args: Iterable[Type], num_inputs: int, attrs: Any) -> None:
-        own = tuple(args)
-        values = {"func": func, "args": own, "num_inputs": num_inputs, "attrs": attrs, "depth": _depth(own)}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        self._fill(func=func, args=tuple(args), num_inputs=num_inputs, attrs=attrs)
 
 
 @frozen(eq=False)
@@ -299,9 +292,16 @@ def parts(ty: Type) -> tuple[Type, ...]:
             return ()
 
 
+def types_in(*types: Type) -> Iterator[Type]:
+    """Types and all that they are made of, each before its parts."""
+    for ty in types:
+        yield ty
+        yield from types_in(*parts(ty))
+
+
 def is_complete(ty: Type) -> bool:
     """Whether inference has found all of a type."""
-    return not isinstance(ty, IncompleteType) and all(map(is_complete, parts(ty)))
+    return not any(isinstance(part, IncompleteType) for part in types_in(ty))
 
 
 def with_parts(ty: Type, new: tuple[Type, ...]) -> Any:
@@ -333,16 +333,8 @@ def with_types(ty: Type, mapping: Mapping[TypeVar, Type]) -> Any:
 
 def type_vars(ty: Type) -> list[TypeVar]:
     """The type variables of a type, each once, in order; those that it binds itself come first."""
-    own = [ty] if isinstance(ty, TypeVar) else [*ty.type_params] if isinstance(ty, FuncType) else []
-    return list(dict.fromkeys([*own, *(v for t in parts(ty) for v in type_vars(t))]))
-
-
-def _depth(parts: tuple[Type, ...]) -> int:
-    """The depth of a type of these parts; AotcError if it is more than types may have."""
-    depth = 1 + max((getattr(t, "depth", 1) for t in parts), default=0)
-    if depth > MOST_NESTED:
-        raise AotcError("type-depth", f"a type is nested more than {MOST_NESTED} deep")
-    return depth
+    found = (t.type_params if isinstance(t, FuncType) else [t] for t in types_in(ty))
+    return list(dict.fromkeys(v for own in found for v in own if isinstance(v, TypeVar)))
 
 
 def tensor_types(ty: Type) -> tuple[TensorType, ...]:

@@ -19,6 +19,7 @@ from importlib import import_module
 from typing import Any, TypeAlias
 
 from aotc.ir import GlobalTypeVar, Type, TypeCall, TypeVar, frozen
+from aotc.ir.records import fill
 
 
 @frozen(init=False, eq=False)
@@ -33,9 +34,7 @@ class TypeData:
     constructors: tuple[Any, ...]
 
     def __init__(self, header: GlobalTypeVar, type_vars: Iterable[TypeVar], constructors: Iterable[Any]) -> None:
-        object.__setattr__(self, "header", header)
-        object.__setattr__(self, "type_vars", tuple(type_vars))
-        object.__setattr__(self, "constructors", tuple(constructors))
+        fill(self, header=header, type_vars=tuple(type_vars), constructors=tuple(constructors))
         for constructor in self.constructors:
             constructor.define(self)
 
@@ -84,8 +83,7 @@ class PatternConstructor:
     patterns: tuple[Pattern, ...] = field(default=())
 
     def __init__(self, constructor: Any, patterns: Iterable[Pattern] | None = None) -> None:
-        object.__setattr__(self, "constructor", constructor)
-        object.__setattr__(self, "patterns", tuple(patterns or ()))
+        fill(self, constructor=constructor, patterns=tuple(patterns or ()))
 
 
 @frozen(init=False, eq=False)
@@ -95,7 +93,7 @@ class PatternTuple:
     patterns: tuple[Pattern, ...] = field(default=())
 
     def __init__(self, patterns: Iterable[Pattern] | None = None) -> None:
-        object.__setattr__(self, "patterns", tuple(patterns or ()))
+        fill(self, patterns=tuple(patterns or ()))
 
 
 Pattern: TypeAlias = PatternWildcard | PatternVar | PatternConstructor | PatternTuple

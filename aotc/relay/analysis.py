@@ -25,8 +25,8 @@ from aotc.relay.kinds import bound_type_vars as bound_type_vars
 from aotc.relay.kinds import check_kind as check_kind
 from aotc.relay.kinds import free_type_vars as free_type_vars
 from aotc.relay.module import IRModule
-from aotc.relay.solver import SolverFunctions
 from aotc.relay.solver import TypeSolver as TypeSolver
+from aotc.relay.solver import solver_functions
 from aotc.relay.structural import structural_hash
 from aotc.relay.unmatched import unmatched_cases as unmatched_cases
 from aotc.relay.visitor import all_vars as all_vars
@@ -35,7 +35,7 @@ from aotc.relay.visitor import bound_vars as bound_vars
 from aotc.relay.visitor import free_vars as free_vars
 
 #: Where Relay has functions of C++.
-_ffi_api = SimpleNamespace(_test_type_solver=SolverFunctions)
+_ffi_api = SimpleNamespace(_test_type_solver=solver_functions)
 
 
 def post_order_visit(expr: Expr, visit: Callable[[Expr], object]) -> None:

@@ -25,7 +25,7 @@ from aotc.ir import NO_ATTRS, AotcTypeError, Attrs, AxisMap, DType, Op, Span, cu
 from aotc.ir import types as ir_types
 from aotc.ir.ndarray import HostArray, literal
 from aotc.ir.op import infer_op
-from aotc.ir.records import dataclass_transform
+from aotc.ir.records import dataclass_transform, fill
 from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
 from aotc.relay.adt import Clause, TypeData
 from aotc.relay.printed import Printed
@@ -59,9 +59,7 @@ def _reflected(name: str) -> Callable[[Any, Any], Call]:
 
 def _set(node: object, span: Span | None, **fields: Any) -> None:
     """Initialise fields of a frozen node; a missing span is the one in scope."""
-    object.__setattr__(node, "span", span if span is not None else current_span())
-    for name, value in fields.items():
-        object.__setattr__(node, name, value)
+    fill(node, span=span if span is not None else current_span(), **fields)
 
 
 class Node(Printed):
@@ -332,8 +330,8 @@ class Function(Node):
         if result is not None and all(p.checked_type is not None for p in items):
             checked = FuncType((p.checked_type for p in items if p.checked_type is not None), result, generic)
         frozen = MappingProxyType(dict(attrs or {}))
-        _set(self, span, params=items, body=body, ret_type=ret_type, attrs=frozen, checked_type=checked)
-        object.__setattr__(self, "type_params", generic)
+        types = {"ret_type": ret_type, "type_params": generic, "checked_type": checked}
+        _set(self, span, params=items, body=body, attrs=frozen, **types)
 
     def with_attr(self, key: str | Mapping[str, Any], value: Any = None) -> Function:
         """The function with one attribute, or all those of a mapping, added or replaced."""
@@ -480,9 +478,8 @@ def with_type(expr: ExprT, ty: Type | None) -> ExprT:
     if expr.checked_type == ty:
         return expr
     copy = object.__new__(type(expr))
-    for f in dataclasses.fields(expr):
-        object.__setattr__(copy, f.name, getattr(expr, f.name))
-    object.__setattr__(copy, "checked_type", ty)
+    fields = {f.name: getattr(expr, f.name) for f in dataclasses.fields(expr)}
+    fill(copy, **{**fields, "checked_type": ty})
     return copy
 
 

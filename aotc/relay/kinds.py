@@ -21,6 +21,7 @@ from aotc.ir import (
     TypeVar,
     parts,
     type_vars,
+    types_in,
 )
 from aotc.relay.adt import TypeData
 from aotc.relay.expr import Expr, Function, Var
@@ -75,10 +76,8 @@ def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[Type
     bound: dict[TypeVar, None] = {}
     if isinstance(expr, Expr):
         bound.update((v, None) for f in post_order(expr) if isinstance(f, Function) for v in f.type_params)
-    stack = [*_types_in(expr)]
-    for ty in stack:  # which grows
-        bound.update((v, None) for v in (ty.type_params if isinstance(ty, FuncType) else ()))
-        stack.extend(parts(ty))
+    inside = types_in(*_types_in(expr))
+    bound.update((v, None) for ty in inside if isinstance(ty, FuncType) for v in ty.type_params)
     return list(bound)
 
 

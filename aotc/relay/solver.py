@@ -24,6 +24,7 @@ from aotc.ir import (
     TypeVar,
     parts,
     same_dim,
+    types_in,
     with_parts,
     with_types,
 )
@@ -89,10 +90,7 @@ class TypeSolver:
 
     def _learn(self, unknown: Type, ty: Type) -> Type:
         if unknown is not ty:
-            stack = [whole := self.resolve(ty)]
-            for part in stack:  # which grows
-                stack.extend(parts(part))
-            if unknown in stack:
+            if unknown in types_in(whole := self.resolve(ty)):
                 raise AotcError("type", f"a type would be part of itself: {whole}")
             self._found[unknown] = ty
         return self.resolve(ty)
@@ -142,17 +140,8 @@ def _wider(a: Dim, b: Dim) -> Dim:
     return b
 
 
-class SolverFunctions:
+def solver_functions() -> Callable[[str], Callable[..., Any]]:
     """A solver as Relay's own tests reach it: its methods by the names of functions."""
-
-    def __init__(self) -> None:
-        solver = TypeSolver()
-        self._functions: dict[str, Callable[..., Any]] = {
-            "Unify": solver.unify,
-            "Resolve": solver.resolve,
-            "AddConstraint": solver.add_constraint,
-            "Solve": solver.solve,
-        }
-
-    def __call__(self, name: str) -> Callable[..., Any]:
-        return self._functions[name]
+    solver = TypeSolver()
+    methods: list[Callable[..., Any]] = [solver.unify, solver.resolve, solver.add_constraint, solver.solve]
+    return dict(zip(("Unify", "Resolve", "AddConstraint", "Solve"), methods, strict=True)).__getitem__

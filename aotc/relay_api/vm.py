@@ -21,7 +21,7 @@ import numpy as np
 
 from aotc.driver.compilation import Compilation
 from aotc.driver.importing import with_params
-from aotc.ir import AotcError, DType, FuncType, PassContext, TensorType, TupleType, Type, tensor_types
+from aotc.ir import AotcError, DType, FuncType, PassContext, TensorType, TupleType, Type, tensor_types, types_in
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
 from aotc.relay.expr import Call, Function, Var, as_function, type_of
@@ -73,14 +73,11 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
 
 
 def _require_data(main: Function) -> None:
-    stack: list[Type] = [*map(type_of, main.params), type_of(main.body)]
-    while stack:
-        ty = stack.pop()
-        if isinstance(ty, FuncType):
-            hint = 'create_executor("debug", ...) gives and takes functions'
-            text = "@main takes or gives a function"
-            raise AotcError("first-class-function", text, span=main.span, hint=hint)
-        stack += ty.fields if isinstance(ty, TupleType) else ()
+    types = types_in(*map(type_of, main.params), type_of(main.body))
+    if any(isinstance(ty, FuncType) for ty in types):
+        hint = 'create_executor("debug", ...) gives and takes functions'
+        text = "@main takes or gives a function"
+        raise AotcError("first-class-function", text, span=main.span, hint=hint)
 
 
 @dataclass(eq=False)

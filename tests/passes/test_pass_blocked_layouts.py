@@ -233,3 +233,10 @@ def test_parallel_convolutions_in_blocks_stay() -> None:
     before = relay.transform.InferType()(IRModule.from_expr(relay.concatenate(convs, axis=1)))
     with PassContext(opt_level=4):
         assert_structural_equal(relay.transform.CombineParallelConv2D(2)(before), before)
+
+
+def test_groups_that_blocks_would_divide_stay() -> None:
+    x, layouts = var("x", 1, 6, 4, 4), [("NCHW4c", "OIHW4i4o", 4, 0), ("NCHW3c", "OIHW3i3o", 6, 3)]
+    for data, kernel, channels, count in layouts:
+        conv = relay.nn.conv2d(x, var("w", channels, 3, 1, 1), groups=2, channels=channels, kernel_size=1)
+        assert len(moves(altered(conv, data, kernel))) == count

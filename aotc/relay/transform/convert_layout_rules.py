@@ -17,7 +17,7 @@ would have to be filled up are none.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from math import gcd
 from typing import Any, Final
@@ -90,7 +90,7 @@ class Plan:
     attrs: Attrs
 
 
-def flat_types(types: Sequence[Type]) -> list[Type]:
+def flat_types(types: Iterable[Type]) -> list[Type]:
     """Types with tuples replaced by their fields."""
     return list(chain.from_iterable(t.fields if isinstance(t, TupleType) else (t,) for t in types))
 
@@ -345,11 +345,13 @@ class _Blocks:
 def agrees(old: Call, new: Call, plan: Plan) -> bool:
     """Whether a planned call is the original one in other orders.
 
-    Its axis map is that of the original, renumbered; in blocks its results have the extents of the original ones.
+    Its axis map is that of the original, renumbered; in blocks its results have the extents of the original ones, and
+    so have what it reads in groups: blocks that are filled up would move channels from one group to another.
     """
     if any(o.in_blocks for o in (*plan.inputs, *plan.outputs)):
-        types, others = (flat_types([type_of(c)]) for c in (old, new))
-        return all(map(_same_extents, types, others, plan.outputs))
+        grouped = getattr(old.attrs, "groups", 1) > 1
+        types, others = (flat_types(map(type_of, (c, *(c.args if grouped else ())))) for c in (old, new))
+        return all(map(_same_extents, types, others, (*plan.outputs, *plan.inputs)))
     if new is old:
         return True
     before, after = axis_map(old), axis_map(new)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from enum import Enum
 
-from aotc.ir.records import frozen
+from aotc.ir.records import fill, frozen
 from aotc.ir.types import FuncType
 
 
@@ -65,8 +65,9 @@ class VMFunction:
     tail: frozenset[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dead", _dead(self.code, len(self.params)))
-        object.__setattr__(self, "tail", frozenset(pc for pc in range(len(self.code)) if _is_tail(self.code, pc)))
+        code = self.code
+        tail = frozenset(pc for pc in range(len(code)) if _is_tail(code, pc))
+        fill(self, dead=_dead(code, len(self.params)), tail=tail)
 
     def __str__(self) -> str:
         head = f"{self.name}({', '.join(self.params)})  # {self.registers} registers, {len(self.code)} instructions"

@@ -141,8 +141,9 @@ class FuncType(_Compound):
         type_params: Iterable[TypeVar] | None = (),
         type_constraints: Iterable[Type] | None = (),
     ) -> None:
-        params, constraints = tuple(type_params or ()), tuple(type_constraints or ())
-        self._fill(arg_types=tuple(arg_types), ret_type=ret_type, type_params=params, type_constraints=constraints)
+        args, params = tuple(arg_types), tuple(type_params or ())
+        constraints = tuple(type_constraints or ())
+        self._fill(arg_types=args, ret_type=ret_type, type_params=params, type_constraints=constraints)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FuncType) or self.kinds != other.kinds:

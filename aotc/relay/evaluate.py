@@ -175,4 +175,5 @@ def _shrunk(array: Array) -> Array:
 
 
 def _spread(one: Array, ty: TensorType, origin: Expr) -> Constant:
-    return Constant(np.broadcast_to(one.reshape(()).astype(ty.dtype.numpy, copy=False), ty.static_shape), origin.span)
+    value = one.reshape(()).astype(ty.dtype.numpy, copy=False)
+    return Constant(np.broadcast_to(value, ty.static_shape), origin.span)

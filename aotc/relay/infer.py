@@ -447,7 +447,8 @@ def reinfer_module(module: IRModule) -> IRModule:
     inference = _ModuleInference(module)
     inference.run()
     _report(inference.problems, inference.functions.values())
-    return module.with_functions({name: graph.as_function(f.rebuilt()) for name, f in inference.functions.items()})
+    rebuilt = {name: f.rebuilt() for name, f in inference.functions.items()}
+    return module.with_functions({name: graph.as_function(f) for name, f in rebuilt.items()})
 
 
 def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:

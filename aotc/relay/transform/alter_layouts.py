@@ -76,4 +76,4 @@ def _plan(node: Call, made: Any, args: list[Expr]) -> Plan | None:
         return None
     if (*made.args,) != (*args,) or not any(op.named_layouts):
         return None
-    return plan_attrs(node.attrs, made.attrs)
+    return plan_attrs(node, made.attrs)

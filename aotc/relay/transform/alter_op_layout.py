@@ -214,18 +214,16 @@ class _Pack(GraphMutator):
         if weight.data.ndim != 2:
             return call
         units = weight.data.shape[layout.index("N")]
-        if self.target.dots is not None and sums_bytes(call):
-            if self.target.dots.along:
+        if (dots := self.target.dots) is not None and sums_bytes(call):
+            if dots.along:
                 fits = layout == "NC" or not isinstance(call.attrs, MatmulAttrs)
                 rows = self._packed(weight, layout, "NC")
                 return call if fits else recall(call, (call.args[0], rows), transpose_b=True)
-            target = f"NC{self.target.dots.block}n{GROUP}c"
-            packed = self._packed(weight, layout, target)
-            return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
-        block = _block(call, units, tensor_type_of(call).shape[:-1], self.target)
-        if block == 0:
+            target = f"NC{dots.block}n{GROUP}c"
+        elif block := _block(call, units, tensor_type_of(call).shape[:-1], self.target):
+            target = f"NC{block}n"
+        else:
             return call
-        target = f"NC{block}n"
         packed = self._packed(weight, layout, target)
         return contrib_dense_pack(call.args[0], packed, target, units, out_dtype)
 
@@ -259,9 +257,8 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
     used = users(function)
     constants = [node for node in used if isinstance(node, Constant)]
     size = sum(constant.data.nbytes for constant in constants)
-    budget = (
-        max((limits.parameter_growth - 1.0) * size, limits.parameter_room) if growth is None else (growth - 1.0) * size
-    )
+    usual = max((limits.parameter_growth - 1.0) * size, limits.parameter_room)
+    budget = usual if growth is None else (growth - 1.0) * size
     calls = {w: [n for n in used[w] if isinstance(n, Call) and _fits(n) and n.args[1] is w] for w in constants}
     weights = [w for w in constants if calls[w] and is_finite(w)]
     chosen: dict[Constant, _Option] = {}

@@ -10,14 +10,13 @@ function = Rewriter([RULE]).rewrite(function)             # to a fixpoint
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -28,6 +27,8 @@ from aotc.relay.module import IRModule
 from aotc.relay.transform.naming import with_effects_named
 from aotc.relay.unify import merge_types
 from aotc.relay.visitor import Mutator, children, mutated
+
+T = TypeVar("T")
 
 # --- function passes
 
@@ -105,6 +106,13 @@ def outside_kernels(node: Expr) -> bool:
     return not (isinstance(node, Function) and node.is_primitive)
 
 
+def settled(change: Callable[[T], T], value: T) -> T:
+    """What is left of a value when it has been changed as often as that makes another one of it."""
+    while (changed := change(value)) is not value:
+        value = changed
+    return value
+
+
 def rewrite_nodes(function: Function, rewrite: Callable[[Expr, Expr], Expr]) -> Function:
     """Replace each node by rewrite(node, node over new operands); fused functions are left alone."""
     return as_function(mutated(function, rewrite, outside_kernels))
@@ -137,7 +145,7 @@ def uniform_value(expr: Expr) -> Any:
 def is_uniform(expr: Expr, value: float) -> bool:
     """Whether `expr` is a constant of one value, this one; -0.0 is not 0.0."""
     found = uniform_value(expr)
-    return found is not None and float(found) == value and math.copysign(1, float(found)) == math.copysign(1, value)
+    return found is not None and (found, np.signbit(found)) == (value, np.signbit(value))
 
 
 def is_finite(expr: Expr) -> bool:

@@ -46,4 +46,5 @@ class ChangeBatch(Pass[IRModule]):
         ty, axis = var.annotation, self.data[var]
         if not isinstance(ty, TensorType) or axis not in range(ty.rank):
             raise AotcError("bind", f"%{var.name} has no axis {axis}", span=var.span)
-        return replace(var, annotation=TensorType((*ty.shape[:axis], self.batch_size, *ty.shape[axis + 1 :]), ty.dtype))
+        shape = (*ty.shape[:axis], self.batch_size, *ty.shape[axis + 1 :])
+        return replace(var, annotation=TensorType(shape, ty.dtype))

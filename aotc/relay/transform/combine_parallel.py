@@ -150,8 +150,8 @@ class Concatenation:
     def parts(self, value: Expr, group: Group) -> list[Expr]:
         """What each branch takes of the combined value."""
         extents = self._extents(group)
-        before = [0] * (self._axis(group.anchors[0]) % tensor_type_of(value).rank)
-        steps, rest = [1] * (len(before) + 1), [-1] * len(before)
+        axis = self._axis(group.anchors[0])
+        before, rest, steps = [0] * axis, [-1] * axis, [1] * (axis + 1)
         ends = zip(extents, accumulate(extents), strict=True)
         return [strided_slice(value, [*before, end - n], [*rest, n], steps, slice_mode="size") for n, end in ends]
 
@@ -208,7 +208,8 @@ class _Search:
         calls = [n for n in nodes if n is not None]
         if len(calls) < len(nodes) or len({*calls}) < len(nodes):
             return None
-        positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in zip(calls, group.ends, strict=True)}
+        pairs = zip(calls, group.ends, strict=True)
+        positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in pairs}
         first = calls[0]
         # the attributes as text: zeros of different signs differ
         if len(positions) > 1 or any(n.op is not first.op or repr(n.attrs) != repr(first.attrs) for n in calls):
@@ -384,7 +385,8 @@ class CombineParallelDense(_CombineParallel):
     copies_data: bool = True
 
     def rewritten(self, function: Function) -> Function:
-        return combine(function, _DenseBatch(self.copies_data) if self.to_batch else _DENSES, self.min_num_branches)
+        how = _DenseBatch(self.copies_data) if self.to_batch else _DENSES
+        return combine(function, how, self.min_num_branches)
 
 
 class CombineParallelBatchMatmul(_CombineParallel):

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, AotcValueError, Op, TensorType, TupleType, frozen, installed_ops, nearest, span_scope
+from aotc.ir.records import fill
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform, without_blocks
 from aotc.relay.op.shape import expand_dims
@@ -49,8 +50,9 @@ class ConvertLayout(FunctionPass):
     desired_layouts: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        checked = {name: _checked(name, layouts) for name, layouts in self.desired_layouts.items() if _known(name)}
-        object.__setattr__(self, "desired_layouts", MappingProxyType(checked))
+        known = {name: layouts for name, layouts in self.desired_layouts.items() if _known(name)}
+        checked = {name: _checked(name, layouts) for name, layouts in known.items()}
+        fill(self, desired_layouts=MappingProxyType(checked))
 
     def rewritten(self, function: Function) -> Function:
         return convert(function, self.desired_layouts)
@@ -230,7 +232,8 @@ class Converter:
         kernel = "".join(kernels)
         if kernel == "default":
             channels = tensor_type_of(node.args[0]).shape[a.data_layout.index("C")]
-            kernel = rules.default_kernel(CONVERTIBLE[name], data, depthwise=a.groups > 1 and a.groups == channels)
+            depthwise = a.groups > 1 and a.groups == channels
+            kernel = rules.default_kernel(CONVERTIBLE[name], data, depthwise)
         plan = rules.plan_layouts(node, data, kernel)
         # a choice for pooling says where results lie, too
         if kernel or not hasattr(a, "out_layout") or plan.outputs[0].new != data:

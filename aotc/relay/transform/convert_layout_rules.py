@@ -120,14 +120,18 @@ def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
     changes = {name: layout, **(_kernel_changes(call, kernel_layout) if kernel_layout else {})}
     if layout != call.attrs[name] and hasattr(call.attrs, "out_layout"):
         changes["out_layout"] = ""
-    return plan_attrs(call.attrs, call.attrs.replace(**changes))
+    return plan_attrs(call, call.attrs.replace(**changes))
 
 
-def plan_attrs(old: Attrs, new: Attrs) -> Plan:
-    """An operator whose attributes name other layouts than before."""
-    before, after = ([a[n] for n in ("data_layout", "layout", "kernel_layout") if hasattr(a, n)] for a in (old, new))
+def plan_attrs(call: Call, new: Attrs) -> Plan:
+    """An operator whose attributes name other layouts than before; other arguments than those are as they were."""
+    old = call.attrs
+    names = [n for n in ("data_layout", "layout", "kernel_layout") if hasattr(old, n)]
+    before, after = ([a[n] for n in names] for a in (old, new))
     out = (getattr(a, "out_layout", "") or data for a, (data, *_) in ((old, before), (new, after)))
-    return Plan(tuple(map(Order, before, after)), (Order(*out),), new)
+    inputs = map(Order, before, after)
+    others = [AS_IT_WAS] * (len(call.args) - len(before))
+    return Plan((*inputs, *others), (Order(*out),), new)
 
 
 def plan_following(call: Call, order: Order) -> Plan:
@@ -198,7 +202,8 @@ def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
         return None
     if not order.old.isupper() and any(_lacks_axes(ty, order, rank) for ty in types):
         return None
-    inputs = (_operand(ty, order) if ty.rank == rank or _lacks_axes(ty, order, rank) else AS_IT_WAS for ty in types)
+    laid = [ty.rank == rank or _lacks_axes(ty, order, rank) for ty in types]
+    inputs = (_operand(ty, order) if own else AS_IT_WAS for ty, own in zip(types, laid, strict=True))
     return Plan(tuple(inputs), (order,) * (1 + len(others)), call.attrs)
 
 

@@ -38,7 +38,7 @@ from aotc.relay.op.elementwise import fast_erf, fast_exp, fast_tanh, negative, s
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.op.softmax import fast_softmax
-from aotc.relay.transform.base import FunctionPass, Outcome, Rule, RulePass, rewrite_nodes
+from aotc.relay.transform.base import FunctionPass, Outcome, Rule, RulePass, rewrite_nodes, settled
 
 
 def _expanded(_: Expr, new: Expr) -> Expr:
@@ -63,10 +63,7 @@ class ExpandOps(FunctionPass):
     """Expand until only operators are left that have a tensor program of their own."""
 
     def rewritten(self, function: Function) -> Function:
-        expanded = rewrite_nodes(function, _expanded)
-        while expanded is not function:
-            function, expanded = expanded, rewrite_nodes(expanded, _expanded)
-        return function
+        return settled(lambda f: rewrite_nodes(f, _expanded), function)
 
 
 # --- general operators
@@ -99,15 +96,15 @@ def along_axis(vector: Expr, axis: int, rank: int) -> Expr:
 
 def _scale_and_shift(norm: Call) -> Expr:
     data, gamma, beta, mean, var = norm.args
-    attributes: Any = norm.attrs
+    a: Any = norm.attrs
     ty = tensor_type_of(data)
-    axis = attributes.axis % ty.rank
-    one, epsilon = (Constant(np.array(v, ty.dtype.numpy)) for v in (1.0, attributes.epsilon))
+    axis = a.axis % ty.rank
+    one, epsilon = (Constant(np.array(v, ty.dtype.numpy)) for v in (1.0, a.epsilon))
     scale: Expr = divide(one, sqrt(add(var, epsilon)))
-    if attributes.scale:
+    if a.scale:
         scale = multiply(scale, gamma)
     shift: Expr = multiply(negative(mean), scale)
-    if attributes.center:
+    if a.center:
         shift = add(shift, beta)
     scaled = multiply(data, along_axis(scale, axis, ty.rank))
     return add(scaled, along_axis(shift, axis, ty.rank))

@@ -365,7 +365,8 @@ class _Partition:
         self.made[symbol] = function = _function(region, symbol)
         span = merge_spans(m.span for m in region.members)
         target = GlobalVar(symbol, span, function.checked_type)
-        call = Call(target, [self.new[i] for i in region.inputs], span=span, checked_type=function.body.checked_type)
+        args = [self.new[i] for i in region.inputs]
+        call = Call(target, args, span=span, checked_type=function.body.checked_type)
         if region.gives_output:
             self.new[next(iter(region.outputs))] = call
             return
@@ -383,7 +384,8 @@ def _function(region: _Region, symbol: str) -> Function:
     outputs = [body[o] for o in region.outputs]
     result = outputs[0] if region.gives_output else Tuple([t for o in outputs for t in _fields(o)])
     attrs = {"Compiler": region.compiler, "Primitive": 1, "Inline": 1, "global_symbol": symbol}
-    return Function(params, result, result.checked_type, None, attrs, merge_spans(m.span for m in region.members))
+    span = merge_spans(m.span for m in region.members)
+    return Function(params, result, result.checked_type, None, attrs, span)
 
 
 @dataclass(frozen=True, repr=False)

@@ -30,7 +30,7 @@ from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetI
 from aotc.relay.expr import call as node_of
 from aotc.relay.module import IRModule
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, rewrite_nodes
+from aotc.relay.transform.base import FunctionPass, rewrite_nodes, settled
 from aotc.relay.visitor import post_order
 
 
@@ -93,10 +93,8 @@ class DynamicToStatic(FunctionPass):
     opt_level = 2
 
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
-        result = super().run(module, ctx)
-        while result is not module:  # types that became known tell of shapes behind branches
-            module, result = result, super().run(result, ctx)
-        return result
+        # types that became known tell of shapes behind branches
+        return settled(lambda m: FunctionPass.run(self, m, ctx), module)
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         if not any(isinstance(node, Call) and _is_dynamic(node) for node in post_order(function)):

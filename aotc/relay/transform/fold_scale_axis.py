@@ -18,7 +18,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from itertools import islice
 from math import prod
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -145,7 +145,8 @@ class _Channels:
 def _places(layout: str, letter: str) -> tuple[int, ...]:
     """The axes of a letter, the primal one first."""
     axes = Layout.parse(layout).axes
-    return tuple(k for k in Layout.parse(layout).grouped(sorted({found for found, _ in axes})) if axes[k][0] == letter)
+    letters = sorted({found for found, _ in axes})
+    return tuple(k for k in Layout.parse(layout).grouped(letters) if axes[k][0] == letter)
 
 
 def _channels(node: Call, only_constants: bool) -> _Channels | None:
@@ -177,7 +178,7 @@ def _fits(expr: Expr, axes: Items[int], scale: Scale) -> bool:
     return not scale.axes or (in_order and prod(extents) == scale.values.size)
 
 
-def scale_outputs(node: Call, scale: Scale, only_constants: bool = True) -> Call | None:
+def scale_outputs(node: Call, scale: Scale, only_constants: bool) -> Call | None:
     """A convolution or dense with its output channels scaled; None where that is not the scale's axis."""
     channels = _channels(node, only_constants)
     if channels is None or scale.axes not in ((), channels.result):
@@ -189,44 +190,71 @@ def scale_outputs(node: Call, scale: Scale, only_constants: bool = True) -> Call
     return recall(node, (data, multiply(weight, factors)))
 
 
-def input_factor(node: Call, scale: Scale, only_constants: bool = True) -> Expr | None:
+def input_factor(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
     """What to multiply the weights with, so that the data need not be scaled; None where that cannot be."""
-    attributes, weight = node.attrs, node.args[1]
+    a, weight = node.attrs, node.args[1]
     channels = _channels(node, only_constants)
     if channels is None or scale.axes not in ((), channels.data):
         return None
-    if not scale.axes or not isinstance(attributes, ConvAttrs) or attributes.groups == 1:
+    if not scale.axes or not isinstance(a, ConvAttrs) or a.groups == 1:
         return scale.along(channels.weight_inputs, weight) if _fits(weight, channels.weight_inputs, scale) else None
-    if _fits(weight, channels.weight, scale) and attributes.groups == scale.values.size:
+    if _fits(weight, channels.weight, scale) and a.groups == scale.values.size:
         return scale.along(channels.weight, weight)
-    if not attributes.kernel_layout.isupper():
+    if not a.kernel_layout.isupper():
         return None
     shape = tensor_type_of(weight).static_shape
-    layout = attributes.kernel_layout
+    layout = a.kernel_layout
     out, inner = layout.index("O"), layout.index("I")
     # output channel o of group g sees the data's channels g * inner ... of its group only
-    table = np.repeat(scale.values.reshape(attributes.groups, shape[inner]), shape[out] // attributes.groups, axis=0)
+    values = scale.values.reshape(a.groups, shape[inner])
+    table = np.repeat(values, shape[out] // a.groups, axis=0)
     if out > inner:
         table = table.T
     return Constant(table.reshape([d if k in (out, inner) else 1 for k, d in enumerate(shape)]))
 
 
-# --- backward
+# --- folding
 
 
-class _Backward(GraphMutator):
-    """Pull multiplications up into the weights that their operands come from."""
+class _Fold(GraphMutator):
+    """One way of folding; see the passes."""
 
     def __init__(self, function: Function, only_constants: bool) -> None:
         super().__init__()
         self.only_constants = only_constants
-        self.uses = users(function)
+        self.users = users(function)
+
+
+@dataclass(frozen=True, repr=False)
+class _FoldScale(FunctionPass):
+    """Scales go into weights.
+
+    only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
+    """
+
+    opt_level = 3
+    fold: ClassVar[type[_Fold]]
+
+    only_constants: bool = False
+
+    def rewritten(self, function: Function) -> Function:
+        return self.fold(function, self.only_constants).visit_function(function)
+
+
+# --- backward
+
+
+class _Backward(_Fold):
+    """Pull multiplications up into the weights that their operands come from."""
+
+    def __init__(self, function: Function, only_constants: bool) -> None:
+        super().__init__(function, only_constants)
         self.counts: dict[Expr, int] = {}
         self.origin: Span | None = None
 
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         result = super().rewrite(old, new)
-        self.counts[result] = len(self.uses.get(old, ()))
+        self.counts[result] = len(self.users.get(old, ()))
         return result
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
@@ -281,31 +309,23 @@ class _Backward(GraphMutator):
         return recall(node, sides)
 
 
-@dataclass(frozen=True, repr=False)
-class BackwardFoldScaleAxis(FunctionPass):
+class BackwardFoldScaleAxis(_FoldScale):
     """Scales after convolutions and dense go into their output channels.
 
     only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
     """
 
-    opt_level = 3
-
-    only_constants: bool = False
-
-    def rewritten(self, function: Function) -> Function:
-        return _Backward(function, self.only_constants).visit_function(function)
+    fold = _Backward
 
 
 # --- forward
 
 
-class _Forward(GraphMutator):
+class _Forward(_Fold):
     """Push multiplications down into the weights of everything that uses them."""
 
     def __init__(self, function: Function, only_constants: bool) -> None:
-        super().__init__()
-        self.only_constants = only_constants
-        self.users = users(function)
+        super().__init__(function, only_constants)
         self.dropped: set[Expr] = set()
         self.scales: dict[Expr, list[Scale]] = defaultdict(list)
         for node in post_order(function, self.enter):
@@ -349,8 +369,7 @@ class _Forward(GraphMutator):
         data, weight = node.args
         if data is not source or weight is source:
             return False
-        factor = input_factor(node, scale, self.only_constants)
-        return factor is not None
+        return input_factor(node, scale, self.only_constants) is not None
 
     def _divisible(self, other: Expr, scale: Scale, source: Expr) -> bool:
         """Whether `other` can be divided by the scale: a constant that stays finite, or a variable along its axes."""
@@ -389,19 +408,13 @@ def _stays_finite(other: Expr, scale: Scale) -> bool:
     return bool(largest / smallest < float(tensor_type_of(other).dtype.max))
 
 
-@dataclass(frozen=True, repr=False)
-class ForwardFoldScaleAxis(FunctionPass):
+class ForwardFoldScaleAxis(_FoldScale):
     """Scales before convolutions and dense go into the weights for their input channels.
 
     only_constants   leaves weights and addends that are no constants alone: they would be scaled in every run
     """
 
-    opt_level = 3
-
-    only_constants: bool = False
-
-    def rewritten(self, function: Function) -> Function:
-        return _Forward(function, self.only_constants).visit_function(function)
+    fold = _Forward
 
 
 class FoldScaleAxis(Sequential[IRModule]):

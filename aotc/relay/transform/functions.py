@@ -36,7 +36,7 @@ from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, as_function
 from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule, fresh_name
-from aotc.relay.transform.base import FunctionPass, typed
+from aotc.relay.transform.base import FunctionPass, settled, typed
 from aotc.relay.transform.naming import has_effect, with_effects_named
 from aotc.relay.unify import declared, type_arguments
 from aotc.relay.visitor import Mutator, binders, children, depth_first, post_order, rebuild, substitute, with_children
@@ -133,10 +133,8 @@ def _order(module: IRModule) -> list[str]:
 
 
 def _beta_reduced(function: Function) -> Function:
-    """Calls of literal functions applied, until none is left: an application may make new ones."""
-    while (result := _Inliner(lambda _: None, literal=True).visit_function(function)) is not function:
-        function = result
-    return result
+    """Calls of literal functions applied."""
+    return _Inliner(lambda _: None, literal=True).visit_function(function)
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,8 +170,8 @@ class Inline(Pass[IRModule]):
             for name in [*order, *(n for n in functions if n not in set(order))]:
                 if not _opaque(functions[name]):
                     functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
-                    if self.everything:
-                        functions[name] = _beta_reduced(functions[name])
+                    if self.everything:  # an application may make new calls of literals
+                        functions[name] = settled(_beta_reduced, functions[name])
         result = start.with_functions(functions)
         if not self.everything and (gone := _done_with(inlined, module, result)):
             result = result.without_functions(gone)
@@ -200,7 +198,8 @@ def _expanded(name: Expr, module: IRModule) -> Expr:
     if not isinstance(name, GlobalVar) or not isinstance(ty, FuncType):
         return name
     params = tuple(Var(p.name, p.checked_type, p.span) for p in module[name].params)
-    return Function(params, Call(name, params, span=name.span, checked_type=ty.ret_type), ty.ret_type, span=name.span)
+    call = Call(name, params, span=name.span, checked_type=ty.ret_type)
+    return Function(params, call, ty.ret_type, span=name.span)
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,6 @@ nn.relu(%x)   =>   maximum(%x, 0f)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -20,32 +19,6 @@ from aotc.relay.infer import infer_expr
 from aotc.relay.op.op import LEGALIZE
 from aotc.relay.transform.base import FunctionPass, rewrite_nodes
 from aotc.relay.unify import merge_types
-
-
-def asked(function: Function, key: str, ask: Callable[[Any, Call], Any]) -> Function:
-    """`function` with calls replaced by what the functions attached to their operators under `key` make of them.
-
-    ask   calls such a function about a call whose arguments are done
-
-    Raises AotcError (code "callback") for results that are no expressions of the call's type.
-    """
-
-    if not is_attached(key):
-        return function
-
-    def rewrite(old: Expr, new: Expr) -> Expr:
-        if not isinstance(new, Call) or not isinstance(new.op, Op):
-            return new
-        rewritten = new.op.get_attr(key)
-        if rewritten is None:
-            return new
-        with span_scope(new.span):
-            made = ask(rewritten, new)
-            if made is None:
-                return new
-            return of_type(made, new, key)
-
-    return rewrite_nodes(function, rewrite)
 
 
 def of_type(made: Any, call: Call, key: str) -> Expr:
@@ -65,6 +38,8 @@ def of_type(made: Any, call: Call, key: str) -> Expr:
 class Legalize(FunctionPass):
     """Calls of operators as functions that were registered for them want them; without such a function nothing.
 
+    Raises AotcError (code "callback") for results that are no expressions of the call's type.
+
     legalize_map_attr_name   the key under which these functions are attached to operators
     """
 
@@ -73,7 +48,14 @@ class Legalize(FunctionPass):
     legalize_map_attr_name: str = LEGALIZE
 
     def rewritten(self, function: Function) -> Function:
-        def ask(rewrite: Any, call: Call) -> Any:
-            return rewrite(call.attrs, list(call.args), [*map(type_of, call.args), type_of(call)])
+        key = self.legalize_map_attr_name
 
-        return asked(function, self.legalize_map_attr_name, ask)
+        def rewrite(_: Expr, new: Expr) -> Expr:
+            legalize = new.op.get_attr(key) if isinstance(new, Call) and isinstance(new.op, Op) else None
+            if legalize is None:
+                return new
+            with span_scope(new.span):
+                made = legalize(new.attrs, list(new.args), [*map(type_of, new.args), type_of(new)])
+                return new if made is None else of_type(made, new, key)
+
+        return rewrite_nodes(function, rewrite) if is_attached(key) else function

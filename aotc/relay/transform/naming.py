@@ -105,7 +105,8 @@ def with_effects_named(module: IRModule) -> IRModule:
     """A module in which all that has effects is the value of a let or the result of a block; typed, or the same one."""
     if not writes(module):
         return module
-    changed = {n: Naming(f, lambda node, _: _may_have_effects(node)).run() for n, f in module.items() if _unnamed(f)}
+    unnamed = {n: f for n, f in module.items() if _unnamed(f)}
+    changed = {n: Naming(f, lambda node, _: _may_have_effects(node)).run() for n, f in unnamed.items()}
     return infer_module(module.with_functions(changed)) if changed else module
 
 

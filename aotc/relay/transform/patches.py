@@ -180,7 +180,8 @@ def _bytes(expr: Expr) -> int:
 def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
     """How many of the calls are to be patched, so that the most that is taken at a time is least; 0 for none."""
     after = [*chain[1:], None]
-    kept = [k + 1 for k, (link, after_it) in enumerate(zip(chain, after, strict=True)) if _is_kept(link, after_it)]
+    pairs = zip(chain, after, strict=True)
+    kept = [k for k, pair in enumerate(pairs, 1) if _is_kept(*pair)]
     whole = {k: _bytes(chain[k - 1].node) for k in kept}
     pairs = {b: whole[a] + whole[b] for a, b in pairwise(kept)}
     best, least = 0, max(pairs.values(), default=0)

@@ -18,7 +18,7 @@ from typing import ClassVar
 from aotc.ir import AotcError, Diagnostic, span_scope
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, rewrite_nodes
+from aotc.relay.transform.base import FunctionPass, rewrite_nodes, settled
 
 _PREFIX = "qnn."
 
@@ -46,9 +46,7 @@ class QnnCanonicalizeOps(FunctionPass):
                 )
                 return new
 
-        expanded = rewrite_nodes(function, step)
-        while expanded is not function and not problems:
-            function, expanded = expanded, rewrite_nodes(expanded, step)
+        function = settled(lambda f: f if problems else rewrite_nodes(f, step), function)
         if problems:
             raise AotcError.collect(problems)
         return function

@@ -150,7 +150,8 @@ class _Reduce(GraphMutator):
         if not self._reduces(op, old, new):
             args = tuple(map(self._restored, new.args, old.args))
             return old if args == old.args else node_of(op, args, new.attrs, new.span)
-        args = tuple(self.converted(n, self._lowered(type_of(o))) for n, o in zip(new.args, old.args, strict=True))
+        wanted = [self._lowered(type_of(o)) for o in old.args]
+        args = tuple(map(self.converted, new.args, wanted))
         result = node_of(op, args, self._attrs(new.attrs), new.span)
         if is_call(result, "cast") and type_of(args[0]) == result.checked_type:
             return args[0]
@@ -161,10 +162,10 @@ class _Reduce(GraphMutator):
         self.casts[narrow, type_of(result)] = result
         return narrow
 
-    def _attrs(self, attributes: Attrs) -> Attrs:
-        if hasattr(attributes, "out_dtype"):
-            return attributes.replace(out_dtype=str(WIDE))
-        return attributes.replace(dtype=str(self.low)) if getattr(attributes, "dtype", "") == WIDE else attributes
+    def _attrs(self, a: Attrs) -> Attrs:
+        if hasattr(a, "out_dtype"):
+            return a.replace(out_dtype=str(WIDE))
+        return a.replace(dtype=str(self.low)) if getattr(a, "dtype", "") == WIDE else a
 
     def _lowered(self, ty: Type) -> Type:
         match ty:
@@ -191,10 +192,10 @@ class _Reduce(GraphMutator):
         follows = any(reduced) and all(r or c for r, c in zip(reduced, cheap, strict=True))
         return follows or conversion == Precision.ALWAYS
 
-    def _possible(self, attributes: Attrs, leaves: Sequence[_Leaf]) -> bool:
+    def _possible(self, a: Attrs, leaves: Sequence[_Leaf]) -> bool:
         """Whether types and values allow reduced precision, and there is something to reduce."""
         dtypes = {leaf.old.dtype for leaf in leaves}
-        result = getattr(attributes, "out_dtype", "") in ("", WIDE)
+        result = getattr(a, "out_dtype", "") in ("", WIDE)
         return result and WIDE in dtypes and dtypes <= {WIDE, self.low} and all(map(self._fits, leaves))
 
     def _fits(self, leaf: _Leaf) -> bool:

@@ -54,12 +54,12 @@ def _folding(obstacle: Check, **changes: Any) -> Rewrite:
     """The operator on data as it was before padding, unless there is an obstacle."""
 
     def rewrite(node: Call) -> Outcome:
-        attributes: Any = node.attrs
+        a: Any = node.attrs
         pad = base.op_call(node.args[0], "nn.pad")
         if pad is None:
             return None
-        layout = getattr(attributes, "data_layout", None) or attributes.layout
-        padding = _merged(pad.attrs, layout, attributes.padding)
+        layout = getattr(a, "data_layout", None) or a.layout
+        padding = _merged(pad.attrs, layout, a.padding)
         if padding is None:
             return WhyNot("more than spatial axes are padded, or not with a constant")
         value = base.uniform_value(pad.args[1])
@@ -119,7 +119,7 @@ def _pad_of_pad(node: Call) -> Expr | WhyNot | None:
     if outer.pad_mode != "constant" or first.pad_mode != "constant" or not same:
         return WhyNot("the two pads fill in different values")
     widths = tuple((a + c, b + d) for (a, b), (c, d) in zip(outer.pad_width, first.pad_width, strict=True))
-    if any(w < 0 for attributes in (outer, first) for pair in attributes.pad_width for w in pair):
+    if any(w < 0 for a in (outer, first) for pair in a.pad_width for w in pair):
         return WhyNot("a pad crops")
     return base.recall(node, inner.args, pad_width=widths)
 

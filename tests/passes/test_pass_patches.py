@@ -96,3 +96,10 @@ def test_the_pass_is_there_on_request() -> None:
         with PassContext(3, config={"compile.patches": count}):
             names = [item.info.name for item in pipeline(3, C)]
         assert ("PatchFirstLayers" in names) == (count > 1)
+
+
+def test_kernels_of_unknown_extents_end_a_chain() -> None:
+    x, channels = relay.var("x", shape=(1, 3, 12, 12)), relay.Any()
+    w = relay.var("w", shape=(channels, 3, 5, 3))
+    module = module_of(relay.nn.conv2d(relay.nn.relu(x), w, padding=(2, 1)), x, w)
+    assert PatchFirstLayers(2)(module) is module

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from aotc.ir import AotcError, Op, span_scope
+from aotc.ir import AotcError, span_scope
 from aotc.ir.op import is_attached
-from aotc.relay.expr import Call, Expr, Function, Node, type_of
+from aotc.relay.expr import Call, Expr, Function, Node, op_of, type_of
 from aotc.relay.infer import infer_expr
 from aotc.relay.op.op import LEGALIZE
-from aotc.relay.transform.base import FunctionPass, rewrite_nodes
+from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
 from aotc.relay.unify import merge_types
 
 
@@ -51,11 +51,12 @@ class Legalize(FunctionPass):
         key = self.legalize_map_attr_name
 
         def rewrite(_: Expr, new: Expr) -> Expr:
-            legalize = new.op.get_attr(key) if isinstance(new, Call) and isinstance(new.op, Op) else None
-            if legalize is None:
+            call = op_call(new)
+            legalize = None if call is None else op_of(call).get_attr(key)
+            if call is None or legalize is None:
                 return new
-            with span_scope(new.span):
-                made = legalize(new.attrs, list(new.args), [*map(type_of, new.args), type_of(new)])
-                return new if made is None else of_type(made, new, key)
+            with span_scope(call.span):
+                made = legalize(call.attrs, list(call.args), [*map(type_of, call.args), type_of(call)])
+                return call if made is None else of_type(made, call, key)
 
         return rewrite_nodes(function, rewrite) if is_attached(key) else function

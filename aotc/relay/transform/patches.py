@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import prod
 from typing import Any, TypeAlias
 
 from aotc.ir import OpPattern, TensorType, frozen, span_scope
@@ -83,13 +82,8 @@ def _slides(node: Call) -> bool:
     return op_call(node, "nn.conv2d", "nn.max_pool2d") is not None
 
 
-def _shape(expr: Expr) -> list[int]:
-    """The shape of a tensor of which all extents are known."""
-    return [n for n in tensor_type_of(expr).shape if isinstance(n, int)]
-
-
 def _extent(expr: Expr, axis: int) -> int:
-    return _shape(expr)[axis]
+    return tensor_type_of(expr).static_shape[axis]
 
 
 def _window(node: Call, axis: int) -> _Window | None:
@@ -109,7 +103,8 @@ def _window(node: Call, axis: int) -> _Window | None:
 
 def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
     """A use of the chain's end as its next call; None where rows of it do not come from a few rows of the other."""
-    if not isinstance(node, Call) or not isinstance(node.checked_type, TensorType):
+    types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []
+    if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
         return None
     if _slides(node):
         window = _window(node, axis) if node.args[0] is source else None
@@ -152,7 +147,7 @@ def _traced(chain: Sequence[_Link], rows: Rows, axis: int) -> list[tuple[Rows, t
 def _patched(chain: Sequence[_Link], count: int, axis: int) -> Expr:
     """The last call of a chain, from parts of its rows."""
     begin, end = chain[0].source, chain[-1].node
-    shape = _shape(begin)
+    shape = tensor_type_of(begin).static_shape
     made: list[Expr] = []
     for rows in _parts(_extent(end, axis), count):
         traced = _traced(chain, rows, axis)
@@ -173,16 +168,12 @@ def _is_kept(link: _Link, following: _Link | None) -> bool:
     return following is None or _slides(following.node)
 
 
-def _bytes(expr: Expr) -> int:
-    return prod(_shape(expr)) * tensor_type_of(expr).dtype.itemsize
-
-
 def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
     """How many of the calls are to be patched, so that the most that is taken at a time is least; 0 for none."""
     after = [*chain[1:], None]
-    pairs = zip(chain, after, strict=True)
-    kept = [k for k, pair in enumerate(pairs, 1) if _is_kept(*pair)]
-    whole = {k: _bytes(chain[k - 1].node) for k in kept}
+    following = zip(chain, after, strict=True)
+    kept = [k for k, pair in enumerate(following, 1) if _is_kept(*pair)]
+    whole = {k: tensor_type_of(chain[k - 1].node).nbytes for k in kept}
     pairs = {b: whole[a] + whole[b] for a, b in pairwise(kept)}
     best, least = 0, max(pairs.values(), default=0)
     for k in kept:
@@ -219,8 +210,7 @@ class PatchFirstLayers(FunctionPass):
         patched: dict[Expr, Expr] = {}
         for param in function.params if self.count > 1 else ():
             ty = param.checked_type
-            known = isinstance(ty, TensorType) and all(isinstance(n, int) for n in ty.shape)
-            for axis in range(1, len(_shape(param)) if known else 0):
+            for axis in range(1, ty.rank if isinstance(ty, TensorType) and ty.is_static else 0):
                 chain = _chain(param, uses, axis)
                 if any(_slides(link.node) for link in chain) and (length := _best(chain, self.count, axis)):
                     patched[chain[length - 1].node] = _patched(chain[:length], self.count, axis)

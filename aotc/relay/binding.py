@@ -107,7 +107,9 @@ def _check(body: Expr, binds: Mapping[Var, Expr]) -> None:
             text = f"%{var.name} is bound to an expression, not to {type(value).__name__}"
             raise AotcTypeError("bind", text, hint="relay.const makes one of a number or an array")
     inner = set(bound_vars(body)) & binds.keys()
-    problems = [Diagnostic("bind", f"%{v.name} is bound inside the expression", v.span) for v in binds if v in inner]
+    problems = []
+    for var in (v for v in binds if v in inner):
+        problems.append(Diagnostic("bind", f"%{var.name} is bound inside the expression", var.span))
     problems += [d for v, e in binds.items() for d in _mismatches(f"%{v.name}", v, e)]
     if problems:
         raise AotcError.collect(problems)

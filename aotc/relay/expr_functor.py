@@ -48,7 +48,8 @@ class ExprFunctor:
             self._depth += 1
             try:
                 full = self._depth % NESTED == 0
-                self.memo_map[expr] = _on_new_stack(lambda: self._dispatch(expr)) if full else self._dispatch(expr)
+                made = _on_new_stack(lambda: self._dispatch(expr)) if full else self._dispatch(expr)
+                self.memo_map[expr] = made
             finally:
                 self._depth -= 1
         return self.memo_map[expr]

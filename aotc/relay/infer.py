@@ -405,7 +405,8 @@ class _ModuleInference:
     def _signature(self, callee: GlobalVar) -> Known:
         if callee.name not in self.functions:
             hint = nearest(callee.name, self.functions)
-            self.problems.append(Diagnostic("unknown-function", f"no function @{callee.name}", callee.span, hint=hint))
+            text = f"no function @{callee.name}"
+            self.problems.append(Diagnostic("unknown-function", text, callee.span, hint=hint))
             return _FAILED
         inference = self.functions[callee.name]
         return inference.type_of(inference.root) or _declared_type(inference.root)

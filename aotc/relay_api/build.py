@@ -135,7 +135,8 @@ def _require_names(module: IRModule) -> None:
 
 def compile_static(module: IRModule, target: MachineTarget, c_name: str) -> tuple[Compilation, CompiledModel]:
     """A module compiled under the current pass context, and what came of it; AotcError if it gives no tensors."""
-    work = Compilation(module, target, c_name, PassContext.current(), emulated=target.gpu is not None and is_emulated())
+    emulated = target.gpu is not None and is_emulated()
+    work = Compilation(module, target, c_name, PassContext.current(), emulated=emulated)
     with work.running():
         if not work.calls[0].outputs:
             raise AotcError("build", "the result of @main holds no tensor: there is nothing to compute")

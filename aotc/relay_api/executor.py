@@ -84,7 +84,8 @@ class Executor:
         module = infer_module(whole)
         # as with Relay's executors
         made = list if self.kind in _STATIC else tuple
-        call = FunctionValue(module.main.params, _PREPARE[self.kind](module, self.target, self.device), sequence=made)
+        run = _PREPARE[self.kind](module, self.target, self.device)
+        call = FunctionValue(module.main.params, run, sequence=made)
         return call if expr is None or isinstance(expr, (Function, GlobalVar)) else call()
 
     def _module(self, expr: Expr | None, binds: Mapping[Var, Any]) -> IRModule:

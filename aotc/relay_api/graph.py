@@ -86,7 +86,8 @@ def graph_json(program: Program) -> str:
         inputs = [entry for view in step.inputs for entry in writers[view.storage]]
         counts = {"num_inputs": str(len(inputs)), "num_outputs": str(len(step.outputs))}
         attrs = {"func_name": step.kernel.name, **counts, "flatten_data": "0"}
-        add({"op": "tvm_op", "name": name, "attrs": attrs, "inputs": inputs}, [view.storage for view in step.outputs])
+        node = {"op": "tvm_op", "name": name, "attrs": attrs, "inputs": inputs}
+        add(node, [view.storage for view in step.outputs])
     ids: dict[object, int] = {}
     places = [program.plan.offsets.get(s, s) for s in tensors]
     result = {

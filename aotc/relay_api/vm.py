@@ -169,7 +169,8 @@ def _retyped(function: Function, types: Sequence[Type]) -> Function:
 
 def _is_compiled(function: Function) -> bool:
     """Whether all shapes are known, none of them an argument, no tensor is empty, and operators have programs."""
-    if any(isinstance(n, Call) and isinstance(n.op, OpDef) and n.op.compute is None for n in post_order(function.body)):
+    ops = (n.op for n in post_order(function.body) if isinstance(n, Call))
+    if any(isinstance(op, OpDef) and op.compute is None for op in ops):
         return False
     tensors = [t for ty in (*map(type_of, function.params), type_of(function.body)) for t in tensor_types(ty)]
     return all(t.is_static and t.numel for t in tensors)

@@ -153,7 +153,8 @@ class Concatenation:
         axis = self._axis(group.anchors[0])
         before, rest, steps = [0] * axis, [-1] * axis, [1] * (axis + 1)
         ends = zip(extents, accumulate(extents), strict=True)
-        return [strided_slice(value, [*before, end - n], [*rest, n], steps, slice_mode="size") for n, end in ends]
+        places = [([*before, end - n], [*rest, n]) for n, end in ends]
+        return [strided_slice(value, *place, steps, slice_mode="size") for place in places]
 
 
 #: A way to make one call of several.

@@ -375,8 +375,8 @@ class _Forward(_Fold):
         """Whether `other` can be divided by the scale: a constant that stays finite, or a variable along its axes."""
         if isinstance(other, Constant) or self.only_constants:
             return _stays_finite(other, scale)
-        vector = other.checked_type != source.checked_type and scale.lies_along(other, tensor_type_of(source).rank)
-        return vector and bool(scale.values.all())
+        along = scale.lies_along(other, tensor_type_of(source).rank)
+        return along and other.checked_type != source.checked_type and bool(scale.values.all())
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
         if old in self.dropped:

@@ -65,7 +65,9 @@ class _Finder:
         if chain is None:
             return None
         first = chain[-1]
-        members = [*self._after(last), *chain, *(n for arg in (*first.args, last.args[1]) for n in self._moves(arg))]
+        operands = (*first.args, last.args[1])
+        moves = (n for arg in operands for n in self._moves(arg))
+        members = [*self._after(last), *chain, *moves]
         if not all(tensor_type_of(n).is_static for call in members for n in (call, *call.args)):
             return WhyNot("a shape is not static")
         if any(tensor_type_of(n).dtype != "float32" for n in (*first.args, *last.args, *chain)):

@@ -151,7 +151,8 @@ class ToGraphNormalForm(FunctionPass):
     def rewritten(self, function: Function) -> Function:
         if writes({"": function}):
             text = "a graph without lets does not say when references are written"
-            raise AotcError("control-flow", text, span=function.span, hint="programs with ref_write keep their lets")
+            hint = "programs with ref_write keep their lets"
+            raise AotcError("control-flow", text, span=function.span, hint=hint)
         lets = (n for n in post_order(function, outside_kernels) if isinstance(n, Let) and not is_recursive(n))
         values: dict[Expr, Expr] = {let.var: let.value for let in lets}
         return _in_place(function, values)

@@ -18,11 +18,12 @@ from tests.ops.harness import flat
 FACETS = ("layout", "moved", "precision", "quantised")
 STATED = {
     "layout=FOLLOW": """
-        nn.depth_to_space nn.space_to_depth nn.upsampling nn.upsampling3d
+        image.crop_and_resize nn.depth_to_space nn.space_to_depth nn.upsampling nn.upsampling3d vision.roi_align
+        vision.roi_pool
     """,
     "layout=BARRIER": """
-        image.crop_and_resize image.dilation2d nn.correlation nn.deformable_conv2d qnn.add qnn.avg_pool2d qnn.mul
-        qnn.subtract vision.roi_align vision.roi_pool
+        image.dilation2d nn.correlation nn.deformable_conv2d qnn.add qnn.avg_pool2d qnn.mul
+        qnn.subtract
     """,
     "layout=NC": """
         nn.dense
@@ -46,7 +47,8 @@ STATED = {
         qnn.conv2d qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp
         qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8 qnn.product
         qnn.quantize qnn.requantize qnn.rsqrt qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice
-        qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh rsqrt sinh tan vision.roi_align vision.roi_pool
+        qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh rsqrt sinh tan vision.non_max_suppression
+        vision.roi_align vision.roi_pool
     """,
     "quantised=PASS": """
         annotation.stop_fusion copy
@@ -77,7 +79,8 @@ NOTHING = """
     nn.rnn nn.softmax not_equal ones ones_like qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape
     reshape_like reverse reverse_reshape right_shift round sequence_mask sigmoid sign sin slice_like
     sparse_fill_empty_rows sparse_reshape sparse_to_dense split sqrt strided_set tanh tile trilu trunc trunc_divide
-    trunc_mod unique unravel_index vision.yolo_reorg zeros zeros_like
+    trunc_mod unique unravel_index vision.all_class_non_max_suppression vision.get_valid_counts vision.multibox_prior
+    vision.multibox_transform_loc vision.yolo_reorg zeros zeros_like
 """
 """Operators that state nothing: whoever adds one decides that the defaults are right for it."""
 

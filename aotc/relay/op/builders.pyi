@@ -58,6 +58,23 @@ def affine_grid(data: Expr, target_shape: int | Sequence[int]) -> Call:
 def all(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The all over `axis` (None: all axes; `exclude`: all but these)."""
 
+def all_class_non_max_suppression(
+    boxes: Expr,
+    scores: Expr,
+    max_output_boxes_per_class: int | Expr = -1,
+    iou_threshold: float | Expr = -1.0,
+    score_threshold: float | Expr = -1.0,
+    output_format: str = "onnx",
+) -> Call:
+    """The best of the boxes (B, N, 4) that overlap, for each image and class of the scores (B, C, N).
+
+    Of boxes with a score above `score_threshold` at most `max_output_boxes_per_class` are kept, all for numbers below
+    1, none that share `iou_threshold` of the area of both with a better one (no boxes, if that is not above 0). In the
+    `output_format` "onnx" a tuple: rows of image, class and box (B * C * N, 3), the best first within each class, and
+    how many these are, (1,). In "tensorflow" rows of class and box (B, C * N, 2), their scores, how many (B,). Behind
+    them are zeros.
+    """
+
 def any(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The any over `axis` (None: all axes; `exclude`: all but these)."""
 
@@ -553,6 +570,13 @@ def gather_nd(data: Expr, indices: Expr, batch_dims: int = 0, index_rank: int | 
     out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
     """
 
+def get_valid_counts(data: Expr, score_threshold: float | Expr = 0.0, id_index: int = 0, score_index: int = 1) -> Call:
+    """The rows of `data` (N, A, E) whose score is above `score_threshold` and whose class is not negative, first.
+
+    A tuple: how many these are, (N,); the rows, of -1 behind them; the place that each had, (N, A), -1 behind them.
+    A row has its score at `score_index` and its class at `id_index`, -1 for none.
+    """
+
 def global_avg_pool2d(data: Expr, layout: str = "NCHW", out_layout: str = "") -> Call:
     """The mean of each channel: (N, C, 1, 1)."""
 
@@ -776,6 +800,36 @@ def mirror_pad(data: Expr, pad_width: Sequence[Sequence[int]], mode: str = "SYMM
 def mod(lhs: Expr, rhs: Expr) -> Call:
     """`mod` of the elements of two tensors, which are broadcast."""
 
+def multibox_prior(
+    data: Expr,
+    sizes: Sequence[float] = (1.0,),
+    ratios: Sequence[float] = (1.0,),
+    steps: Sequence[float] = (-1.0, -1.0),
+    offsets: Sequence[float] = (0.5, 0.5),
+    clip: bool = False,
+) -> Call:
+    """Anchors (1, H * W * (sizes + ratios - 1), 4) for each pixel of `data` (N, C, H, W): two corners from 0 to 1.
+
+    One for each of `sizes`, with the first of `ratios`, then one of the first size for each other one. `steps` between
+    pixels and `offsets` in steps are down, then to the right; negative steps are those that fill the image.
+    """
+
+def multibox_transform_loc(
+    cls_prob: Expr,
+    loc_pred: Expr,
+    anchor: Expr,
+    clip: bool = True,
+    threshold: float = 0.01,
+    variances: Sequence[float] = (0.1, 0.1, 0.2, 0.2),
+    keep_background: bool = False,
+) -> Call:
+    """Boxes from the probabilities of classes (N, C, A), their offsets (N, A * 4) and anchors (1, A, 4).
+
+    A tuple: rows (N, A, 6) of class, probability and two corners, in [0, 1] with `clip`, and how many there are, (N,);
+    behind them rows are -1. The first class is the background: boxes of it, and those below `threshold`, are left out
+    and classes count without it, unless `keep_background`.
+    """
+
 def multiply(lhs: Expr, rhs: Expr) -> Call:
     """`multiply` of the elements of two tensors, which are broadcast."""
 
@@ -792,6 +846,29 @@ def nll_loss(
 
     predictions (N, C, d1, ..., dk), targets (N, d1, ..., dk), weights (C). Targets of `ignore_index` count nothing;
     others are clipped to 0 .. C - 1. `reduction`: "none", the "sum", or the "mean", weighted.
+    """
+
+def non_max_suppression(
+    data: Expr,
+    valid_count: Expr,
+    indices: Expr,
+    max_output_size: int | Expr = -1,
+    iou_threshold: float | Expr = 0.5,
+    force_suppress: bool = False,
+    top_k: int = -1,
+    coord_start: int = 2,
+    score_index: int = 1,
+    id_index: int = 0,
+    return_indices: bool = True,
+    invalid_to_bottom: bool = False,
+) -> Call:
+    """The first `valid_count` (N,) rows of `data` (N, A, E), the greatest score first, without those that overlap.
+
+    A row has four numbers, two corners, from `coord_start` on, a score and a class. A row is removed if a better one of
+    its class, or of any with `force_suppress`, shares `iou_threshold` of the area of both; of the `top_k` best, at most
+    `max_output_size` with a score above 0 are kept, negative numbers for all. The result is the rows in order, removed
+    ones of -1 (behind the others, if `invalid_to_bottom`); with `return_indices` a tuple: their `indices` (N, A), -1
+    behind them, and how many these are, (N, 1).
     """
 
 def not_equal(lhs: Expr, rhs: Expr) -> Call:

@@ -67,7 +67,7 @@ class TopkAttrs(Attrs):
 # --- numpy
 
 
-def _numpy_order(data: Array, axis: int, ascend: bool) -> Array:
+def numpy_order(data: Array, axis: int, ascend: bool) -> Array:
     """The stable order along an axis."""
     work = carried(data)
     if ascend:
@@ -199,7 +199,7 @@ class _Row:
         return forall(p, total, Block((begin, end, probes, store)))
 
 
-def _sorted_rows(
+def sorted_rows(
     data: te.Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
 ) -> tuple[te.Tensor, ...]:
     """The first of each row: for each of `results` the values (True) or the positions, as many as its type has."""
@@ -297,14 +297,14 @@ def _results(a: Any, data: Any) -> list[tuple[bool, TensorType]]:
 
 def _reference(a: Any, data: Array) -> Array | tuple[Array, ...]:
     axis, wanted = axis_of(a.axis, data.ndim), _results(a, data)
-    order = _numpy_order(data, axis, a.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
+    order = numpy_order(data, axis, a.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
     values = np.take_along_axis(data, order, axis)
     results = tuple(values if kind else order.astype(ty.dtype.numpy) for kind, ty in wanted)
     return results if len(results) > 1 else results[0]
 
 
 def _compute(a: Any, data: te.Tensor) -> te.Tensor | tuple[te.Tensor, ...]:
-    results = _sorted_rows(data, axis_of(a.axis, data.rank), a.is_ascend, _results(a, data))
+    results = sorted_rows(data, axis_of(a.axis, data.rank), a.is_ascend, _results(a, data))
     return results if len(results) > 1 else results[0]
 
 

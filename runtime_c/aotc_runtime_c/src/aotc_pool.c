@@ -240,7 +240,7 @@ static THREAD_RESULT work(void *argument) {
   int32_t seen = 0;
   for (;;) {
     await_change(p, &p->runs, seen);
-    ++seen;
+    seen = word_get(&p->runs); /* the next run begins when all have met */
     if (word_get(&p->stop)) return 0;
     p->job(p->argument, &self->team);
     meet(p);

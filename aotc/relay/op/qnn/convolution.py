@@ -20,8 +20,8 @@ from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, conv_transpose, join, pad, reduce, window
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import sums
-from aotc.relay.op.qnn.sums import NAMES
+from aotc.relay.op.qnn import product as sums
+from aotc.relay.op.qnn.product import NAMES, zero_points
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
@@ -73,7 +73,7 @@ class _Kind:
 
     def expand(self, a: Any, *args: Expr) -> Expr:
         data, kernel, xz, wz = args[:4]
-        sums.check(*args)
+        sums.check_pair(*args)
         axis = self.channels(a)
         kernel, wz = sums.without_zero(kernel, wz, axis)
         if not self.transposed:
@@ -154,12 +154,6 @@ class _Sums:
 
 
 # --- samples and the table
-
-
-def zero_points(*zeros: Any) -> tuple[Array, ...]:
-    """Zero points, and scales behind them, which sums of products only carry."""
-    scales = (np.asarray(np.float32(s)) for s in (0.5, 0.25))
-    return (*(np.asarray(z, np.int32) for z in zeros), *scales)
 
 
 _ZEROS: Final = (  # of data and kernel, with their types; whether they are constants

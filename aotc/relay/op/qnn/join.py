@@ -40,10 +40,8 @@ _ARGS = (
     Arg("data", "Sequence[Expr] | Expr", takes=_tuple_of(lambda value, _: value)),
     Arg("input_scales", "Sequence[Expr | float] | Expr", takes=_tuple_of(q.SCALE)),
     Arg("input_zero_points", "Sequence[Expr | int] | Expr", takes=_tuple_of(q.ZERO)),
-    *q.scales("output_scale", "output_zero_point"),
+    *q.scales(*q.ONTO),
 )
-
-_NAMES = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
 
 
 def _infer(a: ConcatenateAttrs, types: Types) -> Type:
@@ -52,8 +50,8 @@ def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     require("qnn.inputs", same, f"{len(data)} tensors with {len(scales)} scales and {len(zeros)} zero points")
     result = q.quantised(join.concatenate.infer(a, types[:1]), bits=32)
     for ty, *pair in zip(data, scales, zeros, strict=True):
-        q.check_pairs(pair, ty, None, *_NAMES[:2])
-    q.check_pairs(types[3:], result, None, *_NAMES[2:])
+        q.check_pairs(pair, ty, None, *q.FROM)
+    q.check_pairs(types[3:], result, None, *q.ONTO)
     return result
 
 
@@ -77,8 +75,8 @@ def _reference(
 
 
 def _part(x: Expr, pair: Sequence[Expr], onto: Sequence[Expr]) -> Expr:
-    table.check(x, *pair, *onto, names=_NAMES)
     values, dtype = table.all_known(*pair, *onto), q.dtype_of(x)
+    q.checked(dtype, (*q.FROM, *q.ONTO), *pair, *onto)
     if pair[0] is onto[0] and pair[1] is onto[1]:
         return x
     if values is not None and all(np.array_equal(np.ravel(values[k]), np.ravel(values[k + 2])) for k in (0, 1)):

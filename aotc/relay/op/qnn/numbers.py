@@ -28,6 +28,9 @@ from aotc.relay.op.window import may_equal
 SCALE: Final = number(lambda _: "float32")
 ZERO: Final = number(lambda _: "int32")
 _FLOATS: Final = frozenset({"float16", "float32", "float64"})
+#: The names of scales and zero points of what is taken and of what is given.
+FROM: Final = ("input_scale", "input_zero_point")
+ONTO: Final = ("output_scale", "output_zero_point")
 #: How far constants are looked for through calls.
 _DEPTH: Final = 16
 
@@ -132,6 +135,15 @@ def checked_zero(name: str, expr: Expr, dtype: DType) -> None:
     wrong = (wide < int(dtype.min)) | (wide > int(dtype.max))
     text = f"{name} is outside of {dtype}, which holds {int(dtype.min)} to {int(dtype.max)}"
     require("qnn.zero-point", not wrong.any(), lambda: f"{text}: {wide[wrong][0]}")
+
+
+def checked(dtype: DType, names: Iterable[str], *values: Expr) -> None:
+    """AotcError for known scales and zero points, by their names, that integers of a type cannot have."""
+    for name, value in zip(names, values, strict=True):
+        if name.endswith("scale"):
+            checked_scales([(name, value)])
+        else:
+            checked_zero(name, value, dtype)
 
 
 def is_zero(expr: Expr) -> bool:

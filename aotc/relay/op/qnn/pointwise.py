@@ -8,7 +8,7 @@ The arithmetic is that of ONNX Runtime's kernels, down to the roundings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -19,12 +19,14 @@ from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, 
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import rounded, table
+from aotc.relay.op.qnn import rounded
 from aotc.relay.op.qnn.scale import scale_array, zero_array
 from aotc.relay.op.rules import broadcast_shape, pointwise, require_same_dtype, tensor
 from aotc.relay.op.samples import exact, random_array
 
-_NAMES = ("lhs_scale", "lhs_zero_point", "rhs_scale", "rhs_zero_point", "output_scale", "output_zero_point")
+_LEFT = ("lhs_scale", "lhs_zero_point")
+_RIGHT = ("rhs_scale", "rhs_zero_point")
+_NAMES = (*_LEFT, *_RIGHT, *q.ONTO)
 
 
 class SumAttrs(Attrs):
@@ -64,9 +66,9 @@ class ProductAttrs(Attrs):
 def _infer(a: Any, types: Types) -> Type:
     x, y = q.quantised(types[0], "lhs"), q.quantised(types[1], "rhs")
     require_same_dtype(x, y)
-    q.check_pairs(types[2:4], x, a.lhs_axis, *_NAMES[:2])
-    q.check_pairs(types[4:6], y, a.rhs_axis, *_NAMES[2:4])
-    q.check_pairs(types[6:8], x, None, *_NAMES[4:])
+    q.check_pairs(types[2:4], x, a.lhs_axis, *_LEFT)
+    q.check_pairs(types[4:6], y, a.rhs_axis, *_RIGHT)
+    q.check_pairs(types[6:8], x, None, *q.ONTO)
     return TensorType(broadcast_shape(x.shape, y.shape), x.dtype)
 
 
@@ -78,13 +80,6 @@ def _axes(a: Any, types: Types) -> AxisMap:
     fixed = {(a.lhs_axis if k < 4 else a.rhs_axis) % rank for k in several}
     rows = [tuple(None if k in fixed else v for k, v in enumerate(row)) for row in found.inputs]
     return AxisMap(tuple(rows))
-
-
-def _ratios(a: Any, scales: tuple[Expr, Expr, Expr], ranks: tuple[int, int]) -> list[Expr]:
-    """The quotients of the scales, as they broadcast with the tensors."""
-    onto = q.converted(q.laid(scales[2], None, 0), "float32")
-    found = zip(scales[:2], (a.lhs_axis, a.rhs_axis), ranks, strict=True)
-    return [q.div(q.laid(scale, axis, rank, "float32"), onto) for scale, axis, rank in found]
 
 
 def _ended(y: Expr, dtype: DType) -> Expr:
@@ -100,43 +95,37 @@ def _turned(lhs: Sequence[Any], rhs: Sequence[Any]) -> bool:
 
 def _sum_expand(a: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
-    table.check(x, *operands[2:], names=_NAMES)
     if _turned(tensor_type_of(x).shape, tensor_type_of(y).shape):
         a = a.replace(lhs_axis=a.rhs_axis, rhs_axis=a.lhs_axis)
         x, sx, zx, y, sy, zy = y, sy, zy, x, sx, zx
-    dtype = q.dtype_of(x)
-    ranks = (q.rank_of(x), q.rank_of(y))
-    left, right = _ratios(a, (sx, sy, so), ranks)
-    axes = zip((zx, zy), (a.lhs_axis, a.rhs_axis), ranks, strict=True)
-    first, second = (q.laid(z, axis, rank, "float32") for z, axis, rank in axes)
+    places = ((a.lhs_axis, q.rank_of(x)), (a.rhs_axis, q.rank_of(y)))
+    onto = q.converted(q.laid(so, None, 0), "float32")
+    left, right = (q.div(q.laid(s, *p, "float32"), onto) for s, p in zip((sx, sy), places, strict=True))
+    first, second = (q.laid(z, *p, "float32") for z, p in zip((zx, zy), places, strict=True))
     offset = q.made(rounded.multiply_add, left, first, q.made(rounded.product, right, second))
     base = q.sub(q.laid(zo, None, 0, "float32"), offset)
     wide = [q.converted(t, "float32") for t in (x, y)]
     total = q.made(rounded.multiply_add, wide[1], right, base)
-    return _ended(q.made(rounded.multiply_add, wide[0], left, total), dtype)
+    return _ended(q.made(rounded.multiply_add, wide[0], left, total), q.dtype_of(x))
 
 
 def _difference_expand(a: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
-    table.check(x, *operands[2:], names=_NAMES)
-    dtype = q.dtype_of(x)
     both = []
     for data, scale, zero, axis in ((x, sx, zx, a.lhs_axis), (y, sy, zy, a.rhs_axis)):
         whole = q.converted(q.centred(data, zero, axis), "float32")
         both.append(q.made(rounded.product, whole, q.laid(scale, axis, q.rank_of(data), "float32")))
-    return q.nearest(q.div(q.sub(*both), q.laid(so, None, 0, "float32")), zo, None, dtype)
+    return q.nearest(q.div(q.sub(*both), q.laid(so, None, 0, "float32")), zo, None, q.dtype_of(x))
 
 
 def _product_expand(a: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
-    table.check(x, *operands[2:], names=_NAMES)
-    dtype, rank = q.dtype_of(x), q.rank_of(y)
     left = q.laid(sx, a.lhs_axis, q.rank_of(x), "float32")
-    both = q.made(rounded.product, left, q.laid(sy, a.rhs_axis, rank, "float32"))
+    both = q.made(rounded.product, left, q.laid(sy, a.rhs_axis, q.rank_of(y), "float32"))
     ratio = q.div(both, q.laid(so, None, 0, "float32"))
     whole = q.mul(q.centred(x, zx, a.lhs_axis), q.centred(y, zy, a.rhs_axis))
     real = q.made(rounded.product, q.converted(whole, "float32"), ratio)
-    return _ended(q.add(real, q.laid(zo, None, 0, "float32")), dtype)
+    return _ended(q.add(real, q.laid(zo, None, 0, "float32")), q.dtype_of(x))
 
 
 def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...]) -> list[Array]:
@@ -183,7 +172,11 @@ def _samples(attributes: Any) -> Samples:
     yield q.with_constants(many, x, y, *channels, *channels, *onto, given=2)
 
 
-def _operator(name: str, attributes: Any, reference: Any, expand: Any) -> OpDef:
+def _operator(name: str, attributes: Any, reference: Any, body: Callable[..., Expr]) -> OpDef:
+    def expand(a: Any, *operands: Expr) -> Expr:
+        q.checked(q.dtype_of(operands[0]), _NAMES, *operands[2:])
+        return body(a, *operands)
+
     return OpDef(
         name=f"qnn.{name}",
         attrs=attributes,

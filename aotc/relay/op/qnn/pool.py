@@ -17,10 +17,10 @@ from aotc.relay.expr import Expr
 from aotc.relay.op import pool
 from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import rounded, scale, table
+from aotc.relay.op.qnn import rounded, scale
 from aotc.relay.op.samples import random_array
 
-_NAMES = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
+_NAMES = (*q.FROM, *q.ONTO)
 QuantisedAvgPoolAttrs: Any = variant(pool.avg_pool2d.attrs, "QuantisedAvgPoolAttrs")
 QuantisedAvgPoolAttrs.__doc__ = """The mean over each window of the numbers that integers stand for.
 
@@ -41,7 +41,7 @@ def _reference(a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Ar
 
 
 def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
-    table.check(x, s, z, so, zo, names=_NAMES)
+    q.checked(q.dtype_of(x), _NAMES, s, z, so, zo)
     whole = q.converted(q.centred(x, z), "float32")
     real = q.made(rounded.product, whole, q.laid(s, None, 0, "float32"))
     mean = pool.avg_pool2d(real, **dict(a.items()))

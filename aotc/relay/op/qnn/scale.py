@@ -50,20 +50,15 @@ class QuantizeAttrs(Attrs):
     axis: int = -1
 
 
-_ONTO = ("output_scale", "output_zero_point")
-_FROM = ("input_scale", "input_zero_point")
-
-
 def _quantize_infer(a: QuantizeAttrs, types: Types) -> Type:
     data = float_tensor(types[0])
-    q.check_pairs(types[1:], data, a.axis, *_ONTO)
+    q.check_pairs(types[1:], data, a.axis, *q.ONTO)
     return q.result_of(data, a.out_dtype)
 
 
 def _quantize_expand(a: QuantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> Expr:
     dtype, rank = DType(a.out_dtype), q.rank_of(data)
-    q.checked_scales([("output_scale", scale)])
-    q.checked_zero("output_zero_point", zero, dtype)
+    q.checked(dtype, q.ONTO, scale, zero)
     work = q.dtype_of(scale)
     quotient = q.div(q.converted(data, work), q.laid(scale, a.axis, rank))
     return q.nearest(quotient, zero, a.axis, dtype, number=False)
@@ -98,7 +93,7 @@ def _quantize_samples() -> Samples:
 quantize = OpDef(
     name="qnn.quantize",
     attrs=QuantizeAttrs,
-    args=(*args("data"), *q.scales(*_ONTO)),
+    args=(*args("data"), *q.scales(*q.ONTO)),
     infer=_quantize_infer,
     reference=lambda a, x, s, z: q.quantized(x, s, z, DType(a.out_dtype), a.axis),
     axes=along_axis,
@@ -123,7 +118,7 @@ class DequantizeAttrs(Attrs):
 
 def _dequantize_infer(a: DequantizeAttrs, types: Types) -> Type:
     data = q.quantised(types[0], bits=32)
-    q.check_pairs(types[1:], data, a.axis, *_FROM)
+    q.check_pairs(types[1:], data, a.axis, *q.FROM)
     result = DType(a.out_dtype)
     require("dtype", result.is_float, f"data type {result} is not a float type")
     return TensorType(data.shape, result)
@@ -131,8 +126,7 @@ def _dequantize_infer(a: DequantizeAttrs, types: Types) -> Type:
 
 def _dequantize_expand(a: DequantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> Expr:
     ty = tensor_type_of(data)
-    q.checked_scales([("input_scale", scale)])
-    q.checked_zero("input_zero_point", zero, ty.dtype)
+    q.checked(ty.dtype, q.FROM, scale, zero)
     if q.is_zero(zero):
         real = q.converted(data, a.out_dtype)
     else:
@@ -160,7 +154,7 @@ def _dequantize_samples() -> Samples:
 dequantize = OpDef(
     name="qnn.dequantize",
     attrs=DequantizeAttrs,
-    args=(*args("data"), *q.scales(*_FROM)),
+    args=(*args("data"), *q.scales(*q.FROM)),
     infer=_dequantize_infer,
     reference=_dequantize_reference,
     axes=along_axis,
@@ -205,8 +199,8 @@ _ROUNDINGS = ("None", *ROUNDINGS, "FLOAT_EVEN")
 
 def _requantize_infer(a: RequantizeAttrs, types: Types) -> Type:
     data = q.quantised(types[0], bits=32)
-    q.check_pairs(types[1:3], data, a.axis, *_FROM)
-    q.check_pairs(types[3:5], data, a.axis, *_ONTO)
+    q.check_pairs(types[1:3], data, a.axis, *q.FROM)
+    q.check_pairs(types[3:5], data, a.axis, *q.ONTO)
     _check_rounding(a.rounding, a.compute_dtype)
     return q.result_of(data, a.out_dtype)
 
@@ -239,9 +233,8 @@ def _requantize_expand(
     a: RequantizeAttrs, data: Expr, scale: Expr, zero: Expr, out_scale: Expr, out_zero: Expr
 ) -> Expr:
     rounding, dtype, ty = _rounding(a), DType(a.out_dtype), tensor_type_of(data)
-    q.checked_scales([("input_scale", scale), ("output_scale", out_scale)])
-    q.checked_zero("input_zero_point", zero, ty.dtype)
-    q.checked_zero("output_zero_point", out_zero, dtype)
+    q.checked(ty.dtype, q.FROM, scale, zero)
+    q.checked(dtype, q.ONTO, out_scale, out_zero)
     if rounding != "FLOAT_EVEN":
         source, result = q.known(scale), q.known(out_scale)
         if source is None or result is None:
@@ -301,7 +294,7 @@ def _requantize_samples() -> Samples:
 requantize = OpDef(
     name="qnn.requantize",
     attrs=RequantizeAttrs,
-    args=(*args("data"), *q.scales(*_FROM, *_ONTO)),
+    args=(*args("data"), *q.scales(*q.FROM, *q.ONTO)),
     infer=_requantize_infer,
     reference=_requantize_reference,
     axes=along_axis,

@@ -68,7 +68,7 @@ def _exponentials(s: Expr, room: float) -> Expr:
 
 
 def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
-    table.check(x, s, z, so, zo)
+    q.checked(q.dtype_of(x), table.NAMES, s, z, so, zo)
     ty = tensor_type_of(x)
     axis = axis_of(a.axis, ty.rank)
     count = q.size_of(x, axis)

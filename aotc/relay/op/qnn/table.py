@@ -10,7 +10,7 @@ Of 8 bits there are 256 values: where the scales are known, a function is a tabl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from aotc.relay.op.qnn import scale
 from aotc.relay.op.rules import tensor
 from aotc.relay.op.samples import exact, random_array
 
-NAMES: Final = ("scale", "zero_point", "output_scale", "output_zero_point")
+NAMES: Final = ("scale", "zero_point", *q.ONTO)
 ARGS: Final = (*args("x"), *q.scales(*NAMES))
 
 
@@ -45,16 +45,6 @@ def infer_one(_: Any, types: Types) -> Type:
 def elementwise_axes(_: Any, types: Types) -> AxisMap:
     """Axis map of functions of single elements."""
     return AxisMap((tuple(range(tensor(types[0]).rank)),))
-
-
-def check(x: Expr, *pairs: Expr, names: Sequence[str] = NAMES) -> None:
-    """AotcError for known scales and zero points that are none of x's type."""
-    dtype = q.dtype_of(x)
-    for name, value in zip(names, pairs, strict=True):
-        if name.endswith("scale"):
-            q.checked_scales([(name, value)])
-        else:
-            q.checked_zero(name, value, dtype)
 
 
 def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
@@ -122,7 +112,7 @@ def all_known(*values: Expr) -> tuple[Array, ...] | None:
 
 
 def _expand(function: Callable[..., Any], real: Callable[..., Expr], a: Any, x: Expr, *pairs: Expr) -> Expr:
-    check(x, *pairs)
+    q.checked(q.dtype_of(x), NAMES, *pairs)
     values, dtype = all_known(*pairs), q.dtype_of(x)
     if values is not None and dtype.bits == 8:
         return looked_up(x, lambda every: _reference(function, a, every, *values))
@@ -200,10 +190,4 @@ tanh, sigmoid, exp, sqrt, rsqrt, erf, log, abs = map(
     ),
 )
 hardswish = _row("hardswish", _hard_swish, _hard_swish_expr)
-leaky_relu = _row(
-    "leaky_relu",
-    _leaky,
-    _leaky_expr,
-    LeakyReluAttrs,
-    args=(*args("x"), *q.scales("input_scale", "input_zero_point", "output_scale", "output_zero_point")),
-)
+leaky_relu = _row("leaky_relu", _leaky, _leaky_expr, LeakyReluAttrs, args=(*args("x"), *q.scales(*q.FROM, *q.ONTO)))

@@ -15,7 +15,7 @@ import numpy as np
 from aotc.ir import DType, TensorType, require
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.rules import require_dtype
-from aotc.tir import Expr, Operand, te
+from aotc.tir import Expr, Operand, Tensor, te
 
 
 def result_dtype(a: TensorType, b: TensorType, out_dtype: str) -> DType:
@@ -53,15 +53,15 @@ def dot(a: Array, b: Array, out_dtype: str) -> Array:
 def contract(
     shape: Sequence[int],
     extents: Sequence[int],
-    a: te.Tensor,
+    a: Tensor,
     a_index: Callable[..., Sequence[Operand]],
-    b: te.Tensor,
+    b: Tensor,
     b_index: Callable[..., Sequence[Operand]],
     *,
     out_dtype: str,
     name: str,
     **how: Any,
-) -> te.Tensor:
+) -> Tensor:
     """te.contraction in the accumulator's type, converted to `out_dtype` (which may be ""); `how` are its options."""
     out = out_dtype or a.dtype
     acc = accumulator(a.dtype, out)
@@ -69,7 +69,7 @@ def contract(
     return total if acc == out else convert(total, out)
 
 
-def convert(x: te.Tensor, dtype: str) -> te.Tensor:
+def convert(x: Tensor, dtype: str) -> Tensor:
     """`x` as `dtype`."""
 
     def body(*i: Expr) -> Expr:
@@ -78,7 +78,7 @@ def convert(x: te.Tensor, dtype: str) -> te.Tensor:
     return x if x.dtype == dtype else te.compute(x.shape, body, "convert")
 
 
-def promoted(x: te.Tensor) -> te.Tensor:
+def promoted(x: Tensor) -> Tensor:
     """`x` in a type that C computes in: narrow floats as float32."""
     return convert(x, "float32") if x.dtype.is_narrow_float else x
 

@@ -33,7 +33,7 @@ from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rules import extent_of, ranked, shape_text, tensor
 from aotc.relay.op.samples import cases
 from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
-from aotc.tir import te
+from aotc.tir import Tensor
 
 
 class ConvAttrs(Attrs):
@@ -249,7 +249,7 @@ def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice
     return slice(begin, begin + (last - first) * stride, stride), slice(first, last)
 
 
-def _compute(n: int, a: ConvAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def _compute(n: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
     form = _form(n, a)
     batch, inputs, *space = pick(data.shape, form.data)
     found = form.kernel_shape(weight.shape, a, inputs)

@@ -23,7 +23,7 @@ from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of
 from aotc.relay.op.rules import pointwise, require_dtype, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.shape import InitAttrs, no_axes
-from aotc.tir import const, te, wrapped
+from aotc.tir import Tensor, const, wrapped
 
 
 class FilledAttrs(InitAttrs):
@@ -74,7 +74,7 @@ def _filled(name: str, doc: str, value: int | None = None) -> OpDef:
         ty = result(a, args)
         return np.broadcast_to(np.asarray(args[-1] if value is None else value).astype(ty.dtype.numpy), ty.static_shape)
 
-    def element(a: Any, _: Index, *args: te.Tensor) -> Scalar:
+    def element(a: Any, _: Index, *args: Tensor) -> Scalar:
         dtype = result(a, args).dtype
         return args[-1][()].astype(dtype) if value is None else const(value, dtype)
 

@@ -21,7 +21,7 @@ from aotc.relay.op.rows import along_axis
 from aotc.relay.op.rules import extent_of, ranked, tensor
 from aotc.relay.op.samples import cases
 from aotc.relay.op.window import grouped, may_equal
-from aotc.tir import te
+from aotc.tir import Tensor
 
 
 class DenseAttrs(Attrs):
@@ -120,7 +120,7 @@ def _leading_axes(_: Attrs, types: Types) -> AxisMap:
     return AxisMap(((*range(tensor(types[0]).rank - 1), None),))
 
 
-def _compute(name: str, a: Any, left: te.Tensor, right: te.Tensor) -> te.Tensor:
+def _compute(name: str, a: Any, left: Tensor, right: Tensor) -> Tensor:
     """The rows of the left operand by the columns of the right one, which is a matrix or a batch of them."""
     first, second = _transposed(a)
     lead = _swapped(left.shape, first)[:-1]
@@ -195,7 +195,7 @@ def _infer_pack(a: DensePackAttrs, types: Types) -> Type:
     return TensorType((*data.shape[:-1], units), result_dtype(data, weight, a.out_dtype))
 
 
-def _compute_pack(a: DensePackAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def _compute_pack(a: DensePackAttrs, data: Tensor, weight: Tensor) -> Tensor:
     block, group = _pack_block(a)
 
     def b_index(*v: Scalar) -> Sequence[Scalar | int]:

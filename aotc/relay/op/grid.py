@@ -26,7 +26,7 @@ from aotc.relay.op.rows import choose, either, every, greater, intrinsic, lesser
 from aotc.relay.op.rules import float_tensor, require_known, tensor
 from aotc.relay.op.samples import FLOAT, cases, random_array
 from aotc.relay.op.window import DATA_LAYOUT, may_equal
-from aotc.tir import te
+from aotc.tir import Tensor, te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")
 PADDINGS: Final = ("zeros", "border", "reflection")
@@ -142,11 +142,11 @@ def _element(a: GridSampleAttrs, i: Index, data: Array, grid: Array) -> Any:
     return _sampled(a, image, channel, at, float_work(data))
 
 
-def _compute(a: GridSampleAttrs, data: te.Tensor, grid: te.Tensor) -> te.Tensor:
+def _compute(a: GridSampleAttrs, data: Tensor, grid: Tensor) -> Tensor:
     x, positions = promoted(data), convert(grid, "float32")
     shape = (data.shape[0], *grid.shape[2:])
 
-    def along(k: int) -> te.Tensor:
+    def along(k: int) -> Tensor:
         return te.compute(shape, lambda *i: _at(a, k, i, x, positions), "position", materialize=True)
 
     axes = [along(k) for k in range(data.rank - 2)]
@@ -211,7 +211,7 @@ def _affine(a: AffineGridAttrs, i: Index, data: Any) -> Any:
     return data[image, axis, 0] * x + data[image, axis, 1] * y + data[image, axis, 2]
 
 
-def _affine_compute(a: AffineGridAttrs, data: te.Tensor) -> te.Tensor:
+def _affine_compute(a: AffineGridAttrs, data: Tensor) -> Tensor:
     work = promoted(data)
     shape = (data.shape[0], 2, *a.target_shape)
     return convert(te.compute(shape, lambda *i: _affine(a, i, work), "affine_grid"), data.dtype)

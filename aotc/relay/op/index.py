@@ -26,7 +26,7 @@ from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, scal
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
-from aotc.tir import INDEX, te
+from aotc.tir import INDEX, Tensor, te
 
 D = TypeVar("D")
 
@@ -132,7 +132,7 @@ def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
     return result
 
 
-def _take_element(a: TakeAttrs, i: Index, data: te.Tensor, indices: te.Tensor) -> Scalar:
+def _take_element(a: TakeAttrs, i: Index, data: Tensor, indices: Tensor) -> Scalar:
     data = data if a.axis is not None else te.view(data, (data.size,))
     axis, batch = _take_axes(a, data.rank, indices.rank)
     extent, behind = data.shape[axis], axis + indices.rank - batch

@@ -31,7 +31,7 @@ from aotc.relay.op.rules import (
 )
 from aotc.relay.op.samples import samples_of
 from aotc.relay.op.shape import times
-from aotc.tir import Block, Buffer, Load, Stmt, Store, Var, forall, select, te
+from aotc.tir import Block, Buffer, Load, Stmt, Store, Tensor, Var, forall, select, te
 
 #: More tensors than this are joined by copying each, rather than by choosing among them for each element.
 _MANY = 16
@@ -90,11 +90,11 @@ def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], 
     return select(index < starts[half], low, high)
 
 
-def _part(x: te.Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
+def _part(x: Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
     return lambda index: x[replaced(i, axis, index)]
 
 
-def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te.Tensor:
+def _copies(tensors: Sequence[Tensor], axis: int, shape: Sequence[int]) -> Tensor:
     """Each tensor copied in contiguous runs."""
     outer = prod(shape[:axis])
     runs = [t.size // max(outer, 1) for t in tensors]
@@ -111,7 +111,7 @@ def _copies(tensors: Sequence[te.Tensor], axis: int, shape: Sequence[int]) -> te
     return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build)[0]
 
 
-def _concatenate_compute(a: ConcatenateAttrs, data: Sequence[te.Tensor]) -> te.Tensor:
+def _concatenate_compute(a: ConcatenateAttrs, data: Sequence[Tensor]) -> Tensor:
     axis = axis_of(a.axis, data[0].rank)
     tensors = [t for t in data if t.shape[axis]] or [data[0]]
     first = tensors[0]
@@ -289,10 +289,10 @@ def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
     return tuple(np.split(data, [start for start, _ in split_bounds(a, data.shape[axis])[1:]], axis))
 
 
-def _split_compute(a: SplitAttrs, data: te.Tensor) -> tuple[te.Tensor, ...]:
+def _split_compute(a: SplitAttrs, data: Tensor) -> tuple[Tensor, ...]:
     axis = axis_of(a.axis, data.rank)
 
-    def part(start: int, stop: int) -> te.Tensor:
+    def part(start: int, stop: int) -> Tensor:
         shape = replaced(data.shape, axis, stop - start)
         return te.compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)], "split")
 
@@ -342,7 +342,7 @@ def _tile_axes(a: TileAttrs, types: Types) -> AxisMap:
     return AxisMap((tuple(k - skip if r == 1 and k >= skip else None for k, r in enumerate(reps)),))
 
 
-def _tile_compute(a: TileAttrs, data: te.Tensor) -> te.Tensor:
+def _tile_compute(a: TileAttrs, data: Tensor) -> Tensor:
     """Over (repetition, element) pairs of axes: no remainders are needed."""
     shape, reps = _tile_shapes(a, data.shape)
     extents = [int(d) for d in shape if isinstance(d, int)]
@@ -382,7 +382,7 @@ def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
     return TensorType(replaced(shape, axis, times(shape[axis], a.repeats)), data.dtype)
 
 
-def _repeat_compute(a: RepeatAttrs, data: te.Tensor) -> te.Tensor:
+def _repeat_compute(a: RepeatAttrs, data: Tensor) -> Tensor:
     data = data if a.axis is not None else te.view(data, (data.size,))
     axis = axis_of(a.axis or 0, data.rank)
     pairs = (*data.shape[: axis + 1], a.repeats, *data.shape[axis + 1 :])

@@ -29,7 +29,7 @@ from aotc.relay.expr import Expr, call
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
-from aotc.tir import all_of, as_expr, const, select, te
+from aotc.tir import Tensor, all_of, as_expr, const, select
 
 
 class LayoutTransformAttrs(Attrs):
@@ -142,7 +142,7 @@ def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
     return np.transpose(primal.reshape([shape[k] for k in order]), np.argsort(order))
 
 
-def _element(a: LayoutTransformAttrs, index: Index, data: te.Tensor) -> Scalar:
+def _element(a: LayoutTransformAttrs, index: Index, data: Tensor) -> Scalar:
     source, target = _layouts(a)
     extents: Any = source.extents(data.shape)
     primal = target.primal_indices(index)
@@ -249,11 +249,11 @@ class _InBlocks:
     def plain(self, a: Any) -> _Plain | None:
         return _without_blocks(a, lambda kernel: not kernel or self.is_own(kernel))
 
-    def infer(self, a: Any, types: Types) -> Type:
+    def infer(self, a: Any, types: Types) -> Any:
         found = self.plain(a)
         if found is None:
-            return self.op.infer(a, types)  # type: ignore[no-any-return]
-        return found.result.by(_type, self.op.infer(found.attrs, found.moved(_type, types)))  # type: ignore[no-any-return]
+            return self.op.infer(a, types)
+        return found.result.by(_type, self.op.infer(found.attrs, found.moved(_type, types)))
 
     def refine(self, a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
         found = self.plain(a)
@@ -276,23 +276,23 @@ class _InBlocks:
     def compute(self, a: Any, *args: Any) -> Any:
         return self._through(a, args, "compute")
 
-    def unblocked(self, a: Any, *args: Expr) -> Expr | None:
+    def unblocked(self, a: Any, *args: Expr) -> Any:
         found = self.plain(a)
         if found is None:
             return None
         moved = call(get_op(self.op.name), found.moved(_transformed, args), found.attrs)
-        return found.result.by(_transformed, moved)  # type: ignore[no-any-return]
+        return found.result.by(_transformed, moved)
 
-    def expand(self, a: Any, *args: Expr) -> Expr:
+    def expand(self, a: Any, *args: Expr) -> Any:
         return self.unblocked(a, *args) or self.op.expand(a, *args)
 
     def axes(self, a: Any, types: Types) -> AxisMap | None:
         return self.op.axes(a, types) if self.plain(a) is None else None
 
-    def scratch(self, a: Any, types: Types) -> int:
+    def scratch(self, a: Any, types: Types) -> Any:
         found = self.plain(a)
         if found is None:
-            return self.op.scratch(a, types)  # type: ignore[no-any-return]
+            return self.op.scratch(a, types)
         plain = found.moved(_type, types)
         return int(self.op.scratch(found.attrs, plain)) + sum(tensor(t).numel for t in plain)
 

@@ -52,7 +52,7 @@ from aotc.relay.op.window import (
     window_extent,
     window_extents,
 )
-from aotc.tir import te
+from aotc.tir import Tensor, te
 
 _abs = intrinsic("abs")
 _FACETS: Final[Any] = {
@@ -100,7 +100,7 @@ def _folding(
         count = total.dtype.type(np.prod(extents))
         return as_dtype(total / count if combiner == "mean" else total, result.dtype)
 
-    def compute(a: Any, *given: te.Tensor) -> te.Tensor:
+    def compute(a: Any, *given: Tensor) -> Tensor:
         result, work = typed(a, given), [promoted(x) for x in given]
         extents, kind = sizes(a, *given), "sum" if combiner == "mean" else combiner
 
@@ -112,7 +112,7 @@ def _folding(
             count = float(np.prod(extents))
             return (value / count if combiner == "mean" else value).astype(result.dtype)
 
-        total: te.Tensor = te.reduce(kind, result.static_shape, extents, body, name)
+        total: Tensor = te.reduce(kind, result.static_shape, extents, body, name)
         return te.compute(total.shape, finished, "finished")
 
     return {"infer": infer, "reference": reference, "compute": compute}
@@ -314,7 +314,7 @@ def _deformable_reference(a: Any, data: Array, offset: Array, weight: Array) -> 
     return np.asarray(conv.conv2d.reference(plain, seen, float_work(weight)))
 
 
-def _deformable_compute(a: Any, data: te.Tensor, offset: te.Tensor, weight: te.Tensor) -> Any:
+def _deformable_compute(a: Any, data: Tensor, offset: Tensor, weight: Tensor) -> Any:
     sizes, plain = _plain(a, data, weight)
     shape, element = _columns(a, sizes, promoted(data), offset)
     seen = te.compute(shape, element, "deformed", materialize=True)

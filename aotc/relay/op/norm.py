@@ -26,7 +26,7 @@ from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.reduce import Reduction
 from aotc.relay.op.samples import cases, random_array, random_sample
-from aotc.tir import all_of, call, const, maximum, te
+from aotc.tir import Tensor, all_of, call, const, maximum, te
 
 
 class BatchNormAttrs(Attrs):
@@ -84,7 +84,7 @@ class DropoutAttrs(Attrs):
     rate: float = 0.5
 
 
-def _copy(x: te.Tensor, name: str) -> te.Tensor:
+def _copy(x: Tensor, name: str) -> Tensor:
     return te.compute(x.shape, lambda *v: x[v], name)
 
 
@@ -97,7 +97,7 @@ def _infer_batch(a: BatchNormAttrs, types: Types) -> Type:
     return TupleType((data, vector, vector))
 
 
-def _compute_batch(a: BatchNormAttrs, *args: te.Tensor) -> tuple[te.Tensor, ...]:
+def _compute_batch(a: BatchNormAttrs, *args: Tensor) -> tuple[Tensor, ...]:
     """data * factor + shift with one factor and shift per channel."""
     data, gamma, beta, mean, var = (promoted(x) for x in args)
     axis = rules.axis_of(a.axis, data.rank)
@@ -143,7 +143,7 @@ def _samples_batch() -> Samples:
 # As expressions of other operators, each reduction is a kernel.  On one core with AVX-512, in microseconds: layer norm
 # of (128, 768) 31 here, 40 composed; instance norm of (1, 64, 56, 56) 50 and 73; group norm of that, 8 groups, 46 and
 # 64; l2_normalize of (128, 768) 16 and 18.  So they keep tensor programs of their own.
-def _normalised(data: te.Tensor, axes: Sequence[int], epsilon: float) -> te.Tensor:
+def _normalised(data: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
     """(data - mean) / sqrt(variance + epsilon), the statistics of the elements that differ along `axes` only."""
     group = Reduction(data.shape, tuple(axes))
     count = float(max(group.count, 1))
@@ -163,7 +163,7 @@ def _normalised(data: te.Tensor, axes: Sequence[int], epsilon: float) -> te.Tens
     return te.compute(data.shape, body, "normalised")
 
 
-def _inverse_root(group: Reduction, of: Callable[..., Scalar]) -> te.Tensor:
+def _inverse_root(group: Reduction, of: Callable[..., Scalar]) -> Tensor:
     """For each group, 1 / sqrt(of(group))."""
     return te.compute(group.result, lambda *v: 1.0 / call("sqrt", of(*v)), "scale", materialize=True)
 
@@ -186,7 +186,7 @@ def _within(whole: bool, axis: int, rank: int) -> tuple[int, ...]:
     return (axis,) if whole else tuple(k for k in range(1, rank) if k != axis)
 
 
-def _compute_norm(whole: bool, a: Any, *args: te.Tensor) -> te.Tensor:
+def _compute_norm(whole: bool, a: Any, *args: Tensor) -> Tensor:
     data, gamma, beta = (promoted(x) for x in args)
     axis = rules.axis_of(a.axis, data.rank)
     split = _split(a, data.shape, axis)
@@ -255,7 +255,7 @@ _GROUP: Any = (
 # --- nn.l2_normalize
 
 
-def _compute_l2(a: L2NormalizeAttrs, x: te.Tensor) -> te.Tensor:
+def _compute_l2(a: L2NormalizeAttrs, x: Tensor) -> Tensor:
     data = promoted(x)
     group = Reduction(data.shape, rules.axes_of(a.axis, data.rank))
     total = group.reduce("sum", lambda index: data[index] * data[index], "squares")
@@ -285,7 +285,7 @@ def _infer_lrn(a: LRNAttrs, types: Types) -> Type:
     return data
 
 
-def _compute_lrn(a: LRNAttrs, x: te.Tensor) -> te.Tensor:
+def _compute_lrn(a: LRNAttrs, x: Tensor) -> Tensor:
     data = promoted(x)
     axis = rules.axis_of(a.axis, data.rank)
     extent, before = data.shape[axis], (a.size - 1) // 2
@@ -332,7 +332,7 @@ def _infer_dropout(a: DropoutAttrs, types: Types) -> Type:
     return TupleType((data, data))
 
 
-def _compute_dropout(a: DropoutAttrs, data: te.Tensor) -> tuple[te.Tensor, ...]:
+def _compute_dropout(a: DropoutAttrs, data: Tensor) -> tuple[Tensor, ...]:
     kept = te.compute(data.shape, lambda *_: const(1, data.dtype), "mask")
     return _copy(data, "dropout"), kept
 

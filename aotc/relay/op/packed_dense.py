@@ -16,7 +16,7 @@ from aotc.ir import Attrs, AxisMap, OpPattern, TensorType, Type, Types, args, fr
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
 from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import random_array
-from aotc.tir import const, te
+from aotc.tir import Tensor, const, te
 from aotc.tir.schedule.algorithms.packed_weights import WORD, PackedProduct, packed_product
 
 
@@ -115,7 +115,7 @@ def _reference(a: DenseBitsAttrs, data: Array, weight: Array, scale: Array, zero
     return np.asarray(data @ real.T)
 
 
-def _compute(a: DenseBitsAttrs, data: te.Tensor, *parts: te.Tensor) -> te.Tensor:
+def _compute(a: DenseBitsAttrs, data: Tensor, *parts: Tensor) -> Tensor:
     made = _product(a, data.shape, parts[0].shape[2])
     shape = (*data.shape[:-1], a.units)
     if made.rows == 0:

@@ -19,7 +19,7 @@ from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, ea
 from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
 from aotc.relay.op.signature import number
-from aotc.tir import all_of, as_expr, minimum, select, te
+from aotc.tir import Tensor, all_of, as_expr, minimum, select
 
 MODES: Final = ("constant", "edge", "reflect", "wrap")
 
@@ -120,11 +120,11 @@ def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar
     return select(at < 0, before, inside) if width[0] > 0 else inside
 
 
-def _repeated(data: te.Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str) -> Scalar:
+def _repeated(data: Tensor, i: Index, widths: Sequence[tuple[int, int]], mode: str) -> Scalar:
     return data[tuple(_source(k, d, w, mode) for k, d, w in zip(i, data.shape, widths, strict=True))]
 
 
-def _pad_element(a: PadAttrs, i: Index, data: te.Tensor, value: te.Tensor) -> Scalar:
+def _pad_element(a: PadAttrs, i: Index, data: Tensor, value: Tensor) -> Scalar:
     if a.pad_mode != "constant":
         return _repeated(data, i, a.pad_width, a.pad_mode)
     at = tuple(k - w[0] for k, w in zip(i, a.pad_width, strict=True))

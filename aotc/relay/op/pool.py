@@ -33,7 +33,7 @@ from aotc.relay.op.rows import greater, lesser
 from aotc.relay.op.rules import ranked, require_dtype, tensor
 from aotc.relay.op.samples import cases, random_sample
 from aotc.relay.op.window import arrange, each_axis, for_axes, pick, spread, steps
-from aotc.tir import Const, Operand, all_of, binary, const, maximum, te
+from aotc.tir import Const, Operand, Tensor, all_of, binary, const, maximum, te
 
 
 class MaxPoolAttrs(Attrs):
@@ -155,7 +155,7 @@ def _extents(n: int, a: MaxPoolAttrs, space: Sequence[Dim]) -> list[Dim]:
     return window.window_extents(n, a, space, spread(a.pool_size, n), a.ceil_mode)
 
 
-def pooled(n: int, a: Any, data: te.Tensor, parts: Sequence[Any], mean: bool = False, name: str = "") -> te.Reduce:
+def pooled(n: int, a: Any, data: Tensor, parts: Sequence[Any], mean: bool = False, name: str = "") -> te.Reduce:
     """The greatest elements, or the sums, of windows that are made of parts of each axis.
 
     Of the parts along one axis there are `count`, of `size` taps, at the positions `at(i, k)`, if `guard(i, k)` holds.
@@ -197,7 +197,7 @@ SEPARATE_TAPS_LONG: Final = 9
 LONG: Final = 48
 
 
-def _compute_max(n: int, a: MaxPoolAttrs, data: te.Tensor) -> te.Tensor:
+def _compute_max(n: int, a: MaxPoolAttrs, data: Tensor) -> Tensor:
     source, result = pool_layouts(n, a)
     space = pick(data.shape, source)[2:]
     windows = windows_of(n, a, space)
@@ -211,7 +211,7 @@ def _compute_max(n: int, a: MaxPoolAttrs, data: te.Tensor) -> te.Tensor:
     return data
 
 
-def _compute_avg(n: int, a: Any, data: te.Tensor) -> te.Tensor:
+def _compute_avg(n: int, a: Any, data: Tensor) -> Tensor:
     source, result = pool_layouts(n, a)
     windows = windows_of(n, a, pick(data.shape, source)[2:])
     total = pooled(n, a, data, windows, mean=True)
@@ -375,7 +375,7 @@ def _parts(n: int, a: AdaptivePoolAttrs, space: Sequence[int]) -> list[_Part]:
     return list(map(_Part, space, spread(a.output_size, n) if a.output_size else space))
 
 
-def _compute_adaptive(n: int, mean: bool, name: str, a: AdaptivePoolAttrs, data: te.Tensor) -> te.Tensor:
+def _compute_adaptive(n: int, mean: bool, name: str, a: AdaptivePoolAttrs, data: Tensor) -> Tensor:
     source, result = pool_layouts(n, a)
     parts = _parts(n, a, pick(data.shape, source)[2:])
     total = pooled(n, a, data, parts, mean, name)

@@ -22,7 +22,7 @@ from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic
 from aotc.relay.op.rules import require_known, shape_text, tensor
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import Target, const, te
+from aotc.tir import Target, Tensor, const, te
 from aotc.tir.schedule.algorithms.persistent import persistent
 from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence
 
@@ -145,7 +145,7 @@ def _program(layer: Recurrence, target: Target) -> te.ExternProgram:
     return persistent(layer, target) or recurrence(layer, target)
 
 
-def _compute(kind: _Kind, a: RecurrentAttrs, *args: te.Tensor) -> tuple[te.Tensor, ...]:
+def _compute(kind: _Kind, a: RecurrentAttrs, *args: Tensor) -> tuple[Tensor, ...]:
     x, w, r, *_ = args
     steps, batch, inputs = x.shape
     layer = Recurrence(

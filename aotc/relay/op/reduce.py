@@ -29,7 +29,7 @@ from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carried
 from aotc.relay.op.rules import axes_of, require_dtype, tensor
 from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
-from aotc.tir import binary, call, const, select, te
+from aotc.tir import Tensor, binary, call, const, select, te
 
 T = TypeVar("T")
 
@@ -145,13 +145,13 @@ def _numpy_mean(a: Any, data: Array) -> Array:
     return np.asarray(total / work.dtype.type(count)).astype(data.dtype)
 
 
-def _compute(combiner: str, a: Any, data: te.Tensor) -> te.Tensor:
+def _compute(combiner: str, a: Any, data: Tensor) -> Tensor:
     x = promoted(data)
     bool_combiner = {"sum": "or", "max": "or", "min": "and"}.get(combiner, combiner) if x.dtype.is_bool else combiner
     return convert(_space(a, x.shape).reduce(bool_combiner, x.__getitem__), data.dtype)
 
 
-def _compute_mean(a: Any, data: te.Tensor) -> te.Tensor:
+def _compute_mean(a: Any, data: Tensor) -> Tensor:
     x = convert(data, sum_type(data.dtype))
     space = _space(a, x.shape)
     total = space.reduce("sum", x.__getitem__)
@@ -243,14 +243,14 @@ def _infer_arg(a: ArgReduceAttrs, types: Types) -> Type:
     return TensorType(space.result, "int32")
 
 
-def _stored(x: te.Tensor) -> te.Tensor:
+def _stored(x: Tensor) -> Tensor:
     """`x` for two passes over it that must see the very same values."""
     if isinstance(x, te.Placeholder):
         return x
     return te.compute(x.shape, lambda *i: x[i], "data", materialize=True)
 
 
-def _compute_arg(combiner: str, a: ArgReduceAttrs, data: te.Tensor) -> te.Tensor:
+def _compute_arg(combiner: str, a: ArgReduceAttrs, data: Tensor) -> Tensor:
     """First the greatest (least) value, then the first (last) place where it is."""
     x = _stored(data)
     space = _space(a, x.shape)
@@ -311,7 +311,7 @@ def _numpy_variance(a: VarianceAttrs, data: Array, mean: Array) -> Array:
     return np.asarray(total / work.dtype.type(_space(a, data.shape).count - a.unbiased)).astype(data.dtype)
 
 
-def _compute_variance(a: VarianceAttrs, data: te.Tensor, mean: te.Tensor) -> te.Tensor:
+def _compute_variance(a: VarianceAttrs, data: Tensor, mean: Tensor) -> Tensor:
     x, mean = promoted(data), promoted(mean)
     space, kept = (_space(b, x.shape) for b in (a, a.replace(keepdims=True)))
 

@@ -22,7 +22,7 @@ from aotc.relay.op.rows import choose, either, greater, intrinsic, lesser
 from aotc.relay.op.rules import float_tensor, ranked, require_dtype, require_known
 from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import arrange, canonical, each_axis, laid_out, may_equal, pick, positions
-from aotc.tir import Block, Buffer, Declare, For, Load, Stmt, Store, Var, const, te
+from aotc.tir import Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, const, te
 from aotc.tir.stmt import Assign, loops
 
 floor, _ceil = intrinsic("floor"), intrinsic("ceil")
@@ -242,7 +242,7 @@ class _Cells:
             total = np.where(seen[0] & seen[1], combine(total, value), total)
         return as_dtype(laid_out(self.finish(a, total, bounds), where), data.dtype)
 
-    def compute(self, a: Any, data: te.Tensor, rois: te.Tensor) -> te.Tensor:
+    def compute(self, a: Any, data: Tensor, rois: Tensor) -> Tensor:
         where, (batch, _, *space), extents = _spaces(a, data, rois)
         x, table, shape = promoted(data), convert(rois, "float32"), arrange(extents, where)
         start, combine = _fold(a)

@@ -33,7 +33,7 @@ from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of, tensor
 from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
-from aotc.tir import all_of, call, const, maximum, minimum, select, te
+from aotc.tir import Tensor, all_of, call, const, maximum, minimum, select, te
 
 #: Outputs along an axis that are looked at one by one, to find out whether they lie as simply as they seem to.
 SHORT: Final = 1 << 20
@@ -124,7 +124,7 @@ def _extrapolated(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Arra
 # --- tensor expressions
 
 
-def _table(axis: AxisMapping, body: Any, name: str) -> te.Tensor:
+def _table(axis: AxisMapping, body: Any, name: str) -> Tensor:
     """A value per output index, computed once."""
     return te.compute((axis.count,), body, name, materialize=True)
 
@@ -150,7 +150,7 @@ def _nearest_index(axis: AxisMapping, method: str) -> Any:
     return lambda o: table[o]
 
 
-def _nearest(a: ResizeAttrs, data: te.Tensor, where: Sequence[int], axes: Sequence[AxisMapping]) -> te.Tensor:
+def _nearest(a: ResizeAttrs, data: Tensor, where: Sequence[int], axes: Sequence[AxisMapping]) -> Tensor:
     index = [_nearest_index(axis, rounding(a)) for axis in axes]
     shape = arrange((*pick(data.shape, where)[:2], *(axis.count for axis in axes)), where)
 
@@ -174,7 +174,7 @@ def _on_data(axis: AxisMapping, at: Scalar, weight: Scalar) -> Scalar:
     return select(all_of(at >= 0, at < axis.extent), weight, 0.0)
 
 
-def _along_taps(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> te.Tensor:
+def _along_taps(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> Tensor:
     """One axis resampled with the taps that the filter has; `store` keeps the result for the next axis."""
     start, taps = first_tap(a, axis)
 
@@ -196,7 +196,7 @@ def _along_taps(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping,
     return te.compute(replaced(x.shape, dimension, axis.count), body, "resize", materialize=store)
 
 
-def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> te.Tensor:
+def _along_widened(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> Tensor:
     """One axis shrunk with the filter widened by the factor."""
     start, taps = first_tap(a, axis)
 
@@ -217,7 +217,7 @@ def _along_widened(x: te.Tensor, dimension: int, a: ResizeAttrs, axis: AxisMappi
     return te.reduce("sum", replaced(x.shape, dimension, axis.count), (taps,), body, "resize")
 
 
-def _compute(n: int, a: ResizeAttrs, data: te.Tensor) -> te.Tensor:
+def _compute(n: int, a: ResizeAttrs, data: Tensor) -> Tensor:
     where, axes = _mapped(n, a, data.shape)
     if a.method == "nearest_neighbor":
         x = _nearest(a, data, where, axes)
@@ -230,7 +230,7 @@ def _compute(n: int, a: ResizeAttrs, data: te.Tensor) -> te.Tensor:
     return _finished(a, x, data.dtype, [(where[k + 2], axis) for k, axis in enumerate(axes)])
 
 
-def _finished(a: ResizeAttrs, x: te.Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]) -> te.Tensor:
+def _finished(a: ResizeAttrs, x: Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]) -> Tensor:
     """Extrapolation, then the result's type: integers truncated (see WHOLE) and saturated."""
     out = DType(a.out_dtype or dtype)
     crop = a.coordinate_transformation_mode == "tf_crop_and_resize"

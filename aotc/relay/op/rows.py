@@ -18,7 +18,7 @@ from aotc.relay.op import rules
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import axis_of, broadcast_rule, pointwise, tensor
 from aotc.relay.op.samples import Kind, accuracy, cases, random_array, special_values
-from aotc.tir import all_of, const, maximum, minimum, select, te
+from aotc.tir import Tensor, all_of, const, maximum, minimum, select
 from aotc.tir import call as intrinsic_call
 
 NumpyFn: TypeAlias = Callable[..., Any]
@@ -85,7 +85,7 @@ def replaced(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:
     return (*items[:position], item, *items[position + 1 :])
 
 
-def broadcast_at(x: te.Tensor, indices: Sequence[Any]) -> Scalar:
+def broadcast_at(x: Tensor, indices: Sequence[Any]) -> Scalar:
     """The element of `x` that lies at `indices` of what it is broadcast to."""
     own = indices[len(indices) - x.rank :]
     return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, own, strict=True))]
@@ -179,7 +179,7 @@ def along_axis(
         rules.check_vectors(code, a, data, types[1:], vector)
         return data
 
-    def element(a: Any, i: Index, data: te.Tensor, values: te.Tensor) -> Any:
+    def element(a: Any, i: Index, data: Tensor, values: Tensor) -> Any:
         return fn(data[i], values[i[axis_of(a.axis, data.rank)]])
 
     return OpDef(

@@ -20,7 +20,7 @@ from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.relay.op.samples import NUMBER, accuracy, random_array
-from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Var, binary, const, forall, te
+from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, binary, const, forall, te
 
 
 class ScanAttrs(Attrs):
@@ -91,7 +91,7 @@ class _Scan:
         return forall(o, self.outer, Block((start, rows)))
 
 
-def _compute(op: str, a: ScanAttrs, data: te.Tensor) -> te.Tensor:
+def _compute(op: str, a: ScanAttrs, data: Tensor) -> Tensor:
     data = data if a.axis is not None else te.view(data, (data.size,))
     axis = axis_of(a.axis or 0, data.rank)
     outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])

@@ -24,7 +24,7 @@ from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Var, binary, forall, te
+from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Tensor, Var, binary, forall, te
 from aotc.tir.stmt import loops
 
 #: How an update combines with what is there: the tir operation, none for plain writing.
@@ -75,13 +75,13 @@ def _apply(data: Array, places: Array, inside: Array, updates: Array, reduction:
 
 def _program(
     name: str,
-    data: te.Tensor,
-    indices: te.Tensor,
-    updates: te.Tensor,
+    data: Tensor,
+    indices: Tensor,
+    updates: Tensor,
     reduction: str,
     place: Callable[[Sequence[Var], Buffer], tuple[Scalar, Scalar, Scalar]],
     run: int,
-) -> te.Tensor:
+) -> Tensor:
     """Copy the data, then apply the updates one after the other.
 
     place  (position in the grid of updates, index buffer) -> (whether it exists, first element there, first
@@ -138,7 +138,7 @@ def _elements_axes(a: ScatterElementsAttrs, types: Types) -> AxisMap:
     return AxisMap((row, row, row))
 
 
-def _elements_compute(a: ScatterElementsAttrs, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
+def _elements_compute(a: ScatterElementsAttrs, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     axis = axis_of(a.axis, data.rank)
     extent = data.shape[axis]
 
@@ -215,7 +215,7 @@ def _nd_axes(_: ScatterNDAttrs, types: Types) -> AxisMap:
     return AxisMap(rows)
 
 
-def _nd_compute(a: ScatterNDAttrs, data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
+def _nd_compute(a: ScatterNDAttrs, data: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
     depth, count = indices.shape[0], prod(indices.shape[1:])
     run = prod(data.shape[depth:])
     flat_updates = te.view(updates, (updates.size,)) if run == 1 else updates

@@ -19,7 +19,7 @@ from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar, each_element
 from aotc.relay.op.rows import broadcast_at, literal
 from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
 from aotc.relay.op.samples import samples_of
-from aotc.tir import const, te
+from aotc.tir import Tensor, const, te
 
 
 def _view_op(
@@ -295,7 +295,7 @@ def _transpose_infer(a: TransposeAttrs, types: Types) -> Type:
     return TensorType((data.shape[k] for k in permutation(a, data.rank)), data.dtype)
 
 
-def _transpose_element(a: TransposeAttrs, i: Index, data: te.Tensor) -> Scalar:
+def _transpose_element(a: TransposeAttrs, i: Index, data: Tensor) -> Scalar:
     at = dict(zip(permutation(a, data.rank), i, strict=True))
     return data[tuple(at[k] for k in range(data.rank))]
 
@@ -373,7 +373,7 @@ def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef
         require("shape_of.dtype", dtype.is_float or largest <= int(dtype.max), f"{largest} does not fit into {dtype}")
         return TensorType((data.rank,) if vector else (), dtype)
 
-    def element(a: ShapeOfAttrs, i: Index, x: te.Tensor) -> Scalar:
+    def element(a: ShapeOfAttrs, i: Index, x: Tensor) -> Scalar:
         return literal(x.shape or (0,), i[0], a.dtype) if vector else const(x.size, a.dtype)
 
     return OpDef(

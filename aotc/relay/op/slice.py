@@ -25,7 +25,7 @@ from aotc.relay.op.rows import choose, greater, lesser, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_same_dtype, row_but, tensor
 from aotc.relay.op.samples import exact, random_array, samples_of
 from aotc.relay.op.signature import ints, number
-from aotc.tir import te
+from aotc.tir import Tensor
 
 # --- strided_slice
 
@@ -92,7 +92,7 @@ def _slice_moved(a: StridedSliceAttrs, types: Types, now: Callable[[int], int]) 
     return a.replace(axes=tuple(map(now, axes)))
 
 
-def _slice_element(a: StridedSliceAttrs, i: Index, data: te.Tensor) -> Scalar:
+def _slice_element(a: StridedSliceAttrs, i: Index, data: Tensor) -> Scalar:
     cuts = _cuts(a, data.rank)
     ranges = (range(*cuts[k].indices(d)) if k in cuts else range(d) for k, d in enumerate(data.shape))
     return data[tuple(k * r.step + r.start for k, r in zip(i, ranges, strict=True))]
@@ -213,7 +213,7 @@ def _reverse_infer(a: ReverseAttrs, types: Types) -> Type:
     return types[0]
 
 
-def _reverse_element(a: ReverseAttrs, i: Index, data: te.Tensor) -> Scalar:
+def _reverse_element(a: ReverseAttrs, i: Index, data: Tensor) -> Scalar:
     axis = axis_of(a.axis, data.rank)
     return data[replaced(i, axis, data.shape[axis] - 1 - i[axis])]
 

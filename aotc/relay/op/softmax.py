@@ -21,7 +21,7 @@ from aotc.relay.op.reduce import Reduction
 from aotc.relay.op.rows import ScalarFn, intrinsic
 from aotc.relay.op.rules import all_but_axis, axis_of, float_along_axis
 from aotc.relay.op.samples import random_sample
-from aotc.tir import call, te
+from aotc.tir import Tensor, call, te
 
 
 class SoftmaxAttrs(Attrs):
@@ -31,7 +31,7 @@ class SoftmaxAttrs(Attrs):
 _EXP = intrinsic("exp")
 
 
-def _stages(x: te.Tensor, a: SoftmaxAttrs, exp: ScalarFn) -> tuple[Reduction, te.Tensor, te.Tensor, te.Tensor]:
+def _stages(x: Tensor, a: SoftmaxAttrs, exp: ScalarFn) -> tuple[Reduction, Tensor, Tensor, Tensor]:
     """The rows along the axis; of each the greatest element, and exp(x - greatest), with their sum.
 
     No exponential overflows, and at least one is 1.
@@ -42,14 +42,14 @@ def _stages(x: te.Tensor, a: SoftmaxAttrs, exp: ScalarFn) -> tuple[Reduction, te
     return row, greatest, terms, row.reduce("sum", terms.__getitem__)
 
 
-def _compute_softmax(a: SoftmaxAttrs, data: te.Tensor, exp: ScalarFn = _EXP) -> te.Tensor:
+def _compute_softmax(a: SoftmaxAttrs, data: Tensor, exp: ScalarFn = _EXP) -> Tensor:
     row, _, terms, total = _stages(promoted(data), a, exp)
     scale = te.compute(total.shape, lambda *v: 1.0 / total[v], "scale", materialize=True)
     return convert(te.compute(data.shape, lambda *v: terms[v] * scale[row.at(v)], "softmax"), data.dtype)
 
 
 # composed of other operators, (64, 1000) takes 37 microseconds instead of 33 (one core, AVX-512)
-def _compute_log_softmax(a: SoftmaxAttrs, data: te.Tensor) -> te.Tensor:
+def _compute_log_softmax(a: SoftmaxAttrs, data: Tensor) -> Tensor:
     x = promoted(data)
     row, greatest, _, total = _stages(x, a, _EXP)
     # the logarithm apart from the maximum: their sum would lose the digits of a small logarithm
@@ -82,7 +82,7 @@ def _samples() -> Samples:
     yield Sample(args=(large,), attrs=SoftmaxAttrs())
 
 
-def _along(name: str, doc: str, reference: Callable[..., Array], compute: Callable[..., te.Tensor]) -> OpDef:
+def _along(name: str, doc: str, reference: Callable[..., Array], compute: Callable[..., Tensor]) -> OpDef:
     return OpDef(
         name=f"nn.{name}",
         doc=doc,

@@ -26,7 +26,7 @@ from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, require_same_dtype, tensor
 from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
 from aotc.relay.op.window import may_equal
-from aotc.tir import Gpu, Target, te
+from aotc.tir import Gpu, Target, Tensor, te
 from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, as_expr, call, maximum, minimum, select
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, forall, loops
 
@@ -200,8 +200,8 @@ class _Row:
 
 
 def sorted_rows(
-    data: te.Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
-) -> tuple[te.Tensor, ...]:
+    data: Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
+) -> tuple[Tensor, ...]:
     """The first of each row: for each of `results` the values (True) or the positions, as many as its type has."""
     count = results[0][1].static_shape[axis]
     outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
@@ -303,7 +303,7 @@ def _reference(a: Any, data: Array) -> Array | tuple[Array, ...]:
     return results if len(results) > 1 else results[0]
 
 
-def _compute(a: Any, data: te.Tensor) -> te.Tensor | tuple[te.Tensor, ...]:
+def _compute(a: Any, data: Tensor) -> Tensor | tuple[Tensor, ...]:
     results = sorted_rows(data, axis_of(a.axis, data.rank), a.is_ascend, _results(a, data))
     return results if len(results) > 1 else results[0]
 
@@ -374,7 +374,7 @@ def _search_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> A
     return np.reshape(np.array(found, DType(a.dtype).numpy), values.shape)
 
 
-def _search_compute(a: SearchSortedAttrs, sequence: te.Tensor, values: te.Tensor) -> te.Tensor:
+def _search_compute(a: SearchSortedAttrs, sequence: Tensor, values: Tensor) -> Tensor:
     extent = sequence.shape[-1]
     columns = max(*values.shape[-1:], 1, 1)
 

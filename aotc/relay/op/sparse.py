@@ -25,7 +25,7 @@ from aotc.relay.op.rules import ranked, require_same_dtype, scalar, static_shape
 from aotc.relay.op.samples import exact, random_array
 from aotc.relay.op.signature import number
 from aotc.relay.op.window import may_equal
-from aotc.tir import te
+from aotc.tir import Tensor, te
 
 # --- sparse_to_dense
 
@@ -161,7 +161,7 @@ def _reshape_reference(_: Any, *given: Array) -> tuple[Array, ...]:
     return tuple(of_formula(ty, f)(_, *given) for ty, f in pairs)
 
 
-def _reshape_compute(_: Any, *given: te.Tensor) -> tuple[te.Tensor, te.Tensor]:
+def _reshape_compute(_: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
     rows, rank = (given[0].shape[0], given[2].shape[0])
     places = te.compute((rows, rank), lambda *i: _place_element(_, i, *given), "sparse_reshape")
     return places, te.compute((rank,), lambda *i: _shape_element(_, i, *given), "sparse_shape")

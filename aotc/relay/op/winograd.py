@@ -24,7 +24,7 @@ from aotc.relay.op.rows import literal
 from aotc.relay.op.rules import ranked, require_dtype, shape_text, tensor
 from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_extent
-from aotc.tir import TAPS, TILES, matrices, te
+from aotc.tir import TAPS, TILES, Tensor, matrices, te
 
 
 class ConvWinogradWeightTransformAttrs(Attrs):
@@ -75,7 +75,7 @@ def _reference_weights(a: ConvWinogradWeightTransformAttrs, weight: Array) -> Ar
     return as_dtype(squares.reshape(len(g), len(g), *weight.shape[:2]), "float32")
 
 
-def _compute_weights(a: ConvWinogradWeightTransformAttrs, weight: te.Tensor) -> te.Tensor:
+def _compute_weights(a: ConvWinogradWeightTransformAttrs, weight: Tensor) -> Tensor:
     g = matrices(a.tile_size)[1]
 
     def factor(row: Scalar, tap: int) -> Scalar:
@@ -120,7 +120,7 @@ def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Any:
     return conv.conv2d.reference(plain, data, _plain(a, weight))
 
 
-def _compute(a: Conv2DWinogradAttrs, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+def _compute(a: Conv2DWinogradAttrs, data: Tensor, weight: Tensor) -> Tensor:
     pads = pad_pairs(a.padding, 2)
     space = [window_extent(d, TAPS, pad=p) for d, p in zip(data.shape[2:], pads, strict=True)]
     return te.winograd(

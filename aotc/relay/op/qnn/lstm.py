@@ -21,7 +21,7 @@ from aotc.relay.op.rows import greater, lesser
 from aotc.relay.op.rules import shape_text, tensor
 from aotc.relay.op.samples import exact, random_array
 from aotc.relay.op.window import may_equal
-from aotc.tir import ExternProgram, Scratch, te
+from aotc.tir import ExternProgram, Scratch, Tensor, te
 from aotc.tir.expr import Buffer, Load, Var, as_expr
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, forall, kept
 
@@ -200,7 +200,7 @@ def _copied(source: Buffer, target: Buffer) -> Stmt:
     return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
-def _compute(how: _Arithmetic, a: QuantisedLSTMAttrs, x: te.Tensor, r: te.Tensor, *rest: te.Tensor) -> te.Tensor:
+def _compute(how: _Arithmetic, a: QuantisedLSTMAttrs, x: Tensor, r: Tensor, *rest: Tensor) -> Tensor:
     steps, batch, columns = x.shape
     shape = steps, batch, columns // _GATES
     scratch = (Scratch(x.dtype, columns, private=True), *(Scratch(v.dtype, v.size) for v in rest[3:5]))

@@ -144,4 +144,5 @@ def solver_functions() -> Callable[[str], Callable[..., Any]]:
     """A solver as Relay's own tests reach it: its methods by the names of functions."""
     solver = TypeSolver()
     methods: list[Callable[..., Any]] = [solver.unify, solver.resolve, solver.add_constraint, solver.solve]
-    return dict(zip(("Unify", "Resolve", "AddConstraint", "Solve"), methods, strict=True)).__getitem__
+    found = dict(zip(("Unify", "Resolve", "AddConstraint", "Solve"), methods, strict=True))
+    return lambda name: found[name]  # which takes attributes

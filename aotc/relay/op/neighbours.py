@@ -422,5 +422,6 @@ correlation = OpDef(
         ),
     ),
     **_folding("correlation", _correlation_infer, "mean", _patches, _correlation_term),
-    **_FACETS,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    layout=Layout.BARRIER,
 )

@@ -73,7 +73,7 @@ class GetValidCountsAttrs(Attrs):
     A row has its score at `score_index` and its class at `id_index`, -1 for none.
     """
 
-    score_threshold: float = param(default=0.0, type="float | Expr", takes=_plain)
+    score_threshold: float = param(given=0.0, type="float | Expr", takes=_plain)
     id_index: int = 0
     score_index: int = 1
 

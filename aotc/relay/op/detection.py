@@ -311,7 +311,8 @@ def _suppressed_compute(a: Any, data: te.Tensor, counts: te.Tensor, indices: te.
         width_ = 1 if a.return_indices else width
         out = outputs[0]
         source = (place + maximum(row, 0)) * width_
-        target = (place + at) * width_ + k
+        slot = maximum(minimum(at, extent - 1), 0)  # `at`, in bounds that a proof sees
+        target = (place + slot) * width_ + k
         value = Load(inputs[1], source + k).astype(out.dtype)
         valid = row >= 0
         if moved:

@@ -58,7 +58,7 @@ class Costs:
         if isinstance(stmt, For):
             inner = inside([stmt], ranges)
             low, high = inner[stmt.var]
-            times = (high - low + 1) / stmt.step if high < math.inf else 1
+            times = (high - low + 1) / stmt.step if high - low < math.inf else 1
             return max(0.0, times) * self._operations(stmt.body, inner)
         if stmt not in self._own_operations:
             values = [n for e in stmt_exprs(stmt) for n in walk(e)]
@@ -118,7 +118,7 @@ def _reach(access: Access, key: Var | None) -> int:
         return 0
     low, high = ranges[key]
     step = form.coefficient(key)
-    return 1 << 62 if step is None or high == math.inf else int(abs(step) * (high - low + 1))
+    return 1 << 62 if step is None or high - low == math.inf else int(abs(step) * (high - low + 1))
 
 
 def _touched(buffer: Buffer, accesses: Sequence[Access], fixed: Container[Var]) -> int:

@@ -211,7 +211,7 @@ def extract_fused_functions(module: Mapping[str, Function]) -> dict[str, Functio
         passes = installed_passes()
         with PassContext(opt_level=3):
             names = ("InferType", "SimplifyInference", "FuseOps")
-    module = Sequential([passes[name]() for name in names])(module)
+            module = Sequential([passes[name]() for name in names])(module)
     nodes = (n for function in module.values() for n in post_order(function))
     fused = (n for n in nodes if isinstance(n, Function) and n.is_primitive)
     return {f"{structural_hash(f):016x}": f for f in fused}

@@ -33,10 +33,12 @@ def _plain(value: Any, _: Any) -> float:
 
 
 def constant(number: Any, dtype: Any = COUNT) -> Constant:
+    """A number or an array as a constant of one data type."""
     return Constant(np.asarray(number, dtype))
 
 
 def box_rows(ty: Type, code: str = "boxes.data") -> TensorType:
+    """Rows of images as a tensor of three axes; AotcError (`code`) for another rank, or where they are no floats."""
     data = ranked(code, ty, 3)
     require_dtype(data.dtype, data.dtype in ("float32", "float64"))
     return data
@@ -56,6 +58,7 @@ def ahead(valid: Expr, rows: Expr, fill: float = -1) -> tuple[Expr, Expr]:
 
 
 def ahead_of_arrays(valid: Array, rows: Array, fill: float = -1) -> tuple[Array, Array]:
+    """The values of `ahead`, computed by numpy."""
     count = valid.sum(1).astype(COUNT)
     found = np.full_like(rows, fill)
     for own, seen, out in zip(rows, valid, found, strict=True):

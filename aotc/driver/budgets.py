@@ -132,7 +132,9 @@ def _left(name: str, program: Program, footprint: Mapping[str, Any]) -> str:
     if name == "flash":
         return f"{footprint['parameters']} bytes are parameters"
     arrays = max((b.nbytes for kernel in program.kernels for b in kernel.stack), default=0)
-    return f"the largest array there has {arrays} bytes" if arrays else "what is left are registers and addresses"
+    if arrays:
+        return f"the largest array there has {arrays} bytes"
+    return "what is left are registers and addresses"
 
 
 @frozen(kw_only=True)

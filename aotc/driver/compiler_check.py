@@ -154,7 +154,9 @@ def runner_for(target: Target, made: str = "") -> tuple[tuple[str, ...], str]:
     own = made if made != architecture() else ""
     if machine := foreign_machine(target) or own:
         emulator = shutil.which(f"qemu-{machine}")
-        return ((emulator,), "") if emulator else ((), f"its code cannot run here, and there is no qemu-{machine}")
+        if emulator:
+            return ((emulator,), "")
+        return ((), f"its code cannot run here, and there is no qemu-{machine}")
     try:
         require_cpu(target)
     except AotcError as error:

@@ -146,4 +146,6 @@ def replay(path: str | Path) -> str:
     except (AotcError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise AotcError("replay", f"{path} is damaged: {error}") from error
     with spending(context.config), context:
-        return astext(step(module)) if step else to_text(lower_function(module.main, name, options["target"]))
+        if step:
+            return astext(step(module))
+        return to_text(lower_function(module.main, name, options["target"]))

@@ -258,7 +258,9 @@ def type_text(ty: Type, dim_text: Callable[[Dim], str] = str) -> str:
 
     match ty:
         case TensorType():
-            return f"Tensor[({', '.join(map(dim_text, ty.shape))}), {ty.dtype}]" if ty.shape else str(ty.dtype)
+            if ty.shape:
+                return f"Tensor[({', '.join(map(dim_text, ty.shape))}), {ty.dtype}]"
+            return str(ty.dtype)
         case TupleType():
             return f"({inner(ty.fields)},)" if len(ty.fields) == 1 else f"({inner(ty.fields)})"
         case FuncType():
@@ -356,4 +358,6 @@ def leaves(value: Any) -> list[Any]:
 
 def nested(ty: Type, values: Iterator[T]) -> T | tuple[Any, ...]:
     """Values, one for each tensor of a type, in the type's structure of tuples."""
-    return tuple(nested(field, values) for field in ty.fields) if isinstance(ty, TupleType) else next(values)
+    if isinstance(ty, TupleType):
+        return tuple(nested(field, values) for field in ty.fields)
+    return next(values)

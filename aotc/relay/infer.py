@@ -319,7 +319,9 @@ def _matched(inference: _Inference, node: Match) -> Known:
 def _place(inference: _Inference, node: RefRead | RefWrite) -> Type:
     """The type of what a reference refers to."""
     (ty,) = inference.settled([node.ref])
-    return ty.value if isinstance(ty, RefType) else inference._reject(node, f"a value of type {ty} is no reference")
+    if isinstance(ty, RefType):
+        return ty.value
+    return inference._reject(node, f"a value of type {ty} is no reference")
 
 
 def _written(inference: _Inference, node: RefWrite) -> Type:

@@ -56,7 +56,9 @@ def _made_of(ty: Type, new: list[Type] | None) -> Type | None:
 def instance(ty: FuncType, args: Sequence[Type] = ()) -> FuncType:
     """A function type with types for its type parameters; see `type_arguments`."""
     chosen = type_arguments(ty, args)
-    return FuncType((with_types(t, chosen) for t in ty.arg_types), with_types(ty.ret_type, chosen)) if chosen else ty
+    if chosen:
+        return FuncType((with_types(t, chosen) for t in ty.arg_types), with_types(ty.ret_type, chosen))
+    return ty
 
 
 def type_arguments(ty: FuncType, args: Sequence[Type]) -> dict[TypeVar, Type]:

@@ -402,7 +402,9 @@ def _simplify_for(loop: For, ranges: _Scope) -> Stmt:
     if is_empty(body):
         return Block(())
     fresh = replace(loop, begin=begin, end=end, body=body)
-    return _tightened(fresh, body, inside, ranges) if isinstance(body, If) and body.orelse is None else fresh
+    if isinstance(body, If) and body.orelse is None:
+        return _tightened(fresh, body, inside, ranges)
+    return fresh
 
 
 def _tightened(loop: For, guard: If, inside: Ranges, ranges: _Scope) -> Stmt:

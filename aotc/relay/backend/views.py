@@ -33,7 +33,9 @@ def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
     match node:
         case Call(op=Op(arity=1) as op) if op.pattern in _MOVES or op.name in _MARKS:
             argument = values[node.args[0]]
-            return op.reference(node.attrs, argument) if not isinstance(argument, tuple) and _cheap(node, op) else None
+            if not isinstance(argument, tuple) and _cheap(node, op):
+                return op.reference(node.attrs, argument)
+            return None
         case Tuple():
             return tuple(values[f] for f in node.fields)
         case TupleGetItem():

@@ -143,7 +143,9 @@ def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
     table = _stored(qnn("dequantize", every, *pair(x.tensor)), wanted)
     made = known(by_requantize(every))
     same = made is not None and np.array_equal(made, table.data)
-    return by_requantize(x.expr) if same else moved(x.expr, lambda _: table.data, x.tensor.zero, wanted.zero)
+    if same:
+        return by_requantize(x.expr)
+    return moved(x.expr, lambda _: table.data, x.tensor.zero, wanted.zero)
 
 
 def tabulated(node: Call) -> Expr:

@@ -182,7 +182,9 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
 def _always(call: Call, order: Order) -> Plan | None:
     """Data and result in the one order that there is, where they have its rank."""
     data, *others = ranks_of(*map(type_of, call.args))
-    return Plan((order, *(AS_IT_WAS for _ in others)), (order,), call.attrs) if data == len(order.old) else None
+    if data == len(order.old):
+        return Plan((order, *(AS_IT_WAS for _ in others)), (order,), call.attrs)
+    return None
 
 
 def first_known(orders: Sequence[Order]) -> Order:

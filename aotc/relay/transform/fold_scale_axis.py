@@ -197,7 +197,9 @@ def input_factor(node: Call, scale: Scale, only_constants: bool) -> Expr | None:
     if channels is None or scale.axes not in ((), channels.data):
         return None
     if not scale.axes or not isinstance(a, ConvAttrs) or a.groups == 1:
-        return scale.along(channels.weight_inputs, weight) if _fits(weight, channels.weight_inputs, scale) else None
+        if _fits(weight, channels.weight_inputs, scale):
+            return scale.along(channels.weight_inputs, weight)
+        return None
     if _fits(weight, channels.weight, scale) and a.groups == scale.values.size:
         return scale.along(channels.weight, weight)
     if not a.kernel_layout.isupper():

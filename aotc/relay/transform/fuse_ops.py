@@ -315,7 +315,9 @@ def _limits(pattern: OpPattern, edge: OpPattern, phase: int) -> _Limits | None:
         return (OpPattern.BROADCAST, OpPattern.BROADCAST) if joins else None
     # the sink may also be a reduction or a group with an anchor
     if pattern <= OpPattern.BROADCAST:
-        return (OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE) if edge <= OpPattern.COMM_REDUCE else None
+        if edge <= OpPattern.COMM_REDUCE:
+            return (OpPattern.INJECTIVE, OpPattern.OUT_ELEMWISE_FUSABLE)
+        return None
     return _INJECTIVE if pattern in (OpPattern.INJECTIVE, OpPattern.TUPLE) and phase == 1 else None
 
 

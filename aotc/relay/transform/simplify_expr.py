@@ -111,7 +111,9 @@ def _power(node: Call) -> Outcome:
         return divide(Constant(np.ones_like(exponent.data)), x) if isinstance(exponent, Constant) else None
     if abs(value) == 0.5:
         # the power is no root for -inf and the negative zero
-        return (sqrt(x) if value > 0 else rsqrt(x)) if _is_natural(x) else WhyNot("the base may be negative")
+        if _is_natural(x):
+            return sqrt(x) if value > 0 else rsqrt(x)
+        return WhyNot("the base may be negative")
     squared = multiply(x, x)
     return x if value == 1 else squared if value == 2 else multiply(squared, x)
 
@@ -403,7 +405,9 @@ def _layout_transform(node: Call) -> Outcome:
     inner = op_call(source, "layout_transform")
     if inner is None or _layouts(inner) != (after, before):
         return None
-    return inner.args[0] if inner.args[0].checked_type == node.checked_type else WhyNot("padding is cut off")
+    if inner.args[0].checked_type == node.checked_type:
+        return inner.args[0]
+    return WhyNot("padding is cut off")
 
 
 _PLACES: Final = (
@@ -457,7 +461,9 @@ def _by_reciprocal(call: Call) -> Outcome:
     if not DType.of(divisor.data).is_float:
         return WhyNot("integers have no reciprocal")
     inverse = reciprocal(divisor)
-    return WhyNot("a reciprocal is not finite or not precise") if inverse is None else multiply(data, inverse)
+    if inverse is None:
+        return WhyNot("a reciprocal is not finite or not precise")
+    return multiply(data, inverse)
 
 
 class DivToMul(RulePass):

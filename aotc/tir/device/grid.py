@@ -127,7 +127,9 @@ def _last(stmts: Sequence[Stmt], own: Sequence[Buffer]) -> For | None:
     little = not filled.stmts or 2 * work(filled) <= work(last.body)
     if not again or not little or not written(filled) <= {b for b in own if b.private} - changing:
         return None
-    return None if any(load.buffer in changing for s in before for n in walk_stmts(s) for load in loads(n)) else last
+    if any(load.buffer in changing for s in before for n in walk_stmts(s) for load in loads(n)):
+        return None
+    return last
 
 
 def _fastest(loops: Sequence[For], body: Stmt) -> For:

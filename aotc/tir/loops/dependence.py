@@ -43,7 +43,9 @@ def straight_line(loop: For) -> tuple[Stmt, ...] | None:
     """The statements of an innermost loop without branches, and nothing that waits for others; None for another."""
     stmts = stmts_of(loop.body)
     kinds = all(isinstance(s, (Store, Declare, Assign)) for s in stmts)
-    return stmts if kinds and not any(warp_call(s) or getattr(s, "asynchronous", False) for s in stmts) else None
+    if kinds and not any(warp_call(s) or getattr(s, "asynchronous", False) for s in stmts):
+        return stmts
+    return None
 
 
 def written(stmt: Stmt) -> set[Buffer]:

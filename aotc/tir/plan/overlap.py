@@ -152,7 +152,11 @@ def in_sequence(kernel: Kernel, pairs: Sequence[tuple[int, int]]) -> Kernel:
 
     def serial(stmt: Stmt) -> Stmt:
         stmt = rebuilt(stmt, serial)
-        return replace(stmt, kind="serial") if isinstance(stmt, For) and stmt.kind == "independent" else stmt
+        if isinstance(stmt, For) and stmt.kind == "independent":
+            return replace(stmt, kind="serial")
+        return stmt
 
     overlaps = tuple(sorted({*kernel.overlaps, *pairs}))
-    return kernel if overlaps == kernel.overlaps else replace(kernel, body=serial(kernel.body), overlaps=overlaps)
+    if overlaps == kernel.overlaps:
+        return kernel
+    return replace(kernel, body=serial(kernel.body), overlaps=overlaps)

@@ -82,7 +82,9 @@ def as_bool(x: Expr) -> Expr:
 def _round(x: Expr, decimals: int = 0) -> Expr:
     if not g.dtype(x).is_float:
         return x
-    return g.op("round", x) if not decimals else g.div(g.op("round", g.mul(x, 10.0**decimals)), 10.0**decimals)
+    if not decimals:
+        return g.op("round", x)
+    return g.div(g.op("round", g.mul(x, 10.0**decimals)), 10.0**decimals)
 
 
 def _logical(name: str, x: Expr, other: Expr) -> Expr:

@@ -47,7 +47,9 @@ def _gelu(x: Expr, *, approximate: bool = False) -> Expr:
 
 
 def _leaky_relu(x: Expr, *, alpha: float = 0.0, node: Node) -> Expr:
-    return ops_integers.leaky_relu(node, alpha) if node.in_integers else activations.leaky_relu(x, alpha=alpha)
+    if node.in_integers:
+        return ops_integers.leaky_relu(node, alpha)
+    return activations.leaky_relu(x, alpha=alpha)
 
 
 def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:

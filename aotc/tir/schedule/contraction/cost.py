@@ -114,7 +114,9 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
 
     A pass that does little with each weight is over before the next ones have come.
     """
-    return 0.0 if weight_bytes <= target.l2 else max(0.0, weight_bytes / target.memory_rate - cycles / passes)
+    if weight_bytes <= target.l2:
+        return 0.0
+    return max(0.0, weight_bytes / target.memory_rate - cycles / passes)
 
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:

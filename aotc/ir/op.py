@@ -325,16 +325,23 @@ def reset_op_attr(op_name: str, attr_key: str) -> None:
     _TABLE.attrs.pop((op_name, attr_key), None)
 
 
-def require(code: str, condition: bool, message: str | Callable[[], str]) -> None:
+def require(code: str, condition: bool, message: str | Callable[[], str], hint: str = "") -> None:
     """Raise AotcError(code, message) unless `condition`: one numbered constraint of a type rule."""
     if not condition:
-        raise AotcError(code, message if isinstance(message, str) else message())
+        raise AotcError(code, message if isinstance(message, str) else message(), hint=hint)
+
+
+def _usage(op: Op) -> str:
+    """How an operator is called and, in a sentence, what for."""
+    names = ", ".join(a.name for a in op.args)
+    return f"{op.name}({names}): {' '.join(op.doc.partition(chr(10) * 2)[0].split())}"
 
 
 def check_arity(op: Op, count: int, span: Span | None = None) -> None:
     """Raises AotcError (code "arity") unless `op` takes `count` arguments."""
     if count != op.arity:
-        raise AotcError("arity", f"{op.name}: expected {op.arity} arguments, got {count}", span=span)
+        text = f"{op.name}: expected {op.arity} arguments, got {count}"
+        raise AotcError("arity", text, span=span, hint=_usage(op))
 
 
 def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) -> Type:
@@ -344,4 +351,4 @@ def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) 
         return op.infer(attrs, types)
     except AotcError as error:
         first = error.diagnostics[0]
-        raise AotcError(error.code, f"{op.name}: {first.message}", span=span, hint=first.hint) from error
+        raise AotcError(error.code, f"{op.name}: {first.message}", span=span, hint=first.hint or _usage(op)) from error

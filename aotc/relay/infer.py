@@ -39,6 +39,8 @@ from aotc.relay.expr import (
     TupleGetItem,
     Var,
 )
+from aotc.relay.hints import clause_for, conversion, fields_of
+from aotc.relay.kinds import miscounted
 from aotc.relay.module import IRModule
 from aotc.relay.unify import instance, join_types, merge_types
 from aotc.relay.unmatched import unmatched_cases
@@ -137,7 +139,7 @@ class _Inference:
             self._learn(node.var, value)
         elif declared is not None and merge_types(declared, value) is None:
             text = f"%{node.var.name} is declared as {declared}, its value is {value}"
-            self.problems.append(Diagnostic("type", text, node.span))
+            self.problems.append(Diagnostic("type", text, node.span, hint=f"declare it as {value}, or leave that out"))
             self._learn(node, _FAILED)
         else:
             self._learn(node.var, value)
@@ -162,8 +164,8 @@ class _Inference:
             raise _Unsettled(None)
         return types
 
-    def _reject(self, node: Expr, message: str) -> NoReturn:
-        self.problems.append(Diagnostic("type", message, node.span))
+    def _reject(self, node: Expr, message: str, hint: str) -> NoReturn:
+        self.problems.append(Diagnostic("type", message, node.span, hint=hint))
         raise _Unsettled(_FAILED)
 
     def call(self, node: Call) -> Type:
@@ -190,37 +192,40 @@ class _Inference:
         """A call of a function value."""
         (callee,) = self.settled([function])
         if not isinstance(callee, FuncType):
-            self._reject(node, f"a value of type {callee} is called as a function")
+            self._reject(node, f"a value of type {callee} is called as a function", "call an operator, @function or fn")
         if len(callee.arg_types) != len(node.args):
-            self._reject(node, f"the function takes {len(callee.arg_types)} arguments, got {len(node.args)}")
+            text = f"the function takes {len(callee.arg_types)} arguments, got {len(node.args)}"
+            self._reject(node, text, f"its type is {callee}")
         if callee.type_params:
             callee = instance(callee, self.settled(node.args))
         for arg, wanted in zip(node.args, callee.arg_types, strict=True):
             self._assign(arg, wanted)
         for k, (have, wanted) in enumerate(zip(self.settled(node.args), callee.arg_types, strict=True)):
             if merge_types(have, wanted) is None:
-                self._reject(node, f"argument {k} is {have}, the function takes {wanted}")
+                self._reject(node, f"argument {k} is {have}, the function takes {wanted}", conversion(have, wanted))
         return callee.ret_type
 
     def field(self, node: TupleGetItem) -> Type:
         (ty,) = self.settled([node.tuple_value])
         if not isinstance(ty, TupleType):
-            self._reject(node, f"field {node.index} is taken of {ty}, which is no tuple")
+            self._reject(node, f"field {node.index} is taken of {ty}, which is no tuple", fields_of(ty))
         if not 0 <= node.index < len(ty.fields):
-            self._reject(node, f"field {node.index} is outside the tuple {ty}")
+            self._reject(node, f"field {node.index} is outside the tuple {ty}", fields_of(ty))
         return ty.fields[node.index]
 
     def choice(self, node: If) -> Known:
         cond = self.type_of(node.cond)
         if isinstance(cond, (TensorType, TupleType, FuncType)) and cond != TensorType((), "bool"):
-            self._reject(node, f"the condition must be a bool scalar, got {cond}")
+            self._reject(
+                node, f"the condition must be a bool scalar, got {cond}", conversion(cond, TensorType((), "bool"))
+            )
         yes, no = self.type_of(node.true_branch), self.type_of(node.false_branch)
         if isinstance(yes, _Failed) or isinstance(no, _Failed):
             return _FAILED
         if yes is None or no is None:
             # a branch that recurses has the type of the one that does not
             return yes or no
-        return join_types(yes, no) or self._reject(node, f"the branches have types {yes} and {no}")
+        return join_types(yes, no) or self._reject(node, f"the branches have types {yes} and {no}", conversion(no, yes))
 
     def function(self, node: Function) -> Type:
         body = self.type_of(node.body)
@@ -237,7 +242,8 @@ class _Inference:
             return FuncType(params, result, node.type_params)
         merged = merge_types(body, declared)
         if merged is None:
-            self._reject(node, f"the function returns `{body}`, which does not match the declared `{declared}`")
+            text = f"the function returns `{body}`, which does not match the declared `{declared}`"
+            self._reject(node, text, conversion(body, declared))
         return FuncType(params, merged, node.type_params)
 
     # --- results
@@ -296,7 +302,8 @@ def _bind_pattern(inference: _Inference, pattern: Pattern, ty: Known, node: Matc
     binds = isinstance(pattern, PatternVar)
     fits = merge_types(wanted[0], ty) if binds else wanted is not None and len(wanted) == len(inner(pattern))
     if not fits:
-        inference.problems.append(Diagnostic("type", f"a pattern does not match values of type {ty}", node.span))
+        text = f"a pattern does not match values of type {ty}"
+        inference.problems.append(Diagnostic("type", text, node.span, hint=clause_for(pattern, ty)))
         inference._learn(node, _FAILED)
         return
     for part, part_type in zip(inner(pattern), wanted or (), strict=False):
@@ -308,26 +315,29 @@ def _matched(inference: _Inference, node: Match) -> Known:
         return _FAILED
     known = [ty for ty in found if ty is not None and not isinstance(ty, _Failed)]
     for ty in known[1:]:
-        known[0] = join_types(known[0], ty) or inference._reject(node, f"clauses have types {known[0]} and {ty}")
+        known[0] = join_types(known[0], ty) or inference._reject(
+            node, f"clauses have types {known[0]} and {ty}", conversion(ty, known[0])
+        )
     missing = unmatched_cases(node) if node.complete else []
     if missing:
-        hint = f"match? is for those that do not; {len(missing)} cases are missing"
-        inference._reject(node, f"a match does not cover all values: {hint}")
+        text = f"a match does not cover all values: {len(missing)} cases are missing"
+        inference._reject(node, text, f"add a clause for {clause_for(missing[0])}, or write match?")
     return known[0] if known else None
 
 
 def _place(inference: _Inference, node: RefRead | RefWrite) -> Type:
     """The type of what a reference refers to."""
     (ty,) = inference.settled([node.ref])
-    if isinstance(ty, RefType):
-        return ty.value
-    return inference._reject(node, f"a value of type {ty} is no reference")
+    if not isinstance(ty, RefType):
+        inference._reject(node, f"a value of type {ty} is no reference", "make one of it: ref(value)")
+    return ty.value
 
 
 def _written(inference: _Inference, node: RefWrite) -> Type:
     wanted, (have,) = _place(inference, node), inference.settled([node.value])
     if merge_types(wanted, have) is None:
-        inference._reject(node, f"a value of type {have} is written to a reference of type {wanted}")
+        text = f"a value of type {have} is written to a reference of type {wanted}"
+        inference._reject(node, text, conversion(have, wanted))
     return TupleType(())
 
 
@@ -406,7 +416,7 @@ class _ModuleInference:
 
     def _signature(self, callee: GlobalVar) -> Known:
         if callee.name not in self.functions:
-            hint = nearest(callee.name, self.functions)
+            hint = nearest(callee.name, self.functions) or f"functions: {', '.join(self.functions)}"
             text = f"no function @{callee.name}"
             self.problems.append(Diagnostic("unknown-function", text, callee.span, hint=hint))
             return _FAILED
@@ -447,6 +457,7 @@ def infer_module(module: IRModule) -> IRModule:
 
 def reinfer_module(module: IRModule) -> IRModule:
     """infer_module that looks at every expression whatever is known of the module."""
+    _report(miscounted(module), ())
     inference = _ModuleInference(module)
     inference.run()
     _report(inference.problems, inference.functions.values())
@@ -459,7 +470,8 @@ def infer_expr(expr: Expr, module: IRModule | None = None) -> Expr:
 
     def signature(callee: GlobalVar) -> Known:
         if module is None or callee.name not in module:
-            raise AotcError("unknown-function", f"no function @{callee.name}", span=callee.span)
+            hint = nearest(callee.name, module.functions if module else ()) or "give a module that has it"
+            raise AotcError("unknown-function", f"no function @{callee.name}", span=callee.span, hint=hint)
         return module[callee.name].checked_type or _declared_type(module[callee.name])
 
     inference = _Inference(expr, signature)

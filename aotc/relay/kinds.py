@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 from aotc.ir import (
     AotcError,
+    Diagnostic,
     FuncType,
     GlobalTypeVar,
     IncompleteType,
+    Span,
     Type,
     TypeCall,
     TypeKind,
@@ -43,32 +45,51 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
     for part in parts(t):
         wanted = TypeKind.Constraint if isinstance(part, TypeRelation) else TypeKind.Type
         if (kind := check_kind(part, mod)) is not wanted:
-            raise AotcError("type", f"a part of a {type(t).__name__} is of kind {kind.name}, not Type")
+            text = f"a part of a {type(t).__name__} is of kind {kind.name}, not {wanted.name}"
+            raise AotcError("type", text, hint=f"put one of kind {wanted.name} in the place of {part}")
     if isinstance(t, TypeCall):
         if t.func.kind is not TypeKind.AdtHandle:
-            raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, no data type")
-        if mod is not None and (count := len(mod[t.func].type_vars)) != len(t.args):
-            raise AotcError("type", f"{t.func} takes {count} types, got {len(t.args)}")
+            hint = "make its GlobalTypeVar of kind AdtHandle"
+            raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, no data type", hint=hint)
+        if mod is not None and (wrong := _miscounted(t, mod[t.func])) is not None:
+            raise AotcError.collect([wrong])
     return TypeKind.Constraint if isinstance(t, TypeRelation) else TypeKind.Type
+
+
+def _miscounted(ty: TypeCall, data: TypeData, span: Span | None = None) -> Diagnostic | None:
+    if (count := len(data.type_vars)) == len(ty.args):
+        return None
+    hint = f"write {ty.func}[{', '.join(v.name for v in data.type_vars)}], with a type for each"
+    return Diagnostic("type", f"{ty.func} takes {count} types, got {len(ty.args)}", span, hint=hint)
+
+
+def miscounted(module: IRModule) -> Iterator[Diagnostic]:
+    """What is wrong with annotations in which a data type has more or fewer types than it takes."""
+    known = module.type_definitions
+    declared = [(t, c.span) for data in known.values() for c in data.constructors for t in c.inputs]
+    declared += [found for f in module.functions.values() for found in _types_in(f)] if known else []
+    for t, span in ((t, span) for ty, span in declared for t in types_in(ty)):
+        if isinstance(t, TypeCall) and t.func in known and (wrong := _miscounted(t, known[t.func], span)):
+            yield wrong
 
 
 # --- type variables
 
 
-def _types_in(node: Expr | Type) -> Iterator[Type]:
+def _types_in(node: Expr | Type) -> Iterator[tuple[Type, Span | None]]:
     if not isinstance(node, Expr):
-        yield node
+        yield node, None
         return
     for inside in post_order(node):
         if isinstance(inside, Var) and inside.annotation is not None:
-            yield inside.annotation
+            yield inside.annotation, inside.span
         if isinstance(inside, Function):
-            yield from (*inside.type_params, *([inside.ret_type] if inside.ret_type is not None else []))
+            yield from ((ty, inside.span) for ty in (*inside.type_params, inside.ret_type) if ty is not None)
 
 
 def all_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
     """The type variables of an expression or type, each once."""
-    return list(dict.fromkeys(v for ty in _types_in(expr) for v in type_vars(ty)))
+    return list(dict.fromkeys(v for ty, _ in _types_in(expr) for v in type_vars(ty)))
 
 
 def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
@@ -76,7 +97,7 @@ def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[Type
     bound: dict[TypeVar, None] = {}
     if isinstance(expr, Expr):
         bound.update((v, None) for f in post_order(expr) if isinstance(f, Function) for v in f.type_params)
-    inside = types_in(*_types_in(expr))
+    inside = types_in(*(ty for ty, _ in _types_in(expr)))
     bound.update((v, None) for ty in inside if isinstance(ty, FuncType) for v in ty.type_params)
     return list(bound)
 

@@ -19,7 +19,8 @@ from aotc.relay.op.window import may_equal
 
 def tensor(ty: Type, what: str = "argument") -> TensorType:
     """`ty` as a tensor type; AotcError (code "expected-tensor") otherwise."""
-    require("expected-tensor", isinstance(ty, TensorType), lambda: f"{what} must be a tensor, got {ty}")
+    hint = "take one of its fields: .0" if isinstance(ty, TupleType) else ""
+    require("expected-tensor", isinstance(ty, TensorType), lambda: f"{what} must be a tensor, got {ty}", hint)
     assert isinstance(ty, TensorType)
     return ty
 
@@ -52,7 +53,8 @@ def tensor_fields(ty: Type, what: str = "argument") -> tuple[TensorType, ...]:
 
 def axis_of(axis: int, rank: int) -> int:
     """A possibly negative axis as an index from 0; AotcError (code "axis") if it is out of range."""
-    require("axis", -rank <= axis < rank, f"axis {axis} is outside rank {rank}")
+    hint = f"axes are {-rank} to {rank - 1}" if rank else "a scalar has no axes: expand_dims gives it one"
+    require("axis", -rank <= axis < rank, f"axis {axis} is outside rank {rank}", hint)
     return axis % rank
 
 
@@ -83,7 +85,9 @@ def broadcast_shape(a: Shape, b: Shape) -> Shape:
     left = (1,) * (rank - len(a)) + tuple(a)
     right = (1,) * (rank - len(b)) + tuple(b)
     dims = [broadcast_dim(x, y) for x, y in zip(left, right, strict=True)]
-    require("broadcast", None not in dims, lambda: f"shapes {shape_text(a)} and {shape_text(b)} do not broadcast")
+    hint = "extents are equal or 1, counted from the last; reshape or expand_dims one of the two"
+    text = "shapes {} and {} do not broadcast"
+    require("broadcast", None not in dims, lambda: text.format(shape_text(a), shape_text(b)), hint)
     return tuple(d for d in dims if d is not None)
 
 
@@ -122,7 +126,8 @@ def float_along_axis(a: Any, types: Types) -> TensorType:
 
 def require_same_dtype(a: TensorType, b: TensorType) -> None:
     """Raises AotcError (code "dtype-mismatch") for tensors of different data types."""
-    require("dtype-mismatch", a.dtype == b.dtype, lambda: f"data types {a.dtype} and {b.dtype} do not match")
+    hint = f'cast one of them: cast(..., dtype="{a.dtype}")'
+    require("dtype-mismatch", a.dtype == b.dtype, lambda: f"data types {a.dtype} and {b.dtype} do not match", hint)
 
 
 def require_dtype(dtype: DType, supported: bool) -> None:

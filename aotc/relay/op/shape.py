@@ -135,7 +135,8 @@ def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
     if None in found:
         return tuple(quotient(shape, known) if d is None else d for d in found)
     fits = not (is_static(known) and is_static(shape)) or product(known) == product(shape)
-    require("reshape.size", fits, lambda: f"{shape_text(shape)} cannot become {shape_text(tuple(known))}")
+    hint = "the product of the extents stays; -1 stands for what is left"
+    require("reshape.size", fits, lambda: f"{shape_text(shape)} cannot become {shape_text(tuple(known))}", hint)
     return tuple(known)
 
 

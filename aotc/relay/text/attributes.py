@@ -13,9 +13,12 @@ import types
 import typing
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from aotc.ir import AotcError, Attrs, Op, nearest
+
+#: How values of attributes are written, by the names of their types.
+_WRITTEN: Final = {"int": "a whole number", "float": "a number", "str": "text in quotes", "bool": "True or False"}
 
 
 def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
@@ -33,7 +36,7 @@ def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
     for name, f in known.items():
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         if required and name not in values:
-            raise AotcError("attribute", f"operator {op.name} needs the attribute `{name}`")
+            raise AotcError("attribute", f"operator {op.name} needs the attribute `{name}`", hint=f"add {name}=...")
     hints = typing.get_type_hints(op.attrs) if values else {}
     return op.attrs(**{name: _checked(op, name, value, hints[name]) for name, value in values.items()})
 
@@ -43,7 +46,8 @@ def _checked(op: Op, name: str, value: object, hint: Any) -> object:
         return _convert(value, hint)
     except TypeError:
         kind = hint.__name__ if isinstance(hint, type) else str(hint)
-        raise AotcError("attribute", f"attribute `{name}` of {op.name} must be {kind}, got {value!r}") from None
+        text = f"attribute `{name}` of {op.name} must be {kind}, got {value!r}"
+        raise AotcError("attribute", text, hint=f"write {_WRITTEN.get(kind, kind)}") from None
 
 
 def _convert(value: object, hint: Any) -> object:

@@ -26,6 +26,29 @@ _KINDS: Final = {"f": "float", "i": "int", "u": "uint"}
 _WORDS: Final = {"True": True, "False": False, "None": None, "nullptr": None}
 
 
+#: What to do, by the token or the kind of token that should stand there, what it should be part of, or the code.
+HINTS: Final = {
+    "{": "bodies, branches and definitions stand in braces",
+    ";": "`let` and `%0 = ...` end with `;`, then comes what they are for",
+    ",": "commas separate items; close the list after the last one",
+    "else": "write both branches: if (%c) { ... } else { ... }",
+    "=": "`=` stands before the value; variables begin with %",
+    "=>": "a clause is written `pattern => value`",
+    "name": "names have letters, digits, `_` and `.`, and no sigil",
+    "local": "variables are written %name",
+    "global": "functions are written @name",
+    "number": "write a number, such as 3",
+    "string": 'write it in double quotes: "..."',
+    "redefined": "give one of the two another name",
+    "digits": "numbers are written 1, 2i64, 1.5f, 2e-3f16",
+    "size": "sizes are 0, 1, 2 and so on; one that is not known is `?` or a name",
+    "expression": "write %variable, @function, a number, a call, a tuple, `if`, `fn` or `match`",
+    "module": "a module is made of `def @f() { ... }` and `type T { ... }`; an expression stands alone",
+    "reference": "write ref(value), ref_read(reference) or ref_write(reference, value)",
+    "callee": "call an operator, @function or %variable",
+}
+
+
 class Cursor:
     """Reads tokens one after the other.  Every error is an AotcError that points at the text."""
 
@@ -48,7 +71,7 @@ class Cursor:
 
     def fail(self, message: str, token: Token | None = None, code: str = "syntax", hint: str = "") -> NoReturn:
         """Raise AotcError at `token` (the next one if None)."""
-        self.source.fail(code, message, (token or self.token).offset, hint)
+        self.source.fail(code, message, (token or self.token).offset, hint or HINTS.get(code, ""))
 
     @contextmanager
     def placing(self, token: Token) -> Iterator[None]:
@@ -80,13 +103,14 @@ class Cursor:
     def expect(self, text: str, kind: str = "punct") -> Token:
         """Read this token; AotcError if another one comes."""
         if not self.at(text, kind):
-            self.fail(f"expected `{text}`, found {self.token}")
+            hint = HINTS.get(text) or f"write `{text}` after {self.tokens[self.position - 1]}"
+            self.fail(f"expected `{text}`, found {self.token}", hint=hint)
         return self.advance()
 
     def expect_kind(self, kind: str, what: str) -> Token:
         """Read a token of this kind; AotcError if another one comes."""
         if self.token.kind != kind:
-            self.fail(f"expected {what}, found {self.token}")
+            self.fail(f"expected {what}, found {self.token}", hint=HINTS[kind])
         return self.advance()
 
     def items(self, close: str) -> Iterator[None]:
@@ -101,7 +125,7 @@ class Cursor:
         """One level deeper; AotcError if that is too deep."""
         self._depth += 1
         if self._depth > MOST_NESTED:
-            self.fail(f"nested more than {MOST_NESTED} deep")
+            self.fail(f"nested more than {MOST_NESTED} deep", hint="name parts of it: %0 = ...;")
         yield
         self._depth -= 1
 
@@ -115,14 +139,14 @@ def number(cursor: Cursor) -> tuple[int | float, str]:
     token = cursor.expect_kind("number", "a number")
     match = _NUMBER.fullmatch(token.text)
     if len(token.text) > MOST_DIGITS:
-        cursor.fail(f"a number of {len(token.text)} characters", token)
+        cursor.fail(f"a number of {len(token.text)} characters", token, hint=f"write at most {MOST_DIGITS}")
     if match is None:
-        cursor.fail(f"malformed number {token}", token)
+        cursor.fail(f"malformed number {token}", token, hint=HINTS["digits"])
     digits, kind, bits = match.groups()
     real = kind == "f" or not digits.isdigit()
     value = float(digits) if real else int(digits)
     if real and value == float("inf") and "inf" not in digits:
-        cursor.fail(f"{digits} does not fit any data type", token)
+        cursor.fail(f"{digits} does not fit any data type", token, hint="write inff for infinity")
     value = -value if negative else value
     if kind is None:
         wide = isinstance(value, int) and not -(1 << 31) <= value < 1 << 31
@@ -130,7 +154,7 @@ def number(cursor: Cursor) -> tuple[int | float, str]:
     else:
         name = f"{_KINDS[kind]}{bits or '32'}"
     if real and not name.startswith("float"):
-        cursor.fail(f"malformed number {token}", token)
+        cursor.fail(f"malformed number {token}", token, hint=HINTS["digits"])
     return value, name
 
 
@@ -141,11 +165,11 @@ def scalar(cursor: Cursor) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
     with cursor.placing(token):
         dtype = DType(name)
     if isinstance(value, int) and not dtype.is_float and not dtype.min <= value <= dtype.max:
-        cursor.fail(f"{value} does not fit {dtype}", token)
+        cursor.fail(f"{value} does not fit {dtype}", token, hint=f"it holds {dtype.min} to {dtype.max}; see i64, u8")
     with np.errstate(over="ignore"):
         array = np.asarray(value, dtype.numpy)
     if dtype.is_float and np.isinf(array) and abs(value) != float("inf"):
-        cursor.fail(f"{value} does not fit {dtype}", token)
+        cursor.fail(f"{value} does not fit {dtype}", token, hint=f"it holds up to {dtype.max}; see f64")
     return array
 
 
@@ -166,7 +190,7 @@ def value(cursor: Cursor) -> object:
             return {_key(cursor): value(cursor) for _ in cursor.items("}")}
         if token.kind == "name" and token.text in _WORDS:
             return _WORDS[cursor.advance().text]
-    cursor.fail(f"expected an attribute value, found {token}")
+    cursor.fail(f"expected an attribute value, found {token}", hint='write a number, "text", True, None, [a, b] or {}')
 
 
 def _key(cursor: Cursor) -> str:
@@ -254,12 +278,12 @@ def _dim(cursor: Cursor) -> Dim:
     elif cursor.token.kind in ("name", "string"):
         name = cursor.advance().text
     else:
-        cursor.fail(f"expected a dimension, found {cursor.token}")
+        cursor.fail(f"expected a dimension, found {cursor.token}", hint=HINTS["size"])
     return SymDim(name, _size(cursor) if cursor.accept("<=") else None)
 
 
 def _size(cursor: Cursor) -> int:
     token = cursor.expect_kind("number", "a size")
     if not token.text.isdigit():
-        cursor.fail(f"expected a size, found {quoted(token.text)}", token)
+        cursor.fail(f"expected a size, found {quoted(token.text)}", token, hint=HINTS["size"])
     return int(token.text)

@@ -95,8 +95,9 @@ class Source:
     def _reject(self, position: int) -> NoReturn:
         """Say what is wrong with a character that begins no token."""
         if self.text[position] == '"' or self.text[position : position + 2] in ('%"', '@"'):
-            self.fail("syntax", "this string does not end on its line", position)
-        self.fail("syntax", f"unexpected character {self.text[position]!r}", position)
+            self.fail("syntax", "this string does not end on its line", position, 'close it with `"` on this line')
+        hint = "remove it; operators without a sign are called by name, as in power(%x, 2f)"
+        self.fail("syntax", f"unexpected character {self.text[position]!r}", position, hint)
 
     def _comment_end(self, start: int) -> int:
         """The offset after a comment; comments nest."""
@@ -105,7 +106,7 @@ class Source:
             depth += 1 if match.group() == "/*" else -1
             if depth == 0:
                 return match.end()
-        self.fail("syntax", "this comment does not end", start)
+        self.fail("syntax", "this comment does not end", start, "close it with `*/`, one for each `/*`")
 
     def _value(self, kind: str, text: str, offset: int) -> str:
         if kind in ("temp", "local", "global", "field"):
@@ -114,7 +115,7 @@ class Source:
             try:
                 value = json.loads(text)
             except ValueError:
-                self.fail("syntax", "malformed string", offset)
+                self.fail("syntax", "malformed string", offset, "strings have the escapes of JSON")
             assert isinstance(value, str)
             return value
         return text

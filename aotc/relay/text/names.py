@@ -89,6 +89,7 @@ class Names:
         if found:
             return found[-1][1]
         hint = nearest(token.text, [name for name, variables in self._bound.items() if variables])
+        hint = hint or f"make it a parameter, or bind it: let %{token.text} = ...;"
         self._cursor.fail(f"variable %{token.text} is not defined", token, code="undefined", hint=hint)
 
     # --- nodes
@@ -102,7 +103,8 @@ class Names:
     def temp(self, token: Token) -> Expr:
         """The node of a name."""
         if token.text not in self._temps:
-            self._cursor.fail(f"local variable %{token.text} has not yet been defined", token, code="undefined")
+            text = f"local variable %{token.text} has not yet been defined"
+            self._cursor.fail(text, token, code="undefined", hint=f"write `%{token.text} = ...;` before it")
         block, node = self._temps[token.text]
         if not block.goes_on:
             self._crossing.append(token)
@@ -116,6 +118,8 @@ class Names:
         for token in self._crossing:
             for var in (v for v in free_vars(self._temps[token.text][1]) if v in lost):
                 text = f"%{token.text} depends on %{var.name}, which is not defined here"
-                self._cursor.fail(text, token, code="undefined")
+                self._cursor.fail(
+                    text, token, code="undefined", hint=f"use %{token.text} inside, where %{var.name} is bound"
+                )
         self._crossing = []
         return root

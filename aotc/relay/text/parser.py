@@ -41,9 +41,10 @@ from aotc.relay.expr import (
     TupleGetItem,
     Var,
 )
+from aotc.relay.hints import fields_of
 from aotc.relay.module import IRModule
 from aotc.relay.text.attributes import make_attrs
-from aotc.relay.text.cursor import Cursor, scalar, type_, type_params, value
+from aotc.relay.text.cursor import HINTS, Cursor, scalar, type_, type_params, value
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import KEY, VERSION, load
 from aotc.relay.text.names import Names
@@ -138,7 +139,7 @@ def _module(parser: _Parser) -> IRModule:
             parser.names.forget_temps()
             functions[token.text] = parser.names.checked(run(parser.function(token)))
         else:
-            parser.fail(f"expected `def`, found {parser.token}")
+            parser.fail(f"expected `def`, found {parser.token}", hint=HINTS["module"])
     return IRModule(functions, attrs, types)
 
 
@@ -177,7 +178,7 @@ def _lone_expr(parser: _Parser) -> Expr:
     """An expression and nothing after it."""
     result = parser.names.checked(run(parser.body()))
     if parser.token.kind != "end":
-        parser.fail(f"expected the end of the text, found {parser.token}")
+        parser.fail(f"expected the end of the text, found {parser.token}", hint=HINTS["module"])
     return result
 
 
@@ -272,11 +273,11 @@ class _Parser(Cursor):
     def _attribute(self, attrs: dict[str, Any]) -> None:
         token = self.token
         if token.kind not in ("name", "string"):
-            self.fail(f"expected a variable or an attribute, found {token}")
+            self.fail(f"expected a variable or an attribute, found {token}", hint="write %x or name=value")
         self.advance()
         self.expect("=")
         if token.text in attrs:
-            self.fail(f"attribute `{token.text}` is given twice", token, code="attribute")
+            self.fail(f"attribute `{token.text}` is given twice", token, code="attribute", hint="remove one of the two")
         attrs[token.text] = value(self)
 
     def _expr(self) -> Task[Expr]:
@@ -315,7 +316,7 @@ class _Parser(Cursor):
         token = self.advance()
         index, ty = int(token.text), whole.checked_type
         if ty is not None and not (isinstance(ty, TupleType) and index < len(ty.fields)):
-            self.fail(f"a value of type {ty} has no field {index}", token, code="type")
+            self.fail(f"a value of type {ty} has no field {index}", token, code="type", hint=fields_of(ty))
         return TupleGetItem(whole, index, self.span(start))
 
     def _primary(self) -> Task[Expr]:
@@ -336,7 +337,7 @@ class _Parser(Cursor):
             case "name":
                 return (yield from self._word())
             case _:
-                self.fail(f"expected an expression, found {token}")
+                self.fail(f"expected an expression, found {token}", hint=HINTS["expression"])
 
     def _signed(self) -> Constant:
         """A number with signs before it."""
@@ -345,7 +346,7 @@ class _Parser(Cursor):
             self.advance()
             flip = not flip
         if self.following.kind != "number":
-            self.fail(f"expected an expression, found {start}")
+            self.fail(f"expected an expression, found {start}", hint="negative(%x) changes signs of variables")
         value = scalar(self)
         return Constant(np.negative(value) if flip else value, self.span(start))
 
@@ -368,7 +369,7 @@ class _Parser(Cursor):
             case text if text in self.constructors:
                 return _constructed(self, self.constructors[text], token)
             case text if text in _RESERVED:
-                self.fail(f"expected an expression, found the keyword {token}", token)
+                self.fail(f"expected an expression, found the keyword {token}", token, hint=HINTS["expression"])
             case text:
                 return self._op(text, token)
 
@@ -411,7 +412,8 @@ class _Parser(Cursor):
             hint = "print the program with astext(show_meta_data=True)"
             self.fail("the text has no metadata section", start, code="metadata", hint=hint)
         if key.text != KEY or not index.text.isdigit() or int(index.text) >= len(self.meta):
-            self.fail(f"the metadata section has no {key.text}[{index.text}]", start, code="metadata")
+            hint = f"it has {len(self.meta)} items, {KEY}[0] being the first"
+            self.fail(f"the metadata section has no {key.text}[{index.text}]", start, code="metadata", hint=hint)
         return self.meta[int(index.text)]
 
     def _call(self, callee: Expr, start: Token) -> Task[Expr]:
@@ -422,7 +424,7 @@ class _Parser(Cursor):
             if self.token.kind == "name" and self.following.text == "=":
                 self._attribute(attrs)
             elif attrs:
-                self.fail("an argument cannot follow an attribute")
+                self.fail("an argument cannot follow an attribute", hint="write all arguments first")
             else:
                 args.append((yield self._expr()))
         return self._apply(callee, args, attrs, start)
@@ -433,10 +435,10 @@ class _Parser(Cursor):
             with self.placing(start):
                 return graph.call(callee, args, make_attrs(callee, attrs), self.span(start))
         if isinstance(callee, (Tuple, Constant, RefCreate, RefWrite)):
-            self.fail(f"a {type(callee).__name__.lower()} cannot be called", start)
+            self.fail(f"a {type(callee).__name__.lower()} cannot be called", start, hint=HINTS["callee"])
         key = attrs.get("attrs_type_key", "" if attrs else None)
         if key == "":
-            self.fail("only operators take attributes", start)
+            self.fail("only operators take attributes", start, hint="pass it as an argument")
         ty = callee.checked_type
         result = ty.ret_type if isinstance(ty, FuncType) and not ty.type_params else None
         given = {name: v for name, v in attrs.items() if name != "attrs_type_key"}
@@ -451,7 +453,7 @@ def _reference(parser: _Parser, token: Token) -> Task[Expr]:
         args.append((yield parser._expr()))
     count, make = _REFERENCES[token.text]
     if len(args) != count:
-        parser.fail(f"{token.text} takes {count} arguments, got {len(args)}", token)
+        parser.fail(f"{token.text} takes {count} arguments, got {len(args)}", token, hint=HINTS["reference"])
     return make(*args, span=parser.span(token))
 
 
@@ -482,7 +484,8 @@ def _pattern(parser: _Parser) -> Pattern:
         if token.text == "_":
             return PatternWildcard()
         if token.text not in parser.constructors:
-            parser.fail(f"no constructor is called {token.text}", token, hint=nearest(token.text, parser.constructors))
+            hint = nearest(token.text, parser.constructors) or "variables of patterns are written %name"
+            parser.fail(f"no constructor is called {token.text}", token, hint=hint)
         fields = [_pattern(parser) for _ in parser.items(")")] if parser.accept("(") else []
         return PatternConstructor(parser.constructors[token.text], fields)
 

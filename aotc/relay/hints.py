@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to do about a type that does not fit.
+
+conversion(TensorType((), "int32"), TensorType((), "float32"))      # cast(..., dtype="float32") makes it one
+"""
+
+from __future__ import annotations
+
+from aotc.ir.types import TensorType, TupleType, Type, TypeCall
+from aotc.relay.adt import Pattern, PatternConstructor, PatternVar
+
+
+def conversion(have: Type, wanted: Type) -> str:
+    """How a value of one type becomes one of another; where no operator does that, which type would fit."""
+    match have, wanted:
+        case TupleType(), _ if wanted in have.fields:
+            return f"take the tuple's field .{have.fields.index(wanted)}, which is {wanted}"
+        case TensorType(), TensorType() if have.shape == wanted.shape:
+            return f'cast(..., dtype="{wanted.dtype}") makes it {wanted}'
+        case TensorType(), TensorType() if have.dtype == wanted.dtype:
+            return f"reshape, expand_dims, squeeze or take can make it {wanted}"
+    return f"a value of type {wanted} fits"
+
+
+def fields_of(ty: Type) -> str:
+    """Which fields a value has."""
+    if not isinstance(ty, TupleType):
+        return "only tuples have fields: use the value itself"
+    return f"its fields are .0 to .{len(ty.fields) - 1}" if ty.fields else "the tuple is empty"
+
+
+def clause_for(pattern: Pattern, ty: Type | None = None) -> str:
+    """What is written in the place of a pattern, for values of type `ty` if that is not None."""
+    match pattern, ty:
+        case PatternVar(), _ if ty is not None:
+            return f"annotate it as {ty}"
+        case PatternConstructor(constructor=c), None:
+            return f"{c.name_hint}({', '.join('_' for _ in c.inputs)})" if c.inputs else c.name_hint
+        case PatternConstructor(constructor=c), TypeCall() if c.belong_to == ty.func:
+            return f"write {clause_for(pattern)}"
+        case _, TypeCall():
+            return f"write a constructor of {ty.func}"
+        case _, TupleType():
+            return f"write ({', '.join('_' * len(ty.fields))})"
+    return "write %name or _"

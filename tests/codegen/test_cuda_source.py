@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from aotc_codegen.c.dialect import CUDA
 from aotc_codegen.c.printer import print_kernel
@@ -16,6 +18,7 @@ from aotc.tir.expr import Buffer
 from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import Kernel, UserSource, stmts_of
 from aotc.tir.target import Gpu
+from tests.cuda.emulator import build, launch
 
 SUMS = """kernel "sums" {
   input x: float32[100]
@@ -78,6 +81,34 @@ def test_indices_of_large_buffers_have_64_bits() -> None:
     assert "int64_t" not in small.text
     assert "const int64_t b = (int)blockIdx.x;" in large.text
     assert "int64_t n = b * 16 + t;" in large.text
+
+
+FAR = """kernel "far" {
+  input x: float32[65536]
+  output y: float32[217]
+  for b in 0..217 block {
+    for t in 0..1 thread {
+      let part: int64 = b
+      let sum: float32 = 0.0
+      for k in part * SIZE..min(part * SIZE + SIZE, TOTAL) step 65536 { sum = sum + x[k // 65536] }
+      y[b] = sum
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("size", "total", "index"), [(1 << 20, 217 << 20, "int"), (303 << 16, 1 << 32, "int64_t")])
+def test_counts_of_more_iterations_than_elements(size: int, total: int, index: str, tmp_path: Path) -> None:
+    """Parts of what has few elements and many iterations, such as the sum of all sums of two tensors' elements."""
+    kernel = parse_kernel(FAR.replace("SIZE", str(size)).replace("TOTAL", str(total)))
+    printed = print_device_kernels([kernel], "net", Gpu())
+    assert f"for ({index} k = part * {size}; k <" in printed.kernels[0].text
+    built = build(device_source(printed, name="net", banner=""), tmp_path, "-O1")
+    x, y = np.arange(65536, dtype=np.float32) % 7, np.zeros(217, np.float32)
+    assert launch(built, "net_far", [x, y], blocks=217, threads=1) == ""
+    parts = np.split(x[: total >> 16], range(size >> 16, total >> 16, size >> 16))
+    np.testing.assert_array_equal(y, [part.sum() for part in parts])
 
 
 def test_what_a_gpu_does_not_run_is_refused() -> None:

@@ -9,6 +9,7 @@ made.definitions                     # of the helper functions it calls, by name
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -41,12 +42,14 @@ class PrintedKernel:
     definitions  of the helper functions that it calls, by name, each behind those
                  that it calls itself
     vectors      the vector types in it: element type, lanes
+    reach        the greatest number that its loops and indices come to, of those that are known
     """
 
     head: str
     body: str
     definitions: Mapping[str, str]
     vectors: frozenset[tuple[DType, int]]
+    reach: float = 0
 
     def prototype(self, name: str) -> str:
         """The declaration, without the semicolon."""
@@ -76,7 +79,8 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect, numbers: Mapping[Var, Int
     text = "".join(f"{line}\n" for line in lines)
     define(scope)
     definitions, vectors = scope.helpers.definitions, frozenset(scope.vectors)
-    return PrintedKernel(head, text, definitions, vectors)
+    reach = max((high for _, high in scope.ranges.values() if high < math.inf), default=0)
+    return PrintedKernel(head, text, definitions, vectors, reach)
 
 
 def prototype(kernel: tir.Kernel, dialect: Dialect) -> str:

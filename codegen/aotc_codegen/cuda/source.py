@@ -42,8 +42,11 @@ def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Pr
             text = f"kernel {kernel.name} takes {launch.shared_bytes} bytes of shared memory, a GPU has "
             text += f"{gpu.shared_bytes} for a block"
             raise AotcError("target", text, span=kernel.span, hint="this is a fault of aotc, please report it")
-    large = any(b.size >= SMALL for kernel in kernels for b in (*kernel.params, *kernel.local))
-    return print_kernels(kernels, prefix, replace(CUDA, index="int64_t") if large else CUDA)
+    printed = print_kernels(kernels, prefix, CUDA)
+    sizes = (b.size for kernel in kernels for b in (*kernel.params, *kernel.local))
+    if max((*sizes, *(one.printed.reach for one in printed.kernels)), default=0) < SMALL:
+        return printed
+    return print_kernels(kernels, prefix, replace(CUDA, index="int64_t"))
 
 
 def device_source(printed: PrintedKernels, **common: Any) -> str:

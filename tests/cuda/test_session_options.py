@@ -125,6 +125,17 @@ def test_runs_that_nobody_waits_for_come_before_the_next(caller: Caller, stream:
     assert caller.run() == 0 and caller.right
 
 
+def test_the_stream_of_another_thread_is_another_one(caller: Caller) -> None:
+    """Though its number is the same: what came before is waited for, and what comes last stays."""
+    other, mine = -X, 2
+    first = threading.Thread(target=lambda: caller.run(caller.options(NO_WAIT, mine), x=other.ctypes.data))
+    first.start()
+    first.join()
+    assert caller.run(caller.options(stream=mine)) == 0
+    caller.device.driver("cuCtxSynchronize")
+    assert caller.right
+
+
 @pytest.mark.parametrize("before", [0, NO_WAIT])
 def test_callers_capture_runs(caller: Caller, stream: int, before: int) -> None:
     """Their graph does what a run would, on what lies in the tensors by then; other runs come between."""

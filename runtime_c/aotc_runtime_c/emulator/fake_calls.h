@@ -29,12 +29,19 @@ inline int obstacle() {
   return entered > 0 ? SUCCESS : ERROR_INVALID_CONTEXT;
 }
 
-/* 1 and 2 are the legacy stream and that of the thread. */
+/* 1 and 2 are the legacy stream and that of the calling thread. */
 inline CUstream stream_of(CUstream stream) {
-  if (uintptr_t(stream) <= 2) return &device.default_stream;
-  const auto &known = device.streams;
-  if (std::find(known.begin(), known.end(), stream) != known.end())
-    return stream;
+  static thread_local CUstream own = nullptr;
+  auto &known = device.streams;
+  const auto is_known = [&](CUstream one) {
+    return std::find(known.begin(), known.end(), one) != known.end();
+  };
+  if (uintptr_t(stream) <= 1) return &device.default_stream;
+  if (uintptr_t(stream) == 2) {
+    if (!is_known(own)) known.push_back(own = new CUstream_st);
+    return own;
+  }
+  if (is_known(stream)) return stream;
   fprintf(stderr, "fake CUDA driver: there is no such stream\n");
   abort();
 }

@@ -37,8 +37,7 @@ struct aotc_cuda_session {
   CUgraph graph;
   CUgraphExec exec;
   CUgraphNode *nodes; /* one for each step, then as many for edges */
-  CUevent done;       /* of the last run, where it was not waited for ... */
-  CUstream last;      /* ... in this stream ... */
+  CUevent done;       /* of the last run, where it was not waited for, ... */
   int pending;        /* ... if this is set */
   CUresult error;
   long busy;
@@ -324,7 +323,7 @@ static CUresult launch_steps(const aotc_cuda_session *s, const run *r) {
 static CUresult submit(aotc_cuda_session *s, const run *r) {
   const aotc_model *const model = s->cuda->model;
   const aotc_cuda_driver *const call = &s->cuda->call;
-  if (s->pending && s->last != r->stream && !r->by_caller)
+  if (s->pending && !r->by_caller) /* a number may name another stream now */
     TRY(call->cuStreamWaitEvent(r->stream, s->done, 0));
   if (s->moved) TRY(bind_arguments(s));
   TRY(copy_tensors(s, r, 0, model->num_inputs));
@@ -336,7 +335,6 @@ static CUresult submit(aotc_cuda_session *s, const run *r) {
                    model->num_inputs + model->num_outputs));
   if (!r->no_wait || r->by_caller) return SUCCESS;
   s->pending = 1;
-  s->last = r->stream;
   return call->cuEventRecord(s->done, r->stream);
 }
 

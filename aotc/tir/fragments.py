@@ -99,6 +99,7 @@ _LOAD: Final = """\
 $inline void aotc_NAME(uint32_t *to, const uint16_t *row) {
 #if defined(AOTC_EMULATED)
   struct Row { uint16_t of[8]; } mine;
+  aotc_emulator::require_aligned((uintptr_t)row, sizeof mine);
   memcpy(&mine, row, sizeof mine);
   const aotc_emulator::Lanes *all = aotc_emulator::exchange(~0u, mine);
   const int lane = (int)threadIdx.x % 32;

@@ -172,6 +172,8 @@ def test_copies_land_when_they_are_waited_for(kernels: Kernels, backwards: bool)
     np.testing.assert_array_equal(y, x[:, ::-1])
     assert not launch(kernels, "early", [x, y], blocks=1, threads=32, backwards=backwards)
     assert np.isnan(y).any()
+    odd = np.zeros(x.size + 4, np.float32)[1:]
+    assert "multiple of their bytes" in launch(kernels, "fetched", [odd, y], blocks=1, threads=32, backwards=backwards)
 
 
 @pytest.mark.parametrize("backwards", ORDERS)

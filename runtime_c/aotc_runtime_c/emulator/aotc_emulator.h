@@ -142,6 +142,13 @@ inline const Lanes *exchange(unsigned mask, const Type &value) {
   return found;
 }
 
+/* What a device stops at, too. */
+static inline void require_aligned(uintptr_t address, size_t bytes) {
+  if (address % bytes != 0)
+    meeting->fail("an access of several elements does not begin at a multiple "
+                  "of their bytes");
+}
+
 /* Numbers by their bits. */
 static inline float of_float32(uint32_t bits) {
   float value;
@@ -214,9 +221,7 @@ static inline bool aotc_arrive(int32_t &count, int32_t blocks) {
 template <int lanes, class Type>
 inline void aotc_move(Type *to, const Type *from) {
   constexpr size_t bytes = lanes * sizeof(Type);
-  if ((uintptr_t(to) | uintptr_t(from)) % bytes != 0)
-    aotc_emulator::meeting->fail("an access of several elements does not begin "
-                                 "at a multiple of their bytes");
+  aotc_emulator::require_aligned(uintptr_t(to) | uintptr_t(from), bytes);
   memcpy(to, from, bytes);
 }
 
@@ -224,6 +229,7 @@ inline void aotc_move(Type *to, const Type *from) {
 template <int bytes>
 inline void aotc_copy(void *to, const void *from, bool inside = true) {
   static const unsigned char zeros[bytes] = {0};
+  aotc_emulator::require_aligned(uintptr_t(to) | uintptr_t(from), bytes);
   aotc_emulator::meeting->copy(threadIdx.x, to, inside ? from : zeros, bytes);
 }
 /* Ends a group of copies; waits until all but the latest ones have landed. */

@@ -28,7 +28,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe, parameters
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite.load import Operator, Tensor
-from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, PRODUCTS, RUY, Rounding, by_shifts
+from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, PRODUCTS, RUY, Rounding
 
 #: An input whose value is known at compile time.
 Known: TypeAlias = Annotated[Array, "known"]
@@ -63,8 +63,6 @@ IN_WORDS: Final = frozenset(
         "TRANSPOSE_CONV",
     }
 )
-#: Those of them whose integers of LiteRT are not known here.
-_UNKNOWN: Final = frozenset({"ADD", "FULLY_CONNECTED"})
 #: Those that add a bias to sums of products.
 _LAYERS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 #: Those whose input 1 is weights.
@@ -229,17 +227,12 @@ def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) ->
     """Whose integers an operator has.
 
     XNNPACK leaves to LiteRT: depthwise convolutions of uint8, 16 bits, convolutions by 4 bits, and layers
-    whose bias has no scale.  AotcError (code "tflite-quant") for operators of 16 bits that LiteRT rounds
-    in ways not known here.
+    whose bias has no scale.
     """
     held = [t for t in tensors if t is not None and t.quantised]
     if asked.name != "litert" or not held:
         return asked
     words = held[0].dtype == "int16"
-    shifted = name == "ADD" and by_shifts(t.scale for t in held)
-    if words and name in _UNKNOWN and not shifted:
-        text = f"what LiteRT makes of {name} with activations of 16 bits is not supported"
-        raise AotcError("tflite-quant", text, hint="take the rounding tflm")
     if words and name == "MUL":
         return PRODUCTS
     old = name == "DEPTHWISE_CONV_2D" and held[0].dtype == "uint8"

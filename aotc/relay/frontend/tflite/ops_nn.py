@@ -226,8 +226,10 @@ def _fully_connected(
     onto, wide = node.onto(), _sums(node, 0)
     sums = g.op("qnn.dense", g.reshape(a.data, rows), b.data, *q.terms(a, b), units=units, out_dtype=wide)
     sums = windows.with_bias(sums, bias, 1)
-    ratio = node.rounding.dense_ratio(a.scale, b.scale, onto)
-    y = _requantized(node, sums, ratio, onto, 1)
+    if node.in_words and node.rounding.name == "builtin":
+        y = sixteen.litert_dense(sums, a, b, onto, bias is not None)
+    else:
+        y = _requantized(node, sums, node.rounding.dense_ratio(a.scale, b.scale, onto), onto, 1)
     return g.reshape(node.activated(y), (*lead, units))
 
 

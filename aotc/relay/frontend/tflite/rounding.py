@@ -15,7 +15,8 @@ ruy      those of its layers: rounded twice, the second time halves up
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -164,29 +165,33 @@ def onto_whole(dtype: str = _INT) -> Onto:
 # --- sums
 
 
-def _sum_of_shifted(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
-    """Both with 20 more bits (of 16 bits 15), brought to twice the larger scale, added, rounded anew."""
+def _sum_of_shifted(a: Quantised, b: Quantised, onto: Onto, sign: int, once: bool = False) -> Expr:
+    """Both with 20 more bits (of 16 bits 15), brought to twice the larger scale, added, rounded anew.
+
+    once    shifts come before the products, so that these are rounded once
+    """
     bits = 20 if onto.dtype.bits == 8 else 15
     twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
     shifted = []
     for v in (a, b):
-        x = g.op("left_shift", q.centred(v.data, v.zero, -1), g.constant(bits, _INT))
-        shifted.append(_rescaled(x, np.float64(number(v.scale)) / twice, onto_whole(), _TWICE))
+        ratio = np.float64(number(v.scale)) / twice
+        ratio, exponent = np.frexp(ratio) if once else (ratio, 0)
+        places = bits + int(exponent)
+        name = "left_shift" if places >= 0 else "right_shift"
+        x = g.op(name, q.centred(v.data, v.zero, -1), g.constant(abs(places), _INT))
+        shifted.append(_rescaled(x, ratio, onto_whole(), _TWICE))
     total = g.op("add" if sign > 0 else "subtract", *shifted)
     ratio = twice / ((1 << bits) * np.float64(number(onto.scale)))
     return _rescaled(total, ratio, onto, _TWICE)
 
 
-def by_shifts(scales: Iterable[Array]) -> bool:
-    """Whether all scales are powers of two."""
-    return all((np.frexp(scale)[0] == 0.5).all() for scale in scales)
-
-
 def _sum_of_words(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
-    """LiteRT's own: of 16 bits by shifts where all scales are powers of two."""
+    """LiteRT's own: of 16 bits by shifts where all scales are powers of two, else in blocks where it adds."""
     scales = [number(v.scale) for v in (a, b, onto)]
-    if onto.dtype.bits == 8 or not by_shifts(scales):
+    if onto.dtype.bits == 8:
         return _sum_of_shifted(a, b, onto, sign)
+    if any((np.frexp(scale)[0] != 0.5).any() for scale in scales):
+        return _sum_in_blocks(a, b, onto) if sign > 0 else _sum_of_shifted(a, b, onto, sign)
     bits = [int(np.log2(scales[2] / s)) for s in scales[:2]]
     text = "LiteRT brings one of two tensors to the greater scale of the other"
     require("tflite-quant", min(bits) == 0, text)
@@ -194,6 +199,23 @@ def _sum_of_words(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
     total = g.op("add" if sign > 0 else "subtract", x, y)
     low, high = int(onto.dtype.min), int(onto.dtype.max)
     return g.cast(g.clip(total, low, high), onto.dtype)
+
+
+def _sum_in_blocks(a: Quantised, b: Quantised, onto: Onto) -> Expr:
+    """Sums of tensors of one shape, but for axes of 1 in front: 16 elements at a time are shifted before they are
+    multiplied, those that are left behind.
+    """
+    longer = max(a.data, b.data, key=g.rank)
+    shapes = [(1,) * (g.rank(longer) - g.rank(v.data)) + g.shape(v.data) for v in (a, b)]
+    if shapes[0] != shapes[1]:
+        return _sum_of_shifted(a, b, onto, 1)
+    count = math.prod(shapes[0])
+    whole, parts = count - count % 16, list[Expr]()
+    for begin, end in ((0, whole), (whole, count)):
+        cut = (g.cut(g.reshape(v.data, (-1,)), [begin], [end], [0]) for v in (a, b))
+        x, y = (replace(v, data=data) for v, data in zip((a, b), cut, strict=True))
+        parts += [_sum_of_shifted(x, y, onto, 1, once=end == whole)] if end > begin else []
+    return g.reshape(g.concat(parts, 0), shapes[0]) if parts else _sum_of_shifted(a, b, onto, 1)
 
 
 def _sum_of_products(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
@@ -266,14 +288,18 @@ def _softmax_of_table(x: Quantised, onto: Onto, beta: float) -> Expr:
 # --- from real numbers
 
 
+def nearest(x: Expr) -> Expr:
+    """Real numbers rounded to whole ones, halves away from zero."""
+    size, dtype = g.absolute(x), g.dtype(x)
+    whole = g.op("floor", size)
+    up = g.op("greater_equal", g.sub(size, whole), g.constant(0.5, dtype))
+    size = g.add(whole, g.cast(up, dtype))
+    return g.where(g.less(x, 0.0), g.negative(size), size)
+
+
 def _away_from_zero(x: Expr, onto: Onto) -> Expr:
     """The quotient with the scale, halves away from zero."""
-    y = g.div(x, float(number(onto.scale)))
-    size = g.absolute(y)
-    whole = g.op("floor", size)
-    up = g.op("greater_equal", g.sub(size, whole), g.constant(0.5, "float32"))
-    size = g.add(whole, g.cast(up, "float32"))
-    y = g.where(g.less(y, 0.0), g.negative(size), size)
+    y = nearest(g.div(x, float(number(onto.scale))))
     low, high = int(onto.dtype.min), int(onto.dtype.max)
     zero = int(number(onto.zero))
     return g.cast(g.add(g.cast(g.clip(y, low - zero, high - zero), _INT), zero), onto.dtype)

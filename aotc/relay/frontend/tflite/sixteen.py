@@ -28,7 +28,7 @@ from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.frontend.tflite.load import Tensor
-from aotc.relay.frontend.tflite.rounding import number, onto_whole, scaled_twice
+from aotc.relay.frontend.tflite.rounding import RUY, nearest, number, onto_whole, scaled_twice
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 #: The type of sums.
@@ -109,6 +109,15 @@ def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
     y = g.add(g.mul(sums, along(multiplier)), along(half))
     y = g.clip(g.op("right_shift", y, along(last)), int(onto.dtype.min), int(onto.dtype.max))
     return g.cast(y, onto.dtype)
+
+
+def litert_dense(sums: Expr, x: Quantised, w: Quantised, onto: Onto, biased: bool) -> Expr:
+    """LiteRT's fully connected layers: sums of 32 bits are rounded twice, those with a bias in double precision."""
+    if not biased:
+        return RUY.requantized(g.cast(sums, _INT), RUY.dense_ratio(x.scale, w.scale, onto), onto, 1)
+    ratio = RUY.ratio(x.scale, w.scale, onto)
+    y = nearest(g.mul(g.cast(sums, "float64"), g.constant(ratio)))
+    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
 
 
 def check(name: str, weight: Tensor, axis: int, bias: Maybe) -> None:

@@ -19,7 +19,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.tir.dots import BYTES, GROUP
-from aotc.tir.instruction import Instruction, on_memory
+from aotc.tir.instruction import Instruction, filled, on_memory
+from aotc.tir.nibbles import of_nibbles, taken_apart
 
 #: Rows of a register, bytes of one, and numbers of int32 in it.
 ROWS: Final = 16
@@ -76,9 +77,9 @@ _TILE: Final = """\
 #if defined(__AMX_INT8__)
 /* Sums of one or two registers of positions, the second `below` the first, and of one or two blocks. */
 __attribute__((__always_inline__, __unused__)) static inline void
-aotc_NAME_tile(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t below, int two, int wide, ptrdiff_t pitch,
+aotc_NAME_tile(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t below, int two, int wide, ptrdiff_t pitch,
   ptrdiff_t line, ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1,
-  ptrdiff_t n2, ptrdiff_t x2, ptrdiff_t w2) {
+  ptrdiff_t n2, ptrdiff_t x2, ptrdiff_t w2GIVEN) {
   const ptrdiff_t weights = 64;
   AOTC_MATRIX_ZERO(0);
   AOTC_MATRIX_ZERO(1);
@@ -87,13 +88,13 @@ aotc_NAME_tile(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t bel
   for (ptrdiff_t b = 0; b < n2; ++b)
     for (ptrdiff_t a = 0; a < n1; ++a) {
       const DATA_t *from = x + b * x2 + a * x1;
-      const WEIGHTS_t *by = w + b * w2 + a * w1;
-      for (ptrdiff_t s = 0; s < steps; ++s, from += width, by += 16 * width) {
-        AOTC_MATRIX_LOAD(6, by, weights);
+      const STORED_t *by = w + (b * w2 + a * w1)HALF;
+      for (ptrdiff_t s = 0; s < steps; ++s, from += width, by += 16 * widthHALF) {
+        AOTC_MATRIX_LOAD(6, FIRST, weights);
         AOTC_MATRIX_LOAD(4, from, pitch);
         __asm__ volatile("DOT %tmm6, %tmm4, %tmm0");
         if (wide) {
-          AOTC_MATRIX_LOAD(7, by + apart, weights);
+          AOTC_MATRIX_LOAD(7, SECOND, weights);
           __asm__ volatile("DOT %tmm7, %tmm4, %tmm1");
         }
         if (two) {
@@ -117,9 +118,9 @@ aotc_NAME_tile(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t bel
 _FUNCTION: Final = """\
 /* Sums of products of DATA by WEIGHTS: 16 outputs of each block at each position. */
 __attribute__((__noinline__, __unused__)) static void
-aotc_NAME(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t rows, ptrdiff_t pitch, ptrdiff_t blocks,
+aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptrdiff_t pitch, ptrdiff_t blocks,
   ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1, ptrdiff_t n2,
-  ptrdiff_t x2, ptrdiff_t w2) {
+  ptrdiff_t x2, ptrdiff_t w2GIVEN) {
 #if defined(__AMX_INT8__)
   const ptrdiff_t high = rows < 16 ? rows : 16, line = 64 * blocks;
   aotc_matrices_of(high, width);
@@ -130,15 +131,15 @@ aotc_NAME(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t rows, pt
     for (ptrdiff_t k = 0; k < blocks; k += 2) {
       int32_t *to = sums + (first * blocks + k) * 16;
       const DATA_t *from = x + first * pitch;
-      const WEIGHTS_t *by = w + k * apart;
+      const STORED_t *by = w + k * apartHALF;
       if (below > 0 && k + 1 < blocks)
-        aotc_NAME_tile(to, from, by, below, 1, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+        aotc_NAME_tile(to, from, by, below, 1, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
       else if (below > 0)
-        aotc_NAME_tile(to, from, by, below, 1, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+        aotc_NAME_tile(to, from, by, below, 1, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
       else if (k + 1 < blocks)
-        aotc_NAME_tile(to, from, by, 0, 0, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+        aotc_NAME_tile(to, from, by, 0, 0, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
       else
-        aotc_NAME_tile(to, from, by, 0, 0, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2);
+        aotc_NAME_tile(to, from, by, 0, 0, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
     }
   }
   __asm__ volatile("tilerelease");
@@ -149,20 +150,55 @@ aotc_NAME(int32_t *sums, const DATA_t *x, const WEIGHTS_t *w, ptrdiff_t rows, pt
       for (ptrdiff_t row = 0; row < rows; ++row)
         for (ptrdiff_t o = 0; o < 16 * blocks; ++o) {
           const DATA_t *from = x + row * pitch + b * x2 + a * x1;
-          const WEIGHTS_t *by = w + o / 16 * apart + o % 16 * 4 + b * w2 + a * w1;
+          const ptrdiff_t by = o / 16 * apart + o % 16 * 4 + b * w2 + a * w1;
           uint32_t sum = (uint32_t)sums[row * blocks * 16 + o];
-          for (ptrdiff_t k = 0; k < steps * width; ++k)
-            sum += (uint32_t)(from[k] * by[k / 4 * 64 + k % 4]);
+          for (ptrdiff_t k = 0; k < steps * width; ++k) {
+            const ptrdiff_t at = by + k / 4 * 64 + k % 4;
+            sum += (uint32_t)(from[k] * (READ));
+          }
           sums[row * blocks * 16 + o] = (int32_t)sum;
         }
 #endif
 }
 """
+_WHOLE: Final = """\
+#if defined(__AMX_INT8__)
+/* Weights of 4 bits for a register. */
+__attribute__((__unused__)) $inline const WEIGHTS_t *
+aotc_NAME_whole(WEIGHTS_t *to, const uint8_t *from, ptrdiff_t bytes, WEIGHTS_t least) {
+  typedef uint8_t half __attribute__((__vector_size__(32), __aligned__(1), __may_alias__));
+  typedef uint16_t pairs __attribute__((__vector_size__(64), __unused__));
+  typedef WEIGHTS_t whole __attribute__((__vector_size__(64), __aligned__(1), __may_alias__));
+  for (ptrdiff_t k = 0; k < bytes; k += 64) {
+    const pairs wide = __builtin_convertvector(*(const half *)(from + k / 2), pairs);
+    *(whole *)(to + k) = (whole)((wide << 4 | wide) & 0x0f0f) + least;
+  }
+  return to;
+}
+#endif
+"""
+#: What differs where weights are bytes, and where they are 4 bits each.
+_BYTES: Final = {"GIVEN": "", "TAKEN": "", "HALF": "", "FIRST": "by", "SECOND": "by + apart", "READ": "w[at]"}
+_NIBBLES: Final = {
+    "STORED": "uint8",
+    "GIVEN": ", WEIGHTS_t least",
+    "TAKEN": ", least",
+    "HALF": " / 2",
+    "FIRST": "aotc_NAME_whole(first, by, 16 * width, least)",
+    "SECOND": "aotc_NAME_whole(second, by + apart / 2, 16 * width, least)",
+    "READ": "(w[at / 2] >> at % 2 * 4 & 15) + least",
+    "weights = 64;": "weights = 64;\n  WEIGHTS_t first[1024], second[1024];",
+}
+_OF_NIBBLES: Final = _WHOLE + filled(_HELPERS + _TILE + _FUNCTION, **_NIBBLES)
 
 
 def matrices_name(data: str, weights: str) -> str:
     """The function for these types of bytes."""
     return f"matrices_{data}_{weights}"
+
+
+def _of_nibbles(data: str, weights: str, x: Any, w: Any, *numbers: Any) -> Any:
+    return _sums(data, x, taken_apart(weights, w, numbers[-1].astype(weights)), *numbers[:-1])
 
 
 def _lanes(*operands: Any) -> int:
@@ -172,11 +208,15 @@ def _lanes(*operands: Any) -> int:
 
 def rows() -> Iterator[Instruction]:
     """The instructions for all types of bytes."""
+    text = _HELPERS + _TILE + _FUNCTION
     for data, weights in product(BYTES, BYTES):
         dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
-        takes = (f"{data}x*", f"{weights}x*", *("int32",) * len(NUMBERS))
-        operands = ", ".join(f"{{{k}}}" for k in range(1, len(takes) + 1))
-        words = {"DATA": data, "WEIGHTS": weights, "DOT": dot}
-        name, meaning = matrices_name(data, weights), partial(_sums, data)
-        text = _HELPERS + _TILE + _FUNCTION
-        yield on_memory(name, takes, "int32", _lanes, meaning, operands, text, **words)
+        name, words = matrices_name(data, weights), {"DATA": data, "WEIGHTS": weights, "DOT": dot}
+        numbers = ("int32",) * len(NUMBERS)
+        for own, takes, meaning, made in (
+            (name, (weights, *numbers), partial(_sums, data), filled(text, STORED=weights, **_BYTES)),
+            (of_nibbles(name), ("uint8", *numbers, "int32"), partial(_of_nibbles, data, weights), _OF_NIBBLES),
+        ):
+            kinds = (f"{data}x*", f"{takes[0]}x*", *takes[1:])
+            operands = ", ".join(f"{{{k}}}" for k in range(1, len(kinds) + 1))
+            yield on_memory(own, kinds, "int32", _lanes, meaning, operands, made, **words)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType
-from aotc.tir import amx, dots, fragments, narrowing, numerics, pairs, rows, wide_dots
+from aotc.tir import amx, dots, fragments, narrowing, nibbles, numerics, pairs, rows, wide_dots
 from aotc.tir.instruction import Instruction, Text, on_device
 
 #: The dialects of C.
@@ -151,7 +151,7 @@ def _matrices(dtype: DType, kind: str) -> Iterator[Instruction]:
 
 def _of_bytes() -> Iterator[Instruction]:
     """Sums of products of bytes, and what makes bytes."""
-    for table in (dots, wide_dots, narrowing, pairs, rows, amx):
+    for table in (dots, wide_dots, narrowing, nibbles, pairs, rows, amx):
         yield from table.rows()
     takes = ("int32x4", "int32x4", "int32x2")
     for name, meaning, text in fragments.sums_of_bytes():

@@ -18,6 +18,7 @@ from aotc.tir.device.launches import launched
 from aotc.tir.functions.fuse import fused_kernel
 from aotc.tir.loops.lanes import with_vectors
 from aotc.tir.plan.memory import check_plan, plan_memory, savings, with_io, work_in_place
+from aotc.tir.plan.nibbles import narrowed
 from aotc.tir.plan.order import ordered
 from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
@@ -152,6 +153,15 @@ class VectorizeLoops(KernelPass):
         return with_vectors(kernel, self.target)
 
 
+class HalveBytes(ProgramPass):
+    """Constant bytes that 4 bits tell apart take half a byte each."""
+
+    opt_level = 3
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        return narrowed(module)
+
+
 _KERNELS: Final = (FuseMultiplyAdds, VectorizeLoops)
 #: The tensor passes in the order in which they run.
 PASSES: Final = (
@@ -163,6 +173,7 @@ PASSES: Final = (
     PlanMemory,
     DivideAmongThreads,
     *_KERNELS,
+    HalveBytes,
 )
 NAMES: Final = tuple(p.name for p in PASSES)
 
@@ -182,10 +193,11 @@ def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     if _wanted("compile.reorder", target):
         first.append(OrderSteps(target))
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
+    last = [*divide, *kernel_passes(target), HalveBytes()]
     if _may_overlap(target):
         # accesses are followed in the kernels that are printed
-        return [*first, WorkInPlace(), *divide, *kernel_passes(target), PlanMemory(target, over=True)]
-    return [*first, WorkInPlace(), PlanMemory(target), *divide, *kernel_passes(target)]
+        return [*first, WorkInPlace(), *last, PlanMemory(target, over=True)]
+    return [*first, WorkInPlace(), PlanMemory(target), *last]
 
 
 def _through(program: Program, *passes: ProgramPass) -> Program:

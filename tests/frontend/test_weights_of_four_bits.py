@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of 4 bits beside tensors of bytes are integers, where ONNX Runtime computes on floats."""
+"""Weights of 4 bits beside tensors of bytes are integers of half a byte, where ONNX Runtime computes on floats."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -12,30 +15,35 @@ import pytest
 from aotc.driver.compile import CompileOptions
 from aotc.reporting.inspect import inspect_model
 from tests.frontend.test_drawn_pairs import Drawing, F
+from tests.share import share
+from tests.targets.machines import FOREIGN, PORTABLE, machine, native_targets
 
 LAYERS: dict[str, Any] = {
-    # the shape of weights, their axis of channels, and the sums of products
-    "Conv": ((8, 4, 3, 3), 0, lambda x, w: np.einsum("ncyxij,ocij->noyx", windows(x), w)),
-    "MatMul": ((32, 8), 1, np.matmul),
+    # the shapes of weights and data, the weights' axis of channels, and the sums of products
+    "Conv": ((8, 4, 3, 3), (1, 4, 7, 6), 0, lambda x, w: np.einsum("ncyxij,ocij->noyx", windows(x), w)),
+    "MatMul": ((32, 8), (5, 32), 1, np.matmul),
 }
-SHAPES = {"Conv": (1, 4, 7, 6), "MatMul": (5, 32)}
+WIDE: dict[str, Any] = {
+    "Conv": ((64, 64, 3, 3), (1, 64, 9, 10), *LAYERS["Conv"][2:]),
+    "MatMul": ((256, 37), (33, 256), *LAYERS["MatMul"][2:]),
+}
 
 
 def windows(x: Any) -> Any:
     return np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
 
 
-def drawn(kind: str, dtype: str, seed: int, **places: int) -> tuple[Drawing, Any, Any]:
+def drawn(kind: str, dtype: str, seed: int, sizes: Any = LAYERS, **places: int) -> tuple[Drawing, Any, Any]:
     """A quantised layer, and what its integers are."""
-    d, (shape, axis, sums) = Drawing(seed), LAYERS[kind]
+    d, (shape, data, axis, sums) = Drawing(seed), sizes[kind]
     low = -8 if dtype == "int4" else 0
     x_pair, y_pair = d.pair(), d.pair(64.0)
     stored, zero = d.rng.integers(low, low + 16, shape), int(d.rng.integers(low, low + 16))
-    many = (32 // places["block_size"], 8) if places else 8
+    many = (32 // places["block_size"], 8) if places else shape[axis]
     scale = np.asarray(d.rng.uniform(0.5, 1, many), F)
     kind_of = getattr(ml_dtypes, dtype)
     zeros = np.full(many, zero).astype(kind_of)
-    x = d.x(*SHAPES[kind], pair=x_pair)
+    x = d.x(*data, pair=x_pair)
     w = d.real(d.constant(stored.astype(kind_of)), (scale, zeros), **(places or {"axis": axis}))
     model = d.done(d.op(kind, x, w), y_pair)
     model.opset_import[0].version, model.ir_version = 21, 10
@@ -63,3 +71,22 @@ def test_those_with_scales_of_blocks_are_left_on_real_numbers() -> None:
     _, model, _ = drawn("MatMul", "int4", 0, axis=0, block_size=16)
     (row,) = inspect_model(model)["left_real"]
     assert (row["operator"], row["reason"]) == ("nn.matmul", "an operand is not quantised")
+
+
+@pytest.mark.parametrize(
+    ("target", "kind"),
+    share(product(native_targets(), WIDE), 6, always=[("c", "Conv"), ("x86-64-v4-amx", "Conv")])
+    + share(product((*FOREIGN, *PORTABLE), WIDE), 1),
+)
+def test_they_take_half_a_byte(target: str, kind: str, tmp_path: Path) -> None:
+    here = machine(target)
+    d, model, want = drawn(kind, ("int4", "uint4")[len(target) % 2], len(target), WIDE)
+    options = CompileOptions(target=here.target, output=tmp_path / "net", cflags=("-O1",), build=not here.emulator)
+    made = options.compiled(model)
+    inputs = {v["name"]: d.data[v["name"]] for v in made.metadata["inputs"]}
+    run = made.session().run if not here.emulator else lambda _, x: here.run_model(made, list(x.values()))
+    np.testing.assert_array_equal(run(None, inputs)[0], want)
+    without = replace(options, output=tmp_path / "whole", build=False, disabled_pass=["HalveBytes"])
+    whole = without.compiled(model)
+    saved = whole.metadata["weights_bytes"] - made.metadata["weights_bytes"]
+    assert abs(saved - np.prod(WIDE[kind][0]) / 2) <= 64 * 48

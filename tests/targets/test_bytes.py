@@ -23,7 +23,7 @@ from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
-from aotc.tir import Broadcast, Call, Load, Store, as_expr, call, wide_dots
+from aotc.tir import Broadcast, Call, Load, Store, as_expr, call, nibbles, wide_dots
 from aotc.tir.dots import BYTES, LANES, dot_name
 from aotc.tir.expr import Buffer
 from aotc.tir.instruction import split_type
@@ -234,9 +234,9 @@ def test_the_report_names_targets_that_are_not_run(monkeypatch: pytest.MonkeyPat
 
 
 def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
-    """Those that take several groups, on some numbers."""
+    """Those that take several groups, and integers of 4 bits, on some numbers."""
     rng, jobs = np.random.default_rng(6), []
-    for row in wide_dots.rows():
+    for row in (*wide_dots.rows(), *nibbles.rows()):
         types = [split_type(text, 1) for text in row.takes]
         dtype, lanes = row.result(*types[0])
         buffers = [Buffer(f"p{k}", *one) for k, one in enumerate(types)]
@@ -247,7 +247,7 @@ def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
     return jobs
 
 
-@pytest.mark.parametrize("target", THERE)
+@pytest.mark.parametrize("target", [*THERE, *HERE[-1:]])
 def test_each_wide_instruction(target: str, tmp_path: Path) -> None:
     """On processors that have them or not; compilers have texts of their own for those that have not."""
     jobs = wide_instructions()

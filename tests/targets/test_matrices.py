@@ -20,6 +20,7 @@ from aotc.tir import Call, Load, Store, amx, as_expr, call, const
 from aotc.tir.dots import BYTES
 from aotc.tir.expr import Buffer
 from aotc.tir.interp import run_kernel
+from aotc.tir.nibbles import of_nibbles
 from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT
@@ -51,6 +52,16 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
         store = Store(y, as_expr(0), call(amx.matrices_name(data, weights), *operands))
         kernel = Kernel(name="sums", inputs=(x, w), outputs=(y,), body=store)
         jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (w.size,), weights)]))
+        half = Buffer("w", DType("uint8"), w.size // 2)
+        operands = (
+            operands[0],
+            Load(half, as_expr(0), half.size),
+            *operands[2:],
+            const(number - 8 * (weights == "int8"), "int32"),
+        )
+        store = Store(y, as_expr(0), call(of_nibbles(amx.matrices_name(data, weights)), *operands))
+        kernel = Kernel(name="sums", inputs=(x, half), outputs=(y,), body=store)
+        jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (half.size,), "uint8")]))
     return jobs
 
 

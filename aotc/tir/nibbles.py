@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integers of 4 bits, two to a byte, as vectors of bytes: rows of instructions, with their meanings and texts.
+
+    nibbles_int8_x32(w[i:16], -8)    # 32 integers, the first of two in the lower half of a byte, each less 8
+
+What is stored is how much greater than the least of 16 neighbouring numbers an integer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.tir.dots import BYTES
+from aotc.tir.instruction import Instruction, vectors
+
+#: Numbers that 4 bits tell apart.
+COUNT: Final = 16
+#: Lengths of vectors of bytes.
+LANES: Final = (4, 8, 16, 32, 64)
+_FUNCTION: Final = """\
+/* Integers of 4 bits as bytes, each plus the least. */
+__attribute__((__unused__)) $inline aotc_DTYPExSIZE aotc_NAME(aotc_uint8xHALF v, DTYPE_t least) {
+  typedef uint16_t pairs __attribute__((__vector_size__(SIZE), __unused__));
+  const pairs wide = __builtin_convertvector(v, pairs);
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  return (aotc_DTYPExSIZE)((wide << 8 | wide >> 4) & 0x0f0f) + least;
+#else
+  return (aotc_DTYPExSIZE)((wide << 4 | wide) & 0x0f0f) + least;
+#endif
+}
+"""
+
+
+def nibbles_name(dtype: str, lanes: int) -> str:
+    """The instruction that makes so many bytes; "" where there is none."""
+    return f"nibbles_{dtype}_x{lanes}" if lanes in LANES else ""
+
+
+def of_nibbles(name: str) -> str:
+    """The function on memory that takes its second operand so, and behind all others what the least is."""
+    return f"{name}_of_nibbles"
+
+
+def halved(values: Any, least: int) -> Any:
+    """Numbers from `least` on, at most 15 more, two to a byte; a last one alone is followed by `least`."""
+    found = (np.ravel(values).astype(np.int16) - least).astype(np.uint8)
+    found = np.pad(found, (0, found.size % 2))
+    return found[::2] | found[1::2] << 4
+
+
+def taken_apart(dtype: str, stored: Any, least: Any) -> Any:
+    """The numbers again."""
+    pairs = np.stack((stored & 15, stored >> 4), axis=-1)
+    return pairs.reshape(-1).astype(dtype) + least
+
+
+def rows() -> Iterator[Instruction]:
+    """The instructions for both types of bytes and all lengths of vectors."""
+    for dtype, lanes in product(BYTES, LANES):
+        name, takes = nibbles_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
+        words = {"DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
+        yield vectors(name, takes, f"{dtype}x{lanes}", partial(taken_apart, dtype), _FUNCTION, **words)

@@ -97,6 +97,7 @@ from aotc.relay.op.builders import cos as cos
 from aotc.relay.op.builders import cosh as cosh
 from aotc.relay.op.builders import cumprod as cumprod
 from aotc.relay.op.builders import cumsum as cumsum
+from aotc.relay.op.builders import dft as dft
 from aotc.relay.op.builders import divide as divide
 from aotc.relay.op.builders import equal as equal
 from aotc.relay.op.builders import erf as erf
@@ -106,6 +107,8 @@ from aotc.relay.op.builders import expm1 as expm1
 from aotc.relay.op.builders import fast_erf as fast_erf
 from aotc.relay.op.builders import fast_exp as fast_exp
 from aotc.relay.op.builders import fast_tanh as fast_tanh
+from aotc.relay.op.builders import fixed_point_multiply as fixed_point_multiply
+from aotc.relay.op.builders import fixed_point_multiply_per_axis as fixed_point_multiply_per_axis
 from aotc.relay.op.builders import floor as floor
 from aotc.relay.op.builders import floor_divide as floor_divide
 from aotc.relay.op.builders import floor_mod as floor_mod
@@ -150,6 +153,7 @@ from aotc.relay.op.builders import ones as ones
 from aotc.relay.op.builders import ones_like as ones_like
 from aotc.relay.op.builders import power as power
 from aotc.relay.op.builders import prod as prod
+from aotc.relay.op.builders import reinterpret as reinterpret
 from aotc.relay.op.builders import repeat as repeat
 from aotc.relay.op.builders import reshape as reshape
 from aotc.relay.op.builders import reshape_like as reshape_like
@@ -170,6 +174,7 @@ from aotc.relay.op.builders import sign as sign
 from aotc.relay.op.builders import sin as sin
 from aotc.relay.op.builders import sinh as sinh
 from aotc.relay.op.builders import slice_like as slice_like
+from aotc.relay.op.builders import sliding_window as sliding_window
 from aotc.relay.op.builders import sort as sort
 from aotc.relay.op.builders import sparse_fill_empty_rows as sparse_fill_empty_rows
 from aotc.relay.op.builders import sparse_reshape as sparse_reshape
@@ -179,6 +184,7 @@ from aotc.relay.op.builders import sqrt as sqrt
 from aotc.relay.op.builders import squeeze as squeeze
 from aotc.relay.op.builders import stack as stack
 from aotc.relay.op.builders import std as std
+from aotc.relay.op.builders import stft as stft
 from aotc.relay.op.builders import strided_set as strided_set
 from aotc.relay.op.builders import strided_slice as strided_slice
 from aotc.relay.op.builders import subtract as subtract

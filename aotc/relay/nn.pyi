@@ -32,8 +32,12 @@ from aotc.relay.op.builders import dense as dense
 from aotc.relay.op.builders import depth_to_space as depth_to_space
 from aotc.relay.op.builders import dropout as dropout
 from aotc.relay.op.builders import fast_softmax as fast_softmax
+from aotc.relay.op.builders import global_avg_pool1d as global_avg_pool1d
 from aotc.relay.op.builders import global_avg_pool2d as global_avg_pool2d
+from aotc.relay.op.builders import global_avg_pool3d as global_avg_pool3d
+from aotc.relay.op.builders import global_max_pool1d as global_max_pool1d
 from aotc.relay.op.builders import global_max_pool2d as global_max_pool2d
+from aotc.relay.op.builders import global_max_pool3d as global_max_pool3d
 from aotc.relay.op.builders import group_norm as group_norm
 from aotc.relay.op.builders import gru as gru
 from aotc.relay.op.builders import instance_norm as instance_norm

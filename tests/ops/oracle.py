@@ -73,6 +73,11 @@ def normal(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
+def var(*shape: int, dtype: str = "float32") -> Var:
+    """A tensor that an operator may be called on."""
+    return Var("x", TensorType(shape, dtype))
+
+
 def error_code(call: Any, *args: Any, **kwargs: Any) -> str:
     """The code of the AotcError that a call raises."""
     from aotc.ir.diagnostics import AotcError

@@ -33,28 +33,26 @@ STATED = {
         strided_slice sum take transpose variance
     """,
     "precision=FOLLOW": """
-        annotation.stop_fusion argmax argmin argsort dyn.broadcast_to dyn.expand_dims dyn.full dyn.nn.pad
-        dyn.one_hot dyn.ones dyn.reshape dyn.squeeze dyn.strided_slice dyn.tile dyn.topk dyn.zeros max min
-        ndarray_size nn.adaptive_max_pool1d nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.avg_pool1d
-        nn.avg_pool2d nn.avg_pool3d nn.batch_norm nn.dropout nn.global_max_pool2d nn.max_pool1d nn.max_pool2d
-        nn.max_pool3d one_hot scatter_elements scatter_nd searchsorted shape_of sort topk
+        annotation.stop_fusion argmax argmin argsort dyn.broadcast_to dyn.expand_dims dyn.full dyn.nn.pad dyn.one_hot
+        dyn.ones dyn.reshape dyn.squeeze dyn.strided_slice dyn.tile dyn.topk dyn.zeros max min ndarray_size
+        nn.adaptive_max_pool1d nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d
+        nn.batch_norm nn.dropout nn.global_max_pool1d nn.global_max_pool2d nn.global_max_pool3d nn.max_pool1d
+        nn.max_pool2d nn.max_pool3d one_hot scatter_elements scatter_nd searchsorted shape_of sort topk
     """,
     "precision=NEVER": """
-        acos acosh asin asinh atanh cosh cumprod cumsum dyn.image.resize2d dyn.nn.upsampling dyn.nn.upsampling3d erf
-        exp expm1 fast_erf fast_exp image.affine_grid image.crop_and_resize image.dilation2d image.grid_sample log
-        log10 log1p log2 nn.contrib_conv2d_winograd_weight_transform nn.deformable_conv2d nn.lrn
-        nn.nll_loss power qnn.abs qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose
-        qnn.conv2d qnn.conv2d_transpose qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp
-        qnn.hardswish qnn.leaky_relu qnn.log qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8 qnn.product
-        qnn.quantize qnn.requantize qnn.rsqrt qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice
-        qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh rsqrt sinh tan vision.non_max_suppression
-        vision.roi_align vision.roi_pool
+        acos acosh asin asinh atanh cosh cumprod cumsum dft dyn.image.resize2d dyn.nn.upsampling dyn.nn.upsampling3d erf
+        exp expm1 fast_erf fast_exp image.affine_grid image.crop_and_resize image.dilation2d image.grid_sample log log10
+        log1p log2 nn.contrib_conv2d_winograd_weight_transform nn.deformable_conv2d nn.lrn nn.nll_loss power qnn.abs
+        qnn.add qnn.batch_matmul qnn.concatenate qnn.conv1d qnn.conv1d_transpose qnn.conv2d qnn.conv2d_transpose
+        qnn.conv3d qnn.conv3d_transpose qnn.dense qnn.dequantize qnn.erf qnn.exp qnn.hardswish qnn.leaky_relu qnn.log
+        qnn.mul qnn.multiply_add qnn.nearest_int8 qnn.nearest_uint8 qnn.product qnn.quantize qnn.requantize qnn.rsqrt
+        qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
+        reinterpret rsqrt sinh stft tan vision.non_max_suppression vision.roi_align vision.roi_pool
     """,
     "quantised=PASS": """
-        annotation.stop_fusion copy
-        gather gather_nd max maximum min minimum nn.adaptive_max_pool1d
-        nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.global_max_pool2d nn.max_pool1d nn.max_pool2d nn.max_pool3d
-        nn.pad nn.relu reverse_sequence sort take where
+        annotation.stop_fusion copy gather gather_nd max maximum min minimum nn.adaptive_max_pool1d
+        nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.global_max_pool1d nn.global_max_pool2d nn.global_max_pool3d
+        nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.pad nn.relu reverse_sequence sort take where
     """,
     "quantised=REFUSE": """
         adv_index nn.contrib_conv2d_winograd_weight_transform qnn.saturate_int8 qnn.saturate_uint8
@@ -62,7 +60,8 @@ STATED = {
     "quantised=RESCALE": """
         add clip concatenate image.resize1d image.resize2d image.resize3d mean multiply nn.adaptive_avg_pool1d
         nn.adaptive_avg_pool2d nn.adaptive_avg_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.bias_add
-        nn.global_avg_pool2d nn.space_to_batch_nd nn.upsampling nn.upsampling3d stack subtract sum
+        nn.global_avg_pool1d nn.global_avg_pool2d nn.global_avg_pool3d nn.space_to_batch_nd nn.upsampling
+        nn.upsampling3d stack subtract sum
     """,
 }
 """What is stated, by operator: everything that cannot be derived from pattern, axis map and attributes."""
@@ -70,17 +69,18 @@ STATED = {
 NOTHING = """
     abs annotation.checkpoint annotation.compiler_begin annotation.compiler_end arange atan atan2 bitwise_and
     bitwise_not bitwise_or bitwise_xor broadcast_to broadcast_to_like cast cast_like ceil collapse_sum_like
-    collapse_sum_to cos divide dyn.sparse_to_dense equal expand_dims fast_tanh floor floor_divide floor_mod full
-    full_like greater greater_equal isfinite isinf isnan layout_transform left_shift less less_equal logical_and
-    logical_not logical_or logical_xor matrix_set_diag meshgrid mod negative nn.batch_flatten nn.batch_matmul
-    nn.batch_to_space_nd nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits
-    nn.contrib_dense_pack nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose
-    nn.fast_softmax nn.gru nn.l2_normalize nn.layer_norm nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu
-    nn.rnn nn.softmax not_equal ones ones_like qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape
-    reshape_like reverse reverse_reshape right_shift round sequence_mask sigmoid sign sin slice_like
-    sparse_fill_empty_rows sparse_reshape sparse_to_dense split sqrt strided_set tanh tile trilu trunc trunc_divide
-    trunc_mod unique unravel_index vision.all_class_non_max_suppression vision.get_valid_counts vision.multibox_prior
-    vision.multibox_transform_loc vision.yolo_reorg zeros zeros_like
+    collapse_sum_to cos divide dyn.sparse_to_dense equal expand_dims fast_tanh fixed_point_multiply
+    fixed_point_multiply_per_axis floor floor_divide floor_mod full full_like greater greater_equal isfinite isinf isnan
+    layout_transform left_shift less less_equal logical_and logical_not logical_or logical_xor matrix_set_diag meshgrid
+    mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd
+    nn.contrib_conv2d_winograd_without_weight_transform nn.contrib_dense_bits nn.contrib_dense_pack nn.conv1d
+    nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose nn.fast_softmax nn.gru
+    nn.l2_normalize nn.layer_norm nn.leaky_relu nn.log_softmax nn.lstm nn.matmul nn.prelu nn.rnn nn.softmax not_equal
+    ones ones_like qnn.lstm_by_series qnn.lstm_by_table qnn.softmax repeat reshape reshape_like reverse reverse_reshape
+    right_shift round sequence_mask sigmoid sign sin slice_like sliding_window sparse_fill_empty_rows sparse_reshape
+    sparse_to_dense split sqrt strided_set tanh tile trilu trunc trunc_divide trunc_mod unique unravel_index
+    vision.all_class_non_max_suppression vision.get_valid_counts vision.multibox_prior vision.multibox_transform_loc
+    vision.proposal vision.yolo_reorg zeros zeros_like
 """
 """Operators that state nothing: whoever adds one decides that the defaults are right for it."""
 

@@ -71,6 +71,14 @@ def test_global_pools_agree_with_onnx_runtime() -> None:
     close(reference("nn.global_max_pool2d", GlobalPool2DAttrs(), x), ort("GlobalMaxPool", x))
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_global_pools_of_other_axes(n: int) -> None:
+    x, axes = normal(2, 3, *(5, 4, 2)[:n]), tuple(range(2, n + 2))
+    for kind, meaning in (("max", x.max), ("avg", x.mean)):
+        name = f"nn.global_{kind}_pool{n}d"
+        close(reference(name, REGISTRY[name].attrs(), x), meaning(axis=axes, keepdims=True))
+
+
 @pytest.mark.parametrize("size", [(1, 1), (3, 2), (5, 4), (7, 9)])
 def test_adaptive_windows_cover_their_part(size: tuple[int, int]) -> None:
     x = normal(1, 2, 5, 4)

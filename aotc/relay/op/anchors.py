@@ -7,16 +7,17 @@ boxes, count = multibox_transform_loc(classes, offsets, anchors)    # rows: clas
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, TensorType, TupleType, Type, Types, args, product, require, static_shape
-from aotc.relay.expr import Constant, Expr, Tuple, tensor_type_of
-from aotc.relay.op import binary, casts, elementwise, index, join, reduce, shape
-from aotc.relay.op.detection import COUNT, ahead, ahead_of_arrays, box_rows, constant
+from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
+from aotc.relay.op import binary, casts, elementwise, index, join, reduce, shape, sorts
+from aotc.relay.op.detection import COUNT, RANKED, ahead, ahead_of_arrays, box_rows, constant, non_max_suppression
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
-from aotc.relay.op.rules import ranked, require_same_dtype, static_shape_of
+from aotc.relay.op.rules import of_expansion, ranked, require_dtype, require_same_dtype, static_shape_of
 from aotc.relay.op.samples import exact, random_array
 from aotc.relay.op.window import may_equal
 
@@ -210,4 +211,148 @@ multibox_transform_loc = OpDef(
     reference=_decoded_reference,
     expand=_decoded_expand,
     samples=_decoded_samples,
+)
+
+
+# --- vision.proposal
+
+
+class ProposalAttrs(Attrs):
+    """Rows of image and corners (N * rpn_post_nms_top_n, 5): the best anchors, moved as predicted, that do not overlap.
+
+    At each pixel, `feature_stride` apart, there is an anchor for each of `ratios` and, within, of `scales`: A in all.
+    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centres in sizes and of the
+    logarithms of sizes, or of corners with `iou_loss`; `im_info` (N, 3) has the height, width and scale of images.
+    Boxes are clipped to the image. Those smaller than `rpn_min_size` times the scale, which grow by half of that on
+    each side, and those of pixels outside have a score of -1. Of the `rpn_pre_nms_top_n` best, all for 0, those go that
+    share more than `threshold` of the area with a better one; the others repeat until there are enough. Corners are
+    pixels: sizes are their differences plus 1.
+    """
+
+    scales: tuple[float, ...] = (4.0, 8.0, 16.0, 32.0)
+    ratios: tuple[float, ...] = (0.5, 1.0, 2.0)
+    feature_stride: float = 16.0
+    threshold: float = 0.7
+    rpn_pre_nms_top_n: int = 6000
+    rpn_post_nms_top_n: int = 300
+    rpn_min_size: int = 16
+    iou_loss: bool = False
+
+
+def _proposal_infer(a: Any, types: Types) -> Type:
+    scores = ranked("boxes.scores", types[0], 4, "cls_prob")
+    moves = ranked("boxes.offsets", types[1], 4, "bbox_pred")
+    images = ranked("boxes.data", types[2], 2, "im_info")
+    require_dtype(scores.dtype, scores.dtype in ("float32", "float64"))
+    for other in (moves, images):
+        require_same_dtype(scores, other)
+    each = len(a.scales) * len(a.ratios)
+    positive = min(*a.scales, *a.ratios, a.feature_stride, a.rpn_post_nms_top_n, 1) > 0
+    require("boxes.anchors", each > 0 and positive, "expected: positive scales, ratios, strides and numbers of boxes")
+    batch, channels, *space = scores.shape
+    found = (channels, *moves.shape, *images.shape)
+    same = all(map(may_equal, found, (2 * each, batch, 4 * each, *space, batch, 3)))
+    text = f"{scores}, {moves} and {images} do not fit {each} anchors"
+    require("boxes.offsets", same and 0 not in space, text)
+    return TensorType((product((batch, a.rpn_post_nms_top_n)), 5), scores.dtype)
+
+
+def _anchors(a: Any, height: int, width: int) -> Array:
+    """The corners (H, W, A, 4) of the anchors at each pixel."""
+    side, rows = a.feature_stride, []
+    for ratio, scale in itertools.product(a.ratios, a.scales):
+        w = np.floor(np.sqrt(np.floor(side * side / ratio)) + 0.5)
+        half = (np.array([w, np.floor(w * ratio + 0.5)]) * scale - 1) / 2
+        rows.append([(side - 1) / 2 - half, (side - 1) / 2 + half])
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    moved = np.stack([x, y, x, y], -1)[:, :, None] * side
+    return np.asarray(np.array(rows).reshape(-1, 4) + moved)
+
+
+def _moved_anchors(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
+    """Rows of scores and corners (N, H * W * A, 5)."""
+    (batch, channels, *space), dtype = static_shape_of(scores), tensor_type_of(scores).dtype.numpy
+    each = channels // 2
+
+    def number(value: Any) -> Expr:
+        return constant(value, dtype)
+
+    def columns(x: Expr, *places: int) -> Expr:
+        return index.take(x, constant(places), axis=-1)
+
+    def by_pixel(x: Expr, parts: tuple[int, ...], order: tuple[int, ...]) -> Expr:
+        return shape.transpose(shape.reshape(x, (batch, *parts, *space), allowzero=True), order)
+
+    add, subtract, times, divide = binary.add, binary.subtract, binary.multiply, binary.divide
+    one, two, nothing = map(number, (1, 2, 0))
+    anchors = _anchors(a, *space)
+    low, high = number(anchors[..., :2]), number(anchors[..., 2:])
+    delta = by_pixel(moves, (each, 4), (0, 3, 4, 1, 2))
+    first, second = columns(delta, 0, 1), columns(delta, 2, 3)
+    begin, end = add(low, first), add(high, second)
+    if not a.iou_loss:
+        size = number(anchors[..., 2:] - anchors[..., :2] + 1)
+        middle = number((anchors[..., 2:] + anchors[..., :2]) / 2)
+        centre = add(times(first, size), middle)
+        half = divide(subtract(times(elementwise.exp(second), size), one), two)
+        begin, end = subtract(centre, half), add(centre, half)
+    image = shape.reshape(images, (batch, 1, 1, 1, 3), allowzero=True)
+    extents, scale = columns(image, 1, 0), columns(image, 2)
+    last = subtract(extents, one)
+    begin, end = (binary.maximum(binary.minimum(x, last), nothing) for x in (begin, end))
+    least = times(scale, number(a.rpn_min_size))
+    narrow = binary.less(add(subtract(end, begin), one), least)
+    small = reduce.any(narrow, axis=-1, keepdims=True)
+    grown = binary.where(small, divide(least, two), nothing)
+    y, x = np.indices(space)
+    pixels = number(np.stack([x, y], -1)[:, :, None] + 1)
+    beyond = binary.less(divide(extents, number(a.feature_stride)), pixels)
+    outside = reduce.any(beyond, axis=-1, keepdims=True)
+    found = columns(by_pixel(scores, (2, each), (0, 3, 4, 2, 1)), 1)
+    score = binary.where(binary.logical_or(small, outside), number(-1), found)
+    rows = join.concatenate([score, subtract(begin, grown), add(end, grown)], -1)
+    return shape.reshape(rows, (batch, each * product(space), 5), allowzero=True)
+
+
+def _proposal_expand(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
+    rows, dtype = _moved_anchors(a, scores, moves, images), tensor_type_of(scores).dtype.numpy
+    batch, extent, _ = static_shape_of(rows)
+    most, wanted = a.rpn_pre_nms_top_n, a.rpn_post_nms_top_n
+    kept = min(most, extent) if most > 0 else extent
+    order = sorts.topk(index.take(rows, constant(0), axis=2), kept, ret_type="indices", dtype=COUNT)
+    ordered = index.take(rows, order, batch_dims=1, axis=1)
+    best = index.take(ordered, constant([1, 2, 3, 4]), axis=2)
+    # ranks in the place of scores, of which those below 0 would remove none; ends behind the last pixel
+    ranks = np.broadcast_to(np.arange(kept, 0, -1)[:, None], (batch, kept, 1))
+    behind = binary.add(best, constant([0, 0, 1, 1], dtype))
+    boxes: Expr = join.concatenate([constant(ranks, dtype), behind], -1)
+    above = float(np.nextafter(dtype.type(a.threshold), dtype.type(np.inf)))
+    places = np.broadcast_to(np.arange(kept, dtype=COUNT), (batch, kept))
+    counts = constant(np.full(batch, kept))
+    found = non_max_suppression(boxes, counts, constant(places), -1, above, True, **RANKED)
+    again = binary.mod(constant(np.arange(wanted)[None]), TupleGetItem(found, 1))
+    chosen = index.take(TupleGetItem(found, 0), again, batch_dims=1, axis=1)
+    boxes = index.take(best, chosen, batch_dims=1, axis=1)
+    images_ = constant(np.broadcast_to(np.arange(batch)[:, None, None], (batch, wanted, 1)), dtype)
+    return shape.reshape(join.concatenate([images_, boxes], -1), (batch * wanted, 5), allowzero=True)
+
+
+def _proposal_samples() -> Samples:
+    few: Any = {"scales": (0.5, 2.0), "ratios": (1.0,), "rpn_min_size": 5, "feature_stride": 8.0}
+    rows: Any = ({"threshold": 0.4, "rpn_post_nms_top_n": 12, "rpn_pre_nms_top_n": 9}, {"iou_loss": True})
+    for given in rows:
+        a = ProposalAttrs(**{"rpn_post_nms_top_n": 4, **few, **given})
+        scores, moves = np.abs(random_array((2, 4, 3, 4))), random_array((2, 8, 3, 4))
+        yield Sample(args=(scores, moves, np.array([[24, 20, 1], [31, 9, 0.5]], np.float32)), attrs=a)
+
+
+proposal = OpDef(
+    name="vision.proposal",
+    attrs=ProposalAttrs,
+    args=args("cls_prob", "bbox_pred", "im_info"),
+    infer=_proposal_infer,
+    axes=lambda *_: AxisMap(((None,) * 2,)),
+    reference=of_expansion(_proposal_expand),
+    expand=_proposal_expand,
+    samples=_proposal_samples,
 )

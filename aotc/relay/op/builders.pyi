@@ -501,6 +501,12 @@ def dense(data: Expr, weight: Expr, units: int | None = None, out_dtype: str = "
 def depth_to_space(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
     """Every block_size^2 channels become a block of pixels of one channel."""
 
+def dft(re_data: Expr, im_data: Expr, inverse: bool = False) -> Call:
+    """The Fourier transform along the last axis of real and imaginary parts: a tuple of both.
+
+    `inverse`: the inverse transform, which divides by the number of elements.
+    """
+
 def dilation2d(
     data: Expr,
     weight: Expr,
@@ -546,6 +552,24 @@ def fast_softmax(data: Expr, axis: int = -1) -> Call:
 def fast_tanh(data: Expr) -> Call:
     """`fast_tanh` of each element."""
 
+def fixed_point_multiply(data: Expr, multiplier: int, shift: int) -> Call:
+    """data * multiplier / 2^31 * 2^shift of int32, halves up, as int32, which wraps; shifts are -31 to 31."""
+
+def fixed_point_multiply_per_axis(
+    x: Expr,
+    y: Expr,
+    lshift: Expr,
+    rshift: Expr,
+    is_lshift_required: bool = False,
+    is_rshift_required: bool = False,
+    axes: int | Sequence[int] = (),
+) -> Call:
+    """x * y / 2^31 * 2^(lshift - rshift) of int32, halves up, as int32, which wraps.
+
+    The multipliers y and the shifts, 0 to 31, have the axes `axes` of x; a shift counts where it is said to be
+    required.
+    """
+
 def floor(data: Expr) -> Call:
     """`floor` of each element."""
 
@@ -577,11 +601,23 @@ def get_valid_counts(data: Expr, score_threshold: float | Expr = 0.0, id_index: 
     A row has its score at `score_index` and its class at `id_index`, -1 for none.
     """
 
+def global_avg_pool1d(data: Expr, layout: str = "NCW", out_layout: str = "") -> Call:
+    """The mean of each channel: (N, C, 1)."""
+
 def global_avg_pool2d(data: Expr, layout: str = "NCHW", out_layout: str = "") -> Call:
     """The mean of each channel: (N, C, 1, 1)."""
 
+def global_avg_pool3d(data: Expr, layout: str = "NCDHW", out_layout: str = "") -> Call:
+    """The mean of each channel: (N, C, 1, 1, 1)."""
+
+def global_max_pool1d(data: Expr, layout: str = "NCW", out_layout: str = "") -> Call:
+    """The greatest value of each channel: (N, C, 1)."""
+
 def global_max_pool2d(data: Expr, layout: str = "NCHW", out_layout: str = "") -> Call:
     """The greatest value of each channel: (N, C, 1, 1)."""
+
+def global_max_pool3d(data: Expr, layout: str = "NCDHW", out_layout: str = "") -> Call:
+    """The greatest value of each channel: (N, C, 1, 1, 1)."""
 
 def greater(lhs: Expr, rhs: Expr) -> Call:
     """`greater` of the elements of two tensors, which are broadcast."""
@@ -906,6 +942,33 @@ def prelu(data: Expr, alpha: Expr, axis: int = 1) -> Call:
 def prod(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False, exclude: bool = False) -> Call:
     """The prod over `axis` (None: all axes; `exclude`: all but these)."""
 
+def proposal(
+    cls_prob: Expr,
+    bbox_pred: Expr,
+    im_info: Expr,
+    scales: Sequence[float] = (4.0, 8.0, 16.0, 32.0),
+    ratios: Sequence[float] = (0.5, 1.0, 2.0),
+    feature_stride: float = 16.0,
+    threshold: float = 0.7,
+    rpn_pre_nms_top_n: int = 6000,
+    rpn_post_nms_top_n: int = 300,
+    rpn_min_size: int = 16,
+    iou_loss: bool = False,
+) -> Call:
+    """Rows of image and corners (N * rpn_post_nms_top_n, 5): the best anchors, moved as predicted, that do not overlap.
+
+    At each pixel, `feature_stride` apart, there is an anchor for each of `ratios` and, within, of `scales`: A in all.
+    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centres in sizes and of the
+    logarithms of sizes, or of corners with `iou_loss`; `im_info` (N, 3) has the height, width and scale of images.
+    Boxes are clipped to the image. Those smaller than `rpn_min_size` times the scale, which grow by half of that on
+    each side, and those of pixels outside have a score of -1. Of the `rpn_pre_nms_top_n` best, all for 0, those go that
+    share more than `threshold` of the area with a better one; the others repeat until there are enough. Corners are
+    pixels: sizes are their differences plus 1.
+    """
+
+def reinterpret(data: Expr, dtype: str) -> Call:
+    """The numbers of the type `dtype` that have the bits of the data's, which has as many of them."""
+
 def relu(data: Expr) -> Call:
     """`relu` of each element."""
 
@@ -1084,6 +1147,12 @@ def sinh(data: Expr) -> Call:
 def slice_like(data: Expr, shape_like: Expr, axes: int | Sequence[int] | None = None) -> Call:
     """The first elements of `data` along `axes` (none: all that both have), as many as `shape_like` has there."""
 
+def sliding_window(data: Expr, axis: int, window_shape: int | Sequence[int], strides: int | Sequence[int]) -> Call:
+    """All windows of `window_shape` over the axes from `axis` on, `strides` apart.
+
+    In the place of each of these axes is the number of windows along it; what is in a window are axes at the end.
+    """
+
 def softmax(data: Expr, axis: int = -1) -> Call:
     """exp(data) / sum(exp(data)) along an axis."""
 
@@ -1139,6 +1208,22 @@ def std(
     unbiased: bool = False,
 ) -> Call:
     """The square root of the variance."""
+
+def stft(
+    data: Expr,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Expr | None = None,
+    normalized: bool = False,
+    onesided: bool = True,
+) -> Call:
+    """The Fourier transforms of frames of `n_fft` elements of signals (N, L), `hop_length` apart, times a window.
+
+    Of the bins, frames and parts: (N, bins, 1 + (L - n_fft) / hop_length, 2); with `onesided` only the first
+    n_fft / 2 + 1 bins. The window, ones if it is not given, is filled up with zeros on both sides; `win_length` is its
+    length. `normalized` divides by the root of `n_fft`.
+    """
 
 def stop_fusion(data: Expr) -> Call:
     """`data` itself, which no kernel computes together with what uses it."""

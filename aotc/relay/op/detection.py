@@ -394,7 +394,7 @@ class AllClassNonMaxSuppressionAttrs(Attrs):
 
 
 #: Where rows of a rank and a box have their columns.
-_RANKED: Final[Any] = {"coord_start": 1, "score_index": 0, "id_index": -1}
+RANKED: Final[Any] = {"coord_start": 1, "score_index": 0, "id_index": -1}
 
 
 def _classes_infer(a: Any, types: Types) -> Type:
@@ -427,7 +427,7 @@ def _classes_reference(a: Any, boxes: Array, scores: Array) -> tuple[Array, ...]
         order = sorts.numpy_order(own, 0, False)
         rank = np.arange(extent, 0, -1, dtype=boxes.dtype)
         rows = np.column_stack([rank, boxes[image][order]])
-        plain = NonMaxSuppressionAttrs(iou_threshold=a.iou_threshold, **_RANKED)
+        plain = NonMaxSuppressionAttrs(iou_threshold=a.iou_threshold, **RANKED)
         count = int((own > -np.inf).sum()) if a.iou_threshold > 0 else 0
         kept = [int(order[k]) for k in _kept_of_arrays(plain, rows, count, most) if k >= 0]
         fields[0 if onnx else image] += [(image, kind, k) for k in kept]
@@ -460,7 +460,7 @@ def _classes_expand(a: Any, boxes: Expr, scores: Expr) -> Expr:
     rows = join.concatenate([constant(ranks, dtype), ordered], -1)
     most = a.max_output_boxes_per_class
     most = most if most > 0 else -1
-    found = TupleGetItem(non_max_suppression(rows, count, order, most, a.iou_threshold, True, **_RANKED), 0)
+    found = TupleGetItem(non_max_suppression(rows, count, order, most, a.iou_threshold, True, **RANKED), 0)
     groups = 1 if a.output_format == "onnx" else batch
     picked = shape.reshape(found, (groups, sets * extent // groups))
     chosen = binary.greater_equal(picked, constant(0))

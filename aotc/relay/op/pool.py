@@ -315,9 +315,16 @@ avg_pool1d, avg_pool2d, avg_pool3d = (_pool(n, mean=True) for n in (1, 2, 3))
 # --- pools over all of the data, or over windows that cut it into a given number of parts
 
 
-class GlobalPool2DAttrs(Attrs):
-    layout: str = "NCHW"
+class GlobalPoolAttrs(Attrs):
+    """Attributes of a pool over all of the data."""
+
+    layout: str = ""
     out_layout: str = ""
+
+
+GlobalPool1DAttrs, GlobalPool2DAttrs, GlobalPool3DAttrs = (
+    for_axes(n, GlobalPoolAttrs, f"GlobalPool{n}DAttrs") for n in (1, 2, 3)
+)
 
 
 class AdaptivePoolAttrs(Attrs):
@@ -422,8 +429,8 @@ def _adaptive_samples(n: int) -> list[Any]:
 def _adapted(of: Callable[..., Any]) -> Callable[..., Any]:
     """A facet of global pools from that of adaptive pools: a global pool is one whose output is a single element."""
 
-    def said(a: GlobalPool2DAttrs, *given: Any) -> Any:
-        return of(AdaptivePoolAttrs(output_size=(1, 1), layout=a.layout, out_layout=a.out_layout), *given)
+    def said(a: GlobalPoolAttrs, *given: Any) -> Any:
+        return of(AdaptivePoolAttrs(output_size=(1,), **dict(a.items())), *given)
 
     return said
 
@@ -437,11 +444,12 @@ def _adaptive_facets(n: int, mean: bool, name: str) -> dict[str, Any]:
     }
 
 
-def _global_pool(mean: bool) -> OpDef:
-    facets = {k: _adapted(v) for k, v in _adaptive_facets(2, mean, f"{'sum' if mean else 'max'}_pool").items()}
-    doc = "The {} of each channel: (N, C, 1, 1)."
-    samples = cases(GlobalPool2DAttrs, _GLOBAL)
-    return pool_op(2, "global", mean, doc, attrs=GlobalPool2DAttrs, samples=samples, **facets)
+def _global_pool(n: int, attributes: type[GlobalPoolAttrs], mean: bool) -> OpDef:
+    name = f"{'sum' if mean else 'max'}_pool"
+    facets = {k: _adapted(v) for k, v in _adaptive_facets(n, mean, name).items()}
+    doc = f"The {{}} of each channel: (N, C{', 1' * n})."
+    samples = cases(attributes, _GLOBAL if n == 2 else [((POOLED[n],), {})])
+    return pool_op(n, "global", mean, doc, attrs=attributes, samples=samples, **facets)
 
 
 def _adaptive_pool(n: int, mean: bool) -> OpDef:
@@ -452,6 +460,8 @@ def _adaptive_pool(n: int, mean: bool) -> OpDef:
     return pool_op(n, "adaptive", mean, doc, attrs=attributes, samples=samples, **facets)
 
 
-global_max_pool2d, global_avg_pool2d = map(_global_pool, (False, True))
+global_max_pool1d, global_avg_pool1d = (_global_pool(1, GlobalPool1DAttrs, mean) for mean in (False, True))
+global_max_pool2d, global_avg_pool2d = (_global_pool(2, GlobalPool2DAttrs, mean) for mean in (False, True))
+global_max_pool3d, global_avg_pool3d = (_global_pool(3, GlobalPool3DAttrs, mean) for mean in (False, True))
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_pool(n, mean=False) for n in (1, 2, 3))
 adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_pool(n, mean=True) for n in (1, 2, 3))

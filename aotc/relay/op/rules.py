@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from aotc.ir import AxisMap, Dim, DType, Infer, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
-from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.expr import Constant, Expr, Tuple, tensor_type_of
+from aotc.relay.interp import evaluate
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.opdef import pointwise as pointwise
 from aotc.relay.op.window import may_equal
@@ -101,6 +102,15 @@ def extent_of(d: Dim, of: Callable[[int], int], unchanged: bool = False) -> Dim:
     if isinstance(d, int):
         return of(d)
     return d if unchanged else SymDim(upper=d.upper and of(d.upper))
+
+
+def of_expansion(expand: Callable[..., Expr]) -> Callable[..., Any]:
+    """The reference of an operator that is made of others: what theirs give one after the other."""
+
+    def given(value: Any) -> Expr:
+        return Tuple(map(given, value)) if isinstance(value, tuple) else Constant(value)
+
+    return lambda attributes, *values: evaluate(expand(attributes, *map(given, values)))
 
 
 def static_shape_of(x: Expr) -> tuple[int, ...]:

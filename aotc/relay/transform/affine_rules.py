@@ -313,7 +313,7 @@ def _rules() -> dict[str, AbsorbRule]:
     rules |= {name: AbsorbRule(join, _joined_exact, _joined) for name in ("concatenate", "stack")}
     rules["nn.avg_pool2d"] = _to_qnn("avg_pool2d", _pooled, "avg_pool2d")
     whole = AbsorbRule("quantize(global_mean(dequantize(x))) => requantize(sum(x))", rounded=_global_mean)
-    rules |= dict.fromkeys(("nn.global_avg_pool2d", *(f"nn.adaptive_avg_pool{n}d" for n in (1, 2, 3))), whole)
+    rules |= {f"nn.{kind}_avg_pool{n}d": whole for kind in ("global", "adaptive") for n in (1, 2, 3)}
     rules |= {n: AbsorbRule(f"{n}(dequantize(x)) => dequantize(sum(x))", _summed_up) for n in ("sum", "mean")}
     near = _chooses(_nearest, "it weighs elements with real numbers")
     rules["topk"] = _chooses(lambda a: a.ret_type == "values", "it gives places")

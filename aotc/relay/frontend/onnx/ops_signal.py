@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from aotc.relay.frontend import windows
 from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table, named
 from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.shapes import padded, take
+from aotc.relay.op.signals import fourier_matrix
 
 # --- resizing
 
@@ -162,17 +163,6 @@ def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Exp
 # --- Fourier transforms
 
 
-def _matrix(transform: Callable[[Array], Array], length: int, columns: int, dtype: str) -> Expr:
-    """(2 * length, columns): takes a vector's interleaved real and imaginary parts to those of its transform.
-
-    The rows are the transforms of the vectors that are 1 or i in one place.
-    """
-    g.check_materialized((2 * length, columns), dtype, "the matrix of a Fourier transform")
-    units = np.stack([np.eye(length), 1j * np.eye(length)], 1).reshape(2 * length, length)
-    parts = transform(units).view(np.float64)
-    return g.constant(np.ascontiguousarray(parts[:, :columns]), dtype)
-
-
 def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
     """The transform along the second last axis of (..., n, 1 or 2);
     (..., bins, 2), real signals (..., n, 1).
@@ -185,14 +175,13 @@ def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
         x = _fitted(x, size, bins, len(lead))
         if parts == 1:
             x = g.pad(x, [(0, 0)] * (len(lead) + 1) + [(0, 1)])
-        matrix = _matrix(partial(np.fft.irfft, n=length), bins, length, dtype)
-        return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), matrix), (*lead, length, 1))
+        back = fourier_matrix(partial(np.fft.irfft, n=length), bins, length, dtype)
+        return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), g.constant(back)), (*lead, length, 1))
     bins = length // 2 + 1 if onesided else length
-    matrix = _matrix(np.fft.ifft if inverse else np.fft.fft, length, 2 * bins, dtype)
-    if parts == 1:
-        matrix = g.reshape(g.cut(g.reshape(matrix, (length, 2, 2 * bins)), [0], [1], [1]), (length, 2 * bins))
+    matrix = fourier_matrix(np.fft.ifft if inverse else np.fft.fft, length, 2 * bins, dtype)
     x = _fitted(x, size, length, len(lead))
-    return g.reshape(matmul(g.reshape(x, (*lead, length * parts)), matrix), (*lead, bins, 2))
+    product = matmul(g.reshape(x, (*lead, length * parts)), g.constant(matrix[:: 3 - parts]))
+    return g.reshape(product, (*lead, bins, 2))
 
 
 def _fitted(x: Expr, size: int, length: int, axis: int) -> Expr:

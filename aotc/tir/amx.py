@@ -20,7 +20,7 @@ import numpy as np
 
 from aotc.tir.dots import BYTES, GROUP
 from aotc.tir.instruction import Instruction, filled, on_memory
-from aotc.tir.nibbles import of_nibbles, taken_apart
+from aotc.tir.nibbles import of_nibbles, taken_apart, widened
 
 #: Rows of a register, bytes of one, and numbers of int32 in it.
 ROWS: Final = 16
@@ -165,13 +165,13 @@ _WHOLE: Final = """\
 #if defined(__AMX_INT8__)
 /* Weights of 4 bits for a register. */
 __attribute__((__unused__)) $inline const WEIGHTS_t *
-aotc_NAME_whole(WEIGHTS_t *to, const uint8_t *from, ptrdiff_t bytes, WEIGHTS_t least) {
+aotc_NAME_whole(WEIGHTS_t *to, const uint8_t *from, ptrdiff_t count, WEIGHTS_t least) {
   typedef uint8_t half __attribute__((__vector_size__(32), __aligned__(1), __may_alias__));
   typedef uint16_t pairs __attribute__((__vector_size__(64), __unused__));
   typedef WEIGHTS_t whole __attribute__((__vector_size__(64), __aligned__(1), __may_alias__));
-  for (ptrdiff_t k = 0; k < bytes; k += 64) {
-    const pairs wide = __builtin_convertvector(*(const half *)(from + k / 2), pairs);
-    *(whole *)(to + k) = (whole)((wide << 4 | wide) & 0x0f0f) + least;
+  for (ptrdiff_t k = 0; k < count; k += 64) {
+    const half v = *(const half *)(from + k / 2);
+WIDE    *(whole *)(to + k) = (whole)((wide << 4 | wide) & 0x0f0f) + least;
   }
   return to;
 }
@@ -189,7 +189,7 @@ _NIBBLES: Final = {
     "READ": "(w[at / 2] >> at % 2 * 4 & 15) + least",
     "weights = 64;": "weights = 64;\n  WEIGHTS_t first[1024], second[1024];",
 }
-_OF_NIBBLES: Final = _WHOLE + filled(_HELPERS + _TILE + _FUNCTION, **_NIBBLES)
+_OF_NIBBLES: Final = filled(_WHOLE, WIDE=widened(BLOCK * GROUP)) + filled(_HELPERS + _TILE + _FUNCTION, **_NIBBLES)
 
 
 def matrices_name(data: str, weights: str) -> str:

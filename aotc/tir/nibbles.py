@@ -16,24 +16,44 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.tir.dots import BYTES
-from aotc.tir.instruction import Instruction, vectors
+from aotc.tir.instruction import Instruction, filled, vectors
 
 #: Numbers that 4 bits tell apart.
 COUNT: Final = 16
 #: Lengths of vectors of bytes.
 LANES: Final = (4, 8, 16, 32, 64)
+#: By the length of vectors: what must be defined, and gcc's name for bytes that become numbers of 16 bits.  It makes
+#: `__builtin_convertvector` of two halves.
+_WIDENED: Final = {
+    32: ("AVX2", "pmovzxbw256((bytes)v)"),
+    64: ("AVX512BW", "pmovzxbw512_mask((bytes)v, (halves){0}, 4294967295u)"),
+}
+_PLAIN: Final = "  const pairs wide = __builtin_convertvector(v, pairs);\n"
+_WIDE: Final = f"""\
+#if defined(__FEATURE__) && !defined(__clang__)
+  typedef char bytes __attribute__((__vector_size__(HALF), __unused__));
+  typedef short halves __attribute__((__vector_size__(SIZE), __unused__));
+  const pairs wide = (pairs)__builtin_ia32_CALL;
+#else
+{_PLAIN}#endif
+"""
 _FUNCTION: Final = """\
 /* Integers of 4 bits as bytes, each plus the least. */
 __attribute__((__unused__)) $inline aotc_DTYPExSIZE aotc_NAME(aotc_uint8xHALF v, DTYPE_t least) {
   typedef uint16_t pairs __attribute__((__vector_size__(SIZE), __unused__));
-  const pairs wide = __builtin_convertvector(v, pairs);
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+WIDE#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
   return (aotc_DTYPExSIZE)((wide << 8 | wide >> 4) & 0x0f0f) + least;
 #else
   return (aotc_DTYPExSIZE)((wide << 4 | wide) & 0x0f0f) + least;
 #endif
 }
 """
+
+
+def widened(lanes: int) -> str:
+    """The lines that make half as many numbers of 16 bits of the bytes v, which vectors `wide` of `pairs` hold."""
+    feature, made = _WIDENED.get(lanes, ("", ""))
+    return filled(_WIDE if made else _PLAIN, FEATURE=feature, CALL=made, SIZE=lanes, HALF=lanes // 2)
 
 
 def nibbles_name(dtype: str, lanes: int) -> str:
@@ -63,5 +83,5 @@ def rows() -> Iterator[Instruction]:
     """The instructions for both types of bytes and all lengths of vectors."""
     for dtype, lanes in product(BYTES, LANES):
         name, takes = nibbles_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
-        words = {"DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
+        words = {"WIDE": widened(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
         yield vectors(name, takes, f"{dtype}x{lanes}", partial(taken_apart, dtype), _FUNCTION, **words)

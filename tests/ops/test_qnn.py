@@ -404,6 +404,16 @@ def test_softmax_has_the_bytes_of_onnx_runtime(seed: int) -> None:
     np.testing.assert_array_equal(got[~most], want[~most])
 
 
+@pytest.mark.parametrize(("steps", "count"), [(120, 16), (200, 16), (240, 96), (240, 480)])
+def test_softmax_between_two_integers_has_the_bytes_of_onnx_runtime(steps: int, count: int) -> None:
+    """Equal elements whose probability is half a step more than an integer: the last bits of the table decide."""
+    scale, onto, zero = (np.asarray(v) for v in (F32(0.1), F32(1 / (steps + 0.5)), np.uint8(0)))
+    x = np.full((1, count), 7, np.uint8)
+    given = {"s": scale, "z": zero, "t": onto, "u": zero}
+    want = fused("QLinearSoftmax", {"x": x}, given, "x s z t u", "com.microsoft", axis=-1, opset=13)
+    np.testing.assert_array_equal(both("softmax", [x], Case(0).wide((scale, zero), (onto, zero))), want)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_average_pools_have_the_bytes_of_onnx_runtime(seed: int) -> None:
     case = Case(seed)

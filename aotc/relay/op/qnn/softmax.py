@@ -37,9 +37,12 @@ _RESERVE = 5.0
 
 
 def _room(count: int) -> float:
-    """The logarithm of what exponentials, of numbers up to 0, are multiplied by before `count` of them are added."""
+    """The logarithm of what exponentials, of numbers up to 0, are multiplied by before `count` of them are added.
+
+    A float32, which ONNX Runtime takes it for: the table's last bits depend on it.
+    """
     most = np.finfo(np.float32).max / np.float32(max(count, 1))
-    return max(0.0, float(np.log(np.float64(most))) - _RESERVE)
+    return max(0.0, float(np.float32(np.log(np.float64(most)))) - _RESERVE)
 
 
 def _infer(a: QuantisedSoftmaxAttrs, types: Types) -> Type:

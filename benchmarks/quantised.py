@@ -13,6 +13,7 @@ the faster rival whose outputs agree with ONNX Runtime's; a star marks those of 
     python -m benchmarks.quantised                         # all of them
     python -m benchmarks.quantised resnet18 ds_cnn --seconds 5 --json figures.json
     python -m benchmarks.quantised decoder
+    python -m benchmarks.quantised --scaling               # one thread and two, beside no rivals
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ BLOCK: Final = 32
 PINS: Final = {"kws_int8_qdq": {"serving_default_input:0": [1, 1960]}}
 AGAINST: Final = ("onnxruntime", "openvino")
 CALIBRATION: Final = 4
+TWO: Final = ("model", "int8, 1 thread", "2 threads", "scaling", "float32, 1 thread", "2 threads", "scaling")
 HEAD: Final = ("model", "aotc int8", "aotc float32", *AGAINST, "of best", "of float32", "arena MB", "library MB")
 
 
@@ -144,9 +146,9 @@ def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
     return folder / "float.onnx", [quantised(model, folder, signed=signed) for signed in (False, True)]
 
 
-def least(results: list[dict[str, Any]], name: str, agreeing: bool = True) -> float | None:
-    """The minimum of one contestant over the versions of a model; of those that agree, or of all that ran."""
-    rows = (row for r in results for row in r["rounds"][0]["contestants"] if row.get("milliseconds"))
+def least(results: list[dict[str, Any]], name: str, agreeing: bool = True, number: int = 0) -> float | None:
+    """The minimum of a contestant in a round over the versions of a model; of those that agree, or of all that ran."""
+    rows = (row for r in results for row in r["rounds"][number]["contestants"] if row.get("milliseconds"))
     found = (r for r in rows if r["name"] == name and (r["agrees"] or not agreeing))
     return min((r["milliseconds"]["min"] for r in found), default=None)
 
@@ -171,37 +173,51 @@ def row(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
     return f"| {' | '.join([name, *cells])} |"
 
 
+def scaled(name: str, plain: dict[str, Any], results: list[dict[str, Any]]) -> str:
+    """One row of the table of two threads."""
+    cells = [name]
+    for versions_of in (results, [plain]):
+        one, two = (least(versions_of, "aotc", number=k) for k in range(2))
+        cells += [_cell(one, 3), _cell(two, 3), _cell(one / two if one and two else None, 2)]
+    return f"| {' | '.join(cells)} |"
+
+
 def _cell(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
 
 
-def measured(names: tuple[str, ...], seconds: float) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
+def measured(
+    names: tuple[str, ...], seconds: float, scaling: bool
+) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
     """The name, the figures of the float32 model and those of each quantised version."""
-    how: dict[str, Any] = {"seconds": seconds, "cache": False}
+    how: dict[str, Any] = {"seconds": seconds, "cache": False, "threads": (1, 2) if scaling else (1,)}
+    against = () if scaling else AGAINST
     for name in names:
         with tempfile.TemporaryDirectory() as scratch:
             source, quantised_versions = versions(name, Path(scratch))
             pins = PINS.get(name, {})
-            results = [bench(p, against=AGAINST, input_shapes=pins, **how) for p in quantised_versions]
+            results = [bench(p, against=against, input_shapes=pins, **how) for p in quantised_versions]
             yield name, results[0] if name == DECODER else bench(source, against=(), **how), results
 
 
 @click.command()
 @click.argument("names", nargs=-1)
 @option("--seconds", "For each version of a model, at most.", click.FloatRange(0), 10.0)
+@option("--scaling", "Measure one thread and two, without rivals.", is_flag=True)
 @option("--json json_file", "Write all figures there.", PATH)
-def main(names: tuple[str, ...], seconds: float, json_file: Path | None) -> None:
+def main(names: tuple[str, ...], seconds: float, scaling: bool, json_file: Path | None) -> None:
     """Measure the quantised versions of NAMES, or of all networks."""
     logging.disable(logging.WARNING)
     chosen, found = names or (*STATIC, *DYNAMIC, DECODER, *TRAINED), []
+    head, made = (TWO, scaled) if scaling else (HEAD, row)
     with reporting():
-        for name, plain, results in measured(chosen, seconds):
+        for name, plain, results in measured(chosen, seconds, scaling):
             if not found:
                 print(circumstances(results[0]))
-                print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+                print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
             found.append({"name": name, "float32": plain, "quantised": results})
-            print(row(name, plain, results), flush=True)
-            if name == DECODER:
+            print(made(name, plain, results), flush=True)
+            if name == DECODER and not scaling:
                 print(share(results[0]))
             for r in results:
                 for c in r["rounds"][0]["contestants"]:

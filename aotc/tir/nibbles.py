@@ -2,6 +2,7 @@
 """Integers of 4 bits, two to a byte, as vectors of bytes: rows of instructions, with their meanings and texts.
 
     nibbles_int8_x32(w[i:16], -8)    # 32 integers, the first of two in the lower half of a byte, each less 8
+    picked_float32_x16(table, w)     # table[w[k] % 16], which is one instruction of AVX-512
 
 What is stored is how much greater than the least of 16 neighbouring numbers an integer is.
 """
@@ -18,6 +19,8 @@ import numpy as np
 from aotc.tir.dots import BYTES
 from aotc.tir.instruction import Instruction, filled, vectors
 
+#: The instruction that takes floats from a table.
+PICKED: Final = "picked_float32_x16"
 #: Numbers that 4 bits tell apart.
 COUNT: Final = 16
 #: Lengths of vectors of bytes.
@@ -45,6 +48,24 @@ WIDE#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
   return (aotc_DTYPExSIZE)((wide << 8 | wide >> 4) & 0x0f0f) + least;
 #else
   return (aotc_DTYPExSIZE)((wide << 4 | wide) & 0x0f0f) + least;
+#endif
+}
+"""
+_PICKED: Final = """\
+/* The numbers of a table at some places, of which the lowest 4 bits count. */
+__attribute__((__unused__)) $inline aotc_float32x16 aotc_NAME(aotc_float32x16 table, aotc_uint32x16 at) {
+#if defined(__AVX512F__)
+  typedef int places __attribute__((__vector_size__(64), __unused__));
+#if defined(__clang__)
+  return __builtin_ia32_permvarsf512(table, (places)at);
+#else
+  return __builtin_shuffle(table, (places)at);
+#endif
+#else
+  aotc_float32x16 y = table;
+  for (int k = 0; k < 16; ++k)
+    y[k] = table[at[k] & 15];
+  return y;
 #endif
 }
 """
@@ -85,3 +106,5 @@ def rows() -> Iterator[Instruction]:
         name, takes = nibbles_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
         words = {"WIDE": widened(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
         yield vectors(name, takes, f"{dtype}x{lanes}", partial(taken_apart, dtype), _FUNCTION, **words)
+    table = "float32x16"
+    yield vectors(PICKED, (table, "uint32x16"), table, lambda x, at: x[at % COUNT], _PICKED)

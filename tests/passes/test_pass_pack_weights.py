@@ -158,8 +158,10 @@ def test_devices_are_left_alone() -> None:
     assert PackWeights(GPU)(start) is start
 
 
-def test_reproducible_bits_are_equal_on_all_targets() -> None:
-    model, _ = n_bits(3, 144, 37, 4, 32, True)
+@pytest.mark.parametrize("zeros", [False, True])
+def test_reproducible_bits_are_equal_on_all_targets(zeros: bool) -> None:
+    """With one zero point vectors of 16 floats take weights from a table."""
+    model, _ = n_bits(3, 144, 37, 4, 32, zeros)
     x = RNG.standard_normal((3, 144)).astype(np.float32)
     made = (aotc.compile(model, target=t, accuracy="reproducible", cflags=["-O1"]) for t in ("c", "x86-64", "host"))
     first, *others = (m.session().run(None, {"x": x})[0] for m in made)

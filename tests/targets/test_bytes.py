@@ -243,7 +243,11 @@ def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
         y = Buffer("y", dtype, lanes)
         made = call(row.name, *(Load(b, as_expr(0), b.size) for b in buffers))
         kernel = Kernel(name="wide", inputs=tuple(buffers), outputs=(y,), body=Store(y, as_expr(0), made))
-        jobs += [(kernel, [some_bytes(rng, (n,), str(d)) for d, n in types]) for _ in range(4)]
+        for _ in range(4):
+            bits = [some_bytes(rng, (n * d.itemsize,), "uint8").view(d.numpy) for d, n in types]
+            jobs.append(
+                (kernel, [np.nan_to_num(x) if d.is_float else x for x, (d, _) in zip(bits, types, strict=True)])
+            )
     return jobs
 
 

@@ -16,6 +16,7 @@ or, where each integer has its scale first, as the definition says:
 The integers of a column that follow each other lie in words of 32 bits, the first in the lowest bits; the words of a
 tile's columns lie side by side.  A field of b bits that is moved to the highest bits of the mantissa of 2.0 ** b makes
 the float 2 ** b + field, so zero points have 2 ** b added, too: the difference is exact, and no integer is converted.
+Vectors of 16 hold these differences for 4 bits and one zero point: fields are places in them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
 from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target, forall, kept
-from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, bitcast, const
+from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Pack, Var, as_expr, bitcast, call, const
+from aotc.tir.nibbles import COUNT, PICKED
 
 FLOAT: Final = DType("float32")
 WORD: Final = DType("uint32")
@@ -144,7 +146,10 @@ class _Piece:
     """A few rows of a few vectors of columns: `acc` are their sums, `part` those of a block.
 
     firsts   the first columns of the vectors, in the tile
+    table    the numbers that fields stand for, less the zero point, if one vector holds them
     """
+
+    table: Var | None = None
 
     def __init__(self, builder: _Builder, tile: Expr, firsts: Sequence[int], row: Expr, height: int) -> None:
         self.builder, self.product, self.lanes = builder, builder.product, builder.lanes
@@ -159,6 +164,9 @@ class _Piece:
         product, block = self.product, Var("block")
         whole, left = divmod(product.depth, product.block)
         stmts: list[Stmt] = [Declare(acc, self._all(0.0)) for row in self.acc for acc in row]
+        if self.lanes == COUNT == 1 << product.bits and self.builder.zero.size == 1:
+            values = Pack(tuple(const(COUNT + k, FLOAT) for k in range(COUNT)))
+            self.table = kept("table", values - self._zero(as_expr(0), 0), stmts)
         if whole:
             stmts.append(For(block, whole, Block(self._block(block, product.block)), kind="reduction"))
         return stmts + (self._block(as_expr(whole), left) if left else [])
@@ -180,7 +188,7 @@ class _Piece:
     def _sum(self, block: Expr, depth: int, sums: _Sums, factors: Sequence[Expr]) -> list[Stmt]:
         """What a block adds to sums, each integer times a factor of its column, if there are any."""
         stmts: list[Stmt] = []
-        zeros = [kept("zero", self._zero(block, first), stmts) for first in self.firsts]
+        zeros: list[Expr] = [self.table or kept("zero", self._zero(block, first), stmts) for first in self.firsts]
 
         def added(word: Expr, count: int) -> list[Stmt]:
             return self._word(word, count, zeros, factors, sums)
@@ -199,7 +207,7 @@ class _Piece:
         places = [self._place(self.product.words, word, first) for first in self.firsts]
         words = [kept("w", Load(self.builder.packed, place, self.lanes), stmts) for place in places]
         for field in range(fields):
-            found = [self._real(w, field) - zero for w, zero in zip(words, zeros, strict=True)]
+            found = [self._less(w, field, zero) for w, zero in zip(words, zeros, strict=True)]
             if factors:
                 found = [value * factor for value, factor in zip(found, factors, strict=True)]
             if len(sums) > 1:
@@ -209,6 +217,12 @@ class _Piece:
                 x = kept("x", self._wide(Load(self.builder.x, at)), stmts)
                 stmts += (Assign(acc, acc + value * x) for acc, value in zip(row, found, strict=True))
         return stmts
+
+    def _less(self, word: Expr, field: int, zero: Expr) -> Expr:
+        """The integer in a field less the zero point."""
+        if self.table is None:
+            return self._real(word, field) - zero
+        return call(PICKED, self.table, word >> self._bits(field * self.product.bits) if field else word)
 
     def _real(self, word: Expr, field: int) -> Expr:
         """2 ** bits + the integer in a field."""

@@ -157,7 +157,8 @@ class CompileOptions:
                 text = f"an operating system gives programs for {machine.name} their memory, no file does"
                 hint = "leave --memories out, or take --profile bare or the target of a microcontroller"
                 raise AotcError("memories", text, hint=hint)
-            spaces = read_memories(Path(self.memories))
+            least = max(space.align for space in machine.spaces)
+            spaces = read_memories(Path(self.memories), least)
             machine = replace(machine, spaces=spaces)
         if self.cuda_arch is not None:
             machine = for_architectures(machine, self.cuda_arch)

@@ -42,7 +42,7 @@ def _size(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _space(path: Path, name: str, row: Any) -> tuple[Space, int | None]:
+def _space(path: Path, name: str, row: Any, least: int) -> tuple[Space, int | None]:
     """A memory, and its address where that is said."""
     if not isinstance(row, dict):
         raise _bad(path, f"{name} is not a table")
@@ -57,18 +57,24 @@ def _space(path: Path, name: str, row: Any) -> tuple[Space, int | None]:
     if not isinstance(holds, list) or not holds or not all(role in ROLES for role in holds):
         raise _bad(path, f"{name} holds {holds!r}, not some of {', '.join(ROLES)}")
     parts = tuple(part for role in holds for part in ROLES[role])
-    return Space(name=name, bytes=sizes["bytes"], align=sizes.get("align", 8), holds=parts), sizes.get("address")
+    align = sizes.get("align", least)
+    if align < least:
+        raise _bad(path, f"{name} is aligned to {align} bytes, the target needs {least}")
+    return Space(name=name, bytes=sizes["bytes"], align=align, holds=parts), sizes.get("address")
 
 
-def read_memories(path: Path) -> tuple[Space, ...]:
-    """The memories that a file tells of; AotcError (code "memories") for what is wrong in it, overlaps included."""
+def read_memories(path: Path, least: int = 8) -> tuple[Space, ...]:
+    """The memories that a file tells of; AotcError (code "memories") for what is wrong in it, overlaps included.
+
+    least    bytes that they are aligned to at least
+    """
     with refusals("memories", f"read {path}"):
         text = path.read_bytes()
     try:
         rows = tomllib.loads(text.decode("utf-8"))
     except ValueError as error:
         raise _bad(path, f"not TOML: {error}") from error
-    found = [_space(path, name, row) for name, row in rows.items()]
+    found = [_space(path, name, row, least) for name, row in rows.items()]
     placed = [(space, at) for space, at in found if at is not None]
     for (a, first), (b, second) in combinations(placed, 2):
         if first < second + b.bytes and second < first + a.bytes:

@@ -213,7 +213,7 @@ class Target:
         self._require("line", self.line <= self.l1, f"no more than l1, which is {self.l1} bytes")
         require_exact((*self.cflags, *self.base_cflags))
         for space in self.spaces:
-            if space.bytes < 0 or space.align < 1 or space.align & (space.align - 1):
+            if space.bytes < 0 or space.align < 8 or space.align & (space.align - 1):
                 text = f"the memory {space.name} cannot have {space.bytes} bytes, aligned to {space.align}"
                 raise AotcError("target", f"target {self.name}: {text}")
         for role, parts in ROLES.items():

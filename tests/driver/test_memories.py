@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,8 @@ def test_what_has_room_nowhere(tmp_path: Path) -> None:
         ('[ram]\nbytes = 64\naddress = "low"', "ram: address is 'low'"),
         ('[ram]\nbytes = 64\nholds = ["code"]', "not some of"),
         ("[ram]\nbytes = 64\nholds = []", "not some of"),
-        ("[a]\nbytes = 64\nalign = 4\n[b]\nbytes = 64", "aligned differently"),
+        ("[a]\nbytes = 64\nalign = 16\n[b]\nbytes = 64", "aligned differently"),
+        ("[ram]\nbytes = 64\nalign = 4", "ram is aligned to 4 bytes, the target needs 8"),
         ("[a]\nbytes = 64\naddress = 0\n[b]\nbytes = 64\naddress = 63", "a and b overlap"),
     ],
 )
@@ -80,6 +82,22 @@ def test_memories_next_to_each_other(tmp_path: Path) -> None:
     assert [s.bytes for s in read_memories(tmp_path / "board.toml")] == [64, 64]
     with pytest.raises(AotcError) as caught:
         read_memories(tmp_path / "none.toml")
+    assert caught.value.code == "memories"
+
+
+def test_memories_are_aligned_as_the_target_needs(tmp_path: Path) -> None:
+    """To as many bytes at least as its vectors; to more for lines of a cache, or transfers."""
+    file = "[ram]\nbytes = 65536\nholds = ['arena']\n[flash]\nbytes = 65536\nholds = ['parameters']\n"
+    for more, align in (("", 16), ("align = 64", 64)):
+        (tmp_path / "board.toml").write_text(file + more)
+        options = {"name": "net", "target": "cortex-m55", "memories": tmp_path / "board.toml", "build": False}
+        made = aotc.compile(DIGITS, output=tmp_path / f"net{align}", **options)
+        assert f"  .balign {align}\n" in (made.path / "src" / "net_params.S").read_text()
+        places = re.findall(r"\(net_params \+ (\d+)", (made.path / "src" / "net_internal.h").read_text())
+        assert len(places) > 4 and all(int(at) % align == 0 for at in places)
+    (tmp_path / "board.toml").write_text(file + "align = 8")
+    with pytest.raises(AotcError, match="flash is aligned to 8 bytes, the target needs 16") as caught:
+        aotc.compile(DIGITS, **options)
     assert caught.value.code == "memories"
 
 

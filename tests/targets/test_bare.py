@@ -140,6 +140,8 @@ def test_weights_apart(tmp_path: Path) -> None:
     model = compiled(QUANTISED, "cortex-m4", tmp_path, io_dtype="int8")
     main = '#include "net.h"\nint main(void) { return net_check_weights(); }\n'
     address = 0x20200000
+    with pytest.raises(AssertionError, match="NET_WEIGHTS_ADDRESS must be a multiple of 8"):
+        here.make(model.path, WEIGHTS_ADDRESS=hex(address + 4))
     program = here.link(here.make(model.path, WEIGHTS_ADDRESS=hex(address)), main, tmp_path)
     whole = (model.path / "src" / "net_params.bin").read_bytes()
     assert len(whole) == model.metadata["weights"]["bytes"]

@@ -61,9 +61,12 @@ def _sources(name: str, params: Params, common: dict[str, Any], kernels: Printed
         ]
     words = {"header": "aotc_bare.h", "run_note": note, "bounds": stack, "functions": check}
     rows, count = params.declarations(), len(params.pieces)
-    address = f"(const unsigned char *){upper}_WEIGHTS_ADDRESS"
-    places = (f"#define {params.array(p)} ({address} + {p.begin})" for p in params.pieces)
-    declared = [f"#ifdef {upper}_WEIGHTS_ADDRESS", *places, "#else", *rows[:count], "#endif", *rows[count:]]
+    address, align = f"{upper}_WEIGHTS_ADDRESS", params.align
+    aligned = [f"#if {address} % {align}", f"#error {address} must be a multiple of {align}", "#endif"]
+    pointer = f"(const unsigned char *){address}"
+    places = (f"#define {params.array(p)} ({pointer} + {p.begin})" for p in params.pieces)
+    placed = [f"#ifdef {address}", *aligned, *places, "#else"]
+    declared = [*placed, *rows[:count], "#endif", *rows[count:]]
     tested: dict[str, Content] = {}
     if common["tested"]:
         text = render("selftest.c", **common, **common["tested"])

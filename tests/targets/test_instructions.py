@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions of layers of bytes on microcontrollers, as QEMU counts them: the same from run to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.instructions import LAYERS, compiled, kernels_of
+from tests.share import share
+
+#: For each multiply-add, requantising included, at most: of the layers in their order.
+BOUNDS = {"cortex-m4": (1.6, 1.6, 5.0), "cortex-m55": (0.36, 0.36, 2.6)}
+CASES = [(target, place) for target in BOUNDS for place in range(len(LAYERS))]
+
+
+@pytest.mark.parametrize(("target", "place"), share(CASES, 1))
+def test_layers_take_few_instructions(target: str, place: int, tmp_path: Path) -> None:
+    layer, most = LAYERS[place], BOUNDS[target][place]
+    total = kernels_of(compiled(layer.module(), target, tmp_path), target, tmp_path).total()
+    assert 0 < total <= most * layer.macs

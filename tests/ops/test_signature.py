@@ -74,6 +74,34 @@ def test_values_become_attributes() -> None:
     assert attributes(made()(X, 4, last=1))["size"] is None
 
 
+#: A value that attributes of each kind take.
+RIGHT = {"int | Sequence[int]": 1, "Sequence[int]": (1,), "int": 1, "float": 0.5, "bool": True, "str": "float32"}
+
+
+def right(op: OpDef, parameter: inspect.Parameter) -> Any:
+    """A value of the right kind for a parameter."""
+    if parameter.name in {a.name for a in op.args}:
+        return X
+    kind = parameter.annotation.removesuffix(" | None")
+    return ((0, 0),) if kind == "Sequence[Sequence[int]]" else RIGHT[kind]
+
+
+@pytest.mark.parametrize("op", REGISTRY.values(), ids=REGISTRY)
+def test_attributes_of_a_wrong_kind_are_named(op: OpDef) -> None:
+    """Whatever stands in the place of an attribute: one error, with the operator, the attribute and an example."""
+    for name, parameter in signature_of(op).parameters.items():
+        if name in {a.name for a in op.args} or op.name == "arange":
+            continue
+        for wrong in (object(), 1.5j, "a", [[["x"]]]):
+            if isinstance(wrong, str) and parameter.annotation.startswith("str"):
+                continue
+            required = [p for p in signature_of(op).parameters.values() if p.default is p.empty]
+            given = {p.name: right(op, p) for p in required} | {name: wrong}
+            with pytest.raises(AotcError, match=rf"^{op.name}: {name} takes .*\n  hint: for example {name}=") as caught:
+                op(**given)
+            assert caught.value.code == "attribute" and isinstance(caught.value, TypeError)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

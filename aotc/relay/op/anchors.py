@@ -14,8 +14,8 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, TensorType, TupleType, Type, Types, args, product, require, static_shape
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
-from aotc.relay.op import binary, casts, elementwise, index, join, reduce, shape, sorts
-from aotc.relay.op.detection import COUNT, RANKED, ahead, ahead_of_arrays, box_rows, constant, non_max_suppression
+from aotc.relay.op import binary, casts, detection, elementwise, index, join, reduce, shape, sorts
+from aotc.relay.op.detection import COUNT, RANKED, ahead, ahead_of_arrays, box_rows, constant
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.rules import of_expansion, ranked, require_dtype, require_same_dtype, static_shape_of
 from aotc.relay.op.samples import exact, random_array
@@ -329,7 +329,8 @@ def _proposal_expand(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
     above = float(np.nextafter(dtype.type(a.threshold), dtype.type(np.inf)))
     places = np.broadcast_to(np.arange(kept, dtype=COUNT), (batch, kept))
     counts = constant(np.full(batch, kept))
-    found = non_max_suppression(boxes, counts, constant(places), -1, above, True, **RANKED)
+    suppress = detection.non_max_suppression
+    found = suppress(boxes, counts, constant(places), -1, above, True, **RANKED)
     again = binary.mod(constant(np.arange(wanted)[None]), TupleGetItem(found, 1))
     chosen = index.take(TupleGetItem(found, 0), again, batch_dims=1, axis=1)
     boxes = index.take(best, chosen, batch_dims=1, axis=1)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Dim, SymDim, TensorType, Type, frozen, product
+from aotc.ir import Dim, SymDim, TensorType, Type, frozen, indexdiv, product
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
 from aotc.relay.expr import Expr, tensor_type_of
@@ -85,7 +85,7 @@ def _sub_pixels(a: SubPixelAttrs, types: Types) -> tuple[TensorType, tuple[int, 
 def _parts(dim: Dim, factor: int) -> Dim:
     whole = not isinstance(dim, int) or dim % factor == 0
     require("depth.divisible", whole, f"{dim} is not a multiple of {factor}")
-    return extent_of(dim, lambda d: d // factor, unchanged=factor == 1)
+    return dim if factor == 1 else indexdiv(dim, factor)
 
 
 def _infer(deeper: bool, a: SubPixelAttrs, types: Types) -> Type:

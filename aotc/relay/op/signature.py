@@ -18,6 +18,8 @@ from inspect import Parameter, Signature
 from operator import index
 from typing import Any, Final
 
+import numpy as np
+
 from aotc.ir import REQUIRED, AotcError, AotcTypeError, Op, Param, Takes, frozen
 from aotc.relay.expr import Call, call, const
 
@@ -42,60 +44,112 @@ def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
     return tuple((index(before), index(after)) for before, after in value)
 
 
-#: What the parameter of an attribute of some type accepts, and what turns it into the attribute.
-_KINDS: Final[Mapping[str, tuple[str, Takes | None]]] = {
-    "bool": ("bool", lambda value, _: bool(value)),
-    "tuple[int, ...]": ("int | Sequence[int]", ints),
-    "tuple[float, ...]": ("Sequence[float]", lambda value, _: tuple(map(float, value))),
-    "int | tuple[int, ...]": ("int | Sequence[int]", lambda value, _: value if isinstance(value, int) else ints(value)),
-    "tuple[tuple[int, int], ...]": ("Sequence[Sequence[int]]", _pairs),
+def _whole(value: Any, _: Any) -> int:
+    return index(value)
+
+
+def _real(value: Any, _: Any = None) -> float:
+    """Numbers as they are; what can become one, but no text."""
+    if isinstance(value, str):
+        raise TypeError
+    return value if isinstance(value, (int, float)) else float(value)
+
+
+def _truth(value: Any, _: Any) -> bool:
+    if value not in (0, 1):
+        raise TypeError
+    return bool(value)
+
+
+def _text(value: Any, _: Any) -> str:
+    """Texts, and the names of numpy's data types."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, (np.dtype, type)):
+        raise TypeError
+    return str(np.dtype(value).name)
+
+
+#: What the parameter of an attribute of some type accepts, what turns it into the attribute, and an example.
+_KINDS: Final[Mapping[str, tuple[str, Takes, str]]] = {
+    "bool": ("bool", _truth, "True"),
+    "int": ("int", _whole, "1"),
+    "float": ("float", _real, "0.5"),
+    "str": ("str", _text, '"a text"'),
+    "tuple[int, ...]": ("int | Sequence[int]", ints, "(1, 2)"),
+    "tuple[float, ...]": ("Sequence[float]", lambda value, _: tuple(map(_real, value)), "(0.5, 1.0)"),
+    "int | float": ("int | float", _real, "0.5"),
+    "int | tuple[int, ...]": (
+        "int | Sequence[int]",
+        lambda value, _: value if isinstance(value, int) else ints(value),
+        "(1, 2)",
+    ),
+    "tuple[tuple[int, int], ...]": ("Sequence[Sequence[int]]", _pairs, "((0, 0), (1, 1))"),
 }
 
 
 @frozen
 class _Field:
-    """The parameter of an attribute: None stands for `default`, or for itself where that is among its values."""
+    """The parameter of an attribute: None stands for `default`, or for itself where that is among its values.
 
+    `steps` make the attribute of what is given, one after the other.
+    """
+
+    op: str
     name: str
     type: str
     given: Any
     default: Any
-    takes: Takes | None
+    steps: tuple[Takes, ...]
+    example: str
 
     def value(self, given: Mapping[str, Any]) -> Any:
         value = given[self.name]
         if value is None and self.default is not REQUIRED:
             return self.default
+        made = value
         try:
-            return value if self.takes is None else self.takes(value, given)
+            for takes in self.steps:
+                made = takes(made, given)
         except AotcError:
             raise
         except (TypeError, ValueError) as error:
-            raise AotcTypeError("attribute", f"{self.name} takes {self.type}, not {value!r}") from error
+            text = f"{self.op}: {self.name} takes {self.type}, not {value!r}"
+            raise AotcTypeError("attribute", text, hint=f"for example {self.name}={self.example}") from error
+        return made
 
 
-def _field(field: dataclasses.Field[Any]) -> _Field:
+def _field(op: Op, field: dataclasses.Field[Any]) -> _Field:
     special = field.metadata.get("param", Param())
     annotation = str(field.type)
     plain = annotation.removesuffix(" | None")
-    accepted, takes = _KINDS.get(plain, (plain, None))
+    accepted, kind, example = _KINDS[plain]
     own = REQUIRED if field.default is dataclasses.MISSING else field.default
     given = own if special.given is ... else special.given
+    steps: list[Takes | None] = [kind, special.takes]
+    if special.takes is not None and special.type:
+        # it takes other values than its type says
+        steps = [special.takes]
+    elif special.given is None and own is REQUIRED:
+        # it makes something of None
+        steps.reverse()
     optional = annotation != plain or given is None
     default = None if annotation != plain else own
     return _Field(
+        op=op.name,
         name=field.name,
         type=special.type or (f"{accepted} | None" if optional else accepted),
         given=given,
         default=default,
-        takes=special.takes or takes,
+        steps=tuple(s for s in steps if s is not None),
+        example=example,
     )
 
 
 @cache
 def _fields(op: Op) -> Mapping[str, _Field]:
     """The attributes that are parameters, by name."""
-    fields = {f.name: _field(f) for f in dataclasses.fields(op.attrs)}
+    fields = {f.name: _field(op, f) for f in dataclasses.fields(op.attrs)}
     return {n: f for n, f in fields.items() if n in op.order.split()} if op.order else fields
 
 
@@ -129,8 +183,8 @@ def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         raise TypeError(f"{op.name.rpartition('.')[2]}(): {error}") from None
     bound.apply_defaults()
     given = bound.arguments
-    arguments = [given[a.name] if a.takes is None else a.takes(given.get(a.name), given) for a in op.args]
     attributes = {f.name: f.value(given) for f in _fields(op).values()}
+    arguments = [given[a.name] if a.takes is None else a.takes(given.get(a.name), given) for a in op.args]
     return call(op, arguments, op.attrs(**attributes))
 
 

@@ -56,6 +56,7 @@ from aotc.relay.op.builders import nll_loss as nll_loss
 from aotc.relay.op.builders import pad as pad
 from aotc.relay.op.builders import prelu as prelu
 from aotc.relay.op.builders import relu as relu
+from aotc.relay.op.builders import rms_norm as rms_norm
 from aotc.relay.op.builders import rnn as rnn
 from aotc.relay.op.builders import softmax as softmax
 from aotc.relay.op.builders import space_to_batch_nd as space_to_batch_nd

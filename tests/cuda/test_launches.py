@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 from aotc.driver.compile import CompileOptions
 from benchmarks.networks import NETWORKS
@@ -21,6 +21,31 @@ def test_launches_of_a_network(name: str, most: int) -> None:
     options = CompileOptions(target="cuda")
     (program,) = options.compilation(options.imported(NETWORKS[name]())).programs
     assert len(program.steps) <= most
+
+
+#: Normalisations, and how many launches they take with the elementwise operators behind them: statistics of groups of
+#: channels are one of their own.
+NORMS = {
+    "LayerNormalization(x, g, b)": 1,
+    "RMSNormalization(x, g)": 1,
+    "GroupNormalization<num_groups = 8>(x, g, b)": 2,
+    "InstanceNormalization(x, g, b)": 1,
+    "Softmax(x)": 1,
+}
+
+
+@pytest.mark.parametrize(("norm", "launches"), NORMS.items())
+def test_norms_and_what_follows(norm: str, launches: int) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 23]>
+net (float[2, 64, 64] x, float[64] g, float[64] b, float[2, 64, 64] r) => (float[2, 64, 64] y) {{
+  n = {norm}
+  s = Add(n, r)
+  y = Relu(s)
+}}
+"""
+    options = CompileOptions(target="cuda")
+    (program,) = options.compilation(options.imported(parser.parse_model(text))).programs
+    assert len(program.steps) == launches
 
 
 @pytest.mark.parametrize(("fields", "sums"), [(300, 252), (600, 3)])

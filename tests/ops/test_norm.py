@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var, type_of
@@ -16,6 +18,7 @@ from aotc.relay.op.norm import (
     L2NormalizeAttrs,
     LayerNormAttrs,
     LRNAttrs,
+    RMSNormAttrs,
 )
 from aotc.relay.op.softmax import SoftmaxAttrs
 from tests.ops.oracle import close, error_code, normal, ort, reference
@@ -61,6 +64,13 @@ def test_group_norm_is_instance_norm_of_groups(groups: int) -> None:
     ones, zeros = np.ones(groups, np.float32), np.zeros(groups, np.float32)
     plain = ort("InstanceNormalization", x.reshape(2, groups, -1), ones, zeros).reshape(x.shape)
     close(got, plain * gamma[:, None, None] + beta[:, None, None], 1e-5)
+
+
+def test_rms_norm_agrees_with_onnx() -> None:
+    x, gamma = normal(2, 3, 16) + 10, normal(16, seed=1)
+    node = helper.make_node("RMSNormalization", ["x", "g"], ["y"], epsilon=1e-3)
+    (want,) = ReferenceEvaluator(node).run(None, {"x": x, "g": gamma})
+    close(reference("nn.rms_norm", RMSNormAttrs(epsilon=1e-3), x, gamma), want, 1e-5)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])

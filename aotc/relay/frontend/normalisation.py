@@ -33,6 +33,18 @@ def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
     return g.add(g.mul(x, g.along(scale, 1, rank)), g.along(offset, 1, rank))
 
 
+def rms_norm(x: Expr, scale: Expr | None, inner: int, epsilon: float) -> Expr:
+    """Divided by the root of the mean square over the last axes, `inner` of
+    them, then scaled by what has their shape.
+    """
+    if inner == 1:
+        gamma = g.filled(1, (g.dim(x, -1),), g.dtype(x)) if scale is None else scale
+        return g.op("nn.rms_norm", x, gamma, axis=-1, epsilon=epsilon)
+    square = g.reduce("mean", g.mul(x, x), range(g.rank(x) - inner, g.rank(x)), True)
+    y = g.mul(x, g.op("rsqrt", g.add(square, epsilon)))
+    return y if scale is None else g.mul(y, scale)
+
+
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
     """Statistics per channel taken off; computed in their data type
     where that is not the data's.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations: batch, layer, instance and group norm, l2_normalize, lrn; and dropout.
+"""Normalisations: batch, layer, instance, group and RMS norm, l2_normalize, lrn; and dropout.
 
 Layer, instance and group norm subtract the mean and divide by the standard deviation of
 a group of elements, then scale and shift; the variance is taken of the differences from
@@ -42,6 +42,13 @@ class LayerNormAttrs(BatchNormAttrs):
     """Normalise along one axis, then scale by gamma and shift by beta."""
 
     axis: int = -1
+
+
+class RMSNormAttrs(Attrs):
+    """data / sqrt(mean(data^2) + epsilon) * gamma, the mean along one axis (Zhang and Sennrich, 2019)."""
+
+    axis: int = -1
+    epsilon: float = 1e-5
 
 
 class InstanceNormAttrs(BatchNormAttrs):
@@ -143,24 +150,27 @@ def _samples_batch() -> Samples:
 # As expressions of other operators, each reduction is a kernel.  On one core with AVX-512, in microseconds: layer norm
 # of (128, 768) 31 here, 40 composed; instance norm of (1, 64, 56, 56) 50 and 73; group norm of that, 8 groups, 46 and
 # 64; l2_normalize of (128, 768) 16 and 18.  So they keep tensor programs of their own.
-def _normalised(data: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    """(data - mean) / sqrt(variance + epsilon), the statistics of the elements that differ along `axes` only."""
+def _normalised(data: Tensor, axes: Sequence[int], epsilon: float, centred: bool = True) -> Tensor:
+    """(data - mean) / sqrt(variance + epsilon), the statistics of the elements that differ along `axes` only.
+
+    centred    else the mean is taken for zero
+    """
     group = Reduction(data.shape, tuple(axes))
     count = float(max(group.count, 1))
     total = group.reduce("sum", data.__getitem__)
     mean = te.compute(group.result, lambda *v: total[v] / count, "mean", materialize=True)
 
+    def moved(index: tuple[Scalar, ...]) -> Scalar:
+        return data[index] - mean[group.at(index)] if centred else data[index]
+
     def square(index: tuple[Scalar, ...]) -> Scalar:
-        difference = data[index] - mean[group.at(index)]
+        difference = moved(index)
         return difference * difference
 
     squares = group.reduce("sum", square, "squares")
     scale = _inverse_root(group, lambda *v: squares[v] / count + epsilon)
 
-    def body(*v: Scalar) -> Scalar:
-        return (data[v] - mean[group.at(v)]) * scale[group.at(v)]
-
-    return te.compute(data.shape, body, "normalised")
+    return te.compute(data.shape, lambda *v: moved(v) * scale[group.at(v)], "normalised")
 
 
 def _inverse_root(group: Reduction, of: Callable[..., Scalar]) -> Tensor:
@@ -249,6 +259,30 @@ _GROUP: Any = (
     (((2, 6, 5, 4), (6,), (6,)), {"num_groups": 3}),
     (((2, 4, 6), (6,), (6,)), {"num_groups": 2, "axis": 2}),
     (((1, 4, 3), (4,), (4,)), {"num_groups": 4, "scale": False}),
+)
+
+
+# --- nn.rms_norm
+
+
+def _compute_rms(a: RMSNormAttrs, *args: Tensor) -> Tensor:
+    data, gamma = (promoted(x) for x in args)
+    axis = rules.axis_of(a.axis, data.rank)
+    x = _normalised(data, (axis,), a.epsilon, centred=False)
+    return convert(te.compute(x.shape, lambda *v: x[v] * gamma[v[axis]], "norm"), args[0].dtype)
+
+
+def _reference_rms(a: RMSNormAttrs, data: Array, gamma: Array) -> Array:
+    x = float_work(data)
+    square = np.square(x).mean(axis=a.axis, keepdims=True) + np.asarray(a.epsilon, x.dtype)
+    gamma = rules.broadcast_along(float_work(gamma), a.axis % x.ndim, x.ndim)
+    return as_dtype(x / np.sqrt(square) * gamma, data.dtype)
+
+
+_RMS: Any = (
+    (((2, 3, 16), (16,)), {}),
+    (((2, 3, 5), (3,)), {"axis": 1, "epsilon": 1e-3}),
+    (((3, 8), (8,)), {}, "float16"),
 )
 
 
@@ -372,6 +406,18 @@ def _norm(name: str, attributes: type[Attrs], infer: Any, samples: Any, whole: b
 layer_norm = _norm("nn.layer_norm", LayerNormAttrs, _infer_norm, _LAYER, whole=True)
 instance_norm = _norm("nn.instance_norm", InstanceNormAttrs, _infer_instance, _INSTANCE)
 group_norm = _norm("nn.group_norm", GroupNormAttrs, _infer_group, _GROUP)
+rms_norm = OpDef(
+    name="nn.rms_norm",
+    attrs=RMSNormAttrs,
+    args=args("data", "gamma"),
+    infer=_infer_norm,
+    refine=rules.vectors_along_axis,
+    reference=_reference_rms,
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=rules.all_but_axis,
+    compute=_compute_rms,
+    samples=cases(RMSNormAttrs, _RMS),
+)
 l2_normalize = OpDef(
     name="nn.l2_normalize",
     attrs=L2NormalizeAttrs,

@@ -18,7 +18,7 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.activations import elu, hard_sigmoid, leaky_relu, softplus, softsign
 from aotc.relay.frontend.arguments import Axis, Maybe, parameters
-from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, standardized
+from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, rms_norm, standardized
 from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, whole_layer
@@ -92,11 +92,21 @@ def _group_normalization(
     shape = g.shape(x)
     fits = num_groups >= 1 and shape[1] % num_groups == 0
     require("onnx-norm", fits, f"{shape[1]} channels cannot form {num_groups} groups")
+    by_group = node.since < 21 and g.dim(scale, 0) == num_groups
+    if not by_group and g.dtype(x) == stash_type:
+        return g.op("nn.group_norm", x, scale, bias, num_groups=num_groups, axis=1, epsilon=epsilon)
     data = g.cast(g.reshape(x, (shape[0], num_groups, -1)), stash_type)
     y = g.cast(standardized(data, (2,), epsilon), g.dtype(x))
-    if node.since < 21 and g.dim(scale, 0) == num_groups:
+    if by_group:
         return g.reshape(per_channel(y, scale, bias), shape)
     return per_channel(g.reshape(y, shape), scale, bias)
+
+
+def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float, stash_type: DType) -> Expr:
+    inner = g.rank(x) - axis
+    if g.dtype(x) == stash_type and g.dims(scale) == g.dims(x)[axis:]:
+        return rms_norm(x, scale, inner, epsilon)
+    return g.mul(g.cast(rms_norm(g.cast(x, stash_type), None, inner, epsilon), g.dtype(x)), scale)
 
 
 def _lp_normalization(x: Expr, *, axis: Axis = -1, p: int = 2) -> Expr:
@@ -234,5 +244,6 @@ OPS: Table = {
     "InstanceNormalization": lambda *given, epsilon: g.op("nn.instance_norm", *given, axis=1, epsilon=epsilon),
     "LRN": lambda x, **attributes: g.op("nn.lrn", x, axis=1, **attributes),
     "MatMul": matmul,
+    "RMSNormalization": _rms_normalization,
     **dict.fromkeys(_KINDS, recurrent),
 }

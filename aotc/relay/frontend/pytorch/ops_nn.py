@@ -20,7 +20,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.normalisation import batch_norm, per_channel, standardized
+from aotc.relay.frontend.normalisation import batch_norm, per_channel, rms_norm, standardized
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap
@@ -75,10 +75,8 @@ def _layer_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, bias: Ma
 
 
 def _rms_norm(x: Expr, normalized_shape: Value, weight: Maybe = None, eps: float | None = None) -> Expr:
-    axes = range(g.rank(x) - len(normalized_shape), g.rank(x))
     tiny = eps if eps is not None else float(np.finfo(g.dtype(x).numpy).eps)
-    y = g.mul(x, g.op("rsqrt", g.add(g.reduce("mean", g.mul(x, x), axes, True), tiny)))
-    return y if weight is None else g.mul(y, weight)
+    return rms_norm(x, weight, len(normalized_shape), tiny)
 
 
 def _softmax(name: str, x: Expr, dim: int, dtype: str | None = None) -> Expr:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aotc_codegen.c.flags import ON_DEVICES
 from aotc_codegen.cuda.resources import resources
 from aotc_codegen.cuda.source import device_source, print_device_kernels
 
+from aotc.driver.nvrtc import FLAGS as NVRTC_FLAGS
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.interp import run_kernel
@@ -145,6 +147,16 @@ def code() -> bytes:
         if error.diagnostics[0].code != "no-nvrtc":
             raise
         missing("NVRTC")
+
+
+def test_kernels_need_no_libraries() -> None:
+    """Matrix instructions are written out, and arithmetic is as exact as C's."""
+    text = printed({"half": ready(HALF, "half")})
+    assert "mma.sync.aligned" in text and "ldmatrix.sync.aligned" in text
+    assert re.findall("#include.*", text) == ['#include "aotc_emulator.h"']
+    assert not re.search(r"wmma|cublas|cudnn|cooperative|__(?:expf|logf|sinf|cosf|powf|fdividef)\b", text)
+    assert ON_DEVICES[:4] == ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
+    assert not any("fast" in flag for flag in NVRTC_FLAGS)
 
 
 def test_accumulators_are_in_registers(code: bytes) -> None:

@@ -27,7 +27,8 @@ SHOWN: Final = 4
 #: What a float32 gives up when it becomes a byte.
 _SAVED_BY_BYTES: Final = 0.75
 #: A row of `size -A`: a section of code, its bytes.
-_CODE = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
+_CODE: Final = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
+_SYMBOL: Final = re.compile(r"^(?:[0-9a-f]+)? +(\w) (\S+)$", re.MULTILINE)
 
 
 @frozen
@@ -218,13 +219,24 @@ def ways_to_bytes(program: Program, name: str) -> list[Way]:
     return [Way("quantise the model to int8 (aotc quantize)", int(_SAVED_BY_BYTES * there))]
 
 
-def measured_code(library: Path, toolchain: Toolchain) -> int | None:
-    """Bytes of code in a library, by the `size` of its compiler's tools; None where there is none."""
+def _told(toolchain: Toolchain, tool: str, *words: str) -> str:
+    """What one of a compiler's tools prints; nothing where there is none."""
     probe = partial(run, seconds=PROBE_SECONDS)
     try:
-        size = probe([*toolchain.cc, "-print-prog-name=size"]).output.decode().strip()
-        listed = probe([size or "size", "-A", str(library)]).output.decode()
+        found = probe([*toolchain.cc, f"-print-prog-name={tool}"]).output.decode().strip()
+        return probe([found or tool, *words]).output.decode()
     except (OSError, TimeoutError):
-        return None
-    sizes = [int(found) for found in _CODE.findall(listed)]
-    return sum(sizes) if sizes else None
+        return ""
+
+
+def measured_code(library: Path, toolchain: Toolchain) -> int | None:
+    """Bytes of code in a library, by the `size` of its compiler's tools; None where there is none."""
+    sizes = _CODE.findall(_told(toolchain, "size", "-A", str(library)))
+    return sum(map(int, sizes)) if sizes else None
+
+
+def undefined_symbols(library: Path, toolchain: Toolchain) -> list[str]:
+    """What a library calls of others, by `nm`."""
+    rows = _SYMBOL.findall(_told(toolchain, "nm", "-g", str(library)))
+    there = {symbol for kind, symbol in rows if kind != "U"}
+    return sorted({symbol for _, symbol in rows} - there)

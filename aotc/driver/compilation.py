@@ -28,7 +28,17 @@ from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
 from aotc_codegen.cuda.project import device_text, emit_device
 
-from aotc.driver.budgets import COUNTED, UNLIMITED, Budgets, Change, Way, measured_code, ways_by_changes, ways_to_bytes
+from aotc.driver.budgets import (
+    COUNTED,
+    UNLIMITED,
+    Budgets,
+    Change,
+    Way,
+    measured_code,
+    undefined_symbols,
+    ways_by_changes,
+    ways_to_bytes,
+)
 from aotc.driver.build import build_library, record_checksum
 from aotc.driver.cache import code_digest, default_cache, digest
 from aotc.driver.compiler_check import check_kernels, check_project
@@ -306,7 +316,9 @@ class Compilation:
                         self.progress(CHECKING)
                         unchecked = check_project(work, metadata, self.programs, toolchain, self.machine)
                 self._within_budgets(metadata, library, toolchain)
-                if library is not None:
+                if library is not None and toolchain is not None:
+                    if "links" in metadata:
+                        metadata["links"]["undefined"] = undefined_symbols(library, toolchain)
                     record_checksum(work, metadata, library)
         made = path / library.relative_to(work) if library else None
         left = tuple(unchecked)

@@ -14,7 +14,9 @@ import pytest
 
 import aotc
 from aotc import relay
+from aotc.driver.budgets import undefined_symbols
 from aotc.driver.compilation import CompiledModel
+from aotc.driver.toolchain import find_toolchain
 from aotc.ir import AotcError
 from aotc.tir.target import for_profile, get_target
 from tests.codegen.batch import Array
@@ -85,6 +87,7 @@ def test_what_the_library_needs(name: str, tmp_path: Path) -> None:
         symbols = [line.split()[-2:] for line in run([*nm, library], tmp_path).splitlines() if len(line.split()) > 1]
         missing = {symbol for kind, symbol in symbols if kind == "U"} - {s for kind, s in symbols if kind != "U"}
         assert {symbol for symbol in missing if not ARITHMETIC.match(symbol)} <= allowed
+        assert undefined_symbols(library, find_toolchain(here.cc[0], target=here.target)) == sorted(missing)
         sizes = run([here.tool_prefix + "size", library], tmp_path).splitlines()[1:]
         assert [line.split()[1:3] for line in sizes] == [["0", "0"]] * len(sizes)
         frames = [row.split("\t") for file in model.path.glob("build/**/*.su") for row in file.read_text().splitlines()]
@@ -126,6 +129,7 @@ def test_the_profile_of_portable_c(tmp_path: Path) -> None:
         run(["gcc", *language, *WARNINGS[:5], "-fsyntax-only", "-Iinclude", "-Isrc", "src/net.c"], model.path)
     made = aotc.compile(QUANTISED, name="net", target="c", profile="bare", io_dtype="int8")
     assert made.built.name == "libnet.a"
+    assert set(made.metadata["links"]["undefined"]) <= {"memcpy", "memset"}
     with pytest.raises(AotcError, match="static library for firmware") as caught:
         made.session()
     assert caught.value.code == "no-library"

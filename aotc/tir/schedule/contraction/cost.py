@@ -22,6 +22,9 @@ VECTORS: Final = (1, 2, 3, 4)
 MANY: Final = 32
 #: How much longer a product of two vectors takes that are widened first, and multiplied by a slow instruction.
 WIDENED: Final = 3
+#: What finishing vectors takes, beside one by itself, where their bytes are narrowed and stored as a line of the cache.
+#: Measured where weights fill at most half of the first-level cache: larger ones are read from the next one too often.
+LINES: Final = 0.4
 #: Packing in halves of vectors must take no more than this share of the time.
 WORTH: Final = 0.9
 
@@ -126,6 +129,7 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
     dots = target.dots if tiling.product.group > 1 else None
     element = cost.finish_vector / vector.lanes if straight else cost.finish_element
+    near = dots is not None and straight and 2 * tiling.product.x.buffer.nbytes <= target.l1
     total = 0.0
     for segments in product(*(axis.segments for axis in tiled)):
         count = math.prod(s.count for s in segments)
@@ -133,7 +137,9 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         for axis, segment in zip(tiled, segments, strict=True):
             sizes[axis.role] *= len(segment.starts)
         elements = sizes["x"] * sizes["y"] * vector.lanes
-        finish = elements * element + cost.finish
+        # bytes of a whole line of the cache are narrowed and stored at once
+        lines = near and sizes["x"] * vector.lanes % target.line == 0
+        finish = elements * element * (LINES if lines else 1) + cost.finish
         step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along, dots)
         if along and tiling.product.dtype.is_integer:
             step *= WIDENED

@@ -13,6 +13,7 @@ from aotc import relay
 from aotc.relay import transform
 from aotc.relay.analysis import TypeSolver, check_kind
 from aotc.relay.prelude import Prelude
+from aotc.relay.solver import solver_functions
 
 INT = relay.scalar_type("int32")
 
@@ -153,6 +154,14 @@ def test_relations_of_other_numbers_of_types_have_no_rule(name: str, inputs: int
     solver.add_constraint(relation(name, *[relay.TensorType((2,))] * (inputs + 1)))
     with pytest.raises(aotc.AotcError, match="no rule says"):
         solver.solve()
+
+
+def test_functions_of_a_solver_take_attributes() -> None:
+    functions: Any = solver_functions()
+    functions.unknown, known = relay.IncompleteType(), relay.TensorType((2,))
+    assert functions("Unify")(functions.unknown, known) == known
+    assert functions("Resolve")(relay.TupleType([functions.unknown])).fields == (known,)
+    assert functions("Solve")()
 
 
 def test_unification() -> None:

@@ -99,6 +99,7 @@ from aotc.relay.op.builders import cumprod as cumprod
 from aotc.relay.op.builders import cumsum as cumsum
 from aotc.relay.op.builders import dft as dft
 from aotc.relay.op.builders import divide as divide
+from aotc.relay.op.builders import einsum as einsum
 from aotc.relay.op.builders import equal as equal
 from aotc.relay.op.builders import erf as erf
 from aotc.relay.op.builders import exp as exp

@@ -69,7 +69,7 @@ STATED = {
 NOTHING = """
     abs annotation.checkpoint annotation.compiler_begin annotation.compiler_end arange atan atan2 bitwise_and
     bitwise_not bitwise_or bitwise_xor broadcast_to broadcast_to_like cast cast_like ceil collapse_sum_like
-    collapse_sum_to cos divide dyn.sparse_to_dense equal expand_dims fast_tanh fixed_point_multiply
+    collapse_sum_to cos divide dyn.sparse_to_dense einsum equal expand_dims fast_tanh fixed_point_multiply
     fixed_point_multiply_per_axis floor floor_divide floor_mod full full_like greater greater_equal isfinite isinf isnan
     layout_transform left_shift less less_equal logical_and logical_not logical_or logical_xor matrix_set_diag meshgrid
     mod negative nn.batch_flatten nn.batch_matmul nn.batch_to_space_nd

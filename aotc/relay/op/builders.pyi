@@ -525,6 +525,9 @@ def divide(lhs: Expr, rhs: Expr) -> Call:
 def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
     """The data unchanged: nothing is dropped at inference."""
 
+def einsum(data: Sequence[Expr] | Expr, equation: str) -> Call:
+    """The sum of products that an equation describes, as numpy.einsum: "bij,bjk->bik"."""
+
 def equal(lhs: Expr, rhs: Expr) -> Call:
     """`equal` of the elements of two tensors, which are broadcast."""
 

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Einstein summation as transposes, sums and batched products.
+
+einsum([a, b], "bij,bjk->bik")         # nn.batch_matmul(a, b)
+
+An equation contracts its operands from left to right; an axis named twice in one operand is its diagonal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from aotc.ir import AotcError, Attrs, AxisMap, TensorType, Type, Types, require
+from aotc.relay.expr import Constant, Expr, item_of, tensor_type_of
+from aotc.relay.op import binary, casts, dense, join, reduce, shape
+from aotc.relay.op.opdef import OpDef, Sample, Samples
+from aotc.relay.op.rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
+from aotc.relay.op.samples import accuracy, random_array
+
+
+def expanded(equation: str, operands: Sequence[Expr]) -> Expr:
+    """The sum that `equation` describes (numpy's notation, "..." and implicit outputs included).
+
+    Raises AotcError: code "einsum" for an equation that does not fit the operands, "dynamic-shape" for dimensions
+    that are not known.
+    """
+    shapes = list(map(static_shape_of, operands))
+    inputs, output, sizes = _parsed(equation, shapes)
+    terms = [_diagonal(x, axes) for x, axes in zip(operands, inputs, strict=True)]
+    x, axes = terms[0]
+    for k in range(1, len(terms)):
+        needed = set(output).union(*(later for _, later in terms[k + 1 :]))
+        x, axes = _contract(x, axes, *terms[k], needed, sizes)
+    x, axes = _summed(x, axes, set(output))
+    return _broadcast(_transposed(x, [axes.index(a) for a in output]), [sizes[a] for a in output])
+
+
+def _transposed(x: Expr, order: Sequence[int]) -> Expr:
+    return x if list(order) == [*range(len(order))] else shape.transpose(x, tuple(order))
+
+
+def _broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
+    return x if static_shape_of(x) == tuple(sizes) else shape.broadcast_to(x, tuple(sizes))
+
+
+def _reshaped(x: Expr, sizes: Sequence[int]) -> Expr:
+    target = tuple(sizes)
+    return x if static_shape_of(x) == target else shape.reshape(x, target, allowzero=0 in target)
+
+
+def _parsed(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[list[str]], list[str], dict[str, int]]:
+    """The axes of each operand and of the result, and their sizes."""
+    inputs, output = _parse(equation, list(map(len, shapes)))
+    sizes = _sizes(inputs, shapes)
+    missing = [a for a in output if a not in sizes]
+    require("einsum", not missing, f"output axes {missing} occur in no operand of {equation!r}")
+    once = len(set(output)) == len(output)
+    require("einsum", once, f"an output axis of {equation!r} is named twice")
+    return inputs, output, sizes
+
+
+def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
+    """Axis names per operand and of the output; axes of "..." are named "0", "1", ... from the right."""
+    text = equation.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    parts = left.split(",")
+    letters = left.replace(",", "").replace("...", "") + right.replace("...", "")
+    if len(parts) != len(ranks) or not all(c.isalpha() for c in letters):
+        raise AotcError("einsum", f"equation {equation!r} does not fit {len(ranks)} operands")
+    inputs = [_named(part, rank, equation) for part, rank in zip(parts, ranks, strict=True)]
+    dots = max((sum(a.isdigit() for a in axes) for axes in inputs), default=0)
+    ellipsis = [str(k) for k in reversed(range(dots))]
+    if not arrow:
+        once = sorted(c for c in set(letters) if letters.count(c) == 1)
+        return inputs, [*ellipsis, *once]
+    head, found, tail = right.partition("...")
+    return inputs, [*head, *(ellipsis if found else []), *tail]
+
+
+def _named(part: str, rank: int, equation: str) -> list[str]:
+    head, found, tail = part.partition("...")
+    missing = rank - len(head) - len(tail)
+    if missing < 0 or (missing and not found):
+        raise AotcError("einsum", f"{part!r} of equation {equation!r} does not fit rank {rank}")
+    return [*head, *(str(k) for k in reversed(range(missing))), *tail]
+
+
+def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for axes, extents in zip(inputs, shapes, strict=True):
+        for axis, size in zip(axes, extents, strict=True):
+            known = sizes.get(axis, 1)
+            if size not in (1, known) and known != 1:
+                raise AotcError("einsum", f"axis {axis!r} is both {known} and {size}")
+            sizes[axis] = size if known == 1 else known
+    return sizes
+
+
+def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
+    """An axis named twice becomes one: off-diagonal elements are zeroed and summed away."""
+    axes = list(axes)
+    while len(set(axes)) != len(axes):
+        name = next(a for a in axes if axes.count(a) > 1)
+        first = axes.index(name)
+        second = axes.index(name, first + 1)
+        ty, after = tensor_type_of(x), [(1,) * (len(axes) - 1 - k) for k in (first, second)]
+        places = np.arange(static_shape_of(x)[first])
+        row, column = (Constant(places.reshape(-1, *ones)) for ones in after)
+        mask = casts.cast(binary.equal(row, column), str(ty.dtype))
+        x = reduce.sum(binary.multiply(x, mask), axis=(second,))
+        del axes[second]
+    return x, axes
+
+
+def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
+    """`x` summed over the axes that are not needed, and the axes that are left."""
+    gone = tuple(k for k, a in enumerate(axes) if a not in needed)
+    return reduce.sum(x, axis=gone) if gone else x, [a for a in axes if a in needed]
+
+
+def _contract(
+    x: Expr, left: list[str], y: Expr, right: list[str], needed: set[str], sizes: dict[str, int]
+) -> tuple[Expr, list[str]]:
+    """The product of two terms, summed over the axes that both have and nobody needs."""
+    x, left = _summed(x, left, needed | set(right))
+    y, right = _summed(y, right, needed | set(left))
+    shared = [a for a in left if a in right]
+    batch = [a for a in shared if a in needed]
+    inner = [a for a in shared if a not in needed]
+    rows = [a for a in left if a not in shared]
+    columns = [a for a in right if a not in shared]
+    a = _matrix(x, left, (batch, rows, inner), sizes)
+    b = _matrix(y, right, (batch, inner, columns), sizes)
+    product = dense.batch_matmul(a, b, transpose_b=False)
+    axes = [*batch, *rows, *columns]
+    return _reshaped(product, [sizes[a] for a in axes]), axes
+
+
+def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: dict[str, int]) -> Expr:
+    """`x` as (batch, rows, columns), each a group of axes; axes of size 1 that broadcast are repeated."""
+    order = [a for group in groups for a in group]
+    y = _broadcast(_transposed(x, [axes.index(a) for a in order]), [sizes[a] for a in order])
+    return _reshaped(y, [math.prod(sizes[a] for a in group) for group in groups])
+
+
+class EinsumAttrs(Attrs):
+    """The sum of products that an equation describes, as numpy.einsum: "bij,bjk->bik"."""
+
+    equation: str
+
+
+def _infer(a: EinsumAttrs, types: Types) -> Type:
+    operands = tensor_fields(types[0], "data")
+    require("einsum", bool(operands), "there are no operands")
+    for ty in operands:
+        require_dtype(ty.dtype, not ty.dtype.is_bool)
+        require_same_dtype(operands[0], ty)
+        require("dynamic-shape", ty.is_static, f"the shape must be known at compile time, got {ty}")
+    _, output, sizes = _parsed(a.equation, [ty.static_shape for ty in operands])
+    return TensorType([sizes[axis] for axis in output], operands[0].dtype)
+
+
+def _expand(a: EinsumAttrs, data: Expr) -> Expr:
+    fields = tensor_fields(data.checked_type, "data") if data.checked_type is not None else ()
+    return expanded(a.equation, [item_of(data, k) for k in range(len(fields))])
+
+
+_EQUATIONS = (
+    ("bij,bjk->bik", ((2, 3, 4), (2, 4, 5)), "float32"),
+    ("...ab,...cb->...ac", ((2, 1, 3, 4), (5, 2, 4)), "float32"),
+    ("ii", ((3, 3),), "int32"),
+    ("ij,j,k", ((2, 3), (3,), (4,)), "float32"),
+    ("ij->ji", ((2, 3),), "float64"),
+)
+
+
+def _samples() -> Samples:
+    for equation, shapes, dtype in _EQUATIONS:
+        data = tuple(random_array(own, dtype, seed) for seed, own in enumerate(shapes))
+        yield Sample(args=(data,), attrs=EinsumAttrs(equation=equation), accuracy=accuracy(dtype))
+
+
+einsum = OpDef(
+    name="einsum",
+    attrs=EinsumAttrs,
+    args=join.concatenate.args,
+    infer=_infer,
+    reference=lambda a, data: np.asarray(np.einsum(a.equation, *data), data[0].dtype),
+    axes=lambda a, types: AxisMap(((None,) * tensor(_infer(a, types)).rank,)),
+    expand=_expand,
+    samples=_samples,
+)

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, AxisMap, TensorType, Type, Types, require
+from aotc.ir import AotcError, Attrs, AxisMap, DType, TensorType, Type, Types, require
 from aotc.relay.expr import Constant, Expr, item_of, tensor_type_of
 from aotc.relay.op import binary, casts, dense, join, reduce, shape
-from aotc.relay.op.opdef import OpDef, Sample, Samples
+from aotc.relay.op.contract import accumulator, as_dtype
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
 from aotc.relay.op.samples import accuracy, random_array
 
@@ -130,12 +131,12 @@ def _contract(
     shared = [a for a in left if a in right]
     batch = [a for a in shared if a in needed]
     inner = [a for a in shared if a not in needed]
-    rows = [a for a in left if a not in shared]
+    others = [a for a in left if a not in shared]
     columns = [a for a in right if a not in shared]
-    a = _matrix(x, left, (batch, rows, inner), sizes)
+    a = _matrix(x, left, (batch, others, inner), sizes)
     b = _matrix(y, right, (batch, inner, columns), sizes)
     product = dense.batch_matmul(a, b, transpose_b=False)
-    axes = [*batch, *rows, *columns]
+    axes = [*batch, *others, *columns]
     return _reshaped(product, [sizes[a] for a in axes]), axes
 
 
@@ -163,6 +164,12 @@ def _infer(a: EinsumAttrs, types: Types) -> Type:
     return TensorType([sizes[axis] for axis in output], operands[0].dtype)
 
 
+def _reference(a: EinsumAttrs, data: tuple[Array, ...]) -> Array:
+    dtype = DType.of(data[0])
+    wide = accumulator(dtype, dtype).numpy
+    return as_dtype(np.einsum(a.equation, *(x.astype(wide) for x in data)), dtype)
+
+
 def _expand(a: EinsumAttrs, data: Expr) -> Expr:
     fields = tensor_fields(data.checked_type, "data") if data.checked_type is not None else ()
     return expanded(a.equation, [item_of(data, k) for k in range(len(fields))])
@@ -188,7 +195,7 @@ einsum = OpDef(
     attrs=EinsumAttrs,
     args=join.concatenate.args,
     infer=_infer,
-    reference=lambda a, data: np.asarray(np.einsum(a.equation, *data), data[0].dtype),
+    reference=_reference,
     axes=lambda a, types: AxisMap(((None,) * tensor(_infer(a, types)).rank,)),
     expand=_expand,
     samples=_samples,

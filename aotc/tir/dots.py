@@ -32,6 +32,11 @@ BYTES: Final = ("uint8", "int8")
 Dot: TypeAlias = Callable[[str, str, str], str]
 
 
+def is_sum(name: str) -> bool:
+    """Whether an instruction adds products of bytes to its first operand."""
+    return name.startswith(("dot4_", "dp4a_", "mmla_"))
+
+
 def words_name(data: str, lanes: int) -> str:
     """The instruction that takes so many times four bytes for numbers."""
     return f"words_{data}_x{lanes}"

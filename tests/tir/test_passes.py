@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -54,15 +54,25 @@ def operand(value: Any, params: list[Var]) -> Expr:
     return params[-1]
 
 
-@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 12))
-def test_samples_of_operators(group: int, target: str) -> None:
+def samples_of(names: Iterable[str]) -> IRModule:
     """All samples of some operators as the outputs of one program."""
     params: list[Var] = []
     results = []
-    for name in GROUPS[group]:
+    for name in names:
         for sample in REGISTRY[name].samples():
             results.append(call(REGISTRY[name], [operand(value, params) for value in sample.args], sample.attrs))
-    assert verified(IRModule({"main": Function(params, Tuple(results))}), target, opt_level=0)
+    return IRModule({"main": Function(params, Tuple(results))})
+
+
+@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 12))
+def test_samples_of_operators(group: int, target: str) -> None:
+    assert verified(samples_of(GROUPS[group]), target, opt_level=0)
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4-vnni", "aarch64-i8mm"])
+def test_loops_over_sums_of_bytes_are_reductions(target: str) -> None:
+    """Instructions that add products of bytes to a register reduce them, whatever a loop takes in turn."""
+    assert verified(samples_of(["qnn.dense"]), target, opt_level=0)
 
 
 def small() -> Program:

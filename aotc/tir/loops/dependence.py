@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aotc.tir import Interval, Linear, bounds, linear, linear_bounds, stmt_exprs
+from aotc.tir.dots import is_sum
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, loads_in, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, shared, tell_apart
 from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts, warp_call
@@ -330,6 +331,8 @@ def _update(stmt: Stmt) -> str | None:
         case Binary(op=op, a=a, b=b) if op in ASSOCIATIVE and place in (a, b):
             return op
         case Call(name="fma", args=(_, _, added)) if added == place:
+            return "add"
+        case Call(name=name, args=(added, *_)) if added == place and is_sum(name):
             return "add"
     return None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ from tests.codegen.cases import (
     values,
 )
 from tests.ops.harness import kernel_job
+from tests.share import share
 
+#: Of the operators, each one's kernels a text.
+PARTS = 4
 NARROW = [d for d in DTYPES if d.is_narrow_float]
 COMPILERS = {
     "gcc": ("gcc", "-std=c99"),
@@ -126,15 +130,16 @@ def test_large_index_values_wrap_like_data(tmp_path: Path) -> None:
     np.testing.assert_array_equal(actual, run_kernel(kernel, [])[0])
 
 
-@pytest.mark.parametrize("target", ["c", "x86-64-v3"])
-@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize(
+    ("compiler", "target", "part"), share(product(COMPILERS, ("c", "x86-64-v3"), range(PARTS)), 2 * PARTS)
+)
 def test_operators_compile_without_warnings(
-    compiler: str, target: str, tmp_path: Path, request: pytest.FixtureRequest
+    compiler: str, target: str, part: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The kernel of every sample of every operator."""
+    """The kernels of all samples of each operator."""
     if compiler.startswith("clang"):
         request.getfixturevalue("clang")
-    (tmp_path / "operators.c").write_text(operator_kernels(target), encoding="utf-8")
+    (tmp_path / "operators.c").write_text(operator_kernels(target, part), encoding="utf-8")
     flags = [*STRICT, *TARGETS[target].cflags, *(["-pedantic"] if target == "c" else [])]
     command = [*COMPILERS[compiler], *flags, "-fsyntax-only", "operators.c"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -145,15 +150,15 @@ def test_operators_compile_without_warnings(
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
 def test_operators_compile_without_warnings_of_the_optimiser(target: str, tmp_path: Path) -> None:
     """Of GCC, on all operators; for portable C when operators are run."""
-    (tmp_path / "operators.c").write_text(operator_kernels(target), encoding="utf-8")
+    (tmp_path / "operators.c").write_text(operator_kernels(target, parts=1), encoding="utf-8")
     command = ["gcc", "-std=c99", *STRICT, *TARGETS[target].cflags, "-O1", "-c", "-o", "operators.o", "operators.c"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:4000]
 
 
 @cache
-def operator_kernels(target: str) -> str:
+def operator_kernels(target: str, part: int = 0, parts: int = PARTS) -> str:
     families = [operators.operators_of(module) for module in operators.FAMILIES]
     compiled = [op for ops in families for op in ops if op.static is None]
-    jobs = [kernel_job(op, sample, TARGETS[target]) for op in compiled for sample in op.samples()]
+    jobs = [kernel_job(op, sample, TARGETS[target]) for op in compiled[part::parts] for sample in op.samples()]
     return source_of(job.kernel for job in jobs)

@@ -77,12 +77,12 @@ def test_resnet18() -> None:
     assert_verified(verify(resnet18(), seeds=SEEDS))
 
 
-@pytest.mark.parametrize("name", share(LIGHT, 3))
+@pytest.mark.parametrize("name", share(LIGHT, 2))
 def test_light_models(name: str) -> None:
     assert_verified(verify(light_model(name), seeds=SEEDS, cflags=("-O2",)))
 
 
-@pytest.mark.parametrize("name", share((*LIGHT[1:], LIGHT[0]), 3))  # others than above
+@pytest.mark.parametrize("name", share((*LIGHT[1:], LIGHT[0]), 2))  # others than above
 def test_light_models_with_random_weights(name: str) -> None:
     model = with_random_weights(light_model(name), seed=LIGHT.index(name))
     assert_verified(verify(model, seeds=SEEDS, cflags=("-O2",)))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,3 +33,12 @@ def test_operands_that_do_not_fit() -> None:
     assert error_code(einsum.einsum, [], "->") == "einsum"
     assert error_code(einsum.einsum, [var(2), var(2, dtype="int32")], "i,i") == "dtype-mismatch"
     assert error_code(einsum.einsum, [var(2, dtype="bool")], "i") == "dtype"
+
+
+@pytest.mark.parametrize(("equation", "off", "expected"), [("ii->i", np.nan, [1, 2]), ("ii", 0, 3)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_what_is_off_the_diagonal_does_not_count(equation: str, off: float, expected: Any, dtype: str) -> None:
+    x = np.array([[1, np.inf], [off, 2]], dtype)
+    data = var(2, 2, dtype=dtype)
+    run = relay.create_executor("graph").evaluate(relay.Function([data], relay.einsum([data], equation)))
+    np.testing.assert_array_equal(run(x).numpy(), expected)

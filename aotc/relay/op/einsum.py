@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from aotc.ir import AotcError, Attrs, AxisMap, DType, TensorType, Type, Types, require
-from aotc.relay.expr import Constant, Expr, item_of, tensor_type_of
-from aotc.relay.op import binary, casts, dense, join, reduce, shape
+from aotc.relay.expr import Constant, Expr, const, item_of, tensor_type_of
+from aotc.relay.op import binary, dense, join, reduce, shape
 from aotc.relay.op.contract import accumulator, as_dtype
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
@@ -101,7 +101,7 @@ def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> 
 
 
 def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
-    """An axis named twice becomes one: off-diagonal elements are zeroed and summed away."""
+    """An axis named twice becomes one: elements off the diagonal are replaced by zeros and summed away."""
     axes = list(axes)
     while len(set(axes)) != len(axes):
         name = next(a for a in axes if axes.count(a) > 1)
@@ -110,8 +110,8 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
         ty, after = tensor_type_of(x), [(1,) * (len(axes) - 1 - k) for k in (first, second)]
         places = np.arange(static_shape_of(x)[first])
         row, column = (Constant(places.reshape(-1, *ones)) for ones in after)
-        mask = casts.cast(binary.equal(row, column), str(ty.dtype))
-        x = reduce.sum(binary.multiply(x, mask), axis=(second,))
+        zero = const(0, str(ty.dtype))
+        x = reduce.sum(binary.where(binary.equal(row, column), x, zero), axis=(second,))
         del axes[second]
     return x, axes
 

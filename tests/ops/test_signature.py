@@ -6,11 +6,13 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 
-from aotc import relay
+from aotc import relay, te
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.dims import SymDim
 from aotc.ir.op import Arg, args
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Var
@@ -75,7 +77,8 @@ def test_values_become_attributes() -> None:
 
 
 #: A value that attributes of each kind take.
-RIGHT = {"int | Sequence[int]": 1, "Sequence[int]": (1,), "int": 1, "float": 0.5, "bool": True, "str": "float32"}
+RIGHT = {"int | Sequence[int]": 1, "Sequence[int]": (1,), "int": 1, "int | SymDim": 1, "float": 0.5, "bool": True}
+RIGHT["str"] = "float32"
 
 
 def right(op: OpDef, parameter: inspect.Parameter) -> Any:
@@ -123,6 +126,25 @@ def test_values_for_each_axis() -> None:
     assert pool.attrs["padding"] == (1, 1, 1, 1) and pool.attrs["dilation"] == (1, 1)
     with pytest.raises(AotcError, match="expected 1 or 2 values"):
         relay.nn.max_pool2d(data, (3, 3, 3))
+
+
+@pytest.mark.parametrize("units", [relay.Any(), te.var("u")], ids=str)
+def test_units_and_channels_may_be_symbolic(units: SymDim) -> None:
+    image, kernel = Var("d", TensorType((1, 3, 8, 8))), Var("k", TensorType((units, 3)))
+    assert relay.nn.dense(X, kernel, units=units).checked_type == TensorType((2, units))
+    assert relay.nn.matmul(X, Var("m", TensorType((3, 5))), units=units).checked_type == TensorType((2, 5))
+    for outer in (units, 4):
+        weight = Var("w", TensorType((outer, 3, 1, 1)))
+        assert relay.nn.conv2d(image, weight, channels=units).checked_type == TensorType((1, outer, 8, 8))
+    with pytest.raises(AotcError, match="axis takes int"):
+        relay.nn.softmax(X, axis=units)
+
+
+def test_sequences_may_be_arrays() -> None:
+    data = Var("data", TensorType((1, 3, 8, 8)))
+    pool = relay.nn.max_pool2d(data, np.array(3), padding=np.array([1, 2]))
+    assert pool.attrs["pool_size"] == (3, 3) and pool.attrs["padding"] == (1, 2, 1, 2)
+    assert relay.reshape(X, newshape=np.array([6, -1])).attrs["newshape"] == (6, -1)
 
 
 def test_the_stub_is_current() -> None:

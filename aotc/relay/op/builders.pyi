@@ -2,6 +2,7 @@
 # Written by `python -m tests.ops.builders_stub` from the table of operators.
 from collections.abc import Sequence
 
+from aotc.ir.dims import SymDim
 from aotc.relay.expr import Call, Expr, Tuple, TupleGetItem
 
 def abs(data: Expr) -> Call:
@@ -243,7 +244,7 @@ def contrib_conv2d_nchwc(
     padding: int | Sequence[int] = (0, 0),
     dilation: int | Sequence[int] = (1, 1),
     groups: int = 1,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     data_layout: str = "NCHW8c",
     kernel_layout: str = "OIHW",
@@ -289,7 +290,7 @@ def contrib_dense_bits(
     """
 
 def contrib_dense_pack(
-    data: Expr, weight: Expr, weight_layout: str = "NC", units: int | None = None, out_dtype: str = ""
+    data: Expr, weight: Expr, weight_layout: str = "NC", units: int | SymDim | None = None, out_dtype: str = ""
 ) -> Call:
     """nn.dense with the weight in blocks of units, "NC16n": (ceil(N/16), K, 16); `units` is N.
 
@@ -303,7 +304,7 @@ def conv1d(
     padding: int | Sequence[int] = (0, 0),
     dilation: int | Sequence[int] = (1,),
     groups: int = 1,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     data_layout: str = "NCW",
     kernel_layout: str = "OIW",
@@ -325,7 +326,7 @@ def conv1d_transpose(
     strides: int | Sequence[int] = (1,),
     padding: int | Sequence[int] = (0,),
     dilation: int | Sequence[int] = (1,),
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     groups: int = 1,
     data_layout: str = "NCW",
@@ -346,7 +347,7 @@ def conv2d(
     padding: int | Sequence[int] = (0, 0),
     dilation: int | Sequence[int] = (1, 1),
     groups: int = 1,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     data_layout: str = "NCHW",
     kernel_layout: str = "OIHW",
@@ -368,7 +369,7 @@ def conv2d_transpose(
     strides: int | Sequence[int] = (1, 1),
     padding: int | Sequence[int] = (0, 0),
     dilation: int | Sequence[int] = (1, 1),
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     groups: int = 1,
     data_layout: str = "NCHW",
@@ -389,7 +390,7 @@ def conv3d(
     padding: int | Sequence[int] = (0, 0, 0),
     dilation: int | Sequence[int] = (1, 1, 1),
     groups: int = 1,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     data_layout: str = "NCDHW",
     kernel_layout: str = "OIDHW",
@@ -411,7 +412,7 @@ def conv3d_transpose(
     strides: int | Sequence[int] = (1, 1, 1),
     padding: int | Sequence[int] = (0, 0, 0),
     dilation: int | Sequence[int] = (1, 1, 1),
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     groups: int = 1,
     data_layout: str = "NCDHW",
@@ -482,7 +483,7 @@ def deformable_conv2d(
     dilation: int | Sequence[int] = (1, 1),
     deformable_groups: int = 1,
     groups: int = 1,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     kernel_size: int | Sequence[int] | None = None,
     data_layout: str = "NCHW",
     kernel_layout: str = "OIHW",
@@ -495,7 +496,7 @@ def deformable_conv2d(
     channels are divided among the `deformable_groups`. Between the pixels values are bilinear, outside they are 0.
     """
 
-def dense(data: Expr, weight: Expr, units: int | None = None, out_dtype: str = "") -> Call:
+def dense(data: Expr, weight: Expr, units: int | SymDim | None = None, out_dtype: str = "") -> Call:
     """data (..., K) times the transpose of weight (N, K): (..., N)."""
 
 def depth_to_space(data: Expr, block_size: int, layout: str = "NCHW", mode: str = "DCR") -> Call:
@@ -744,7 +745,7 @@ def lstm(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, c: Expr
 def matmul(
     tensor_a: Expr,
     tensor_b: Expr,
-    units: int | None = None,
+    units: int | SymDim | None = None,
     out_dtype: str = "",
     transpose_a: bool = False,
     transpose_b: bool = False,

@@ -25,7 +25,21 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
+from aotc.ir import (
+    AotcError,
+    Attrs,
+    AxisMap,
+    Dim,
+    DType,
+    OpPattern,
+    SymDim,
+    TensorType,
+    Type,
+    Types,
+    args,
+    frozen,
+    require,
+)
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.layout import in_blocks
@@ -49,7 +63,7 @@ class ConvAttrs(Attrs):
     padding: tuple[int, ...] = (0,)
     dilation: tuple[int, ...] = (1,)
     groups: int = 1
-    channels: int | None = None
+    channels: int | SymDim | None = None
     kernel_size: tuple[int, ...] | None = None
     data_layout: str = ""
     kernel_layout: str = ""
@@ -178,7 +192,7 @@ def check_channels(a: Any, channels: Dim, inner: Dim, total: Dim, transposed: bo
     if isinstance(total, int):
         text = f"{total} output channels cannot be divided among {a.groups} groups"
         require("conv.out-channels", total % a.groups == 0, text)
-        given = a.channels is None or a.channels == total
+        given = a.channels is None or window.may_equal(a.channels, total)
         require("conv.out-channels", given, f"channels is {a.channels}, the weight has {total}")
 
 

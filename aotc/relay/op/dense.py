@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, TensorType, Type, Types, args, param, require
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.opdef import Array, OpDef, Scalar
 from aotc.relay.op.rows import along_axis
@@ -27,7 +27,7 @@ from aotc.tir import Tensor
 class DenseAttrs(Attrs):
     """data (..., K) times the transpose of weight (N, K): (..., N)."""
 
-    units: int | None = param(given=None)
+    units: int | SymDim | None = param(given=None)
     out_dtype: str = ""
 
 
@@ -37,7 +37,7 @@ class DensePackAttrs(Attrs):
     "NC16n4c" has groups of K innermost: (ceil(N/16), ceil(K/4), 16, 4), zero beyond K.
     """
 
-    units: int | None = param(given=None)
+    units: int | SymDim | None = param(given=None)
     out_dtype: str = ""
     weight_layout: str = "NC"
 
@@ -45,7 +45,7 @@ class DensePackAttrs(Attrs):
 class MatmulAttrs(Attrs):
     """tensor_a (..., M, K) times a matrix (K, N), either one transposed first."""
 
-    units: int | None = param(given=None)
+    units: int | SymDim | None = param(given=None)
     out_dtype: str = ""
     transpose_a: bool = False
     transpose_b: bool = False

@@ -20,13 +20,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import REQUIRED, AotcError, AotcTypeError, Op, Param, Takes, frozen
+from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, frozen
 from aotc.relay.expr import Call, call, const
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:
     """One integer, or several, as a tuple."""
-    return tuple(map(index, (value,) if hasattr(value, "__index__") else value))
+    try:
+        return (index(value),)
+    except TypeError:
+        return tuple(map(index, value))
 
 
 def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
@@ -46,6 +49,10 @@ def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:
 
 def _whole(value: Any, _: Any) -> int:
     return index(value)
+
+
+def _extent(value: Any, _: Any) -> Dim:
+    return value if isinstance(value, SymDim) else index(value)
 
 
 def _real(value: Any, _: Any = None) -> float:
@@ -74,6 +81,7 @@ def _text(value: Any, _: Any) -> str:
 _KINDS: Final[Mapping[str, tuple[str, Takes, str]]] = {
     "bool": ("bool", _truth, "True"),
     "int": ("int", _whole, "1"),
+    "int | SymDim": ("int | SymDim", _extent, "1"),
     "float": ("float", _real, "0.5"),
     "str": ("str", _text, '"a text"'),
     "tuple[int, ...]": ("int | Sequence[int]", ints, "(1, 2)"),

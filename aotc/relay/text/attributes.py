@@ -45,7 +45,8 @@ def _checked(op: Op, name: str, value: object, hint: Any) -> object:
     try:
         return _convert(value, hint)
     except TypeError:
-        kind = hint.__name__ if isinstance(hint, type) else str(hint)
+        # symbolic dimensions have no text form
+        kind = hint.__name__ if isinstance(hint, type) else str(hint).replace(" | aotc.ir.dims.SymDim", "")
         text = f"attribute `{name}` of {op.name} must be {kind}, got {value!r}"
         raise AotcError("attribute", text, hint=f"write {_WRITTEN.get(kind, kind)}") from None
 

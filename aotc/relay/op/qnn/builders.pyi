@@ -2,6 +2,7 @@
 # Written by `python -m tests.ops.builders_stub` from the table of operators.
 from collections.abc import Sequence
 
+from aotc.ir.dims import SymDim
 from aotc.relay.expr import Call, Expr
 
 def abs(
@@ -77,7 +78,7 @@ def conv1d(
     input_scale: Expr | float,
     kernel_scale: Expr | float,
     kernel_size: int | Sequence[int] | None = None,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     strides: int | Sequence[int] = (1,),
     padding: int | Sequence[int] = (0, 0),
     dilation: int | Sequence[int] = (1,),
@@ -100,7 +101,7 @@ def conv1d_transpose(
     input_scale: Expr | float,
     kernel_scale: Expr | float,
     kernel_size: int | Sequence[int] | None = None,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     strides: int | Sequence[int] = (1,),
     padding: int | Sequence[int] = (0,),
     dilation: int | Sequence[int] = (1,),
@@ -124,7 +125,7 @@ def conv2d(
     input_scale: Expr | float,
     kernel_scale: Expr | float,
     kernel_size: int | Sequence[int] | None = None,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     strides: int | Sequence[int] = (1, 1),
     padding: int | Sequence[int] = (0, 0),
     dilation: int | Sequence[int] = (1, 1),
@@ -147,7 +148,7 @@ def conv2d_transpose(
     input_scale: Expr | float,
     kernel_scale: Expr | float,
     kernel_size: int | Sequence[int] | None = None,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     strides: int | Sequence[int] = (1, 1),
     padding: int | Sequence[int] = (0, 0),
     dilation: int | Sequence[int] = (1, 1),
@@ -171,7 +172,7 @@ def conv3d(
     input_scale: Expr | float,
     kernel_scale: Expr | float,
     kernel_size: int | Sequence[int] | None = None,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     strides: int | Sequence[int] = (1, 1, 1),
     padding: int | Sequence[int] = (0, 0, 0),
     dilation: int | Sequence[int] = (1, 1, 1),
@@ -194,7 +195,7 @@ def conv3d_transpose(
     input_scale: Expr | float,
     kernel_scale: Expr | float,
     kernel_size: int | Sequence[int] | None = None,
-    channels: int | None = None,
+    channels: int | SymDim | None = None,
     strides: int | Sequence[int] = (1, 1, 1),
     padding: int | Sequence[int] = (0, 0, 0),
     dilation: int | Sequence[int] = (1, 1, 1),
@@ -217,7 +218,7 @@ def dense(
     kernel_zero_point: Expr | int,
     input_scale: Expr | float,
     kernel_scale: Expr | float,
-    units: int | None = None,
+    units: int | SymDim | None = None,
     out_dtype: str = "int32",
 ) -> Call:
     """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N, K), int32 (..., N).

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, OpPattern, Type, Types, args, current_span, param
+from aotc.ir import Attrs, AxisMap, OpPattern, SymDim, Type, Types, args, current_span, param
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import dense as products
 from aotc.relay.op import reduce
@@ -137,7 +137,7 @@ class QuantisedDenseAttrs(Attrs):
     The weights' scales and zero points are one value, or one for each of N.
     """
 
-    units: int | None = param(given=None)
+    units: int | SymDim | None = param(given=None)
     out_dtype: str = "int32"
 
 

@@ -20,7 +20,7 @@ from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
 from aotc.ir.budget import Cost
 from aotc.ir.diagnostics import AotcError, nearest
 from aotc.ir.records import frozen
-from aotc.ir.span import Span
+from aotc.ir.span import Span, current_span
 from aotc.ir.types import TensorType, Type, tensor_types
 
 
@@ -351,4 +351,7 @@ def infer_op(op: Op, attrs: Attrs, types: list[Type], span: Span | None = None) 
         return op.infer(attrs, types)
     except AotcError as error:
         first = error.diagnostics[0]
-        raise AotcError(error.code, f"{op.name}: {first.message}", span=span, hint=first.hint or _usage(op)) from error
+        # who wrote the node of a model has not called `op`
+        place = span or current_span()
+        hint = first.hint or ("" if place and place.node else _usage(op))
+        raise AotcError(error.code, f"{op.name}: {first.message}", span=span, hint=hint) from error

@@ -11,16 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from aotc_codegen.c.params import Params
+from aotc_codegen.c.weights import Weights
 
 import aotc
 from aotc import relay
 from aotc.driver.budgets import undefined_symbols
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.toolchain import find_toolchain
-from aotc.ir import AotcError
+from aotc.ir import AotcError, DType
+from aotc.tir.plan.program import Storage
 from aotc.tir.target import for_profile, get_target
 from tests.codegen.batch import Array
 from tests.e2e.projects import DIGITS, ROOT, affine, run
+from tests.frontend.test_drawn_pairs import Drawing
 from tests.targets.firmware import FILES, MACHINES, WARNINGS, Board, board, program_of
 
 QUANTISED = DIGITS.with_name("digits_int8.onnx")
@@ -135,6 +139,31 @@ def test_the_profile_of_portable_c(tmp_path: Path) -> None:
     assert caught.value.code == "no-library"
     with pytest.raises(AotcError, match="it cannot be run here"):
         aotc.load(made.built)
+
+
+def weights_file(folder: Path, least: int, seed: int) -> bytes:
+    """Of a quantised product whose weights are 16 numbers from `least` on."""
+    d = Drawing(1)
+    pair, weights = d.pair(), np.random.default_rng(seed).permutation(np.arange(2048) % 16 + least)
+    stored = d.constant(weights.reshape(64, 32).astype(np.int8))
+    w = d.real(stored, (np.linspace(0.5, 1, 32, dtype=np.float32), np.zeros(32, np.int8)), axis=1)
+    model = d.done(d.op("MatMul", d.x(5, 64, pair=pair), w), pair)
+    made = aotc.compile(model, output=folder / f"{least}_{seed}", target="c", profile="bare", build=False)
+    (file,) = made.path.glob("src/*_params.bin")
+    return file.read_bytes()
+
+
+def test_weights_of_half_a_byte_that_begin_elsewhere_are_of_another_layout(tmp_path: Path) -> None:
+    first, alike, other = (weights_file(tmp_path, *args) for args in ((-8, 0), (-8, 1), (-5, 0)))
+    assert first[:1024] == other[:1024] != alike[:1024]
+    assert len(first) == len(alike) == len(other)
+    assert first[-8:-4] == alike[-8:-4] != other[-8:-4]
+
+
+def test_other_constants_that_are_stored_once_are_another_layout() -> None:
+    made = [Storage(name="w", dtype=DType("int8"), shape=(1,), data=np.int8([k])) for k in (0, 1, 0, 1)]
+    first, other = (Weights(Params("net", [*made[:2], last], 0), None) for last in made[2:])
+    assert first.bytes == other.bytes and first.layout != other.layout
 
 
 def test_weights_apart(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def _least(storage: Storage) -> int | None:
 
 def _stored(storage: Storage, least: int) -> Storage:
     data = halved(storage.data, least)
-    return replace(storage, dtype=_UINT8, shape=data.shape, data=data)
+    return replace(storage, dtype=_UINT8, shape=data.shape, data=data, least=least)
 
 
 class _WholeError(Exception):

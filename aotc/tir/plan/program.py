@@ -25,6 +25,7 @@ class Storage:
     kind: "input" and "output" (the caller's), "constant" (baked in; `data` holds it), "temp" (in the arena).
     `name` is the name in the model; C identifiers are made from it by code generation.
     `quantization` says what the integers of an input or output stand for, where that is known.
+    `least` is what code adds to the halves of bytes that a constant is stored in; None for all others.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Storage:
     data: np.ndarray[Any, Any] | None = None
     align: int = 64
     quantization: Quantization | None = None
+    least: int | None = None
 
     @property
     def size(self) -> int:

@@ -48,6 +48,7 @@ class Params:
     """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays.
 
     pieces   of the file, in its order
+    homes    the first constant that is equal to each, which is stored for it
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Params:
         self.array_bytes = array_bytes
         self.offsets: dict[Storage, int] = {}
         self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}
-        self._home: dict[Storage, Storage] = {}
+        self.homes: dict[Storage, Storage] = {}
         self.bytes = 0
         alike: dict[tuple[str, bytes, int], list[Storage]] = {}
         for storage in constants:
@@ -70,7 +71,7 @@ class Params:
             others = alike.setdefault((str(storage.dtype), raw[:_BEGIN].tobytes(), raw.size), [])
             home = next((s for s in others if self._pieces[s][0] == raw.data), storage)
             # equal constants are stored once
-            self._home[storage] = home
+            self.homes[storage] = home
             if home is storage:
                 others.append(storage)
                 self._pieces[storage] = raw.data, bytes(-storage.nbytes % align)
@@ -87,11 +88,11 @@ class Params:
 
     def home(self, storage: Storage) -> Storage:
         """The first constant that is equal to one."""
-        return self._home[storage]
+        return self.homes[storage]
 
     def offset(self, storage: Storage) -> int:
         """Where a constant lies in the binary file, in bytes."""
-        return self.offsets[self._home[storage]]
+        return self.offsets[self.homes[storage]]
 
     def declarations(self) -> list[str]:
         """What the internal header says of the parameters."""

@@ -72,6 +72,12 @@ def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple
     return dict(zip(kept, numbers, strict=True)), parts
 
 
+def _described(storage: Storage, offset: int) -> str:
+    """All that code knows of a constant."""
+    least = "" if storage.least is None else f" {storage.least}"
+    return f"{storage.dtype}{list(storage.shape)} {offset}{least}"
+
+
 class Weights:
     """The file of parameters: these, values that a self-test knows, a mark of the layout that the code expects, the
     CRC-32 of all before.
@@ -88,7 +94,7 @@ class Weights:
         for known in golden.pieces if golden is not None else ():
             self.offsets.append(self.bytes)
             self.contents += [known, bytes(-len(known) % self.align)]
-        rows = [f"{s.dtype}{list(s.shape)} {at}" for s, at in params.offsets.items()]
+        rows = [_described(s, params.offset(s)) for s in params.homes]
         rows += map(str, self.offsets)
         self.layout = zlib.crc32("\n".join(rows).encode())
         self.contents.append(struct.pack("<I", self.layout))

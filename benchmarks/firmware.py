@@ -66,7 +66,7 @@ def row(path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None 
     code = measured_code(library, find_toolchain(here.cc[0], target=here.target))
     facts = made.metadata["footprint"]
     arena = facts["arena"] + facts["io"]
-    return [arena, arena_of_micro(path), code or 0, facts["parameters"], stack, instructions]
+    return [arena, arena_of_micro(path), code or 0, made.metadata["weights_bytes"], stack, instructions]
 
 
 @click.command(help=__doc__)

@@ -48,7 +48,7 @@ class Budgets:
     """Bytes that a model may take; None for any.
 
     ram      the arena, and the caller's inputs and outputs
-    flash    code and parameters
+    flash    code, and parameters with what lies behind them: values of a self-test, a checksum
     stack    of a run
     """
 
@@ -146,6 +146,7 @@ class Change:
     helps    the budgets that it may help with
     config   of the pass context
     profile, cflags   as `CompileOptions` takes them
+    selftest   whether a self-test stays
     """
 
     what: str
@@ -153,6 +154,7 @@ class Change:
     config: Mapping[str, Any] = field(default_factory=dict)
     profile: str = ""
     cflags: tuple[str, ...] = ()
+    selftest: bool = True
 
 
 CHANGES: Final = (
@@ -193,6 +195,7 @@ CHANGES: Final = (
         config={"compile.stack_bytes": 0},
     ),
     Change(what="have the C compiler optimise for size (--cflags=-Os)", helps=("flash",), cflags=("-Os",)),
+    Change(what="leave --selftest out", helps=("flash",), selftest=False),
 )
 
 

@@ -391,6 +391,8 @@ def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None,
         """What the model takes with a change; None where it cannot be made."""
         if change.cflags and (toolchain is None or not facts["code_measured"]):
             return None
+        if not (change.selftest or c.selftest):
+            return None
         c.progress(f"trying to {change.what}")
         with suppress(AotcError):
             other = _changed(c, change)
@@ -414,9 +416,9 @@ def _changed(c: Compilation, change: Change) -> Compilation:
     ctx = c.context
     context = PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, **change.config})
     target = for_profile(c.target, change.profile) if change.profile else c.target
-    return replace(
-        c, context=context, target=target, checked=False, budgets=Budgets(flash=sys.maxsize), progress=lambda _: None
-    )
+    tested, any_size = c.selftest and change.selftest, Budgets(flash=sys.maxsize)
+    made = replace(c, context=context, target=target, selftest=tested, budgets=any_size)
+    return replace(made, checked=False, progress=lambda _: None)
 
 
 def _with_stack(target: Target, size: int) -> Target:

@@ -141,6 +141,19 @@ def test_a_library_over_budget_leaves_nothing(tmp_path: Path) -> None:
     assert facts["code_measured"] and facts["arena"] == made.metadata["memory"]["peak"]
 
 
+def test_flash_has_the_values_of_a_self_test(tmp_path: Path) -> None:
+    """What lies behind the parameters counts, and the error names the option that puts it there."""
+    options: dict[str, Any] = {"target": "cortex-m4", "build": False, "selftest": True}
+    made = compile(DIGITS, output=tmp_path / "made", **options)
+    facts, (file,) = made.metadata["footprint"], (made.path / "src").glob("*_params.bin")
+    needed = facts["code"] + file.stat().st_size
+    compile(DIGITS, flash=needed, **options)
+    with pytest.raises(AotcError, match=f"needs {needed} bytes of flash, 1 more") as caught:
+        compile(DIGITS, flash=needed - 1, **options)
+    saved = re.findall(r"leave --selftest out \((\d+) bytes less\)", caught.value.diagnostics[0].hint or "")
+    assert [int(size) for size in saved] == [4 * (64 + 10)]
+
+
 def test_estimates_hold_for_a_compiler(tmp_path: Path) -> None:
     """The stack of no kernel is larger than the estimate, and code as large as is estimated, about."""
     work = CompileOptions(target="c", build=False).compilation(DIGITS)

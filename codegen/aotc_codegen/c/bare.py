@@ -196,8 +196,9 @@ def emit_bare(
     kernels = print_kernels(program.kernels, name, DIALECTS[target.dialect], share=True)
     facts = program, target, kernels.names, params
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
-    metadata = describe(*facts) | {"footprint": footprint(*facts, numbers)}
     weights, math = Weights(params, golden), required_functions(kernels)
+    taken = footprint(*facts, numbers) | {"parameters": weights.bytes}
+    metadata = describe(*facts) | {"footprint": taken}
     common = common_words(name, False) | model_words(program, target, numerics, params)
     common |= _words(program, target, metadata, weights, math) | {"steps": call_rows(program, kernels, params)}
     common["resident"] = resident_note(program)

@@ -25,21 +25,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import (
-    AotcError,
-    Attrs,
-    AxisMap,
-    Dim,
-    DType,
-    OpPattern,
-    SymDim,
-    TensorType,
-    Type,
-    Types,
-    args,
-    frozen,
-    require,
-)
+from aotc.ir import AotcError, Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.layout import in_blocks
@@ -63,7 +49,7 @@ class ConvAttrs(Attrs):
     padding: tuple[int, ...] = (0,)
     dilation: tuple[int, ...] = (1,)
     groups: int = 1
-    channels: int | SymDim | None = None
+    channels: int | None = None
     kernel_size: tuple[int, ...] | None = None
     data_layout: str = ""
     kernel_layout: str = ""

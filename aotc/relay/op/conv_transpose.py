@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, Dim, DType, SymDim, TensorType, Type, Types, frozen, require
+from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, frozen, require
 from aotc.ir.budget import budget
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, join, window
@@ -40,7 +40,7 @@ class ConvTransposeAttrs(Attrs):
     The result is 0 where no input reaches; `output_padding` lengthens it at its end.
     """
 
-    channels: int | SymDim | None = None
+    channels: int | None = None
     kernel_size: tuple[int, ...] | None = None
     strides: tuple[int, ...] = (1,)
     output_padding: tuple[int, ...] = (0,)

@@ -22,7 +22,6 @@ from aotc.ir import (
     Layout,
     OpPattern,
     Precision,
-    SymDim,
     TensorType,
     Type,
     Types,
@@ -208,7 +207,7 @@ class DeformableConv2DAttrs(Attrs):
     dilation: tuple[int, ...] = each_axis(2, 1)
     deformable_groups: int = 1
     groups: int = 1
-    channels: int | SymDim | None = None
+    channels: int | None = None
     kernel_size: tuple[int, ...] | None = each_axis(2, None)
     data_layout: str = "NCHW"
     kernel_layout: str = "OIHW"

@@ -78,7 +78,8 @@ def read_memories(path: Path, least: int = 8) -> tuple[Space, ...]:
     placed = [(space, at) for space, at in found if at is not None]
     for (a, first), (b, second) in combinations(placed, 2):
         if first < second + b.bytes and second < first + a.bytes:
-            raise _bad(path, f"{a.name} and {b.name} overlap")
+            ranges = [f"{s.name} ({at:#x} to {at + s.bytes - 1:#x})" for s, at in ((a, first), (b, second))]
+            raise _bad(path, f"{ranges[0]} and {ranges[1]} overlap")
     spaces = tuple(space for space, _ in found)
     if not any("arena" in space.holds for space in spaces):
         raise _bad(path, "no memory is for the arena")

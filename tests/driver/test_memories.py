@@ -67,7 +67,10 @@ def test_what_has_room_nowhere(tmp_path: Path) -> None:
         ("[ram]\nbytes = 64\nholds = []", "not some of"),
         ("[a]\nbytes = 64\nalign = 16\n[b]\nbytes = 64", "aligned differently"),
         ("[ram]\nbytes = 64\nalign = 4", "ram is aligned to 4 bytes, the target needs 8"),
-        ("[a]\nbytes = 64\naddress = 0\n[b]\nbytes = 64\naddress = 63", "a and b overlap"),
+        (
+            "[a]\nbytes = 64\naddress = 0\n[b]\nbytes = 64\naddress = 63",
+            r"a \(0x0 to 0x3f\) and b \(0x3f to 0x7e\) overlap",
+        ),
     ],
 )
 def test_files_that_are_refused(text: str, problem: str, tmp_path: Path) -> None:

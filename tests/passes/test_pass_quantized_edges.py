@@ -169,8 +169,13 @@ def test_everything_that_is_refused_is_told_at_once() -> None:
 
 def test_names_and_types_that_do_not_exist() -> None:
     assert refusals(BOTH, {"xx": "int8"}) == ["there is no input or output 'xx'"]
-    for wanted in ("int4", {"x": "int16"}, 8):
-        assert "is no data type of inputs and outputs" in refusals(BOTH, wanted)[0]
+    for wanted, wrong in (
+        ("int4", "'int4'"),
+        ({"": "int4"}, "'int4'"),
+        ({"y": "int8", "x": "int16"}, "'int16'"),
+        (8, "8"),
+    ):
+        assert refusals(BOTH, wanted)[0] == f"{wrong} is no data type of inputs and outputs"
     assert refusals(BOTH, {"ids": "int8"}) == [
         "input 'ids' cannot be int8: it feeds an output, not qnn.dequantize alone"
     ]

@@ -84,7 +84,8 @@ def _wanted(config: object) -> Mapping[str, str]:
     named = isinstance(found, Mapping)
     if named and all(dtype in known for dtype in found.values()):
         return {**found}
-    text = f"{config!r} is no data type of inputs and outputs"
+    wrong = [dtype for dtype in found.values() if dtype not in known] if named else [config]
+    text = f"{wrong[0]!r} is no data type of inputs and outputs"
     hint = f"known: {', '.join(known)}, or such by name"
     raise AotcError(CODE, text, hint=hint)
 

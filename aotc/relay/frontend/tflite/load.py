@@ -143,7 +143,9 @@ def _reading(what: str, code: str = "tflite-file") -> Iterator[None]:
     try:
         yield
     except _DAMAGED as error:
-        raise AotcError(code, f"{what} cannot be read: it leaves the file", hint=_HINT) from error
+        raise AotcError(
+            code, f"{what} cannot be read: the file is cut short, or refers to bytes beyond its end", hint=_HINT
+        ) from error
 
 
 def _count(length: Any, table: Any, size: int, what: str) -> int:

@@ -24,7 +24,9 @@ from aotc.relay.op.conv import conv2d
 from aotc.relay.op.conv_transpose import conv2d_transpose
 from aotc.relay.op.dense import batch_matmul, bias_add, dense, matmul
 from aotc.relay.op.elementwise import exp, relu, sigmoid, tanh
+from aotc.relay.op.grid import affine_grid
 from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.norm import layer_norm
 from aotc.relay.op.pad import pad
 from aotc.relay.op.pool import avg_pool2d, global_avg_pool2d, max_pool2d
@@ -294,6 +296,12 @@ _SUMMED_AXIS = "the weights have scales along an axis that is summed"
         (lambda x: conv2d(x, noise(8, 6, 3, 3)), "an operand is not quantised"),
         (lambda x: resize2d(x, size=(9, 9), method="linear"), "it weighs elements with real numbers"),
         (lambda x: add(x, noise(6, 5, 5)), "an operand is not quantised"),
+        # zeros in incomplete blocks, and maps of points, are no integers of the input's
+        (
+            lambda x: layout_transform(x, src_layout="NCHW", dst_layout="NCHW4c"),
+            "there is no rule for layout_transform",
+        ),
+        (lambda x: affine_grid(reshape(x, (-1, 2, 3)), target_shape=(2, 3)), "there is no rule for image.affine_grid"),
     ],
 )
 def test_refusals(body: Body, reason: str) -> None:
@@ -393,6 +401,16 @@ def test_what_is_padded_with_turns_with_its_tensor() -> None:
     result = run(SelectSignedness(TARGETS["x86-64-v3"]), integers)
     assert distance(integers, result) == (0, 0)
     assert {str(n.args[0].checked_type.dtype) for n in sums_of(result)} == {"uint8"}
+
+
+def test_zeros_in_incomplete_blocks_stay() -> None:
+    x = var("x", 2, 6, 8, 8, dtype="int8")
+    data = quantize(_biased(real(x)), const(0.04), const(-100, "int32"))
+    blocks = layout_transform(layout_transform(data, src_layout="NCHW", dst_layout="NCHW5c"), "NCHW5c", "NCHW")
+    y = quantize(conv2d(real(blocks, 0.04, -100), weights(4, 10, 3, 3)), const(0.2), const(3, "int32"))
+    integers = run(EVEN, module_of(y, x))
+    result = run(SelectSignedness(TARGETS["x86-64-v3"]), integers)
+    assert distance(integers, result) == (0, 0)
 
 
 def sums_of(module: IRModule) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, OpPattern, Precision, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.contract import convert, float_work, promoted
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of_formula
 from aotc.relay.op.resample import keys
@@ -226,5 +226,6 @@ affine_grid = OpDef(
     axes=lambda _, types: AxisMap(((0, None, None, None),)),
     compute=_affine_compute,
     precision=Precision.NEVER,
+    quantised=Quantised.REFUSE,
     samples=cases(AffineGridAttrs, [(((3, 2, 3),), {"target_shape": (4, 3)}, dtype) for dtype in FLOAT.examples]),
 )

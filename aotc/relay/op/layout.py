@@ -25,7 +25,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, frozen, require
 from aotc.ir.op import get_op
-from aotc.relay.expr import Expr, call
+from aotc.relay.expr import Call, Expr, call, tensor_type_of
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
 from aotc.relay.op.rules import extent_of, tensor
 from aotc.relay.op.samples import exact, random_array
@@ -121,6 +121,16 @@ def _infer(a: LayoutTransformAttrs, types: Types) -> Type:
     data = tensor(types[0])
     source, target = _layouts(a)
     return TensorType(target.shape(source.extents(data.shape)), data.dtype)
+
+
+def fills(node: Call) -> bool:
+    """Whether a call is layout_transform that may fill up blocks: with zeros, whatever the data stands for."""
+    if node.op is not layout_transform:
+        return False
+    source, target = Layout.parse(node.attrs["src_layout"]), Layout.parse(node.attrs["dst_layout"])
+    extents = source.extents(tensor_type_of(node.args[0]).shape)
+    whole = (isinstance(d, int) and d % target.blocks(k) == 0 for k, d in extents.items() if target.blocks(k) > 1)
+    return not all(whole)
 
 
 def _axes(a: LayoutTransformAttrs, types: Types) -> AxisMap:

@@ -18,6 +18,7 @@ from aotc.ir import DType, Op, OpPattern, Quantised, installed_ops
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.binary import maximum, minimum
 from aotc.relay.op.casts import cast, clip
+from aotc.relay.op.layout import fills
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.op.reduce import sum as total
 from aotc.relay.transform.affine import (
@@ -330,5 +331,5 @@ def fallback(node: Call) -> AbsorbRule | None:
     if not isinstance(op, Op):
         return None
     if op.quantised_kind is Quantised.PASS:
-        return _CHOICES
+        return None if fills(node) else _CHOICES
     return _TABLE if op.pattern <= OpPattern.BROADCAST else None

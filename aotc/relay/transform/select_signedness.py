@@ -19,6 +19,7 @@ from aotc.ir import DType, Quantised, TensorType, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, item_of, op_of, tensor_type_of
 from aotc.relay.op.binary import add, bitwise_xor
 from aotc.relay.op.casts import cast
+from aotc.relay.op.layout import fills
 from aotc.relay.op.qnn.numbers import made
 from aotc.relay.transform.base import FunctionPass, GraphMutator, op_call
 from aotc.relay.visitor import post_order
@@ -171,7 +172,8 @@ class _Select(GraphMutator):
         if not any(a in self.other for a in real):
             return None
         clip = op.name == "clip"
-        if not clip and (op.quantised_kind is not Quantised.PASS or op.name == "nn.relu"):
+        passes = op.quantised_kind is Quantised.PASS and op.name != "nn.relu" and not fills(node)
+        if not (clip or passes):
             return None
         args = [self.turned(a) if a in real else a for a in node.args]
         more: dict[str, Any] = {}

@@ -51,6 +51,7 @@ from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
 from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, setting, spending
+from aotc.relay.backend.kernels import dynamic_inputs
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
 from aotc.relay.expr import Function
@@ -256,7 +257,12 @@ class Compilation:
         """The module after the passes of the context's level."""
         with self._passing(), self.context.watched_by(self._passes):
             self.progress(OPTIMISING)
-            return optimize(self.module, GRAPHS if self.target.ordered else self.target)
+            try:
+                return optimize(self.module, GRAPHS if self.target.ordered else self.target)
+            except AotcError as error:
+                if dynamic := dynamic_inputs(self.module.main):
+                    raise AotcError.collect([*dynamic, *error.diagnostics]) from error
+                raise
 
     @cached_property
     def calls(self) -> tuple[Program, ...]:

@@ -155,6 +155,13 @@ def test_models_of_floats_are_refused() -> None:
     assert "is no data type" in refused("compile", TWIN, "-o", "nowhere", "--no-build", "--io-dtype", "int16")
 
 
+def test_unknown_shapes_are_told_beside_edges_that_are_no_integers() -> None:
+    x, y = (relay.var(name, shape=(relay.Any(), 4)) for name in "xy")
+    with pytest.raises(aotc.AotcError) as caught:
+        aotc.compile(aotc.IRModule.from_expr(relay.exp(relay.add(x, y))), build=False, io_dtype={"x": "int8"})
+    assert [d.code for d in caught.value.diagnostics] == ["dynamic-shape", "dynamic-shape", "io-dtype"]
+
+
 def test_the_integers_of_a_model_are_stated_without_being_asked(tmp_path: Path) -> None:
     """A model whose interface is integers from the beginning."""
     scale, zero = (numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.5)), ("z", np.uint8(9))))

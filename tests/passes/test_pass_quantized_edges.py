@@ -42,7 +42,7 @@ def edged(text: str | aotc.IRModule, wanted: Any) -> aotc.IRModule:
     return InferType()(relay.parse(made.astext()))
 
 
-def refusals(text: str, wanted: Any) -> list[str]:
+def refusals(text: str | aotc.IRModule, wanted: Any) -> list[str]:
     with pytest.raises(aotc.AotcError) as caught:
         edged(text, wanted)
     assert all(d.code == "io-dtype" for d in caught.value.diagnostics)
@@ -132,9 +132,61 @@ def test_several_readers_that_agree() -> None:
     np.testing.assert_array_equal(evaluate(made, np.int8([1, 2, 3, 4])), [2, 4, 6, 8])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_moves_between_an_edge_and_its_quantisation(dtype: str) -> None:
+    """As in a network of TensorFlow's that takes rows and works on images."""
+    start = module("""
+    def @main(%x: Tensor[(2, 12), float32]) {
+      %0 = transpose(reshape(%x, newshape=[2, 3, 4]), axes=[0, 2, 1]);
+      %1 = qnn.quantize(%0, 0.05f, 3, out_dtype="uint8");
+      %5 = strided_slice(%x, begin=[0, 4], end=[2, 8], strides=[1, 1], axes=[0, 1]);
+      %2 = qnn.quantize(%5, 0.05f, 3, out_dtype="uint8");
+      %3 = nn.relu(qnn.dequantize(%1, 0.05f, 3));
+      %4 = qnn.dequantize(qnn.quantize(%3, 0.04f, -128, out_dtype="int8"), 0.04f, -128);
+      (squeeze(reshape(%4, newshape=[1, 2, 12])), reshape(qnn.dequantize(%2, 0.05f, 3), newshape=[8]))
+    }
+    """)
+    made = edged(start, dtype)
+    assert dtypes(made) == [dtype] * 3 and count_ops(made)["qnn.quantize"] == 1
+    (meaning,), results = quantizations(made, "input", 1), quantizations(made, "output", 2)
+    assert meaning is not None
+    x = np.linspace(-20, 20, 24, dtype=np.float32).reshape(2, 12)
+    expected, actual = evaluate(start, x), evaluate(made, meaning.quantize(x))
+    for result, one, other in zip(results, actual, expected, strict=True):
+        assert result is not None
+        np.testing.assert_array_equal(result.dequantize(one), other)
+
+
+def test_integers_that_are_moved_are_stated() -> None:
+    text = """
+    def @main(%x: Tensor[(4), int8]) {
+      %0 = qnn.dequantize(reshape(%x, newshape=[2, 2]), 0.5f, 7);
+      reverse(qnn.quantize(%0, 0.25f, 9, out_dtype="uint8"), axis=1)
+    }
+    """
+    made = edged(text, {"x": "uint8"})
+    found = *quantizations(made, "input", 1), *quantizations(made, "output", 1)
+    assert [m and m.zero_point for m in found] == [135, 9]
+    np.testing.assert_array_equal(evaluate(made, np.uint8([128, 129, 130, 131])), [[0, 0], [1, 0]])
+
+
+def test_scales_along_an_axis_of_a_moved_tensor_are_refused() -> None:
+    x = relay.var("x", shape=(6,))
+    scale, zero = relay.const(np.float32([0.5, 0.25, 0.1])), relay.const(np.int32(0))
+    numbers = scale, zero
+    quantised = relay.qnn.op.quantize(relay.reshape(x, (2, 3)), *numbers, axis=1, out_dtype="int8")
+    start = aotc.IRModule.from_expr(relay.Function([x], relay.qnn.op.dequantize(quantised, *numbers, axis=1)))
+    text = "input 'x' cannot be int8: its scales differ along an axis of what it is moved to"
+    assert refusals(InferType()(start), {"x": "int8"}) == [text]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            'qnn.quantize(layout_transform(reshape(%x, newshape=[1, 4]), src_layout="NC", dst_layout="NC3c"), 0.5f, 7)',
+            "input 'x' cannot be int8: it feeds the result of layout_transform, not qnn.quantize alone",
+        ),
         ("exp(%x)", "input 'x' cannot be int8: it feeds the result of exp, not qnn.quantize alone"),
         ('qnn.quantize(%x, 0.5f, 7, out_dtype="int16")', "input 'x' cannot be int8: its integers are int16"),
         (

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
-from aotc.ir import AotcError, DType, Op, SymDim, Type, leaves, nested, tensor_types
+from aotc.ir import AotcError, Diagnostic, DType, Op, SymDim, Type, leaves, nested, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.visitor import kind_of, post_order
@@ -21,15 +21,28 @@ from aotc.tir.schedule import schedule
 Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
 
 
-def require_static(ty: Type, expr: Expr, what: str) -> None:
-    """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a known shape."""
+def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
+    """Diagnostics (code "dynamic-shape") for tensors of a type whose shapes are not known."""
+    found = list[Diagnostic]()
     for tensor in tensor_types(ty):
         if not tensor.is_static:
             symbols = dict.fromkeys(d.name for d in tensor.shape if isinstance(d, SymDim) and d.name)
             dims = " ".join(f"--dim {name}=1" for name in symbols) or "--dim batch=1"
             text = f"{what} has a shape that is not known at compile time: {tensor}"
             hint = f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224"
-            raise AotcError("dynamic-shape", text, span=expr.span, hint=hint)
+            found.append(Diagnostic("dynamic-shape", text, expr.span, hint=hint))
+    return found
+
+
+def dynamic_inputs(main: Function) -> list[Diagnostic]:
+    """`dynamic_shapes` of all parameters of a function."""
+    return [d for p in main.params for d in dynamic_shapes(type_of(p), p, f"input {p.name!r}")]
+
+
+def require_static(ty: Type, expr: Expr, what: str) -> None:
+    """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a known shape."""
+    if found := dynamic_shapes(ty, expr, what):
+        raise AotcError.collect(found)
 
 
 _INTERPRETED: Final = frozenset({"constructor", "match", "ref_create", "ref_read", "ref_write"})

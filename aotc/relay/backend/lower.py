@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from aotc.ir import AotcError, Op, Quantization, TensorType, leaves, nested, span_scope, tensor_types
 from aotc.ir.budget import budget
-from aotc.relay.backend.kernels import refuse_interpreted, require_static
+from aotc.relay.backend.kernels import dynamic_inputs, refuse_interpreted, require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
@@ -146,11 +146,12 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
     if main.is_primitive or "Compiler" in main.attrs:
         hint = "a function without the attributes Primitive and Compiler calls it"
         raise AotcError("not-fused", "@main is one kernel, not calls of kernels", span=main.span, hint=hint)
+    if dynamic := dynamic_inputs(main):
+        raise AotcError.collect(dynamic)
     state = _Lowering(target, module, _let_values(main))
     inputs: list[Storage] = []
     for param, meaning in zip(main.params, quantizations(module, "input", len(main.params)), strict=True):
         ty = type_of(param)
-        require_static(ty, param, f"input {param.name!r}")
         if not isinstance(ty, TensorType):
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
         inputs.append(_storage(param.name, ty, "input", meaning=meaning))

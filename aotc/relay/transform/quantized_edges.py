@@ -6,6 +6,8 @@ def @main(%x: Tensor[(1, 8), float32]) {
 }
 def @main(%x: Tensor[(1, 8), int8]) { ...; %9 }             with "compile.io_dtype": "int8"
 
+Calls that do nothing but move elements, as reshape and transpose, may stand between a tensor and its quantisation.
+
 The scale and the zero point that the graph no longer has become attributes of the module: `input_quantization` and
 `output_quantization`, which hold a list for each tensor: data type, scales, zero points, axis.  Where the graph has
 integers of the other sign, these are shifted by 128, and so is the zero point.
@@ -20,13 +22,14 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Diagnostic, DType, Pass, PassContext, Quantization, TensorType, nearest
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, tensor_type_of, type_of
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, call, op_of, tensor_type_of, type_of
 from aotc.relay.infer import infer_module, mention
 from aotc.relay.module import IRModule, output_names
 from aotc.relay.op.binary import add
 from aotc.relay.op.casts import cast
+from aotc.relay.op.layout import fills
 from aotc.relay.op.qnn.numbers import known
-from aotc.relay.transform.base import WhyNot, is_call, typed
+from aotc.relay.transform.base import WhyNot, is_call, op_call, typed
 from aotc.relay.visitor import children, mutated, post_order
 
 #: What an interface can be asked for.
@@ -117,8 +120,23 @@ def _dtype(node: Expr) -> DType:
     return tensor_type_of(node).dtype
 
 
-def _meaning(node: Expr, integers: Expr) -> Meaning:
-    """What integers stand for that a call makes or reads."""
+def _moves(expr: Expr) -> bool:
+    """Whether an expression does nothing but move elements of one tensor to another."""
+    node = op_call(expr)
+    return node is not None and op_of(node).moves and not fills(node) and isinstance(type_of(node), TensorType)
+
+
+def _moved(node: Expr) -> tuple[Expr, list[Expr]]:
+    """What calls that move elements begin with, and these calls, the last one first."""
+    moves = list[Expr]()
+    while _moves(node):
+        moves.append(node)
+        node = children(node)[1]
+    return node, moves
+
+
+def _meaning(node: Expr, integers: Expr, moved: bool) -> Meaning:
+    """What integers stand for that a call makes or reads; they may be moved between it and the interface."""
     assert isinstance(node, Call)
     place = _PLACES[str(node.op)]
     scale, zero = map(known, node.args[place : place + 2])
@@ -130,6 +148,8 @@ def _meaning(node: Expr, integers: Expr) -> Meaning:
     several = np.broadcast_arrays(scale.ravel(), zero.ravel())
     scales, zeros = (tuple(part.tolist()) for part in several)
     axis = None
+    if len(scales) > 1 and moved:
+        return WhyNot("its scales differ along an axis of what it is moved to")
     if len(scales) > 1:
         axis = int(node.attrs["axis"]) % ty.rank
     return Quantization(ty.dtype, scales, zeros, axis)
@@ -163,6 +183,7 @@ class _Edges:
         self.outputs: list[Quantization | None] = []
         self._params: list[Var] = []
         self._replaced: dict[Expr, Expr] = {}
+        self._dropped: set[Expr] = set()
         self._readers: dict[Expr, list[Expr]] = {}
         for node in post_order(body):
             # what only goes out has no readers
@@ -206,9 +227,9 @@ class _Edges:
         if dtype != own and isinstance(found, Quantization):
             ty = TensorType(tensor_type_of(param).shape, dtype)
             new = Var(param.name, ty, param.span)
-            inner = shifted(new, dtype, found.dtype)
-            old = self._readers[param] if own.is_float else [param]
-            self._replaced |= dict.fromkeys(old, inner)
+            self._replaced[param] = shifted(new, dtype, found.dtype)
+            if own.is_float:
+                self._dropped |= {reader for reader, _ in self._ends(param)}
             param = new
         self._params.append(param)
         self.inputs.append(_stated(found, dtype))
@@ -220,34 +241,50 @@ class _Edges:
         found = self._made(node, own)
         dtype = self._interface("output", name, own, found)
         if dtype != own and isinstance(found, Quantization):
-            inner = _integers(node)
+            source, moves = _moved(node)
+            inner = _integers(source)
+            for move in reversed(moves):
+                assert isinstance(move, Call)
+                inner = call(op_of(move), (inner,), move.attrs, move.span)
             self._results[number] = shifted(inner, found.dtype, dtype)
         self.outputs.append(_stated(found, dtype))
 
     def _fed(self, param: Var, own: DType) -> Meaning:
         """What the integers of an input stand for, or would."""
         name = "qnn.quantize" if own.is_float else "qnn.dequantize"
-        readers = self._readers.get(param, [])
-        others = [r for r in readers if not is_call(r, name) or children(r)[1] is not param]
+        ends = self._ends(param)
+        others = [r for r, x in ends if not is_call(r, name) or children(r)[1] is not x]
         what = mention(others[0]) if others else ""
         if param in self._results:
             what = what or "an output"
-        if what or not readers:
+        if what or not ends:
             return WhyNot(f"it feeds {what or 'nothing'}, not {name} alone")
-        found = {_meaning(r, r if own.is_float else param) for r in readers}
+        found = {_meaning(r, r if own.is_float else x, x is not param) for r, x in ends}
         if len(found) > 1:
             return WhyNot("it is quantised in several ways")
         return found.pop()
+
+    def _ends(self, param: Var) -> list[tuple[Expr, Expr]]:
+        """What reads an input for more than to move it, and the moved input that it reads."""
+        found, sources = list[tuple[Expr, Expr]](), list[Expr]([param])
+        for source in sources:
+            for reader in self._readers.get(source, ()):
+                if _moves(reader) and reader in self._readers and reader not in self._before:
+                    sources.append(reader)
+                else:
+                    found.append((reader, source))
+        return found
 
     def _made(self, node: Expr, own: DType) -> Meaning:
         """What the integers of an output stand for, or would."""
         names = ["qnn.quantize", "qnn.requantize"]
         if own.is_float:
             names = ["qnn.dequantize"]
-        if is_call(node, *names):
-            return _meaning(node, _integers(node))
+        source, moves = _moved(node)
+        if is_call(source, *names):
+            return _meaning(source, _integers(source), bool(moves))
         wanted = " or ".join(names)
-        return WhyNot(f"it comes from {mention(node)}, not from {wanted}")
+        return WhyNot(f"it comes from {mention(source)}, not from {wanted}")
 
     def result(self) -> Function:
         """@main with other edges; the same object if there are none."""
@@ -258,5 +295,9 @@ class _Edges:
         body = self._results[0]
         if isinstance(main.body, Tuple):
             body = Tuple(self._results, main.body.span)
-        body = mutated(body, lambda old, new: self._replaced.get(old, new))
+        body = mutated(body, self._rewritten)
         return replace(main, params=tuple(self._params), body=body, ret_type=None)
+
+    def _rewritten(self, old: Expr, new: Expr) -> Expr:
+        """A node over other inputs; what quantised these gives way to its operand."""
+        return children(new)[1] if old in self._dropped else self._replaced.get(old, new)

@@ -20,8 +20,7 @@ from benchmarks.models import resnet18
 from tests.share import share
 
 LIGHT = (
-    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "vgg19",
-    "zfnet512",
+    "bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet", "zfnet512",
 )  # fmt: skip
 PINS: dict[str, dict[str, tuple[int, ...]]] = {
     "mnist8": {},
@@ -38,6 +37,7 @@ PINS: dict[str, dict[str, tuple[int, ...]]] = {
     "magika_v3_3": {"bytes": (1, 2048)},
 }
 """The trained models, and shapes for their dynamic inputs."""
+HEAVY = pytest.param("vgg19", marks=pytest.mark.slow)
 SEEDS = 3
 
 
@@ -77,14 +77,14 @@ def test_resnet18() -> None:
     assert_verified(verify(resnet18(), seeds=SEEDS))
 
 
-@pytest.mark.parametrize("name", share(LIGHT, 2))
+@pytest.mark.parametrize("name", [*share(LIGHT, 2), HEAVY])
 def test_light_models(name: str) -> None:
     assert_verified(verify(light_model(name), seeds=SEEDS, cflags=("-O2",)))
 
 
-@pytest.mark.parametrize("name", share((*LIGHT[1:], LIGHT[0]), 2))  # others than above
+@pytest.mark.parametrize("name", [*share((*LIGHT[2:], *LIGHT[:2]), 2), HEAVY])  # others than above
 def test_light_models_with_random_weights(name: str) -> None:
-    model = with_random_weights(light_model(name), seed=LIGHT.index(name))
+    model = with_random_weights(light_model(name), seed=len(name))
     assert_verified(verify(model, seeds=SEEDS, cflags=("-O2",)))
 
 

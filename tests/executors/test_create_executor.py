@@ -43,6 +43,12 @@ SAMPLES = 2
 """Most samples of an operator."""
 PARTS = 5
 """Programs that the samples of all operators are computed by, each of every fifth operator."""
+TURNS = [
+    pytest.param(k, target, marks=pytest.mark.slow if k % 2 != j else ())
+    for k in range(PARTS)
+    for j, target in enumerate(("c", "llvm"))
+]
+"""Every program, for the targets in turn; for both in all tests."""
 
 
 def pair(name: str = "x") -> Var:
@@ -125,7 +131,7 @@ def samples_of(part: int) -> list[tuple[OpDef, Sample]]:
     return [(op, sample) for op in compiled[part::PARTS] for sample in spread(list(op.samples()))]
 
 
-@pytest.mark.parametrize(("part", "target"), [(k, t) for k in range(PARTS) for t in ("c", "llvm")])
+@pytest.mark.parametrize(("part", "target"), TURNS)
 def test_samples_of_every_operator(part: int, target: str) -> None:
     cases = samples_of(part)
     mod, args = program_of(cases)

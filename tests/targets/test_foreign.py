@@ -22,7 +22,13 @@ from tests.targets.machines import FOREIGN, Machine, machine
 Array = np.ndarray
 
 
-@pytest.fixture(params=FOREIGN)
+VERSIONS = [
+    pytest.param(name, marks=() if name == TARGETS[name].machine else pytest.mark.slow, id=name) for name in FOREIGN
+]
+"""Architectures; what a later version of one adds are products of bytes, which have tests of their own."""
+
+
+@pytest.fixture(params=VERSIONS)
 def foreign(request: pytest.FixtureRequest) -> Machine:
     """Each architecture that is not this machine's."""
     return machine(request.param)

@@ -292,25 +292,33 @@ class VirtualMachine:
             for k in function.dead[pc]:
                 registers[k] = None
             pc += 1
-            match ins.opcode:
-                case Opcode.RET:
-                    result: Value = operands[0]
-                    if not callers:
-                        return result
-                    function, registers, pc, dst = callers.pop()
-                    registers[dst] = result
-                case Opcode.GOTO:
-                    pc = ins.index
-                case Opcode.IF:
-                    pc = pc if operands[0].item() else ins.index
-                case Opcode.INVOKE | Opcode.INVOKE_CLOSURE:
-                    if pc - 1 not in function.tail:
-                        callers.append((function, registers, pc, ins.dst))
-                    number, operands = _callee(ins, operands)
-                    function = exe.functions[number]
-                    registers, pc = _frame(function, operands), 0
-                case _:
-                    registers[ins.dst] = _compute(exe, ins, operands)
+            try:
+                match ins.opcode:
+                    case Opcode.RET:
+                        result: Value = operands[0]
+                        if not callers:
+                            return result
+                        function, registers, pc, dst = callers.pop()
+                        registers[dst] = result
+                    case Opcode.GOTO:
+                        pc = ins.index
+                    case Opcode.IF:
+                        pc = pc if operands[0].item() else ins.index
+                    case Opcode.INVOKE | Opcode.INVOKE_CLOSURE:
+                        if pc - 1 not in function.tail:
+                            callers.append((function, registers, pc, ins.dst))
+                        number, operands = _callee(ins, operands)
+                        function = exe.functions[number]
+                        registers, pc = _frame(function, operands), 0
+                    case _:
+                        registers[ins.dst] = _compute(exe, ins, operands)
+            except (AssertionError, AttributeError, IndexError, TypeError, ValueError) as error:
+                # kernels of other compilers raise what they like
+                loaded = isinstance(exe.call_kernel, _LoadedKernels)
+                if isinstance(error, AotcError) or (ins.opcode is Opcode.INVOKE_PACKED and not loaded):
+                    raise
+                text = f"instruction {pc - 1} of @{function.name}, {ins}, does not fit the values that it reads"
+                raise AotcError("vm", text, hint="load the code that `Executable.save` gave") from error
 
 
 def _frame(function: VMFunction, args: Sequence[Value]) -> list[Any]:

@@ -16,7 +16,7 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.ir import load_json, save_json
-from aotc.ir.bytecode import Opcode
+from aotc.ir.bytecode import Instruction, Opcode
 from aotc.runtime import vm
 from aotc.runtime.vm import Executable, VirtualMachine
 
@@ -73,11 +73,28 @@ def test_forged_executables(saved: tuple[bytes, Path]) -> None:
         {"functions": (replace(main, code=(replace(last, opcode=Opcode.LOAD_CONST, index=9), last)),)},
         {"functions": (replace(main, code=(replace(last, opcode=Opcode.GOTO, index=0), last)),)},
     ]
-    for changes in forged:
+
+    def load(**changes: Any) -> Executable:
         text = vm._FORM.dump(replace(whole, **changes))
         body = struct.pack("<Q", len(text)) + text + code[48 + size :]
+        return Executable.load_exec(code[:8] + hashlib.sha256(body).digest() + body, kernels)
+
+    for changes in forged:
         with pytest.raises(aotc.AotcError, match="no code of an executable"):
-            Executable.load_exec(code[:8] + hashlib.sha256(body).digest() + body, kernels)
+            load(**changes)
+    # values that an instruction cannot read come up when it runs
+    kernel = next(k for k, saved in enumerate(whole.kernels) if saved.info is not None)
+    pair = Instruction(Opcode.ALLOC_ADT, 0, (0, 1))
+    for first in (
+        [Instruction(Opcode.GET_FIELD, 0, (0,), index=5)],
+        [pair, Instruction(Opcode.GET_FIELD, 0, (0,), index=2)],
+        [pair, Instruction(Opcode.IF, args=(0,), index=2)],
+        [Instruction(Opcode.INVOKE_CLOSURE, 0, (0,))],
+        [Instruction(Opcode.INVOKE_PACKED, 0, (1, 1, 1), index=kernel)],
+    ):
+        bad = replace(main, code=(*first, Instruction(Opcode.RET, args=(0,))))
+        with pytest.raises(aotc.AotcError, match="does not fit the values that it reads"):
+            VirtualMachine(load(functions=(bad,))).run(X, X)
 
 
 def graph(*nodes: dict[str, Any], arrays: tuple[str, ...] = ()) -> str:

@@ -22,7 +22,7 @@ STATED = {
         vision.roi_pool
     """,
     "layout=BARRIER": """
-        image.dilation2d nn.correlation nn.deformable_conv2d qnn.add qnn.avg_pool2d qnn.mul
+        image.dilation2d nn.correlation qnn.add qnn.avg_pool2d qnn.mul
         qnn.subtract
     """,
     "layout=NC": """

@@ -301,6 +301,20 @@ def test_other_convolutions() -> None:
     assert {"OIW>WIO", "OIDHW>DHWIO", "IOHW>HWIO"} < set(transforms(result))
 
 
+def test_offsets_of_deformed_taps_lie_as_the_data_does() -> None:
+    offset = var("offset", 1, 36, 6, 5)
+    deformed = relay.nn.deformable_conv2d(
+        X, offset, noise(4, 2, 3, 3), padding=(1, 1), deformable_groups=2, groups=2, channels=4, kernel_size=(3, 3)
+    )
+    module = module_of(relu(deformed), X, offset)
+    result = checked(ConvertLayout({"nn.deformable_conv2d": ["NHWC", "default"]}), module, atol=1e-4)
+    assert sorted(transforms(result)) == ["NCHW>NHWC", "NCHW>NHWC", "NHWC>NCHW", "OIHW>HWIO"]
+    back = checked(ConvertLayout({"nn.deformable_conv2d": ["NCHW", "OIHW"]}), result, atol=1e-4)
+    assert transforms(back) == []
+    blocks = ConvertLayout({"nn.deformable_conv2d": ["NCHW4c", "OIHW4i4o"]})  # it has none
+    assert transforms(checked(blocks, module, atol=1e-4)) == []
+
+
 def test_a_kernel_in_blocks() -> None:
     body = conv2d(X, noise(6, 4, 3, 3), padding=(1, 1))
     result = checked(ConvertLayout({"nn.conv2d": ["NCHW", "OIHW4o"]}), module_of(body, X))

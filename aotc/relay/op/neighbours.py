@@ -55,11 +55,7 @@ from aotc.relay.op.window import (
 from aotc.tir import Tensor, te
 
 _abs = intrinsic("abs")
-_FACETS: Final[Any] = {
-    "pattern": OpPattern.OUT_ELEMWISE_FUSABLE,
-    "layout": Layout.BARRIER,
-    "precision": Precision.NEVER,
-}
+_FACETS: Final[Any] = {"pattern": OpPattern.OUT_ELEMWISE_FUSABLE, "precision": Precision.NEVER}
 
 
 def _batch(a: Any) -> tuple[int | None, ...]:
@@ -188,6 +184,7 @@ dilation2d = OpDef(
         ),
     ),
     **_folding("dilation2d", _dilation_infer, "max", _taps, _dilation_term),
+    layout=Layout.BARRIER,
     **_FACETS,
 )
 

@@ -129,9 +129,11 @@ def plan_attrs(call: Call, new: Attrs) -> Plan:
     names = [n for n in ("data_layout", "layout", "kernel_layout") if hasattr(old, n)]
     before, after = ([a[n] for n in names] for a in (old, new))
     out = (getattr(a, "out_layout", "") or data for a, (data, *_) in ((old, before), (new, after)))
-    inputs = map(Order, before, after)
-    others = [AS_IT_WAS] * (len(call.args) - len(before))
-    return Plan((*inputs, *others), (Order(*out),), new)
+    data, *kernel = map(Order, before, after)
+    # what comes before the kernel lies as the data does
+    count = next((k for k, arg in enumerate(op_of(call).args) if arg.name in ("kernel", "weight")), 1)
+    others = [AS_IT_WAS] * (len(call.args) - count - len(kernel))
+    return Plan((*[data] * count, *kernel, *others), (Order(*out),), new)
 
 
 def plan_following(call: Call, order: Order) -> Plan:

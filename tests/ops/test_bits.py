@@ -48,10 +48,19 @@ def test_each_channel_has_a_factor_of_its_own() -> None:
             assert found[place] == rounded(int(value), factors[k], left[k] * up - right[k] * down)
 
 
+def test_halves_and_their_bits() -> None:
+    halves = np.array([1.0, -0.0, np.inf, 6e-8, 65504, -2.5], np.float16)
+    codes = [0x3C00, 0x8000, 0x7C00, 0x0001, 0x7BFF, 0xC100]
+    found = reference("reinterpret", bits.ReinterpretAttrs(dtype="uint16"), halves)
+    assert found.tolist() == codes
+    np.testing.assert_array_equal(reference("reinterpret", bits.ReinterpretAttrs(dtype="float16"), found), halves)
+
+
 def test_what_is_refused() -> None:
     words = var(2, 3, dtype="int32")
     assert error_code(bits.reinterpret, words, "float64") == "dtype"
-    assert error_code(bits.reinterpret, var(3, dtype="float16"), "int16") == "dtype"
+    assert error_code(bits.reinterpret, var(3, dtype="float16"), "int8") == "dtype"
+    assert error_code(bits.reinterpret, var(3, dtype="int4"), "uint4") == "dtype"
     assert error_code(bits.fixed_point_multiply, words, 1 << 31, 0) == "fixed-point"
     assert error_code(bits.fixed_point_multiply, var(3), 1, 0) == "dtype"
     vector = var(2, dtype="int32")

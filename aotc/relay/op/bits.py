@@ -30,14 +30,16 @@ class ReinterpretAttrs(Attrs):
 def _reinterpret_infer(a: ReinterpretAttrs, types: Types) -> Type:
     data, result = tensor(types[0], "data"), DType(a.dtype)
     for dtype in (data.dtype, result):
-        whole = dtype.bits >= 8 and not dtype.is_bool
-        require_dtype(dtype, whole and not dtype.is_narrow_float)
+        require_dtype(dtype, dtype.bits >= 8 and not dtype.is_bool)
     text = f"{data.dtype} has not as many bits as {result}"
     require("dtype", data.dtype.bits == result.bits, text)
     return TensorType(data.shape, result)
 
 
-_PAIRS = "float32 int32", "int32 float32", "uint32 float32", "float64 int64", "int64 float64", "int8 uint8"
+_PAIRS = (
+    *("float32 int32", "int32 float32", "uint32 float32", "float64 int64", "int64 float64", "int8 uint8"),
+    *("float16 int16", "uint16 float16", "bfloat16 float16", "int8 float8_e4m3fn"),
+)
 
 
 def _reinterpret_samples() -> Samples:

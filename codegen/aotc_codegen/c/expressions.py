@@ -18,6 +18,7 @@ from typing import Final
 from aotc.ir import AotcError, DType, frozen
 from aotc.tir import INSTRUCTIONS, Text, bounds
 from aotc.tir import expr as tir
+from aotc.tir.functions.narrow import bits_of
 from aotc.tir.functions.table import ROUNDING, definition
 from aotc_codegen.c.ctypes import carrier, is_small
 from aotc_codegen.c.helpers import BLOCKS
@@ -59,7 +60,7 @@ def bits(scope: Scope, expr: tir.Expr) -> str:
 
 
 def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
-    """The bits of narrow floats in memory; None if some of them are computed."""
+    """The bits of narrow floats in memory, or of numbers that have them; None if some of them are computed."""
     match expr:
         case tir.Load():
             return replace(expr, buffer=scope.bits_of(expr.buffer))
@@ -69,6 +70,8 @@ def _in_memory(scope: Scope, expr: tir.Expr) -> tir.Expr | None:
         case tir.Select(a=tir.Load() as a, b=tir.Const() as b) if b == tir.Const(0.0, b.dtype):
             stored = replace(a, buffer=scope.bits_of(a.buffer))
             return tir.Select(expr.cond, stored, tir.Const(0, stored.dtype))
+        case tir.Bitcast():
+            return tir.bitcast(expr.a, bits_of(expr.dtype))
     return None
 
 
@@ -249,17 +252,19 @@ def _cast(scope: Scope, expr: tir.Cast) -> Piece:
 
 def _bitcast(scope: Scope, expr: tir.Bitcast) -> Piece:
     dtype, source = expr.dtype, expr.a.dtype
-    kind, bits = "64" if dtype.bits == 64 else "", DType(f"uint{dtype.bits}")
-    if dtype.is_float or source.is_float:
-        scope.helpers.use(f"bits{kind}", bits)
-    inner = value(scope, expr.a, UNARY)
-    if dtype.is_float:
-        return Piece(f"aotc_from_bits{kind}({inner if source == bits else f'({scope.dialect.types[bits]}){inner}'})")
-    if source.is_float:
-        inner = f"aotc_bits{kind}({value(scope, expr.a)})"
-    if source.is_float and dtype == bits:
-        return Piece(inner)
-    return Piece(f"({scope.dialect.types[dtype]}){inner}", UNARY)
+    kind, unsigned = "64" if dtype.bits == 64 else "", bits_of(dtype)
+    if (dtype.is_float or source.is_float) and not source.is_narrow_float:
+        scope.helpers.use(f"bits{kind}", unsigned)
+    if source.is_narrow_float:
+        found, inner = unsigned, bits(scope, expr.a)
+    elif source.is_float:
+        found, inner = unsigned, f"aotc_bits{kind}({value(scope, expr.a)})"
+    else:
+        found, inner = source, value(scope, expr.a, UNARY)
+    wanted = unsigned if dtype.is_float else dtype
+    if found != wanted:
+        inner = f"({scope.dialect.types[wanted]}){inner}"
+    return Piece(f"aotc_from_bits{kind}({inner})") if dtype.is_float else Piece(inner, UNARY)
 
 
 def _wrapped(scope: Scope, dtype: DType, text: str) -> str:

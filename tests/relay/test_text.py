@@ -39,6 +39,7 @@ from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.binary import add, less, subtract
 from aotc.relay.op.conv import conv2d
+from aotc.relay.op.dense import dense
 from aotc.relay.op.elementwise import relu, tanh
 from aotc.relay.op.join import concatenate
 from aotc.relay.op.softmax import softmax
@@ -367,6 +368,16 @@ def test_spans_are_printed_and_cannot_end_a_comment() -> None:
 
 # --- errors
 
+
+def test_dimensions_that_are_not_known_are_attributes() -> None:
+    k = SymDim("k")
+    for units in (SymDim("n"), SymDim("n", 16), SymDim(), SymDim("", 4), SymDim("2*n+1"), SymDim("a b", 8), 4):
+        x, w = Var("x", TensorType((2, k))), Var("w", TensorType((units, k)))
+        again = round_trip(Function((x, w), dense(x, w, units=units)))
+        assert isinstance(again, Function) and isinstance(again.body, Call)
+        assert again.body.attrs["units"] == units
+
+
 MAIN = HEADER + "def @main(%x: Tensor[(2, 2), float32]) {\n  "
 
 
@@ -378,6 +389,8 @@ MAIN = HEADER + "def @main(%x: Tensor[(2, 2), float32]) {\n  "
         (MAIN + "nn.foo(%x)\n}", "operator `nn.foo` not found", 3, 3),
         (MAIN + "nn.softmax(%x, axiss=1)\n}", "has no attribute `axiss`", 3, 3),
         (MAIN + "nn.softmax(%x, axis=1.5f)\n}", "must be int", 3, 3),
+        (MAIN + "nn.dense(%x, %x, units=1.5f)\n}", "must be int | dimension | None, got 1.5", 3, 3),
+        (HEADER + "def @f(%x: int8, Primitive=yes) { %x }", "expected an attribute value", 2, 28),
         (MAIN + "nn.softmax(%x, axis=1, axis=1)\n}", "given twice", 3, 26),
         (MAIN + "transpose(%x)\n}", "needs the attribute `axes`", 3, 3),
         (MAIN + "nn.relu(%x, %x)\n}", "expected 1 arguments, got 2", 3, 3),

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-from aotc.ir import AotcError, Attrs, Op, nearest
+from aotc.ir import AotcError, Attrs, Op, SymDim, nearest
 
 #: How values of attributes are written, by the names of their types.
 _WRITTEN: Final = {"int": "a whole number", "float": "a number", "str": "text in quotes", "bool": "True or False"}
@@ -41,12 +41,17 @@ def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
     return op.attrs(**{name: _checked(op, name, value, hints[name]) for name, value in values.items()})
 
 
+def takes_dimension(callee: object, name: str) -> bool:
+    """Whether an attribute of a call may be a dimension that is not known."""
+    known = {f.name: str(f.type) for f in dataclasses.fields(callee.attrs)} if isinstance(callee, Op) else {}
+    return "SymDim" in known.get(name, "")
+
+
 def _checked(op: Op, name: str, value: object, hint: Any) -> object:
     try:
         return _convert(value, hint)
     except TypeError:
-        # symbolic dimensions have no text form
-        kind = hint.__name__ if isinstance(hint, type) else str(hint).replace(" | aotc.ir.dims.SymDim", "")
+        kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("aotc.ir.dims.SymDim", "dimension")
         text = f"attribute `{name}` of {op.name} must be {kind}, got {value!r}"
         raise AotcError("attribute", text, hint=f"write {_WRITTEN.get(kind, kind)}") from None
 
@@ -68,6 +73,8 @@ def _convert(value: object, hint: Any) -> object:
         return float(value)
     if hint is int and isinstance(value, bool):
         raise TypeError
+    if hint is SymDim and isinstance(value, str):
+        return SymDim(value)
     if isinstance(hint, type) and issubclass(hint, str) and isinstance(value, str):
         return hint(value)
     if hint is Any or (isinstance(hint, type) and isinstance(value, hint)):

@@ -193,6 +193,12 @@ def value(cursor: Cursor) -> object:
     cursor.fail(f"expected an attribute value, found {token}", hint='write a number, "text", True, None, [a, b] or {}')
 
 
+def dim_value(cursor: Cursor) -> object:
+    """An attribute value, or a dimension that is not known."""
+    word = cursor.token.kind == "name" and cursor.token.text not in _WORDS
+    return _dim(cursor) if word or cursor.at("?") or cursor.following.text == "<=" else value(cursor)
+
+
 def _key(cursor: Cursor) -> str:
     key = cursor.expect_kind("string", "a string").text
     cursor.expect(":")

@@ -104,6 +104,8 @@ def value_text(value: object) -> str:
             return _float_text(float(value), np.dtype(np.float64)) + "f"
         case str():
             return quoted(value)
+        case SymDim():
+            return dim_text(value)
         case list() | tuple():
             return f"[{', '.join(map(value_text, value))}]"
         case Mapping():

@@ -43,8 +43,8 @@ from aotc.relay.expr import (
 )
 from aotc.relay.hints import fields_of
 from aotc.relay.module import IRModule
-from aotc.relay.text.attributes import make_attrs
-from aotc.relay.text.cursor import HINTS, Cursor, scalar, type_, type_params, value
+from aotc.relay.text.attributes import make_attrs, takes_dimension
+from aotc.relay.text.cursor import HINTS, Cursor, dim_value, scalar, type_, type_params, value
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import KEY, VERSION, load
 from aotc.relay.text.names import Names
@@ -270,7 +270,7 @@ class _Parser(Cursor):
             body = yield from self._block()
         return Function(params, body, ret_type, generic, attrs, self.span(start))
 
-    def _attribute(self, attrs: dict[str, Any]) -> None:
+    def _attribute(self, attrs: dict[str, Any], callee: Expr | None = None) -> None:
         token = self.token
         if token.kind not in ("name", "string"):
             self.fail(f"expected a variable or an attribute, found {token}", hint="write %x or name=value")
@@ -278,7 +278,7 @@ class _Parser(Cursor):
         self.expect("=")
         if token.text in attrs:
             self.fail(f"attribute `{token.text}` is given twice", token, code="attribute", hint="remove one of the two")
-        attrs[token.text] = value(self)
+        attrs[token.text] = (dim_value if takes_dimension(callee, token.text) else value)(self)
 
     def _expr(self) -> Task[Expr]:
         """Operands joined by infix operators, by precedence climbing with an explicit stack."""
@@ -422,7 +422,7 @@ class _Parser(Cursor):
         attrs: dict[str, Any] = {}
         for _ in self.items(")"):
             if self.token.kind == "name" and self.following.text == "=":
-                self._attribute(attrs)
+                self._attribute(attrs, callee)
             elif attrs:
                 self.fail("an argument cannot follow an attribute", hint="write all arguments first")
             else:

@@ -14,11 +14,11 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import IntEnum
-from operator import attrgetter
+from operator import attrgetter, index
 from typing import Any, Final, TypeAlias
 
-from aotc.ir.diagnostics import AotcError, assert_never
-from aotc.ir.dims import Dim, Shape, is_static, numel, static_shape
+from aotc.ir.diagnostics import AotcError, AotcTypeError, assert_never
+from aotc.ir.dims import Dim, Shape, SymDim, is_static, numel, static_shape
 from aotc.ir.dtype import DType
 from aotc.ir.env_func import EnvFunc
 from aotc.ir.records import fill, frozen
@@ -52,6 +52,14 @@ class _Printed:
         return type_text(self)  # type: ignore[arg-type]
 
 
+def _dim(value: Any) -> Dim:
+    try:
+        return value if isinstance(value, SymDim) else index(value)
+    except TypeError:
+        hint = 'dimensions are whole numbers, and relay.Any() or te.var("n") where they are not known'
+        raise AotcTypeError("shape", f"{value!r} is no dimension", hint=hint) from None
+
+
 @frozen(init=False)
 class TensorType(_Printed):
     """A dense tensor: `shape` (row major, each dimension an int or a SymDim) and element type.
@@ -63,7 +71,7 @@ class TensorType(_Printed):
     dtype: DType
 
     def __init__(self, shape: Iterable[Dim], dtype: str = "float32") -> None:
-        dims = tuple(d if not hasattr(d, "__index__") else d.__index__() for d in shape)
+        dims = tuple(map(_dim, shape))
         check_rank(len(dims))
         if any(isinstance(d, int) and d < 0 for d in dims):
             raise AotcError("shape", f"a dimension is negative: ({', '.join(map(str, dims))})")

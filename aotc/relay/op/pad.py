@@ -14,11 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
-from aotc.relay.expr import tensor_type_of
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, each_element
 from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
 from aotc.relay.op.samples import ANY, exact, random_array
-from aotc.relay.op.signature import number
+from aotc.relay.op.signature import number_like
 from aotc.tir import Tensor, all_of, as_expr, minimum, select
 
 MODES: Final = ("constant", "edge", "reflect", "wrap")
@@ -153,12 +152,10 @@ def _pad_samples() -> Samples:
     yield sample((0, 2), ((1, 0), (0, 0)))
 
 
-_VALUE = number(lambda given: tensor_type_of(given["data"]).dtype)
-
 pad = OpDef(
     name="nn.pad",
     attrs=PadAttrs,
-    args=args("data", Arg("pad_value", "Expr | float", given=0, takes=_VALUE)),
+    args=args("data", Arg("pad_value", "Expr | float", given=0, takes=number_like("data"))),
     order="data pad_width pad_value pad_mode",
     infer=_pad_infer,
     reference=_pad_reference,

@@ -22,6 +22,7 @@ import numpy as np
 
 from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, frozen
 from aotc.relay.expr import Call, call, const
+from aotc.relay.infer import infer_expr
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:
@@ -41,6 +42,16 @@ def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
         return const(value, str(dtype(given)))
 
     return takes
+
+
+def number_like(name: str) -> Takes:
+    """Takes a number as a constant of the data type of the tensor `name`, whose type may be yet to be inferred."""
+
+    def dtype(given: Mapping[str, Any]) -> str:
+        data = given[name]
+        return getattr(data.checked_type or infer_expr(data).checked_type, "dtype", "float32")
+
+    return number(dtype)
 
 
 def _pairs(value: Any, _: Any) -> tuple[tuple[int, int], ...]:

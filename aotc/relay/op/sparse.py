@@ -23,7 +23,7 @@ from aotc.relay.op.places import coordinate
 from aotc.relay.op.rows import choose, greater
 from aotc.relay.op.rules import ranked, require_same_dtype, scalar, static_shape_of, tensor
 from aotc.relay.op.samples import exact, random_array
-from aotc.relay.op.signature import number
+from aotc.relay.op.signature import number_like
 from aotc.relay.op.window import may_equal
 from aotc.tir import Tensor, te
 
@@ -76,7 +76,7 @@ def _dense_expand(a: SparseToDenseAttrs, indices: Expr, values: Expr, default: E
     return scatter.scatter_nd(base, places, shape.broadcast_to(values, (count,)), mode="update")
 
 
-_VALUE = number(lambda given: tensor_type_of(given["sparse_values"]).dtype)
+_VALUE = number_like("sparse_values")
 
 
 def _default(value: Any, given: Mapping[str, Any]) -> Any:

@@ -5,3 +5,4 @@ from aotc.ir.device import VirtualDevice as VirtualDevice
 from aotc.relay_api.target import Target as Target
 from aotc.relay_api.target import cuda as cuda
 from aotc.relay_api.target import llvm as llvm
+from aotc.target import target as target

@@ -14,8 +14,7 @@ from typing import IO, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Array, TensorType, nearest, open_regular
-from aotc.relay.expr import type_of
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, type_of
 from aotc.runtime.session import Session
 from aotc.runtime.tensor import TensorInfo
 

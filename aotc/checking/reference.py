@@ -21,10 +21,7 @@ import numpy as np
 from aotc.checking.inputs import Arrays
 from aotc.ir import AotcError, DType, Op, TensorType, Type, frozen, leaves, parts, with_parts
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
-from aotc.relay.infer import reinfer_module
-from aotc.relay.interp import evaluate
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import mutated
+from aotc.relay.graph import IRModule, evaluate, mutated, reinfer_module
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -23,11 +23,9 @@ from aotc.checking.inputs import Arrays
 from aotc.driver.compilation import Compilation
 from aotc.driver.compiler_check import nodes_text, unequal
 from aotc.ir import Array, DType, frozen, leaves, nested, tensor_types
-from aotc.relay.expr import Function, type_of
-from aotc.relay.interp import evaluate
+from aotc.relay.graph import Function, evaluate, type_of
 from aotc.runtime.kernels import KernelLibrary
-from aotc.tir import Buffer, Kernel, compile_kernel
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir import Buffer, Kernel, Program, Step, Storage, View, compile_kernel
 
 COMPILER, SCHEDULE = "the C compiler", "the schedule"
 

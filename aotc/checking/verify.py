@@ -27,8 +27,7 @@ from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite,
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, infer_module
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:

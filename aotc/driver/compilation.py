@@ -54,21 +54,17 @@ from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, 
 from aotc.relay.backend.kernels import dynamic_inputs
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
-from aotc.relay.expr import Function
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Function, IRModule, post_order
 from aotc.relay.transform.alter_op_layout import sums_bytes
 from aotc.relay.transform.pipeline import optimize, require_lowering
-from aotc.relay.visitor import post_order
 from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import X86_64_V4, C, Kernel, Target, called, in_order, kernel_passes, scheduled
+from aotc.tir import X86_64_V4, C, Kernel, Program, Target, called, for_profile, in_order, kernel_passes, scheduled
 from aotc.tir.plan.numerics import numerics
-from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
 from aotc.tir.schedule.contraction.choice import Site, choosing
-from aotc.tir.target import for_profile
 
 IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
 #: The stages of a compilation.

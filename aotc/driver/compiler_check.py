@@ -46,8 +46,7 @@ from aotc.driver.toolchain import (
 )
 from aotc.ir import AotcError, Array, Diagnostic, DType, Span, architecture, frozen
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import Buffer, Kernel, Target
-from aotc.tir.plan.program import Program
+from aotc.tir import Buffer, Kernel, Program, Target
 
 LOG: Final = logging.getLogger("aotc")
 #: The translation that is trusted: each operation by itself, every value in memory.

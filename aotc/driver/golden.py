@@ -12,8 +12,7 @@ import numpy as np
 from aotc_codegen.c.selftest import Golden
 
 from aotc.ir import AotcError, DType, TensorType
-from aotc.relay.interp import evaluate
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, evaluate
 
 #: Larger integers may be indices, of which small ones are right everywhere.
 _SMALL = 2

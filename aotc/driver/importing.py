@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir import AotcError, open_regular
-from aotc.relay.binding import bind_params_by_name
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, bind_params_by_name
 from aotc.relay.text.parser import parse
 
 

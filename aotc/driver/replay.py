@@ -26,12 +26,10 @@ from aotc.driver.scratch import written
 from aotc.ir import AotcError, DType, Failure, Form, Precision, failure_of, open_regular, spending
 from aotc.ir.transform import Pass, PassContext, get_pass
 from aotc.relay.backend.kernels import lower_function
-from aotc.relay.expr import Function
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Function, IRModule
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import astext
-from aotc.tir.target import Budget, Dots, Gpu, Space, Target, Threads, Tiles, Winograd
-from aotc.tir.text import to_text
+from aotc.tir import Budget, Dots, Gpu, Space, Target, Threads, Tiles, Winograd, to_text
 
 _FORMAT: Final = "aotc-replay"
 _FAULT: Final = "this is a fault of aotc, please report it"

@@ -32,8 +32,7 @@ from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir import AotcError, Array, frozen
 from aotc.measuring.timing import milliseconds, turns
-from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, simplify_stmt, te
-from aotc.tir.loops.nest import hoist_invariants
+from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, hoist_invariants, simplify_stmt, te
 from aotc.tir.schedule.contraction import candidates
 from aotc.tir.schedule.contraction.candidate import Candidate
 from aotc.tir.schedule.contraction.choice import Site

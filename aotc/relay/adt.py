@@ -18,8 +18,7 @@ from dataclasses import field
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from aotc.ir import GlobalTypeVar, Type, TypeCall, TypeVar, frozen
-from aotc.ir.records import fill
+from aotc.ir import GlobalTypeVar, Type, TypeCall, TypeVar, fill, frozen
 
 
 @frozen(init=False, eq=False)

@@ -14,23 +14,20 @@ from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
-from aotc.relay.adt import pattern_vars
 from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.calibration import get_calibration_data as get_calibration_data
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Match, Tuple, TupleGetItem, Var
 from aotc.relay.feature import Feature as Feature
 from aotc.relay.feature import detect_feature as detect_feature
+from aotc.relay.graph import IRModule, binders, children, pattern_vars, post_order, structural_hash
 from aotc.relay.kinds import all_type_vars as all_type_vars
 from aotc.relay.kinds import bound_type_vars as bound_type_vars
 from aotc.relay.kinds import check_kind as check_kind
 from aotc.relay.kinds import free_type_vars as free_type_vars
-from aotc.relay.module import IRModule
 from aotc.relay.solver import TypeSolver as TypeSolver
 from aotc.relay.solver import solver_functions
-from aotc.relay.structural import structural_hash
 from aotc.relay.unmatched import unmatched_cases as unmatched_cases
 from aotc.relay.visitor import all_vars as all_vars
-from aotc.relay.visitor import binders, children, post_order
 from aotc.relay.visitor import bound_vars as bound_vars
 from aotc.relay.visitor import free_vars as free_vars
 

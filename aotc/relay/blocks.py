@@ -14,9 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aotc.ir import Op
-from aotc.relay.adt import pattern_vars
 from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, Var
-from aotc.relay.visitor import children
+from aotc.relay.graph import children, pattern_vars
 
 
 @dataclass(slots=True, eq=False)

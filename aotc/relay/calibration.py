@@ -14,10 +14,7 @@ import numpy as np
 
 from aotc.ir import NDArray, leaves
 from aotc.relay.expr import Call, Function, GlobalVar, Tuple
-from aotc.relay.infer import infer_module
-from aotc.relay.interp import bind_arguments, evaluate
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import post_order
+from aotc.relay.graph import IRModule, bind_arguments, evaluate, infer_module, post_order
 
 
 class ByFunction(dict[str, Any]):

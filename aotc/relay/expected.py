@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from aotc.ir import FuncType, Type
-from aotc.relay.adt import Pattern, PatternConstructor, PatternVar
-from aotc.relay.expr import Call, Expr, Function, If, Let, Var
+from aotc.relay.graph import Call, Expr, Function, If, Let, Pattern, PatternConstructor, PatternVar, Var
 
 
 def expected_types(

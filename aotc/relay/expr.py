@@ -21,15 +21,12 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op
+from aotc.ir import NO_ATTRS, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op, infer_op
 from aotc.ir import types as ir_types
 from aotc.ir.ndarray import HostArray, literal
-from aotc.ir.op import infer_op
 from aotc.ir.records import dataclass_transform, fill
 from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
-from aotc.relay.adt import Clause, TypeData
-from aotc.relay.printed import Printed
-from aotc.relay.unify import type_arguments
+from aotc.relay.graph import Clause, Printed, TypeData, type_arguments
 
 T = TypeVar("T")
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})

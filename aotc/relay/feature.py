@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 
-from aotc.relay.blocks import is_atom
-from aotc.relay.expr import Expr, Function, Let
-from aotc.relay.visitor import children, kind_of, post_order
+from aotc.relay.graph import Expr, Function, Let, children, is_atom, kind_of, post_order
 
 
 class Feature(IntEnum):

@@ -17,32 +17,14 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
 
-from aotc.ir import AotcError, Diagnostic, GlobalVar, IncompleteType, Op, nearest
-from aotc.ir.op import check_arity, infer_op
+from aotc.ir import AotcError, Diagnostic, GlobalVar, IncompleteType, Op, check_arity, infer_op, nearest
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall, is_complete, with_types
 from aotc.relay import expr as graph
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, inner
 from aotc.relay.expected import expected_fields, expected_types
-from aotc.relay.expr import (
-    Call,
-    Callee,
-    Constant,
-    Constructor,
-    Expr,
-    Function,
-    If,
-    Let,
-    Match,
-    RefRead,
-    RefWrite,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
+from aotc.relay.expr import Call, Callee, Constant, Constructor, Expr, Function, If, Let, Match, RefRead, RefWrite
+from aotc.relay.graph import IRModule, Tuple, TupleGetItem, Var, instance, join_types, merge_types, miscounted
 from aotc.relay.hints import clause_for, conversion, fields_of
-from aotc.relay.kinds import miscounted
-from aotc.relay.module import IRModule
-from aotc.relay.unify import instance, join_types, merge_types
 from aotc.relay.unmatched import unmatched_cases
 from aotc.relay.visitor import children, depth_first, kind_of, with_children
 

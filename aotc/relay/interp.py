@@ -23,23 +23,8 @@ from aotc.ir import AotcError, DType, GlobalVar, Op, as_array, fits, frozen, nea
 from aotc.ir.trampoline import Task, run
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Constructor,
-    Expr,
-    Function,
-    If,
-    Let,
-    Match,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite
+from aotc.relay.graph import IRModule, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import children, free_vars
 
 #: An array, a tuple of values, a function with what it captured, or an operator.

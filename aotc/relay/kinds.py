@@ -9,26 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aotc.ir import (
-    AotcError,
-    Diagnostic,
-    FuncType,
-    GlobalTypeVar,
-    IncompleteType,
-    Span,
-    Type,
-    TypeCall,
-    TypeKind,
-    TypeRelation,
-    TypeVar,
-    parts,
-    type_vars,
-    types_in,
-)
-from aotc.relay.adt import TypeData
-from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import post_order
+from aotc.ir import AotcError, Diagnostic, FuncType, GlobalTypeVar, Span, Type, TypeRelation, TypeVar, parts, types_in
+from aotc.ir.types import IncompleteType, TypeCall, TypeKind, type_vars
+from aotc.relay.graph import Expr, Function, IRModule, TypeData, Var, post_order
 
 
 def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:

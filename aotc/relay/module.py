@@ -12,9 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, overload
 
 from aotc.ir import AotcError, AotcTypeError, DType, GlobalTypeVar, Quantization, nearest
-from aotc.relay.adt import TypeData
-from aotc.relay.expr import EMPTY_ATTRS, Expr, Function, GlobalVar
-from aotc.relay.printed import Printed
+from aotc.relay.graph import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed, TypeData
 from aotc.relay.visitor import free_vars
 
 EMPTY_TYPES: Final[Mapping[GlobalTypeVar, TypeData]] = MappingProxyType({})

@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aotc.ir import AotcError, Type
-from aotc.relay.blocks import Block
-from aotc.relay.expr import Expr, If, Var
+from aotc.relay.graph import Block, Expr, If, Var
 
 
 @dataclass(slots=True, eq=False)

@@ -12,22 +12,8 @@ from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any
 
-from aotc.ir import (
-    AotcError,
-    Dim,
-    FuncType,
-    IncompleteType,
-    TensorType,
-    Type,
-    TypeCall,
-    TypeRelation,
-    TypeVar,
-    parts,
-    same_dim,
-    types_in,
-    with_parts,
-    with_types,
-)
+from aotc.ir import AotcError, Dim, FuncType, IncompleteType, TensorType, Type, parts, same_dim, with_parts, with_types
+from aotc.ir.types import TypeCall, TypeRelation, TypeVar, types_in
 from aotc.relay.unify import merge_types
 
 

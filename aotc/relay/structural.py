@@ -23,8 +23,7 @@ import numpy as np
 from aotc.ir import AotcError, Attrs, FuncType, Op, Type, TypeVar, parts, type_vars, with_parts, with_types
 from aotc.relay.adt import Pattern, PatternConstructor, TypeData, inner
 from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, Let, Match, Node, Tuple, Var
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import bound_by, children, kind_of, post_order
+from aotc.relay.graph import IRModule, bound_by, children, kind_of, post_order
 
 #: Leading elements of a constant that its hash covers; equality covers all of them.
 _HASHED_ELEMENTS: Final = 64

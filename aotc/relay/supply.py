@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aotc.relay.expr import GlobalVar
-from aotc.relay.module import IRModule, fresh_name
+from aotc.relay.graph import GlobalVar, IRModule, fresh_name
 
 
 class NameSupply:

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternWildcard, inner, over
-from aotc.relay.expr import Match
+from aotc.relay.graph import Match, Pattern, PatternConstructor, PatternTuple, PatternWildcard, inner, over
 
 
 class _Verdict(IntEnum):

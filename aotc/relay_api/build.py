@@ -25,8 +25,7 @@ from aotc.driver.importing import with_params
 from aotc.driver.scratch import output_file
 from aotc.ir import AotcError, AotcTypeError, NDArray, PassContext
 from aotc.relay.backend import Executor, Runtime
-from aotc.relay.expr import Function
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Function, IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay_api.graph import constant_names, graph_json, graph_machine
 from aotc.relay_api.target import Target

@@ -25,10 +25,8 @@ from aotc.ir import AotcError, Array, Device, as_array, as_tensors, require_devi
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
-from aotc.relay.infer import infer_module
+from aotc.relay.graph import IRModule, fresh_name, infer_module, mutated, substitute
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
-from aotc.relay.module import IRModule, fresh_name
-from aotc.relay.visitor import mutated, substitute
 from aotc.relay_api.build import compile_static, executor_threads, require_module
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm import compile as compile_for_vm

@@ -15,9 +15,8 @@ from types import MappingProxyType
 from aotc.driver.wiring import install
 from aotc.ir import AotcError, Span, TensorType, Type
 from aotc.ir.immediates import Any as Any
-from aotc.relay.expr import Var
 from aotc.relay.expr import const as const
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, Var
 from aotc.relay.op.functions import FUNCTIONS
 from aotc.relay.text.parser import parse
 

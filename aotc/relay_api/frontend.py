@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aotc.driver.importing import pytorch_front_end, tflite_front_end
-from aotc.ir import AotcError, PassContext
-from aotc.ir.ndarray import NDArray, array
-from aotc.relay.expr import tensor_type_of
+from aotc.ir import AotcError, NDArray, PassContext, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, tensor_type_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

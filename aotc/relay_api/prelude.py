@@ -14,9 +14,7 @@ from typing import Final
 
 from aotc.driver.wiring import install
 from aotc.ir import AotcError, require_known
-from aotc.relay.expr import GlobalVar
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.graph import GlobalVar, IRModule, infer_module
 from aotc.relay.text.parser import parse
 
 install()

@@ -25,16 +25,13 @@ from aotc.ir import AotcError, DType, FuncType, PassContext, TensorType, TupleTy
 from aotc.relay.backend.kernels import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
 from aotc.relay.expr import Call, Function, Var, as_function, type_of
-from aotc.relay.infer import infer_function
-from aotc.relay.interp import evaluate
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, evaluate, infer_function, post_order, substitute
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.text.parser import parse_expr
 from aotc.relay.text.printer import astext
 from aotc.relay.transform.functions import LambdaLift
 from aotc.relay.transform.fuse_ops import FuseOps
 from aotc.relay.transform.lets import ToANormalForm
-from aotc.relay.visitor import post_order, substitute
 from aotc.relay_api.build import require_module
 from aotc.relay_api.target import Target
 from aotc.runtime.forks import Turns

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from aotc.ir import Op, Span, frozen
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import children, post_order
+from aotc.relay.graph import IRModule, children, post_order
 from aotc.reporting.pictures import Box, Picture
 from aotc.tir.plan.program import Program, Storage
 

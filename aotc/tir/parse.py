@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from aotc.ir import DTYPES, AotcError, DType, Span, frozen
-from aotc.tir import INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Binary, Bitcast, Broadcast, Intrinsic
-from aotc.tir.expr import BOOL, INDEX, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var
+from aotc.tir import BITCAST, FUSED, INSTRUCTIONS, LEVEL, NAMED, OPS, ROLES, UNARY_LEVEL, Binary, Broadcast, Intrinsic
+from aotc.tir.expr import BOOL, INDEX, Bitcast, Buffer, Call, Cast, Const, Expr, Load, Pack, Select, Unary, Var
 from aotc.tir.stmt import KINDS, TEAM, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, Wait, While
-from aotc.tir.text import BITCAST, FUSED
 
 _TOKEN: Final = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)|(?P<string>"(?:[^"\\]|\\.)*")

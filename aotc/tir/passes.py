@@ -13,14 +13,13 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential
-from aotc.tir import C, Kernel, Target, Threads
+from aotc.tir import C, Kernel, Program, Target, Threads
 from aotc.tir.device.launches import launched
 from aotc.tir.functions.fuse import fused_kernel
 from aotc.tir.loops.lanes import with_vectors
 from aotc.tir.plan.memory import check_plan, plan_memory, savings, with_io, work_in_place
 from aotc.tir.plan.nibbles import narrowed
 from aotc.tir.plan.order import ordered
-from aotc.tir.plan.program import Program
 from aotc.tir.plan.views import take_views
 from aotc.tir.threads.parallel import for_teams
 from aotc.tir.verify import verify

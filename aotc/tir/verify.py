@@ -14,7 +14,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Diagnostic, assert_never, frozen
-from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, operands
+from aotc.tir import INSTRUCTIONS, Binary, Bitcast, Block, Broadcast, Buffer, Element, Intrinsic, Pack, While, operands
 from aotc.tir.expr import ARITHMETIC, BITWISE, BOOL, COMPARE, INDEX, Call, Const, Expr, Load, Select, Unary, Var, unary
 from aotc.tir.launch import counters, launch_of, uses_device
 from aotc.tir.loops.arrivals import in_groups
@@ -38,7 +38,6 @@ from aotc.tir.stmt import (
     Store,
     Sync,
     Wait,
-    While,
     arrival,
     memory_call,
     stmt_exprs,

@@ -48,14 +48,14 @@ def modules() -> dict[str, Path]:
     return found
 
 
-VOCABULARIES = ("aotc.ir", "aotc.tir")
-"""Packages that fetch their names from the modules that their stubs name."""
+VOCABULARIES = ("aotc.ir", "aotc.tir", "aotc.relay.graph", "aotc.relay.op.define")
+"""Modules that fetch their names from the modules that their stubs name."""
 
 
 @cache
 def homes() -> dict[str, str]:
     """Where the names of vocabularies live: aotc.ir.DType is aotc.ir.dtype.DType."""
-    stubs = ((package, text_of(ROOT / package.replace(".", "/") / "__init__.pyi")) for package in VOCABULARIES)
+    stubs = ((name, text_of(modules()[name].with_suffix(".pyi"))) for name in VOCABULARIES)
     found = ((package, re.findall(r"^from (\S+) import (\w+) as", text, re.MULTILINE)) for package, text in stubs)
     return {f"{package}.{name}": f"{home}.{name}" for package, names in found for home, name in names}
 

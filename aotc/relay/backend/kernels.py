@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import AotcError, Diagnostic, DType, Op, SymDim, Type, leaves, nested, tensor_types
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, type_of
+from aotc.relay.graph import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, kind_of, post_order, type_of
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.visitor import kind_of, post_order
 from aotc.tir import Kernel, Target, const, te
 from aotc.tir.schedule import schedule
 

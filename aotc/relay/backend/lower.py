@@ -20,11 +20,8 @@ from aotc.relay.backend.kernels import dynamic_inputs, refuse_interpreted, requi
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
-from aotc.relay.infer import mention
-from aotc.relay.module import IRModule, output_names, quantizations
-from aotc.relay.visitor import post_order
-from aotc.tir import Kernel, Target
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.relay.graph import IRModule, mention, output_names, post_order, quantizations
+from aotc.tir import Kernel, Program, Step, Storage, Target, View
 from aotc.tir.plan.views import copy_step
 
 #: Where an expression's result lies: a view, or a tuple of values.

@@ -11,8 +11,7 @@ from __future__ import annotations
 from aotc.ir.failure import Failure, blaming
 from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function
-from aotc.relay.expr import Function
-from aotc.relay.structural import structural_equal, structural_hash
+from aotc.relay.graph import Function, structural_equal, structural_hash
 from aotc.tir import Kernel, Target
 
 

@@ -18,8 +18,7 @@ import numpy as np
 
 from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
 from aotc.ir.budget import budget
-from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, Var
-from aotc.relay.visitor import post_order
+from aotc.relay.graph import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
 
 #: Larger arguments are copied rather than numbered, to bound the memory of the compiler.
 MOST_ELEMENTS: Final = 1 << 24

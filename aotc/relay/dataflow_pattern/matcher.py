@@ -15,13 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import AotcTypeError, Op, TensorType
-from aotc.relay.analysis import users
 from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, TupleGetItem, Var
-from aotc.relay.infer import infer_expr
-from aotc.relay.structural import structural_equal
-from aotc.relay.visitor import children, depth_first
+from aotc.relay.graph import children, depth_first, infer_expr, structural_equal, users
 
 NodeMap: TypeAlias = "dict[DFPattern, list[Expr]]"
 

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from aotc.ir import AotcTypeError, DType, Op, Type, get_op
-from aotc.ir.records import dataclass_transform
-from aotc.relay.expr import Call, Expr, Function, If, Let, Tuple, TupleGetItem
-from aotc.relay.visitor import depth_first
+from aotc.ir import AotcTypeError, DType, Op, Type, dataclass_transform, get_op
+from aotc.relay.graph import Call, Expr, Function, If, Let, Tuple, TupleGetItem, depth_first
 
 #: The index of a TupleGetItemPattern that takes any field.
 ANY_INDEX: Final = -1

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from aotc.relay.expr import Expr, Function
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Expr, Function, IRModule, infer_module
 
 
 def infer_type(node: Expr, mod: IRModule | None = None) -> Expr:

@@ -43,8 +43,7 @@ import numpy as np
 
 from aotc.ir import AotcError, Dim, DType, check_rank, is_static, require, static_shape, tensor_types
 from aotc.ir.budget import array_cost, budget
-from aotc.relay.evaluate import evaluate_call
-from aotc.relay.expr import Call, Constant, Expr, Tuple, call, item_of, splat, tensor_type_of
+from aotc.relay.graph import Call, Constant, Expr, Tuple, call, evaluate_call, item_of, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
 
 Number: TypeAlias = "int | float | bool"

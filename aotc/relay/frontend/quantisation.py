@@ -32,11 +32,10 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import AotcError, DType, frozen, require
-from aotc.relay.constants import known_data
-from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.products import Products, matmul
+from aotc.relay.graph import Call, Constant, Expr, known_data
 from aotc.relay.op.qnn.numbers import checked_scales
 from aotc.relay.op.window import may_equal
 

@@ -17,12 +17,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 from aotc.ir import FuncType, Op, PassContext, PassInfo, TensorType, Watch, frozen, tensor_types
-from aotc.relay.analysis import get_total_mac_number, list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
+from aotc.relay.graph import IRModule, children, get_total_mac_number, list_op_freqs, post_order
 from aotc.relay.instrument.dump import text_of
 from aotc.relay.instrument.op_difference import changes
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import children, post_order
 
 
 @frozen

@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, DType, PassInfo, TensorType, TupleType, Type, Watch, leaves
-from aotc.relay.expr import type_of
-from aotc.relay.interp import evaluate
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, evaluate, type_of
 
 Array = np.ndarray[Any, Any]
 #: What a difference may be, relative to the largest value of the result; integers and bools must be equal.

@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 
 from aotc.ir import PassInfo, Watch, frozen
-from aotc.relay.analysis import list_op_freqs
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, list_op_freqs
 
 
 @frozen

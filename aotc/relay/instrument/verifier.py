@@ -11,10 +11,7 @@ from collections.abc import Generator, Iterator
 from graphlib import CycleError, TopologicalSorter
 
 from aotc.ir import AotcError, Diagnostic, PassInfo, Watch
-from aotc.relay.expr import Expr, Function, GlobalVar, Var
-from aotc.relay.infer import reinfer_module
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import bound_by, children, post_order
+from aotc.relay.graph import Expr, Function, GlobalVar, IRModule, Var, bound_by, children, post_order, reinfer_module
 
 
 def _has_cycle(root: Expr) -> bool:

@@ -15,11 +15,9 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, TensorType, TupleType, Type, Types, args, product, require, static_shape
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import binary, casts, detection, elementwise, index, join, reduce, shape, sorts
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, exact, may_equal, random_array
 from aotc.relay.op.detection import COUNT, RANKED, ahead, ahead_of_arrays, box_rows, constant
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.rules import of_expansion, ranked, require_dtype, require_same_dtype, static_shape_of
-from aotc.relay.op.samples import exact, random_array
-from aotc.relay.op.window import may_equal
 
 # --- vision.multibox_prior
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Infer, Precision, Quantised, TensorType, param
-from aotc.relay.op.opdef import OpDef, Samples
+from aotc.relay.op.define import OpDef, Samples, exact, random_array
 from aotc.relay.op.rules import pointwise, same_type
-from aotc.relay.op.samples import exact, random_array
 from aotc.tir import te
 
 

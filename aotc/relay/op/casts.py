@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
-from aotc.relay.op.rows import along_axis, carried, choose, greater, lesser
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, along_axis, carried, choose, greater, lesser
 from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
 from aotc.tir import const

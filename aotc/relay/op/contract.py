@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import DType, TensorType, require
-from aotc.relay.op.opdef import Array
-from aotc.relay.op.rules import require_dtype
+from aotc.relay.op.define import Array, require_dtype
 from aotc.tir import Expr, Operand, Tensor, te
 
 

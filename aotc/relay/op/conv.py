@@ -28,10 +28,8 @@ import numpy as np
 from aotc.ir import AotcError, Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
 from aotc.relay.op import window
 from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
+from aotc.relay.op.define import Array, OpDef, Scalar, cases, extent_of, ranked, shape_text, tensor
 from aotc.relay.op.layout import in_blocks
-from aotc.relay.op.opdef import Array, OpDef, Scalar
-from aotc.relay.op.rules import extent_of, ranked, shape_text, tensor
-from aotc.relay.op.samples import cases
 from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
 from aotc.tir import Tensor
 

@@ -16,11 +16,7 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
-from aotc.relay.op.opdef import Array, OpDef, Scalar
-from aotc.relay.op.rows import along_axis
-from aotc.relay.op.rules import extent_of, ranked, tensor
-from aotc.relay.op.samples import cases
-from aotc.relay.op.window import grouped, may_equal
+from aotc.relay.op.define import Array, OpDef, Scalar, along_axis, cases, extent_of, grouped, may_equal, ranked, tensor
 from aotc.tir import Tensor
 
 

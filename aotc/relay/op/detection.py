@@ -15,11 +15,8 @@ import numpy as np
 from aotc.ir import Arg, Attrs, Precision, TensorType, TupleType, Type, Types, args, param, product, require
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, tensor_type_of
 from aotc.relay.op import binary, casts, index, join, reduce, shape, sorts
-from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
+from aotc.relay.op.define import Array, OpDef, Samples, Scalar, exact, may_equal, number, random_array
 from aotc.relay.op.rules import ranked, require_dtype, require_known, require_same_dtype, scalar, static_shape_of
-from aotc.relay.op.samples import exact, random_array
-from aotc.relay.op.signature import number
-from aotc.relay.op.window import may_equal
 from aotc.tir import BOOL, Block, Buffer, Declare, For, If, Load, Stmt, Store, Var, const, maximum, minimum, select, te
 from aotc.tir.stmt import Assign
 

@@ -22,15 +22,11 @@ import numpy as np
 
 from aotc.ir import Attrs, NoAttrs, SymDim, TensorType, TupleType, Type, check_rank, frozen, record, tensor_types
 from aotc.ir.op import Arg, AxisMap, Precision, Types, require
-from aotc.relay.constants import known_data
-from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.expr import call as node
+from aotc.relay.graph import Call, Constant, Expr, known_data
 from aotc.relay.op import create, index, join, resize, shape, slice, sorts, sparse
 from aotc.relay.op import pad as padding
-from aotc.relay.op.opdef import Array, OpDef, Sample, types_of
-from aotc.relay.op.rules import tensor
-from aotc.relay.op.samples import random_array
-from aotc.relay.op.signature import signature_of
+from aotc.relay.op.define import Array, OpDef, Sample, random_array, signature_of, tensor, types_of
 
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 

@@ -16,10 +16,8 @@ import numpy as np
 from aotc.ir import AotcError, Attrs, AxisMap, DType, TensorType, Type, Types, require
 from aotc.relay.expr import Constant, Expr, const, item_of, tensor_type_of
 from aotc.relay.op import binary, dense, join, reduce, shape
-from aotc.relay.op.contract import accumulator, as_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, accumulator, accuracy, as_dtype, random_array
 from aotc.relay.op.rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
-from aotc.relay.op.samples import accuracy, random_array
 
 
 def expanded(equation: str, operands: Sequence[Expr]) -> Expr:

@@ -20,9 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType, Precision, Quantised
-from aotc.relay.op.opdef import Array, OpDef, Scalar
+from aotc.relay.op.define import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO, Array, OpDef, Scalar
 from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic, lesser, unary, wide
-from aotc.relay.op.samples import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO
 from aotc.tir import call, const, maximum, minimum, select
 
 

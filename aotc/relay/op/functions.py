@@ -20,8 +20,7 @@ import numpy as np
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Call, Constant, If, Let, TupleGetItem, Var
 from aotc.relay.op import REGISTRY, conv, grouping, norm, reduce
-from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.signature import function_of, signature_of
+from aotc.relay.op.define import OpDef, function_of, signature_of
 
 #: What a tensor may be given as.
 _NODES: Final = (Call, Constant, If, Let, TupleGetItem, Var)

@@ -20,12 +20,10 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op.contract import convert, float_work, promoted
+from aotc.relay.op.define import DATA_LAYOUT, FLOAT, cases, float_tensor, may_equal, random_array, require_known, tensor
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of_formula
 from aotc.relay.op.resample import keys
 from aotc.relay.op.rows import choose, either, every, greater, intrinsic, lesser
-from aotc.relay.op.rules import float_tensor, require_known, tensor
-from aotc.relay.op.samples import FLOAT, cases, random_array
-from aotc.relay.op.window import DATA_LAYOUT, may_equal
 from aotc.tir import Tensor, te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")

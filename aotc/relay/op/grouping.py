@@ -13,10 +13,8 @@ from aotc.ir import Attrs, TensorType, TupleType, Type, Types, is_static, requir
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import binary, casts, create, dyn, index, join, like, reduce, scan, scatter, shape, sorts
 from aotc.relay.op import slice as slices
+from aotc.relay.op.define import NUMBER, carried, exact, random_array, ranked, require_dtype, static_shape_of
 from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.rows import carried
-from aotc.relay.op.rules import ranked, require_dtype, static_shape_of
-from aotc.relay.op.samples import NUMBER, exact, random_array
 
 
 class UniqueAttrs(Attrs):

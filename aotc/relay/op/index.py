@@ -20,12 +20,9 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.dims import product as elements
+from aotc.relay.op.define import ANY, choose, exact, greater, lesser, may_equal, number, random_array, replaced, same
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, of_formula
-from aotc.relay.op.rows import choose, greater, lesser, replaced, same
 from aotc.relay.op.rules import axis_of, require_known, require_same_dtype, scalar, tensor
-from aotc.relay.op.samples import ANY, exact, random_array
-from aotc.relay.op.signature import number
-from aotc.relay.op.window import may_equal
 from aotc.tir import INDEX, Tensor, te
 
 D = TypeVar("D")

@@ -18,18 +18,8 @@ from aotc.ir import Attrs, Dim, Shape, TensorType, TupleType, Type, indexdiv, pr
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
 from aotc.relay.op import shape as views
-from aotc.relay.op.opdef import Array, OpDef, Scalar
-from aotc.relay.op.rows import replaced
-from aotc.relay.op.rules import (
-    all_but_axis,
-    all_but_axis_or_flat,
-    axis_of,
-    require_known,
-    require_same_dtype,
-    tensor,
-    tensor_fields,
-)
-from aotc.relay.op.samples import samples_of
+from aotc.relay.op.define import Array, OpDef, Scalar, replaced, samples_of, tensor_fields
+from aotc.relay.op.rules import all_but_axis, all_but_axis_or_flat, axis_of, require_known, require_same_dtype, tensor
 from aotc.relay.op.shape import times
 from aotc.tir import Block, Buffer, Load, Stmt, Store, Tensor, Var, forall, select, te
 

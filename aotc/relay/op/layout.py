@@ -23,12 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, frozen, require
-from aotc.ir.op import get_op
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, frozen, get_op, require
 from aotc.relay.expr import Call, Expr, call, tensor_type_of
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar
-from aotc.relay.op.rules import extent_of, tensor
-from aotc.relay.op.samples import exact, random_array
+from aotc.relay.op.define import Array, Index, OpDef, Samples, Scalar, exact, extent_of, random_array, tensor
 from aotc.tir import Tensor, all_of, as_expr, const, select
 
 

@@ -17,17 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import DType, Shape, TensorType, is_static, static_shape
-from aotc.ir.attrs import NO_ATTRS, Attrs, NoAttrs, param
+from aotc.ir import NO_ATTRS, Attrs, DType, NoAttrs, Shape, TensorType, is_static, param, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Types, args, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import casts, reduce, shape
 from aotc.relay.op import slice as slices
+from aotc.relay.op.define import Array, OpDef, Samples, cases, exact, may_equal, random_array
 from aotc.relay.op.index import within
-from aotc.relay.op.opdef import Array, OpDef, Samples
 from aotc.relay.op.rules import axes_of, broadcast_shape, require_dtype, shape_text, static_shape_of, tensor
-from aotc.relay.op.samples import cases, exact, random_array
-from aotc.relay.op.window import may_equal
 
 Numbers = tuple[int, ...]
 

@@ -13,10 +13,8 @@ import numpy as np
 from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import binary, casts, elementwise, index, reduce, shape
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, may_equal, random_array
 from aotc.relay.op.rules import float_tensor, ranked, require_dtype, require_known, require_same_dtype, tensor
-from aotc.relay.op.samples import random_array
-from aotc.relay.op.window import may_equal
 
 _REDUCTIONS: Final = ("mean", "sum", "none")
 

@@ -13,11 +13,9 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Type, Types, args, require, static_shape
 from aotc.relay.op import index
+from aotc.relay.op.define import NUMBER, choose, exact, greater, lesser, may_equal, random_array
 from aotc.relay.op.opdef import Index, OpDef, Samples, of_formula
-from aotc.relay.op.rows import choose, greater, lesser
 from aotc.relay.op.rules import ranked, require_dtype, require_known, require_same_dtype, row_but, shape_text, tensor
-from aotc.relay.op.samples import NUMBER, exact, random_array
-from aotc.relay.op.window import may_equal
 
 # --- sequence_mask
 

@@ -22,10 +22,9 @@ from aotc.ir import AxisMap, OpPattern, Precision, TensorType, TupleType, Type, 
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.relay.expr import Expr, TupleGetItem
 from aotc.relay.op import rules
-from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
+from aotc.relay.op.define import as_dtype, cases, convert, float_work, promoted, random_array, random_sample
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.reduce import Reduction
-from aotc.relay.op.samples import cases, random_array, random_sample
 from aotc.tir import Tensor, all_of, call, const, maximum, te
 
 

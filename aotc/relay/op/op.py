@@ -19,13 +19,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-from aotc.ir.attrs import NoAttrs
-from aotc.ir.diagnostics import AotcError, require_known
+from aotc.ir import AotcError, NoAttrs, Type, frozen, require_known
 from aotc.ir.op import Arg, Op, Types, get_op, install, installed_ops, register_op_attr
 from aotc.ir.op import OpPattern as OpPattern
 from aotc.ir.op import get_op as get
-from aotc.ir.records import frozen
-from aotc.ir.types import Type
 from aotc.relay.expr import const as const
 from aotc.relay.op.rules import broadcast_rule, pointwise
 

@@ -13,16 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Shape, TensorType, Type, static_shape
-from aotc.ir.attrs import NO_ATTRS
+from aotc.ir import NO_ATTRS, Shape, TensorType, Type, static_shape
 from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
 from aotc.relay.expr import Expr, item_of
 from aotc.relay.op import casts, index, join
 from aotc.relay.op import shape as shapes
-from aotc.relay.op.opdef import Array, Index, OpDef, Samples, of_formula
-from aotc.relay.op.rows import choose, greater
+from aotc.relay.op.define import Array, Index, OpDef, Samples, choose, exact, greater, of_formula, random_array
 from aotc.relay.op.rules import broadcast_shape, ranked, require_same_dtype, tensor, tensor_fields
-from aotc.relay.op.samples import exact, random_array
 
 # --- adv_index
 

@@ -22,16 +22,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from aotc.ir import Dim, DType, TensorType, Type, frozen
-from aotc.ir.attrs import Attrs
+from aotc.ir import Attrs, Dim, DType, TensorType, Type, frozen
 from aotc.ir.op import AxisMap, OpPattern, Precision, Quantised, Types, require
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
+from aotc.relay.op.define import cases, greater, lesser, random_sample, ranked, require_dtype, tensor
 from aotc.relay.op.layout import in_blocks
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import greater, lesser
-from aotc.relay.op.rules import ranked, require_dtype, tensor
-from aotc.relay.op.samples import cases, random_sample
 from aotc.relay.op.window import arrange, each_axis, for_axes, pick, spread, steps
 from aotc.tir import Const, Operand, Tensor, all_of, binary, const, maximum, te
 

@@ -21,18 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Dim, SymDim, TensorType, Type, frozen, indexdiv, product
-from aotc.ir.attrs import REQUIRED, Attrs, param
+from aotc.ir import REQUIRED, Attrs, Dim, SymDim, TensorType, Type, frozen, indexdiv, param, product
 from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, arrange, cases, pick, positions, random_sample, samples_of
 from aotc.relay.op.rules import extent_of, ranked, require_known, row_but, static_shape_of, tensor
-from aotc.relay.op.samples import cases, random_sample, samples_of
 from aotc.relay.op.shape import times
-from aotc.relay.op.window import arrange, pick, positions
 
 
 @frozen

@@ -25,9 +25,7 @@ from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import carried
-from aotc.relay.op.rules import axes_of, require_dtype, tensor
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, axes_of, carried, require_dtype, tensor
 from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
 from aotc.tir import Tensor, binary, call, const, select, te
 

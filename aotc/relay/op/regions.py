@@ -16,11 +16,10 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Layout, OpPattern, Precision, TensorType, Type, Types, args, frozen, require
 from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
+from aotc.relay.op.define import float_tensor, random_array, ranked, require_dtype, require_known
 from aotc.relay.op.index import clipped, integer_tensor
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of_formula
 from aotc.relay.op.rows import choose, either, greater, intrinsic, lesser
-from aotc.relay.op.rules import float_tensor, ranked, require_dtype, require_known
-from aotc.relay.op.samples import random_array
 from aotc.relay.op.window import arrange, canonical, each_axis, laid_out, may_equal, pick, positions
 from aotc.tir import Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, const, te
 from aotc.tir.stmt import Assign, loops

@@ -19,9 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, frozen, param, require
-from aotc.relay.op.opdef import Array, Scalar
-from aotc.relay.op.rows import choose, greater
-from aotc.relay.op.window import spread
+from aotc.relay.op.define import Array, Scalar, choose, greater, spread
 
 METHODS: Final = ("nearest_neighbor", "linear", "cubic")
 COORDINATES: Final = (

@@ -21,17 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, TensorType, Type, is_static, static_shape
-from aotc.ir.attrs import REQUIRED, Attrs, param
+from aotc.ir import REQUIRED, Attrs, Dim, DType, TensorType, Type, is_static, param, static_shape
 from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
 from aotc.relay.op import resample
-from aotc.relay.op.contract import as_dtype, convert
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, as_dtype, convert, random_sample, replaced
 from aotc.relay.op.layout import in_blocks
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
-from aotc.relay.op.rows import replaced
 from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of, tensor
-from aotc.relay.op.samples import random_sample
 from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
 from aotc.tir import Tensor, all_of, call, const, maximum, minimum, select, te
 

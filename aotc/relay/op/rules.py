@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from aotc.ir import AxisMap, Dim, DType, Infer, Shape, SymDim, TensorType, TupleType, Type, Types, require, same_dim
-from aotc.relay.expr import Constant, Expr, Tuple, tensor_type_of
-from aotc.relay.interp import evaluate
-from aotc.relay.op.opdef import Array
+from aotc.relay.graph import Constant, Expr, Tuple, evaluate, tensor_type_of
+from aotc.relay.op.define import Array, may_equal
 from aotc.relay.op.opdef import pointwise as pointwise
-from aotc.relay.op.window import may_equal
 
 
 def tensor(ty: Type, what: str = "argument") -> TensorType:

@@ -16,10 +16,9 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, frozen, param
 from aotc.ir.dims import product as elements
+from aotc.relay.op.define import NUMBER, accuracy, carried, random_array, replaced
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
-from aotc.relay.op.samples import NUMBER, accuracy, random_array
 from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, binary, const, forall, te
 
 

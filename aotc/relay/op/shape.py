@@ -15,10 +15,8 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, product, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
+from aotc.relay.op.define import axis_of, broadcast_at, broadcast_dim, literal, samples_of, shape_text, tensor
 from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar, each_element
-from aotc.relay.op.rows import broadcast_at, literal
-from aotc.relay.op.rules import axis_of, broadcast_dim, shape_text, tensor
-from aotc.relay.op.samples import samples_of
 from aotc.tir import Tensor, const, te
 
 

@@ -20,10 +20,9 @@ from aotc.ir.attrs import param
 from aotc.ir.budget import array_cost, budget
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, const, tensor_type_of
 from aotc.relay.op import binary, casts, dense, join, pad, shape
+from aotc.relay.op.define import cases, may_equal, random_sample, samples_of, window_extent
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, of_formula
 from aotc.relay.op.rules import axis_of, float_tensor, ranked, require_same_dtype, static_shape_of, tensor
-from aotc.relay.op.samples import cases, random_sample, samples_of
-from aotc.relay.op.window import may_equal, window_extent
 
 # --- sliding_window
 

@@ -19,12 +19,10 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, Attrs, param
 from aotc.relay.expr import Constant
+from aotc.relay.op.define import choose, exact, greater, ints, lesser, number, random_array, replaced, samples_of
 from aotc.relay.op.index import as_index, counted, integer_tensor
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, each_element, of_formula
-from aotc.relay.op.rows import choose, greater, lesser, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_same_dtype, row_but, tensor
-from aotc.relay.op.samples import exact, random_array, samples_of
-from aotc.relay.op.signature import ints, number
 from aotc.tir import Tensor
 
 # --- strided_slice

@@ -18,14 +18,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Dim, DType, TensorType, TupleType, Type, tensor_types
-from aotc.ir.attrs import Attrs, param
+from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, param, tensor_types
 from aotc.ir.op import AxisMap, Precision, Quantised, Types, args, require
+from aotc.relay.op.define import NUMBER, carried, exact, may_equal, random_array, replaced, special_values
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
-from aotc.relay.op.rows import carried, replaced
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, require_same_dtype, tensor
-from aotc.relay.op.samples import NUMBER, exact, random_array, special_values
-from aotc.relay.op.window import may_equal
 from aotc.tir import Gpu, Target, Tensor, te
 from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, as_expr, call, maximum, minimum, select
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, forall, loops

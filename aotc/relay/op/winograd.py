@@ -18,11 +18,8 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
 from aotc.relay.op import conv
-from aotc.relay.op.contract import as_dtype
-from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import literal
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, as_dtype, literal, random_array, random_sample
 from aotc.relay.op.rules import ranked, require_dtype, shape_text, tensor
-from aotc.relay.op.samples import random_array, random_sample
 from aotc.relay.op.window import full_padding, pad_pairs, paddings, window_extent
 from aotc.tir import TAPS, TILES, Tensor, matrices, te
 

@@ -16,9 +16,7 @@ from typing import Any, ParamSpec, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError
-from aotc.relay.expr import Function, tensor_type_of
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Function, IRModule, infer_module, tensor_type_of
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 P = ParamSpec("P")

@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.ir import Device, Pass, cpu, cuda
-from aotc.relay.expr import Expr, Function
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Expr, Function, IRModule, infer_module
 
 
 def _entry(expr: Expr, module: IRModule) -> Expr:

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from aotc.ir import AotcError, Span, Type
-from aotc.relay.expr import Expr, Var
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Expr, IRModule, Var
 from aotc.relay.text.literals import VERSION, type_text
 from aotc.relay.text.nodes import load_nodes
 from aotc.relay.text.parser import parse, parse_expr

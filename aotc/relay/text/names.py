@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from aotc.ir import nearest
-from aotc.relay.analysis import escaping_vars
-from aotc.relay.expr import Expr, Var
+from aotc.relay.graph import Expr, Var, escaping_vars
 from aotc.relay.text.cursor import Cursor
 from aotc.relay.text.lexer import Token
 from aotc.relay.visitor import free_vars

@@ -19,25 +19,8 @@ from typing import Any, Final
 from aotc.ir import DictAttrs, Op, Span, assert_never
 from aotc.ir.trampoline import Task, run
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData, inner
-from aotc.relay.blocks import Block, Blocks
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Constructor,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Match,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, RefCreate, RefRead
+from aotc.relay.graph import Block, Blocks, IRModule, RefWrite, Tuple, TupleGetItem, Var
 from aotc.relay.text import literals
 from aotc.relay.text.literals import KEY, dump
 from aotc.relay.visitor import children, depth_first, kind_of, post_order

@@ -12,8 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import DType, OpPattern
-from aotc.relay.evaluate import evaluate_call
-from aotc.relay.expr import Call, Constant, Expr, call, op_of, tensor_type_of
+from aotc.relay.graph import Call, Constant, Expr, call, evaluate_call, op_of, tensor_type_of
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.op.qnn.table import looked_up, moved
 from aotc.relay.transform.affine import NARROW, Integers, Refused, Region, TensorAffineType, pair, qnn

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from aotc.ir import AotcError, Op
-from aotc.ir.op import is_attached
+from aotc.ir import AotcError, Op, is_attached
 from aotc.relay.expr import Call, Expr, Function, Var, op_of, type_of
 from aotc.relay.op.op import ALTER_OP_LAYOUT
 from aotc.relay.transform.convert_layout import Converter, Laid, Value

@@ -29,10 +29,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import Dim, Op, PassContext, frozen, is_static, numel, span_scope
-from aotc.relay.analysis import users
-from aotc.relay.evaluate import MAX_BYTES, evaluate_call
-from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
-from aotc.relay.module import IRModule
+from aotc.relay.graph import MAX_BYTES, Call, Constant, Expr, Function, IRModule, evaluate_call, tensor_type_of, users
 from aotc.relay.op import winograd
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import BatchMatmulAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, contrib_dense_pack
@@ -41,8 +38,7 @@ from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
 from aotc.relay.transform.alter_layouts import altered
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
-from aotc.tir import TAPS, TILES, C, Target
-from aotc.tir.dots import BYTES, GROUP
+from aotc.tir import BYTES, GROUP, TAPS, TILES, C, Target
 from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block

@@ -22,11 +22,8 @@ import numpy as np
 
 from aotc.ir import Op, Pass, PassContext, PassInfo, decorated, frozen, merge_spans, setting, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, Mutator, children, infer_module, merge_types, mutated
 from aotc.relay.transform.naming import with_effects_named
-from aotc.relay.unify import merge_types
-from aotc.relay.visitor import Mutator, children, mutated
 
 T = TypeVar("T")
 

@@ -7,10 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Pass, PassContext, SymDim, TensorType
-from aotc.relay.expr import Expr, Function, Var
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
-from aotc.relay.visitor import substitute
+from aotc.relay.graph import Expr, Function, IRModule, Var, infer_module, substitute
 
 
 @dataclass(frozen=True, repr=False)

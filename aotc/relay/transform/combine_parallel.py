@@ -17,9 +17,8 @@ from itertools import accumulate
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from aotc.ir import NO_ATTRS, OpPattern, frozen, merge_spans, span_scope
-from aotc.relay.analysis import users
-from aotc.relay.blocks import outside_scopes
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, as_function, axis_map, op_of, tensor_type_of
+from aotc.relay.graph import children, depth_first, outside_scopes, post_order, rebuild, structural_equal, users
 from aotc.relay.op.binary import add
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
@@ -27,9 +26,7 @@ from aotc.relay.op.join import concatenate, split, stack
 from aotc.relay.op.shape import expand_dims, squeeze
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.window import full_padding, spread
-from aotc.relay.structural import structural_equal
 from aotc.relay.transform.base import FunctionPass, op_call, recall
-from aotc.relay.visitor import children, depth_first, post_order, rebuild
 
 T = TypeVar("T")
 

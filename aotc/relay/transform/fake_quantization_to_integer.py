@@ -20,15 +20,13 @@ from typing import ClassVar, Final
 import numpy as np
 
 from aotc.ir import AotcError, PassContext, frozen, span_scope
-from aotc.relay.analysis import users
 from aotc.relay.expr import Call, Constant, Expr, Function, call, op_of, tensor_type_of
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, children, post_order, users
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.transform.affine import Refused, Region, stated
 from aotc.relay.transform.affine_rules import RULES, fallback
 from aotc.relay.transform.affine_tables import rescaled, tabled
 from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, is_call, op_call, record, typed
-from aotc.relay.visitor import children, post_order
 
 _QUANTIZE: Final = "qnn.quantize"
 _DEQUANTIZE: Final = "qnn.dequantize"

@@ -25,13 +25,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aotc.ir import AotcError, Op, PassContext, span_scope, spending
-from aotc.relay.evaluate import MAX_BYTES, evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
 from aotc.relay.expr import call as node_of
-from aotc.relay.module import IRModule
+from aotc.relay.graph import MAX_BYTES, IRModule, evaluate_call, post_order
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.base import FunctionPass, rewrite_nodes, settled
-from aotc.relay.visitor import post_order
 
 
 def _limit(ctx: PassContext) -> int:

@@ -23,9 +23,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from aotc.ir import Op, Sequential, Span, TensorType, frozen, merge_spans, span_scope
-from aotc.relay.analysis import users
-from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Call, Constant, Expr, Function, IRModule, post_order, tensor_type_of, users
 from aotc.relay.op.binary import divide, multiply
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.dense import DenseAttrs, dense
@@ -35,7 +33,6 @@ from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_ca
 from aotc.relay.transform.expand_ops import along_axis
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.simplify_expr import VIEWS
-from aotc.relay.visitor import post_order
 
 _ANCHORS: Final = (conv1d, conv2d, conv3d, dense)
 _POSITIVE: Final = ("nn.relu", "nn.leaky_relu")

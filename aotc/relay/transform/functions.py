@@ -32,13 +32,10 @@ from typing import ClassVar
 from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, span_scope, spending
 from aotc.ir.budget import budget
 from aotc.relay.analysis import bound_vars, free_type_vars, free_vars, global_uses
-from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, as_function
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule, fresh_name
+from aotc.relay.graph import IRModule, declared, fresh_name, infer_module, left_alone, type_arguments
 from aotc.relay.transform.base import FunctionPass, settled, typed
 from aotc.relay.transform.naming import has_effect, with_effects_named
-from aotc.relay.unify import declared, type_arguments
 from aotc.relay.visitor import Mutator, binders, children, depth_first, post_order, rebuild, substitute, with_children
 
 

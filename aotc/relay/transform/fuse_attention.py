@@ -18,13 +18,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import Op, OpPattern, frozen
-from aotc.relay.analysis import users
-from aotc.relay.expr import Call, Constant, Expr, Function, op_of, tensor_type_of
+from aotc.relay.graph import Call, Constant, Expr, Function, op_of, post_order, rebuild, tensor_type_of, users
 from aotc.relay.op.softmax import SoftmaxAttrs
 from aotc.relay.transform import base
 from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, op_call, uniform_value
 from aotc.relay.transform.fuse_ops import Signature, call_function
-from aotc.relay.visitor import post_order, rebuild
 from aotc.tir.schedule.contraction.by_lanes import PANEL_ROWS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"

@@ -22,11 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, Op, OpPattern, PassContext, TensorType, TupleType, Type, merge_spans
-from aotc.relay.blocks import left_alone
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, type_of
-from aotc.relay.module import IRModule
+from aotc.relay.graph import IRModule, children, left_alone, mutated, post_order, rebuild, substitute
 from aotc.relay.transform.base import FunctionPass, is_finite
-from aotc.relay.visitor import children, mutated, post_order, rebuild, substitute
 
 #: Most nodes in one group.
 MAX_DEPTH: Final = 256

@@ -12,13 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from aotc.ir import AotcError, span_scope
-from aotc.ir.op import is_attached
-from aotc.relay.expr import Call, Expr, Function, Node, op_of, type_of
-from aotc.relay.infer import infer_expr
+from aotc.ir import AotcError, is_attached, span_scope
+from aotc.relay.graph import Call, Expr, Function, Node, infer_expr, merge_types, op_of, type_of
 from aotc.relay.op.op import LEGALIZE
 from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
-from aotc.relay.unify import merge_types
 
 
 def of_type(made: Any, call: Call, key: str) -> Expr:

@@ -29,11 +29,9 @@ from dataclasses import dataclass
 
 from aotc.ir import AotcError, PassContext
 from aotc.relay.analysis import free_vars
-from aotc.relay.expr import Expr, Function, Let, as_function
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Expr, Function, IRModule, Let, as_function, children, depth_first, post_order, rebuild
 from aotc.relay.transform.base import FunctionPass, outside_kernels, rewrite_nodes
 from aotc.relay.transform.naming import Naming, has_effect, writes
-from aotc.relay.visitor import children, depth_first, post_order, rebuild
 
 
 def _meant(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from aotc.ir import Op
-from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.expr import Call, Constructor, Expr, Function, If, Let, Match, RefWrite, Var, as_function
-from aotc.relay.infer import infer_module
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Blocks, IRModule, infer_module, is_atom, left_alone
 from aotc.relay.visitor import children, kind_of, post_order, with_children
 
 

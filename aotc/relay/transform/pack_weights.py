@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import DType, Op, PassContext, frozen
-from aotc.relay.evaluate import evaluate_call
-from aotc.relay.expr import Call, Constant, Expr, Function, tensor_type_of
+from aotc.relay.graph import Call, Constant, Expr, Function, evaluate_call, tensor_type_of
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.packed_dense import contrib_dense_bits, pack

@@ -24,8 +24,7 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from aotc.ir import OpPattern, TensorType, frozen, span_scope
-from aotc.relay.analysis import users
-from aotc.relay.expr import Call, Expr, Function, Tuple, op_of, tensor_type_of
+from aotc.relay.graph import Call, Expr, Function, Tuple, op_of, tensor_type_of, users
 from aotc.relay.op.join import concatenate
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.window import pad_pairs, spread

@@ -23,14 +23,12 @@ import numpy as np
 
 from aotc.ir import AotcError, Diagnostic, DType, Pass, PassContext, Quantization, TensorType, nearest
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, call, op_of, tensor_type_of, type_of
-from aotc.relay.infer import infer_module, mention
-from aotc.relay.module import IRModule, output_names
+from aotc.relay.graph import IRModule, children, infer_module, mention, mutated, output_names, post_order
 from aotc.relay.op.binary import add
 from aotc.relay.op.casts import cast
 from aotc.relay.op.layout import fills
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.transform.base import WhyNot, is_call, op_call, typed
-from aotc.relay.visitor import children, mutated, post_order
 
 #: What an interface can be asked for.
 FLOAT: Final = "float32"

@@ -10,9 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.ir import Pass, PassContext
-from aotc.relay.expr import Expr, Var
-from aotc.relay.infer import infer_expr
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Expr, IRModule, Var, infer_expr
 from aotc.relay.text.parser import parse
 from aotc.relay.text.printer import text_and_constants
 

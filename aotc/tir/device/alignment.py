@@ -11,13 +11,10 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from aotc.tir import INDEX, Buffer, Const, Kernel
+from aotc.tir import INDEX, Buffer, Const, Kernel, Program, Step, Storage, View, loads, walk_stmts
 from aotc.tir.device.parts import elsewhere
-from aotc.tir.loops.dependence import loads
 from aotc.tir.loops.vector_access import MOST
-from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.plan.views import copy_step
-from aotc.tir.stmt import walk_stmts
 
 
 def with_alignment(program: Program) -> Program:

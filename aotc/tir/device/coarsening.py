@@ -20,13 +20,12 @@ from itertools import product
 from typing import Final
 
 from aotc.ir import DType
-from aotc.tir import Linear, all_of, linear, mentioned, operands, substitute, with_operands
+from aotc.tir import Linear, all_of, linear, mentioned, operands, refreshed, substitute, substituted, with_operands
 from aotc.tir.device.parts import Nest
 from aotc.tir.device.transposes import replaced
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var, loads_in, unary
 from aotc.tir.loops.dependence import Ranges, assigned, extent_of, inside, loads, nested
 from aotc.tir.loops.digits import Access, plain
-from aotc.tir.loops.nest import refreshed, substituted
 from aotc.tir.loops.vector_access import MOST, is_vector_access
 from aotc.tir.simplify import bounds, half_space, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, kept, map_exprs, rebuilt, stmts_of, walk_stmts

@@ -19,13 +19,12 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import AotcError, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Var, all_of, as_expr, linear
+from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Intrinsic, Var, all_of, as_expr, linear, shared_bytes
 from aotc.tir.device.coarsening import Coarsening, lanes_of
 from aotc.tir.device.parts import Nest, Part, elsewhere, is_shared_out, work
 from aotc.tir.device.transposes import LEAST, Across
-from aotc.tir.launch import shared_bytes
 from aotc.tir.loops.dependence import extent_of, loads, outer_assigns, written
-from aotc.tir.stmt import Assign, Store, stmts_of, walk_stmts
+from aotc.tir.stmt import Assign, Kernel, Stmt, Store, stmts_of, walk_stmts
 from aotc.tir.verify import verify
 
 #: Threads take several iterations where a processor would be given more blocks than so many times what it can hold.

@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from aotc.ir import merge_spans
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Kernel, Stmt, Var, as_expr, launch_of, maximum
+from aotc.tir import Block, Declare, For, Gpu, If, Kernel, Program, Step, Stmt, Storage, as_expr, refreshed, substituted
 from aotc.tir.device.grid import is_sound
 from aotc.tir.device.parts import elsewhere
-from aotc.tir.launch import loops_of, shared_bytes
-from aotc.tir.loops.nest import refreshed, substituted
-from aotc.tir.plan.program import Program, Step, Storage
+from aotc.tir.expr import Buffer, Expr, Var, maximum
+from aotc.tir.launch import launch_of, loops_of, shared_bytes
 
 #: Launches that become one at most, and how far back the first of them may lie.
 _MOST: Final = 8

@@ -13,18 +13,15 @@ from dataclasses import replace
 from functools import cache
 from typing import Final
 
-from aotc.tir import Block, Buffer, Expr, For, Gpu, If, Intrinsic, Kernel, Stmt, Target, Var, all_of, launch_of
+from aotc.tir import Buffer, Expr, Gpu, Program, Step, Target, Var, all_of, launch_of, loads, read, uses_device, written
 from aotc.tir.device.alignment import temporary, with_alignment
 from aotc.tir.device.grid import Share, alone, is_sound, nests, shared_out
 from aotc.tir.device.horizontal_fusion import POINTER, fuse_launches
 from aotc.tir.device.parts import FEW, Nest, Part, parts_of, ranked, whole, work
 from aotc.tir.device.rows import joined, rows_of
 from aotc.tir.device.vertical_fusion import VerticalFusion
-from aotc.tir.launch import uses_device
-from aotc.tir.loops.dependence import loads, read, written
 from aotc.tir.plan.memory import merged_kernel
-from aotc.tir.plan.program import Program, Step
-from aotc.tir.stmt import Store, walk_stmts, without
+from aotc.tir.stmt import Block, For, If, Intrinsic, Kernel, Stmt, Store, walk_stmts, without
 
 #: Parts of one launch: each thread looks for the one that its block is for.
 _TOGETHER: Final = 32

@@ -19,25 +19,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
 from aotc.ir import frozen
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Stmt, Var, all_of, as_expr, const, linear, walk_stmts
+from aotc.tir import Buffer, Expr, For, Gpu, Select, Var, all_of, as_expr, const, linear, refreshed, walk_stmts, written
 from aotc.tir.device.grid import Share, numbered, placed
 from aotc.tir.device.parts import FEW, Nest, Part, elsewhere, is_shared_out
-from aotc.tir.expr import Select
 from aotc.tir.launch import MOST_THREADS, shared_bytes
-from aotc.tir.loops.dependence import (
-    Ranges,
-    counted,
-    extent_of,
-    inside,
-    loads,
-    outer_assigns,
-    range_of,
-    read,
-    touched,
-    written,
-)
-from aotc.tir.loops.nest import refreshed
-from aotc.tir.stmt import Kernel, Sync, changed, forall, nodes, stmt_children, stmts_of
+from aotc.tir.loops.dependence import Ranges, counted, extent_of, inside, loads, outer_assigns, range_of, read, touched
+from aotc.tir.stmt import Block, Declare, If, Kernel, Stmt, Sync, changed, forall, nodes, stmt_children, stmts_of
 
 #: Threads of a row inside of another one.
 _GROUP: Final = 32

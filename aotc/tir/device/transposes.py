@@ -19,10 +19,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import all_of, linear, mentioned, operands, substitute, with_operands
+from aotc.tir import all_of, assigned, extent_of, linear, mentioned, operands, substitute, with_operands, written
 from aotc.tir.device.parts import Nest
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var
-from aotc.tir.loops.dependence import assigned, extent_of, written
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, map_exprs, stmt_exprs, walk_stmts
 
 #: Rows and columns of a tile.

@@ -18,32 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen, merge_spans
-from aotc.tir import (
-    Binary,
-    Block,
-    Buffer,
-    Const,
-    Declare,
-    For,
-    Gpu,
-    If,
-    Kernel,
-    Launch,
-    Stmt,
-    Var,
-    as_expr,
-    bounds,
-    launch_of,
-    walk,
-)
+from aotc.tir import INDEX, Binary, Block, Buffer, Const, Gpu, Launch, Step, Var, View, as_expr, bounds, launch_of, walk
 from aotc.tir.device.alignment import temporary
 from aotc.tir.device.grid import is_sound
 from aotc.tir.device.horizontal_fusion import POINTER, Places, Span, share_of, spans
 from aotc.tir.device.rows import statements
-from aotc.tir.expr import INDEX
 from aotc.tir.launch import by_last, loops_of, shared_bytes
-from aotc.tir.plan.program import Step, View
-from aotc.tir.stmt import Sync, arrival, nodes, stmts_of, walk_stmts
+from aotc.tir.stmt import Declare, For, If, Kernel, Stmt, Sync, arrival, nodes, stmts_of, walk_stmts
 
 #: Statements that one thread does before a launch of its own would have ended: it begins later, and waits for memory.
 #: In each round it waits, too.

@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from aotc.tir.expr import INDEX, Buffer, Expr, Var
-from aotc.tir.loops.dependence import assigned, extent_of, inside, loads
-from aotc.tir.simplify import Interval, bounds
+from aotc.tir import INDEX, Buffer, Expr, Interval, Var, assigned, bounds, extent_of, inside, loads
 from aotc.tir.stmt import LAUNCHED, Block, Declare, For, If, Intrinsic, Stmt, Store, Sync, Wait, While, stmt_children
 
 #: A buffer, and the first and last of some of its elements.

@@ -15,9 +15,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Unary, Var, substitute, unary
+from aotc.tir import INDEX, Binary, Buffer, Const, Expr, Linear, Unary, Var, conjuncts, linear, substitute, unary
 from aotc.tir.loops.dependence import Ranges, counted, extent_of, is_fixed, range_of, read, touched, written
-from aotc.tir.simplify import Linear, conjuncts, linear
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, map_exprs, stmt_children, walk_stmts
 
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"

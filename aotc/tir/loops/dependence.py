@@ -17,8 +17,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir import Interval, Linear, bounds, linear, linear_bounds, stmt_exprs
-from aotc.tir.dots import is_sum
+from aotc.tir import Interval, Linear, bounds, is_sum, linear, linear_bounds, stmt_exprs
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, loads_in, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, shared, tell_apart
 from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts, warp_call

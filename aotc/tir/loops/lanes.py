@@ -14,17 +14,16 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import INDEX, Block, Buffer, Const, Declare, Expr, For, Kernel, Target, Var, linear, maximum, minimum
-from aotc.tir.expr import Binary, Call, Cast, Load, Pack, Select, Unary, operands
+from aotc.tir import INDEX, Block, Buffer, Const, Expr, Kernel, Target, Var, iterations, minimum, refreshed, substituted
+from aotc.tir.expr import Binary, Call, Cast, Load, Pack, Select, Unary, maximum, operands
 from aotc.tir.loops.dependence import extent_of, read, straight_line, written
 from aotc.tir.loops.dependence import inside as ranges_in
 from aotc.tir.loops.joined import joined
-from aotc.tir.loops.nest import iterations, refreshed, substituted
 from aotc.tir.loops.pack import packed
 from aotc.tir.loops.registers import in_registers
 from aotc.tir.loops.vectorize import ScalarError, vector_form, vectorized
-from aotc.tir.simplify import Ranges, bounds, simplify, simplify_stmt
-from aotc.tir.stmt import Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
+from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
+from aotc.tir.stmt import Declare, For, Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
 
 #: The shortest vectors.
 LEAST: Final = 4

@@ -18,10 +18,9 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import bounds, linear, mentioned, operands, private_buffer, substitute, with_operands
+from aotc.tir import bounds, linear, mentioned, operands, private_buffer, refreshed, substitute, with_operands
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, loads_in
 from aotc.tir.loops.dependence import Ranges, counted, straight_line
-from aotc.tir.loops.nest import refreshed
 from aotc.tir.stmt import Block, For, Stmt, Store, changed, forall, map_exprs
 
 #: Longer loops that pay for computing beforehand what does not change from round to round.

@@ -15,8 +15,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
-from aotc.tir import INDEX, PART, PARTS, Binary, Const, Declare, Expr, For, Unary, Var
-from aotc.tir.expr import COMPARE
+from aotc.tir import COMPARE, INDEX, PART, PARTS, Binary, Const, Declare, Expr, For, Unary, Var
 from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, linear, simplify
 
 #: A loop, a register that holds one value, or a condition.

@@ -15,9 +15,8 @@ from itertools import pairwise, starmap
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import INDEX, Buffer, Const, Expr, Load, Var, operands, simplify_stmt, with_operands
+from aotc.tir import INDEX, Buffer, Const, Expr, Load, Var, iterations, operands, simplify_stmt, with_operands
 from aotc.tir.loops.dependence import counted, loads, read, written
-from aotc.tir.loops.nest import iterations
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, nodes, rebuilt, stmts_of, walk_stmts
 
 #: Elements of a buffer that one register holds: the first one, and how many.

@@ -14,12 +14,11 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Broadcast, Const, Expr, Load, Var, as_expr, cast, mentioned, select, substitute, walk, walk_stmts
+from aotc.tir import Broadcast, Const, Expr, Load, Var, as_expr, assigned, cast, mentioned, select, substitute, walk
 from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Pack, Select, Unary, bitcast, call, loads_in
 from aotc.tir.functions.table import definition
-from aotc.tir.loops.dependence import assigned
 from aotc.tir.simplify import linear, simplify
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, drop_dead, nodes
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, drop_dead, nodes, walk_stmts
 
 _WORK: Final = (Binary, Unary, Select, Call)
 _INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})

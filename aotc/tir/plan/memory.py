@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, map_exprs, operands, remembered_kernel, with_operands
-from aotc.tir.launch import counters
+from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, counters, map_exprs, operands, remembered_kernel, with_operands
 from aotc.tir.plan.arena import Block, align_up, common, place
 from aotc.tir.plan.overlap import in_sequence, least_distance
 from aotc.tir.plan.program import MemoryPlan, Part, Program, Step, Storage, View

@@ -14,29 +14,10 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType
-from aotc.tir import (
-    INSTRUCTIONS,
-    Buffer,
-    Call,
-    Const,
-    Expr,
-    Intrinsic,
-    Kernel,
-    Linear,
-    Load,
-    call,
-    cast,
-    const,
-    linear,
-    map_exprs,
-    operands,
-    walk_stmts,
-    with_operands,
-)
-from aotc.tir.dots import BYTES
+from aotc.tir import BYTES, INSTRUCTIONS, Buffer, Call, Intrinsic, Kernel, Program, Storage, View, map_exprs, walk_stmts
+from aotc.tir.expr import Const, Expr, Load, call, cast, const, operands, with_operands
 from aotc.tir.nibbles import COUNT, halved, nibbles_name, of_nibbles
-from aotc.tir.plan.program import Program, Storage, View
-from aotc.tir.simplify import simplify
+from aotc.tir.simplify import Linear, linear, simplify
 
 #: Fewer are no shorter with the code that takes them apart.
 LEAST_ELEMENTS: Final = 256

@@ -14,10 +14,8 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import DType
-from aotc.tir import Block, Buffer, Call, Kernel, Store, as_expr, nodes, to_text
+from aotc.tir import Block, Buffer, Call, Kernel, Program, Storage, Store, as_expr, nodes, to_text, without_kinds
 from aotc.tir.functions.table import definition
-from aotc.tir.plan.program import Program, Storage
-from aotc.tir.text import without_kinds
 
 #: Raised when a tensor program means something else than before.
 MEANING: Final = 1

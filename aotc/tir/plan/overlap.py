@@ -22,9 +22,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.tir.expr import Buffer, Expr, Var, substitute
+from aotc.tir import Buffer, Expr, Linear, Var, linear_bounds, substitute
 from aotc.tir.loops.dependence import Accesses, Ranges, assigned, collect, counted, is_replaceable, range_of, written
-from aotc.tir.simplify import Linear, linear_bounds
 from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, Store, map_exprs, rebuilt
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"

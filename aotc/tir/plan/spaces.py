@@ -19,11 +19,9 @@ from itertools import accumulate
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir.expr import Buffer
+from aotc.tir import Buffer, For, Intrinsic, Kernel, Part, Program, Stmt, Storage, Store, stmt_children
 from aotc.tir.loops.dependence import Ranges, loads, range_of
 from aotc.tir.plan.arena import Arrangement, Block, Overlaps, lower_bound, place
-from aotc.tir.plan.program import Part, Program, Storage
-from aotc.tir.stmt import For, Intrinsic, Kernel, Stmt, Store, stmt_children
 
 #: Iterations of a loop whose ends are not known.
 _UNKNOWN: Final = 1

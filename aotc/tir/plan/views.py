@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from aotc.ir import DType
-from aotc.tir import Buffer, For, Kernel, Load, Store, Var, forall
-from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir import Buffer, For, Kernel, Load, Program, Step, Storage, Store, Var, View, forall
 
 
 def copy_kernel(dtype: DType, size: int) -> Kernel:

@@ -18,9 +18,8 @@ from itertools import accumulate
 from typing import Final
 
 from aotc.ir import frozen
+from aotc.tir import PART, PARTS, Block, Declare, For, If, Stmt, extent_of, is_innermost, stmts_of
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
-from aotc.tir.loops.dependence import extent_of, is_innermost
-from aotc.tir.stmt import PART, PARTS, Block, Declare, For, If, Stmt, stmts_of
 
 #: Iterations of an innermost loop that stay together: whole vectors, which the C compiler rounds in its own way.
 _RUN: Final = 64

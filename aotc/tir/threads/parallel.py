@@ -22,9 +22,8 @@ from itertools import groupby
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import PART, Block, Buffer, For, If, Kernel, Stmt, Sync, Threads, remembered_kernel, stmts_of
+from aotc.tir import PART, Block, Buffer, For, If, Kernel, Program, Stmt, Sync, Threads, remembered_kernel, stmts_of
 from aotc.tir.loops.dependence import Ranges, extent_of, follows, inside, is_innermost, read
-from aotc.tir.plan.program import Program
 from aotc.tir.threads.costs import Costs
 from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
 from aotc.tir.threads.uses import Use, Uses

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, assert_never, frozen
-from aotc.tir import Buffer, Interval, Load, Var, bounds, launch_of
+from aotc.tir import INDEX, Buffer, Expr, Interval, Load, Select, Var, bounds, launch_of
 from aotc.tir import stmt as tir
-from aotc.tir.expr import INDEX, Expr, Select
 from aotc_codegen.c.ctypes import is_small
 from aotc_codegen.c.dialect import Dialect
 from aotc_codegen.c.expressions import address, assigned, bits, index, no_word, place, register_type, spelled, value

@@ -16,8 +16,7 @@ from typing import Any, Final, TypeAlias
 from aotc_runtime_c import sources as runtime_sources
 
 from aotc.ir import AotcError, refusals, require_known
-from aotc.tir import Target
-from aotc.tir.plan.program import Program
+from aotc.tir import Program, Target
 from aotc_codegen.c.cpu import cpu_check, isa_rows
 from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.flags import base_cflags

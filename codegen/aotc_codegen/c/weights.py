@@ -19,9 +19,8 @@ from collections.abc import Mapping
 from textwrap import TextWrapper
 from typing import Any, Final
 
-from aotc.tir import Target
+from aotc.tir import Part, Program, Storage, Target
 from aotc.tir.plan.arena import Arrangement, Block, align_up
-from aotc.tir.plan.program import Part, Program, Storage
 from aotc.tir.plan.spaces import accessed, in_rooms, spread
 from aotc_codegen.c.names import Names, comment_text
 from aotc_codegen.c.params import Params, Piece

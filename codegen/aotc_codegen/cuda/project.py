@@ -17,8 +17,7 @@ from typing import Any, Final
 from aotc_runtime_c import cuda_sources, sources
 
 from aotc.ir import AotcError, frozen
-from aotc.tir import Target, launch_of
-from aotc.tir.plan.program import Program
+from aotc.tir import Program, Target, launch_of
 from aotc_codegen.c.flags import ON_DEVICES
 from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.metadata import describe

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import launch_of
-from aotc.tir.plan.program import Program, Step, View
+from aotc.tir import Program, Step, View, launch_of
 from aotc_codegen.c.kernels import PrintedKernels
 from aotc_codegen.c.params import Params
 

@@ -25,7 +25,6 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
 from aotc.ir.budget import budget, spending
-from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx import load
 from aotc.relay.frontend.onnx.function import bind_function, function_of
@@ -34,7 +33,7 @@ from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node
 from aotc.relay.frontend.onnx.signature import input_types, pin_hint
 from aotc.relay.frontend.onnx.table import converter_of
 from aotc.relay.frontend.problems import PoisonedError, Problems
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
 

@@ -26,13 +26,12 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
-from aotc.relay.constants import known_data
-from aotc.relay.expr import Expr, tensor_type_of, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
 from aotc.relay.frontend.onnx import contrib
 from aotc.relay.frontend.onnx.load import dtype_of_elem, elem_of_dtype
 from aotc.relay.frontend.quantisation import is_quantised
+from aotc.relay.graph import Expr, known_data, tensor_type_of, type_of
 
 #: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
 #: newer ones as inputs are found in either.

@@ -15,8 +15,6 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AotcError, DType, require
-from aotc.relay.constants import known_data
-from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.arguments import Maybe
@@ -25,6 +23,7 @@ from aotc.relay.frontend.onnx.ops_nn import recurrent
 from aotc.relay.frontend.onnx.ops_quant import matmul_to_float, quantised
 from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.shapes import element, from_start, take
+from aotc.relay.graph import Expr, known_data
 
 _FLOAT: Final = DType("float32")
 _UINT8: Final = DType("uint8")

@@ -20,13 +20,12 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 
 from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, nearest, require, spending
-from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.table import converter_of
 from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, number
 from aotc.relay.frontend.pytorch.walk import POISON, call_operator, flattened, known, source_line, unsupported
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
 #: How often what a decomposition leaves is decomposed again.

@@ -23,14 +23,12 @@ import torch
 from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType, frozen
 from aotc.ir.budget import budget, spending
 from aotc.relay.analysis import free_vars
-from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, with_type
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.frontend.pytorch.inputs import input_types
 from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, int_of, is_tensor, shape
 from aotc.relay.frontend.pytorch.walk import POISON, CustomConverter, call_custom, call_operator, flattened, known
-from aotc.relay.module import IRModule, fresh_name
-from aotc.relay.visitor import Mutator
+from aotc.relay.graph import Constant, Expr, Function, IRModule, Mutator, Tuple, Var, fresh_name, with_type
 
 NODES: Final = "the program, its loops unrolled,"
 

@@ -19,14 +19,13 @@ from typing import Any
 
 from aotc.ir import AotcError, Span, TensorType, nearest, require, require_known
 from aotc.ir.budget import budget, spending
-from aotc.relay.expr import Constant, Expr, Function, Tuple, Var, tensor_type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import PoisonedError, Problems
 from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
 from aotc.relay.frontend.tflite.node import Node, apply, check_scales, check_types, rounding_of
 from aotc.relay.frontend.tflite.rounding import ROUNDINGS, Rounding
 from aotc.relay.frontend.tflite.table import CONVERTERS, INTEGERS, MOVES
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Constant, Expr, Function, IRModule, Tuple, Var, tensor_type_of
 
 _PINNED = "aotc compiles for static shapes: give those of the inputs (--input-shape)"
 

@@ -22,13 +22,12 @@ from typing import Annotated, Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Array, frozen, require
-from aotc.relay.constants import known_data
-from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe, parameters
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite.load import Operator, Tensor
 from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, PRODUCTS, RUY, Rounding
+from aotc.relay.graph import Constant, Expr, known_data
 
 #: An input whose value is known at compile time.
 Known: TypeAlias = Annotated[Array, "known"]

@@ -17,14 +17,13 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Array, require
-from aotc.relay.constants import known_data
-from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
 from aotc.relay.frontend.quantisation import Quantised
 from aotc.relay.frontend.tflite import sixteen
 from aotc.relay.frontend.tflite.node import Node, check_scales
 from aotc.relay.frontend.tflite.rounding import every, number, onto_whole, scaled_twice
+from aotc.relay.graph import Expr, known_data
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 _INT: Final = "int32"

@@ -21,14 +21,13 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Array, require
-from aotc.relay.constants import known_data
-from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.quantisation import Onto, Quantised
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.frontend.tflite.load import Tensor
 from aotc.relay.frontend.tflite.rounding import RUY, nearest, number, onto_whole, scaled_twice
+from aotc.relay.graph import Expr, known_data
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 #: The type of sums.

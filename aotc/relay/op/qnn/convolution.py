@@ -18,12 +18,10 @@ import numpy as np
 from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args, frozen, record, variant
 from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, conv_transpose, join, pad, reduce, window
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array, tensor
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import product as sums
 from aotc.relay.op.qnn.product import NAMES, zero_points
-from aotc.relay.op.rules import tensor
-from aotc.relay.op.samples import exact, random_array
 
 _ORDER: Final = """data kernel input_zero_point kernel_zero_point input_scale kernel_scale kernel_size channels strides
 padding dilation groups data_layout kernel_layout out_layout {} out_dtype"""

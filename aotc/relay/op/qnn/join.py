@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, OpPattern, Type, Types, require
-from aotc.ir.op import Arg
+from aotc.ir import Arg, Attrs, DType, OpPattern, Type, Types, require
 from aotc.relay.expr import Expr, Tuple, item_of
 from aotc.relay.op import join
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, all_but_axis, random_array, tensor_fields
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import scale, table
-from aotc.relay.op.rules import all_but_axis, tensor_fields
-from aotc.relay.op.samples import random_array
 
 
 class ConcatenateAttrs(Attrs):

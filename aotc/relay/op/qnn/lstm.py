@@ -15,14 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, TensorType, Type, Types, args, frozen, require
+from aotc.relay.op.define import exact, greater, lesser, may_equal, random_array, shape_text, tensor
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
 from aotc.relay.op.qnn import words
-from aotc.relay.op.rows import greater, lesser
-from aotc.relay.op.rules import shape_text, tensor
-from aotc.relay.op.samples import exact, random_array
-from aotc.relay.op.window import may_equal
-from aotc.tir import ExternProgram, Scratch, Tensor, te
-from aotc.tir.expr import Buffer, Load, Var, as_expr
+from aotc.tir import Buffer, ExternProgram, Load, Scratch, Tensor, Var, as_expr, te
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, forall, kept
 
 _GATES: Final = 4

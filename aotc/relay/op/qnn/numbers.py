@@ -13,16 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import AotcError, Attrs, DType, OpPattern, Precision, TensorType, Type, Types, require
-from aotc.ir.op import Arg
-from aotc.relay.evaluate import evaluate_call
-from aotc.relay.expr import Call, Constant, Expr, call, tensor_type_of
+from aotc.ir import AotcError, Arg, Attrs, DType, OpPattern, Precision, TensorType, Type, Types, require
+from aotc.relay.graph import Call, Constant, Expr, call, evaluate_call, tensor_type_of
 from aotc.relay.op import binary, casts, elementwise, shape
-from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample
+from aotc.relay.op.define import Accuracy, Array, OpDef, Sample, may_equal, number
 from aotc.relay.op.qnn import rounded
 from aotc.relay.op.rules import axis_of, broadcast_along, require_dtype, shape_text, tensor
-from aotc.relay.op.signature import number
-from aotc.relay.op.window import may_equal
 
 #: A scale or a zero point as a parameter: an expression, or a number.
 SCALE: Final = number(lambda _: "float32")

@@ -17,12 +17,11 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args
 from aotc.relay.expr import Expr, tensor_type_of
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded
 from aotc.relay.op.qnn.scale import scale_array, zero_array
 from aotc.relay.op.rules import broadcast_shape, pointwise, require_same_dtype, tensor
-from aotc.relay.op.samples import exact, random_array
 
 _LEFT = ("lhs_scale", "lhs_zero_point")
 _RIGHT = ("rhs_scale", "rhs_zero_point")

@@ -15,10 +15,9 @@ import numpy as np
 from aotc.ir import DType, Layout, OpPattern, Type, Types, args, variant
 from aotc.relay.expr import Expr
 from aotc.relay.op import pool
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, random_array
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded, scale
-from aotc.relay.op.samples import random_array
 
 _NAMES = (*q.FROM, *q.ONTO)
 QuantisedAvgPoolAttrs: Any = variant(pool.avg_pool2d.attrs, "QuantisedAvgPoolAttrs")

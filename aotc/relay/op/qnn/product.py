@@ -28,9 +28,8 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import dense as products
 from aotc.relay.op import reduce
 from aotc.relay.op import shape as shapes
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array
 from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.samples import exact, random_array
 
 Zeros: TypeAlias = "tuple[Expr, Expr]"
 _INT8: Final = np.iinfo(np.int8)

@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, args
-from aotc.relay.op.opdef import Array, OpDef, Samples
-from aotc.relay.op.rows import broadcast, elementwise
+from aotc.relay.op.define import Array, OpDef, Samples, broadcast, elementwise, exact, random_array, special_values
 from aotc.relay.op.rules import broadcast_rule, pointwise
-from aotc.relay.op.samples import exact, random_array, special_values
 from aotc.tir import call
 from aotc.tir.instructions import INSTRUCTIONS
 

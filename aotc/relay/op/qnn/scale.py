@@ -17,12 +17,11 @@ import numpy as np
 from aotc.ir import AotcError, Attrs, AxisMap, DType, OpPattern, TensorType, Type, Types, args, param, require, setting
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import binary
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded
 from aotc.relay.op.qnn.fixed_point import ROUNDINGS, factors_of
 from aotc.relay.op.rules import axis_of, float_tensor, require_known, tensor
-from aotc.relay.op.samples import exact, random_array
 
 
 def along_axis(a: Any, types: Types) -> AxisMap:

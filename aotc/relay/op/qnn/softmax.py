@@ -14,11 +14,10 @@ from aotc.ir import Attrs, DType, OpPattern, Type, Types
 from aotc.relay.expr import Constant, Expr, tensor_type_of
 from aotc.relay.op import elementwise, index, reduce, scan
 from aotc.relay.op import slice as slices
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import scale, table
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
-from aotc.relay.op.samples import exact, random_array
 
 
 class QuantisedSoftmaxAttrs(Attrs):

@@ -19,11 +19,9 @@ import numpy as np
 from aotc.ir import NO_ATTRS, AotcError, Attrs, AxisMap, DType, NoAttrs, OpPattern, Type, Types, args
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.op import casts, elementwise, index
-from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array, tensor
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import scale
-from aotc.relay.op.rules import tensor
-from aotc.relay.op.samples import exact, random_array
 
 NAMES: Final = ("scale", "zero_point", *q.ONTO)
 ARGS: Final = (*args("x"), *q.scales(*NAMES))

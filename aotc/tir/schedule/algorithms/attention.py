@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, substitute, te
-from aotc.tir.loops.nest import optimized, substituted
+from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, optimized, substitute, substituted, te
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.space import variables

@@ -21,9 +21,7 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import ExternProgram, Gpu, Scratch, Target, as_expr
-from aotc.tir.expr import Buffer, Expr, Load, Var, const
-from aotc.tir.launch import shared_bytes
+from aotc.tir import Buffer, Expr, ExternProgram, Gpu, Load, Scratch, Target, Var, as_expr, const, shared_bytes
 from aotc.tir.schedule.algorithms.recurrence import LayerBuilder, Recurrence
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, kept, loops
 

@@ -20,9 +20,8 @@ from itertools import chain, zip_longest
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target, forall, kept
+from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target, copied, forall, kept
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as_expr, minimum
-from aotc.tir.loops.nest import copied
 
 #: Rows of a register tile, at most.
 ROWS: Final = 6

@@ -21,9 +21,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import frozen
-from aotc.tir import TAPS, Matrix, Target, matrices, private_buffer, te
+from aotc.tir import TAPS, Matrix, Target, filled, matrices, private_buffer, te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
-from aotc.tir.loops.nest import filled
 from aotc.tir.schedule.contraction import build_contraction
 from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn

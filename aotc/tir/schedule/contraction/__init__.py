@@ -44,8 +44,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from aotc.tir import Buffer, Target, te
-from aotc.tir.dots import BYTES, LANES
+from aotc.tir import BYTES, LANES, Buffer, Target, te
 from aotc.tir.schedule.contraction import naive
 from aotc.tir.schedule.contraction.by_lanes import by_lanes
 from aotc.tir.schedule.contraction.by_matrices import by_matrices

@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Var, linear, te
-from aotc.tir.dots import LANES
+from aotc.tir import LANES, Var, linear, te
 from aotc.tir.schedule.contraction import segments, space
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns

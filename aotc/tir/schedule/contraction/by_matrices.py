@@ -20,9 +20,8 @@ from contextlib import suppress
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, call, const, private_buffer, substitute, te
+from aotc.tir import BYTES, GROUP, Buffer, Expr, Load, Target, Var, as_expr, call, const, private_buffer, substitute, te
 from aotc.tir.amx import BLOCK, ROWS, WIDTH, matrices_name
-from aotc.tir.dots import BYTES, GROUP
 from aotc.tir.loops.vectorize import MOST, vectorized
 from aotc.tir.schedule.contraction.by_runs import Data
 from aotc.tir.schedule.contraction.candidate import Request

@@ -18,9 +18,8 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, call, const, linear, private_buffer, substitute, te
-from aotc.tir.expr import Binary, Call, Const
-from aotc.tir.loops.nest import filled
+from aotc.tir import Buffer, Expr, Load, Target, as_expr, call, const, filled, linear, private_buffer, substitute, te
+from aotc.tir.expr import Binary, Call, Const, Var
 from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.by_runs import Data
 from aotc.tir.schedule.contraction.candidate import Request

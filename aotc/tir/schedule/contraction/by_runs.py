@@ -18,10 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Target, Var, all_of, as_expr, call, minimum, private_buffer, substitute, te
-from aotc.tir.dots import GROUP
-from aotc.tir.expr import Select
-from aotc.tir.loops.nest import filled
+from aotc.tir import GROUP, Buffer, Expr, Load, Target, Var, all_of, as_expr, call, filled, minimum, private_buffer, te
+from aotc.tir.expr import Select, substitute
 from aotc.tir.pairs import BLOCK, POSITIONS, paired
 from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.candidate import Request

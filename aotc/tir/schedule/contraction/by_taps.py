@@ -19,9 +19,8 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, as_expr, call, substitute, te
-from aotc.tir.dots import BYTES, GROUP, LANES, dot_name, words_name
-from aotc.tir.expr import Const, private_buffer
+from aotc.tir import BYTES, GROUP, LANES, Assign, Block, Buffer, Stmt, Store, as_expr, dot_name, kept, te, words_name
+from aotc.tir.expr import Const, Expr, Load, Var, call, private_buffer, substitute
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
 from aotc.tir.schedule.contraction.epilogue import Accumulators
@@ -30,7 +29,6 @@ from aotc.tir.schedule.contraction.space import Irregular, Operand, Split, flat,
 from aotc.tir.schedule.contraction.tile import is_present
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tile, Tiling
 from aotc.tir.simplify import simplify
-from aotc.tir.stmt import Assign, kept
 
 #: Columns of tiles.
 COLUMNS: Final = (8, 4, 2)

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from aotc.ir import DType, frozen
-from aotc.tir import Expr, Load, Ranges, Var, linear, mentioned, te
-from aotc.tir.dots import BYTES, GROUP, word_of
+from aotc.tir import BYTES, GROUP, Expr, Load, Ranges, Var, linear, mentioned, te, word_of
 from aotc.tir.expr import Select, all_of, binary, call, cast, const, substitute
 from aotc.tir.schedule.contraction.by_slices import Half
 from aotc.tir.schedule.contraction.space import Analysis, flat, in_groups

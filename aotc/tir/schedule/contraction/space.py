@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Expr, Linear, Ranges, Var, bounds, const, graph, linear, substitute, te, walk
-from aotc.tir.dots import GROUP
+from aotc.tir import GROUP, Buffer, Expr, Linear, Ranges, Var, bounds, const, graph, linear, substitute, te, walk
 
 
 class Irregular(Exception):

@@ -17,11 +17,10 @@ from itertools import repeat
 from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, private_buffer, substitute, te
-from aotc.tir.loops.nest import filled
+from aotc.tir import Buffer, Expr, Load, Stmt, Store, Var, all_of, as_expr, cast, filled, private_buffer, substitute, te
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, flat, used, variables
 from aotc.tir.simplify import Linear, Ranges, bounds
-from aotc.tir.stmt import If, loops
+from aotc.tir.stmt import Block, If, loops
 
 NONE: Final = Var("none")
 #: A copying statement, from the operands' names of the axes outside.

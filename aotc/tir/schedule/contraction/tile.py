@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, product
 from typing import Final, TypeAlias
 
-from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, substitute, walk
-from aotc.tir.loops.dependence import written
+from aotc.tir import Buffer, Const, Expr, Load, Var, all_of, as_expr, substitute, walk, written
 from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished_tile
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension

@@ -18,8 +18,7 @@ from itertools import product
 from typing import Any
 
 from aotc.ir import DType, frozen
-from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, call, cast, substitute, te
-from aotc.tir.dots import dot_name, word_of
+from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, call, cast, dot_name, substitute, te, word_of
 from aotc.tir.schedule.contraction.naive import StoreFn
 from aotc.tir.schedule.contraction.segments import Segment, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Operand

@@ -21,10 +21,8 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Declare, Expr, For, Gpu, Load, Stmt, Store, Var, as_expr, binary, graph, te
-from aotc.tir.launch import MOST_THREADS
-from aotc.tir.loops.nest import literal, refreshed
-from aotc.tir.stmt import Assign, Block, loops
+from aotc.tir import MOST_THREADS, Buffer, Expr, Gpu, Load, Store, Var, as_expr, binary, graph, literal, refreshed, te
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, loops
 
 #: Elements of a thread at least, where reductions are divided, and beyond which they are done in parts.
 _LEAST: Final = 4

@@ -13,8 +13,7 @@ from dataclasses import field
 from typing import TypeAlias
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, graph, te
-from aotc.tir.loops.nest import substituted
+from aotc.tir import Block, Buffer, Declare, Expr, Stmt, Store, Target, Var, graph, substituted, te
 from aotc.tir.loops.vector_access import MOST
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.stages.body import Body, Slot

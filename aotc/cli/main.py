@@ -285,11 +285,13 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     options_of.THREADS,
     options_of.BOARD,
     options_of.WORKSPACE_IO,
+    options_of.IO_DTYPE,
 )
 def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
-    """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or the metadata of a compiled project or library.
+    """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library does.
 
-    What of it cannot be compiled is part of the answer: the exit code is 0 then, too.
+    What of it cannot be compiled is part of the answer: the exit code is 0 then, too. --json prints the metadata of a
+    project.
     """
     if model.is_dir() or model.suffix in LIBRARIES:
         out.result(inspect_project(model), tables.show_project)

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.json import JSON
+from rich.table import Table
 from rich.text import Text
 
 from aotc.cli.console import Data, Shown
+from aotc.reporting.inspect import LARGEST
 from aotc.reporting.text import grid, spilled, unit
 
 
@@ -20,9 +23,9 @@ def arena(memory: Data) -> str:
 
 def footprint(taken: Data) -> str:
     """The bytes that a model takes of a microcontroller."""
-    code = "" if taken["code_measured"] else "about "
+    code = "measured" if taken["code_measured"] else "estimated"
     ram, flash = taken["arena"] + taken["io"], taken["code"] + taken["parameters"]
-    return f"RAM {ram} bytes with inputs and outputs, flash {code}{flash}, stack at most {taken['stack']}"
+    return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), stack at most {taken['stack']}"
 
 
 def show_compiled(data: Data) -> Shown:
@@ -41,11 +44,50 @@ def show_compiled(data: Data) -> Shown:
 
 
 def show_project(data: Data) -> Shown:
-    """The metadata of a project; of one for GPUs what its kernels take of each."""
-    if "device" not in data:
-        yield JSON.from_data(data)
-        return
-    device, steps = data["device"], data["steps"]
+    """The metadata of a project, a summary of those that this version of aotc knows how to read."""
+    try:
+        parts = [*(_on_device if "device" in data else _project)(data)]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        parts = [JSON.from_data(data)]
+    yield from parts
+
+
+def _project(data: Data) -> Shown:
+    yield f"{data['name']} for {data['target']}, by aotc {data['version']}"
+    yield _tensors(data)
+    yield from _sizes(data, unit(data["weights_bytes"], "B"), len(data["steps"]), data["memory"])
+    if data["library"].endswith(".a"):
+        yield f"footprint    {footprint(data['footprint'])}"
+    yield f"numerics     {data['numerics']}"
+    yield _largest(sorted(data["steps"], key=lambda step: -step["macs"])[:LARGEST])
+
+
+def _tensors(data: Data) -> Table:
+    """Inputs and outputs."""
+    rows = []
+    for kind in ("input", "output"):
+        for tensor in data[f"{kind}s"]:
+            shape = "x".join(map(str, tensor["shape"])) or "scalar"
+            rows.append((kind, str(tensor["name"]), f"{tensor['dtype']} {shape}"))
+    return grid("", "name", "type", rows=rows)
+
+
+def _sizes(data: Data, parameters: str, steps: int, memory: Data) -> Shown:
+    yield f"parameters   {parameters}"
+    yield f"MACs         {unit(data['macs'])} in {steps} steps, {data['kernels']} kernels"
+    yield f"arena        {arena(memory)}"
+    yield f"accuracy     {data.get('accuracy', 'not known')}"
+
+
+def _largest(steps: Sequence[Data]) -> Table:
+    """The steps with most multiplications."""
+    rows = [(step["kernel"], unit(step["macs"]), ", ".join(step["nodes"][:4])) for step in steps]
+    return grid("largest kernels", "MACs", "nodes", rows=rows)
+
+
+def _on_device(data: Data) -> Shown:
+    """What the kernels of a project for GPUs take of each."""
+    device = data["device"]
     for arch, kernels in device["kernels"].items():
         rows = [_kernel_row(data, name, row) for name, row in kernels.items()]
         head = (arch, "blocks", "threads", "registers", "shared", "local", "held", "occupancy", "code")
@@ -54,10 +96,7 @@ def show_project(data: Data) -> Shown:
     code = ", ".join(f"{name} {unit(size, 'B')}" for name, size in device["code_bytes"].items())
     yield f"code         {code}"
     yield f"driver       for CUDA {device['least_driver']} or newer"
-    yield f"accuracy     {data.get('accuracy', 'not known')}"
-    yield f"parameters   {unit(data['weights_bytes'], 'B')}"
-    yield f"MACs         {unit(data['macs'])} in {len(steps)} steps, {data['kernels']} kernels"
-    yield f"arena        {arena(data['memory'])}"
+    yield from _sizes(data, unit(data["weights_bytes"], "B"), len(data["steps"]), data["memory"])
     if slow := spilled(data):
         yield f"warning      kernels that spill into memory: {slow}"
 
@@ -85,22 +124,16 @@ def show_model(report: Data) -> Shown:
         for problem in report["unsupported"]:
             yield f"  {problem}"
         return
-    rows = []
-    for kind in ("input", "output"):
-        for tensor in report[f"{kind}s"]:
-            shape = "x".join(map(str, tensor["shape"])) or "scalar"
-            rows.append((kind, str(tensor["name"]), f"{tensor['dtype']} {shape}"))
-    yield grid("", "name", "type", rows=rows)
-    yield f"parameters   {unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})"
-    yield f"MACs         {unit(report['macs'])} in {report['steps']} steps, {report['kernels']} kernels"
-    yield f"arena        {arena(report['arena'])}"
-    yield f"accuracy     {report['accuracy']}"
+    yield _tensors(report)
+    parameters = f"{unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})"
+    yield from _sizes(report, parameters, report["steps"], report["arena"])
+    if taken := report["footprint"]:
+        yield f"footprint    {footprint(taken)}"
     yield f"numerics     {report['numerics']}"
     ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
     operators = ", ".join(f"{name} {n}" for name, n in ranked)
     yield f"operators    {operators}"
-    kernels = [(row["kernel"], unit(row["macs"]), ", ".join(row["nodes"][:4])) for row in report["largest"]]
-    yield grid("largest kernels", "MACs", "nodes", rows=kernels)
+    yield _largest(report["largest"])
     if report["left_real"]:
         real = [(row["operator"], row["reason"], ", ".join(row["nodes"][:2])) for row in report["left_real"]]
         yield grid("not on integers", "because", "nodes", rows=real)

@@ -23,7 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
-from aotc_codegen.c.bare import emit_bare
+from aotc_codegen.c.bare import bare_footprint, emit_bare
 from aotc_codegen.c.kernel_table import emit_kernels
 from aotc_codegen.c.project import emit
 from aotc_codegen.cuda.project import device_text, emit_device
@@ -293,6 +293,11 @@ class Compilation:
                 program = item.run(program, self.context)
             return (numerics(program),) * len(self.versions)
 
+    @property
+    def footprint(self) -> dict[str, Any] | None:
+        """What a project takes of a machine without an operating system, code estimated; None for other machines."""
+        return bare_footprint(self.programs[0], self.machine) if self.machine.bare else None
+
     def project(self, output: Path | None = None) -> CompiledModel:
         """The C project in a directory, for None in a temporary one; a failure leaves nothing."""
         return self._written(output, None)
@@ -317,25 +322,23 @@ class Compilation:
                     if self.checked:
                         self.progress(CHECKING)
                         unchecked = check_project(work, metadata, self.programs, toolchain, self.machine)
-                self._within_budgets(metadata, library, toolchain)
                 if library is not None and toolchain is not None:
-                    if "links" in metadata:
-                        metadata["links"]["undefined"] = undefined_symbols(library, toolchain)
+                    _measure(metadata, library, toolchain)
+                self._within_budgets(metadata, toolchain)
+                if library is not None:
                     record_checksum(work, metadata, library)
         made = path / library.relative_to(work) if library else None
         left = tuple(unchecked)
         return CompiledModel(path, made, metadata, self.machine, temporary, self.emulated, left)
 
-    def _within_budgets(self, metadata: dict[str, Any], library: Path | None, toolchain: Toolchain | None) -> None:
-        """AotcError (code "over-budget") for a project that takes more than it may; code that is built is measured."""
+    def _within_budgets(self, metadata: dict[str, Any], toolchain: Toolchain | None) -> None:
+        """AotcError (code "over-budget") for a project that takes more than it may."""
         if not self.budgets:
             return
         if "footprint" not in metadata:
             text = f"target {self.target.name} has no budgets of ram, flash and stack"
             raise AotcError("over-budget", text, hint="leave them out")
         facts = metadata["footprint"]
-        if library is not None and toolchain is not None and (code := measured_code(library, toolchain)) is not None:
-            facts |= {"code": code, "code_measured": True}
         self.budgets.check(self.programs[0], facts, partial(_ways, self, facts, toolchain))
 
     def _emitted(self, work: Path) -> dict[str, Any]:
@@ -384,6 +387,14 @@ class Compilation:
         for item in kernel_passes(_own(self.target)):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
+
+
+def _measure(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> None:
+    """Note what the compiler's tools say of a library: the bytes of its code, and what it calls of others."""
+    if "footprint" in metadata and (code := measured_code(library, toolchain)) is not None:
+        metadata["footprint"] |= {"code": code, "code_measured": True}
+    if "links" in metadata:
+        metadata["links"]["undefined"] = undefined_symbols(library, toolchain)
 
 
 def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None, name: str) -> list[Way]:

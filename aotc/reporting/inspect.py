@@ -93,7 +93,8 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
 
     "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.  "scalar_loops"
     lists loops that have no vectors on a target that has some, with the reasons, "left_real" the operators of a
-    quantised model that are not computed on integers, "moments" what lives in the arena during each step.
+    quantised model that are not computed on integers, "moments" what lives in the arena during each step.  "footprint"
+    is as in the metadata of a project for a machine without an operating system, estimated; None for other machines.
     """
     try:
         work = CompileOptions(**options).compilation(path)
@@ -121,6 +122,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
             "gap": plan.gap,
             "parts": _parts(program, work.machine),
         },
+        "footprint": work.footprint,
         "moments": _memory(program),
         "largest": _largest(program),
         "accuracy": work.accuracy,

@@ -16,6 +16,7 @@ import aotc
 from tests.cli.invoke import DIGITS, call, relu, save, value
 
 QUICK = "--cflags=-O1"
+TWIN = DIGITS.parent / "digits_int8.onnx"
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +129,28 @@ def test_inspect(project: Path) -> None:
     text = call("inspect", DIGITS).out
     assert "float32 1x1x8x8" in text and "nn.conv2d 2" in text
     assert json.loads(call("inspect", project, "--json").out)["name"] == "digits"
-    assert json.loads(call("inspect", project).out) == json.loads((project / "metadata.json").read_text())
+    assert json.loads(call("inspect", project, "--json").out) == json.loads((project / "metadata.json").read_text())
+    shown = call("inspect", project).out
+    assert "float32 1x1x8x8" in shown and "parameters" in shown and not shown.startswith("{")
+
+
+def test_inspect_says_what_a_model_takes_of_a_microcontroller(tmp_path: Path) -> None:
+    board = ("--target", "cortex-m4", "--io-dtype", "int8")
+    flags = (*board, "--no-build", "-o", tmp_path / "net")
+    found = json.loads(call("compile", TWIN, *flags, "--json").out)["metadata"]["footprint"]
+    planned = call("inspect", TWIN, *board)
+    shown = call("inspect", tmp_path / "net").out
+    for said in (planned.out, shown):
+        flash = found["code"] + found["parameters"]
+        assert f"RAM {found['arena'] + found['io']} bytes" in said and f"flash {flash} (estimated)" in said
+    assert "footprint" not in call("inspect", TWIN).out
+
+
+def test_metadata_of_another_form_are_shown_as_they_are(tmp_path: Path) -> None:
+    call("compile", DIGITS, "-o", tmp_path / "net", "--no-build")
+    path = tmp_path / "net" / "metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": 3}))
+    assert json.loads(call("inspect", tmp_path / "net").out)["steps"] == 3
 
 
 def test_inspect_and_compile_name_the_same_numerics(tmp_path: Path) -> None:
@@ -137,7 +159,7 @@ def test_inspect_and_compile_name_the_same_numerics(tmp_path: Path) -> None:
     model.write_text(f'#[version = "0.0.5"]\n{text}\n')
     for flag in ("--threads", "--no-threads"):
         call("compile", model, "-o", tmp_path / "d", "--no-build", "--accuracy", "strict", flag)
-        made = json.loads(call("inspect", tmp_path / "d").out)
+        made = json.loads(call("inspect", tmp_path / "d", "--json").out)
         planned = json.loads(call("inspect", model, "--config", "compile.accuracy=strict", flag, "--json").out)
         assert made["accuracy"] == planned["accuracy"] == "strict" and made["numerics"] == planned["numerics"]
         names.add(made["numerics"])

@@ -164,6 +164,23 @@ def _workspace_texts(program: Program, words: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def _parts(
+    program: Program, target: Target, golden: Golden | None
+) -> tuple[Params, PrintedKernels, Weights, dict[str, Any]]:
+    """Parameters, kernels and the file of weights of a project, and its footprint."""
+    params = placed_params(program, target)
+    kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], share=True)
+    numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
+    weights = Weights(params, golden)
+    taken = footprint(program, target, kernels.names, params, numbers)
+    return params, kernels, weights, taken | {"parameters": weights.bytes}
+
+
+def bare_footprint(program: Program, target: Target) -> dict[str, Any]:
+    """The footprint in the metadata of a project, which is not written."""
+    return _parts(program, target, None)[-1]
+
+
 def emit_bare(
     program: Program,
     directory: Path,
@@ -192,13 +209,9 @@ def emit_bare(
     require_known("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
     if any(kernel.team for kernel in program.kernels):
         raise AotcError("target", f"target {target.name} has no operating system, and so no threads")
-    params = placed_params(program, target)
-    kernels = print_kernels(program.kernels, name, DIALECTS[target.dialect], share=True)
-    facts = program, target, kernels.names, params
-    numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
-    weights, math = Weights(params, golden), required_functions(kernels)
-    taken = footprint(*facts, numbers) | {"parameters": weights.bytes}
-    metadata = describe(*facts) | {"footprint": taken}
+    params, kernels, weights, taken = _parts(program, target, golden)
+    math = required_functions(kernels)
+    metadata = describe(program, target, kernels.names, params) | {"footprint": taken}
     common = common_words(name, False) | model_words(program, target, numerics, params)
     common |= _words(program, target, metadata, weights, math) | {"steps": call_rows(program, kernels, params)}
     common["resident"] = resident_note(program)

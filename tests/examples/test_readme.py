@@ -81,7 +81,7 @@ def test_commands(shell: Shell) -> None:
 def test_what_firmware_keeps_free(shell: Shell) -> None:
     require_tool("arm-none-eabi-gcc")
     printed = shell.succeed(block("sh", "cortex-m4"))
-    assert re.search(r"RAM \d+ bytes with inputs and outputs, flash about \d+, stack at most \d+", printed)
+    assert re.search(r"RAM \d+ bytes with inputs and outputs, flash \d+ \(measured\), stack at most \d+", printed)
     assert "digits_int8_selftest" in (shell.folder / "build/board/include/digits_int8.h").read_text()
 
 

@@ -34,8 +34,9 @@ def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
 
 
 def dynamic_inputs(main: Function) -> list[Diagnostic]:
-    """`dynamic_shapes` of all parameters of a function."""
-    return [d for p in main.params for d in dynamic_shapes(type_of(p), p, f"input {p.name!r}")]
+    """`dynamic_shapes` of all parameters of a function that have types."""
+    typed = ((p, p.checked_type) for p in main.params)
+    return [d for p, ty in typed if ty is not None for d in dynamic_shapes(ty, p, f"input {p.name!r}")]
 
 
 def require_static(ty: Type, expr: Expr, what: str) -> None:

@@ -293,11 +293,6 @@ class Compilation:
                 program = item.run(program, self.context)
             return (numerics(program),) * len(self.versions)
 
-    @property
-    def footprint(self) -> dict[str, Any] | None:
-        """What a project takes of a machine without an operating system, code estimated; None for other machines."""
-        return bare_footprint(self.programs[0], self.machine) if self.machine.bare else None
-
     def project(self, output: Path | None = None) -> CompiledModel:
         """The C project in a directory, for None in a temporary one; a failure leaves nothing."""
         return self._written(output, None)
@@ -395,6 +390,11 @@ def _measure(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> N
         metadata["footprint"] |= {"code": code, "code_measured": True}
     if "links" in metadata:
         metadata["links"]["undefined"] = undefined_symbols(library, toolchain)
+
+
+def footprint(c: Compilation) -> dict[str, Any] | None:
+    """What a project takes of a machine without an operating system, code estimated; None for other machines."""
+    return bare_footprint(c.programs[0], c.machine) if c.machine.bare else None
 
 
 def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None, name: str) -> list[Way]:

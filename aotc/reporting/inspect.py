@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aotc.driver.compilation import footprint
 from aotc.driver.compile import CompileOptions
 from aotc.driver.place import is_ours
 from aotc.ir import AotcError, Span
@@ -122,7 +123,7 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
             "gap": plan.gap,
             "parts": _parts(program, work.machine),
         },
-        "footprint": work.footprint,
+        "footprint": footprint(work),
         "moments": _memory(program),
         "largest": _largest(program),
         "accuracy": work.accuracy,

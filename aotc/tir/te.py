@@ -106,11 +106,11 @@ class Contraction(Tensor):
     """out[axes] = sum over reduce_axes of a[a_index] * b[b_index], in the tensor's own dtype.
 
     The indices are affine in the axes (plus floor division and remainder by constants, for groups and
-    packed blocks).  Where an index of `a` falls outside `a` there is no product, whatever `b` holds there: that is how
-    padding is said; where integers have a `fill` other than 0, `a` counts as that there.  `a` is the data operand, `b`
-    the weight operand.  `lane` is the output axis along which `b` is contiguous (its last dimension is that axis, or
-    that axis modulo `block` for weights packed at compile time); None if there is no such axis.  Packed weights may
-    have `group` neighbours of a reduction axis side by side in one further dimension: that axis modulo `group`.
+    packed blocks).  Where an index falls outside of its operand there is no product, whatever the other one holds:
+    that is how padding is said; where integers have a `fill` other than 0, `a` counts as that there.  `a` is the data
+    operand, `b` the weight operand.  `lane` is the output axis along which `b` is contiguous (its last dimension is
+    that axis, or that axis modulo `block` for weights packed at compile time); None if there is none.  Packed weights
+    may have `group` neighbours of a reduction axis side by side in one further dimension: that axis modulo `group`.
     """
 
     axes: tuple[Axis, ...]

@@ -37,7 +37,8 @@ def reference(op: OpDef, sample: Sample, args: Any = None) -> Any:
 def test_facets_are_complete(op: OpDef) -> None:
     assert re.fullmatch(r"([a-z]+\.)*[a-z0-9_]+", op.name)
     assert issubclass(op.attrs, Attrs)
-    assert [op.compute, op.expand, op.static].count(None) == 2
+    given = [op.compute, op.expand, op.static]
+    assert given.count(None) == 2 or None not in given[:2]  # a program for devices, a composition for processors
     several = any(isinstance(reference(op, s), tuple) for s in op.samples())
     assert op.axes is not None or several  # an axis map describes one result
     assert isinstance(op.pattern, OpPattern)

@@ -4,7 +4,8 @@
 Each input element adds its multiple of the kernel to the result, `strides` apart.  The
 result falls into phases, one for each position modulo the stride; within a phase it is
 an ordinary convolution of the data by every stride-th element of the kernel.  That is
-how the operators expand: into convolutions, woven together.
+how the operators expand: into convolutions, woven together.  Devices have one program
+of them, whose results find their phase by a remainder.
 
     conv2d_transpose(x, w, strides=(2, 2), channels=8, kernel_size=(2, 2))   # w: (I, O/groups, KH, KW)
 
@@ -27,11 +28,12 @@ from aotc.relay.expr import Expr, splat, tensor_type_of
 from aotc.relay.op import conv, join, window
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
-from aotc.relay.op.contract import accumulator, as_dtype, float_work, result_dtype
-from aotc.relay.op.opdef import Array, types_of
+from aotc.relay.op.contract import accumulator, as_dtype, contract, float_work, result_dtype
+from aotc.relay.op.opdef import Array, Scalar, types_of
 from aotc.relay.op.rearrange import Rearrangement
 from aotc.relay.op.rules import extent_of, ranked, static_shape_of, tensor
 from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, pick, spread, steps
+from aotc.tir import Tensor
 
 
 class ConvTransposeAttrs(Attrs):
@@ -108,6 +110,51 @@ def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Arr
     acc = accumulator(DType.of(x), made.dtype)
     total = conv.summed_by_taps(n, a, images, kernels, extents, acc, transposed=True)
     return window.laid_out(as_dtype(total.reshape(batch, channels, *extents), made.dtype), result)
+
+
+# --- one program
+
+
+def _tap(at: Scalar, j: Scalar, taps: int, stride: int, dilation: int) -> tuple[Scalar, Scalar]:
+    """Which element of the data, and which tap, the product `j` of result `at` (uncropped) has; outside if none.
+
+    What `_phase` says of a phase, as indices: `at` is a multiple of the stride beyond what the first tap moves by.
+    """
+    common = gcd(stride, dilation)
+    step, phase = stride // common, at % stride
+    first = phase // common * pow(dilation // common, -1, step) % step if step > 1 else phase * 0
+    moved = (phase - first * dilation) // stride - j * (dilation // common)
+    return at // stride + moved, first + j * step + phase % common * taps
+
+
+def _compute(n: int, a: ConvTransposeAttrs, data: Tensor, weight: Tensor) -> Tensor:
+    source, form, result = _layouts(n, a)
+    made = tensor(_infer(n, a, types_of((data, weight)))).static_shape
+    inner, outer, *kernel = pick(weight.shape, form)
+    strides, dilation, pads = steps(n, a)
+    inputs = inner // a.groups
+    counts = [-(-k * gcd(s, d) // s) for k, s, d in zip(kernel, strides, dilation, strict=True)]
+    # the channels innermost where they are in the data
+    order = (n, *range(n)) if source[1] == n + 1 else tuple(range(n + 1))
+
+    def places(v: Sequence[Scalar]) -> tuple[Sequence[Scalar], Sequence[Scalar]]:
+        """Those of an element of the data, and of the kernel."""
+        (image, channel, *at), (ic, *j) = pick(v[: n + 2], result), pick(v[n + 2 :], order)
+        axes = zip(at, j, kernel, strides, dilation, pads, strict=True)
+        where, taps = zip(*(_tap(o + p[0], k, t, s, d) for o, k, t, s, d, p in axes), strict=True)
+        ic = ic + channel // outer * inputs if a.groups > 1 else ic
+        return arrange((image, ic, *where), source), arrange((ic, channel % outer, *taps), form)
+
+    return contract(
+        made,
+        arrange((inputs, *counts), order),
+        data,
+        lambda *v: places(v)[0],
+        weight,
+        lambda *v: places(v)[1],
+        out_dtype=a.out_dtype,
+        name=f"conv{n}d_transpose",
+    )
 
 
 # --- expansion
@@ -295,5 +342,6 @@ conv1d_transpose, conv2d_transpose, conv3d_transpose = conv.operators(
     order=_ORDER,
     infer=_infer,
     reference=_reference,
+    compute=_compute,
     expand=expand,
 )

@@ -68,7 +68,7 @@ class OpDef(Op):
     axes      rows of its map may be left out at the end: those arguments are not walked
     static    (attrs, argument expressions) -> the operator that has as attributes what are arguments here, None where
               they are not constants: for results whose shape depends on values.  Exactly one of these but `unblocked`
-              is given
+              is given, or `compute` for devices and `expand` for processors
     samples   () -> samples; tests of every level are generated from them
     view      True if the result is the first argument's memory in row-major order (reshape and its kin)
 

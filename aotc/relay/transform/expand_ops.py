@@ -5,6 +5,7 @@ ExpandOps: replace operators that are defined by others with their definition.
 
 hard_swish(%x)
 multiply(%x, clip(add(...)))                     # whatever OpDef.expand says, or OpDef.unblocked
+    devices keep operators that have a program of their own as well
 
 CanonicalizeOps: say with general operators what special ones say.
 
@@ -27,6 +28,8 @@ In: typed functions.  Out: equal but for the errors that `aotc.relay.op.elementw
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -41,7 +44,7 @@ from aotc.relay.op.softmax import fast_softmax
 from aotc.relay.transform.base import FunctionPass, Outcome, Rule, RulePass, rewrite_nodes, settled
 
 
-def _expanded(_: Expr, new: Expr) -> Expr:
+def _expanded(device: bool, _: Expr, new: Expr) -> Expr:
     """One level of expansion: what the definitions are made of is looked at in the next round.
 
     What has no definition for dimensions that are not known stays: virtual machines compute it by its reference.
@@ -49,7 +52,7 @@ def _expanded(_: Expr, new: Expr) -> Expr:
     if not isinstance(new, Call) or not isinstance(new.op, OpDef):
         return new
     with span_scope(new.span):
-        if new.op.expand is None:
+        if new.op.expand is None or (device and new.op.compute is not None):
             return (new.op.unblocked and new.op.unblocked(new.attrs, *new.args)) or new
         try:
             return new.op.expand(new.attrs, *new.args)
@@ -59,11 +62,14 @@ def _expanded(_: Expr, new: Expr) -> Expr:
             return new
 
 
+@dataclass(frozen=True, repr=False)
 class ExpandOps(FunctionPass):
-    """Expand until only operators are left that have a tensor program of their own."""
+    """Expand until only operators are left that have a tensor program of their own; for processors unless `device`."""
+
+    device: bool = False
 
     def rewritten(self, function: Function) -> Function:
-        return settled(lambda f: rewrite_nodes(f, _expanded), function)
+        return settled(lambda f: rewrite_nodes(f, partial(_expanded, self.device)), function)
 
 
 # --- general operators

@@ -46,7 +46,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (0, passes.SimplifyInference()),
         (4, passes.FastMath()),
         (0, passes.QnnCanonicalizeOps()),
-        (0, passes.ExpandOps()),
+        (0, passes.ExpandOps(target.gpu is not None)),
         (3, passes.EliminateCommonSubexpr()),
         (4, passes.CombineParallelConv2D()),
         (4, passes.CombineParallelDense(copies_data=False)),
@@ -63,7 +63,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (3, passes.SelectLayout(target)),
         (3, passes.AlterOpLayout(target)),
         # functions of the user's own may choose layouts in blocks
-        *([(3, passes.ExpandOps())] if is_attached(ALTER_OP_LAYOUT) else []),
+        *([(3, passes.ExpandOps(target.gpu is not None))] if is_attached(ALTER_OP_LAYOUT) else []),
         (3, passes.FoldConstant(fold_qnn=True)),
         (3, passes.FuseAttention()),
         (3, passes.PackNibbles()),

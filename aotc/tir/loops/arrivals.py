@@ -115,16 +115,17 @@ class _Blocks:
         kept: list[Stmt] = []
         for stmt in before:
             if isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing:
-                known[stmt.var] = substitute(stmt.value, known)
-                if (found := self.digit(known[stmt.var], size)) is not None:
-                    own[stmt.var] = group if found == "floordiv" else turn
+                value = known[stmt.var] = substitute(stmt.value, known)
+                found = self.digit(value, size)
+                if found is not None or isinstance(value, Const):
+                    own[stmt.var] = {"floordiv": group, "floormod": turn}.get(found or "", value)
                     continue
             kept.append(stmt)
         index = substitute(index, known)
         whole = self.count == size and isinstance(index, Const)
         if not whole and self.digit(index, size) != "floordiv":
             return None
-        told = {var for var, value in own.items() if value is group}
+        told = {var for var, value in own.items() if value is not turn}
         used = {n for n in (*nodes(last), *changed(last)) if isinstance(n, Var)}
         declared = {s.var for s in walk_stmts(last) if isinstance(s, (Declare, For))}
         if not used <= declared | told | {self.thread}:

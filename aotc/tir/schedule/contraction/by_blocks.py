@@ -27,12 +27,13 @@ from typing import Final
 
 from aotc.ir import DType, frozen
 from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Ranges, Stmt, Store, Sync, Target, Var, te
-from aotc.tir.expr import Binary, Const, all_of, const, substitute, walk
+from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk
 from aotc.tir.launch import by_last
+from aotc.tir.loops.nest import substituted
 from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
 from aotc.tir.schedule.contraction.by_words import in_words, words
-from aotc.tir.schedule.contraction.fetching import Piece, Place, Side, Steps
-from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.fetching import SECTOR, Piece, Place, Side, Steps
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn, products
 from aotc.tir.schedule.contraction.space import (
     Analysis,
     Irregular,
@@ -43,6 +44,7 @@ from aotc.tir.schedule.contraction.space import (
     points,
     used,
 )
+from aotc.tir.simplify import linear
 from aotc.tir.stmt import Assign, Wait, loops
 
 #: Neighbouring accumulators of a thread: their operands are loaded together.
@@ -73,6 +75,7 @@ class Tile:
     """Threads of a group, rows by columns; accumulators of each thread; groups; how deep the pieces of a step are.
 
     splits   blocks of one tile
+    staged   whether sums pass through shared memory, even those of one group
     """
 
     rows: int
@@ -84,6 +87,7 @@ class Tile:
     quad: int = _QUAD
     gap: int = _GAP
     splits: int = 1
+    staged: bool = False
 
     @property
     def rowwise(self) -> bool:
@@ -135,7 +139,7 @@ class Tile:
     @property
     def sums(self) -> int:
         """Sums of the groups in shared memory."""
-        return self.size * self.groups if self.groups > 1 else 0
+        return self.size * self.groups if self.groups > 1 or self.staged else 0
 
     def fits(self, dtype: DType, gpu: Gpu) -> bool:
         """Whether there is enough shared memory, for sums of a type."""
@@ -218,15 +222,17 @@ def by_blocks(
     gpu = target.gpu
     if gpu is None or target.ordered or 0 in (c.size, *(n for _, n in c.reduce_axes)):
         return None
-    c, places = _without_groups(c)
+    whole, (c, places) = c, _without_quotients(c)
     try:
         grouped = in_words(c)
-        analysis = grouped[0] if grouped is not None else analyse(c)
+        analysis = grouped[0] if grouped is not None else analyse(c, False)
     except Irregular:
         return None
+    # zeros beside infinities
+    dims = analysis.b if finite_weights(c) else (*analysis.a, *analysis.b)
+    staged = c.dtype.is_float and not all(dim.inside for dim in dims)
+    store = _finished(whole, a, b, store) if staged else store
     c = analysis.c
-    if not finite_weights(c) and not all(dim.inside for dim in analysis.a):
-        return None  # zero times infinity is no zero
     columns = [axis for axis in analysis.channel if axis[0] not in used(analysis.a)]
     down, across = points(analysis.pixel), points(columns)
     if not c.reduce_axes:
@@ -239,7 +245,7 @@ def by_blocks(
         return by_slices(analysis, sides, places, store, gpu)
     batch, steps = c.size // (down * across), points(c.reduce_axes)
     sizes = down, across, batch, steps, gpu
-    fit = [tile for tile in tiles or TILES if tile.fits(c.dtype, gpu)]
+    fit = [one for tile in tiles or TILES if (one := replace(tile, staged=staged)).fits(c.dtype, gpu)]
     if not fit:
         return None
     ways = (way for tile in fit for way in tile.split(*sizes))
@@ -247,19 +253,32 @@ def by_blocks(
     return _nest(analysis, sides, places, store, tile)
 
 
-def _without_groups(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
-    """The contraction with an axis o that the data is read by as o // 8 in two, and what its former axes are then."""
+def _without_quotients(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
+    """The contraction with an axis o that the data is read by as (o + 3) // 8 in two, and its former axes by these."""
     axes: list[te.Axis] = []
     places: dict[Var, Expr] = {}
     for var, extent in c.axes:
         nodes = (n for e in c.a_index for n in walk(e) if isinstance(n, Binary) and n.op == "floordiv")
-        sizes = (int(n.b.value) for n in nodes if n.a is var and isinstance(n.b, Const))
-        size = next((one for one in sizes if extent % one == 0), 1)
+        quotients = ((n.b, linear(n.a, {})) for n in nodes)
+        sizes = (int(b.value) for b, form in quotients if form.terms == {var: 1} and isinstance(b, Const))
+        size = next((one for one in sizes if one > 1 and extent % one == 0), 1)
         group, one = Var(var.name), Var(var.name)
         axes += [(group, extent // size), (one, size)] if size > 1 else [(var, extent)]
         places[var] = group * size + one if size > 1 else var
     a_index, b_index = (tuple(substitute(e, places) for e in found) for found in (c.a_index, c.b_index))
     return replace(c, axes=tuple(axes), a_index=a_index, b_index=b_index), tuple(places.values())
+
+
+def _finished(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreFn:
+    """What finishes an element.  NaN may be infinity times zero: it is summed again of the products that there are."""
+
+    def finished(place: tuple[Expr, ...], value: Expr) -> Stmt:
+        total = Var("exact", c.dtype)
+        names = {var: where for (var, _), where in zip(c.axes, place, strict=True)}
+        again = Block((Assign(total, const(0, c.dtype)), substituted(products(c, a, b, total), names)))
+        return Block((Declare(total, value), If(call("isnan", total), again), store(place, total)))
+
+    return finished
 
 
 def _nest(
@@ -272,9 +291,9 @@ def _nest(
     down, across = -(-a.size // tile.height), -(-b.size // tile.width)
     names = digits(outer, number // (down * across))
     steps = Steps.of(c, tile.depth, tile.threads, names, apart(b.dims, b.axes) == 1)
-    thread, along = steps.thread, c.axes[-1] in b.axes
+    thread, along = steps.thread, c.axes[-1] in b.axes and c.axes[-1][1] >= SECTOR
     group, one = (const(0), thread) if tile.groups == 1 else (thread // tile.group, thread % tile.group)
-    left, right, size = _sides(analysis, sides, tile, steps, one, (number // across % down, number % across))
+    left, right, size = _sides(analysis, sides, tile, steps, one, along, (number // across % down, number % across))
     dtype = left.held.dtype
     over = tile.sums if dtype == c.dtype else 0
     pieces = Buffer("even", dtype, max(size, over), "shared", 16), Buffer("odd", dtype, size, "shared", 16)
@@ -319,11 +338,18 @@ def _nest(
 
 
 def _sides(
-    analysis: Analysis, halves: tuple[Half, Half], tile: Tile, steps: Steps, one: Expr, tiles: tuple[Expr, Expr]
+    analysis: Analysis,
+    halves: tuple[Half, Half],
+    tile: Tile,
+    steps: Steps,
+    one: Expr,
+    along: bool,
+    tiles: tuple[Expr, Expr],
 ) -> tuple[Side, Side, int]:
     """Both operands of a tile, and how many elements of them are shared at a time.
 
     one     the thread, in its group
+    along   whether neighbouring threads have neighbouring columns
     tiles   which tile of rows, and of columns, a block has
     """
     dtype, (a, b), sizes = tile.of(analysis.c.dtype), halves, (tile.height, tile.width)
@@ -333,7 +359,7 @@ def _sides(
     ]
     (high, left), (wide, right) = tile.pitches(found[0][1], found[1][1])
     x, w = (Buffer(name, dtype, size, "stack", 16) for name, size in zip("xw", held, strict=True))
-    rows, cols = tile.own(one, analysis.c.axes[-1] in b.axes)  # neighbours write next to each other
+    rows, cols = tile.own(one, along)
     sides = (
         Side(a, 0, x, tile.high, tile.rows, rows, high, tiles[0], *found[0]),
         Side(b, left, w, tile.wide, tile.columns, cols, wide, tiles[1], *found[1]),
@@ -445,9 +471,6 @@ class _Parts:
         m, n = place // self.quick, place % self.quick
         m, n = (m, n) if self.wide else (n, m)
         add = Assign(total, total + Load(self.sums, (first + other) * size + place))
-        stmts = (
-            Declare(total, Load(self.sums, first * size + place)),
-            For(other, count, add, begin=1),
-            element(m, n, total),
-        )
+        others = [For(other, count, add, begin=1)] if count > 1 else []
+        stmts = (Declare(total, Load(self.sums, first * size + place)), *others, element(m, n, total))
         return For(turn, size // threads, Block(stmts))

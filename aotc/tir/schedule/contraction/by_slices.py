@@ -121,11 +121,10 @@ class _Slices:
 
     def finished(self, thread: Var, places: Sequence[Expr], store: StoreFn) -> Stmt:
         """What becomes of the sums of all warps."""
-        turn, element, other, column = (Var(name) for name in ("turn", "element", "other", "column"))
+        turn, element, other, row, column = (Var(name) for name in ("turn", "element", "other", "row", "column"))
         total, results = Var("total", self.c.dtype), self.thin.size * self.wide
         add = Assign(total, total + Load(self.parts, other * results + element))
-        own = digits(self.thin.axes, element // self.wide)
-        names = {**self.names, **own, **digits(self.long.axes, column)}
+        names = {**self.names, **digits(self.thin.axes, row), **digits(self.long.axes, column)}
         place = tuple(substitute(place, names) for place in places)
         sums = Declare(total, Load(self.parts, element))
         others = For(other, self.deep // self.warp, add, begin=1)
@@ -133,8 +132,8 @@ class _Slices:
         done: Stmt = Block((sums, others, store(place, total)))
         done = If(all_of(*tests), done) if tests else done
         numbered = Declare(element, turn * _THREADS + thread)
-        here = Declare(column, self.first + element % self.wide)
-        return For(turn, -(-results // _THREADS), Block((numbered, here, done)))
+        here = Declare(row, element // self.wide), Declare(column, self.first + element % self.wide)
+        return For(turn, -(-results // _THREADS), Block((numbered, *here, done)))
 
 
 def by_slices(

@@ -39,7 +39,7 @@ from aotc.tir.schedule.contraction.space import apart, digits, flat, points
 from aotc.tir.simplify import simplify
 
 #: Neighbours in memory that are fetched at once even where others follow far away: 32 bytes.
-_SECTOR: Final = 8
+SECTOR: Final = 8
 #: Bytes of one asynchronous copy at least.
 _LEAST: Final = 4
 
@@ -176,9 +176,9 @@ class Side:
             return thread % size * self.lanes, turn * (threads // size) + thread // size
         if self.piece or apart(dims, self.whole.axes) == 1 or apart(dims, steps.axes) != 1:
             return turn * (threads // size) + thread // size, thread % size * self.lanes
-        sectors = steps.depth // _SECTOR
-        number = turn * (threads // _SECTOR) + thread // _SECTOR
-        return number % sectors * _SECTOR + thread % _SECTOR, number // sectors
+        sectors = steps.depth // SECTOR
+        number = turn * (threads // SECTOR) + thread // SECTOR
+        return number % sectors * SECTOR + thread % SECTOR, number // sectors
 
     def begun(self, shared: Buffer, step: Expr, steps: Steps) -> Stmt:
         """The elements of a step that a thread brings: under way to shared memory, or in its registers."""

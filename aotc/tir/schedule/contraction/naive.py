@@ -22,15 +22,21 @@ class ContractionNest:
     shared: tuple[Buffer, ...] = ()
 
 
-def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> ContractionNest:
-    """One scalar accumulator for each output element."""
-    acc = Var("acc", c.dtype)
-    inside = all_of(*(t for i, n in zip(c.a_index, c.a.shape, strict=True) for t in (i >= 0, i < n)))
+def products(c: te.Contraction, a: Buffer, b: Buffer, acc: Var) -> Stmt:
+    """What adds all products of the element at the axes to a register."""
+    places = [*zip(c.a_index, c.a.shape, strict=True), *zip(c.b_index, c.b.shape, strict=True)]
+    inside = all_of(*(test for index, extent in places for test in (index >= 0, index < extent)))
     left = cast(Load(a, te.flat_index(c.a.shape, c.a_index)), c.dtype)
     right = cast(Load(b, te.flat_index(c.b.shape, c.b_index)), c.dtype)
     left = select(inside, left, c.fill) if c.fill else left
     update: Stmt = Assign(acc, acc + left * right)
     update = update if c.fill else If(inside, update)
+    return loops(c.reduce_axes, update, kind="reduction")
+
+
+def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> ContractionNest:
+    """One scalar accumulator for each output element."""
+    acc = Var("acc", c.dtype)
     finish = store(tuple(var for var, _ in c.axes), acc)
-    body = Block((Declare(acc, const(0, c.dtype)), loops(c.reduce_axes, update, kind="reduction"), finish))
+    body = Block((Declare(acc, const(0, c.dtype)), products(c, a, b, acc), finish))
     return ContractionNest(loops(c.axes, body, "independent"))

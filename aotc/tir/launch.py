@@ -16,10 +16,13 @@ from typing import Final
 from aotc.ir import frozen
 from aotc.tir.expr import BOOL, Buffer, Const, Expr, Load, Var, call, const
 from aotc.tir.stmt import LAUNCHED, Declare, For, If, Kernel, Stmt, arrival, stmts_of, walk_stmts
+from aotc.tir.target import Gpu
 
 #: What one launch may have at most, on every device.
 MOST_BLOCKS: Final = 2**31 - 1
 MOST_THREADS: Final = 1024
+#: Elements that a block has loaded and stored when another launch would begin: 128 KiB, 64 bytes a cycle, 2,000 cycles.
+_SOONER: Final = 16 << 10
 #: Bytes from whose multiples on arrays lie in shared memory, at most.
 _ALIGNED: Final = 16
 
@@ -82,3 +85,11 @@ def _counted(stmt: Stmt, kind: str) -> tuple[int, Stmt]:
         case (For(begin=Const(value=0), end=Const(value=extent), step=1) as loop,) if loop.kind == kind:
             return int(extent), loop.body
     return 0, stmt
+
+
+def spreads(gpu: Gpu, rows: int, each: int) -> bool:
+    """Whether elements of so many rows are done sooner by all processors, in another launch, than by a block a row.
+
+    It counts what part of the processors would have no row.
+    """
+    return each * (gpu.processors - rows) > _SOONER * gpu.processors

@@ -37,6 +37,8 @@ def run_program(program: Program, inputs: Sequence[Array], backwards: bool = Fal
         if storage.kind == "temp":
             at = program.plan.offsets[storage]
             memory[storage] = arena[at : at + storage.nbytes].view(storage.dtype.numpy)
+        elif storage.data is not None:
+            memory[storage] = np.asarray(storage.data).reshape(-1)
         elif storage not in memory:
             memory[storage] = np.full(storage.nbytes, 0x5A, np.uint8).view(storage.dtype.numpy)
     for output in program.outputs:

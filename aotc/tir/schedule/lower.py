@@ -17,6 +17,7 @@ from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction, by_warps
 from aotc.tir.schedule.stages.body import Slot
+from aotc.tir.schedule.stages.dividing import divided
 from aotc.tir.schedule.stages.grouping import Group, Stage, form_groups, form_stages
 from aotc.tir.schedule.stages.inline import plan_storage
 from aotc.tir.schedule.stages.inplace import inplace_pairs
@@ -31,8 +32,10 @@ class Lowering:
     def __init__(
         self, name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target
     ) -> None:
-        self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
         plan = plan_storage(outputs, target)
+        if target.shares_sums and (groups := divided(outputs, plan)) != tuple(outputs):
+            outputs, plan = groups, plan_storage(groups, target)
+        self.name, self.inputs, self.outputs = name, tuple(inputs), tuple(outputs)
         self.builder = KernelBuilder(plan, target)
         self.stages = form_stages(plan)
         self.groups = form_groups(self.stages, plan, target)

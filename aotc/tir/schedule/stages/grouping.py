@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-from aotc.tir import Expr, Target, as_expr, graph, linear, te
+from aotc.tir import Expr, Gpu, Target, as_expr, graph, linear, te
+from aotc.tir.launch import spreads
 from aotc.tir.schedule.stages.inline import Plan, Read
 
 #: The least extent of an output axis along which a reduction keeps a row of accumulators.
@@ -85,14 +86,16 @@ def _can_follow(tensor: te.Tensor, stage: Stage, needed: Sequence[tuple[te.Tenso
 def form_groups(stages: Sequence[Stage], plan: Plan, target: Target) -> list[Group]:
     """Runs of stages that can share outer loops: a row, not a tensor, passes between them.
 
-    On a device all loops around a reduction are shared, or none: what they repeat is for the threads of a block.
+    On a device all loops around a reduction are shared, or none: what they repeat is for the threads of a block. Where
+    rows are few and long, what is computed of their sums at last is left to all processors.
     """
     groups: list[Group] = []
     for stage in stages:
         group = groups[-1] if groups else None
         depth = 0 if group is None else _shared_depth(group, stage, plan)
-        if group is not None and target.shares_sums:
-            depth *= all(_is_inside(s, depth) for s in (*group.stages, stage))
+        if group is not None and depth and target.gpu is not None and target.shares_sums:
+            inside = all(_is_inside(s, depth) for s in (*group.stages, stage))
+            depth *= inside and not _is_for_all(group, stage, depth, plan, target.gpu)
         if group is None or depth == 0:
             group = Group([])
             groups.append(group)
@@ -108,6 +111,18 @@ def _is_inside(stage: Stage, depth: int) -> bool:
     anchor = stage.anchor
     short = not isinstance(anchor, te.Reduce) or math.prod(n for _, n in anchor.reduce_axes) < _SHORT
     return short or math.prod(stage.extents[depth:]) == 1
+
+
+def _is_for_all(group: Group, stage: Stage, depth: int, plan: Plan, gpu: Gpu) -> bool:
+    """Whether a stage that ends a kernel needs of a group one number a row, and is left to all processors."""
+    if not isinstance(stage.anchor, te.Compute):
+        return False
+    roots, rows = stage.roots, math.prod(stage.extents[:depth])
+    ends = all(read.stage in roots for root in roots for read in plan.reads.get(root, ()))
+    sources = {source for root in roots for source, _ in plan.needs.get(root, ())}
+    alone = all(source.size == rows for source in sources & group.tensors)
+    sums = any(isinstance(s.anchor, te.Reduce) for s in group.stages)
+    return ends and alone and sums and spreads(gpu, rows, stage.anchor.size // rows)
 
 
 def _own_depth(stage: Stage, plan: Plan) -> int:

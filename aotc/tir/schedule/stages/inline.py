@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Expr, Target, Var, graph, operands, substitute, te, walk
+from aotc.tir import Element, Expr, Target, Var, graph, operands, substitute, te, walk
+from aotc.tir.expr import Cast
 from aotc.tir.simplify import Ranges, simplify
 
 #: A tensor read at more places than this from one stage is stored.
@@ -62,6 +63,8 @@ class _Planner:
     order: list[te.Tensor]
     store_cost: int
     index_nodes: int
+    # whether threads read side by side what each of them converts again
+    device: bool
     # outputs, and what contractions and externs read: they need memory in any case
     forced: AbstractSet[te.Tensor]
     stored: set[te.Tensor] = field(default_factory=set)
@@ -107,6 +110,8 @@ class _Planner:
             return True
         if any(_is_deep(indices) or self._is_long(indices) for _, indices in reads):
             return True
+        if self.device and isinstance(tensor.body, Cast) and isinstance(tensor.body.a, Element):
+            cost = 0
         recomputed = sum(reads.values()) / max(tensor.size, 1) - 1
         return (tensor.materialize and len(reads) > 1) or cost * recomputed > self.store_cost
 
@@ -145,7 +150,8 @@ def plan_storage(outputs: Sequence[te.Tensor], target: Target) -> Plan:
         if isinstance(tensor, (te.Contraction, te.Winograd, te.Extern)):
             for source in graph.sources(tensor):
                 operands.setdefault(graph.base(source), []).append(tensor)
-    planner = _Planner(order, target.store_cost, target.budget.index_nodes, operands.keys() | map(graph.base, outputs))
+    forced, limit = operands.keys() | map(graph.base, outputs), target.budget.index_nodes
+    planner = _Planner(order, target.store_cost, limit, target.gpu is not None, forced)
     planner.run()
     reads = {t: [Read(s, i, n) for (s, i), n in found.items()] for t, found in planner.reads.items()}
     needs: dict[te.Tensor, list[tuple[te.Tensor, Read]]] = {}

@@ -9,12 +9,14 @@ is written, in the order of the stages; each input and each output is in one pai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from aotc.ir import frozen
-from aotc.tir import graph, te
+from aotc.tir import bounds, graph, te
 from aotc.tir.schedule.stages.grouping import Group
 from aotc.tir.schedule.stages.inline import Plan, Read
+from aotc.tir.simplify import simplify
 
 
 def inplace_pairs(
@@ -61,8 +63,14 @@ class _Order:
             return own_group < group
         root, found = read.stage, self.groups[group]
         axes = [var for var, _ in graph.domain(root)]
+        ranges = graph.axis_ranges(graph.domain(root))
         if own == number:  # the body of a reduction reads other elements too
-            ranges = graph.axis_ranges(graph.domain(root))
             return isinstance(root, te.Compute) and graph.same_flat(source, read.indices, root, axes, ranges)
-        rows = source.shape[: found.depth] == tensor.shape[: found.depth]
-        return rows and list(read.indices[: found.depth]) == axes[: found.depth]
+        depth, rows = found.depth, tensor.shape[: found.depth]
+        if source.shape[:depth] == rows and list(read.indices[:depth]) == axes[:depth]:
+            return True
+        size = math.prod(tensor.shape[depth:])
+        first = te.flat_index(rows, axes[:depth]) * size
+        place = te.flat_index(source.shape, read.indices)
+        low, high = bounds(simplify(place - first, ranges), ranges)
+        return low >= 0 and high < size

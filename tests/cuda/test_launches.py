@@ -23,29 +23,51 @@ def test_launches_of_a_network(name: str, most: int) -> None:
     assert len(program.steps) <= most
 
 
-#: Normalisations, and how many launches they take with the elementwise operators behind them: statistics of groups of
-#: channels are one of their own.
-NORMS = {
-    "LayerNormalization(x, g, b)": 1,
-    "RMSNormalization(x, g)": 1,
-    "GroupNormalization<num_groups = 8>(x, g, b)": 2,
-    "InstanceNormalization(x, g, b)": 1,
-    "Softmax(x)": 1,
-}
+NORMS = (
+    "LayerNormalization(q, g, b)",
+    "RMSNormalization(q, g)",
+    "GroupNormalization<num_groups = 8>(q, g, b)",
+    "InstanceNormalization(q, g, b)",
+    "Softmax(q)",
+    "LogSoftmax(q)",
+)
 
 
-@pytest.mark.parametrize(("norm", "launches"), NORMS.items())
-def test_norms_and_what_follows(norm: str, launches: int) -> None:
+def launches(body: str, shape: str, results: str = "y") -> int:
+    """How many launches a network takes that computes results, of one shape, from x, r, g and b."""
+    channels = shape.split(",")[1]
+    declared = ", ".join(f"float[{shape}] {name}" for name in results.split())
     text = f"""<ir_version: 10, opset_import: ["" : 23]>
-net (float[2, 64, 64] x, float[64] g, float[64] b, float[2, 64, 64] r) => (float[2, 64, 64] y) {{
-  n = {norm}
-  s = Add(n, r)
-  y = Relu(s)
-}}
+net (float[{shape}] x, float[{shape}] r, float[{channels}] g, float[{channels}] b) => ({declared}) {{ {body} }}
 """
     options = CompileOptions(target="cuda")
     (program,) = options.compilation(options.imported(parser.parse_model(text))).programs
-    assert len(program.steps) == launches
+    return len(program.steps)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_norms_and_their_neighbours(norm: str) -> None:
+    """What is before and behind, and the sum that others read, too."""
+    assert launches(f"q = Add(x, r) n = {norm} s = Add(n, x) y = Relu(s)", "2, 64, 64") == 1
+    assert launches(f"q = Add(x, r) n = {norm} s = Sigmoid(n) y = Mul(n, s)", "2, 64, 64", "y q") == 1
+
+
+SILU = "n = GroupNormalization<num_groups = 32>(q, g, b) s = Sigmoid(n) y = Mul(n, s)"
+
+
+@pytest.mark.parametrize(
+    ("batch", "before", "expected"),
+    [(1, "q = Identity(x)", 2), (1, "q = Add(x, r)", 3), (4, "q = Identity(x)", 1), (4, "q = Add(x, r)", 1)],
+)
+def test_few_long_rows_are_left_to_all_processors(batch: int, before: str, expected: int) -> None:
+    """32 groups of 40,960 elements, a block each, would leave most processors idle; 128 groups do not."""
+    assert launches(f"{before} {SILU}", f"{batch}, 320, 64, 64") == expected
+
+
+def test_one_norm_of_a_sum() -> None:
+    """A second one reads the sum from memory."""
+    body = "q = Add(x, r) n = RMSNormalization(q, g) m = Softmax(q) y = Add(n, m)"
+    assert launches(body, "2, 64, 64") == 2
 
 
 @pytest.mark.parametrize(("fields", "sums"), [(300, 252), (600, 3)])

@@ -14,8 +14,10 @@ from aotc.relay.interp import evaluate
 from aotc.relay.op.binary import add, multiply
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise import relu, sigmoid
+from aotc.relay.op.norm import rms_norm
 from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import reshape
+from aotc.relay.op.softmax import softmax
 from aotc.relay.transform import FuseOps, FuseOutputs
 from aotc.relay.transform.fuse_ops import fuse
 from aotc.relay.visitor import post_order
@@ -75,3 +77,18 @@ def test_kernels_take_no_more_arguments_than_a_launch() -> None:
     second = add(first, var("b", 1, 4, 6, 6))
     assert kernels(first, second, most_args=7) == ["add"]
     assert kernels(first, second, most_args=6) == ["add", "add"]
+
+
+def test_norms_take_in_what_is_elementwise_before() -> None:
+    """Whoever reads that, too; of several norms the first."""
+    half = multiply(X, const(0.5))
+    assert kernels(softmax(half)) == kernels(half, softmax(half)) == ["multiply+nn.softmax"]
+    assert kernels(softmax(half), rms_norm(half, noise(6))) == ["multiply+nn.softmax", "nn.rms_norm"]
+    assert kernels(relu(softmax(half)), half) == ["multiply+nn.softmax+nn.relu"]
+
+
+def test_norms_stay_behind_products_and_beside_few_long_rows() -> None:
+    assert kernels(softmax(relu(convolve(X)))) == ["nn.conv2d+nn.relu", "nn.softmax"]
+    few, many = (multiply(var("x", rows, 20_000), const(0.5)) for rows in (2, 108))
+    assert kernels(softmax(few)) == ["multiply", "nn.softmax"]
+    assert kernels(softmax(many)) == ["multiply+nn.softmax"]

@@ -6,24 +6,55 @@
 =>
 %0 = fn (%p0, %p1, %p2, Primitive=1) { %0 = add(nn.conv2d(%p0, %p1), %p2); (%0, nn.relu(%0)) }(%x, %w, %y)
 
+What is normalised along rows is computed in the kernel that does so, and is no result of it if nobody else reads it:
+
+%0 = fn (%p0, Primitive=1) { multiply(%p0, 0.125f) }(%x);
+%1 = fn (%p0, Primitive=1) { nn.softmax(%p0) }(%0)
+=>
+%0 = fn (%p0, Primitive=1) { nn.softmax(multiply(%p0, 0.125f)) }(%x)
+
 In: typed functions, after FuseOps.  Out: the same results from fewer kernels, where each of them costs time by itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from aotc.ir import Op, OpPattern, TensorType, merge_spans
+from aotc.ir import Op, OpPattern, TensorType, leaves, merge_spans
+from aotc.relay.analysis import users
 from aotc.relay.blocks import outside_scopes
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, op_of, type_of
+from aotc.relay.expr import (
+    Call,
+    Constant,
+    Expr,
+    Function,
+    Tuple,
+    TupleGetItem,
+    Var,
+    as_function,
+    op_of,
+    tensor_type_of,
+    type_of,
+)
+from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.base import FunctionPass, outside_kernels
 from aotc.relay.visitor import post_order, rebuild, substitute
+from aotc.tir import Gpu, graph, te
+from aotc.tir.launch import spreads
 
 #: Results of one kernel.
 _MOST: Final = 8
 _LAST: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST, OpPattern.OUT_ELEMWISE_FUSABLE)
+#: What a block of threads does row by row. Behind products it is a launch of its own, which their last blocks take on.
+_NORMS: Final = (
+    "nn.softmax", "nn.fast_softmax", "nn.log_softmax", "nn.l2_normalize",
+    "nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.instance_norm",
+)  # fmt: skip
+#: What a pass that is told of no other runs kernels on.
+_GPU: Final = Gpu()
 
 #: Calls that become one, the first of which reads nothing of the others.
 _Group: TypeAlias = "list[Call]"
@@ -33,14 +64,18 @@ _Group: TypeAlias = "list[Call]"
 class FuseOutputs(FunctionPass):
     """Calls of elementwise functions join the one that computes what they read, if all else is known by then.
 
+    Those that normalise rows join others that are elementwise, unless a GPU had done these sooner by themselves.
+
     most_args      arguments and results of one kernel; a result may need room, which is an argument, too
+    gpu            what kernels run on
     """
 
     opt_level = 1
     most_args: int = 512
+    gpu: Gpu = _GPU
 
     def rewritten(self, function: Function) -> Function:
-        group_of = _groups(function, self.most_args)
+        group_of, read_by = _groups(function, self.most_args, self.gpu), users(function)
         joined = {node: group for node, group in group_of.items() if len(group) > 1}
         made: dict[Expr, Expr] = {}
         for node in post_order(function, outside_kernels):
@@ -48,12 +83,14 @@ class FuseOutputs(FunctionPass):
             if group is None:
                 made[node] = rebuild(node, made.__getitem__) if outside_kernels(node) else node
             elif node is group[0]:
-                whole = _together(group, made)
-                made.update({call: TupleGetItem(whole, k) for k, call in enumerate(group)})
+                results = [call for call in group if not set(read_by[call]) <= {*group}]
+                whole = _together(group, results, made)
+                several = len(results) > 1
+                made.update({call: TupleGetItem(whole, k) if several else whole for k, call in enumerate(results)})
         return as_function(made[function]) if joined else function
 
 
-def _groups(function: Function, most: int) -> dict[Expr, _Group]:
+def _groups(function: Function, most: int, gpu: Gpu) -> dict[Expr, _Group]:
     """The group of each call of a fused function."""
     found: dict[Expr, _Group] = {}
     number = {node: k for k, node in enumerate(post_order(function.body, outside_scopes))}
@@ -61,7 +98,7 @@ def _groups(function: Function, most: int) -> dict[Expr, _Group]:
     for node in number:
         if not isinstance(node, Call) or not isinstance(node.op, Function) or not node.op.is_primitive:
             continue
-        hosts = [found[arg] for arg in node.args if arg in found and _follows(node, arg)]
+        hosts = [found[arg] for arg in node.args if arg in found and _follows(node, arg, found[arg], gpu)]
         group = max(hosts, key=lambda group: number[group[0]], default=[])
         first = number[group[0]] if group else 0
         early = (a in known or number.get(a, first) < first or found.get(a) is group for a in node.args)
@@ -77,19 +114,47 @@ def _arguments(group: Sequence[Call]) -> int:
     return len({arg for call in group for arg in call.args} - {*group}) + 2 * len(group)
 
 
-def _follows(node: Call, arg: Expr) -> bool:
-    """Whether each element of a call's result needs that element of an argument, which is made element by element."""
-    assert isinstance(node.op, Function) and isinstance(arg, Call) and isinstance(arg.op, Function)
+def _follows(node: Call, arg: Expr, group: _Group, gpu: Gpu) -> bool:
+    """Whether each element of a call's result needs that element of an argument, which is made element by element.
+
+    Or its row, where nothing but elements is made so far.
+    """
+    assert isinstance(arg, Call)
     ty, other = type_of(node), type_of(arg)
     same = isinstance(ty, TensorType) and isinstance(other, TensorType) and ty.shape == other.shape
-    last = arg.op.body
+    last = as_function(arg.op).body
     ends = isinstance(last, Call) and isinstance(last.op, Op) and last.op.pattern in _LAST
-    calls = (inner for inner in post_order(node.op.body) if isinstance(inner, (Call, Tuple, TupleGetItem)))
-    return ends and same and all(isinstance(c, Call) and op_of(c).pattern <= OpPattern.BROADCAST for c in calls)
+    more = _more(node)
+    rows = len(more) == 1 and _is_norm(more[0], gpu) and not any(map(_more, group))
+    return ends and same and (rows or not more)
 
 
-def _together(group: Sequence[Call], made: dict[Expr, Expr]) -> Call:
-    """One call that gives the results of all."""
+def _more(call: Call) -> list[Expr]:
+    """What is not elementwise in a fused function."""
+    inner = (n for n in post_order(as_function(call.op).body) if isinstance(n, (Call, Tuple, TupleGetItem)))
+    return [n for n in inner if not isinstance(n, Call) or op_of(n).pattern > OpPattern.BROADCAST]
+
+
+def _is_norm(expr: Expr, gpu: Gpu) -> bool:
+    """Whether an operator normalises rows, of which there are many or which are short."""
+    if not isinstance(expr, Call) or not isinstance(expr.op, OpDef):
+        return False
+    op = expr.op
+    if op.name not in _NORMS or op.compute is None:
+        return False
+    types = [tensor_type_of(arg) for arg in expr.args]
+    if not all(ty.is_static for ty in types):
+        return False
+    data = (te.placeholder(ty.static_shape, ty.dtype, "x") for ty in types)
+    for t in graph.topological(leaves(op.compute(expr.attrs, *data))):
+        each = math.prod(n for _, n in graph.domain(t)) // max(t.size, 1)
+        if isinstance(t, te.Reduce) and spreads(gpu, t.size, each):
+            return False
+    return True
+
+
+def _together(group: Sequence[Call], results: Sequence[Call], made: dict[Expr, Expr]) -> Call:
+    """One call that gives some of the results of all; one as it is, several as a tuple."""
     values: dict[Expr, Expr] = {}
     params: dict[Expr, Var] = {}
     for call in group:
@@ -99,7 +164,7 @@ def _together(group: Sequence[Call], made: dict[Expr, Expr]) -> Call:
                 values[arg] = params[arg] = Var(f"p{len(params)}", type_of(arg))
         inner = dict(zip(function.params, (values[arg] for arg in call.args), strict=True))
         values[call] = substitute(function.body, inner)
-    body = Tuple(values[call] for call in group)
+    body = values[results[0]] if len(results) == 1 else Tuple(values[call] for call in results)
     span = merge_spans(call.span for call in group)
     function = Function(params.values(), body, type_of(body), None, as_function(group[0].op).attrs, span)
     return Call(function, [made.get(arg, arg) for arg in params], span=span, checked_type=type_of(body))

@@ -9,8 +9,6 @@ is interpreted.
     onnx.backend.test.BackendTest(backend.AotcBackend, __name__)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

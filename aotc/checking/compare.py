@@ -4,8 +4,6 @@
 compare("y", actual, expected, bound=1e-5).ok
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import field, replace
 

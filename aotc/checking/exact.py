@@ -7,8 +7,6 @@ shares no code with this compiler or with ONNX Runtime.
     run_in_double(model, {"x": array})["y"]            # array and result in float64
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

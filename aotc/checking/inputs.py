@@ -4,8 +4,6 @@
 random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ reference = tflite_reference(TfliteFile(Path("net.tflite"), "litert"), ["scores"
 reference.name, reference.run({"x": array})["scores"]          # "ai-edge-litert"
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ reference = torch_reference(program, ["output"])
 reference.run({"x": array})["output"]; reference.exact({"x": array})
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

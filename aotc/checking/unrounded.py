@@ -6,8 +6,6 @@ without_rounding(model)                    # Conv and Clip for QLinearConv, Clip
 Quantisers leave activations to saturation: numbers beyond those that integers reach are the last ones that they do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

@@ -6,8 +6,6 @@ with reporting(quiet=False, as_json=False, verbose=0) as out:
     out.result({"path": "build/net"}, lambda data: [data["path"]])
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

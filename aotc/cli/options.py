@@ -9,8 +9,6 @@
 def verify(seeds, target, opt_level, accuracy, config): ...
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable, Iterator

@@ -5,8 +5,6 @@ with standard_streams():
     ...                                  # prints
 """
 
-from __future__ import annotations
-
 import errno
 import io
 import os

@@ -6,8 +6,6 @@ with watch.writing() as stage:
     watch.done(compile(model, instruments=watch.instruments(), progress=stage))
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

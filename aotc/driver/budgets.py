@@ -5,8 +5,6 @@ budgets = Budgets(ram=64 << 10, flash=256 << 10)
 budgets.check(program, footprint)        # AotcError with all that do not hold, and what would help
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field

@@ -6,8 +6,6 @@ build_library(directory, metadata, toolchain, target)        # directory/lib/lib
 record_checksum(directory, metadata, library)                # for whoever loads it
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

@@ -14,8 +14,6 @@ entries that were used longest ago.  Objects are linked into what the user runs,
 not used.  What goes wrong with the cache costs time, never a result: it is told as a warning once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

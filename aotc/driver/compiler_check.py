@@ -10,8 +10,6 @@ is another process, in an emulator where the target is a foreign machine.  Kerne
 part: what these read, and whether C defines what they do, only the user knows.
 """
 
-from __future__ import annotations
-
 import logging
 import shlex
 import shutil

@@ -7,8 +7,6 @@ library = fake_driver()                              # .../libcuda.so.1; $AOTC_C
 Everything else of an emitted project is as for a GPU: the driver is what loads images and runs what is in them.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import shlex

@@ -4,8 +4,6 @@
 golden(work.graph)                     # Golden((image,), (scores,))
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

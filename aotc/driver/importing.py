@@ -5,8 +5,6 @@ module = imported("net.pt2", {}, {"batch": 1}, "tflm")
 module = read_relay_text("net.relay")
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import sys

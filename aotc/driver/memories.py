@@ -11,8 +11,6 @@ A table for each, in the order in which they are filled:
     holds = ["arena"]
 """
 
-from __future__ import annotations
-
 import sys
 from itertools import combinations
 from pathlib import Path

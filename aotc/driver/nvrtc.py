@@ -7,8 +7,6 @@ nvrtc.images(text, (80, 90))             # {"sm_80": machine code, "sm_90": mach
 Machine code runs on devices of its major version, PTX on all that are not older.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -8,8 +8,6 @@ What the compiler says goes to the error output; the exit status is its result. 
 imported: the process starts at once.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Sequence

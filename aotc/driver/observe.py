@@ -5,8 +5,6 @@ passes = PassList()
 compile(model, instruments=[passes]); passes.names       # ("InferType", "DeadCodeElimination", ...)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ done = run(["cc", "--version"], seconds=60)
 done.code, done.output, done.errors
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

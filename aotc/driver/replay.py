@@ -9,8 +9,6 @@ The file is JSON: the program before the step as Relay text with its constants, 
 context, the target.  It is written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

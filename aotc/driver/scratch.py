@@ -12,8 +12,6 @@ What is unfinished is called .aotc-XXXXXXXX and locked by the process that it be
 locks of those that die.  Where a file system has no locks, a day without a change takes their place.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

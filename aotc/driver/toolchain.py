@@ -5,8 +5,6 @@ toolchain = find_toolchain(cc=None, cflags=("-g",), target=target)
 build_library(project_directory, toolchain, target)          # .../lib/libnet.so
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform

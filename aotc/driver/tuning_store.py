@@ -9,8 +9,6 @@ Reading makes no file.  A corrupt file is moved aside with a warning; the next w
 be trusted: one with other tables, views or triggers is not read, nor are records that no measurement gives.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where tables of upper floors are installed for lower ones: operators by name, passes by name."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from aotc.ir import op as ir_op

@@ -8,8 +8,6 @@ Layout (little endian): u64 magic, u64 0, i32 device type (1), i32 device (0), i
 2 float, 4 bfloat), u8 bits, u16 lanes, the shape as i64, i64 bytes, and the data.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 from typing import Any, Final

@@ -9,8 +9,6 @@ with spending({"compile.max_bytes": 1 << 20}):
     budget().require(Cost(1 << 30, 8 << 30), "a range")      # AotcError: needed, allowed, and the key to raise
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar

@@ -7,8 +7,6 @@ Each activation of a function has registers of its own; the first hold the argum
     print(function)                                  # main(x) ... 0: ret $0
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import field
 from enum import Enum

@@ -5,8 +5,6 @@ device("llvm", 0)                      # cpu(0)
 cuda(0).exist                          # whether there is a GPU, and a driver for it
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -5,8 +5,6 @@ with blaming(Failure("pass", "FuseOps", module, options=fuse, context=context)):
     ...                                              # an exception that is no AotcError now has `failure_of(error)`
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final

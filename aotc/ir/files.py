@@ -9,8 +9,6 @@ with refusals("output", f"write {path}"):        # AotcError: cannot write build
     path.write_bytes(data)
 """
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -8,8 +8,6 @@ get_global_func("my.double")(3)                  # 6
 get_global_func("relay.ext.dnnl", True)          # None: no such compiler is built in
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

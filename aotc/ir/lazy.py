@@ -11,8 +11,6 @@ The package then says
 __getattr__, __dir__ = lazy_names(__name__)
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re

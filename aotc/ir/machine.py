@@ -5,8 +5,6 @@ architecture("AMD64")          # "x86_64"
 architecture()                 # that of this machine
 """
 
-from __future__ import annotations
-
 import platform
 from typing import Final
 

@@ -11,8 +11,6 @@ What is no data, because it holds code or is nested too deeply, is made anew eac
 so is everything outside of `remembering`.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 from collections.abc import Callable

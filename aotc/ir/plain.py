@@ -9,8 +9,6 @@ stands for itself; [k, i, j] is of the class number k, made from the values numb
 the whole value.
 """
 
-from __future__ import annotations
-
 import gc
 import inspect
 import json

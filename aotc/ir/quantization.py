@@ -6,8 +6,6 @@ pixels.quantize([0.0, 1.1, 100.0])            # uint8 128, 132, 255
 pixels.dequantize(np.uint8([128, 132]))       # float32 0.0, 1.0
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -6,8 +6,6 @@ with setting(_DEPTH, 1):
     _DEPTH.get()                                     # 1
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar

@@ -10,8 +10,6 @@ begins with a pause, in which workers that still wait actively for the one befor
 nothing is allocated for inputs or outputs.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import re

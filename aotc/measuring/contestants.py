@@ -11,8 +11,6 @@ contestant.run(); contestant.outputs()
 Rivals compute in float32 too: where one would choose a narrower type, it is told not to.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

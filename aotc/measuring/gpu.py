@@ -6,8 +6,6 @@ clock.flops(), clock.bandwidth()                  # operations and bytes in a se
 clock.step_times(binding)                         # milliseconds
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Final
 

@@ -8,8 +8,6 @@ probe.bandwidth(16 << 20)          # bytes per second, reading that many again a
 The program also has a clock for the steps of a schedule, `step_function`.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path

@@ -9,8 +9,6 @@ without.  How good a time is, the roofline says: no step can be faster than its 
 bytes at the bandwidth with which as much memory as a run touches can be read.  Both are measured at that moment.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final

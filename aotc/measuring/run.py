@@ -4,8 +4,6 @@
 run_library("build/net", inputs="in.npz", outputs="out.npz", repeat=20)["milliseconds"]["min"]
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -5,8 +5,6 @@ times = [milliseconds(binding.run) for _ in turns(3, seconds=0.1)]
 summary(times)["median"]
 """
 
-from __future__ import annotations
-
 import statistics
 import sys
 import time

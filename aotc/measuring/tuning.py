@@ -10,8 +10,6 @@ the same arrays; the minimum counts.  Any candidate computes right results, so a
 a cluster need aotc and a C compiler; results are recorded under the CPU of the worker that measured.
 """
 
-from __future__ import annotations
-
 import logging
 import pickle
 import threading

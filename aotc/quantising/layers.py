@@ -9,8 +9,6 @@ the power of its result in the float model over that of the error which it makes
 One model computes it: the float model, and beside it each quantised layer, fed with the float model's tensors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field

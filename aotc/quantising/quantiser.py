@@ -7,8 +7,6 @@
 Activations become uint8, weights int8 or int4; the model says so by pairs of QuantizeLinear and DequantizeLinear.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import logging

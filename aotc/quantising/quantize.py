@@ -5,8 +5,6 @@ report = quantize("net.onnx", "net_int8.onnx", "samples", per_channel=True)
 report["layers"][0], report["suggested_exclusions"], report["ratio"]
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

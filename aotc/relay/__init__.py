@@ -6,8 +6,6 @@ x = relay.var("x", shape=(1, 3))
 lib = relay.build(aotc.IRModule.from_expr(relay.nn.relu(x)), "llvm")
 """
 
-from __future__ import annotations
-
 import importlib
 import typing as _typing
 

@@ -5,8 +5,6 @@ free_vars(relay.add(x, y))                       # [x, y], in order of first use
 list_op_freqs(mod["main"])                       # {"nn.conv2d": 21, ...}
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Places in texts in Relay's order: `relay.Span(relay.SourceName("net"), 1, 1, 3, 9)`."""
 
-from __future__ import annotations
-
 from aotc.ir.span import Span as _Span
 
 #: The name of a source.

@@ -5,8 +5,6 @@ bound = bind_params_by_name(mod["main"], {"weight": array})
 bind(relay.add(x, y), {y: relay.const(1.0)})                # x + 1
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

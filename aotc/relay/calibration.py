@@ -5,8 +5,6 @@ data = get_calibration_data(mod, {"x": array})
 data["region_0"]["inputs"], data["region_0"]["outputs"]
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

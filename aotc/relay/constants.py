@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of the values of expressions at compile time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@
 expected_types(f(x), int32, types_of)            # f: fn (type of x) -> int32
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 from aotc.ir import FuncType, Type

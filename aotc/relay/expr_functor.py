@@ -11,8 +11,6 @@ A method visits the children that it asks for, in the order in which it asks.  W
 in a thread with a stack of its own and the same context, so that programs of any depth work.
 """
 
-from __future__ import annotations
-
 import contextvars
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -4,8 +4,6 @@
 detect_feature(relay.add(x, x))                  # {Feature.fVar, Feature.fOp, Feature.fCall}
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum

@@ -4,8 +4,6 @@
 conversion(TensorType((), "int32"), TensorType((), "float32"))      # cast(..., dtype="float32") makes it one
 """
 
-from __future__ import annotations
-
 from aotc.ir.types import TensorType, TupleType, Type, TypeCall
 from aotc.relay.adt import Pattern, PatternConstructor, PatternVar
 

@@ -9,8 +9,6 @@ changes.  Nodes whose types are right already stay the same objects.
     infer_module(module)                                     # global functions, recursion included
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto

@@ -5,8 +5,6 @@ check_kind(relay.TupleType([a]))                 # TypeKind.Type; AotcError wher
 free_type_vars(relay.FuncType([a], b, [a]))      # [b]
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from aotc.ir import AotcError, Diagnostic, FuncType, GlobalTypeVar, Span, Type, TypeRelation, TypeVar, parts, types_in

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What prints as the program text it stands for: nodes of graphs, and modules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

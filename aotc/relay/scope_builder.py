@@ -9,8 +9,6 @@ with sb.else_scope():
 sb.get()                               # if (flag) { let t = exp(x); t } else { x }
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

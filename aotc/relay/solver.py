@@ -6,8 +6,6 @@ solver.unify(relay.TupleType([x, x]), relay.TupleType([a, x]))
 solver.resolve(x)                                # a
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import zip_longest
 from typing import Any

@@ -6,8 +6,6 @@ names.fresh_name("f"), names.fresh_name("f")       # "net_f", "net_f_1"
 GlobalVarSupply(module).fresh_global("main")       # GlobalVar("main_1")
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aotc.relay.graph import GlobalVar, IRModule, fresh_name

@@ -8,8 +8,6 @@ class Dtypes(TypeVisitor):
 Dtypes().visit(relay.TupleType([relay.TensorType((2,), "int8")]))      # int8
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -7,8 +7,6 @@ A candidate that a clause can neither take nor refuse is replaced by more detail
 the search ends with the details that clauses mention.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 from aotc.relay.graph import Match, Pattern, PatternConstructor, PatternTuple, PatternWildcard, inner, over

@@ -6,8 +6,6 @@ class Rename(Mutator):                           # bottom-up rebuild, unchanged 
     def rewrite_call(self, old, new): ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType

@@ -7,8 +7,6 @@ lib["default"](cpu())                                # an executor
 lib.export_library("deploy_lib.tar")                 # for load_module, in any process
 """
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections import Counter

@@ -10,8 +10,6 @@ graph, aot   the compiled C program of `relay.build`; static programs
 vm           compiled kernels under a virtual machine: all that debug runs, but that functions stay inside the program
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

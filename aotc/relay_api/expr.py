@@ -5,8 +5,6 @@ x = var("x", shape=(1, 3))
 op_namespace("")["add"](x, const(1.0))
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache

@@ -6,8 +6,6 @@ lib.export_library(temp.relpath("deploy_lib.tar"))
 assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

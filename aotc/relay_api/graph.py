@@ -9,8 +9,6 @@ Nodes are tensors from outside ("null": inputs under their names, constants as p
 Equal storage ids are equal places: outside, or at an offset of the arena.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence

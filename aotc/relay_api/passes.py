@@ -4,8 +4,6 @@
 Sequential([FoldConstant(), PrintIR("after folding")])(module)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -7,8 +7,6 @@ _, cons, nil = mod.get_type("List")
 prelude.hd(prelude.map(f, cons(x, nil())))
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Final
 

@@ -5,8 +5,6 @@ Target("llvm")                         # the best C target of this machine
 cuda()                                 # GPUs of NVIDIA
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -10,8 +10,6 @@ Results whose shape depends on values, tensors without elements, and operators t
 are known, are computed by the operators' references in numpy: no static kernel could.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

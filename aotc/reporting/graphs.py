@@ -7,8 +7,6 @@ left, right = difference(before, after)        # the picture before, without wha
 In: a module of functions, or a program of kernels.  Out: a `Picture`.  Drawing takes time in proportion to the edges.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import takewhile

@@ -7,8 +7,6 @@ roofline_picture(profile("build/net"))         # how fast kernels are, and how f
 Places and sizes are in pixels, y downwards.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final

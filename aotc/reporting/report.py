@@ -7,8 +7,6 @@ print(report.render())
 report.save_html("report.html")
 """
 
-from __future__ import annotations
-
 import difflib
 import platform
 from collections import Counter

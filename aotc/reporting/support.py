@@ -4,8 +4,6 @@
 support_table()["onnx"]["ai.onnx"]     # ("Abs", "Acos", ...)
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 

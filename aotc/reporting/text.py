@@ -5,8 +5,6 @@ unit(1234567, "B")                                   # "1.235 MB"
 grid("kernel", "ms", rows=[("conv2d", "0.12")], figures=slice(1, None))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

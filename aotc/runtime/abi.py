@@ -9,8 +9,6 @@ model = library.aotc_model_entry()          # const aotc_model *
 DTYPES[model.inputs[0].dtype]               # DType("float32")
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any, Final
 

@@ -4,8 +4,6 @@
 tuple_object([nd.array(1), nd.array(2)])[1]
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -6,8 +6,6 @@ module.run(data=array)                               # prints a table of times
 module.debug_get_output("k3_conv2d").numpy()
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

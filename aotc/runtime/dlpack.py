@@ -9,8 +9,6 @@ Neither copies.  Specifications: DLPack's dlpack.h, the "Python Specification fo
 Interface (Version 3)".
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 import re

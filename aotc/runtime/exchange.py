@@ -7,8 +7,6 @@ targets = run.outputs("device", library.outputs)
 run.finish(), run.results                # after the run
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from ctypes import c_void_p
 from typing import Any

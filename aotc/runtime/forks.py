@@ -5,8 +5,6 @@ self._lock = own_lock(self)                 # forked children get another one
 folder = ScratchDirectory("aotc-")          # folder.name; removed by this process, not by its children
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -8,8 +8,6 @@ require_whole(path)                       # AotcError (code "load") where the fi
 require_checksum(path, sha256)            # AotcError (code "checksum") where its contents are others
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from dataclasses import replace

@@ -8,8 +8,6 @@ library.call("relu", [x], [y])                       # writes y
 call = library.bind("relu", [x], [y]); call()        # the same arrays again and again
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ library = load_module("deploy_lib.tar")
 executor = library["default"](aotc.cpu())            # for contrib.graph_executor.GraphModule
 """
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 from collections.abc import Callable, Iterator

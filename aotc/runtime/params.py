@@ -8,8 +8,6 @@ Layout (little endian): u64 magic, u64 0, u64 count and (u64 length, bytes) per 
 (`aotc.ir.blob`).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping
 from typing import Any, Final

@@ -7,8 +7,6 @@ mismatches("input", info, np.zeros(3))        # two diagnostics: the dtype and t
 own_memory([array], [info])                   # the array itself where its bytes are what C reads, else memory for it
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final

@@ -9,8 +9,6 @@ rows of 64 bytes: of the data, a row is what a step of the reduction reads at a 
 (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18: LDTILECFG, TILELOADD, TDPBUSD.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import product

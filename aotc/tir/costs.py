@@ -4,8 +4,6 @@
 replace(get_target("x86-64-v3"), threads=Threads(barrier_ns=250), tiles=Tiles(latency=8))
 """
 
-from __future__ import annotations
-
 from aotc.ir import frozen
 
 

@@ -9,8 +9,6 @@ Sums wrap around as those of int32 do; no product and no part of a sum is satura
 bytes of other signs only, the highest bits of one operand are turned, which is to add 128 to each of its bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

@@ -5,8 +5,6 @@ require_exact(["-O3", "-march=native"])
 require_exact(["-ffast-math"])         # AotcError
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import Final

@@ -10,8 +10,6 @@ are 16 x 8 by 8 x 8 elements; of bytes, four to a number, 16 x 32 by 32 x 8.
 (PTX ISA, "Warp-level matrix instructions": mma.m16n8k16, mma.m16n8k8, ldmatrix.)
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial

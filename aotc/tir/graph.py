@@ -5,8 +5,6 @@ order = topological(outputs)               # producers first
 elements(order[-1])                        # the elements that its body reads
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -5,8 +5,6 @@ row = vectors("sum2", ("int8x16",), "int32x4", meaning, "$inline aotc_int32x4 ao
 row.texts[0].call                        # "aotc_sum2({0})"
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 

@@ -9,8 +9,6 @@ numpy for the interpreter, and for each language that has it a call or a whole
 function.  What has no text is spelled by the language's library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final

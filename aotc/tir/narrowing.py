@@ -6,8 +6,6 @@
 Processors narrow int32 to bytes by saturating steps of half the width, and add what zero is in between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from typing import Any, Final

@@ -7,8 +7,6 @@
 What is stored is how much greater than the least of 16 neighbouring numbers an integer is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import product

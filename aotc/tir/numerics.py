@@ -8,8 +8,6 @@ access; `FUNCTIONS` what functions of values mean that are no tensor programs.  
     NAMESPACE["load"](array, 99, "x")          # AotcError: x[99] is outside 0..16
 """
 
-from __future__ import annotations
-
 import ctypes
 import operator
 from collections.abc import Callable

@@ -14,8 +14,6 @@ A tile is a function by itself, in assembly: its eight sums, four operands and t
 and a C compiler that sees a loop around it keeps some of them in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -4,8 +4,6 @@
 parse_kernel('kernel "k" { output y: float32[4] for i in 0..4 independent { y[i] = 1.0 } }')
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -7,8 +7,6 @@ with PassContext(instruments=[ProgramVerifier()]):
 In: a Program as lowering makes it.  Out: one that code generation prints.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 

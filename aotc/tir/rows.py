@@ -11,8 +11,6 @@ with tail predication).  VMLADAVA adds 16 products to a number in an even regist
 widens or narrows in memory takes its address from a low register.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, Final
 

@@ -13,8 +13,6 @@ Integer literals are int64 and float literals float32 unless they say otherwise 
 What follows `#` on a line is a remark.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass, field

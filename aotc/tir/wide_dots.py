@@ -9,8 +9,6 @@ outputs into rows of two, `half0` and `half1` bring the sums of four outputs tog
 Manual, SDOT by element, SMMLA.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from itertools import product

@@ -9,8 +9,6 @@ gives the two-dimensional form).  Which points are used decides how much is lost
 the powers small.  F(4) at 0, +-sqrt(2), +-sqrt(1/2) loses a fifth of what 0, +-1, +-2 do.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any, Final

@@ -4,8 +4,6 @@
 nchw_pack_layout("NCHW4n8c")                     # True
 """
 
-from __future__ import annotations
-
 import re
 
 

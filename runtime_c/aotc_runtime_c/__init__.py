@@ -12,8 +12,6 @@ loader_sources()               # (.../include/aotc_loader.h, .../src/aotc_loader
 emulator_dir()                 # .../aotc_runtime_c/emulator: C++ that takes the place of a GPU and its driver
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent

@@ -7,8 +7,6 @@ A library that is built here serves the executors "graph" and "aot" and the C in
 changes what comes of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

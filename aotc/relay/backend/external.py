@@ -6,8 +6,6 @@ register("mine", generate)
 external_kernel(function)            # of a function with Compiler="mine", global_symbol="mine_0"
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias

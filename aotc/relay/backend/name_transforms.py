@@ -5,8 +5,6 @@ prefix_name(["model", "Run"])          # TVM_model_Run
 to_c_function_style("TVM_model_Run")   # TVMModelRun
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relay's runtimes as objects: `Runtime("crt", {"system-lib": True})`; see `aotc.relay.backend.executor`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, ClassVar
 

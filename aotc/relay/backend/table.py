@@ -6,8 +6,6 @@ table.number(fused), table.number(equal_one)         # 0, 0
 kernel = lower_kernel(table.functions[0], target)
 """
 
-from __future__ import annotations
-
 from aotc.ir.failure import Failure, blaming
 from aotc.relay.backend.external import external_kernel
 from aotc.relay.backend.kernels import anchor_name, lower_function

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relay's compiler of kernels, as programs see it that empty its cache between models: `te_compiler.get().clear()`."""
 
-from __future__ import annotations
-
 
 class TECompiler:
     """What compiles kernels.  Those of a model are the model's own: in a process, none are kept beside it."""

@@ -10,8 +10,6 @@ reshapes, squeezes, slices, splits and transposes that only move axes of size 1 
 The numbering is a shuffled one: an operator that computes (interpolates, say) cannot hit it by accident.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

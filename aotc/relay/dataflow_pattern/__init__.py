@@ -7,8 +7,6 @@ conv_relu.match(expr)                            # True or False
 conv_relu.partition(mod["main"])                 # with a function for each match
 """
 
-from __future__ import annotations
-
 import importlib
 
 from aotc.ir.lazy import lazy_names

@@ -14,8 +14,6 @@ after    fn (%FunctionVar_0_0, ..., PartitionedFromPattern="nn.conv2d_add_nn.rel
 is_op("nn.relu")(is_op("nn.conv2d")(wildcard(), wildcard()) + wildcard()).partition(expr)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 

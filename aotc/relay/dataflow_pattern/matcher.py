@@ -8,8 +8,6 @@ for node_map in Matcher(users(root)).solutions(pattern, expr):
     node_map[x]                                    # [the node that the pattern x stands for]
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias

@@ -10,8 +10,6 @@ class Square(DFPatternCallback):
         return relay.power(node_map[self.x][0], relay.const(2.0))
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

@@ -8,8 +8,6 @@ In: a tensor and numbers.  Out: a tensor of its shape and data type.
     relu6(y)                                # clip(y, 0, 6), which some formats fuse into a layer
 """
 
-from __future__ import annotations
-
 import math
 
 from aotc.relay.expr import Expr

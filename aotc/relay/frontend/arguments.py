@@ -11,8 +11,6 @@ attributes of a node are handed to it.
     parameters(softmax)[1].annotation == Axis       # True: a number that is brought to 0..rank - 1
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import cache

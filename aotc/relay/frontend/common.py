@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What front ends for Relay ask about expressions: `infer_type(relay.exp(x)).checked_type`."""
 
-from __future__ import annotations
-
 from aotc.relay.graph import Expr, Function, IRModule, infer_module
 
 

@@ -30,8 +30,6 @@ for tensors that carry a scale and a zero point, builds on
 `quantisation`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ batch_norm(x, scale, offset, mean, variance, 1e-5)
 standardized(x, (2, 3), 1e-5)           # mean 0 and variance 1 over the last two axes
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aotc.relay.expr import Expr

@@ -13,8 +13,6 @@ depends on a node that has a problem is passed over.
     problems.check()
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

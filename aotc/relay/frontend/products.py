@@ -6,8 +6,6 @@ matmul(a, b)                            # (2, 1, 3, 4) and (5, 4, 6): (2, 5, 3, 
 einsum("bij,bjk->bik", [a, b])          # nn.batch_matmul(a, b)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Final

@@ -24,8 +24,6 @@ What the operators have no arguments for, scales of blocks and
 floating-point numbers of 8 bits, is ordinary arithmetic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Final
 

@@ -8,8 +8,6 @@ In: a tensor, axes from 0, and whether reduced axes stay with size
     log_sum_exp(x, (1,), False)             # log(sum(exp(x - max(x)))) + max(x)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 

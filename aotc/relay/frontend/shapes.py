@@ -10,8 +10,6 @@ Data with the channels last is transposed around blocks: the pass
 that moves transposes makes one of several.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ with PassContext(instruments=[dump_ir("build/ir")]):
     module = InferType()(module)                 # build/ir/000_InferType.relay
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

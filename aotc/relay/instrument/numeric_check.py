@@ -5,8 +5,6 @@ with PassContext(opt_level=3, instruments=[NumericCheck({"x": x})]):
     optimize(module, target)             # AotcError: FoldScaleAxis changes the result: ...
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 from typing import Any
 

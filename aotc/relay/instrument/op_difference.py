@@ -7,8 +7,6 @@ with PassContext(opt_level=3, instruments=[counter]):
 counter.get_pass_to_op_diff()                    # [(0, "FoldConstant", {"expand_dims": -21})]
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Generator, Mapping
 

@@ -5,8 +5,6 @@ with PassContext(instruments=[Verifier()]):
     module = optimize(module, target)            # AotcError naming the first pass that broke something
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from graphlib import CycleError, TopologicalSorter
 

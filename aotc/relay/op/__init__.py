@@ -6,8 +6,6 @@ REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
 add(x, y), get("add")                  # Relay's functions that build calls, and its table of operators
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib import import_module
 from types import MappingProxyType, ModuleType

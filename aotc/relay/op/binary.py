@@ -6,8 +6,6 @@ add(x, y)                              # shapes broadcast as in numpy; data type
 Integers wrap.  Division and remainder by zero give 0; `divide` truncates integers, as C does.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from operator import truediv
 from typing import Any

@@ -5,8 +5,6 @@ accumulator("float16", "float16")      # float32
 dot(a, b, "int32")                     # numpy: a @ b, summed exactly, as int32
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -11,8 +11,6 @@ error, of odd rational functions at Chebyshev points of [-9, 9] (tanh) and [-4, 
 beyond which both are 1 in float32.  Of float64 the functions are computed in full.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Final

@@ -5,8 +5,6 @@ adv_index((x, i, j))                   # x[i, j], as numpy indexes
 unravel_index(i, (2, 3))               # the rows, and the columns
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any

@@ -6,8 +6,6 @@ window_extent(224, 7, 2, 1, (3, 3))    # 112
 positions("NHWC", "NCHW")              # (0, 3, 1, 2): where each axis of NCHW is found
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING

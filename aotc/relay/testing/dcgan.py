@@ -4,8 +4,6 @@
 mod, params = get_workload(batch_size=1)         # 64 x 64 RGB
 """
 
-from __future__ import annotations
-
 from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var, tensor_type_of
 from aotc.relay.op.builders import conv2d_transpose, dense, relu, reshape, tanh

@@ -4,8 +4,6 @@
 mod, params = get_workload(batch_size=1)
 """
 
-from __future__ import annotations
-
 from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var, tensor_type_of
 from aotc.relay.op.builders import avg_pool2d, batch_flatten, concatenate, global_avg_pool2d, max_pool2d, relu

@@ -4,8 +4,6 @@
 mod, params = get_workload(batch_size=1)         # images of 299 x 299
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from aotc.ir import TensorType

@@ -5,8 +5,6 @@ mod, params = create_workload(net)               # seeds numpy's global generato
 data = np.random.uniform(-1, 1, (1, 3, 224, 224))   # goes on in the same stream
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

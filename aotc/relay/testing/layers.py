@@ -5,8 +5,6 @@ x = conv2d(x, "conv0", 64, 7, stride=2, padding=3)         # %conv0_weight
 x = batch_norm_infer(x, "bn0", epsilon=2e-5)               # %bn0_gamma, ...
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from aotc.ir import Dim, TensorType

@@ -4,8 +4,6 @@
 mod, params = get_workload(iterations=3, num_hidden=8)      # inputs data, data1, data2
 """
 
-from __future__ import annotations
-
 from aotc.ir import TensorType
 from aotc.relay.expr import Call, Expr, Function, Let, Tuple, TupleGetItem, Var
 from aotc.relay.op.builders import add, bias_add, dense, multiply, sigmoid, split, tanh, zeros

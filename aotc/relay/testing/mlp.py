@@ -4,8 +4,6 @@
 mod, params = get_workload(batch_size=1)         # digits of 28 x 28
 """
 
-from __future__ import annotations
-
 from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import batch_flatten, relu, softmax

@@ -4,8 +4,6 @@
 mod, params = get_workload()                     # width multiplier 1, 224 x 224
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from aotc.ir import TensorType

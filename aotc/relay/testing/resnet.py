@@ -6,8 +6,6 @@ mod, params = get_workload(num_layers=18)        # ImageNet: 18, 34, 50, 101, 15
 mod, params = get_workload(num_layers=20, image_shape=(3, 28, 28), num_classes=10)    # CIFAR: 6 n + 2 or 9 n + 2
 """
 
-from __future__ import annotations
-
 from aotc.ir import AotcError, TensorType, frozen
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax

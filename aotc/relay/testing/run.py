@@ -5,8 +5,6 @@ run_opt_pass(relay.add(x, y), relay.transform.FoldConstant())    # the expressio
 run_infer_type(relay.add(x, y)).checked_type
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from aotc.ir import Device, Pass, cpu, cuda

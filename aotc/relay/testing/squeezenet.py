@@ -4,8 +4,6 @@
 mod, params = get_workload(version="1.0")        # or "1.1"
 """
 
-from __future__ import annotations
-
 from aotc.ir import AotcError, TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op import builders

@@ -4,8 +4,6 @@
 mod, params = get_workload()
 """
 
-from __future__ import annotations
-
 from aotc.ir import TensorType
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.op.builders import add, batch_flatten, global_avg_pool2d, max_pool2d, relu, softmax

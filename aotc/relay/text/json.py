@@ -4,8 +4,6 @@
 load_json(save_json(mod))                        # a program that is structurally equal
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from typing import Any, Final

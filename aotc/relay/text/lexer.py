@@ -6,8 +6,6 @@ In: text and a name for it.  Out: a list of tokens, the last one of kind "end"; 
 Source("%0.1 2f", "net.relay").tokens()        # local "0", field "1", number "2f", end
 """
 
-from __future__ import annotations
-
 import bisect
 import json
 import re

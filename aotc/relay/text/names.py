@@ -7,8 +7,6 @@ with names.block():                    # ends with what it binds
     names.lookup(token)                # AotcError where nothing binds the variable
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ summed(call, "dense", x, w, (0, 1))                    # qnn.dense, int32 of sca
 biased(region, call)                                   # the bias as int32 of the sums' scale, added
 """
 
-from __future__ import annotations
-
 from dataclasses import fields
 from math import prod
 from typing import Any, Final

@@ -5,8 +5,6 @@ tabled(region, call, wanted)       # quantize(f(dequantize(%x))) => take(table, 
 tabulated(qnn.mul(%x, qnn.sigmoid(%x)))            # take(table, %x)
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

@@ -9,8 +9,6 @@ nn.max_pool2d(nn.conv2d(%x, %w))   =>   layout_transform(nn.max_pool2d(nn.conv2d
                                         "NCHW16c"), %w, data_layout="NCHW16c"), layout="NCHW16c"), "NCHW16c", "NCHW")
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

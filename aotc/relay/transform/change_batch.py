@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Another batch size for a network: fn (%x: Tensor[(1, 3), float32]) becomes fn (%x: Tensor[(8, 3), float32])."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

@@ -26,8 +26,6 @@ def @main(%x) { @tvmgen_default_mine_main_0(%x) }
 def @tvmgen_default_mine_main_0(%i0, Compiler="mine", Primitive=1, ...) { nn.relu(%i0) }
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

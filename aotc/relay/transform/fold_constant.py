@@ -20,8 +20,6 @@ constant, which may be so because others have been replaced; constants are folde
 way.  Variables of lets keep their types, which hides shapes: ToGraphNormalForm belongs before.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from aotc.ir import AotcError, Op, PassContext, span_scope, spending

@@ -7,8 +7,6 @@ def legalize(attrs, inputs, types): return relay.maximum(inputs[0], relay.const(
 nn.relu(%x)   =>   maximum(%x, 0f)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, cast
 

@@ -22,8 +22,6 @@ let %a = nn.relu(%x); let %b = exp(%a); add(%a, %b)
 %0 = nn.relu(%x); add(%0, exp(%0))
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ with names for all that has to do with it, so that what they drop, share and reo
 let %x = ref_write(%r, 1); (%x, %y).1          # and of this %x and %y
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from aotc.ir import Op

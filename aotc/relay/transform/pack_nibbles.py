@@ -11,8 +11,6 @@ The calls that unpack are fused into the one that reads them, whose kernel takes
 readers that give one element for one that they read are: others would want the unpacked tensor in memory.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

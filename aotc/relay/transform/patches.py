@@ -16,8 +16,6 @@ memory that is taken becomes least; nothing else may read what is inside it.
 Source of the idea: Lin et al., "MCUNetV2: Memory-efficient patch-based inference for tiny deep learning" (2021).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise

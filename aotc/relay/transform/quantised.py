@@ -11,8 +11,6 @@ In: typed functions.  Out: equal, without operators of the dialect but products 
 leave int32 are warned of.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from aotc.ir import AotcError, Diagnostic, span_scope

@@ -15,8 +15,6 @@ every one.
 What is stored between kernels is the narrow tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ add(%x, %x)                                      # of no span
 add(%x, %x) /* span=GeneratedSource:3:6 */
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from aotc.ir import Pass, PassContext

@@ -7,8 +7,6 @@ concatenate((annotation.stop_fusion(concatenate((%a, %b), axis=1)), annotation.s
 In: typed functions.  Out: the same values.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from aotc.ir import AotcValueError, span_scope

@@ -5,8 +5,6 @@ Whole tensors lie at multiples of 16 bytes wherever they are; a part of one wher
 that were made to read pieces of what begins elsewhere read a copy of it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -10,8 +10,6 @@ for i in 0..6: for j in 0..100: y[j * 6 + i] = ...           # independent; 600 
 Where there are more iterations than threads, each thread takes one after the other, as many apart as there are threads.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

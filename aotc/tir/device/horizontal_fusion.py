@@ -8,8 +8,6 @@ add    (c, d, e)                                       =>    add (c, d, e)
 conv2d (x, v, b)        # 100 blocks of 64 threads
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias

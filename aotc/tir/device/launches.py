@@ -6,8 +6,6 @@ first, second = on_device(kernel, target)      # what passes between them is a p
 Parts that do not depend on each other are one launch: the first blocks take one part, the next blocks another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache

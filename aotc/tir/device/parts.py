@@ -10,8 +10,6 @@
 Scratch that one part fills and another one reads becomes memory that is passed to both.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace

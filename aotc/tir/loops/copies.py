@@ -6,8 +6,6 @@ In: the statements of a thread.  Out: what is wrong with them.
     xs[4 * t] = async x[4 * t:4]  wait 0  sync  y[t] = xs[255 - t]    # None; without either, xs is read too early
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

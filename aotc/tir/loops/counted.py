@@ -6,8 +6,6 @@ In: statements, and the loop over threads that run them.  Out: whether no two to
     if t < 64 { sums[t] = sums[t] + sums[t + 64] }
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress

@@ -9,8 +9,6 @@ never meet, and what is wrong with the kind of a loop:
     for i in 0..8 reduction: sum = sum + x[i]                                     # None
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ In: places as sums of terms.  Out: equal places of fewer digits, and whether dig
     i // 3 * 99 + j * 9 + i % 3 * 2         # places of different i are different, where j is below 11
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple

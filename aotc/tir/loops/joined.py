@@ -7,8 +7,6 @@
 Loops over such vectors take four of them at a time, then the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final

@@ -6,8 +6,6 @@ In: a loop over blocks, or over threads, and the ranges of the variables around 
     for b in 0..4 block: for t in 0..256 thread: for n in 256 * b + t..9999 step 1024: y[n] = x[n]    # None
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ for i in 0..4: for j in 0..8: y[i * 8 + j] = x[i * 8 + j]     ->  for i in 0..32
 for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, one from 2 to 9     split_loops
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

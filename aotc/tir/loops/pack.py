@@ -10,8 +10,6 @@ What is written lies side by side.  What is read lies so, too, or does not chang
 computed once, for as many rounds as make whole vectors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Set as AbstractSet
 from dataclasses import field, replace

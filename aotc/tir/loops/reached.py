@@ -9,8 +9,6 @@ What is around an access in, some of the values of its index out, those at the e
 Nothing is found where data decide: what is found is no guess.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias

@@ -8,8 +8,6 @@ A kernel as `with_vectors` leaves it in, what a report says of it out:
 Loops that run once, nests of few iterations, and what vectors right before them leave over are not worth a word.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import takewhile

@@ -4,8 +4,6 @@
 is_vector_access(x, linear(8 * i + 4), 4)       # whether x[8 * i + 4 : 4] is one access: where x is aligned to 16 bytes
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from aotc.tir import Buffer, Linear

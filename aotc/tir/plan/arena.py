@@ -16,8 +16,6 @@ some step with it; where hundreds live at once, blocks are first placed in one s
 gap, and that is kept if it reaches the bound or comparing would take too long.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 import random

@@ -6,8 +6,6 @@ most_taken(program).live           # the tensors of the step that takes most, th
 code_bytes(program.kernels)        # of Thumb-2 code, about
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final
 

@@ -8,8 +8,6 @@ may overwrite; then one with `plan` filled in.
     program.plan.peak, program.plan.lower_bound, program.plan.gap
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache

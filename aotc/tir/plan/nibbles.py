@@ -6,8 +6,6 @@
 In: a Program of vectors.  Out: one that computes equal bits.  What goes to functions on memory stays as it is.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace

@@ -4,8 +4,6 @@
 numerics(program)                      # "5f3a9c0e21d47b86"
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace

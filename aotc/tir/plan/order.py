@@ -11,8 +11,6 @@ least peak is found by Dijkstra's algorithm on the sets of steps that are done, 
 that is taken on it; beyond `SETS` of them each step is the one that takes least, and then leaves least behind.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -13,8 +13,6 @@ reads came last.  Idea: row-delayed convolutions as in Pisarchyk and Lee, "Effic
 net inference" (2020), and diagonal memory optimisation, Blacker et al. (2023); proven from the indices here.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -10,8 +10,6 @@ Sizes, strides, scales and zero points may differ; what is divided by, shifts an
 make other code of them.  Kernels are shared where that takes less code by an estimate (`aotc.tir.plan.footprint`).
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Container, Iterable, Sequence

@@ -11,8 +11,6 @@ Blocks come in the order of accesses by the byte, and a memory takes each that i
 Where some find no room at the end, large ones come first, which leaves less unused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate

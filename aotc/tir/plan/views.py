@@ -8,8 +8,6 @@ write results straight into the caller's outputs:
     ->  t0 = conv2d(x); output = relu(t0 + 12)
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from aotc.ir import DType

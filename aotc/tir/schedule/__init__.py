@@ -17,8 +17,6 @@
     algorithms    Winograd convolution, attention and recurrent layers, made of both
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from aotc.ir.span import Span

@@ -4,8 +4,6 @@
 What is compared is rough: operations, and waiting for what other threads have in their caches.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Sequence
 from collections.abc import Set as AbstractSet

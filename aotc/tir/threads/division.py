@@ -9,8 +9,6 @@ In: a nest whose iterations are independent.  Out: a nest over one thread's shar
 Units are counted by the time that they take: every thread has as much to do, give or take half a unit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@
 get_pad_tuple("SAME", (3, 4))                    # (1, 2, 1, 1): top, left, bottom, right
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -8,8 +8,6 @@ name. And `isa_rows`, which states what instruction sets need of them.
     text = cpu_check(("avx2", "fma"))
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -7,8 +7,6 @@ carrier(DType("float16"))              # float32: what it is computed in
 literal(0.1, DType("float32"))         # "0.1f"
 """
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Final

@@ -9,8 +9,6 @@ what it cannot say (vectors, in C99) is an error with the code "c-vector" where 
 kernel asks for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from typing import Final

@@ -5,8 +5,6 @@ cflags(target)                         # ("-O2", "-fno-tree-vectorize", ..., "-m
 base_cflags(target)                    # ("-O2", "-fno-tree-vectorize", ..., "-march=x86-64")
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from aotc.tir.target import Target

@@ -13,8 +13,6 @@ those that printing asks for:
     helpers.definitions                      # {"aotc_max_f32": "static inline float aotc_max_f32(float a, ...", ...}
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from string import Template

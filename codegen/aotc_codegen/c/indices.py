@@ -9,8 +9,6 @@ values are data, whose arithmetic wraps.
     indices.pure(i * 4 + 1)                       # True; a Load would make it data
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from aotc.tir.expr import INDEX, Binary, Const, Expr, Select, Unary, Var, operands

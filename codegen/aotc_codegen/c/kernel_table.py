@@ -8,8 +8,6 @@ buffers, in the order of `Kernel.params`; kernels for teams run with one thread.
     emit_kernels([relu, dense], Path("build"))     # extern void (*const aotc_kernels[])(void *const *)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final

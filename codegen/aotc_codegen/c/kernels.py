@@ -6,8 +6,6 @@ printed.names[kernel]                  # "net_conv2d"
 printed.files(banner=..., name="net")  # the texts of files that compile by themselves
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ describe(program, target, ...)["memory"]["peak"]
 write_metadata(directory, metadata)
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version

@@ -5,8 +5,6 @@ identifier("input_1:0")                # "input_1_0"
 Names(("int",)).fresh("x")             # "x", then "x_1", ...
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable

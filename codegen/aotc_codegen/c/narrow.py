@@ -6,8 +6,6 @@
 Functions take and give the bits as uint16, one or a vector of them.
 """
 
-from __future__ import annotations
-
 from string import Template
 from typing import Final
 

@@ -7,8 +7,6 @@ Either way a kernel call names a parameter by the same symbol.
     params.symbol(storage)                 # "net_const0"
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from textwrap import TextWrapper
 from typing import Any, Final

@@ -7,8 +7,6 @@ made.text("net_k0")                  # its definition
 made.definitions                     # of the helper functions it calls, by name
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final

@@ -6,8 +6,6 @@
 What is written depends on the program and the target alone: no time stamps, no absolute paths.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

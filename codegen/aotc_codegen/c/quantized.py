@@ -9,8 +9,6 @@ that quantise and dequantise a value), and for the table of tensors.
     static inline uint8_t net_input_x_quantize(float value) { ... }
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

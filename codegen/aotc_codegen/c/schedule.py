@@ -5,8 +5,6 @@ In: a program, the C names of its kernels, tensors and parameters.  Out: lines o
 calls, what is said of tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

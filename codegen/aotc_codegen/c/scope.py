@@ -6,8 +6,6 @@ scope.vector(DType("float32"), 8)      # "aotc_float32x8", whose definition the 
 Piece("a + b", SUM).inside(PRODUCT)    # "(a + b)"
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple

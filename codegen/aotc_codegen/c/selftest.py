@@ -5,8 +5,6 @@ golden = Golden((image,), (scores,))
 selftest_words(tensors, places)                 # for the template selftest.c
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

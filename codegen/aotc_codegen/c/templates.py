@@ -7,8 +7,6 @@ What templates may say: `rows | lines("  ", ";")` for one line of each row, in b
 declarations; what makes a function visible outside of a library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path

@@ -7,8 +7,6 @@ Lanes of bool are masks, integers with all bits set or none: as wide as what was
 values of another width.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final, Protocol
 

@@ -9,8 +9,6 @@ In: a program with its plan, and the memories of a target.  Out: which parameter
 Parameters for which the first memory has no room lie in several: those that a run reads most by the byte in the first.
 """
 
-from __future__ import annotations
-
 import struct
 import zlib
 from bisect import bisect_right

@@ -9,8 +9,6 @@
 and of int32; a byte of int8 comes to the top of its int32 ($one, $other) and is shifted down ($down).
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from aotc.ir import DType

@@ -7,8 +7,6 @@ In: a program with its plan.  Out: words for templates.
     workspace_words(program)["parameter"]          # "const net_workspace *workspace"
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from aotc.ir import frozen

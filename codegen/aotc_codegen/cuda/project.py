@@ -7,8 +7,6 @@ metadata = emit_device(program, printed, text, images, Path("build/net"), ...)  
 Building the project takes a C compiler alone: the code for devices lies beside.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path

@@ -8,8 +8,6 @@ Machine code is an ELF file.  Of each kernel it has a symbol with the size of it
 in .nv.info attributes: 4, a number, the size, then a symbol and a value of 32 bits each (nvdisasm calls them EIATTR_*).
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple

@@ -7,8 +7,6 @@ of aotc_cuda.h's tables.
 edges(program)                         # [(), (0,), (0,), (1, 2)]
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, TypeAlias

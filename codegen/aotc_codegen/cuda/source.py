@@ -5,8 +5,6 @@ printed = print_device_kernels(program.kernels, "net", gpu)
 device_source(printed, name="net", banner="...")       # extern "C" __global__ void net_conv2d(...) { ... }
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final

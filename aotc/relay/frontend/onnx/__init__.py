@@ -10,8 +10,6 @@ ops_*     one converter per ONNX operator, in families; `table` lists them
     module = from_onnx("net.onnx", dims={"batch": 1})
 """
 
-from __future__ import annotations
-
 from aotc.relay.frontend.onnx.convert import from_onnx
 from aotc.relay.frontend.onnx.load import load_model
 from aotc.relay.frontend.onnx.table import supported_ops

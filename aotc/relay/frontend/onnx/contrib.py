@@ -10,8 +10,6 @@ defaults.
     DEFINITIONS["QGemm"].attributes["alpha"].default_value.f        # 1.0
 """
 
-from __future__ import annotations
-
 from ast import literal_eval
 from collections.abc import Mapping
 from typing import Any, Final

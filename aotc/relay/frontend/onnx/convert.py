@@ -11,8 +11,6 @@ it has one.
     module.attrs["output_names"]                  # ("scores",)
 """
 
-from __future__ import annotations
-
 import logging
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence

@@ -9,8 +9,6 @@ node leaves out dropped, and nothing else changed.
     graph = bind_function(body, proto, defaults)
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final

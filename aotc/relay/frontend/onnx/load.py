@@ -10,8 +10,6 @@ decoded on demand, external data from the model's own folder only.
     loaded.array(loaded.proto.graph.initializer[0])
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

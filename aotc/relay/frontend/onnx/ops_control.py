@@ -8,8 +8,6 @@ tensors; positions in it must be known.
     OPS["If"](condition, node=node)         # the outputs of one branch
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from onnx import GraphProto

@@ -5,8 +5,6 @@ axes.
 OPS["Conv"](x, w, b, node=node)         # nn.bias_add(nn.conv2d(x, w, ...), b)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -11,8 +11,6 @@ table.
     OPS["ReduceL2"](x, [1], keepdims=0)     # sqrt(sum(x * x, 1))
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

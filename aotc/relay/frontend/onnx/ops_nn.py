@@ -7,8 +7,6 @@ OPS["Gemm"](a, b, c, transB=1)          # nn.bias_add(nn.dense(a, b), c)
 OPS["LSTM"](node=node)                  # [Y, Y_h, Y_c]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final

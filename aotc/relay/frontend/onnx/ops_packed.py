@@ -6,8 +6,6 @@ bits, recurrent layers, attention.
 OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn.dense(x, (packed - 8) * scales)
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, Final

@@ -9,8 +9,6 @@ OPS["QLinearConv"](node=node)                   # qnn.requantize(qnn.conv2d(x, w
 MICROSOFT_OPS["QLinearAdd"](node=node)          # qnn.add(a, b, ...)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

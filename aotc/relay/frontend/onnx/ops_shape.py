@@ -11,8 +11,6 @@ ones are resolved here, others when the model runs.
     OPS["Gather"](x, indices, axis=1)       # take(x, indices, axis)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -11,8 +11,6 @@ their size are set aside; they become the spatial axes of
     OPS["DFT"](x)                           # real and imaginary parts along the last axis
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ converter_of("", "Conv")                # a converter
 supported_ops()                         # {"": ("Abs", ...), "ai.onnx.ml": (...)}
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

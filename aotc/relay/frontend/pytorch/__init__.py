@@ -13,8 +13,6 @@ values    arguments and data types as PyTorch sees them
 Importing this package needs torch.
 """
 
-from __future__ import annotations
-
 from aotc.relay.frontend.pytorch.archive import load_exported
 from aotc.relay.frontend.pytorch.exported import from_exported
 from aotc.relay.frontend.pytorch.script import from_script

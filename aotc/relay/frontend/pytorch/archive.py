@@ -14,8 +14,6 @@ as a pickle, which nobody opens. What can only be had from a pickle
 (older files, tensor subclasses, custom objects) is refused.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -9,8 +9,6 @@ operators without a converter are decomposed into core operators.
     module, params = from_exported(torch.export.export(net, (x,)))
 """
 
-from __future__ import annotations
-
 import logging
 import operator
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ them described, checked against the graph.
 input_types([("x", ((1, 3), "int64"))], inputs, "float32")      # [("x", Tensor[(1, 3), int64])]
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

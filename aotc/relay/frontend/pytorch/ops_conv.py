@@ -5,8 +5,6 @@ batch axis get one for the time being.
 OPS["conv2d"](x=a, weight=w, bias=b)    # nn.bias_add(nn.conv2d(a, w), b)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -6,8 +6,6 @@ OPS["arange.start"](start=0, end=4)     # a constant
 SCALARS["floordiv"](7, 2)               # 3
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable

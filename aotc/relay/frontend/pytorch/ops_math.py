@@ -7,8 +7,6 @@ OPS["add"](x=a, other=1.5, alpha=1)                 # add(cast(a), 1.5)
 OPS["mean.dim"](x=a, dim=[2, 3], keepdim=True)      # mean(a, axis=(2, 3), keepdims=True)
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 

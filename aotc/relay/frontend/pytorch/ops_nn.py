@@ -6,8 +6,6 @@ OPS["linear"](x=a, weight=w, bias=b)    # nn.bias_add(nn.dense(a, w), b)
 OPS["lstm.input"](x=a, hx=[h, c], params=[...], ...)    # outputs, last h, last c
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

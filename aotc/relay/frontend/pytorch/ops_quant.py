@@ -9,8 +9,6 @@ the other one.
 OPS["quantized_decomposed::quantize_per_tensor"](x, 0.1, 3, -128, 127, "int8")  # qnn.quantize(x, 0.1, 3)
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

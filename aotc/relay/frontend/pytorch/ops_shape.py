@@ -7,8 +7,6 @@ OPS["view"](x=a, size=[2, -1])          # reshape(a, (2, -1))
 OPS["embedding"](weight=w, indices=i)   # take(w, i, axis=0)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

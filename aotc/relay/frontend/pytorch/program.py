@@ -17,8 +17,6 @@ are guards, example inputs and all metadata but the line of the
 source.
 """
 
-from __future__ import annotations
-
 import ast
 import keyword
 import re

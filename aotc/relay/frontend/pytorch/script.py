@@ -10,8 +10,6 @@ they are views of.
     module, params = from_script(torch.jit.trace(net, x), [("x", (1, 3, 224, 224))])
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ without `aten::`, and of quantised ones with their namespace.
 converter_of("add_", "Tensor")          # in place or not, all overloads: the converter "add"
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

@@ -11,8 +11,6 @@ more than Python's numbers.
     apply(converter, schema, [x, 1], {})
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence

@@ -9,8 +9,6 @@ list of problems, each with its place.
         value = call_operator("add", schema, [x, 1], {})
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias

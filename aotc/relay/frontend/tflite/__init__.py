@@ -12,8 +12,6 @@ convert   the walk over the operators
 Importing this package needs `tflite`, the schema of the format.
 """
 
-from __future__ import annotations
-
 from aotc.relay.frontend.tflite.convert import from_tflite
 from aotc.relay.frontend.tflite.load import read_model
 from aotc.relay.frontend.tflite.table import CONVERTERS

@@ -9,8 +9,6 @@ Out: an IRModule with one function, @main.
     module.attrs["output_names"]                  # ("scores",)
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

@@ -15,8 +15,6 @@ high half of a product rounds halves up, a division by a power of
 two halves away from zero.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -11,8 +11,6 @@ those of `rounding`: TFLite Micro interpolates in a table of the
 logistic function, LiteRT takes gemmlowp's of 16 bits.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

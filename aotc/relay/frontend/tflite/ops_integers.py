@@ -9,8 +9,6 @@ In: the operator with its inputs.  Out: integers of its output.
     resized(node, (8, 8), False, True)      # bilinear, of centres of pixels
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

@@ -5,8 +5,6 @@ OPS["ADD"](a, b, node=node)             # with the activation that is fused into
 OPS["MEAN"](x, [1, 2], node=node, keep_dims=True)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -7,8 +7,6 @@ brought to the result's scale by the rounding that is asked for.
 OPS["CONV_2D"](x, w, bias, padding=0, stride_h=1, stride_w=1, node=node)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Final

@@ -4,8 +4,6 @@
 OPS["RESHAPE"](x, [1, -1], node=node)   # g.reshape(x, (1, -1))
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, Final

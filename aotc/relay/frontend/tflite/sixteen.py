@@ -12,8 +12,6 @@ Source: TFLite's MultiplyByQuantizedMultiplier of 64 bits (Apache-2.0),
 by its meaning.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, Final

@@ -4,8 +4,6 @@
 CONVERTERS["CONV_2D"]
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from aotc.relay.frontend.tflite import lstm, ops_math, ops_nn, ops_shape

@@ -6,7 +6,5 @@ is_op("nn.relu")(is_op("nn.dense")(wildcard(), wildcard())))]
 relay.transform.MergeComposite(get_pattern_table("mine"))
 """
 
-from __future__ import annotations
-
 from aotc.relay.op.contrib.register import get_pattern_table as get_pattern_table
 from aotc.relay.op.contrib.register import register_pattern_table as register_pattern_table

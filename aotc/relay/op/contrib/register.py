@@ -5,8 +5,6 @@ register_pattern_table("mine", lambda: [("mine.dense_relu", pattern)])
 get_pattern_table("mine")              # [("mine.dense_relu", pattern)]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 

@@ -10,8 +10,6 @@ that is after a shift to the right with halves away from zero.
     factors.scaled(np.array([5, 6, -6]))                       # [1, 2, -1]
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

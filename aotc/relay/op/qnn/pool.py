@@ -6,8 +6,6 @@ avg_pool2d(x, 0.1, 3, 0.1, 3, pool_size=(2, 2), strides=(2, 2))
 Sums in float32, in the order of the window's rows, as in ONNX Runtime: sums of integers would round ties another way.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

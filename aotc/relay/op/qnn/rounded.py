@@ -6,8 +6,6 @@ multiply_add(x, y, z)                  # one rounding, on all targets
 nearest_int8(x, 3.0)                   # the nearest integers, plus 3, saturated; NaN is -128
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -10,8 +10,6 @@ scaled(x, (multiplier, shift), keep)   # x * multiplier / 2^31 * 2^shift, rounde
 Source: gemmlowp's fixedpoint.h and TFLite's integer kernels (both Apache-2.0), by their meaning.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 

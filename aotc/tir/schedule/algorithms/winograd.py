@@ -11,8 +11,6 @@ by their remainder modulo the tile's size puts element (i, j) of neighbouring ti
 vectors throughout.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise

@@ -40,8 +40,6 @@ a tile.  What a step multiplies and adds is `tiling.Product`.  Tiles' sizes are 
 tiles there are (`segments.Segment.count`) becomes the trip count of a loop.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from aotc.tir import BYTES, LANES, Buffer, Target, te

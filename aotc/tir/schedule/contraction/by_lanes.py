@@ -7,8 +7,6 @@ that axis: depthwise convolutions with the channels last.
     for tile of 32 channels: for 14 columns: acc[2][14]; for k: acc[i][j] += w[i] * x[j]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final

@@ -9,8 +9,6 @@ A warp has 32 rows and 32 columns of a tile.  Of each 16 x 8 of them a thread ha
 (`aotc.tir.fragments`).  Operands lie in shared memory by steps, so that blocks are loaded turned.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from aotc.ir import DType, frozen

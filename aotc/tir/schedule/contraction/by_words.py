@@ -8,8 +8,6 @@ Tiles and slices are those of numbers (`by_blocks`, `by_slices`): their operands
 so that every order of a sum has its bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from aotc.ir import DType, frozen

@@ -7,8 +7,6 @@ A chooser is asked for each contraction that is scheduled inside `choosing`; it 
         kernel = lower_function(function, "dense", target)
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

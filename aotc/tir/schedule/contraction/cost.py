@@ -5,8 +5,6 @@ tile_columns(get_target("x86-64-v4"), 2)          # 14: 28 accumulators, 2 vecto
 pack_block(64, get_target("x86-64-v4"), "float32")  # 32
 """
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from typing import Final

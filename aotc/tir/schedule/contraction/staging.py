@@ -8,8 +8,6 @@ wrong way become panels:
     stage(a, dims, inner=(ow, oh, ic, kh, kw), vector=ow, ...)     # scratch[ic][h + 2][w + 2]
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

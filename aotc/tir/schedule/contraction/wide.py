@@ -13,8 +13,6 @@ With two groups and two rows, a product of matrices of bytes has the sums of two
 A position without a neighbour is summed up as in any other tile.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TypeAlias

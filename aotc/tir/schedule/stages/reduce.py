@@ -16,8 +16,6 @@ order is that of the program, whatever it is compiled to.  Least and greatest va
 of both signs, of which any may be the result.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -90,6 +90,8 @@ class IRModule(Printed, Mapping[str, Function]):
             raise AotcTypeError("module", f"a function goes by a name or a GlobalVar, not by {type(key).__name__}")
         self._functions[FunctionName(key)] = value
 
+    update_func = __setitem__
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._functions)
 
@@ -111,10 +113,6 @@ class IRModule(Printed, Mapping[str, Function]):
         """The name of a function as an expression; AotcError if there is none."""
         self[name]
         return GlobalVar(name)
-
-    def update_func(self, var: GlobalVar, function: Function) -> None:
-        """Add or replace a function in place, as `__setitem__` does."""
-        self[var] = function
 
     @property
     def type_definitions(self) -> Mapping[GlobalTypeVar, TypeData]:
@@ -147,6 +145,11 @@ class IRModule(Printed, Mapping[str, Function]):
     def main(self) -> Function:
         """The entry function."""
         return self["main"]
+
+    def with_attr(self, key: str, value: Any) -> IRModule:
+        """A module with one attribute added or replaced."""
+        attrs = {**self.attrs, key: value}
+        return IRModule(self._functions, attrs, self._types)
 
     def with_functions(self, updates: Mapping[str, Function]) -> IRModule:
         """A module with some functions added or replaced; this very object if nothing differs."""

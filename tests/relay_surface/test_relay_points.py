@@ -93,6 +93,18 @@ def test_matches_that_are_built() -> None:
     assert int(relay.create_executor("debug", module).evaluate()().numpy()) == 7
 
 
+def test_clauses_are_sequences() -> None:
+    text = """#[version = "0.0.5"]
+def @main(%x: (int32, int32)) -> int32 {
+  match? (%x) { (%a, %b) => %0 = %a * %b; let %c = %0 + %a; %c, }
+}"""
+    module = relay.parse(text)
+    assert int(relay.create_executor("debug", module).evaluate()((3, 4)).numpy()) == 15
+    assert aotc.ir.structural_equal(relay.parse(module.astext()), module)
+    named = module.with_attr("name", "net")
+    assert named.attrs["name"] == "net" and not module.attrs and "name" in named.astext()
+
+
 def test_programs_as_the_compiler_sees_them() -> None:
     w = relay.var("w", shape=(3,))
     module = aotc.IRModule.from_expr(relay.Function([X, w], relay.exp(X + w) * relay.const(2.0)))

@@ -468,7 +468,7 @@ def _match(parser: _Parser, start: Token) -> Task[Expr]:
         with parser.names.block():
             pattern = _pattern(parser)
             parser.expect("=>")
-            value: Expr = (yield from parser._block()) if parser.at("{") else (yield parser._expr())
+            value: Expr = yield (parser._block() if parser.at("{") else parser.body())
         clauses.append(Clause(pattern, value))
     return Match(data, tuple(clauses), complete, parser.span(start))
 

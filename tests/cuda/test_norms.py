@@ -12,6 +12,7 @@ import pytest
 
 from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
@@ -23,6 +24,9 @@ from aotc.relay.op.binary import add, multiply
 from aotc.relay.op.elementwise import relu, sigmoid
 from aotc.relay.op.opdef import Accuracy
 from aotc.tir.interp import run_kernel
+from aotc.tir.parse import parse_kernel
+from aotc.tir.text import to_text
+from aotc.tir.verify import verify
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
 from tests.cuda.device import CUDA, run_batch
@@ -143,3 +147,15 @@ def test_group_norm_in_place() -> None:
     """Its rows are a piece of the data each, whose channels have no axis of their own for groups."""
     (calls,) = compiled(model(Case("group_norm", (2, 12, 7, 3), 3, behind="silu"))).calls
     assert [step.kernel.inplace for step in calls.steps] == [((0, 0),)]
+
+
+def test_barriers_of_a_group_norm_are_needed() -> None:
+    """All but the first: each thread sums what it has stored itself."""
+    case = Case("group_norm", (2, 12, 33, 32), 3, front="add", behind="silu", kept=True)
+    (program,) = compiled(model(case)).programs
+    parts = to_text(program.steps[0].kernel).split("sync\n")
+    assert len(parts) == 6
+    for number in range(1, 5):
+        text = "sync\n".join(parts[: number + 1]) + "sync\n".join(parts[number + 1 :])
+        with pytest.raises(AotcError, match="iterations may touch the same elements"):
+            verify(parse_kernel(text))

@@ -34,6 +34,8 @@ CASES = Path("cases")
 DRIVER = Path("libcuda.so.1")
 """The emulator's, which is prepared on request."""
 TOOLS = ("memcheck", "racecheck", "synccheck")
+TOOLKIT = "/usr/local/cuda/bin"
+"""Where NVIDIA's tools are, often without being on the path."""
 FLOATS = {"float16": ("u2", 0x7C00), "bfloat16": ("u2", 0x7F80), "float32": ("u4", 0x7F800000)}
 FLOATS["float64"] = ("u8", 0x7FF << 52)
 """Unsigned integers of a size, and the bits of infinity: what is greater is NaN."""
@@ -277,24 +279,28 @@ def call(words: Sequence[object], seconds: float, tool: Sequence[str] = ()) -> d
 
 
 def all_bits(name: str, seconds: float) -> dict[str, Any]:
-    """The bits of a case; where it fails, its halves are done each by itself, down to the samples that fail."""
-    whole = call(["bits", name, 0, 0], seconds)
+    """The bits of a case; where it fails, its halves are done each by itself, down to the samples that fail.
+
+    Those for which no time is left are told of, too: what hangs must not keep the next jobs waiting.
+    """
+    end = time.monotonic() + seconds
+    whole = call(["bits", name, 0, 0], seconds / 2)
     if "error" not in whole:
         return whole
     samples = Case(CASES / f"{name}.npz").about["samples"]
     found: dict[str, Any] = {"samples": 0, "differ": {}, "failed": {}, "whole": whole["error"]}
     parts, left = [(0, len(samples))], CHILDREN
-    while parts and left:
-        first, end = parts.pop()
-        part, left = call(["bits", name, first, end], seconds / 4), left - 1
+    while parts and left and (remaining := end - time.monotonic()) > 0:
+        first, last = parts.pop()
+        part, left = call(["bits", name, first, last], min(seconds / 8, remaining)), left - 1
         if "error" not in part:
             found["samples"] += part["samples"]
             found["differ"] |= part["differ"]
-        elif end - first == 1:
+        elif last - first == 1:
             found["failed"][samples[first]["name"]] = part["error"]
         else:
-            middle = (first + end) // 2
-            parts += [(middle, end), (first, middle)]
+            middle = (first + last) // 2
+            parts += [(middle, last), (first, middle)]
     return found | {"left": parts}
 
 
@@ -304,9 +310,10 @@ def job(name: str, seconds: float) -> dict[str, Any]:
         case ["bits", case]:
             return all_bits(case, seconds)
         case ["sanitize", tool, case]:
-            if shutil.which("compute-sanitizer") is None:
+            sanitizer = shutil.which("compute-sanitizer", path=os.pathsep.join((os.environ["PATH"], TOOLKIT)))
+            if sanitizer is None:
                 return {"skipped": "compute-sanitizer is not installed"}
-            wrapper = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND)]
+            wrapper = [sanitizer, "--tool", tool, "--error-exitcode", str(FOUND)]
             return call(["bits", case, 0, 0], seconds, wrapper)
         case words:
             return call(words, seconds)

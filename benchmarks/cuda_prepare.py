@@ -282,6 +282,7 @@ def main() -> int:
         (chosen.folder / name).mkdir(parents=True, exist_ok=True)
     for module in ("cuda_device.py", "cuda_rivals.py"):
         shutil.copy(Path(cuda_device.__file__).with_name(module), chosen.folder / "benchmarks")
+    (chosen.folder / "benchmarks" / "__init__.py").touch()  # comes before other packages of that name
     if chosen.emulated:
         shutil.copy(fake_driver(), chosen.folder / DRIVER)
     for number, name in enumerate(found):

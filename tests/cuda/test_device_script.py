@@ -99,6 +99,21 @@ def test_samples_that_fail_are_found(folder: Path, monkeypatch: pytest.MonkeyPat
     assert (found["samples"], found["differ"], found["failed"]) == (others, {}, {name: "exit code 1"})
 
 
+def test_samples_that_hang_leave_time_for_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+
+    def call(_: list[Any], seconds: float) -> dict[str, Any]:
+        nonlocal clock
+        clock += seconds
+        return {"error": f"exit code {cuda_device.TOO_LONG} {seconds:.0f} s"}
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(cuda_device, "call", call)
+    monkeypatch.setattr(cuda_device.time, "monotonic", lambda: clock)
+    found = all_bits("operators_2", 100)
+    assert clock <= 100 and cuda_device.TOO_LONG in found["whole"] and found["left"]
+
+
 @pytest.mark.slow
 def test_speed_beside_rivals(folder: Path) -> None:
     pytest.importorskip("torch")

@@ -48,15 +48,17 @@ class Job:
     types: tuple[TensorType, ...]
 
 
-def expanded(expr: Expr) -> Expr:
-    """`expr` without operators that are compositions of others."""
+def expanded(expr: Expr, device: bool = False) -> Expr:
+    """`expr` without operators that are compositions of others, where a `device` has no program of their own."""
     done: dict[Expr, Expr] = {}
     for node in post_order(expr):
         match node:
             case Call(op=OpDef() as op):
                 args = [done[a] for a in node.args]
-                composite = op.expand is not None
-                done[node] = expanded(op.expand(node.attrs, *args)) if composite else call(op, args, node.attrs)
+                if op.expand is None or (device and op.compute is not None):
+                    done[node] = call(op, args, node.attrs)
+                else:
+                    done[node] = expanded(op.expand(node.attrs, *args), device)
             case Tuple():
                 done[node] = Tuple(done[f] for f in node.fields)
             case TupleGetItem():
@@ -83,7 +85,7 @@ def kernel_job(op: OpDef, sample: Sample, target: Target = TARGETS["c"], *, prin
     """The kernel of one call of `op` on the arguments of a sample, as it is printed, or as it is scheduled."""
     args = [constants(v) if k in sample.known else Var(f"a{k}", type_of_value(v)) for k, v in enumerate(sample.args)]
     given = {a: v for a, v in zip(args, sample.args, strict=True) if isinstance(a, Var)}
-    body = expanded(call(op, args, sample.attrs))
+    body = expanded(call(op, args, sample.attrs), target.gpu is not None)
     body, tables = as_parameters(body)
     given |= tables
     finite = [k for k, value in enumerate(given.values()) if all(np.isfinite(x).all() for x in flat(value))]

@@ -97,6 +97,7 @@ def test_kernels_keep_to_the_registers_that_there_are() -> None:
         ((80.0,), "80.0 is no architecture"),
         (12, r"GPUs of compute capability 12 lack[^$]*did you mean 120\? 75 is"),
         (7, r"kernels have\n +hint: 75 is"),
+        (17, r"kernels have\n +hint: 75 is"),
         (0, "GPUs of compute capability 0 lack instructions"),
         (False, "False is no architecture"),
         ((), "there is no architecture"),

@@ -62,7 +62,7 @@ def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
         raise AotcError("cuda-arch", "there is no architecture of GPUs to make code for", hint=hint)
     if chosen[0] < target.gpu.oldest:
         text = f"GPUs of compute capability {chosen[0]} lack instructions that kernels have"
-        near = f"did you mean {10 * chosen[0]}? " if 10 * chosen[0] in target.gpu.architectures else ""
+        near = f"did you mean {ten}? " if (ten := 10 * chosen[0]) in target.gpu.architectures else ""
         raise AotcError("cuda-arch", text, hint=f"{near}{target.gpu.oldest} is the oldest that has them")
     return replace(target, gpu=replace(target.gpu, architectures=chosen))
 

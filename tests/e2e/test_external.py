@@ -65,6 +65,13 @@ def module() -> IRModule:
     return parse(TEXT)
 
 
+def test_gpus_do_not_run_it(tmp_path: Path) -> None:
+    external.register("mine", generate)
+    with pytest.raises(AotcError, match="the code of mine_0 is C, which mine wrote") as caught:
+        aotc.compile(module(), target="cuda", output=tmp_path / "net")
+    assert caught.value.code == "external" and not (tmp_path / "net").exists()
+
+
 @pytest.mark.parametrize("opt_level", [0, 1, 2, 3])
 def test_the_users_code_is_called(opt_level: int, tmp_path: Path) -> None:
     external.register("mine", generate)

@@ -274,8 +274,9 @@ def _finished(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreF
 
     def finished(place: tuple[Expr, ...], value: Expr) -> Stmt:
         total = Var("exact", c.dtype)
-        names = {var: where for (var, _), where in zip(c.axes, place, strict=True)}
-        again = Block((Assign(total, const(0, c.dtype)), substituted(products(c, a, b, total), names)))
+        names = {var: at for (var, _), at in zip(c.axes, place, strict=True)}
+        again = substituted(products(c, a, b, total), names)
+        again = Block((Assign(total, const(0, c.dtype)), again))
         return Block((Declare(total, value), If(call("isnan", total), again), store(place, total)))
 
     return finished

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import aotc
 from aotc.cli.main import main
 from aotc.driver.memories import read_memories
 from aotc.ir import AotcError
+from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS
 
 BOARD = """
@@ -131,3 +133,33 @@ def test_inspect_shows_several_memories(tmp_path: Path) -> None:
     fast, slow = parts
     assert (fast["memory"], fast["offset"], slow["offset"], slow["room"]) == ("dtcm", 0, fast["bytes"], 512 << 10)
     assert fast["accesses"] / fast["bytes"] > slow["accesses"] / slow["bytes"] > 0
+
+
+def test_what_lies_behind_parameters_has_room(tmp_path: Path) -> None:
+    """Values of a self-test and checksums count where parameters are placed: else a linker would refuse them."""
+    require_tool("gcc")
+    board, options = tmp_path / "board.toml", {"name": "net", "target": "c", "profile": "bare", "selftest": True}
+    text = "[ram]\nbytes = '1M'\nholds = ['arena']\n[flash]\nbytes = {}\nholds = ['parameters']\n"
+    more = "[slow]\nbytes = '8K'\nholds = ['parameters']\n"
+
+    def compiled(size: int, more: str = "") -> aotc.CompiledModel:
+        board.write_text(text.format(size) + more)
+        return aotc.compile(DIGITS, output=tmp_path / "net", memories=board, **options)
+
+    made = compiled(1 << 20)
+    parameters, whole = made.metadata["weights_bytes"], made.metadata["weights"]["bytes"]
+    assert parameters + 4 * (64 + 10) <= whole
+    assert compiled(whole).metadata["memory"]["spaces"]["parameters"] == "flash"
+    with pytest.raises(AotcError, match=f"the parameters need {whole} bytes") as caught:
+        compiled(whole - 1)
+    assert caught.value.code == "memory"
+    made = compiled(whole - 1, more)
+    pieces = [(p["memory"], p["begin"], p["bytes"]) for p in made.metadata["weights"]["pieces"]]
+    assert pieces == [("flash", 0, parameters), ("slow", parameters, whole - parameters)]
+    (tmp_path / "main.c").write_text(
+        '#include "net.h"\nstatic long double workspace[NET_WORKSPACE_BYTES / sizeof(long double) + 1];\n'
+        "int main(void) { static float y[10]; net_outputs out = {y}; return net_selftest(&out, workspace); }\n"
+    )
+    flags = ["-I", made.path / "include", made.built, "-lm", "-o", tmp_path / "main"]
+    subprocess.run(["gcc", tmp_path / "main.c", *flags], check=True)
+    assert subprocess.run([tmp_path / "main"], check=False).returncode == 0

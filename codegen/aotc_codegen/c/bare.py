@@ -168,7 +168,7 @@ def _parts(
     program: Program, target: Target, golden: Golden | None
 ) -> tuple[Params, PrintedKernels, Weights, dict[str, Any]]:
     """Parameters, kernels and the file of weights of a project, and its footprint."""
-    params = placed_params(program, target)
+    params = placed_params(program, target, golden)
     kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], share=True)
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = Weights(params, golden)

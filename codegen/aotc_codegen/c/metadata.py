@@ -77,7 +77,7 @@ def _spaces(program: Program, target: Target, params: Params) -> dict[str, str]:
     """The memories of what `target.ROLES` names."""
     taken = {part.memory: part.bytes for part in program.plan.parts}
     known = {"arena": " and ".join(taken), "parameters": " and ".join(piece.memory for piece in params.pieces)}
-    sizes = {"arena": program.plan.peak, "parameters": params.bytes}
+    sizes = {"arena": program.plan.peak, "parameters": params.bytes + params.behind}
     found = target.places({role: size for role, size in sizes.items() if not known[role]}, taken)
     return known | {role: space.name for role, space in found.items()}
 

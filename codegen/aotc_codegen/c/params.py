@@ -46,6 +46,7 @@ class Params:
     """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays.
 
     pieces   of the file, in its order
+    behind   bytes of the file that lie behind the parameters, in the last piece
     homes    the first constant that is equal to each, which is stored for it
     """
 
@@ -56,8 +57,9 @@ class Params:
         array_bytes: int,
         align: int = ALIGN,
         pieces: Sequence[Piece] = (Piece(),),
+        behind: int = 0,
     ) -> None:
-        self.model, self.align, self.pieces = model, align, pieces
+        self.model, self.align, self.pieces, self.behind = model, align, pieces, behind
         self.array_bytes = array_bytes
         self.offsets: dict[Storage, int] = {}
         self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}

@@ -25,35 +25,45 @@ from aotc_codegen.c.params import Params, Piece
 from aotc_codegen.c.project import aligned_array
 from aotc_codegen.c.selftest import Golden
 
+_WORD: Final = struct.Struct("<I")
 _WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 
 
-def placed_params(program: Program, target: Target) -> Params:
-    """The parameters of a program, those of each memory behind each other.
+def _tail(golden: Golden | None, align: int) -> list[bytes]:
+    """What lies behind the parameters, but for the mark and the checksum: values that a self-test knows."""
+    return [piece + bytes(-len(piece) % align) for piece in (golden.pieces if golden is not None else ())]
+
+
+def placed_params(program: Program, target: Target, golden: Golden | None = None) -> Params:
+    """The parameters of a program, those of each memory behind each other, and room for what lies behind them.
 
     Raises AotcError (code "memory") where the memories have no room for them.
     """
     spaces = target.spaces_for("parameters")
     align = max(space.align for space in spaces)
-    params = Params(program.name, program.constants, 0, align)
+    behind = sum(map(len, _tail(golden, align))) + 2 * _WORD.size
+    params = Params(program.name, program.constants, 0, align, behind=behind)
     taken = Counter({part.memory: part.bytes for part in program.plan.parts})
     rooms = {s.name: s.bytes and s.bytes - taken[s.name] for s in spaces}
     full = [s.name for s in spaces if s.bytes and rooms[s.name] <= 0]
     rooms = {name: room for name, room in rooms.items() if name not in full}
-    found, parts = _spread(program, params, rooms) if rooms else ({}, ())
+    found, parts = _spread(program, params, rooms)
     if not parts:
         # no bytes, or no room
-        target.places({"parameters": params.bytes}, taken)
+        target.places({"parameters": params.bytes + behind}, taken)
         return params
     names = Names(["params"], any_case=True)
     suffixes = ["", *(f"_{names.fresh(p.memory)}" for p in parts[1:])]
     pieces = [Piece(part.begin, part.memory, suffix) for part, suffix in zip(parts, suffixes, strict=True)]
     order = sorted(program.constants, key=lambda s: found[params.home(s)])
-    return Params(program.name, order, 0, align, pieces)
+    return Params(program.name, order, 0, align, pieces, behind)
 
 
 def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple[dict[Storage, int], tuple[Part, ...]]:
-    """The number of the part that has each parameter, and the parts."""
+    """The number of the part that has each parameter, and the parts: as few as there is room in.
+
+    What lies behind the parameters has room in the last one, which may have nothing else.
+    """
     times = Counter[Storage]()
     for storage, count in accessed(program).items():
         if storage.kind == "constant":
@@ -63,10 +73,17 @@ def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple
     blocks = [Block(align_up(s.nbytes, params.align), 0, 0) for s in kept]
     offsets = tuple(params.offsets.values())
     whole = Arrangement(offsets, params.bytes, params.bytes)
-    found, parts = in_rooms(whole, rooms, lambda room: spread(blocks, weights, room, params.align))
-    begins = [part.begin for part in parts]
-    numbers = (bisect_right(begins, at) for at in found.offsets)
-    return dict(zip(kept, numbers, strict=True)), parts
+    for count, (last, room) in enumerate(rooms.items()):
+        if 0 < room <= params.behind:
+            continue
+        some = {**dict([*rooms.items()][:count]), last: room and room - params.behind}
+        found, parts = in_rooms(whole, some, lambda sizes: spread(blocks, weights, sizes, params.align))
+        if parts:
+            begins = [part.begin for part in parts]
+            numbers = (bisect_right(begins, at) for at in found.offsets)
+            tail = () if parts[-1].memory == last else (Part(last, found.peak, 0),)
+            return dict(zip(kept, numbers, strict=True)), (*parts, *tail)
+    return {}, ()
 
 
 def _described(storage: Storage, offset: int) -> str:
@@ -88,17 +105,17 @@ class Weights:
         self.contents: list[bytes | memoryview] = list(params.blob())
         self.offsets: list[int] = []
         self.align = params.align
-        for known in golden.pieces if golden is not None else ():
+        for known in _tail(golden, self.align):
             self.offsets.append(self.bytes)
-            self.contents += [known, bytes(-len(known) % self.align)]
+            self.contents.append(known)
         rows = [_described(s, params.offset(s)) for s in params.homes]
         rows += map(str, self.offsets)
         self.layout = zlib.crc32("\n".join(rows).encode())
-        self.contents.append(struct.pack("<I", self.layout))
+        self.contents.append(_WORD.pack(self.layout))
         self.crc = 0
         for part in self.contents:
             self.crc = zlib.crc32(part, self.crc)
-        self.contents.append(struct.pack("<I", self.crc))
+        self.contents.append(_WORD.pack(self.crc))
         begins = [piece.begin for piece in params.pieces]
         self.rows = [
             self._row(params, piece, end - piece.begin)

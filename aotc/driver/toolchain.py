@@ -169,6 +169,10 @@ def require_cpu(target: Target) -> None:
     else:
         return
     hint = "take --target host for what runs here; `aotc compile` builds libraries for other machines"
+    if target.bare:
+        hint = "take --target c: integer models give equal bytes; "
+        hint += "`aotc compile --selftest` makes a test for the board, "
+        hint += "or QEMU, itself (docs/tutorials/model_to_board.md)"
     raise AotcError("cpu", f"code for {target.name} cannot run here: {reason}", hint=hint)
 
 

@@ -42,6 +42,11 @@ def test_missing_file(tmp_path: Path) -> None:
     assert "no such file" in refused("run", tmp_path / "missing")
 
 
+def test_firmware_is_verified_elsewhere() -> None:
+    text = refused("verify", DIGITS, "--target", "cortex-m4")
+    assert "code for cortex-m4 cannot run here" in text and "--target c" in text and "--selftest" in text
+
+
 def test_a_directory_is_no_model(tmp_path: Path) -> None:
     for command in ("compile", "verify"):
         extra = ["-o", tmp_path / "out"] if command == "compile" else []

@@ -44,6 +44,26 @@ def _branch(inputs: int, outputs: int) -> GraphProto:
 NAMED: Final = re.compile("the_node|output 'y'")
 """Where the problem is: the node, or the output where it is no tensor."""
 
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "text"),
+    [
+        (
+            "MaxPool",
+            {"strides": [0, 0]},
+            "strides [0, 0] are not 2 numbers of 1 or more\n  hint: for example strides=[1, 1]",
+        ),
+        ("AveragePool", {"dilations": [1]}, "dilations [1] are not 2 numbers of 1 or more"),
+        ("LpPool", {"pads": [0, 0, 0, -1]}, "pads [0, 0, 0, -1] are not 4 numbers of 0 or more"),
+    ],
+)
+def test_windows_say_which_attribute_is_wrong(op: str, attributes: dict[str, Any], text: str) -> None:
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 3, 8, 8]) for name in "xy")
+    node = helper.make_node(op, ["x"], ["y"], name="the_node", kernel_shape=[2, 2], **attributes)
+    with pytest.raises(AotcError, match=f"node the_node: {re.escape(text)}"):
+        from_onnx(helper.make_model(helper.make_graph([node], "g", [x], [y])))
+
+
 VALUES: Final[dict[int, list[Any]]] = {
     AttributeProto.INT: [1, 0, -9, 2**40],
     AttributeProto.FLOAT: [0.5, -1.0],

@@ -110,7 +110,8 @@ def test_attributes_of_a_wrong_kind_are_named(op: OpDef) -> None:
     [
         ({}, r"^sample\(\): missing a required argument: 'data'"),
         ({"data": X, "axis": 1}, "'axis|missing a required argument: 'axes'"),
-        ({"data": X, "axes": 1, "last": 1, "lsat": 1}, r"^sample\(\): got an unexpected keyword argument 'lsat'"),
+        ({"data": X, "axes": 1, "last": 1, "lsat": 1}, r"unexpected keyword argument 'lsat'; did you mean 'last'"),
+        ({"data": X, "axes": 1, "last": 1, "xyz": 1}, r"^sample\(\): got .* argument 'xyz'; it takes data, .*axes"),
     ],
 )
 def test_mistakes_name_the_function(given: dict[str, Any], message: str) -> None:

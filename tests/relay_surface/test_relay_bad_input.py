@@ -46,7 +46,18 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "expected a module, got Function",
     ),  # type: ignore[arg-type]
     "op": (lambda: aotc.ir.Op.get("nn.con2d"), "did you mean 'nn.conv2d'"),
-    "op argument": (lambda: relay.nn.softmax(relay.var("x", shape=(2,)), axes=1), "unexpected keyword argument 'axes'"),
+    "op argument": (
+        lambda: relay.nn.softmax(relay.var("x", shape=(2,)), axes=1),
+        "argument 'axes'; did you mean 'axis'",
+    ),
+    "stride": (
+        lambda: relay.nn.conv2d(relay.var("x", shape=(1, 3, 8, 8)), relay.var("w"), stride=2),
+        "conv2d.*'stride'; did you mean 'strides'",
+    ),
+    "no stride": (
+        lambda: relay.nn.max_pool2d(relay.var("x", shape=(1, 3, 8, 8)), 2, strides=(0, 0)),
+        "nn.max_pool2d: a stride of 0 of a window\n  hint: a stride is 1 or more",
+    ),
     "attribute": (lambda: relay.sum(relay.var("x", shape=(2, 3)), axis="1"), r"axis takes .*, not '1'"),
     "attribute's numbers": (
         lambda: relay.nn.pad(relay.var("x", shape=(2,)), ((1,),)),

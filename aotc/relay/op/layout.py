@@ -124,10 +124,14 @@ def fills(node: Call) -> bool:
     """Whether a call is layout_transform that may fill up blocks: with zeros, whatever the data stands for."""
     if node.op is not layout_transform:
         return False
-    source, target = Layout.parse(node.attrs["src_layout"]), Layout.parse(node.attrs["dst_layout"])
+    source = Layout.parse(node.attrs["src_layout"])
+    target = Layout.parse(node.attrs["dst_layout"])
     extents = source.extents(tensor_type_of(node.args[0]).shape)
-    whole = (isinstance(d, int) and d % target.blocks(k) == 0 for k, d in extents.items() if target.blocks(k) > 1)
-    return not all(whole)
+    for letter, extent in extents.items():
+        block = target.blocks(letter)
+        if block > 1 and (not isinstance(extent, int) or extent % block):
+            return True
+    return False
 
 
 def _axes(a: LayoutTransformAttrs, types: Types) -> AxisMap:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, frozen
+from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, frozen, nearest
 from aotc.relay.expr import Call, call, const
 from aotc.relay.infer import infer_expr
 
@@ -196,10 +196,15 @@ def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
     Raises TypeError for parameters that the operator does not have or that are missing,
     AotcError where a value or the operator's type rule rejects them.
     """
+    signature = signature_of(op)
     try:
-        bound = signature_of(op).bind(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{op.name.rpartition('.')[2]}(): {error}") from None
+        names = [*signature.parameters]
+        strange = next((name for name in kwargs if name not in names), None)
+        hint = strange and (nearest(strange, names) or f"it takes {', '.join(names)}")
+        text = f"{op.name.rpartition('.')[2]}(): {error}"
+        raise TypeError(f"{text}; {hint}" if hint else text) from None
     bound.apply_defaults()
     given = bound.arguments
     attributes = {f.name: f.value(given) for f in _fields(op).values()}

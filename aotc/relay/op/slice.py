@@ -55,7 +55,7 @@ def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     fits = len(axes) == count <= rank and len(set(axes)) == count
     require("slice.axes", fits, lambda: f"{count} slices do not fit the axes {list(axes)} of rank {rank}")
     strides = a.strides * count if len(a.strides) == 1 else a.strides
-    require("slice.stride", 0 not in strides, "a stride of 0")
+    require("slice.stride", 0 not in strides, "a stride of 0", hint="take 1 or more, or less than 0 for backwards")
     if a.slice_mode == "end":
         return {k: slice(*bounds) for k, *bounds in zip(axes, a.begin, a.end, strides, strict=True)}
     sized = zip(axes, a.begin, a.end, strict=True)

@@ -169,7 +169,9 @@ def window_extent(
 
     Raises AotcError (code "window") where not a single one does.
     """
-    require("window", min(kernel, stride, dilation) > 0, f"kernel {kernel}, stride {stride}, dilation {dilation}")
+    for name, number in (("size", kernel), ("stride", stride), ("dilation", dilation)):
+        text = f"a {name} of {number} of a window"
+        require("window", number > 0, text, hint=f"a {name} is 1 or more along each axis")
     if isinstance(dim, SymDim):
         if stride == 1 and sum(pad) == dilation * (kernel - 1):
             return dim

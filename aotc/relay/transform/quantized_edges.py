@@ -121,7 +121,9 @@ def _dtype(node: Expr) -> DType:
 def _moves(expr: Expr) -> bool:
     """Whether an expression does nothing but move elements of one tensor to another."""
     node = op_call(expr)
-    return node is not None and op_of(node).moves and not fills(node) and isinstance(type_of(node), TensorType)
+    if node is None or fills(node):
+        return False
+    return op_of(node).moves and isinstance(type_of(node), TensorType)
 
 
 def _moved(node: Expr) -> tuple[Expr, list[Expr]]:

@@ -14,6 +14,7 @@ import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from textwrap import TextWrapper
 from typing import Any, Final
 
@@ -31,7 +32,8 @@ _WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
 
 def _tail(golden: Golden | None, align: int) -> list[bytes]:
     """What lies behind the parameters, but for the mark and the checksum: values that a self-test knows."""
-    return [piece + bytes(-len(piece) % align) for piece in (golden.pieces if golden is not None else ())]
+    known = golden.pieces if golden is not None else ()
+    return [piece + bytes(-len(piece) % align) for piece in known]
 
 
 def placed_params(program: Program, target: Target, golden: Golden | None = None) -> Params:
@@ -73,16 +75,20 @@ def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple
     blocks = [Block(align_up(s.nbytes, params.align), 0, 0) for s in kept]
     offsets = tuple(params.offsets.values())
     whole = Arrangement(offsets, params.bytes, params.bytes)
-    for count, (last, room) in enumerate(rooms.items()):
-        if 0 < room <= params.behind:
-            continue
-        some = {**dict([*rooms.items()][:count]), last: room and room - params.behind}
-        found, parts = in_rooms(whole, some, lambda sizes: spread(blocks, weights, sizes, params.align))
+    several = partial(spread, blocks, weights, align=params.align)
+    earlier: dict[str, int] = {}
+    for last, room in rooms.items():
+        left = room and room - params.behind
+        parts: tuple[Part, ...] = ()
+        if not room or left > 0:
+            found, parts = in_rooms(whole, earlier | {last: left}, several)
         if parts:
             begins = [part.begin for part in parts]
             numbers = (bisect_right(begins, at) for at in found.offsets)
-            tail = () if parts[-1].memory == last else (Part(last, found.peak, 0),)
-            return dict(zip(kept, numbers, strict=True)), (*parts, *tail)
+            if parts[-1].memory != last:
+                parts = (*parts, Part(last, found.peak, 0))
+            return dict(zip(kept, numbers, strict=True)), parts
+        earlier[last] = room
     return {}, ()
 
 

@@ -39,10 +39,16 @@ def _stated(
     rank = len(kernel)
     strides, dilations = (tuple(given) or (1,) * rank for given in (strides, dilations))
     pads = tuple(pads) or (0,) * (2 * rank)
-    fits = len(strides) == len(dilations) == rank and len(pads) == 2 * rank
-    fits = fits and min((*strides, *dilations, *kernel), default=1) >= 1 and min(pads, default=0) >= 0
-    text = f"kernel {list(kernel)}, strides {strides}, dilations {dilations}, pads {pads} do not fit"
-    require("onnx-window", fits, text)
+    rows = (
+        ("kernel", kernel, rank, 1),
+        ("strides", strides, rank, 1),
+        ("dilations", dilations, rank, 1),
+        ("pads", pads, 2 * rank, 0),
+    )
+    for name, given, count, least in rows:
+        fits = len(given) == count and min(given, default=least) >= least
+        text = f"{name} {list(given)} are not {count} numbers of {least} or more"
+        require("onnx-window", fits, text, hint=f"for example {name}={[least] * count}")
     return Window(tuple(kernel), strides, dilations, pads if auto_pad != "VALID" else (0,) * len(pads))
 
 

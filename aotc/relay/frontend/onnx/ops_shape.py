@@ -113,9 +113,10 @@ def _split(
 def _slice(x: Expr, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None) -> Expr:
     steps = [1] * len(starts) if steps is None else steps
     places = [g.axis(a, g.rank(x)) for a in (axes if axes is not None else range(len(starts)))]
-    fits = len(starts) == len(ends) == len(places) == len(steps) and 0 not in steps
+    fits = len(starts) == len(ends) == len(places) == len(steps)
     text = f"starts {starts}, ends {ends}, axes {places} and steps {steps} do not agree"
     require("onnx-slice", fits and len(set(places)) == len(places), text)
+    require("onnx-slice", 0 not in steps, f"a step of 0 in {steps}", hint="take 1, or -1 for backwards")
     box = []
     for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
         size = g.dim(x, axis)

@@ -5,7 +5,7 @@ ExpandOps: replace operators that are defined by others with their definition.
 
 hard_swish(%x)
 multiply(%x, clip(add(...)))                     # whatever OpDef.expand says, or OpDef.unblocked
-    devices keep operators that have a program of their own as well
+    devices keep operators that have a program of their own as well, unless constants can be rearranged for others
 
 CanonicalizeOps: say with general operators what special ones say.
 
@@ -52,7 +52,8 @@ def _expanded(device: bool, _: Expr, new: Expr) -> Expr:
     if not isinstance(new, Call) or not isinstance(new.op, OpDef):
         return new
     with span_scope(new.span):
-        if new.op.expand is None or (device and new.op.compute is not None):
+        own = device and new.op.compute and not any(isinstance(a, Constant) for a in new.args)
+        if new.op.expand is None or own:
             return (new.op.unblocked and new.op.unblocked(new.attrs, *new.args)) or new
         try:
             return new.op.expand(new.attrs, *new.args)

@@ -141,6 +141,13 @@ def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
     return y if small[axis] * block == shape[axis] else g.cut(y, [0], [shape[axis]], [axis])
 
 
+def zero_from_nearer(below: Expr, above: Expr) -> Expr:
+    """The zero point of int8 for the ends of a range in steps, counted from the end that is nearer to 0; a float."""
+    nearer = g.greater(g.add(g.add(below, -128.0), g.add(above, 127.0)), 0.0)
+    zero = g.where(nearer, g.sub(-128.0, below), g.sub(127.0, above))
+    return g.op("round", g.clip(zero, -128.0, 127.0))
+
+
 def saturated(y: Expr, dtype: DType) -> Expr:
     """Rounded values clipped to the range of an integer type and
     converted.

@@ -174,9 +174,7 @@ def _choose_qparams_per_token_asymmetric(x: Expr, dtype: str) -> list[Expr]:
     least = float(np.finfo(np.float32).eps)
     scale = g.maximum(g.div(g.sub(high, low), 255.0), least)
     below, above = g.div(low, scale), g.div(high, scale)
-    nearer = g.greater(g.add(g.add(below, -128.0), g.add(above, 127.0)), 0.0)
-    zero = g.where(nearer, g.sub(-128.0, below), g.sub(127.0, above))
-    return _as_given(scale, g.op("round", g.clip(zero, -128, 127)))
+    return _as_given(scale, q.zero_from_nearer(below, above))
 
 
 def _convert_element_type(x: Expr, dtype: str) -> Expr:

@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from aotc.ir import Array
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 
@@ -30,6 +31,12 @@ _POWERS: Final = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401
 def wide(x: Expr) -> Expr:
     """Integers as int64."""
     return g.cast(x, _WIDE)
+
+
+def along(value: Array, axis: int, rank: int) -> Expr:
+    """Numbers as a constant for each element of an axis, or a single one for all."""
+    found = g.constant(np.asarray(value, np.int64))
+    return g.along(found, axis, rank) if value.size > 1 else g.reshape(found, ())
 
 
 def right(x: Expr, bits: int) -> Expr:

@@ -86,7 +86,7 @@ def leaky_relu(node: Node, alpha: float) -> Expr:
     above, below = (g.mul(steps, f) for f in factors)
     y = g.add(g.where(g.less(steps, 0), below, above), 128)
     y = g.add(g.op("right_shift", y, g.constant(8, _INT)), onto.zero)
-    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+    return q.saturated(y, onto.dtype)
 
 
 def onto_scale(node: Node) -> Array:

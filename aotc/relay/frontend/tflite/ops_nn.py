@@ -113,32 +113,18 @@ def _conv_2d(
     dilation_w_factor: int = 1,
     node: Node,
 ) -> Expr:
+    depthwise = node.op.name == "DEPTHWISE_CONV_2D"
     require("graph-rank", g.rank(w) == 4, f"weights of rank {g.rank(w)} are not supported (4 is)")
-    dilations = dilation_h_factor, dilation_w_factor
-    window = window_of(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
-    inputs, each = g.dim(x, 3), g.dim(w, 3)
-    whole = each > 0 and inputs % each == 0
-    require("graph-shape", whole, f"weights for {each} channels do not fit {inputs}")
-    return _convolved(node, window, inputs // each, "OHWI")
-
-
-def _depthwise_conv_2d(
-    x: Expr,
-    w: Expr,
-    bias: Maybe = None,
-    *,
-    padding: int,
-    stride_h: int,
-    stride_w: int,
-    dilation_h_factor: int = 1,
-    dilation_w_factor: int = 1,
-    node: Node,
-) -> Expr:
-    fits = g.rank(w) == 4 and g.dim(w, 0) == 1
+    fits = not depthwise or g.dim(w, 0) == 1
     require("graph-shape", fits, f"weights of shape {g.shape(w)} are none of a depthwise convolution")
     dilations = dilation_h_factor, dilation_w_factor
     window = window_of(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
-    return _convolved(node, window, g.dim(x, 3), "IHWO")
+    inputs, each = g.dim(x, 3), g.dim(w, 3)
+    if depthwise:
+        return _convolved(node, window, inputs, "IHWO")
+    whole = each > 0 and inputs % each == 0
+    require("graph-shape", whole, f"weights for {each} channels do not fit {inputs}")
+    return _convolved(node, window, inputs // each, "OHWI")
 
 
 def _transpose_conv(
@@ -331,7 +317,7 @@ OPS: Table = {
     "CONV_2D": _conv_2d,
     "BATCH_MATMUL": _batch_matmul,
     "CONV_3D": _conv_3d,
-    "DEPTHWISE_CONV_2D": _depthwise_conv_2d,
+    "DEPTHWISE_CONV_2D": _conv_2d,
     "FULLY_CONNECTED": _fully_connected,
     "L2_POOL_2D": _l2_pool_2d,
     "LOCAL_RESPONSE_NORMALIZATION": _local_response_normalization,

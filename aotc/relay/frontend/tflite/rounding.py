@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -113,7 +114,7 @@ class Rounding:
         last = max(-exponent, 0)
         y = fx.divided(fx.high_product(y, multiplier), last)
         y = g.add(y, fx.wide(onto.zero))
-        return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+        return q.saturated(y, onto.dtype)
 
     def requantized(self, sums: Expr, ratio: Array, onto: Onto, axis: int = -1) -> Expr:
         """Integers times numbers (one, or one for each element of an axis), as a result."""
@@ -125,12 +126,7 @@ class Rounding:
 def _rescaled_up(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
     """Rounded to integers after a product with 31 bits, and halves up after the last shift."""
     factors = factors_of(ratio, np.float64(1), "TFLITE")
-    rank = g.rank(sums)
-
-    def along(value: Array) -> Expr:
-        found = g.constant(value)
-        return g.along(found, axis, rank) if value.size > 1 else g.reshape(found, ())
-
+    along = partial(fx.along, axis=axis, rank=g.rank(sums))
     left, last = (np.asarray(v, np.int64) for v in (factors.left, factors.right))
     multiplier = np.asarray(factors.multiplier, np.int64) << left
     y = fx.wide(sums)
@@ -142,8 +138,7 @@ def _rescaled_up(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
     half = (np.int64(1) << last) >> 1
     y = g.op("right_shift", g.add(y, along(half)), along(last))
     y = g.add(y, fx.wide(onto.zero))
-    y = g.clip(y, int(onto.dtype.min), int(onto.dtype.max))
-    return g.cast(y, onto.dtype)
+    return q.saturated(y, onto.dtype)
 
 
 def scaled_twice(x: Expr, ratio: Any, onto: Onto) -> Expr:
@@ -197,8 +192,7 @@ def _sum_of_words(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
     require("tflite-quant", min(bits) == 0, text)
     x, y = (fx.divided(fx.wide(v.data), k) for v, k in zip((a, b), bits, strict=True))
     total = g.op("add" if sign > 0 else "subtract", x, y)
-    low, high = int(onto.dtype.min), int(onto.dtype.max)
-    return g.cast(g.clip(total, low, high), onto.dtype)
+    return q.saturated(total, onto.dtype)
 
 
 def _sum_in_blocks(a: Quantised, b: Quantised, onto: Onto) -> Expr:
@@ -229,7 +223,7 @@ def _sum_of_products(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
     parts = [g.mul(q.centred(v.data, v.zero, -1), f) for v, f in zip((a, b), factors, strict=True)]
     total = g.add(g.add(*parts), 1 << (shift - 1))
     y = g.add(g.op("right_shift", total, g.constant(shift, _INT)), onto.zero)
-    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+    return q.saturated(y, onto.dtype)
 
 
 # --- softmax
@@ -254,7 +248,7 @@ def _softmax_of_fixed_point(x: Quantised, onto: Onto, beta: float) -> Expr:
     exponent = g.sub(g.constant(12 + 31 - bits, _WIDE), zeros)
     y = fx.divided(fx.high_product(_taken(e, place), scale), exponent)
     y = g.add(y, int(onto.dtype.min))
-    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+    return q.saturated(y, onto.dtype)
 
 
 def _below_greatest(x: Quantised) -> Expr:
@@ -282,7 +276,7 @@ def _softmax_of_table(x: Quantised, onto: Onto, beta: float) -> Expr:
     whole = g.op("floor", y)
     up = g.cast(g.op("greater_equal", g.sub(y, whole), g.constant(0.5, "float32")), _INT)
     y = g.add(g.add(g.cast(whole, _INT), up), onto.zero)
-    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+    return q.saturated(y, onto.dtype)
 
 
 # --- from real numbers
@@ -332,7 +326,7 @@ def _rescaled_by_eighths(x: Quantised, onto: Onto) -> Expr:
     factor = int(np.rint(ratio * np.float32(256)))
     whole = g.add(g.mul(whole, factor), 128)
     y = g.add(g.op("right_shift", whole, g.constant(8, _INT)), onto.zero)
-    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+    return q.saturated(y, onto.dtype)
 
 
 # --- curves

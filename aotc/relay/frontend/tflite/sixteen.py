@@ -14,6 +14,7 @@ by its meaning.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from aotc.ir import Array, require
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend.quantisation import Onto, Quantised, saturated
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.frontend.tflite.load import Tensor
 from aotc.relay.frontend.tflite.rounding import RUY, nearest, number, onto_whole, scaled_twice
@@ -96,16 +97,10 @@ def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
     multiplier = np.minimum((factors.multiplier + (1 << 15)) >> 16, _MOST)
     last = 15 - (factors.left - factors.right)
     require("tflite-quant", bool((last > 0).all()), "the scales of a layer of 16 bits are too far apart")
-    rank = g.rank(sums)
-
-    def along(value: Array) -> Expr:
-        found = g.constant(np.asarray(value, np.int64))
-        return g.along(found, axis, rank) if value.size > 1 else g.reshape(found, ())
-
+    along = partial(fx.along, axis=axis, rank=g.rank(sums))
     half = np.int64(1) << (last - 1)
     y = g.add(g.mul(sums, along(multiplier)), along(half))
-    y = g.clip(g.op("right_shift", y, along(last)), int(onto.dtype.min), int(onto.dtype.max))
-    return g.cast(y, onto.dtype)
+    return saturated(g.op("right_shift", y, along(last)), onto.dtype)
 
 
 def litert_dense(sums: Expr, x: Quantised, w: Quantised, onto: Onto, biased: bool) -> Expr:
@@ -114,7 +109,7 @@ def litert_dense(sums: Expr, x: Quantised, w: Quantised, onto: Onto, biased: boo
         return RUY.requantized(g.cast(sums, _INT), RUY.dense_ratio(x.scale, w.scale, onto), onto, 1)
     ratio = RUY.ratio(x.scale, w.scale, onto)
     y = nearest(g.mul(g.cast(sums, "float64"), g.constant(ratio)))
-    return g.cast(g.clip(y, int(onto.dtype.min), int(onto.dtype.max)), onto.dtype)
+    return saturated(y, onto.dtype)
 
 
 def check(name: str, weight: Tensor, axis: int, bias: Maybe) -> None:

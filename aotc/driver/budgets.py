@@ -17,8 +17,7 @@ from aotc_codegen.c.names import nodes_of
 from aotc.driver.process import run
 from aotc.driver.toolchain import PROBE_SECONDS, Toolchain
 from aotc.ir import AotcError, Diagnostic, frozen
-from aotc.tir.plan.footprint import most_taken
-from aotc.tir.plan.program import Program, Storage
+from aotc.tir import Program, Storage, most_taken
 
 #: How many of the tensors that live at the peak an error names.
 SHOWN: Final = 4

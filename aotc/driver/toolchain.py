@@ -23,8 +23,7 @@ from typing import Final, TypeAlias
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
 from aotc.ir import AotcError, architecture, frozen, refusals
-from aotc.tir.exact import require_exact
-from aotc.tir.target import TARGETS, Target, feature_names, get_target, host_target
+from aotc.tir import TARGETS, Target, feature_names, get_target, host_target, require_exact
 
 CANDIDATES = ("cc", "gcc", "clang")
 #: Compilers for architectures without an operating system, and the Debian packages that have them and a C library.

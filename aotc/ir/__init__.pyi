@@ -53,6 +53,8 @@ from aotc.ir.failure import failure_of as failure_of
 from aotc.ir.files import open_regular as open_regular
 from aotc.ir.files import read_table as read_table
 from aotc.ir.files import refusals as refusals
+from aotc.ir.immediates import FloatImm as FloatImm
+from aotc.ir.immediates import IntImm as IntImm
 from aotc.ir.instrument import ALL_LEVELS as ALL_LEVELS
 from aotc.ir.instrument import DumpIR as DumpIR
 from aotc.ir.instrument import PassInstrument as PassInstrument
@@ -71,6 +73,7 @@ from aotc.ir.ndarray import as_array as as_array
 from aotc.ir.ndarray import as_tensors as as_tensors
 from aotc.ir.ndarray import empty as empty
 from aotc.ir.op import Arg as Arg
+from aotc.ir.op import Axes as Axes
 from aotc.ir.op import AxisMap as AxisMap
 from aotc.ir.op import Infer as Infer
 from aotc.ir.op import Layout as Layout
@@ -98,6 +101,8 @@ from aotc.ir.span import Span as Span
 from aotc.ir.span import current_span as current_span
 from aotc.ir.span import merge_spans as merge_spans
 from aotc.ir.span import span_scope as span_scope
+from aotc.ir.trampoline import Task as Task
+from aotc.ir.trampoline import run as run
 from aotc.ir.transform import ModulePass as ModulePass
 from aotc.ir.transform import Pass as Pass
 from aotc.ir.transform import PassContext as PassContext

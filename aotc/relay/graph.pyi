@@ -42,12 +42,14 @@ from aotc.relay.expr import TupleGetItem as TupleGetItem
 from aotc.relay.expr import Var as Var
 from aotc.relay.expr import as_function as as_function
 from aotc.relay.expr import call as call
+from aotc.relay.expr import const as const
 from aotc.relay.expr import item_of as item_of
 from aotc.relay.expr import op_of as op_of
 from aotc.relay.expr import splat as splat
 from aotc.relay.expr import tensor_type_of as tensor_type_of
 from aotc.relay.expr import type_of as type_of
 from aotc.relay.expr import with_type as with_type
+from aotc.relay.hints import fields_of as fields_of
 from aotc.relay.infer import infer_expr as infer_expr
 from aotc.relay.infer import infer_function as infer_function
 from aotc.relay.infer import infer_module as infer_module
@@ -61,6 +63,7 @@ from aotc.relay.module import fresh_name as fresh_name
 from aotc.relay.module import output_names as output_names
 from aotc.relay.module import quantizations as quantizations
 from aotc.relay.printed import Printed as Printed
+from aotc.relay.solver import solver_functions as solver_functions
 from aotc.relay.structural import structural_equal as structural_equal
 from aotc.relay.structural import structural_hash as structural_hash
 from aotc.relay.unify import declared as declared

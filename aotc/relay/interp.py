@@ -19,8 +19,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, DType, GlobalVar, Op, as_array, fits, frozen, nearest
-from aotc.ir.trampoline import Task, run
+from aotc.ir import AotcError, DType, GlobalVar, Op, Task, as_array, fits, frozen, nearest, run
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite

@@ -16,18 +16,11 @@ from aotc.driver.compilation import footprint
 from aotc.driver.compile import CompileOptions
 from aotc.driver.place import is_ours
 from aotc.ir import AotcError, Span
-from aotc.relay.analysis import list_op_freqs
-from aotc.relay.expr import Constant
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Constant, IRModule, list_op_freqs, post_order
 from aotc.relay.transform.fake_quantization_to_integer import left_real
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
-from aotc.relay.visitor import post_order
 from aotc.runtime.library import read_metadata
-from aotc.tir import Target
-from aotc.tir.loops.scalar import scalar_loops
-from aotc.tir.plan.footprint import moments
-from aotc.tir.plan.program import Program, Storage
-from aotc.tir.plan.spaces import accessed
+from aotc.tir import Program, Storage, Target, accessed, moments, scalar_loops
 
 #: How many kernels the list of the largest shows.
 LARGEST = 10

@@ -26,8 +26,7 @@ from aotc.relay.transform.base import rewrite_report
 from aotc.reporting.graphs import difference, nodes_of
 from aotc.reporting.pictures import Picture, arena_picture, roofline_picture
 from aotc.reporting.text import grid, spilled, unit
-from aotc.tir import Program, Target
-from aotc.tir.loops.scalar import scalar_loops
+from aotc.tir import Program, Target, scalar_loops
 
 TEMPLATES: Final = Path(__file__).with_name("templates")
 #: Lines of a program of which a difference is made; of longer ones only the lengths are told.

@@ -22,12 +22,11 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, DType, assert_never, frozen
-from aotc.tir import INSTRUCTIONS, OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, Pack, mentioned, operands, walk
+from aotc.tir import OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, Pack, counters, mentioned, operands, walk
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import ROUNDING, definition
-from aotc.tir.instructions import WARP
-from aotc.tir.launch import counters
+from aotc.tir.instructions import INSTRUCTIONS, WARP
 from aotc.tir.loops.dependence import extent_of, outer_assigns, read, straight_line, written
 from aotc.tir.numerics import NAMESPACE, wrapped
 from aotc.tir.stmt import (

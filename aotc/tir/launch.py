@@ -14,9 +14,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir.expr import BOOL, Buffer, Const, Expr, Load, Var, call, const
+from aotc.tir import BOOL, Buffer, Const, Expr, Gpu, Load, Var, call, const
 from aotc.tir.stmt import LAUNCHED, Declare, For, If, Kernel, Stmt, arrival, stmts_of, walk_stmts
-from aotc.tir.target import Gpu
 
 #: What one launch may have at most, on every device.
 MOST_BLOCKS: Final = 2**31 - 1

@@ -21,8 +21,7 @@ from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.graph import IRModule, mention, output_names, post_order, quantizations
-from aotc.tir import Kernel, Program, Step, Storage, Target, View
-from aotc.tir.plan.views import copy_step
+from aotc.tir import Kernel, Program, Step, Storage, Target, View, copy_step
 
 #: Where an expression's result lies: a view, or a tuple of values.
 Value: TypeAlias = "View | tuple[Any, ...]"

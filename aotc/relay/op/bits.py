@@ -12,10 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, OpPattern, Precision, TensorType, Type, Types, args, require
-from aotc.relay.op.opdef import Index, OpDef, Samples, of_formula
+from aotc.relay.op.define import Index, OpDef, Samples, exact, may_equal, of_formula, random_array, special_values
 from aotc.relay.op.rules import axes_of, pointwise, require_dtype, row_but, shape_text, tensor
-from aotc.relay.op.samples import exact, random_array, special_values
-from aotc.relay.op.window import may_equal
 from aotc.tir.expr import bitcast
 
 # --- reinterpret

@@ -29,9 +29,8 @@ from aotc.relay.op import conv, join, window
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
 from aotc.relay.op.contract import accumulator, as_dtype, contract, float_work, result_dtype
-from aotc.relay.op.opdef import Array, Scalar, types_of
+from aotc.relay.op.define import Array, Scalar, extent_of, ranked, static_shape_of, tensor, types_of
 from aotc.relay.op.rearrange import Rearrangement
-from aotc.relay.op.rules import extent_of, ranked, static_shape_of, tensor
 from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, pick, spread, steps
 from aotc.tir import Tensor
 

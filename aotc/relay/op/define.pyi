@@ -57,6 +57,7 @@ from aotc.relay.op.samples import special_values as special_values
 from aotc.relay.op.signature import function_of as function_of
 from aotc.relay.op.signature import ints as ints
 from aotc.relay.op.signature import number as number
+from aotc.relay.op.signature import number_like as number_like
 from aotc.relay.op.signature import signature_of as signature_of
 from aotc.relay.op.window import DATA_LAYOUT as DATA_LAYOUT
 from aotc.relay.op.window import arrange as arrange
@@ -66,3 +67,4 @@ from aotc.relay.op.window import pick as pick
 from aotc.relay.op.window import positions as positions
 from aotc.relay.op.window import spread as spread
 from aotc.relay.op.window import window_extent as window_extent
+from aotc.relay.op.window import window_extents as window_extents

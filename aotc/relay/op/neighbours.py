@@ -14,44 +14,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import (
-    Attrs,
-    AxisMap,
-    Dim,
-    Infer,
-    Layout,
-    OpPattern,
-    Precision,
-    TensorType,
-    Type,
-    Types,
-    args,
-    is_static,
-    param,
-    require,
-    static_shape,
-)
+from aotc.ir import Attrs, AxisMap, Infer, Layout, OpPattern, Precision, TensorType, Type, Types, args, param, require
+from aotc.ir.dims import Dim, is_static, static_shape
 from aotc.relay.op import conv
 from aotc.relay.op.contract import as_dtype, float_work, promoted
+from aotc.relay.op.define import cases, choose, intrinsic, random_sample, spread, window_extent, window_extents
 from aotc.relay.op.index import clipped
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, types_of
 from aotc.relay.op.regions import beside, blended, floor
-from aotc.relay.op.rows import choose, intrinsic
 from aotc.relay.op.rules import float_tensor, require_same_dtype, shape_text
-from aotc.relay.op.samples import cases, random_sample
-from aotc.relay.op.window import (
-    arrange,
-    each_axis,
-    full_padding,
-    may_equal,
-    pad_pairs,
-    paddings,
-    pick,
-    positions,
-    spread,
-    window_extent,
-    window_extents,
-)
+from aotc.relay.op.window import arrange, each_axis, full_padding, may_equal, pad_pairs, paddings, pick, positions
 from aotc.tir import Tensor, te
 
 _abs = intrinsic("abs")

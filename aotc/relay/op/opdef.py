@@ -17,8 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc import tir
-from aotc.ir import NO_ATTRS, Attrs, AxisMap, Infer, Op, TensorType, Type, Types, frozen, nested, tensor_types
-from aotc.ir.op import Axes
+from aotc.ir import NO_ATTRS, Attrs, Axes, AxisMap, Infer, Op, TensorType, Type, Types, frozen, nested, tensor_types
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological

@@ -21,8 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, frozen, nearest
-from aotc.relay.expr import Call, call, const
-from aotc.relay.infer import infer_expr
+from aotc.relay.graph import Call, call, const, infer_expr
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:

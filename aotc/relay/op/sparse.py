@@ -13,18 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Shape, SymDim, TensorType, TupleType, Type
-from aotc.ir.attrs import NO_ATTRS, Attrs, param
+from aotc.ir import NO_ATTRS, Attrs, Shape, SymDim, TensorType, TupleType, Type, param
 from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import create, index, scatter, shape
+from aotc.relay.op.define import choose, exact, greater, may_equal, number_like, random_array
 from aotc.relay.op.opdef import Array, OpDef, Samples, of_formula
 from aotc.relay.op.places import coordinate
-from aotc.relay.op.rows import choose, greater
 from aotc.relay.op.rules import ranked, require_same_dtype, scalar, static_shape_of, tensor
-from aotc.relay.op.samples import exact, random_array
-from aotc.relay.op.signature import number_like
-from aotc.relay.op.window import may_equal
 from aotc.tir import Tensor, te
 
 # --- sparse_to_dense

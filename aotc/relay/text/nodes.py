@@ -14,9 +14,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from aotc.ir import AotcError, GlobalVar, IncompleteType, Reader, SymDim, get_op
-from aotc.ir.immediates import FloatImm, IntImm
-from aotc.ir.trampoline import Task, run
+from aotc.ir import AotcError, FloatImm, GlobalVar, IncompleteType, IntImm, Reader, SymDim, Task, get_op, run
 from aotc.ir.types import FuncType, GlobalTypeVar, RefType, TensorType, TupleType, TypeCall, TypeKind, TypeVar
 from aotc.relay.expr import Call, Constant, Function, If, Let, RefCreate, RefRead, RefWrite, Tuple, TupleGetItem, Var
 from aotc.relay.module import IRModule

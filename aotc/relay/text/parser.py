@@ -20,29 +20,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import FuncType, GlobalTypeVar, Op, Span, TupleType, get_op, make_node, nearest
-from aotc.ir.trampoline import Task, run
+from aotc.ir import FuncType, GlobalTypeVar, Op, Span, Task, TupleType, get_op, make_node, nearest, run
 from aotc.relay import expr as graph
 from aotc.relay.adt import Clause, Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Constructor,
-    Expr,
-    Function,
-    GlobalVar,
-    If,
-    Let,
-    Match,
-    RefCreate,
-    RefRead,
-    RefWrite,
-    Tuple,
-    TupleGetItem,
-    Var,
-)
-from aotc.relay.hints import fields_of
-from aotc.relay.module import IRModule
+from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, RefCreate, RefRead
+from aotc.relay.graph import IRModule, RefWrite, Tuple, TupleGetItem, Var, fields_of
 from aotc.relay.text.attributes import make_attrs, takes_dimension
 from aotc.relay.text.cursor import HINTS, Cursor, dim_value, scalar, type_, type_params, value
 from aotc.relay.text.lexer import Source, Token

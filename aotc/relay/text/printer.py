@@ -16,8 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from aotc.ir import DictAttrs, Op, Span, assert_never
-from aotc.ir.trampoline import Task, run
+from aotc.ir import DictAttrs, Op, Span, Task, assert_never, run
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData, inner
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, RefCreate, RefRead
 from aotc.relay.graph import Block, Blocks, IRModule, RefWrite, Tuple, TupleGetItem, Var

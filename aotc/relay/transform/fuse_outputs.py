@@ -24,26 +24,11 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from aotc.ir import Op, OpPattern, TensorType, leaves, merge_spans
-from aotc.relay.analysis import users
-from aotc.relay.blocks import outside_scopes
-from aotc.relay.expr import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    Tuple,
-    TupleGetItem,
-    Var,
-    as_function,
-    op_of,
-    tensor_type_of,
-    type_of,
-)
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, op_of, tensor_type_of
+from aotc.relay.graph import Var, outside_scopes, post_order, rebuild, substitute, type_of, users
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.transform.base import FunctionPass, outside_kernels
-from aotc.relay.visitor import post_order, rebuild, substitute
-from aotc.tir import Gpu, graph, te
-from aotc.tir.launch import spreads
+from aotc.tir import Gpu, graph, spreads, te
 
 #: Results of one kernel.
 _MOST: Final = 8

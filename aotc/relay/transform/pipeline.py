@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from aotc.ir import AotcError, Op, Pass, PassContext, Sequential
-from aotc.ir.op import is_attached
+from aotc.ir import AotcError, Op, Pass, PassContext, Sequential, is_attached
 from aotc.relay import transform as passes
-from aotc.relay.expr import Call, Let
-from aotc.relay.module import IRModule
+from aotc.relay.graph import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
-from aotc.relay.visitor import post_order
 from aotc.tir import PlanMemory, Target
 
 #: What is between dequantised and quantised tensors, as frameworks compute it: sums are rescaled in float32.

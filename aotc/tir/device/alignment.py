@@ -9,10 +9,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from aotc.tir import INDEX, Buffer, Const, Kernel, Program, Step, Storage, View, loads, walk_stmts
+from aotc.tir import INDEX, Buffer, Const, Kernel, Program, Step, Storage, View, copy_step, loads, walk_stmts
 from aotc.tir.device.parts import elsewhere
 from aotc.tir.loops.vector_access import MOST
-from aotc.tir.plan.views import copy_step
 
 
 def with_alignment(program: Program) -> Program:

@@ -20,14 +20,13 @@ from itertools import product
 from typing import Final
 
 from aotc.ir import DType
-from aotc.tir import Linear, all_of, linear, mentioned, operands, refreshed, substitute, substituted, with_operands
+from aotc.tir import Access, all_of, mentioned, operands, plain, refreshed, substitute, substituted, with_operands
 from aotc.tir.device.parts import Nest
 from aotc.tir.device.transposes import replaced
 from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Select, Var, loads_in, unary
 from aotc.tir.loops.dependence import Ranges, assigned, extent_of, inside, loads, nested
-from aotc.tir.loops.digits import Access, plain
 from aotc.tir.loops.vector_access import MOST, is_vector_access
-from aotc.tir.simplify import bounds, half_space, simplify
+from aotc.tir.simplify import Linear, bounds, half_space, linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, kept, map_exprs, rebuilt, stmts_of, walk_stmts
 
 _FIRST: Final[Expr] = Const(0, INDEX)

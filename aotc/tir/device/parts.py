@@ -16,11 +16,10 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Buffer, Gpu, Interval, Intrinsic, Kernel, Stmt, stmt_exprs, walk_stmts, written, written_places
-from aotc.tir.expr import INDEX, Const, Expr, Load, Var, mentioned, operands, with_operands
+from aotc.tir import Gpu, Interval, Intrinsic, Kernel, Stmt, Use, Uses, stmt_exprs, walk_stmts, written, written_places
+from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, mentioned, operands, with_operands
 from aotc.tir.loops.dependence import Ranges, counted, extent_of, outer_assigns, read, read_places, why_not, window
 from aotc.tir.stmt import Assign, Block, Declare, For, Store, While, changed, rebuilt, stmt_children, stmts_of
-from aotc.tir.threads.uses import Use, Uses
 
 _FIRST: Final[Expr] = Const(0, INDEX)
 #: Statements that one thread does sooner than a device begins another launch.

@@ -22,10 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aotc.ir import frozen
-from aotc.tir.expr import INDEX, Binary, Call, Const, Expr, Load, Var, maximum, substitute
-from aotc.tir.loops.dependence import assigned
-from aotc.tir.loops.nest import substituted
-from aotc.tir.simplify import linear
+from aotc.tir import INDEX, Binary, Call, Const, Expr, Load, Var, assigned, linear, maximum, substitute, substituted
 from aotc.tir.stmt import Block, Declare, For, If, Stmt, arrival, changed, nodes, stmts_of, walk_stmts
 
 

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import GROUP, LANES, Linear, linear, refreshed, simplify_stmt, substituted
+from aotc.tir import GROUP, LANES, Linear, linear, quantise_name, refreshed, simplify_stmt, substituted
 from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, loads_in, walk
 from aotc.tir.loops.dependence import assigned, counted, read, straight_line
-from aotc.tir.narrowing import quantise_name
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, rebuilt, stmts_of
 
 _BYTES: Final = {"quantise_int8": "int8", "quantise_uint8": "uint8"}

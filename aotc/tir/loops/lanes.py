@@ -14,16 +14,13 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import INDEX, Block, Buffer, Const, Expr, Kernel, Target, Var, iterations, minimum, refreshed, substituted
-from aotc.tir.expr import Binary, Call, Cast, Load, Pack, Select, Unary, maximum, operands
+from aotc.tir import Block, Expr, Target, Var, in_registers, iterations, joined, minimum, packed, refreshed, substituted
+from aotc.tir.expr import INDEX, Binary, Buffer, Call, Cast, Const, Load, Pack, Select, Unary, maximum, operands
 from aotc.tir.loops.dependence import extent_of, read, straight_line, written
 from aotc.tir.loops.dependence import inside as ranges_in
-from aotc.tir.loops.joined import joined
-from aotc.tir.loops.pack import packed
-from aotc.tir.loops.registers import in_registers
 from aotc.tir.loops.vectorize import ScalarError, vector_form, vectorized
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
-from aotc.tir.stmt import Declare, For, Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
+from aotc.tir.stmt import Declare, For, Kernel, Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
 
 #: The shortest vectors.
 LEAST: Final = 4

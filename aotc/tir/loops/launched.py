@@ -12,13 +12,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
 
+from aotc.tir import Access, Linear, Phases, are_counted_apart, bounds, conjuncts, half_space, linear, linear_bounds
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Var, substitute, walk
 from aotc.tir.loops import dependence
-from aotc.tir.loops.counted import are_counted_apart
 from aotc.tir.loops.dependence import Accesses, Ranges, differ, extent_of, inside, read, written
-from aotc.tir.loops.digits import Access
-from aotc.tir.loops.phases import Phases
-from aotc.tir.simplify import Linear, bounds, conjuncts, half_space, linear, linear_bounds
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, stmt_children, walk_stmts
 
 _Counters = Mapping[Var, Expr]

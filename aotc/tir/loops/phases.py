@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
 from aotc.ir import frozen
-from aotc.tir import map_exprs, stmt_exprs, stmts_of, walk_stmts
+from aotc.tir import WARP, map_exprs, stmt_exprs, stmts_of, walk_stmts
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, operands, substitute
-from aotc.tir.instructions import WARP
 from aotc.tir.loops.dependence import Ranges, extent_of, inside, read, written
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Sync, While, is_barrier, stmt_children, warp_call
 

@@ -14,9 +14,8 @@ from itertools import takewhile
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import For, Kernel, Stmt, Target, stmt_children
+from aotc.tir import LEAST, For, Kernel, Stmt, Target, made_of_vectors, stmt_children, why_scalar
 from aotc.tir.loops.dependence import Ranges, extent_of, is_innermost, range_of
-from aotc.tir.loops.lanes import LEAST, made_of_vectors, why_scalar
 
 _FEW: Final = 4 * LEAST
 

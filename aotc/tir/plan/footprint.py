@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Declare, For, Kernel, Program, Step, Storage, Store, drop_dead, nodes, walk_stmts
-from aotc.tir.plan.arena import align_up
-from aotc.tir.plan.memory import groups
+from aotc.tir import Declare, For, Kernel, Program, Step, Storage, Store, align_up, drop_dead, groups, nodes, walk_stmts
 
 #: Bytes of code for each expression of another value, loop, store, call of a kernel, and for all else: measured on the
 #: kernels of three networks that arm-none-eabi-gcc 12 compiled for a Cortex-M4 with -Os; single kernels differ by 20 %.

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
-from aotc.tir import Buffer, Expr, Kernel, Load, Stmt, counters, map_exprs, operands, remembered_kernel, with_operands
+from aotc.tir import Buffer, Expr, Load, Stmt, copy_step, counters, in_sequence, least_distance, operands, with_operands
 from aotc.tir.plan.arena import Block, align_up, common, place
-from aotc.tir.plan.overlap import in_sequence, least_distance
 from aotc.tir.plan.program import MemoryPlan, Part, Program, Step, Storage, View
 from aotc.tir.plan.spaces import accessed, in_rooms, spread
-from aotc.tir.plan.views import copy_step
+from aotc.tir.stmt import Kernel, map_exprs, remembered_kernel
 
 
 @dataclass(slots=True)

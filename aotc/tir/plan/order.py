@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir.plan.arena import align_up
-from aotc.tir.plan.program import Program, Step, Storage
+from aotc.tir import Program, Step, Storage, align_up
 
 #: Sets of steps that are looked at.
 SETS: Final = 20_000

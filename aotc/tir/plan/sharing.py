@@ -17,9 +17,8 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen, merge_spans
-from aotc.tir import Interval, Kernel, Stmt, drop_dead, rebuilt, to_text, without_kinds
+from aotc.tir import INSTRUCTIONS, Interval, Kernel, Stmt, drop_dead, rebuilt, to_text, without_kinds
 from aotc.tir.expr import INDEX, Binary, Call, Const, Expr, Var, operands, with_operands
-from aotc.tir.instructions import INSTRUCTIONS
 from aotc.tir.plan.footprint import NUMBER, code_bytes
 
 #: Numbers that a kernel is told, at most: beyond, they crowd its own values out of registers.

@@ -10,12 +10,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from aotc.tir import INDEX, Binary, Buffer, Load, Threads, Var, walk
+from aotc.tir import INDEX, Access, Binary, Buffer, Load, Nest, Threads, Use, Uses, Var, largest_share, walk
 from aotc.tir.loops.dependence import Ranges, extent_of, inside
-from aotc.tir.loops.digits import Access
 from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_exprs, stmts_of
-from aotc.tir.threads.division import Nest, largest_share
-from aotc.tir.threads.uses import Use, Uses
 
 
 @dataclass

@@ -22,11 +22,9 @@ from itertools import groupby
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import PART, Block, Buffer, For, If, Kernel, Program, Stmt, Sync, Threads, remembered_kernel, stmts_of
+from aotc.tir import Block, Buffer, Costs, For, Leaf, Nest, Program, Threads, Use, Uses, alone, divided, largest_share
 from aotc.tir.loops.dependence import Ranges, extent_of, follows, inside, is_innermost, read
-from aotc.tir.threads.costs import Costs
-from aotc.tir.threads.division import Leaf, Nest, alone, divided, largest_share
-from aotc.tir.threads.uses import Use, Uses
+from aotc.tir.stmt import PART, If, Kernel, Stmt, Sync, remembered_kernel, stmts_of
 
 COMMON: Final = Threads()
 #: Units that any team can share evenly enough.

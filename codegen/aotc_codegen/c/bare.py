@@ -16,8 +16,7 @@ from typing import Any, Final
 from aotc_runtime_c import bare_sources
 
 from aotc.ir import AotcError, require_known
-from aotc.tir import Target
-from aotc.tir.plan.program import Program
+from aotc.tir import Program, Target
 from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.kernels import PrintedKernels, print_kernels
 from aotc_codegen.c.metadata import describe, footprint

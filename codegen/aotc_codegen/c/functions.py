@@ -10,10 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.ir import DType
-from aotc.tir import Block, Declare, Var
+from aotc.tir import Block, Declare, Var, vectorized
 from aotc.tir.functions.define import Function
 from aotc.tir.functions.table import definition
-from aotc.tir.loops.vectorize import vectorized
 from aotc_codegen.c.expressions import assigned, register_type, value
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.names import Names

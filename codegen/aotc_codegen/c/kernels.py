@@ -13,8 +13,7 @@ from dataclasses import field, replace
 from typing import Any, Final
 
 from aotc.ir import AotcError, DType, Form, frozen, remembered
-from aotc.tir import INDEX, Kernel
-from aotc.tir.plan.sharing import shared_kernels
+from aotc.tir import INDEX, Kernel, shared_kernels
 from aotc_codegen.c.ctypes import literal
 from aotc_codegen.c.dialect import GNU_C, Dialect
 from aotc_codegen.c.names import LONGEST, Names

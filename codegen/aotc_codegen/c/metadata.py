@@ -11,9 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from aotc.tir import Kernel, Program, Target
-from aotc.tir.plan.footprint import NUMBER, code_bytes, largest_frame, stack_bytes
-from aotc.tir.plan.memory import lifetimes
+from aotc.tir import NUMBER, Kernel, Program, Target, code_bytes, largest_frame, lifetimes, stack_bytes
 from aotc_codegen.c.names import nodes_of
 from aotc_codegen.c.params import Params
 from aotc_codegen.c.schedule import tensors_of

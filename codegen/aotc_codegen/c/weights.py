@@ -18,9 +18,8 @@ from functools import partial
 from textwrap import TextWrapper
 from typing import Any, Final
 
-from aotc.tir import Part, Program, Storage, Target
+from aotc.tir import Part, Program, Storage, Target, accessed, in_rooms, spread
 from aotc.tir.plan.arena import Arrangement, Block, align_up
-from aotc.tir.plan.spaces import accessed, in_rooms, spread
 from aotc_codegen.c.names import Names, comment_text
 from aotc_codegen.c.params import Params, Piece
 from aotc_codegen.c.project import aligned_array

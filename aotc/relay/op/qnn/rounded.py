@@ -14,8 +14,7 @@ import numpy as np
 from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, args
 from aotc.relay.op.define import Array, OpDef, Samples, broadcast, elementwise, exact, random_array, special_values
 from aotc.relay.op.rules import broadcast_rule, pointwise
-from aotc.tir import call
-from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir import INSTRUCTIONS, call
 
 
 def _samples(count: int) -> Samples:

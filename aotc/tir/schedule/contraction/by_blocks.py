@@ -26,10 +26,8 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Ranges, Stmt, Store, Sync, Target, Var, te
+from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, Load, Ranges, Target, Var, by_last, linear, substituted, te
 from aotc.tir.expr import Binary, Const, all_of, call, const, substitute, walk
-from aotc.tir.launch import by_last
-from aotc.tir.loops.nest import substituted
 from aotc.tir.schedule.contraction.by_slices import LEAST, Half, by_slices
 from aotc.tir.schedule.contraction.by_words import in_words, words
 from aotc.tir.schedule.contraction.fetching import SECTOR, Piece, Place, Side, Steps
@@ -44,8 +42,7 @@ from aotc.tir.schedule.contraction.space import (
     points,
     used,
 )
-from aotc.tir.simplify import linear
-from aotc.tir.stmt import Assign, Wait, loops
+from aotc.tir.stmt import Assign, If, Stmt, Store, Sync, Wait, loops
 
 #: Neighbouring accumulators of a thread: their operands are loaded together.
 _QUAD: Final = 4

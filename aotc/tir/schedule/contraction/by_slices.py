@@ -18,11 +18,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Load, Stmt, Store, Sync, Var, te
-from aotc.tir.expr import Select, all_of, call, cast, const, substitute
+from aotc.tir import Block, Buffer, Expr, Gpu, Load, Select, Store, Sync, Var, all_of, call, cast, const, substitute, te
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.space import Analysis, Dimension, apart, digits, flat, points
-from aotc.tir.stmt import Assign, loops
+from aotc.tir.stmt import Assign, Declare, For, If, Stmt, loops
 
 #: Sides below which the product is thin.
 LEAST: Final = 16

@@ -15,24 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import (
-    Block,
-    Buffer,
-    Declare,
-    Expr,
-    For,
-    If,
-    Linear,
-    Load,
-    Ranges,
-    Stmt,
-    Store,
-    Var,
-    linear,
-    mentioned,
-    te,
-)
-from aotc.tir.expr import Binary, Const, Select, binary, const, minimum, operands, substitute, with_operands
+from aotc.tir import Block, Declare, Expr, For, If, Linear, Load, Ranges, Stmt, Store, Var, linear, mentioned, te
+from aotc.tir.expr import Binary, Buffer, Const, Select, binary, const, minimum, operands, substitute, with_operands
 from aotc.tir.loops.vector_access import MOST
 from aotc.tir.schedule.contraction.by_slices import Half
 from aotc.tir.schedule.contraction.space import apart, digits, flat, points

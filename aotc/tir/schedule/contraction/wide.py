@@ -18,11 +18,10 @@ from itertools import product
 from typing import TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import Assign, Const, Expr, Stmt, Var, call, kept, words_name
+from aotc.tir import Assign, Const, Expr, Stmt, Var, call, kept, lane_name, matrix_name, words_name
 from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Product, Tile
-from aotc.tir.wide_dots import lane_name, matrix_name
 
 #: The offsets of elements of `y` that take part, None for those outside of the data.
 _Present: TypeAlias = "Mapping[int, Mapping[TileAxis, int] | None]"

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aotc.ir import frozen
-from aotc.ir.trampoline import Task, run
+from aotc.ir import Task, frozen, run
 from aotc.tir import Assign, Block, Declare, If, Stmt, graph, kept, nodes, te
 from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
 from aotc.tir.schedule.stages.inline import Plan

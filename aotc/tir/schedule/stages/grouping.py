@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final
 
-from aotc.tir import Expr, Gpu, Target, as_expr, graph, linear, te
-from aotc.tir.launch import spreads
+from aotc.tir import Expr, Gpu, Target, as_expr, graph, linear, spreads, te
 from aotc.tir.schedule.stages.inline import Plan, Read
 
 #: The least extent of an output axis along which a reduction keeps a row of accumulators.

@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import Element, Expr, Target, Var, graph, operands, substitute, te, walk
-from aotc.tir.expr import Cast
+from aotc.tir import Cast, Element, Expr, Target, Var, graph, operands, substitute, te, walk
 from aotc.tir.simplify import Ranges, simplify
 
 #: A tensor read at more places than this from one stage is stored.

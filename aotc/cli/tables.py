@@ -334,12 +334,14 @@ def show_quantized(report: Data) -> Shown:
         yield f"output       {row['name']}: {_decibels(row['snr_db'])}, largest error {row['max_abs']:.2e}"
     if "ratio" in report:
         rows = [_size_row(what, report[what]) for what in ("float32", "quantised")]
-        yield grid("model", "min ms", "median", "weights", "library", "arena", rows=rows, figures=slice(1, None))
+        yield grid("model", "min us", "median", "weights", "library", "arena", rows=rows, figures=slice(1, None))
         yield f"the quantised model takes {report['ratio']:.2f} of the time of the float one"
+    else:
+        yield "times        not measured: that takes a C compiler, and no --no-build"
     yield f"written      {report['output']}"
 
 
 def _size_row(name: str, facts: Data) -> list[str | Text]:
-    times = (f"{facts['milliseconds'][key]:.3f}" for key in ("min", "median"))
+    times = (f"{1000 * facts['milliseconds'][key]:.1f}" for key in ("min", "median"))
     sizes = (unit(facts[f"{what}_bytes"], "B") for what in ("weights", "library", "arena"))
     return [name, *times, *sizes]

@@ -36,7 +36,8 @@ class _Table:
 
 
 _SWITCHES: Final = """
-compile.cache compile.overlap compile.reorder compile.tf32 compile.tuning compile.workspace_io
+compile.cache compile.halve_bytes compile.overlap compile.reorder compile.tf32 compile.tuning
+compile.workspace_io
 relay.AlterOpLayout.winograd relay.FuseOps.link_params
 relay.SelectLayout.channels_last relay.ToMixedPrecision.keep_orig_output_dtype testing.immutable_module
 """

@@ -150,13 +150,24 @@ class VectorizeLoops(KernelPass):
         return with_vectors(kernel, self.target)
 
 
-class HalveBytes(ProgramPass):
-    """Constant bytes that 4 bits tell apart take half a byte each."""
+#: Bytes of second-level cache of a core: weights that fit are read from there, where whole bytes are faster.
+CACHED: Final = 1 << 20
 
-    opt_level = 3
+
+@dataclass(frozen=True, repr=False)
+class HalveBytes(ProgramPass):
+    """Constant bytes that 4 bits tell apart take half a byte each.
+
+    The configuration says whether ("compile.halve_bytes"), else they do where memory is short, or caches are.
+    """
+
+    target: Target = C
+
+    opt_level: ClassVar[int] = 3
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return narrowed(module)
+        always = _wanted("compile.halve_bytes", self.target)
+        return narrowed(module, 0 if always else CACHED)
 
 
 _KERNELS: Final = (FuseMultiplyAdds, VectorizeLoops)
@@ -190,7 +201,7 @@ def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     if _wanted("compile.reorder", target):
         first.append(OrderSteps(target))
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
-    last = [*divide, *kernel_passes(target), HalveBytes()]
+    last = [*divide, *kernel_passes(target), HalveBytes(target)]
     if _may_overlap(target):
         # accesses are followed in the kernels that are printed
         return [*first, WorkInPlace(), *last, PlanMemory(target, over=True)]

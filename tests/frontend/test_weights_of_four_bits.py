@@ -81,7 +81,9 @@ def test_those_with_scales_of_blocks_are_left_on_real_numbers() -> None:
 def test_they_take_half_a_byte(target: str, kind: str, tmp_path: Path) -> None:
     here = machine(target)
     d, model, want = drawn(kind, ("int4", "uint4")[len(target) % 2], len(target), WIDE)
-    options = CompileOptions(target=here.target, output=tmp_path / "net", cflags=("-O1",), build=not here.emulator)
+    config = {"compile.halve_bytes": True}
+    common = {"target": here.target, "cflags": ("-O1",), "build": not here.emulator}
+    options = CompileOptions(output=tmp_path / "net", config=config, **common)
     made = options.compiled(model)
     inputs = {v["name"]: d.data[v["name"]] for v in made.metadata["inputs"]}
     run = made.session().run if not here.emulator else lambda _, x: here.run_model(made, list(x.values()))
@@ -90,3 +92,14 @@ def test_they_take_half_a_byte(target: str, kind: str, tmp_path: Path) -> None:
     whole = without.compiled(model)
     saved = whole.metadata["weights_bytes"] - made.metadata["weights_bytes"]
     assert abs(saved - np.prod(WIDE[kind][0]) / 2) <= 64 * 48
+
+
+@pytest.mark.parametrize(("target", "units", "halves"), [("c", 255, 0), ("c", 512, 1), ("cortex-m0plus", 255, 1)])
+def test_they_do_so_where_memory_or_caches_are_short(target: str, units: int, halves: int) -> None:
+    """Processors with caches take whole bytes of a mebibyte or less."""
+    _, model, _ = drawn("MatMul", "int4", 0, {"MatMul": ((4096, units), (1, 4096), *LAYERS["MatMul"][2:])})
+    sizes = [
+        sum(s.nbytes for s in CompileOptions(target=target, disabled_pass=off).compilation(model).programs[0].constants)
+        for off in ([], ["HalveBytes"])
+    ]
+    assert (sizes[0] < 0.6 * sizes[1]) == bool(halves)

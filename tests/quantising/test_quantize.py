@@ -174,12 +174,13 @@ def test_the_command(tmp_path: Path) -> None:
     arguments = ["--calibration", tmp_path / "data.npz", "--cflags=-O1", "--seconds", "0"]
     shown = call("quantize", DIGITS, "-o", tmp_path / "q.onnx", *arguments, "--exclude", "softmax")
     assert shown.code == 0
-    for text in ("conv2", "Gemm", " dB", "scores", "arena", "of the time of the float one", "q.onnx"):
+    for text in ("conv2", "Gemm", " dB", "scores", "arena", "min us", "of the time of the float one", "q.onnx"):
         assert text in shown.out
     assert "Softmax" not in shown.out
     data = json.loads(call("quantize", DIGITS, "-o", tmp_path / "q.onnx", *arguments, "--no-build", "--json").out)
     assert data["calibration_sets"] == 12 and "ratio" not in data
     assert {"node", "operator", "snr_db"} == data["layers"][0].keys()
+    assert "times        not measured" in call("quantize", DIGITS, "-o", tmp_path / "q.onnx", *arguments, "--no-build").out
     onnx.checker.check_model(onnx.load(tmp_path / "q.onnx"))
 
 

@@ -22,8 +22,8 @@ LEAST_ELEMENTS: Final = 256
 _UINT8: Final = DType("uint8")
 
 
-def narrowed(program: Program) -> Program:
-    """The program with such constants in half of their bytes."""
+def narrowed(program: Program, cached: int = 0) -> Program:
+    """The program with such constants in half of their bytes, unless all of them take no more than `cached`."""
     uses: dict[tuple[Kernel, int], list[View]] = defaultdict(list)
     for step in program.steps:
         for k, view in enumerate(step.args):
@@ -44,13 +44,15 @@ def narrowed(program: Program) -> Program:
                 wrong |= {view.storage for view in views}
             kernels[kernel][buffer] = number
         least = {s: number for s, number in least.items() if s not in wrong}
+    if sum(s.nbytes for s in least) <= cached:
+        return program
     stored = {s: _stored(s, number) for s, number in least.items()}
     made = {kernel: _kernel(kernel, kernels.get(kernel, {})) for kernel in program.kernels}
     steps = []
     for step in program.steps:
         args = (View(stored[v.storage], v.offset // 2) if v.storage in stored else v for v in step.args)
         steps.append(replace(step, kernel=made[step.kernel], args=tuple(args)))
-    return replace(program, steps=tuple(steps)) if least else program
+    return replace(program, steps=tuple(steps))
 
 
 def _least(storage: Storage) -> int | None:

@@ -44,8 +44,8 @@ from aotc.ir.budget import array_cost, budget
 from aotc.relay.graph import Call, Constant, Expr, Tuple, call, evaluate_call, item_of, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
 
-Number: TypeAlias = "int | float | bool"
-Operand: TypeAlias = "Expr | int | float | bool"
+Number: TypeAlias = int | float | bool
+Operand: TypeAlias = Expr | int | float | bool
 
 #: A call folds if neither an argument nor the result is larger than this.
 FOLD_BYTES: Final = 1 << 20

@@ -15,8 +15,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 
-Axes: TypeAlias = "tuple[int, ...]"
-Reduction: TypeAlias = "Callable[[Expr, Axes, bool], Expr]"
+Axes: TypeAlias = tuple[int, ...]
+Reduction: TypeAlias = Callable[[Expr, Axes, bool], Expr]
 
 
 def plain(name: str) -> Reduction:

@@ -142,7 +142,7 @@ def _items(sequence: Expr) -> list[Expr]:
     return [g.field(sequence, k) for k in range(len(ty.fields))]
 
 
-Converted: TypeAlias = "Expr | Sequence[Expr | None]"
+Converted: TypeAlias = Expr | Sequence[Expr | None]
 #: What converts a node: one expression, or one per output (None for one that is not computed).
 Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]

@@ -33,7 +33,7 @@ from aotc.relay.graph import Constant, Expr, known_data
 Known: TypeAlias = Annotated[Array, "known"]
 #: Integers known at compile time.
 Ints: TypeAlias = Annotated[list[int], "known"]
-Converted: TypeAlias = "Expr | Sequence[Expr]"
+Converted: TypeAlias = Expr | Sequence[Expr]
 Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 

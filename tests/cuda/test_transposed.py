@@ -113,6 +113,26 @@ def test_bits(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found, wanted.reshape(-1), name)
 
 
+#: Shapes of data and of weights, and a stride, whose tiles end within rows of the data.
+RAGGED = [
+    ((1, 32, 14, 14), (32, 1, 4, 4), 2),
+    ((2, 16, 7, 7), (16, 4, 3, 3), 1),
+    ((2, 32, 6, 6), (32, 3, 6, 6), 4),
+    ((2, 64, 32, 33), (64, 32, 4, 4), 2),
+]
+
+
+@pytest.mark.parametrize(("data", "weights", "stride"), RAGGED)
+def test_tiles_that_end_within_rows_are_proven(data: tuple[int, ...], weights: tuple[int, ...], stride: int) -> None:
+    op = REGISTRY["nn.conv2d_transpose"]
+    inputs = [te.placeholder(shape, "float32", name) for shape, name in ((data, "x"), (weights, "w"))]
+    assert op.compute is not None
+    made = op.compute(op.attrs(strides=(stride, stride), padding=(1, 1)), *inputs)
+    kernel = schedule("tiles", inputs, [made], CUDA)
+    assert launch_of(kernel) is not None
+    verify(finished(kernel, CUDA))
+
+
 def test_sums_are_in_registers() -> None:
     kernels = [finished(case(name)[0], CUDA) for name in ("strided", "uneven", "padded", "narrow", "thin")]
     assert CUDA.gpu is not None

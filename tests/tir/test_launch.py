@@ -172,6 +172,49 @@ def test_places_that_registers_do_not_tell_apart(old: str, new: str) -> None:
         verify(parse_kernel(TILES.replace(old, new)))
 
 
+PHASES = """kernel "phases" {
+  input x: float32[30] align 4
+  output y: float32[60] align 4
+  for b in 0..8 block {
+    for t in 0..16 thread {
+      let element: int64 = t
+      let row: int64 = b % 4 * 8 + element % 8
+      if row < 30 & element < 8 { y[row // 5 * 10 + b // 4 * 5 + row % 5] = x[row] }
+    }
+  }
+}
+"""
+"""Rows of five, every second one by other blocks; half of the threads rest."""
+
+
+@pytest.mark.parametrize("place", ["row // 5 * 10 + b // 4 * 5 + row % 5", "row // 5 * 10 + row % 5 * 2 + b // 4"])
+def test_phases_of_rows_are_told_apart(place: str) -> None:
+    kernel = parse_kernel(PHASES.replace("row // 5 * 10 + b // 4 * 5 + row % 5", place))
+    verify(kernel)
+    found = [run_kernel(kernel, [np.arange(1, 31, dtype=np.float32)], backwards=b)[0] for b in (False, True)]
+    assert sorted(found[0]) == sorted([*range(1, 31)] * 2)
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("element < 8", "element < 9"),
+        ("element % 8", "element % 7"),
+        ("b % 4 * 8", "b % 4 * 7"),
+        ("b % 4 * 8", "b % 3 * 8"),
+        ("b // 4 * 5", "b // 4 * 4"),
+        ("row // 5 * 10", "row // 5 * 9"),
+        ("row % 5", "row % 4"),
+        ("= x[row]", "= y[row]"),
+    ],
+)
+def test_phases_of_rows_that_meet(old: str, new: str) -> None:
+    assert old in PHASES
+    with pytest.raises(AotcError, match="iterations may touch the same elements of y"):
+        verify(parse_kernel(PHASES.replace(old, new)))
+
+
 @pytest.mark.parametrize(("most", "more", "right"), [(1, 20, True), (1, 19, False), (2, 20, False)])
 def test_what_one_thread_of_many_does(most: int, more: int, right: bool) -> None:
     text = f"""kernel "one" {{

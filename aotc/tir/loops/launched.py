@@ -84,7 +84,7 @@ class _Dealt:
             case For():
                 return self.out(stmt.body, inside([stmt], ranges), counters)
             case If():
-                branches = ((s, _narrowed(ranges, stmt.cond, s is stmt.then)) for s in stmt_children(stmt))
+                branches = ((s, _branch(ranges, stmt.cond, s is stmt.then, counters)) for s in stmt_children(stmt))
                 return all(self.out(s, known, counters) for s, known in branches)
             case Block():
                 return self.in_order(stmt.stmts, ranges, counters)
@@ -118,6 +118,26 @@ class _Dealt:
     def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
         """Whether the places of a statement tell the values of counters, and these the iteration."""
         found = self.places(stmt, ranges)
+        if not self.is_told(found, ranges, counters) and not self.is_told(*self.with_digits(found, ranges, counters)):
+            return False
+        self.parts.append(found)
+        return True
+
+    def with_digits(
+        self, found: Sequence[Access], ranges: Ranges, counters: _Counters
+    ) -> tuple[Sequence[Access], Ranges, _Counters]:
+        """What is made of the iteration in places, as `b // 66 % 2`, is counted, too."""
+        terms = dict.fromkeys(atom for access in found for atom in access.form.terms)
+        known = ({n for n in walk(atom) if isinstance(n, Var)} for atom in terms)
+        atoms = (atom for atom, used in zip(terms, known, strict=True) if self.loop.var in used <= {*ranges})
+        names = {atom: Var("digit", INDEX) for atom in atoms}
+        extents = {var: bounds(atom, ranges) for atom, var in names.items()}
+        forms = [Linear({names.get(a, a): c for a, c in f.terms.items()}, f.const) for f, *_ in found]
+        accesses = [a._replace(form=form, ranges={**a.ranges, **extents}) for a, form in zip(found, forms, strict=True)]
+        return accesses, {**ranges, **extents}, {**counters, **{var: atom for atom, var in names.items()}}
+
+    def is_told(self, found: Sequence[Access], ranges: Ranges, counters: _Counters) -> bool:
+        """Whether places tell the values of counters, and these the iteration."""
         used = {n for access in found for atom in access.form.terms for n in walk(atom)}
         least = Linear(const=min((access.form.const for access in found), default=0))
         moved = [access._replace(form=access.form.plus(least, -1)) for access in found]
@@ -129,15 +149,12 @@ class _Dealt:
             (low, high), (first, last) = ranges[var], linear_bounds(form, ranges)
             if math.inf in (-low, high, -first, last):
                 return False
-            values = For(var, Const(int(high) + 1, INDEX), stmt, begin=Const(int(low), INDEX))
+            values = For(var, Const(int(high) + 1, INDEX), self.loop.body, begin=Const(int(low), INDEX))
             if not (differ(found, values, self.fixed) or differ(moved, values, self.fixed)):
                 return False
             told = told.plus(form, unit).plus(Linear(const=-int(first) * unit))
             unit *= int(last - first) + 1
-        if not differ([Access(told, 1, ranges, {})], _within(self.loop, ranges), self.fixed):
-            return False
-        self.parts.append(found)
-        return True
+        return differ([Access(told, 1, ranges, {})], _within(self.loop, ranges), self.fixed)
 
 
 def _is_guarded(stmt: Stmt) -> bool:
@@ -149,6 +166,16 @@ def _within(loop: For, ranges: Ranges) -> For:
     low, high = ranges[loop.var]
     finite = -math.inf < low and high < math.inf
     return replace(loop, begin=Const(int(low), INDEX), end=Const(int(high) + 1, INDEX)) if finite else loop
+
+
+def _branch(ranges: Ranges, cond: Expr, holds: bool, counters: _Counters) -> Ranges:
+    """The ranges of variables and of registers in a branch: a test of a register is one of what it is made of."""
+    for test in (cond, substitute(cond, counters)):
+        ranges = _narrowed(ranges, test, holds)
+    for var, value in counters.items():
+        (low, high), (least, most) = ranges[var], bounds(value, ranges)
+        ranges = {**ranges, var: (max(low, least), min(high, most))}
+    return ranges
 
 
 def _narrowed(ranges: Ranges, cond: Expr, holds: bool) -> Ranges:

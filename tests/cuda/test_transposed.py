@@ -61,6 +61,8 @@ net (float{x} x, float{w} w, float{y} r) => (float{y} y) {{
 CASES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any], str]] = {
     "strided": ("nn.conv2d_transpose", (1, 16, 6, 5), (16, 8, 4, 4), {"strides": (2, 2), "padding": (1, 1)}, "float32"),
     "uneven": ("nn.conv2d_transpose", (1, 16, 5, 4), (16, 9, 3, 3), {"strides": (2, 2), "padding": (1, 0)}, "float32"),
+    "odd": ("nn.conv2d_transpose", (1, 16, 6, 5), (16, 8, 3, 3), {"strides": (2, 2), "padding": (1, 1)}, "float32"),
+    "thirds": ("nn.conv2d_transpose", (1, 16, 4, 4), (16, 8, 3, 4), {"strides": (4, 3)}, "float16"),
     "wide": (
         *("nn.conv2d_transpose", (1, 4, 5, 5), (4, 16, 3, 2)),
         *({"strides": (3, 1), "padding": (1, 0), "output_padding": (2, 0), "dilation": (2, 2)}, "float32"),
@@ -103,7 +105,7 @@ def test_bits(tmp_path: Path) -> None:
     cases = {name: case(name) for name in CASES}
     jobs = []
     tiled = {name for name, (kernel, *_) in cases.items() if launch_of(kernel) is not None}
-    assert tiled >= {"strided", "last", "half", "bytes", "padded", "narrow", "thin", "split"}
+    assert tiled >= {"strided", "last", "half", "bytes", "padded", "narrow", "thin", "split", "odd", "thirds"}
     for name, (kernel, values, wanted) in cases.items():
         verify(finished(kernel, CUDA))
         jobs.append((kernel, [v.reshape(-1) for v in values]))
@@ -119,6 +121,8 @@ RAGGED = [
     ((2, 16, 7, 7), (16, 4, 3, 3), 1),
     ((2, 32, 6, 6), (32, 3, 6, 6), 4),
     ((2, 64, 32, 33), (64, 32, 4, 4), 2),
+    ((2, 32, 17, 13), (32, 16, 3, 3), 2),
+    ((2, 32, 9, 9), (32, 64, 3, 3), 3),
 ]
 
 

@@ -7,7 +7,7 @@ In: a loop over blocks, or over threads, and the ranges of the variables around 
 """
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
@@ -18,7 +18,7 @@ from aotc.tir.loops import dependence
 from aotc.tir.loops.dependence import Accesses, Ranges, differ, extent_of, inside, read, written
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, stmt_children, walk_stmts
 
-_Counters = Mapping[Var, Expr]
+_Counters = dict[Var, Expr]
 _OPPOSITES: Final = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 
 
@@ -75,12 +75,12 @@ class _Dealt:
             return False
         match stmt:
             case For(step=step) if step > 1:
-                turn, begin = Var(stmt.var.name), substitute(stmt.begin, counters)
+                turn = Var(stmt.var.name)
                 low, high = dependence.range_of(stmt, ranges)
                 if high == math.inf:
                     return False
                 ranges = {**ranges, stmt.var: (low, high), turn: (0, (high - low) // step)}
-                return self.out(stmt.body, ranges, {**counters, stmt.var: begin + turn * step})
+                return self.out(stmt.body, ranges, {**counters, stmt.var: stmt.begin + turn * step})
             case For():
                 return self.out(stmt.body, inside([stmt], ranges), counters)
             case If():
@@ -103,7 +103,7 @@ class _Dealt:
                 self.fixed = {*self.fixed, stmt.var}
                 continue
             self.fixed = self.fixed - {stmt.var}
-            counters = {**counters, stmt.var: substitute(stmt.value, counters)}
+            counters = {**counters, stmt.var: stmt.value}
             guarded = len(stmts) == k + 2 and _is_guarded(stmts[-1])
             if self.buffer in read(stmt) or (not guarded and self.are_own(Block(stmts[k + 1 :]), ranges, counters)):
                 return self.buffer not in read(stmt)
@@ -118,10 +118,15 @@ class _Dealt:
     def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
         """Whether the places of a statement tell the values of counters, and these the iteration."""
         found = self.places(stmt, ranges)
-        if not self.is_told(found, ranges, counters) and not self.is_told(*self.with_digits(found, ranges, counters)):
+        if not self.tell(found, ranges, counters):
             return False
         self.parts.append(found)
         return True
+
+    def tell(self, found: Sequence[Access], ranges: Ranges, counters: _Counters) -> bool:
+        """Whether places tell the iteration, as they are or with what is made of it in them as counters."""
+        known = (found, ranges, counters), self.with_digits(found, ranges, counters)
+        return any(self.is_told(*one, counters) for one in known)
 
     def with_digits(
         self, found: Sequence[Access], ranges: Ranges, counters: _Counters
@@ -136,25 +141,47 @@ class _Dealt:
         accesses = [a._replace(form=form, ranges={**a.ranges, **extents}) for a, form in zip(found, forms, strict=True)]
         return accesses, {**ranges, **extents}, {**counters, **{var: atom for atom, var in names.items()}}
 
-    def is_told(self, found: Sequence[Access], ranges: Ranges, counters: _Counters) -> bool:
-        """Whether places tell the values of counters, and these the iteration."""
+    def is_told(self, found: Sequence[Access], ranges: Ranges, counters: _Counters, registers: _Counters) -> bool:
+        """Whether places tell the values of counters, and these the iteration, at once or by the other registers."""
         used = {n for access in found for atom in access.form.terms for n in walk(atom)}
+        own = {var: value for var, value in counters.items() if var in used}
+        if not own or not all(self.tells(found, var, ranges) for var in own):
+            return False
+        told = _joined([_made_of(value, counters) for value in own.values()], ranges)
+        if told is not None and differ([told], _within(self.loop, ranges), self.fixed):
+            return True
+        rest = {var: value for var, value in registers.items() if var not in own}
+        told = _joined(own.values(), ranges)
+        return 0 < len(rest) < len(registers) and told is not None and self.tell([told], ranges, rest)
+
+    def tells(self, found: Sequence[Access], var: Var, ranges: Ranges) -> bool:
+        """Whether places of different values of a counter differ."""
+        low, high = ranges[var]
+        if high - low == math.inf:
+            return False
         least = Linear(const=min((access.form.const for access in found), default=0))
         moved = [access._replace(form=access.form.plus(least, -1)) for access in found]
-        told, unit = Linear(), 1
-        for var, value in counters.items():
-            if var not in used:
-                continue
-            form = linear(value, ranges)
-            (low, high), (first, last) = ranges[var], linear_bounds(form, ranges)
-            if math.inf in (-low, high, -first, last):
-                return False
-            values = For(var, Const(int(high) + 1, INDEX), self.loop.body, begin=Const(int(low), INDEX))
-            if not (differ(found, values, self.fixed) or differ(moved, values, self.fixed)):
-                return False
-            told = told.plus(form, unit).plus(Linear(const=-int(first) * unit))
-            unit *= int(last - first) + 1
-        return differ([Access(told, 1, ranges, {})], _within(self.loop, ranges), self.fixed)
+        values = For(var, Const(int(high) + 1, INDEX), self.loop.body, begin=Const(int(low), INDEX))
+        return differ(found, values, self.fixed) or differ(moved, values, self.fixed)
+
+
+def _joined(values: Iterable[Expr], ranges: Ranges) -> Access | None:
+    """One number for several; None if they have no bounds."""
+    told, unit = Linear(), 1
+    for form in (linear(value, ranges) for value in values):
+        first, last = linear_bounds(form, ranges)
+        if last - first == math.inf:
+            return None
+        told = told.plus(form, unit).plus(Linear(const=-int(first) * unit))
+        unit *= int(last - first) + 1
+    return Access(told, 1, ranges, {})
+
+
+def _made_of(expr: Expr, counters: _Counters) -> Expr:
+    """An expression without counters, of what they are made of."""
+    for var, value in reversed(counters.items()):
+        expr = substitute(expr, {var: value})
+    return expr
 
 
 def _is_guarded(stmt: Stmt) -> bool:
@@ -170,7 +197,7 @@ def _within(loop: For, ranges: Ranges) -> For:
 
 def _branch(ranges: Ranges, cond: Expr, holds: bool, counters: _Counters) -> Ranges:
     """The ranges of variables and of registers in a branch: a test of a register is one of what it is made of."""
-    for test in (cond, substitute(cond, counters)):
+    for test in (cond, _made_of(cond, counters)):
         ranges = _narrowed(ranges, test, holds)
     for var, value in counters.items():
         (low, high), (least, most) = ranges[var], bounds(value, ranges)

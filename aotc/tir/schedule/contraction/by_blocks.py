@@ -229,6 +229,7 @@ def by_blocks(
     dims = analysis.b if finite_weights(c) else (*analysis.a, *analysis.b)
     staged = c.dtype.is_float and not all(dim.inside for dim in dims)
     store = _finished(whole, a, b, store) if staged else store
+    store = _inside(whole, store) if points(c.axes) > c.size else store
     c = analysis.c
     columns = [axis for axis in analysis.channel if axis[0] not in used(analysis.a)]
     down, across = points(analysis.pixel), points(columns)
@@ -240,7 +241,7 @@ def by_blocks(
         sides = left, right
     if min(down, across) < LEAST:
         return by_slices(analysis, sides, places, store, gpu)
-    batch, steps = c.size // (down * across), points(c.reduce_axes)
+    batch, steps = points(c.axes) // (down * across), points(c.reduce_axes)
     sizes = down, across, batch, steps, gpu
     fit = [one for tile in tiles or TILES if (one := replace(tile, staged=staged)).fits(c.dtype, gpu)]
     if not fit:
@@ -251,19 +252,33 @@ def by_blocks(
 
 
 def _without_quotients(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
-    """The contraction with an axis o that the data is read by as (o + 3) // 8 in two, and its former axes by these."""
+    """The contraction with an axis o that the data is read by as (o + 3) // 8 in two, and its former axes by these.
+
+    Together they may go on beyond its end.
+    """
     axes: list[te.Axis] = []
     places: dict[Var, Expr] = {}
     for var, extent in c.axes:
         nodes = (n for e in c.a_index for n in walk(e) if isinstance(n, Binary) and n.op == "floordiv")
         quotients = ((n.b, linear(n.a, {})) for n in nodes)
         sizes = (int(b.value) for b, form in quotients if form.terms == {var: 1} and isinstance(b, Const))
-        size = next((one for one in sizes if one > 1 and extent % one == 0), 1)
+        size = next((one for one in sizes if one > 1), 1)
         group, one = Var(var.name), Var(var.name)
-        axes += [(group, extent // size), (one, size)] if size > 1 else [(var, extent)]
+        axes += [(group, -(-extent // size)), (one, size)] if size > 1 else [(var, extent)]
         places[var] = group * size + one if size > 1 else var
     a_index, b_index = (tuple(substitute(e, places) for e in found) for found in (c.a_index, c.b_index))
     return replace(c, axes=tuple(axes), a_index=a_index, b_index=b_index), tuple(places.values())
+
+
+def _inside(c: te.Contraction, store: StoreFn) -> StoreFn:
+    """What finishes an element that is inside of the output: registers number its place there."""
+
+    def inside(place: tuple[Expr, ...], value: Expr) -> Stmt:
+        own = tuple(Var(var.name) for var, _ in c.axes)
+        tests = (var < extent for var, (_, extent) in zip(own, c.axes, strict=True))
+        return Block((*map(Declare, own, place), If(all_of(*tests), store(own, value))))
+
+    return inside
 
 
 def _finished(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreFn:

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import aotc
+from aotc import relay
 from aotc.cli.main import main
 from aotc.driver.memories import read_memories
 from aotc.ir import AotcError
@@ -163,3 +164,15 @@ def test_what_lies_behind_parameters_has_room(tmp_path: Path) -> None:
     flags = ["-I", made.path / "include", made.built, "-lm", "-o", tmp_path / "main"]
     subprocess.run(["gcc", tmp_path / "main.c", *flags], check=True)
     assert subprocess.run([tmp_path / "main"], check=False).returncode == 0
+
+
+def test_values_of_a_self_test_without_parameters_have_a_memory(tmp_path: Path) -> None:
+    x = relay.var("x", shape=(2, 8))
+    module = aotc.IRModule.from_expr(relay.Function([x], relay.nn.relu(x)))
+    board, options = tmp_path / "board.toml", {"target": "c", "profile": "bare", "selftest": True, "build": False}
+    for size, place in ((4, "slow"), (4096, "flash")):
+        text = "[ram]\nbytes = 1024\nholds = ['arena']\n[flash]\nbytes = {}\nholds = ['parameters']\n"
+        board.write_text(text.format(size) + "[slow]\nbytes = 4096\nholds = ['parameters']\n")
+        made = aotc.compile(module, output=tmp_path / place, memories=board, name="net", **options)
+        pieces = [p["memory"] for p in made.metadata["weights"]["pieces"]]
+        assert pieces == [place] == [made.metadata["memory"]["spaces"]["parameters"]]

@@ -51,7 +51,7 @@ def placed_params(program: Program, target: Target, golden: Golden | None = None
     found, parts = _spread(program, params, rooms)
     if not parts:
         # no bytes, or no room
-        target.places({"parameters": params.bytes + behind}, taken)
+        params.pieces = [Piece(memory=target.places({"parameters": params.bytes + behind}, taken)["parameters"].name)]
         return params
     names = Names(["params"], any_case=True)
     suffixes = ["", *(f"_{names.fresh(p.memory)}" for p in parts[1:])]

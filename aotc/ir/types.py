@@ -71,7 +71,12 @@ class TensorType(_Printed):
     dtype: DType
 
     def __init__(self, shape: Iterable[Dim], dtype: str = "float32") -> None:
-        dims = tuple(map(_dim, shape))
+        try:
+            given = iter(shape)
+        except TypeError:
+            hint = "a shape is a tuple: (3,), or () of a scalar"
+            raise AotcTypeError("shape", f"{shape!r} is no shape", hint=hint) from None
+        dims = tuple(map(_dim, given))
         check_rank(len(dims))
         if any(isinstance(d, int) and d < 0 for d in dims):
             raise AotcError("shape", f"a dimension is negative: ({', '.join(map(str, dims))})")

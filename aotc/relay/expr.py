@@ -32,18 +32,18 @@ T = TypeVar("T")
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-def _operand(value: Any) -> Expr:
+def operand(value: Any) -> Expr:
     """An expression; numbers have no type of their own here, and are not guessed at."""
+    if isinstance(value, Node):
+        return cast("Expr", value)
     if isinstance(value, (Number, bool, np.ndarray, np.generic)):
         raise AotcTypeError("operand", f'convert "{value}" with `const` first', hint=f"relay.const({value!r}, dtype)")
-    if not isinstance(value, Node):
-        raise AotcTypeError("operand", f"expected an expression, not {type(value).__name__}")
-    return cast("Expr", value)
+    raise AotcTypeError("operand", f"expected an expression, not {type(value).__name__}")
 
 
 def _op_call(name: str, *args: Any, **attrs: Any) -> Call:
     op = get_op(name)
-    return call(op, tuple(map(_operand, args)), op.attrs(**attrs))
+    return call(op, tuple(map(operand, args)), op.attrs(**attrs))
 
 
 def _binary(name: str) -> Callable[[Any, Any], Call]:
@@ -89,7 +89,7 @@ class Node(Printed):
 
     def __call__(self, *args: Any) -> Call:
         """A call of this function with arguments."""
-        return Call(cast("Callee", self), tuple(map(_operand, args)))
+        return Call(cast("Callee", self), tuple(map(operand, args)))
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, field_specifiers=(field,))
@@ -235,7 +235,7 @@ class Tuple(Node):
     checked_type: Type | None
 
     def __init__(self, fields: Iterable[Expr], span: Span | None = None, checked_type: Type | None = None) -> None:
-        items = tuple(fields)
+        items = tuple(f if isinstance(f, Op) else operand(f) for f in fields)
         if checked_type is None and all(f.checked_type is not None for f in items):
             checked_type = TupleType(f.checked_type for f in items if f.checked_type is not None)
         _set(self, span, fields=items, checked_type=checked_type)
@@ -487,7 +487,7 @@ def call(op: Op, args: Iterable[Expr], attrs: Attrs = NO_ATTRS, span: Span | Non
     expression.
     """
     from_args = tuple(args)
-    types = [(a if isinstance(a, Node) else _operand(a)).checked_type for a in from_args]
+    types = [operand(a).checked_type for a in from_args]
     known = [t for t in types if t is not None]
     if len(known) != len(types):
         return Call(op, from_args, attrs, span=span)

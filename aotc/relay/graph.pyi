@@ -45,6 +45,7 @@ from aotc.relay.expr import call as call
 from aotc.relay.expr import const as const
 from aotc.relay.expr import item_of as item_of
 from aotc.relay.expr import op_of as op_of
+from aotc.relay.expr import operand as operand
 from aotc.relay.expr import splat as splat
 from aotc.relay.expr import tensor_type_of as tensor_type_of
 from aotc.relay.expr import type_of as type_of

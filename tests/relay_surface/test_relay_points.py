@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -52,6 +53,28 @@ def test_dimensions_are_whole_or_have_a_name() -> None:
         with pytest.raises(TypeError, match="is no dimension") as caught:
             relay.var("x", shape=(wrong, 3))
         assert isinstance(caught.value, aotc.TVMError) and "te.var" in caught.value.diagnostics[0].hint
+    for wrong in (3, None, np.array(3)):
+        with pytest.raises(TypeError, match=r"(3|None|array\(3\)) is no shape") as caught:
+            relay.TensorType(wrong)
+        assert isinstance(caught.value, aotc.TVMError) and "(3,)" in caught.value.diagnostics[0].hint
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        relay.nn.relu,
+        lambda wrong: relay.nn.pad(wrong, ((1, 1),), pad_value=2),
+        lambda wrong: relay.sparse_to_dense(X, (1,), wrong, 2),
+        lambda wrong: relay.Tuple([X, wrong]),
+        lambda wrong: relay.concatenate([wrong], 0),
+    ],
+)
+def test_arguments_are_expressions(build: Callable[[Any], Any]) -> None:
+    """Also where a number's type, or a tuple's, comes from them."""
+    for wrong, message in (("x", "an expression, not str"), (None, "not NoneType"), (3, 'convert "3" with `const`')):
+        with pytest.raises(TypeError, match=message) as caught:
+            build(wrong)
+        assert isinstance(caught.value, aotc.TVMError)
 
 
 def test_numbers_take_types_that_are_yet_to_be_found() -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import REQUIRED, AotcError, AotcTypeError, Dim, Op, Param, SymDim, Takes, frozen, nearest
-from aotc.relay.graph import Call, call, const, infer_expr
+from aotc.relay.graph import Call, call, const, infer_expr, operand
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:
@@ -47,7 +47,7 @@ def number_like(name: str) -> Takes:
     """Takes a number as a constant of the data type of the tensor `name`, whose type may be yet to be inferred."""
 
     def dtype(given: Mapping[str, Any]) -> str:
-        data = given[name]
+        data = operand(given[name])
         return getattr(data.checked_type or infer_expr(data).checked_type, "dtype", "float32")
 
     return number(dtype)

@@ -17,8 +17,17 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, Attrs, Op, SymDim, nearest
 
-#: How values of attributes are written, by the names of their types.
-_WRITTEN: Final = {"int": "a whole number", "float": "a number", "str": "text in quotes", "bool": "True or False"}
+#: How values of attributes are written, by the names of their types; None is written as it is.
+_WRITTEN: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text in quotes",
+    "bool": "True or False",
+    "dimension": 'a dimension (n, ?, "2*n")',
+    "tuple[int, ...]": "whole numbers in brackets ([1, 2])",
+    "tuple[float, ...]": "numbers in brackets ([0.5, 1.0])",
+    "tuple[tuple[int, int], ...]": "pairs of whole numbers in brackets ([[0, 0], [1, 1]])",
+}
 
 
 def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
@@ -52,8 +61,9 @@ def _checked(op: Op, name: str, value: object, hint: Any) -> object:
         return _convert(value, hint)
     except TypeError:
         kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("aotc.ir.dims.SymDim", "dimension")
+        written = " or ".join(_WRITTEN.get(part, part) for part in kind.split(" | "))
         text = f"attribute `{name}` of {op.name} must be {kind}, got {value!r}"
-        raise AotcError("attribute", text, hint=f"write {_WRITTEN.get(kind, kind)}") from None
+        raise AotcError("attribute", text, hint=f"write {written}") from None
 
 
 def _convert(value: object, hint: Any) -> object:

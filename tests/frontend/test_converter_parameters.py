@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What converters of all importers take is known from annotations, which their files can evaluate."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+import pytest
+
+from aotc.relay import frontend
+from aotc.relay.frontend.arguments import parameters
+
+FILES = [m.name for m in pkgutil.walk_packages(frontend.__path__, "aotc.relay.frontend.") if ".ops_" in m.name]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_annotations_are_evaluated(name: str) -> None:
+    for converter in getattr(importlib.import_module(name), "OPS", {}).values():
+        assert all(not isinstance(p.annotation, str) for p in parameters(converter))

@@ -16,6 +16,7 @@ from aotc.relay.instrument.op_difference import count_ops
 from aotc.relay.interp import evaluate
 from aotc.relay.module import quantizations
 from aotc.relay.transform import InferType, QuantizedEdges
+from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 
 HEADER = '#[version = "0.0.5"]\n'
 BOTH = """
@@ -239,3 +240,47 @@ def test_tuples_have_no_data_type() -> None:
     text = "def @main(%x: (Tensor[(4), float32], float32)) { exp(%x.0) }"
     assert edged(text, None).main.params
     assert refusals(text, "int8") == ["%x is no tensor, and has no data type"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("op", ["nn.softmax", "sigmoid", "tanh", "nn.relu", "exp", "add", "mean"])
+def test_operators_next_to_an_edge_compute_as_between_floats(op: str, dtype: str) -> None:
+    """Those on integers want one type of data and result: bytes within the model have no sign, so none at its edges."""
+    more = {"add": "{0}, {0}", "mean": "{0}, axis=[1], keepdims=True"}.get(op, "{0}")
+    start = module(f"""
+    def @main(%x: Tensor[(200, 5), float32]) {{
+      %0 = qnn.quantize(%x, 0.0371f, -17, out_dtype="int8");
+      %1 = qnn.dequantize(%0, 0.0371f, -17);
+      %2 = qnn.quantize({op}({more.format("%1")}), 0.0171f, -128, out_dtype="int8");
+      %3 = qnn.dequantize(%2, 0.0171f, -128);
+      %4 = qnn.quantize({op}({more.format("%3")}), 0.00392157f, -128, out_dtype="int8");
+      qnn.dequantize(%4, 0.00392157f, -128)
+    }}
+    """)
+    made = edged(start, dtype)
+    (meaning,), (result,) = quantizations(made, "input", 1), quantizations(made, "output", 1)
+    assert meaning is not None and result is not None
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32) * 2
+    expected, actual = FAKE_QUANTIZATION(start), FAKE_QUANTIZATION(made)
+    assert count_ops(actual)[op] == count_ops(expected)[op]
+    found = result.dequantize(evaluate(actual, meaning.quantize(x)))
+    np.testing.assert_array_equal(found, evaluate(expected, x))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("reader", ["qnn.dequantize(%1, 0.5f, 7)", 'cast(%1, dtype="float32")'])
+def test_readers_of_an_input_with_and_without_signs(reader: str, dtype: str) -> None:
+    start = module(f"""
+    def @main(%x: Tensor[(4), float32]) {{
+      %0 = qnn.quantize(%x, 0.5f, 7, out_dtype="int8");
+      %1 = qnn.quantize(%x, 0.5f, 7, out_dtype="int8");
+      (add(qnn.dequantize(%0, 0.5f, 7), {reader}), add(%1, %1))
+    }}
+    """)
+    made = edged(start, {"x": dtype})
+    (meaning,) = quantizations(made, "input", 1)
+    assert meaning is not None
+    x = np.float32([-1.3, 0, 2.2, 300])
+    expected, actual = evaluate(start, x), evaluate(made, meaning.quantize(x))
+    np.testing.assert_array_equal(actual[0], expected[0])
+    np.testing.assert_array_equal(actual[1], expected[1])

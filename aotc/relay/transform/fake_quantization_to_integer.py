@@ -74,6 +74,11 @@ class _Unsigned(GraphMutator):
         return same and len(self.uses.get(after[0], [])) == 1
 
 
+def unsigned(function: Function) -> Function:
+    """The same values, with bytes that have no sign between each quantisation and its one dequantisation."""
+    return _Unsigned(users(function)).visit_function(function)
+
+
 def _raised(node: Call) -> Constant:
     """A zero point of the same numbers without a sign."""
     zero = known(node.args[2])
@@ -173,7 +178,7 @@ class FakeQuantizationToInteger(FunctionPass):
 
     def prepared(self, function: Function) -> Function:
         """The function before operators are absorbed."""
-        return _Unsigned(users(function)).visit_function(function) if self.unsigned else function
+        return unsigned(function) if self.unsigned else function
 
 
 def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftReal]:

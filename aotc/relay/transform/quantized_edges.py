@@ -22,13 +22,13 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Diagnostic, DType, Pass, PassContext, Quantization, TensorType, nearest
-from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, Var, call, op_of, tensor_type_of, type_of
+from aotc.relay.expr import Call, Expr, Function, Tuple, Var, call, op_of, tensor_type_of, type_of
 from aotc.relay.graph import IRModule, children, infer_module, mention, mutated, output_names, post_order
-from aotc.relay.op.binary import add
-from aotc.relay.op.casts import cast
 from aotc.relay.op.layout import fills
 from aotc.relay.op.qnn.numbers import known
 from aotc.relay.transform.base import WhyNot, is_call, op_call, typed
+from aotc.relay.transform.fake_quantization_to_integer import unsigned
+from aotc.relay.transform.select_signedness import turned
 
 #: What an interface can be asked for.
 FLOAT: Final = "float32"
@@ -55,6 +55,9 @@ class QuantizedEdges(Pass[IRModule]):
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         start = typed(module)
         wanted = _wanted(ctx.get_config("compile.io_dtype", None))
+        if {*wanted.values()} - {FLOAT}:
+            # as between floats at the edges: operators that round around their zero point give equal integers
+            start = infer_module(start.with_functions({"main": unsigned(start.main)}))
         edges = _Edges(start, wanted)
         if tuples := edges.tuples():
             if not wanted:
@@ -93,11 +96,7 @@ def _wanted(config: object) -> Mapping[str, str]:
 
 def shifted(x: Expr, source: str, target: str) -> Expr:
     """Integers of 8 bits as those of the other sign: what was the least stays the least."""
-    if source == target:
-        return x
-    shift = int(DType(target).min) - int(DType(source).min)
-    moved = add(cast(x, "int16"), Constant(np.int16(shift)))
-    return cast(moved, target)
+    return x if source == target else turned(x)
 
 
 def _stated(found: Meaning, dtype: str) -> Quantization | None:
@@ -183,7 +182,7 @@ class _Edges:
         self.outputs: list[Quantization | None] = []
         self._params: list[Var] = []
         self._replaced: dict[Expr, Expr] = {}
-        self._dropped: set[Expr] = set()
+        self._dropped: dict[Expr, str] = {}
         self._readers: dict[Expr, list[Expr]] = {}
         for node in post_order(body):
             # what only goes out has no readers
@@ -227,9 +226,9 @@ class _Edges:
         if dtype != own and isinstance(found, Quantization):
             ty = TensorType(tensor_type_of(param).shape, dtype)
             new = Var(param.name, ty, param.span)
-            self._replaced[param] = shifted(new, dtype, found.dtype)
+            self._replaced[param] = new if own.is_float else shifted(new, dtype, own)
             if own.is_float:
-                self._dropped |= {reader for reader, _ in self._ends(param)}
+                self._dropped |= {reader: dtype for reader, _ in self._ends(param)}
             param = new
         self._params.append(param)
         self.inputs.append(_stated(found, dtype))
@@ -259,7 +258,8 @@ class _Edges:
             what = what or "an output"
         if what or not ends:
             return WhyNot(f"it feeds {what or 'nothing'}, not {name} alone")
-        found = {_meaning(r, r if own.is_float else x, x is not param) for r, x in ends}
+        meanings = (_meaning(r, r if own.is_float else x, x is not param) for r, x in ends)
+        found = {_stated(m, "uint8") or m for m in meanings}
         if len(found) > 1:
             return WhyNot("it is quantised in several ways")
         return found.pop()
@@ -300,4 +300,6 @@ class _Edges:
 
     def _rewritten(self, old: Expr, new: Expr) -> Expr:
         """A node over other inputs; what quantised these gives way to its operand."""
-        return children(new)[1] if old in self._dropped else self._replaced.get(old, new)
+        if old in self._dropped:
+            return shifted(children(new)[1], self._dropped[old], _dtype(old))
+        return self._replaced.get(old, new)

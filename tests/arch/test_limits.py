@@ -25,7 +25,7 @@ from tests.arch.sources import (
     tree_of,
 )
 
-CODE_LINES = 59_644
+CODE_LINES = 59_721
 """Most lines of code of the three packages: Python, C and templates, without blanks, comments and docstrings."""
 APART = ("aotc/tir/functions", "aotc/driver/compiler_check.py", "codegen/aotc_codegen/templates/check.c.j2")
 """Counted in no sum: formulas of elementary functions, of which operators need many, and the check of C compilers."""

@@ -15,6 +15,7 @@ from aotc import relay
 from aotc.ir import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, Var
+from aotc.relay.instrument.op_difference import count_ops
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
@@ -38,7 +39,7 @@ from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.softmax import softmax
 from aotc.relay.op.sorts import topk
 from aotc.relay.structural import structural_equal
-from aotc.relay.transform import FakeQuantizationToInteger, SelectSignedness
+from aotc.relay.transform import FakeQuantizationToInteger, QuantizedEdges, SelectSignedness
 from aotc.relay.transform.affine import TensorAffineType, affine
 from aotc.relay.transform.fake_quantization_to_integer import left_real
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
@@ -390,6 +391,17 @@ def test_signedness_changes_no_value(target: str, unsigned: bool) -> None:
         assert data == {wanted}
     else:
         assert result is integers
+
+
+def test_bytes_that_edges_turned_are_not_turned_twice() -> None:
+    """The model has int8, its edges and the target's sums uint8: nothing but their zero points is left of it."""
+    x = var("x", 2, 6, 8, 8, dtype="int8")
+    with PassContext(config={"compile.io_dtype": {"x": "uint8", "output": "uint8"}}):
+        edged = QuantizedEdges()(module_of(network(x), x))
+    integers = run(EVEN, edged)
+    result = run(SelectSignedness(TARGETS["x86-64-v3"]), integers)
+    assert count_ops(integers)["bitwise_xor"] == 2 and not count_ops(result)["bitwise_xor"]
+    assert distance(integers, result) == (0, 0)
 
 
 def test_what_is_padded_with_turns_with_its_tensor() -> None:

@@ -21,7 +21,7 @@ from aotc.relay.op.binary import add, bitwise_xor
 from aotc.relay.op.casts import cast
 from aotc.relay.op.layout import fills
 from aotc.relay.op.qnn.numbers import made
-from aotc.relay.transform.base import FunctionPass, GraphMutator, op_call
+from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, uniform_value
 from aotc.relay.visitor import post_order
 from aotc.tir import C, Target
 
@@ -51,6 +51,18 @@ def turned(x: Expr) -> Expr:
     if ty.dtype == "uint8":
         return cast(bitwise_xor(x, bit), dtype="int8")
     return bitwise_xor(cast(x, dtype="uint8"), bit)
+
+
+def _before_turn(node: Call) -> Expr | None:
+    """What `turned` made a node of; None for others."""
+    steps = ("cast", "bitwise_xor")
+    inner = op_call(node.args[0], *steps) if is_call(node, *steps) else None
+    if inner is None or inner.op is node.op:
+        return None
+    bit = (inner if is_call(node, "cast") else node).args[1]
+    old, new = map(tensor_type_of, (inner.args[0], node))
+    fits = old.shape == new.shape and _OTHER.get(str(old.dtype)) == new.dtype
+    return inner.args[0] if fits and uniform_value(bit) == _BIT else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,6 +108,12 @@ class _Select(GraphMutator):
         node = op_call(new)
         if node is None:
             return self._field(new)
+        before = _before_turn(node)
+        if before in self.other:
+            return self.other[before]
+        if before is not None and self.is_source(node):
+            self.other[node] = before
+            return node
         with span_scope(node.span):
             if node.args and isinstance(node.args[0], Tuple):
                 made_of = self._joined(node)

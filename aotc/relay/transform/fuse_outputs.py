@@ -38,7 +38,7 @@ _NORMS: Final = (
     "nn.softmax", "nn.fast_softmax", "nn.log_softmax", "nn.l2_normalize",
     "nn.layer_norm", "nn.rms_norm", "nn.group_norm", "nn.instance_norm",
 )  # fmt: skip
-#: What a pass that is told of no other runs kernels on.
+#: What kernels run on where a pass is given no GPU of its own.
 _GPU: Final = Gpu()
 
 #: Calls that become one, the first of which reads nothing of the others.

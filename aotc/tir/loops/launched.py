@@ -118,15 +118,15 @@ class _Dealt:
     def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
         """Whether the places of a statement tell the values of counters, and these the iteration."""
         found = self.places(stmt, ranges)
-        if not self.tell(found, ranges, counters):
+        if not self.is_injective(found, ranges, counters):
             return False
         self.parts.append(found)
         return True
 
-    def tell(self, found: Sequence[Access], ranges: Ranges, counters: _Counters) -> bool:
-        """Whether places tell the iteration, as they are or with what is made of it in them as counters."""
+    def is_injective(self, found: Sequence[Access], ranges: Ranges, counters: _Counters) -> bool:
+        """Whether iterations have different places, which counters, or terms of the iteration in them, tell."""
         known = (found, ranges, counters), self.with_digits(found, ranges, counters)
-        return any(self.is_told(*one, counters) for one in known)
+        return any(self.is_injective_by(*one, counters) for one in known)
 
     def with_digits(
         self, found: Sequence[Access], ranges: Ranges, counters: _Counters
@@ -141,21 +141,21 @@ class _Dealt:
         accesses = [a._replace(form=form, ranges={**a.ranges, **extents}) for a, form in zip(found, forms, strict=True)]
         return accesses, {**ranges, **extents}, {**counters, **{var: atom for atom, var in names.items()}}
 
-    def is_told(self, found: Sequence[Access], ranges: Ranges, counters: _Counters, registers: _Counters) -> bool:
-        """Whether places tell the values of counters, and these the iteration, at once or by the other registers."""
+    def is_injective_by(self, found: Sequence[Access], ranges: Ranges, counters: _Counters, others: _Counters) -> bool:
+        """Whether places are injective in each counter, and these, or registers they read, tell the iteration."""
         used = {n for access in found for atom in access.form.terms for n in walk(atom)}
         own = {var: value for var, value in counters.items() if var in used}
-        if not own or not all(self.tells(found, var, ranges) for var in own):
+        if not own or not all(self.is_injective_in(found, var, ranges) for var in own):
             return False
         told = _joined([_made_of(value, counters) for value in own.values()], ranges)
         if told is not None and differ([told], _within(self.loop, ranges), self.fixed):
             return True
-        rest = {var: value for var, value in registers.items() if var not in own}
+        rest = {var: value for var, value in others.items() if var not in own}
         told = _joined(own.values(), ranges)
-        return 0 < len(rest) < len(registers) and told is not None and self.tell([told], ranges, rest)
+        return 0 < len(rest) < len(others) and told is not None and self.is_injective([told], ranges, rest)
 
-    def tells(self, found: Sequence[Access], var: Var, ranges: Ranges) -> bool:
-        """Whether places of different values of a counter differ."""
+    def is_injective_in(self, found: Sequence[Access], var: Var, ranges: Ranges) -> bool:
+        """Whether different values of a counter lead to different places."""
         low, high = ranges[var]
         if high - low == math.inf:
             return False

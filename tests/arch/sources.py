@@ -72,32 +72,3 @@ def written_imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: absolute imports only"
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
-
-
-def code_lines(path: Path) -> int:
-    """How many lines of a file hold more than blanks, comments and docstrings."""
-    if path.suffix == ".py":
-        return len(lines_of_code(path))
-    bare = re.sub(r"/\*.*?\*/|//[^\n]*", lambda m: "\n" * m[0].count("\n"), text_of(path), flags=re.DOTALL)
-    return sum(bool(line.strip()) for line in bare.splitlines())
-
-
-@cache
-def lines_of_code(path: Path) -> frozenset[int]:
-    """The numbers of the lines of a Python file that hold more than blanks, comments and docstrings."""
-    lines = text_of(path).splitlines()
-    kept = {k for k, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")}
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, (ast.Constant, ast.JoinedStr)) and node.end_lineno != node.lineno:
-            kept |= {k for k in lines_of(node) if lines[k - 1].strip()}  # no comment begins inside of a string
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = node.body[0] if node.body else None
-            if isinstance(first, ast.Expr) and isinstance(getattr(first.value, "value", None), str):
-                kept.difference_update(lines_of(first))
-    return frozenset(kept)
-
-
-def lines_of(node: ast.expr | ast.stmt) -> range:
-    """The numbers of the lines that a node stands in."""
-    return range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -16,6 +16,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import reductions
 from aotc.relay.frontend.shapes import checked_indices, take
 from aotc.relay.frontend.tflite.node import Ints, Known, Node, Table
+from aotc.relay.frontend.tflite.slices import Index, sliced
 
 
 def _reshape(x: Expr, shape: Ints | None = None, *, new_shape: Any = None) -> Expr:
@@ -104,24 +105,8 @@ def _strided_slice(
     shrink_axis_mask: int = 0,
     offset: bool = False,
 ) -> Expr:
-    plain = not (ellipsis_mask or new_axis_mask or offset)
-    require("tflite-options", plain, "STRIDED_SLICE with ellipses, new axes or an offset is not supported")
-    shape = g.shape(x)
-    fits = len(begin) == len(end) == len(strides) <= len(shape) and 0 not in strides
-    require("graph-shape", fits, f"a slice {begin}, {end}, {strides} does not fit {shape}")
-    first, last, steps = list(begin), list(end), list(strides)
-    gone = [k for k in range(len(begin)) if shrink_axis_mask >> k & 1]
-    for k, size in enumerate(shape[: len(begin)]):
-        if k in gone:
-            place = begin[k] + size if begin[k] < 0 else begin[k]
-            require("graph-index", 0 <= place < size, f"index {begin[k]} is outside of {size} elements")
-            first[k], last[k], steps[k] = place, place + 1, 1
-            continue
-        if begin_mask >> k & 1:
-            first[k] = 0 if steps[k] > 0 else size - 1
-        if end_mask >> k & 1:
-            last[k] = size if steps[k] > 0 else -size - 1
-    return g.squeeze(g.cut(x, first, last, range(len(first)), steps), gone)
+    masks = (begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
+    return sliced(x, Index(begin, end, strides, *masks, bool(offset)))
 
 
 # --- padding and repeating

@@ -2,13 +2,15 @@
 """A model in double precision: how far a single-precision result is from what was meant.
 
 In: an ONNX model in float32.  Out: its outputs computed in float64 by onnx's own reference evaluator, which
-shares no code with this compiler or with ONNX Runtime.
+shares no code with this compiler or with ONNX Runtime.  Convolutions and pools are ours (`aotc.checking.windows`).
 
-    run_in_double(model, {"x": array})["y"]            # array and result in float64
+    InDouble(model, memory=1 << 30).run({"x": array})["y"]            # array and result in float64
 """
 
 import copy
-from typing import Any
+from collections.abc import Iterator
+from math import prod
+from typing import Any, Final
 
 import numpy as np
 import onnx
@@ -17,7 +19,12 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from aotc.checking.inputs import Arrays
+from aotc.checking.memory import DEFAULT_MEMORY_BYTES, memory_error
+from aotc.checking.windows import STRIP_BYTES, WINDOW_OPERATORS
 from aotc.relay.frontend.onnx.load import messages
+
+#: How many arrays as large as its results an operator of the evaluator makes at the same time, the results among them.
+TEMPORARY_RESULTS: Final = 4
 
 
 class GlobalMaxPool(OpRun):  # type: ignore[misc]
@@ -74,7 +81,7 @@ class MatMulNBits(OpRun):  # type: ignore[misc]
         return (y if bias is None else y + bias,)
 
 
-_OPERATORS = (GlobalMaxPool, DequantizeLinear, MatMulNBits)
+_OPERATORS = (GlobalMaxPool, DequantizeLinear, MatMulNBits, *WINDOW_OPERATORS)
 
 
 def _widen_node(node: onnx.NodeProto) -> None:
@@ -107,7 +114,86 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
     return wide
 
 
+class InDouble:
+    """A model in double precision, evaluated node by node; values are freed after their last use.
+
+    memory    the most bytes that weights, values and temporary arrays may take at any time
+    """
+
+    def __init__(self, model: onnx.ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> None:
+        self._memory = memory
+        self._outputs = [o.name for o in model.graph.output]
+        wide = in_double(model)
+        self._result_bytes = _bytes_of_values(wide)
+        self._evaluator = ReferenceEvaluator(wide, new_ops=list(_OPERATORS))
+        self._last_uses = _last_uses(wide.graph)
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """The outputs by name.
+
+        Raises AotcError (code "memory") where the budget of memory does not do, and whatever the evaluator does.
+        """
+        evaluator = self._evaluator
+        values: dict[str, Any] = {"": None, **evaluator.rt_inits_, **inputs}
+        held = sum(map(_bytes_of, values.values()))
+        for node, dying in zip(evaluator.rt_nodes_, self._last_uses, strict=True):
+            self._require_memory(node, held)
+            context = {"context": values} if node.need_context() else {}
+            made = node.run(*(values[name] for name in node.input), **context)
+            for name, value in zip(node.output, made, strict=False):
+                values[name] = value
+                held += _bytes_of(value)
+            for name in dying:
+                held -= _bytes_of(values.pop(name, None))
+        return {name: np.asarray(values[name]) for name in self._outputs}
+
+    def _require_memory(self, node: Any, held: int) -> None:
+        own = sum(self._result_bytes.get(name, 0) for name in node.output)
+        more = own + STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else TEMPORARY_RESULTS * own
+        if held + more > self._memory:
+            raise memory_error(f"node {node.onnx_node.name!r} ({node.op_type})", held + more, self._memory)
+
+
+def _bytes_of(value: Any) -> int:
+    """The bytes of an array or of a sequence of arrays."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(_bytes_of, value))
+    return int(getattr(value, "nbytes", 0))
+
+
+def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:
+    """The bytes of the values whose shapes are inferred, by name."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    found = {}
+    for value in (*graph.value_info, *graph.output):
+        ty = value.type.tensor_type
+        if ty.HasField("shape") and ty.elem_type not in (TensorProto.UNDEFINED, TensorProto.STRING):
+            size = helper.tensor_dtype_to_np_dtype(ty.elem_type).itemsize
+            found[value.name] = size * prod(d.dim_value for d in ty.shape.dim)
+    return found
+
+
+def _names_used(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node and the graphs inside of it read."""
+    for message in messages(node):
+        if isinstance(message, onnx.NodeProto):
+            yield from message.input
+        elif isinstance(message, onnx.GraphProto):
+            yield from (o.name for o in message.output)
+
+
+def _last_uses(graph: onnx.GraphProto) -> list[list[str]]:
+    """For each node the values that nothing reads after it: of those that nodes made and nobody asks for."""
+    last: dict[str, int] = {}
+    for k, node in enumerate(graph.node):
+        last |= dict.fromkeys(node.output, k) | dict.fromkeys(_names_used(node), k)
+    made = {name for node in graph.node for name in node.output if name} - {o.name for o in graph.output}
+    dying: list[list[str]] = [[] for _ in graph.node]
+    for name in made:
+        dying[last[name]].append(name)
+    return dying
+
+
 def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
     """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
-    values = ReferenceEvaluator(in_double(model), new_ops=list(_OPERATORS)).run(None, dict(inputs))
-    return {o.name: np.asarray(v) for o, v in zip(model.graph.output, values, strict=True)}
+    return InDouble(model).run(inputs)

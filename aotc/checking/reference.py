@@ -13,12 +13,13 @@ import dataclasses
 import importlib.util
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from aotc.checking.inputs import Arrays
+from aotc.checking.memory import DEFAULT_MEMORY_BYTES
 from aotc.ir import AotcError, DType, Op, TensorType, Type, frozen, leaves, parts, with_parts
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
 from aotc.relay.graph import IRModule, evaluate, mutated, reinfer_module
@@ -48,12 +49,17 @@ class Reference:
 
 
 def or_none(run: RunOnce) -> ExactRun:
-    """`run`, with None for whatever it raises: there is no exact result then."""
+    """`run`, with None for what it raises: there is no exact result then.
+
+    An AotcError with code "memory" is raised all the same: the caller can raise the budget.
+    """
 
     def attempt(inputs: Arrays) -> Arrays | None:
         try:
             return run(inputs)
-        except Exception:
+        except Exception as error:
+            if isinstance(error, AotcError) and error.code == "memory":
+                raise
             return None
 
     return attempt
@@ -110,8 +116,11 @@ def session_runner(name: str, session: Any, names: Sequence[str]) -> RunOnce:
     return run
 
 
-def onnx_reference(model: ModelProto) -> Reference:
-    """The best independent implementation at hand for `model`, and onnx's evaluator in double precision."""
+def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Reference:
+    """The best independent implementation at hand for `model`, and onnx's evaluator in double precision.
+
+    memory    the most bytes that the latter may take
+    """
     quantised = is_quantised(model)
     name = "onnxruntime's integer kernels" if quantised else "onnxruntime"
     session = _onnxruntime_session(model)
@@ -120,12 +129,17 @@ def onnx_reference(model: ModelProto) -> Reference:
 
         name, session = "onnx.reference", ReferenceEvaluator(model)
 
-    def exact(inputs: Arrays) -> Arrays:
+    @cache
+    def in_double_precision() -> Any:
         # onnx's evaluator takes long to import
-        from aotc.checking.exact import run_in_double
+        from aotc.checking.exact import InDouble
         from aotc.checking.unrounded import without_rounding
 
-        return run_in_double(without_rounding(model) if quantised else model, in_float64(inputs))
+        return InDouble(without_rounding(model) if quantised else model, memory)
+
+    def exact(inputs: Arrays) -> Arrays:
+        found: Arrays = in_double_precision().run(in_float64(inputs))
+        return found
 
     run = session_runner(name, session, [o.name for o in model.graph.output])
     return Reference(name, run, or_none(exact), quantised)

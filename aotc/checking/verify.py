@@ -17,6 +17,7 @@ import onnx
 
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact, judge_by_noise
 from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs, real_values, stored_inputs
+from aotc.checking.memory import DEFAULT_MEMORY_BYTES
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
 from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
 from aotc.checking.suspects import first_suspect
@@ -132,8 +133,14 @@ def with_static_inputs(model: onnx.ModelProto, types: Mapping[str, TensorType]) 
     return pinned
 
 
-def reference_of(model: Model, types: Mapping[str, TensorType], names: Sequence[str]) -> Reference:
-    """The implementation that a loaded model is compared with; `names` are those of the outputs."""
+def reference_of(
+    model: Model, types: Mapping[str, TensorType], names: Sequence[str], memory: int = DEFAULT_MEMORY_BYTES
+) -> Reference:
+    """The implementation that a loaded model is compared with.
+
+    names     of the outputs
+    memory    the most bytes that a result in double precision may take
+    """
     if isinstance(model, IRModule):
         return relay_reference(infer_module(model), names)
     if isinstance(model, TfliteFile):
@@ -143,7 +150,7 @@ def reference_of(model: Model, types: Mapping[str, TensorType], names: Sequence[
         from aotc.checking.reference_torch import torch_reference
 
         return torch_reference(model, names)
-    return onnx_reference(with_static_inputs(model, types))
+    return onnx_reference(with_static_inputs(model, types), memory)
 
 
 def loaded(model: str | Path | Model, rounding: str = "tflm") -> Model:
@@ -175,6 +182,7 @@ def verify(
     seeds: int = 3,
     bisect: bool = False,
     check_compiler: bool | None = None,
+    memory: int = DEFAULT_MEMORY_BYTES,
     **options: Any,
 ) -> Report:
     """Compile a model and compare its outputs with another implementation: those of an ONNX model with ONNX Runtime's
@@ -213,11 +221,11 @@ def verify(
     sets: Iterable[tuple[str, Arrays]] = ((f"seed {seed}", random_inputs(types, seed)) for seed in range(seeds))
     if inputs is not None:
         sets = [(inputs.name, read_inputs(inputs, types))]
-    runs, report = _compared(compiled, model, types, sets)
+    runs, report = _compared(compiled, model, types, sets, memory)
     if report.ok or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
-    first = first_difference(model, types, bad.inputs, chosen) if isinstance(model, onnx.ModelProto) else ""
+    first = first_difference(model, types, bad.inputs, chosen, memory) if isinstance(model, onnx.ModelProto) else ""
     if chosen.machine.gpu is not None:
         return replace(report, first_difference=first)
     suspect = first_suspect(work, bad.inputs, bound=compiled.metadata["error_bound"])
@@ -246,12 +254,16 @@ def _run(source: str, arrays: Arrays, session: Session, reference: Reference) ->
 
 
 def _compared(
-    compiled: CompiledModel, model: Model, types: Mapping[str, TensorType], inputs: Iterable[tuple[str, Arrays]]
+    compiled: CompiledModel,
+    model: Model,
+    types: Mapping[str, TensorType],
+    inputs: Iterable[tuple[str, Arrays]],
+    memory: int,
 ) -> tuple[list[Run], Report]:
     """A compiled model and its reference on sets of inputs with the names of their sources."""
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
-    reference = reference_of(model, types, names)
+    reference = reference_of(model, types, names, memory)
     runs = [_run(source, arrays, session, reference) for source, arrays in inputs]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
     cases = judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised)
@@ -270,7 +282,7 @@ def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto
 
 
 def first_difference(
-    model: onnx.ModelProto, types: Mapping[str, TensorType], inputs: Arrays, options: CompileOptions
+    model: onnx.ModelProto, types: Mapping[str, TensorType], inputs: Arrays, options: CompileOptions, memory: int
 ) -> str:
     """The first node, in the model's order, of which a result differs when every result is an output; "" for none.
 
@@ -278,7 +290,7 @@ def first_difference(
     """
     options.progress("looking for the first node that differs")
     exposed = _expose_all(model, list(types))
-    _, report = _compared(options.compiled(exposed), exposed, types, [("", inputs)])
+    _, report = _compared(options.compiled(exposed), exposed, types, [("", inputs)], memory)
     wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
     for index, node in enumerate(model.graph.node):
         for result in (wrong[name] for name in node.output if name in wrong):

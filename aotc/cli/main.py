@@ -187,9 +187,13 @@ def run_command(
         default=None,
         help="Build kernels at -O0, too, and compare [default, but for --bisect, which does more], or not.",
     ),
+    option(
+        "--memory", "What a result in double precision, which judges doubtful outputs, may take.",
+        default="2G", read=options_of.read_bytes, metavar="SIZE",
+    ),
     options_of.COMPILATION,
     options_of.IO_DTYPE,
-)
+)  # fmt: skip
 def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     """Compare the compiled MODEL with another implementation.
 

@@ -121,13 +121,13 @@ def read_seconds(value: str) -> float:
 
 
 def read_bytes(value: str | None) -> int | None:
-    """65536, 64K or 1M as bytes, of which K are 1024; None for None."""
+    """65536, 64K, 1M or 2G as bytes, of which K are 1024; None for None."""
     if value is None:
         return None
-    units = {"K": 1 << 10, "M": 1 << 20}
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     number, unit = (value[:-1], units[value[-1]]) if value[-1:] in units else (value, 1)
     if not (number.isascii() and number.isdecimal() and int(number)):
-        raise click.BadParameter(f"{value!r} is not a number of bytes such as 65536, 64K or 1M")
+        raise click.BadParameter(f"{value!r} is not a number of bytes such as 65536, 64K, 1M or 2G")
     return int(number) * unit
 
 

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Convolutions and pools for onnx's reference evaluator: its own take memory and time by the square of the dilation.
+
+In: arrays and the attributes of ONNX.  Out: the results, computed kernel element by kernel element over strips of
+rows, so that temporary arrays stay below `STRIP_BYTES` (or one row, where that is larger).
+
+    ReferenceEvaluator(model, new_ops=list(WINDOW_OPERATORS))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops import _op_list
+
+from aotc.ir import Array, frozen
+
+#: Bytes of temporary arrays of one strip of rows.
+STRIP_BYTES: Final = 1 << 25
+
+
+@frozen
+class Window:
+    """Where the elements of a kernel meet the data: one value for each spatial axis.
+
+    `size` and `results` are the extents of the data and of the result; in a transposed convolution they have changed
+    places, since there every element of the data reaches into the result.
+    """
+
+    size: tuple[int, ...]
+    results: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begins: tuple[int, ...]
+
+    def places(self, element: Sequence[int], first: int, last: int) -> tuple[Any, Any]:
+        """Indices of the data that an element of the kernel meets, and of the results, in rows `first` to `last`."""
+        pairs = []
+        for axis, k in enumerate(element):
+            stride, offset = self.strides[axis], k * self.dilations[axis] - self.begins[axis]
+            low, high = (first, last) if axis == 0 else (0, self.results[axis])
+            low = max(low, -(offset // stride))
+            high = max(low, min(high, (self.size[axis] - 1 - offset) // stride + 1))
+            start = low * stride + offset
+            pairs.append((slice(start, start + (high - low) * stride, stride), slice(low, high)))
+        data, results = zip(*pairs, strict=True)
+        return (..., *data), (..., *results)
+
+    def strips(self, bytes_of_an_element: int) -> Iterator[tuple[int, int]]:
+        """Ranges of rows of the result; `bytes_of_an_element` are those that stand for one place of the result."""
+        row = max(1, prod(self.results[1:]) * bytes_of_an_element)
+        height = max(1, STRIP_BYTES // row)
+        for first in range(0, self.results[0], height):
+            yield first, min(first + height, self.results[0])
+
+
+def _padding(how: str, size: Sequence[int], kernel: Sequence[int], a: dict[str, Any]) -> list[int]:
+    """The padding before all axes and then behind all, of a window whose extent under SAME is size / stride."""
+    if how == "VALID":
+        return [0] * 2 * len(size)
+    if how not in ("SAME_UPPER", "SAME_LOWER"):
+        return list(a.get("pads") or [0] * 2 * len(size))
+    total = [
+        max(0, (-(-n // s) - 1) * s + (k - 1) * d + 1 - n)
+        for n, k, s, d in zip(size, kernel, a["strides"], a["dilations"], strict=True)
+    ]
+    small = [t // 2 for t in total]
+    large = [t - t // 2 for t in total]
+    return small + large if how == "SAME_UPPER" else large + small
+
+
+def _window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]) -> tuple[Window, list[int]]:
+    """The window of a convolution or pool, and the padding behind the axes."""
+    n = len(size)
+    a = attributes | {k: list(attributes.get(k) or [1] * n) for k in ("strides", "dilations")}
+    pads = _padding(attributes.get("auto_pad") or "NOTSET", size, kernel, a)
+    results = []
+    for x, k, s, d, p, q in zip(size, kernel, a["strides"], a["dilations"], pads[:n], pads[n:], strict=True):
+        room = x + p + q - (k - 1) * d - 1
+        count = (-(-room // s) if attributes.get("ceil_mode") else room // s) + 1
+        # a window that would begin behind the data is none
+        count -= bool(attributes.get("ceil_mode")) and (count - 1) * s >= x + p
+        results.append(max(0, count))
+    fixed = (tuple(a["strides"]), tuple(a["dilations"]), tuple(pads[:n]))
+    return Window(tuple(size), tuple(results), tuple(kernel), *fixed), pads[n:]
+
+
+def _at(kernels: Array, element: Sequence[int]) -> Array:
+    """One element of every kernel."""
+    index: Any = (..., *element)
+    return np.asarray(kernels[index])
+
+
+def _biased(y: Array, bias: Array | None) -> Array:
+    if bias is not None:
+        y += bias.reshape(-1, *[1] * (y.ndim - 2))
+    return y
+
+
+class Conv(OpRun):  # type: ignore[misc]
+    """A convolution (N, C, space) by (O, C / group, kernel)."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, bias: Array | None = None, **attributes: Any) -> tuple[Array]:
+        groups = attributes.get("group") or 1
+        window, _ = _window(x.shape[2:], w.shape[2:], attributes)
+        y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *window.results), x.dtype)
+        parts = x.reshape(x.shape[0], groups, w.shape[1], *x.shape[2:])
+        kernels = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+        for first, last in window.strips((x.shape[1] + 2 * w.shape[0]) * x.itemsize):
+            for element in np.ndindex(*window.kernel):
+                data, results = window.places(element, first, last)
+                for image, result in zip(parts, y, strict=True):
+                    taken = image[data]
+                    share = _at(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
+                    result[results] += share.reshape(*share.shape[:2], *taken.shape[2:])
+        return (_biased(y.reshape(x.shape[0], w.shape[0], *window.results), bias),)
+
+
+class ConvTranspose(OpRun):  # type: ignore[misc]
+    """A transposed convolution of (N, C, space) by (C, O / group, kernel)."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, w: Array, bias: Array | None = None, **attributes: Any) -> tuple[Array]:
+        groups = attributes.get("group") or 1
+        window = _transposed_window(x.shape[2:], w.shape[2:], attributes)
+        channels = groups * w.shape[1]
+        y = np.zeros((x.shape[0], groups, w.shape[1], *window.size), x.dtype)
+        parts = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+        kernels = w.reshape(groups, -1, *w.shape[1:]).swapaxes(1, 2)
+        for first, last in window.strips((x.shape[1] + 2 * channels) * x.itemsize):
+            for element in np.ndindex(*window.kernel):
+                results, data = window.places(element, first, last)
+                for image, result in zip(parts, y, strict=True):
+                    taken = image[data]
+                    share = _at(kernels, element) @ taken.reshape(*taken.shape[:2], -1)
+                    result[results] += share.reshape(*share.shape[:2], *taken.shape[2:])
+        return (_biased(y.reshape(x.shape[0], channels, *window.size), bias),)
+
+
+def _transposed_window(size: Sequence[int], kernel: Sequence[int], attributes: dict[str, Any]) -> Window:
+    """The window by which the convolution that is transposed would read the result."""
+    n = len(size)
+    strides, dilations = (list(attributes.get(k) or [1] * n) for k in ("strides", "dilations"))
+    more = list(attributes.get("output_padding") or [0] * n)
+    pads = list(attributes.get("pads") or [0] * 2 * n)
+    how, wanted = attributes.get("auto_pad") or "NOTSET", attributes.get("output_shape")
+    same = how in ("SAME_UPPER", "SAME_LOWER")
+    if how == "VALID":
+        pads = [0] * 2 * n
+    axes = zip(size, kernel, strides, dilations, more, strict=True)
+    whole = [(x - 1) * s + (k - 1) * d + 1 + m for x, k, s, d, m in axes]
+    if not (wanted or same):
+        extents = [total - pads[k] - pads[n + k] for k, total in enumerate(whole)]
+        return Window(tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(pads[:n]))
+    extents = list(wanted)[-n:] if wanted else [x * s for x, s in zip(size, strides, strict=True)]
+    surplus = [max(0, total - extent) for total, extent in zip(whole, extents, strict=True)]
+    begins = [t // 2 if how == "SAME_UPPER" else t - t // 2 for t in surplus]
+    return Window(tuple(extents), tuple(size), tuple(kernel), tuple(strides), tuple(dilations), tuple(begins))
+
+
+def _pooled(x: Array, window: Window, start: float, combine: Callable[..., Any]) -> Array:
+    """Results that begin at `start` and are combined with the data that every element of the kernel meets."""
+    y = np.full((*x.shape[:2], *window.results), start, x.dtype)
+    for first, last in window.strips(2 * prod(x.shape[:2]) * x.itemsize):
+        for element in np.ndindex(*window.kernel):
+            data, results = window.places(element, first, last)
+            target = y[results]
+            combine(target, x[data], out=target)
+    return y
+
+
+class MaxPool(_op_list.MaxPool):  # type: ignore[misc]
+    """The largest element of every window; with indices, as the evaluator computes it."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **attributes: Any) -> tuple[Array, ...]:
+        if len(self.onnx_node.output) > 1 or not np.issubdtype(x.dtype, np.floating):
+            return tuple(super()._run(x, **attributes))
+        window, _ = _window(x.shape[2:], attributes["kernel_shape"], attributes)
+        return (_pooled(x, window, -np.inf, np.maximum),)
+
+
+class AveragePool(OpRun):  # type: ignore[misc]
+    """The mean of every window, of its elements in the data or in data and padding."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, **attributes: Any) -> tuple[Array]:
+        kernel = attributes["kernel_shape"]
+        window, ends = _window(x.shape[2:], kernel, attributes)
+        total = _pooled(x, window, 0.0, np.add)
+        ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
+        if attributes.get("count_include_pad"):
+            pairs = zip(window.begins, ends, strict=True)
+            ones = np.pad(ones, ((0, 0), (0, 0), *pairs), constant_values=1)
+            padded = (tuple(ones.shape[2:]), window.results, window.kernel, window.strides, window.dilations)
+            window = Window(*padded, (0,) * len(ends))
+        return (total / _pooled(ones, window, 0.0, np.add),)
+
+
+#: What the evaluator takes instead of its own operators.
+WINDOW_OPERATORS: Final = (Conv, ConvTranspose, MaxPool, AveragePool)

@@ -21,7 +21,7 @@ from aotc.checking.memory import DEFAULT_MEMORY_BYTES
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
 from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
 from aotc.checking.suspects import first_suspect
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.compilation import Compilation, CompiledModel
 from aotc.driver.compile import CompileOptions
 from aotc.driver.emulation import is_emulated
 from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite, load_exported, read_relay_text
@@ -228,8 +228,20 @@ def verify(
     first = first_difference(model, types, bad.inputs, chosen, memory) if isinstance(model, onnx.ModelProto) else ""
     if chosen.machine.gpu is not None:
         return replace(report, first_difference=first)
-    suspect = first_suspect(work, bad.inputs, bound=compiled.metadata["error_bound"])
-    if not first and isinstance(model, onnx.ModelProto):
+    return _blamed(
+        report, first, isinstance(model, onnx.ModelProto), work, bad.inputs, compiled.metadata["error_bound"]
+    )
+
+
+def _blamed(report: Report, first: str, has_nodes: bool, work: Compilation, inputs: Arrays, bound: float) -> Report:
+    """A report of a difference with the first kernel that is wrong on these inputs.
+
+    first        the first node that differs, "" for none
+    has_nodes    whether nodes were compared
+    bound        what the error of a float32 result relative to its standard deviation may be
+    """
+    suspect = first_suspect(work, inputs, bound=bound)
+    if not first and has_nodes:
         first = "no node differs when every result is an output"
     if not suspect.blame:
         first += (

@@ -142,6 +142,25 @@ def test_groups_of_whole_blocks() -> None:
     check(Function((x,), conv2d(x, Constant(array(128, 8, 3, 3)), groups=2)), V4, packed=True)
 
 
+@pytest.mark.parametrize("kernel", ["OIHW", "HWIO"])
+@pytest.mark.parametrize("channels", [9, 23, 69])
+def test_groups_are_padded_each_by_itself(channels: int, kernel: str) -> None:
+    layout = "NCHW" if kernel == "OIHW" else "NHWC"
+    x = Var("x", TensorType(tuple({"N": 2, "C": 15, "H": 5, "W": 4}[c] for c in layout)))
+    weight = Constant(array(*({"O": 3 * channels, "I": 5, "H": 3, "W": 3}[c] for c in kernel)))
+    body = conv2d(x, weight, groups=3, padding=(1, 1), data_layout=layout, kernel_layout=kernel)
+    for target in (TARGETS["x86-64-v3"], V4):
+        call = call_of(check(Function((x,), body), target, packed=True), "nn.conv2d")
+        weight_shape = call.args[1].checked_type.static_shape  # type: ignore[union-attr]
+        assert weight_shape[0] == 3 * -(-channels // weight_shape[-1])
+
+
+def test_groups_are_not_padded_where_parameters_must_not_grow() -> None:
+    x = Var("x", TensorType((1, 15, 5, 4)))
+    f = Function((x,), conv2d(x, Constant(array(69, 5, 3, 3)), groups=3))
+    assert structural_equal(alter(f, TARGETS["c"]).main, f)
+
+
 def test_a_shared_weight_is_packed_once() -> None:
     x = Var("x", TensorType((1, 32, 8, 8)))
     w = Constant(array(32, 32, 3, 3))

@@ -114,9 +114,9 @@ def _form(n: int, a: ConvAttrs) -> _Form:
 
 
 def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...]) -> None:
-    """A packed kernel: behind its axes are the block, and the group of it has one; the outer one holds all blocks.
+    """A packed kernel has its block behind its axes, then its group if it has one; the outer axis holds all blocks.
 
-    Groups of channels are whole blocks.
+    Each group of channels has blocks of its own, and those of kernels with `form.group` are whole.
     """
     if not form.block:
         return
@@ -126,11 +126,16 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
     require("conv.block", inner == form.block, lambda: f"blocks of {form.block} channels, but {inner} in the kernel")
     if not isinstance(outer, int):
         return
-    blocks = -(-outer // form.block)
+    blocks = a.groups * _blocks(form, a, outer)
     held = shape[form.kernel[0]]
     require("conv.block", held == blocks, f"{outer} channels need {blocks} blocks, the kernel has {held}")
-    whole = a.groups == 1 or outer // a.groups % form.block == 0
+    whole = a.groups == 1 or not form.group or outer // a.groups % form.block == 0
     require("conv.block", whole, lambda: f"groups of {outer} channels are not whole blocks of {form.block}")
+
+
+def _blocks(form: _Form, a: ConvAttrs, outer: int) -> int:
+    """Blocks that hold the channels of one of the groups, of which all have `outer` channels together."""
+    return -(-(outer // a.groups) // form.block)
 
 
 def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
@@ -196,6 +201,9 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array, inputs: int) -> Array:
         plain = np.moveaxis(plain, -1, axis + 1)
         whole = plain.shape[axis] * plain.shape[axis + 1]
         plain = plain.reshape(*plain.shape[:axis], whole, *plain.shape[axis + 2 :])
+    if form.block and a.groups > 1:  # each group is padded by itself
+        of_group = plain.reshape(a.groups, -1, *plain.shape[1:])[:, : shape[0] // a.groups]
+        plain = of_group.reshape(-1, *plain.shape[1:])
     return plain[tuple(slice(extent) for extent in shape)]
 
 
@@ -270,11 +278,16 @@ def _compute(n: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
         channel, inside = v[form.out[1]], pick(v[n + 2 :], order)
         if not form.block:
             return arrange((channel, *inside), form.kernel)
-        index, group = [channel // form.block, *inside], list[Scalar]()
+        first, lane = channel // form.block, channel % form.block
+        if a.groups > 1 and per_group % form.block:
+            of_group = channel % per_group
+            first = channel // per_group * _blocks(form, a, outer) + of_group // form.block
+            lane = of_group % form.block
+        index, group = [first, *inside], list[Scalar]()
         if form.group:
             group.append(index[form.along] % form.group)
             index[form.along] = index[form.along] // form.group
-        return (*arrange(index, form.kernel), channel % form.block, *group)
+        return (*arrange(index, form.kernel), lane, *group)
 
     contiguous = bool(form.block) or (form.kernel[0] == n + 1 and a.groups == 1)
     return contract(
@@ -313,6 +326,11 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
         (((1, 3, 6, 5), (3, 3, 4, 3)), {"data_layout": "NCHW", "out_layout": "NHWC", "kernel_layout": "HWOI"}),
         (((1, 3, 5, 5), (2, 3, 3, 3, 4)), _PACKED),
         (((1, 4, 5, 5), (2, 2, 3, 3, 4)), _PACKED | {"groups": 2, "channels": 8, "strides": (2, 2)}),
+        (((1, 6, 4, 5), (6, 2, 3, 3, 4)), _PACKED | {"groups": 3, "channels": 21}),
+        (
+            ((1, 5, 4, 6), (4, 3, 3, 3, 4)),
+            _PACKED | {"groups": 2, "channels": 10, "data_layout": "NHWC", "kernel_layout": "OHWI4o"},
+        ),
         (((1, 3, 5, 5), (4, 3, 3, 3)), {"out_dtype": "int32", "padding": (1, 1)}, "int8"),
         (((1, 3, 5, 5), (4, 3, 3, 3)), {"padding": (1, 1)}, "float16"),
         (((2, 3, 6, 9), (5, 3, 3, 3)), _FILLED | {"padding": (1, 0, 1, 2)}, "uint8"),

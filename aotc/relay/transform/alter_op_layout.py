@@ -35,7 +35,8 @@ from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import BatchMatmulAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
-from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, pick, positions
+from aotc.relay.op.shape import reshape
+from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, grouped, pick, positions
 from aotc.relay.transform.alter_layouts import altered
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
 from aotc.tir import BYTES, GROUP, TAPS, TILES, C, Target
@@ -43,6 +44,8 @@ from aotc.tir.schedule.algorithms.recurrence import recurrent_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 
+#: What groups of channels may be padded by to whole blocks, as a share of their channels.
+PADDING: Final = 1.0
 #: Sums of products of data by weights.
 _SUMS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
 
@@ -68,8 +71,24 @@ class AlterOpLayout(FunctionPass):
         return _Pack(self.target, choose_tiles(function, self.target, ctx)).visit_function(function)
 
 
+def packed_by_groups(weight: Constant, source: str, target: str, groups: int) -> Expr:
+    """A kernel in the layout `target`, the channels of each group in blocks of their own, of which the last is padded.
+
+    Shapes: (O, ...) in any order becomes (groups * ceil(O / groups / block), ..., block).
+    """
+    channels = source.index("O")
+    shape = weight.data.shape
+    _, block, *_ = grouped(target, "o")
+    if groups == 1 or block == 0 or shape[channels] // groups % block == 0:
+        return layout_transform(weight, source, target)
+    apart = (*shape[:channels], groups, shape[channels] // groups, *shape[channels + 1 :])
+    by_group = layout_transform(Constant(weight.data.reshape(apart)), source.replace("O", "GO"), f"G{target}")
+    _, blocks, *others = tensor_type_of(by_group).static_shape
+    return reshape(_evaluated(by_group), newshape=(groups * blocks, *others))
+
+
 def pack_convolution(
-    call: Call, attrs: ConvAttrs, target: Target, pack: Callable[[Constant, str, str], Expr] = layout_transform
+    call: Call, attrs: ConvAttrs, target: Target, pack: Callable[[Constant, str, str, int], Expr] = packed_by_groups
 ) -> Call:
     """A convolution with its weight, a constant, packed; `pack` makes the transform."""
     weight = call.args[1]
@@ -80,7 +99,7 @@ def pack_convolution(
     if layout == attrs.kernel_layout or not isinstance(weight, Constant):
         return call
     channels, _, *size = pick(weight.data.shape, positions(attrs.kernel_layout, KERNEL_LAYOUT[n]))
-    packed = pack(weight, attrs.kernel_layout, layout)
+    packed = pack(weight, attrs.kernel_layout, layout, attrs.groups)
     return recall(call, (call.args[0], packed), kernel_layout=layout, channels=channels, kernel_size=tuple(size))
 
 
@@ -128,9 +147,19 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
         return f"{spatial}OI" if attrs.data_layout == last and _in_rows(target) else kernel
     outer = [d for d, letter in zip(ty.shape, attrs.out_layout or attrs.data_layout, strict=True) if letter != "C"]
     block = _block(call, per_group, outer, target, channels_last=attrs.data_layout == last)
-    if block == 0 or per_group == 1 or (attrs.groups > 1 and per_group % block):
+    if block == 0 or per_group == 1 or (attrs.groups > 1 and _padding(per_group, block) > _most_padding(target)):
         return kernel
     return f"{canonical if attrs.data_layout == first else f'O{spatial}I'}{block}o"
+
+
+def _padding(channels: int, block: int) -> float:
+    """The share of blocks that is no channel's."""
+    return -channels % block / channels
+
+
+def _most_padding(target: Target) -> float:
+    """What groups of channels may be padded by, as a share of theirs: nothing where parameters must not grow."""
+    return PADDING if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
 
 
 def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, channels_last: bool = True) -> int:
@@ -145,7 +174,7 @@ def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, chan
     return pack_block(channels, target, dtype, columns=columns, pitch=pitch)
 
 
-def _settled(packed: Call) -> Expr:
+def _evaluated(packed: Call) -> Expr:
     """A packed weight.  One above the limit of FoldConstant is evaluated here, lest it be packed in every run."""
     size = tensor_type_of(packed).nbytes
     return packed if size <= MAX_BYTES else evaluate_call(packed, size) or packed
@@ -168,7 +197,7 @@ class _Pack(GraphMutator):
                 case Conv2DAttrs() as attrs if old in self.tiles:
                     return self._winograd(new, new.args[1], attrs, self.tiles[old])
                 case ConvAttrs() as attrs:
-                    return pack_convolution(new, attrs, self.target, self._packed)
+                    return pack_convolution(new, attrs, self.target, self._in_groups)
                 case DenseAttrs() as attrs:
                     return self._dense(new, new.args[1], "NC", attrs.out_dtype)
                 case MatmulAttrs(transpose_a=False) as attrs:
@@ -176,12 +205,19 @@ class _Pack(GraphMutator):
                 case _:
                     return new
 
+    def _in_groups(self, weight: Constant, source: str, target: str, groups: int) -> Expr:
+        """A convolution's weight in another layout, by groups of channels."""
+        key = (weight, f"{target}/{groups} groups")
+        if key not in self.known:
+            self.known[key] = _evaluated(packed_by_groups(weight, source, target, groups))
+        return self.known[key]
+
     def _packed(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
         """The weight in another layout, transformed first for Winograd tiles of a size other than 0."""
         key = (weight, f"{target}/{tile}")
         if key not in self.known:
-            plain = _settled(winograd.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
-            self.known[key] = _settled(layout_transform(plain, source, target))
+            plain = _evaluated(winograd.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
+            self.known[key] = _evaluated(layout_transform(plain, source, target))
         return self.known[key]
 
     def _recurrent(self, call: Call) -> Expr:

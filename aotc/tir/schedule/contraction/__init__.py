@@ -55,7 +55,7 @@ from aotc.tir.schedule.contraction.candidate import Candidate, Request
 from aotc.tir.schedule.contraction.choice import choose
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Irregular, analyse, in_groups, in_order
+from aotc.tir.schedule.contraction.space import Irregular, analyse, divided, in_groups, in_order
 
 __all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_warps", "candidates", "pack_block"]
 
@@ -84,13 +84,15 @@ def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: 
     if any(extent == 0 for _, extent in (*c.axes, *c.reduce_axes)):
         return []
     c = in_order(c) if target.ordered else c
+    c, joined = divided(c)
+    finish = (lambda at, value: store(joined(at), value)) if joined is not tuple else store
     lanes = computed_lanes(target, c.dtype, a.dtype, b.dtype)
     found: list[Candidate] = []
     with suppress(Irregular):
         bytes_alone = c.dtype == "int32" and {a.dtype, b.dtype} <= set(BYTES)
         if target.dots is not None and bytes_alone and lanes in LANES:
-            found += by_lanes(Request(*in_groups(c), a, b, store, target, lanes))
+            found += by_lanes(Request(*in_groups(c), a, b, finish, target, lanes))
     with suppress(Irregular):
-        request = Request(analyse(c), None, a, b, store, target, lanes)
+        request = Request(analyse(c), None, a, b, finish, target, lanes)
         found += [*by_lanes(request), *by_pixels(request), *by_taps(request)]
     return found

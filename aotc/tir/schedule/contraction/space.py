@@ -11,11 +11,28 @@ A te.Contraction in, an `Analysis` of it out; operands become `Operand`s, flat p
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from aotc.ir import frozen
-from aotc.tir import GROUP, Buffer, Expr, Linear, Ranges, Var, bounds, const, graph, linear, substitute, te, walk
+from aotc.tir import (
+    GROUP,
+    Binary,
+    Buffer,
+    Const,
+    Expr,
+    Linear,
+    Ranges,
+    Var,
+    bounds,
+    const,
+    graph,
+    linear,
+    substitute,
+    te,
+    walk,
+)
+from aotc.tir.simplify import simplify
 
 
 class Irregular(Exception):
@@ -195,6 +212,43 @@ def in_order(c: te.Contraction) -> te.Contraction:
     shared = [found for index in c.a_index if (found := variables(index)) & outer]
     axes = sorted(c.reduce_axes, key=lambda axis: not any(axis[0] in found for found in shared))
     return replace(c, reduce_axes=tuple(axes))
+
+
+def divided(c: te.Contraction) -> tuple[te.Contraction, Callable[[Sequence[Expr]], tuple[Expr, ...]]]:
+    """The contraction with an output axis for groups of channels, and what maps its indices to those of `c`.
+
+    The data of a grouped convolution is read at `channel // per_group`.  Where the axis of the channels is two, groups
+    and the channels of one, tiles of channels of one group read the same data, as those of an ungrouped convolution
+    do, and groups are one more loop outside.  Other contractions are returned as they are.
+    """
+    found = next(((n, per) for n, (var, _) in enumerate(c.axes) if (per := _quotient(c, var))), None)
+    if found is None:
+        return c, tuple
+    number, per_group = found
+    var, extent = c.axes[number]
+    group, inner = Var(f"{var.name}g"), Var(var.name)
+    axes = (*c.axes[:number], (group, extent // per_group), (inner, per_group), *c.axes[number + 1 :])
+    ranges = graph.axis_ranges((*axes, *c.reduce_axes))
+    names: dict[Var, Expr] = {var: group * per_group + inner}
+    a_index, b_index = (
+        tuple(simplify(substitute(index, names), ranges) for index in operand) for operand in (c.a_index, c.b_index)
+    )
+    shape = tuple(n for _, n in axes)
+    lane = inner if c.lane is var else c.lane
+
+    def joined(at: Sequence[Expr]) -> tuple[Expr, ...]:
+        return (*at[:number], at[number] * per_group + at[number + 1], *at[number + 2 :])
+
+    return replace(c, shape=shape, axes=axes, a_index=a_index, b_index=b_index, lane=lane), joined
+
+
+def _quotient(c: te.Contraction, var: Var) -> int:
+    """The number that the data's indices divide an output axis by, 0 if there is none or the axis is no multiple."""
+    extent = next(n for v, n in c.axes if v is var)
+    quotients = [n for index in c.a_index for n in walk(index) if isinstance(n, Binary) and n.op == "floordiv"]
+    divisors = {n.b.value for n in quotients if n.a is var and isinstance(n.b, Const)}
+    per_group = divisors.pop() if len(divisors) == 1 else 0
+    return int(per_group) if per_group > 1 and extent % per_group == 0 and extent > per_group else 0
 
 
 def finite_weights(c: te.Contraction) -> bool:

@@ -71,7 +71,7 @@ class AlterOpLayout(FunctionPass):
         return _Pack(self.target, choose_tiles(function, self.target, ctx)).visit_function(function)
 
 
-def packed_by_groups(weight: Constant, source: str, target: str, groups: int) -> Expr:
+def packed_by_groups(weight: Constant, source: str, target: str, groups: int) -> Call:
     """A kernel in the layout `target`, the channels of each group in blocks of their own, of which the last is padded.
 
     Shapes: (O, ...) in any order becomes (groups * ceil(O / groups / block), ..., block).

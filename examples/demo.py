@@ -2,7 +2,8 @@
 """The whole road on one model: ONNX or a built-in ResNet-18 to C, run from C and from Python, both checked.
 
 In: nothing (ResNet-18, 224x224, seeded Xavier weights), or a model of yours.  Out: a report, the C project below
-build/demo, and an exit code: 0 if C and Python agree with the reference, 1 if not, 2 for what the user can put right.
+build/demo, and an exit code: 0 if C and Python agree with the reference, 1 if not, 2 for what the user
+can put right, 3 if an output is NaN, infinite or empty throughout, so that nothing was compared.
 
     make demo
     make demo-cuda
@@ -28,14 +29,16 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import aotc
 from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
-from aotc.checking.inputs import random_inputs, read_inputs
+from aotc.checking.inputs import OTHER_INPUTS, InputRanges, session_inputs
 from aotc.checking.reference import onnx_reference
+from aotc.checking.verify import EXIT_CODES, worth
 from aotc.cli.console import Reporter, reporting
-from aotc.cli.options import ARCHITECTURES, PATH, SHAPES, TARGET, option
+from aotc.cli.options import ARCHITECTURES, INPUTS, PATH, SHAPES, TARGET, option
 from aotc.cli.tables import show_project
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import model_name
@@ -44,7 +47,6 @@ from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
-from aotc.ir.types import TensorType
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import resnet
@@ -53,7 +55,6 @@ from aotc.runtime.session import Session
 
 ROOT = Path(__file__).parents[1]
 CONSOLE = Console(highlight=False, soft_wrap=True)
-SEED = 0
 MESSAGE_LINES = 20
 """How much of a failing command's message is shown."""
 
@@ -62,7 +63,7 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compiled: a title, arguments for `aotc.compile`, inputs for their types, and a reference.
+    """What is compiled: a title, arguments for `aotc.compile`, inputs for the loaded library, and a reference.
 
     expected    the outputs that the reference computes for these inputs, by the names given
     exact       the same in double precision, to tell rounding from errors; None where that cannot be had
@@ -71,7 +72,7 @@ class Subject:
     title: str
     name: str
     arguments: Mapping[str, Any]
-    inputs: Callable[[Mapping[str, TensorType]], Arrays]
+    inputs: Callable[[Session], Arrays]
     reference: str
     expected: Callable[[Arrays, Sequence[str]], Arrays]
     exact: Callable[[Arrays], Arrays | None] = lambda _: None
@@ -110,9 +111,8 @@ def workload() -> Subject:
     """Pre-activation ResNet-18; the reference is aotc's numpy interpreter, on the graph before any pass."""
     module, params = resnet.get_workload(num_layers=18)
 
-    def inputs(types: Mapping[str, TensorType]) -> Arrays:
-        rng = np.random.default_rng(SEED)
-        return {n: rng.uniform(-1, 1, ty.static_shape).astype(np.float32) for n, ty in types.items()}
+    def inputs(session: Session) -> Arrays:
+        return session_inputs(session, None, {info.name: (-1, 1) for info in session.get_inputs()})
 
     def expected(arrays: Arrays, names: Sequence[str]) -> Arrays:
         return {names[0]: np.asarray(evaluate(module, params={**params, **arrays}))}
@@ -121,12 +121,12 @@ def workload() -> Subject:
     return Subject("ResNet-18, 224x224", "resnet18", arguments, inputs, "the numpy interpreter", expected)
 
 
-def onnx_subject(path: Path, file: Path | None, pins: Mapping[str, Any]) -> Subject:
+def onnx_subject(path: Path, file: Path | None, ranges: InputRanges, pins: Mapping[str, Any]) -> Subject:
     """A model of the user's; the reference is ONNX Runtime, or onnx's own evaluator where that is missing."""
     found = onnx_reference(load_model(path))
 
-    def inputs(types: Mapping[str, TensorType]) -> Arrays:
-        return random_inputs(types, SEED) if file is None else read_inputs(file, types)
+    def inputs(session: Session) -> Arrays:
+        return session_inputs(session, file, ranges)
 
     arguments = {"model": path, **pins}
     expected = lambda x, _: found.run(x)  # noqa: E731
@@ -253,8 +253,13 @@ def ok_text(c: Comparison) -> str:
     return f"[green]ok[/] (from the exact result {c.exact:.1e}, the reference {c.reference_exact:.1e})"
 
 
-def show_verdict(console: Console, reference: str, results: Mapping[str, Sequence[Comparison]]) -> bool:
-    """The comparisons as a table; whether all agree."""
+def show_verdict(
+    console: Console, reference: str, expected: Arrays, results: Mapping[str, Sequence[Comparison]]
+) -> str:
+    """The comparisons as a table; "agree", "differ" or "inconclusive", as `aotc verify` says.
+
+    expected    the outputs of the reference
+    """
     table = Table("from", "output", "largest error", "relative to std", "", box=None, pad_edge=False)
     for where, comparisons in results.items():
         for c in comparisons:
@@ -264,14 +269,23 @@ def show_verdict(console: Console, reference: str, results: Mapping[str, Sequenc
     wrong = [where for where, comparisons in results.items() if not all(c.ok for c in comparisons)]
     if wrong:
         console.print(f"\n[bold red]{' and '.join(wrong)} DIFFER from {reference}[/]")
-        return False
+        return "differ"
+    nothing, little = worth([expected])
+    for kind, texts in (("inconclusive", nothing), ("warning", little)):
+        for text in texts:
+            console.print(f"[yellow]{kind}[/]: {escape(text)}")
+    if nothing:
+        names = " and ".join(results)
+        console.print(f"\n[bold yellow]INCONCLUSIVE: {names} and {reference} have nothing to compare[/]")
+        console.print(f"hint: {escape(OTHER_INPUTS)}")
+        return "inconclusive"
     verb = "agree" if len(results) > 1 else "agrees"
     console.print(f"\n[bold green]{' and '.join(results)} {verb} with {reference}[/]")
-    return True
+    return "agree"
 
 
-def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, reporter: Reporter, **options: Any) -> bool:
-    """Compile, build, run and compare; whether everything agrees."""
+def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, reporter: Reporter, **options: Any) -> str:
+    """Compile, build, run and compare; the verdict."""
     clock, timer = Clock(reporter), PassTimingInstrument()
     toolchain = find_toolchain(cc)
     arguments = {**subject.arguments, **options, "name": subject.name}
@@ -279,7 +293,7 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     clock("building the C project with make")
     build_with_make(compiled.path, toolchain.cc)
     session = aotc.load(compiled.path)
-    inputs = subject.inputs({i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()})
+    inputs = subject.inputs(session)
     clock("running from C")
     from_c = run_from_c(compiled.path, session, inputs, runs)
     clock("running from Python")
@@ -296,19 +310,19 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     made = {"C": from_c.outputs, "Python": from_python}
     bound = compiled.metadata["error_bound"]
     results = {where: compare_all(outputs, expected, exact, bound) for where, outputs in made.items()}
-    return show_verdict(CONSOLE, subject.reference, results)
+    return show_verdict(CONSOLE, subject.reference, expected, results)
 
 
 def demonstrate_on_gpu(
     subject: Subject, output: Path, cc: str | None, runs: int, reporter: Reporter, **options: Any
-) -> bool:
+) -> str:
     """Compile for GPUs, show what kernels take, run on the first GPU, emulated where there is none, and compare."""
     clock = Clock(reporter)
     arguments = {**subject.arguments, **options, "name": subject.name, "cc": cc, "progress": clock}
     compiled = aotc.compile(output=output, **arguments)
     device = "GPU 0" if aotc.cuda(0).exist else "an emulated GPU"
     session = (compiled if aotc.cuda(0).exist else aotc.compile(emulated=True, **arguments)).session()
-    inputs = subject.inputs({i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()})
+    inputs = subject.inputs(session)
     clock(f"running on {device}")
     names = [o.name for o in session.get_outputs()]
     found = dict(zip(names, session.run(None, inputs), strict=True))
@@ -321,12 +335,12 @@ def demonstrate_on_gpu(
     if times:
         CONSOLE.print(f"from Python  {statistics.median(times):.3f} ms (median of {runs} runs, host's memory)")
     results = {device: compare_all(found, expected, lambda: subject.exact(inputs), compiled.metadata["error_bound"])}
-    return show_verdict(CONSOLE, subject.reference, results)
+    return show_verdict(CONSOLE, subject.reference, expected, results)
 
 
 @click.command()
 @option("--model", "An ONNX model [default: ResNet-18].", PATH)
-@option("--inputs", "Its inputs by name.", PATH, metavar="FILE.npz")
+@INPUTS
 @option("--output", "Where the project goes.", PATH, metavar="DIR")
 @option("--cc", "C compiler [default: $CC, cc, gcc or clang].")
 @option("--runs", "Runs to time.", click.IntRange(1), 20)
@@ -334,25 +348,32 @@ def demonstrate_on_gpu(
 @TARGET
 @ARCHITECTURES
 def main(
-    model: Path | None, inputs: Path | None, output: Path | None, cc: str | None, runs: int, **options: Any
+    model: Path | None,
+    inputs: Path | None,
+    input_ranges: InputRanges,
+    output: Path | None,
+    cc: str | None,
+    runs: int,
+    **options: Any,
 ) -> None:
     """Compile a model to C, run it from C and from Python, and compare both with a reference."""
     pins = {key: options.pop(key) for key in ("input_shapes", "dims")}
     with reporting() as reporter:
         install()
-        if model is None and (inputs is not None or any(pins.values())):
-            raise AotcError("demo", "--inputs, --input-shape and --dim describe a model of yours", hint="give --model")
+        if model is None and (inputs is not None or input_ranges or any(pins.values())):
+            names = "--inputs, --input-range, --input-shape and --dim"
+            raise AotcError("demo", f"{names} describe a model of yours", hint="give --model")
         reporter.stage("preparing the model")
-        subject = workload() if model is None else onnx_subject(model, inputs, pins)
+        subject = workload() if model is None else onnx_subject(model, inputs, input_ranges, pins)
         reporter.stop()
         CONSOLE.print(
             f"[bold]{subject.title}[/] for target {options['target']}, optimisation level {options['opt_level']}\n"
         )
         place = output or ROOT / "build" / "demo" / subject.name
         shown = demonstrate if resolve_target(options["target"]).gpu is None else demonstrate_on_gpu
-        agree = shown(subject, place, cc, runs, reporter=reporter, **options)
-    if not agree:
-        raise SystemExit(1)
+        verdict = shown(subject, place, cc, runs, reporter=reporter, **options)
+    if verdict != "agree":
+        raise SystemExit(EXIT_CODES[verdict])
 
 
 if __name__ == "__main__":

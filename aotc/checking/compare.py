@@ -153,3 +153,29 @@ def compare(name: str, actual: Array, expected: Array, bound: float) -> Comparis
     limit = max(bound, FEW_ULP * float(ml_dtypes.finfo(actual.dtype).eps) * largest / scale)
     reason = "" if relative <= limit else f"error relative to the standard deviation is {relative:.2e} > {limit:.1e}"
     return Comparison(name, max_abs, relative, ulp_distance(actual, expected), bound, reason)
+
+
+# --- what a comparison is worth
+
+
+def nothing_compared(arrays: Sequence[Array]) -> str:
+    """Why the results of all runs for one output show nothing: no element is finite; "" where one is."""
+    if not any(a.size for a in arrays):
+        return "has no elements"
+    wide = [a.astype(np.float64) for a in arrays]
+    if any(np.isfinite(a).any() for a in wide):
+        return ""
+    if all(np.isnan(a).all() for a in wide):
+        return "is NaN throughout"
+    return "is infinite throughout" if all(np.isinf(a).all() for a in wide) else "is NaN or infinite throughout"
+
+
+def little_compared(arrays: Sequence[Array]) -> str:
+    """Why the results of all runs for one output show little: they are constant, or NaN in part; "" otherwise."""
+    every = np.concatenate([a.astype(np.float64).reshape(-1) for a in arrays])
+    finite = every[np.isfinite(every)]
+    if finite.size < every.size:
+        return f"has {every.size - finite.size} of {every.size} elements that are NaN or infinite"
+    if finite.size > 1 and finite.min() == finite.max():
+        return f"is constant: each of {finite.size} elements is {finite[0]:g}"
+    return ""

@@ -2,21 +2,31 @@
 """Inputs for a run: seeded random ones, or those in an .npz file.
 
 random_inputs({"x": TensorType((1, 3), "float32")}, seed=0)
+random_inputs(input_types(module), 0, input_domains(module))     # values that the model can do something with
 """
 
+import math
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, TypeAlias
+from types import MappingProxyType
+from typing import IO, Final, TypeAlias
 
 import numpy as np
 
 from aotc.ir import AotcError, Array, TensorType, nearest, open_regular
+from aotc.relay.domains import FREE, Domain, draw, read_domain
 from aotc.relay.graph import IRModule, type_of
+from aotc.runtime.library import read_metadata
 from aotc.runtime.session import Session
 from aotc.runtime.tensor import TensorInfo
 
 Arrays: TypeAlias = dict[str, Array]
+#: The least and the greatest value of random inputs, by name.
+InputRanges: TypeAlias = Mapping[str, tuple[float, float]]
+NO_RANGES: Final[InputRanges] = MappingProxyType({})
+#: What to do where a model makes nothing of random inputs.
+OTHER_INPUTS: Final = "give inputs that the model takes: --inputs FILE.npz, or --input-range NAME=LEAST:MOST"
 
 
 def input_types(module: IRModule) -> dict[str, TensorType]:
@@ -24,15 +34,80 @@ def input_types(module: IRModule) -> dict[str, TensorType]:
     return {p.name: ty for p in module.main.params if isinstance(ty := type_of(p), TensorType)}
 
 
+def ranged(
+    types: Mapping[str, TensorType], domains: Mapping[str, Domain], ranges: InputRanges, path: Path | None = None
+) -> dict[str, Domain]:
+    """The domains of inputs, with the caller's ranges in the place of those found.
+
+    Raises AotcError (code "input-range") for names that no input has, for ranges that hold no value of its dtype, and
+    for ranges beside a file of inputs.
+    """
+    if ranges and path is not None:
+        text = f"a range of input {next(iter(ranges))!r} is given as well as a file of inputs"
+        raise AotcError("input-range", text, hint="ranges are those of random inputs: leave out either")
+    found = dict(domains)
+    for name, (least, most) in ranges.items():
+        if name not in types:
+            text = f"there is no input {name!r}; the inputs are {', '.join(types)}"
+            raise AotcError("input-range", text, hint=nearest(name, types))
+        _require_range(name, types[name], least, most)
+        found[name] = Domain(float(least), float(most), firm=True)
+    return found
+
+
+def _require_range(name: str, ty: TensorType, least: float, most: float) -> None:
+    """AotcError (code "input-range") for a range without a value that an input of a type can have."""
+    written, dtype = f"the range {least:g} to {most:g} of input {name!r}", ty.dtype
+    problem = ""
+    if not (math.isfinite(least) and math.isfinite(most)):
+        problem = "is not finite"
+    elif least > most:
+        problem = "ends before it begins"
+    elif not dtype.is_float:
+        low, high = (0, 1) if dtype.is_bool else (int(dtype.min), int(dtype.max))
+        if least < low or most > high:
+            problem = f"exceeds {dtype}, which holds {low} to {high}"
+        elif math.ceil(least) > math.floor(most):
+            problem = f"holds no integer, but the input is {dtype}"
+    elif max(abs(least), abs(most)) > float(dtype.max):
+        problem = f"exceeds {dtype}"
+    if problem:
+        raise AotcError("input-range", f"{written} {problem}")
+
+
 def session_types(session: Session) -> dict[str, TensorType]:
     """The types of a loaded model's inputs, by name."""
     return {i.name: TensorType(i.shape, i.dtype) for i in session.get_inputs()}
 
 
-def session_inputs(session: Session, path: Path | None) -> Arrays:
-    """The inputs of a loaded model in an .npz file, for None seeded random ones."""
+def stated_domains(session: Session) -> dict[str, Domain]:
+    """What the project of a loaded library says of the values of its inputs, by name; nothing without a project.
+
+    Raises AotcError (code "load") for damaged metadata.
+    """
+    for project in session.path.absolute().parents[:2]:
+        if rows := read_metadata(project).get("inputs"):
+            known = [row for row in rows if isinstance(row, dict) and "values" in row] if isinstance(rows, list) else []
+            return {str(row.get("name")): read_domain(row["values"]) for row in known}
+    return {}
+
+
+def given_inputs(
+    types: Mapping[str, TensorType], domains: Mapping[str, Domain], path: Path | None, seeds: int
+) -> Iterator[tuple[str, Arrays]]:
+    """Sets of inputs, each with the name of its source: those of an .npz file, for None `seeds` random ones."""
+    if path is not None:
+        yield path.name, read_inputs(path, types)
+        return
+    for seed in range(seeds):
+        yield f"seed {seed}", random_inputs(types, seed, domains)
+
+
+def session_inputs(session: Session, path: Path | None, ranges: InputRanges = NO_RANGES) -> Arrays:
+    """The inputs of a loaded model in an .npz file, for None seeded random ones, as its project and `ranges` say."""
     types = session_types(session)
-    return read_inputs(path, types) if path is not None else random_inputs(types, 0)
+    ((_, arrays),) = given_inputs(types, ranged(types, stated_domains(session), ranges, path), path, 1)
+    return arrays
 
 
 def stored_inputs(session: Session, arrays: Arrays) -> Arrays:
@@ -56,23 +131,25 @@ def real_values(infos: Iterable[TensorInfo], arrays: Arrays) -> Arrays:
     }
 
 
-def random_inputs(types: Mapping[str, TensorType], seed: int) -> Arrays:
-    """Standard normal floats, integers from 0 to 7, fair bools; AotcError where memory is short."""
+def random_inputs(
+    types: Mapping[str, TensorType], seed: int, domains: Mapping[str, Domain] = MappingProxyType({})
+) -> Arrays:
+    """Seeded random inputs.
+
+    domains   the values that an input may have, by name; for others, floats are standard normal, integers of at most
+              16 bits uniform over their dtype, wider ones from 0 to 7
+
+    Raises AotcError (code "memory") where memory is short.
+    """
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for name, ty in types.items():
         try:
-            arrays[name] = np.asarray(_random(rng, ty)).astype(ty.dtype.numpy)
+            arrays[name] = draw(rng, ty, domains.get(name, FREE))
         except MemoryError as error:
             text = f"there is not enough memory for input {name!r}, {ty}: {ty.numel * ty.dtype.itemsize} bytes"
             raise AotcError("memory", text) from error
     return arrays
-
-
-def _random(rng: np.random.Generator, ty: TensorType) -> Array:
-    if ty.dtype.is_float:
-        return np.asarray(rng.standard_normal(ty.static_shape))
-    return rng.integers(0, 2 if ty.dtype.is_bool else min(8, int(ty.dtype.max) + 1), ty.static_shape)
 
 
 def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:

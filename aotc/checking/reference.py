@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from aotc.checking.inputs import Arrays
+from aotc.checking.inputs import OTHER_INPUTS, Arrays
 from aotc.checking.memory import DEFAULT_MEMORY_BYTES
 from aotc.ir import AotcError, DType, Op, TensorType, Type, frozen, leaves, parts, with_parts
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
@@ -109,8 +109,7 @@ def session_runner(name: str, session: Any, names: Sequence[str]) -> RunOnce:
         except Exception as error:
             # errors of many kinds
             text = f"{name} cannot run the model on these inputs: {str(error).strip() or type(error).__name__}"
-            hint = "integers of random inputs are 0 to 7; --inputs FILE.npz gives what the model takes"
-            raise AotcError("reference", text, hint=hint) from error
+            raise AotcError("reference", text, hint=OTHER_INPUTS) from error
         return dict(zip(names, map(np.asarray, values), strict=True))
 
     return run

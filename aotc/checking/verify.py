@@ -11,12 +11,30 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import onnx
 
-from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact, judge_by_noise
-from aotc.checking.inputs import Arrays, input_types, random_inputs, read_inputs, real_values, stored_inputs
+from aotc.checking.compare import (
+    Comparison,
+    bound_for,
+    compare,
+    exact_error,
+    judge_by_exact,
+    judge_by_noise,
+    little_compared,
+    nothing_compared,
+)
+from aotc.checking.inputs import (
+    NO_RANGES,
+    Arrays,
+    InputRanges,
+    given_inputs,
+    input_types,
+    ranged,
+    real_values,
+    stored_inputs,
+)
 from aotc.checking.memory import DEFAULT_MEMORY_BYTES
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
 from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
@@ -29,10 +47,14 @@ from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.graph import IRModule, infer_module
+from aotc.relay.op.domains import input_domains
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
+#: What a process that verifies ends with, by verdict.
+EXIT_CODES: Final = {"agree": 0, "differ": 1, "inconclusive": 3}
 
 Model: TypeAlias = "onnx.ModelProto | ExportedProgram | IRModule | TfliteFile"
 
@@ -58,6 +80,10 @@ class Report:
     blame              ... and who made it so: "the C compiler" or "the schedule"
     device             what ran a model for GPUs
     unchecked          where the C compiler was checked, what of its work was not, and why
+    inconclusive       what could not be compared, since the outputs have no finite element
+    warnings           why outputs say little: they are constant, or NaN in part
+    verdict            "agree", "differ" or "inconclusive"; a difference is one even where other outputs say nothing
+    ok                 whether the verdict is "agree"
     """
 
     reference: str
@@ -67,10 +93,16 @@ class Report:
     blame: str = ""
     device: str = ""
     unchecked: tuple[str, ...] = ()
+    inconclusive: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    verdict: str = field(init=False)
     ok: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ok", all(case.ok for case in self.cases))
+        agree = all(case.ok for case in self.cases)
+        verdict = "differ" if not agree else "inconclusive" if self.inconclusive else "agree"
+        object.__setattr__(self, "verdict", verdict)
+        object.__setattr__(self, "ok", verdict == "agree")
 
     def as_dict(self) -> dict[str, Any]:
         """The result as data, ready for JSON."""
@@ -179,6 +211,7 @@ def verify(
     path: str | Path | Model,
     *,
     inputs: Path | None = None,
+    input_ranges: InputRanges = NO_RANGES,
     seeds: int = 3,
     bisect: bool = False,
     check_compiler: bool | None = None,
@@ -196,7 +229,10 @@ def verify(
     dtype, or, for networks that amplify rounding errors beyond it, if it is about as close to the result in
     double precision as the reference is.
 
-    inputs    an .npz file with inputs; else `seeds` random sets
+    Outputs without a finite element in any run show nothing: the verdict is "inconclusive" then, which is not ok.
+
+    inputs    an .npz file with inputs; else `seeds` random sets, of values that suit what the model does with them
+    input_ranges   the least and the greatest value of random inputs by name, where these are known better
     bisect    on a difference, name the first node of an ONNX model whose result differs, and the first kernel whose
               compiled code differs from its program, or whose program differs from its operators
     check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs, or they are
@@ -216,13 +252,11 @@ def verify(
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.compilation(source, toolchain=chosen.toolchain())
     types = input_types(work.module)
+    domains = ranged(types, input_domains(work.module.main), input_ranges, inputs)
     compiled = work.library()
     chosen.progress("running the reference")
-    sets: Iterable[tuple[str, Arrays]] = ((f"seed {seed}", random_inputs(types, seed)) for seed in range(seeds))
-    if inputs is not None:
-        sets = [(inputs.name, read_inputs(inputs, types))]
-    runs, report = _compared(compiled, model, types, sets, memory)
-    if report.ok or not bisect:
+    runs, report = _compared(compiled, model, types, given_inputs(types, domains, inputs, seeds), memory)
+    if report.verdict != "differ" or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
     first = first_difference(model, types, bad.inputs, chosen, memory) if isinstance(model, onnx.ModelProto) else ""
@@ -279,7 +313,23 @@ def _compared(
     runs = [_run(source, arrays, session, reference) for source, arrays in inputs]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
     cases = judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised)
-    return runs, Report(reference.name, cases, device=device, unchecked=compiled.unchecked)
+    nothing, little = worth([run.expected for run in runs])
+    report = Report(
+        reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little
+    )
+    return runs, report
+
+
+def worth(outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of the outputs of all runs by name, sentences on those that say nothing, and on those that say little."""
+    nothing, little = {}, {}
+    for name in outputs[0] if outputs else ():
+        arrays = [made[name] for made in outputs]
+        if problem := nothing_compared(arrays):
+            nothing[name] = f"output {name!r} {problem}"
+        elif problem := little_compared(arrays):
+            little[name] = f"output {name!r} {problem}"
+    return tuple(nothing.values()), tuple(little.values())
 
 
 def _expose_all(model: onnx.ModelProto, known: Sequence[str]) -> onnx.ModelProto:

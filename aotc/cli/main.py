@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from aotc import __version__
-from aotc.checking.verify import verify
+from aotc.checking.verify import EXIT_CODES, verify
 from aotc.cli import options as options_of
 from aotc.cli import tables
 from aotc.cli.console import Reporter, reporting
@@ -200,11 +200,14 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     An .onnx model with ONNX Runtime (or onnx's reference evaluator), an exported program of PyTorch (.pt2) with torch,
     a TFLite model (.tflite) with the interpreter whose integers are asked for (tflite-micro, ai-edge-litert), Relay
     text (.relay) with the numpy interpreter.
+
+    The exit code is 0 if all outputs agree, 1 if one differs, 3 if the run is inconclusive, since an output is NaN,
+    infinite or empty throughout.
     """
     report = verify(model, progress=out.stage, **options)
     out.result(report.as_dict(), tables.show_report)
     if not report.ok:
-        raise SystemExit(1)
+        raise SystemExit(EXIT_CODES[report.verdict])
 
 
 @command(

@@ -64,6 +64,22 @@ def read_dims(values: tuple[str, ...]) -> dict[str, int]:
     return {name: _dimension(number, value) for value, name, number in _pairs(values, "SYMBOL=8")}
 
 
+def read_ranges(values: tuple[str, ...]) -> dict[str, tuple[float, float]]:
+    """NAME=-1:1 (the name may hold equals signs); whether an input can have such values is not decided here."""
+    form = "NAME=LEAST:MOST, such as x=-1:1"
+    ranges: dict[str, tuple[float, float]] = {}
+    for value in values:
+        name, _, ends = value.rpartition("=")
+        least, found, most = ends.partition(":")
+        if not (name and found):
+            raise click.BadParameter(f"{value!r} is not of the form {form}")
+        try:
+            ranges[name] = float(least), float(most)
+        except ValueError as error:
+            raise click.BadParameter(f"{value!r} is not of the form {form}: both ends are numbers") from error
+    return ranges
+
+
 def read_io_dtypes(values: tuple[str, ...]) -> dict[str, str]:
     """int8, or NAME:int8 (the name may hold colons); "" names all others."""
     found = (value.rpartition(":") for value in values)
@@ -179,7 +195,13 @@ def options(*declarations: Declaration) -> Declaration:
 
 
 MODEL: Final = click.argument("model", type=PATH)
-INPUTS: Final = option("--inputs", "Inputs by name [default: random].", PATH, metavar="FILE.npz")
+INPUTS: Final = options(
+    option("--inputs", "Inputs by name [default: random].", PATH, metavar="FILE.npz"),
+    option(
+        "--input-range input_ranges", "Range of a random input [default: by what the model does with it].",
+        multiple=True, read=read_ranges, metavar="NAME=LEAST:MOST",
+    ),
+)  # fmt: skip
 SHAPES: Final = options(
     option(
         "--input-shape input_shapes", "Shape of an input with dynamic dimensions.",

@@ -11,6 +11,7 @@ from rich.json import JSON
 from rich.table import Table
 from rich.text import Text
 
+from aotc.checking.inputs import OTHER_INPUTS
 from aotc.cli.console import Data, Shown
 from aotc.reporting.inspect import LARGEST
 from aotc.reporting.text import grid, spilled, unit
@@ -177,8 +178,10 @@ def _output_row(source: str, o: Data) -> list[str | Text]:
 
 def _verdict(report: Data) -> str:
     """What the comparison says in all; and whether there is any difference."""
-    if not report["ok"]:
+    if report["verdict"] == "differ":
         return "outputs DIFFER"
+    if report["verdict"] == "inconclusive":
+        return "INCONCLUSIVE, outputs have nothing to compare"
     differences = [o["max_abs"] for case in report["cases"] for o in case["outputs"]]
     return "all outputs agree" if any(differences) else "all outputs agree, no element differs"
 
@@ -189,8 +192,13 @@ def show_report(report: Data) -> Shown:
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
         yield f"run on {report['device']}"
-    verdict = _verdict(report)
-    yield f"compared with {report['reference']}: {verdict}"
+    for text in report["warnings"]:
+        yield Text.assemble(("warning", "yellow"), f": {text}")
+    for text in report["inconclusive"]:
+        yield Text.assemble(("inconclusive", "bold yellow"), f": {text}")
+    yield f"compared with {report['reference']}: {_verdict(report)}"
+    if report["inconclusive"]:
+        yield f"hint: {OTHER_INPUTS}"
     if report["first_difference"]:
         yield f"first difference: {report['first_difference']}"
     if report["blame"]:

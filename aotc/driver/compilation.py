@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol
 
 from aotc_codegen.c.bare import bare_footprint, emit_bare
 from aotc_codegen.c.kernel_table import emit_kernels
+from aotc_codegen.c.metadata import write_metadata
 from aotc_codegen.c.project import emit
 from aotc_codegen.cuda.project import device_text, emit_device
 
@@ -54,7 +55,9 @@ from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, 
 from aotc.relay.backend.kernels import dynamic_inputs
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
+from aotc.relay.domains import Domain
 from aotc.relay.graph import Function, IRModule, post_order
+from aotc.relay.op.domains import input_domains
 from aotc.relay.transform.alter_op_layout import sums_bytes
 from aotc.relay.transform.pipeline import optimize, require_lowering
 from aotc.runtime.forks import ScratchDirectory
@@ -309,7 +312,7 @@ class Compilation:
             _device_compiler(self)
             _ = self.programs
             with staged(path) as work:
-                metadata = self._emitted(work)
+                metadata = _with_values(self, work, self._emitted(work))
                 library, unchecked = None, []
                 if toolchain is not None:
                     self.progress(BUILDING)
@@ -344,7 +347,7 @@ class Compilation:
         if compiler is None:
             self.progress(WRITING)
             if self.machine.bare:
-                known = golden(self.graph) if self.selftest else None
+                known = golden(self.graph, _domains(self)) if self.selftest else None
                 facts |= {"golden": known, "single_file": self.single_file}
                 return emit_bare(first, work, numerics=self.numerics[0], **facts)
             return emit(first, work, others=others, numerics=self.numerics, **facts)
@@ -382,6 +385,22 @@ class Compilation:
         for item in kernel_passes(_own(self.target)):
             kernel = item.kernel(kernel) if self.context.pass_enabled(item.info) else kernel
         return kernel
+
+
+def _domains(c: Compilation) -> dict[str, Domain]:
+    """The values that suit the inputs, by name, as far as known; none for integers that stand for real numbers."""
+    before, after = ({p.name: p.checked_type for p in m.main.params} for m in (c.module, c.graph))
+    found = input_domains(c.module.main)
+    return {name: domain for name, domain in found.items() if after.get(name) == before[name]}
+
+
+def _with_values(c: Compilation, work: Path, metadata: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of a project, which say what values suit each input, also in its file."""
+    if found := _domains(c):
+        described = {name: {"values": domain.described} for name, domain in found.items()}
+        metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
+        write_metadata(work, metadata)
+    return metadata
 
 
 def _measure(metadata: dict[str, Any], library: Path, toolchain: Toolchain) -> None:

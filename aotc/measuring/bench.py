@@ -27,7 +27,7 @@ from typing import Any, Final
 import onnx
 from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
-from aotc.checking.inputs import session_inputs, session_types
+from aotc.checking.inputs import NO_RANGES, InputRanges, session_inputs, session_types
 from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
 from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
@@ -106,10 +106,10 @@ class Judge:
 
 
 @contextmanager
-def _entrant(model: Path, compiled: CompiledModel, inputs: Path | None) -> Iterator[Entrant]:
+def _entrant(model: Path, compiled: CompiledModel, inputs: Path | None, ranges: InputRanges) -> Iterator[Entrant]:
     """What the contestants are given; ONNX models with dynamic inputs are pinned to what was compiled."""
     session = compiled.session()
-    types, arrays = session_types(session), session_inputs(session, inputs)
+    types, arrays = session_types(session), session_inputs(session, inputs, ranges)
     with tempfile.TemporaryDirectory(prefix="aotc-bench-") as scratch:
         path = model
         if not (is_exported_program(model) or is_tflite(model)):
@@ -167,6 +167,7 @@ def bench(
     repeat: int = 100,
     seconds: float = 20.0,
     inputs: Path | None = None,
+    input_ranges: InputRanges = NO_RANGES,
     **options: Any,
 ) -> dict[str, Any]:
     """Compile a model and measure it beside other implementations; everything that was found, ready for JSON.
@@ -176,6 +177,7 @@ def bench(
     threads   numbers of threads, a round for each
     repeat    turns of each contestant in a round, fewer where `seconds` are over before
     inputs    an .npz file; random inputs for None
+    input_ranges   the least and the greatest value of random inputs, by name
     options   as for `aotc.compile`
 
     Times are wall clock in milliseconds: minimum, median and all of the turns, the time until the contestant was ready
@@ -192,7 +194,7 @@ def bench(
     start = time.perf_counter()
     compiled = chosen.compiled(path)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata
-    with _entrant(path, compiled, inputs) as entrant:
+    with _entrant(path, compiled, inputs, input_ranges) as entrant:
         judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.round(n) for n in threads]

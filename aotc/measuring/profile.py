@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.checking.inputs import session_inputs
+from aotc.checking.inputs import NO_RANGES, InputRanges, session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir import AotcError, Array
 from aotc.measuring.gpu import DeviceClock
@@ -133,6 +133,7 @@ def profile(
     library: str | Path,
     *,
     inputs: Path | None = None,
+    input_ranges: InputRanges = NO_RANGES,
     repeat: int = 20,
     cc: str | None = None,
     isa: str | None = None,
@@ -143,6 +144,7 @@ def profile(
 
     library   the directory of an emitted and built project, or the library in it
     inputs    an .npz file; seeded random inputs for None
+    input_ranges   the least and the greatest value of random inputs, by name
     repeat    runs with the clock and runs without it; a step's time is the median of the former
     cc        the C compiler for the measuring program
     isa, device, check   as for `load`
@@ -158,7 +160,7 @@ def profile(
     metadata = _metadata(path)
     session = load(path, isa=isa, device=device, check=check)
     rows = _rows(metadata, session.isa)
-    binding = session.bind(session_inputs(session, inputs))
+    binding = session.bind(session_inputs(session, inputs, input_ranges))
     target = resolve_target(session.isa or metadata["target"])
     binding.run()
     plain = [milliseconds(binding.run) for _ in range(repeat)]

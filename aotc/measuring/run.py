@@ -7,7 +7,7 @@ run_library("build/net", inputs="in.npz", outputs="out.npz", repeat=20)["millise
 from pathlib import Path
 from typing import Any
 
-from aotc.checking.inputs import save_arrays, session_inputs
+from aotc.checking.inputs import NO_RANGES, InputRanges, save_arrays, session_inputs
 from aotc.driver.scratch import output_file
 from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.session import load
@@ -17,14 +17,21 @@ PREVIEW = 6
 
 
 def run_library(
-    library: str | Path, *, inputs: Path | None = None, outputs: Path | None = None, repeat: int = 1, **options: Any
+    library: str | Path,
+    *,
+    inputs: Path | None = None,
+    input_ranges: InputRanges = NO_RANGES,
+    outputs: Path | None = None,
+    repeat: int = 1,
+    **options: Any,
 ) -> dict[str, Any]:
     """Run `repeat` times on the inputs of a file (or seeded random ones); outputs and times in milliseconds.
 
+    input_ranges   the least and the greatest value of random inputs, by name
     options   as for `load`: threads, isa, device, check
     """
     session = load(library, **options)
-    arrays = session_inputs(session, inputs)
+    arrays = session_inputs(session, inputs, input_ranges)
     results = session.run(None, arrays)
     binding = session.bind(arrays)
     times = [milliseconds(binding.run) for _ in range(repeat)]

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, DType, PassInfo, TensorType, TupleType, Type, Watch, leaves
+from aotc.relay.domains import FREE, Domain, draw
 from aotc.relay.graph import IRModule, evaluate, type_of
+from aotc.relay.op.domains import input_domains
 
 Array = np.ndarray[Any, Any]
 #: What a difference may be, relative to the largest value of the result; integers and bools must be equal.
@@ -65,7 +67,8 @@ class NumericCheck(Watch):
         """Take the results of a program that comes from elsewhere for right."""
         rng = np.random.default_rng(self.seed)
         wanted = [p for p in module.main.params if p.name not in self.inputs]
-        self._drawn = {p.name: _random(type_of(p), rng) for p in wanted}
+        domains = input_domains(module.main)
+        self._drawn = {p.name: _random(type_of(p), rng, domains.get(p.name, FREE)) for p in wanted}
         self._known = {}
         self._expected = _results(module, {**self._drawn, **self.inputs})
 
@@ -108,14 +111,12 @@ def _results(module: IRModule, params: Mapping[str, Any]) -> list[Array]:
         return [*map(np.asarray, leaves(evaluate(module, params=params)))]
 
 
-def _random(ty: Type, rng: np.random.Generator) -> Any:
-    """A value of a type: floats around zero, small integers."""
+def _random(ty: Type, rng: np.random.Generator, domain: Domain) -> Any:
+    """A value of a type, of tensors one that suits what the program does with it."""
     match ty:
         case TupleType(fields=fields):
-            return tuple(_random(f, rng) for f in fields)
+            return tuple(_random(f, rng, domain) for f in fields)
         case TensorType() if ty.is_static:
-            if ty.dtype.is_float:
-                return rng.standard_normal(ty.static_shape).astype(ty.dtype.numpy)
-            return rng.integers(0, 2 if ty.dtype.is_bool else 4, ty.static_shape).astype(ty.dtype.numpy)
+            return draw(rng, ty, domain)
         case _:
             raise AotcError("numeric-check", f"no random value of type {ty}", hint="give the input")

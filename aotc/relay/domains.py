@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The values that an input of a model may sensibly have, and seeded random arrays of such values.
+
+Domain(0, 511, firm=True)                    # a row of a table with 512 rows
+Domain(0, 1, whole=True)                     # a mask of ones and zeros, whatever its dtype
+Domain(sides=(4.0,))                         # compared with 4: some values on either side of it
+draw(np.random.default_rng(0), TensorType((1, 128), "int64"), Domain(0, 511, firm=True))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import AotcError, Array, TensorType, frozen
+
+#: Integers of unknown meaning are drawn from 0 to this: larger ones could be indices out of range.
+MAX_UNKNOWN_INTEGER: Final = 7
+#: Integers of at most this many bytes are drawn from all values of their dtype: they are samples, pixels, or quantized.
+MAX_SAMPLE_BYTES: Final = 2
+#: Random floats are not spread further than this to reach the constants that they are compared with.
+MAX_SPREAD: Final = 1e4
+#: How many constants that values are compared with are remembered.
+MAX_POINTS: Final = 16
+#: The share of elements that are set to a constant that the model tests for equality.
+EQUAL_SHARE: Final = 0.5
+
+Gap = tuple[float, float]
+
+
+@frozen
+class Domain:
+    """A set of numbers: an interval, less a gap, with points that should be represented.
+
+    lo, hi   the least and the greatest value
+    whole    integers only
+    gap      an open interval inside that is left out: divisors are not zero
+    sides    values are wanted on both sides of these points; for integers these values themselves
+    values   some elements are to have exactly these values: the model tests for them
+    firm     outside of the interval the model has no meaning, for example because an index points nowhere
+    """
+
+    lo: float = -math.inf
+    hi: float = math.inf
+    whole: bool = False
+    gap: Gap | None = None
+    sides: tuple[float, ...] = ()
+    values: tuple[float, ...] = ()
+    firm: bool = False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether both ends are finite."""
+        return math.isfinite(self.lo) and math.isfinite(self.hi)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is known."""
+        return self == Domain()
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The fields that differ from those of a free domain, as JSON has them: `read_domain` reads them."""
+        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
+
+
+def read_domain(stated: Any) -> Domain:
+    """A domain as `described` wrote it; AotcError (code "load") for anything else."""
+    numbers = {"lo", "hi"}, {"gap", "sides", "values"}, {"whole", "firm"}
+    known = isinstance(stated, dict) and {*stated} <= set().union(*numbers)
+    if not known or not all(_is_field(numbers, key, value) for key, value in stated.items()):
+        raise AotcError("load", "the metadata of the project state no values of an input", hint="compile it again")
+    row: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in stated.items()}
+    domain = Domain(**row)
+    if domain.lo > domain.hi:
+        raise AotcError("load", "the metadata of the project state an empty range of an input", hint="compile it again")
+    return domain
+
+
+def _is_field(kinds: tuple[set[str], ...], key: str, value: Any) -> bool:
+    """Whether a value from JSON is one of a field: a number, a list of numbers (two for a gap), or a truth value."""
+    if key in kinds[0]:
+        return _is_real(value)
+    if key in kinds[1]:
+        return isinstance(value, list) and all(map(_is_real, value)) and (key != "gap" or len(value) == 2)
+    return isinstance(value, bool)
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 2.0**1000
+
+
+FREE: Final = Domain()
+TRUTH: Final = Domain(0, 1, whole=True)
+
+
+def _fewer(points: Iterable[float]) -> tuple[float, ...]:
+    """Distinct points in order, the ends and an even selection of the others where there are many."""
+    found = sorted(set(points))
+    if len(found) <= MAX_POINTS:
+        return tuple(found)
+    return tuple(found[round(k)] for k in np.linspace(0, len(found) - 1, MAX_POINTS))
+
+
+def combined(domains: Iterable[Domain]) -> Domain:
+    """What all uses of a value ask for.
+
+    The intersection of their intervals.  Where two exclude each other, they belong to alternatives, as in
+    where(x < 0, x + n, x): the firm one is used, of two firm ones the one without negative numbers.
+    """
+    found = [d for d in domains if not d.is_free]
+    ordered = sorted(found, key=lambda d: (not d.firm, d.lo < 0))
+    lo, hi, firm, whole = -math.inf, math.inf, False, False
+    for d in ordered:
+        if max(lo, d.lo) <= min(hi, d.hi):
+            lo, hi, firm = max(lo, d.lo), min(hi, d.hi), firm or d.firm
+            whole = whole or (d.whole and d.is_bounded)
+    sides = _fewer(p for d in found for p in d.sides if lo <= p <= hi)
+    values = _fewer(p for d in found for p in d.values if lo <= p <= hi)
+    gap = next((d.gap for d in found if d.gap is not None), None)
+    return Domain(lo, hi, whole, gap, sides, values, firm)
+
+
+def before_affine(wanted: Domain, slope: float, offset: float, *, is_integer: bool = False) -> Domain:
+    """The domain of x where slope * x + offset is to be in `wanted`; exact values remain for integers alone."""
+    if not (math.isfinite(slope) and math.isfinite(offset)) or slope == 0:
+        return FREE
+
+    def back(y: float) -> float:
+        # not -0.0
+        return (y - offset) / slope + 0.0
+
+    lo, hi = sorted((back(wanted.lo), back(wanted.hi)))
+    gap = wanted.gap and (min(map(back, wanted.gap)), max(map(back, wanted.gap)))
+    sides = _fewer(map(back, (*wanted.sides, *(() if is_integer else wanted.values))))
+    values = _fewer(map(back, wanted.values)) if is_integer else ()
+    whole = wanted.whole and abs(slope) == 1 and float(offset).is_integer()
+    return Domain(lo, hi, whole, gap, sides, values, wanted.firm)
+
+
+# --- random values
+
+
+def draw(rng: np.random.Generator, ty: TensorType, domain: Domain = FREE) -> Array:
+    """A random array of a static type with values from a domain.
+
+    Floats are standard normal where the domain allows, integers uniform between the ends of the domain.
+    """
+    if ty.dtype.is_float and not (domain.whole and domain.is_bounded):
+        found = _floats(rng, ty.static_shape, domain)
+    else:
+        found = _integers(rng, ty, domain)
+    return np.asarray(found).astype(ty.dtype.numpy)
+
+
+def _floats(rng: np.random.Generator, shape: tuple[int, ...], domain: Domain) -> Array:
+    reached = [abs(p) for p in (*domain.sides, *domain.values) if abs(p) <= MAX_SPREAD]
+    x = rng.standard_normal(shape) * max([1.0, *reached])
+    if domain.is_bounded:
+        inside = (domain.lo <= x) & (x <= domain.hi)
+        uniform = rng.uniform(domain.lo, domain.hi, shape)
+        x = np.where(inside & (not domain.firm), x, uniform)
+    x = np.where(x < domain.lo, 2 * domain.lo - x, x)
+    x = np.where(x > domain.hi, 2 * domain.hi - x, x)
+    return np.asarray(_around(domain.gap, _with_values(rng, x, domain)))
+
+
+def _with_values(rng: np.random.Generator, x: Any, domain: Domain) -> Any:
+    """The array with some elements replaced by values that the model tests for."""
+    if not domain.values:
+        return x
+    return np.where(rng.random(np.shape(x)) < EQUAL_SHARE, rng.choice(domain.values, np.shape(x)), x)
+
+
+def _around(gap: Gap | None, x: Any) -> Any:
+    """The array with elements inside a gap moved beyond its nearer end, by as much as they were inside."""
+    if gap is None:
+        return x
+    low, high = gap
+    inside, upper = (low < x) & (x < high), x >= (low + high) / 2
+    return np.where(inside, np.where(upper, 2 * high - x, 2 * low - x), x)
+
+
+def _integers(rng: np.random.Generator, ty: TensorType, domain: Domain) -> Array:
+    lo, hi = integer_range(ty, domain)
+    shape = ty.static_shape
+    x = rng.integers(lo, hi, shape, endpoint=True)
+    if hi - lo == 1 and shape and shape[-1] > 1:
+        x = _with_both(rng, x, lo, hi)
+    if domain.gap is not None:
+        low, high = domain.gap
+        inside = (low < x) & (x < high)
+        # the least integer above the gap
+        x = np.where(inside, min(math.ceil(high), hi), x)
+    return np.asarray(_with_values(rng, x, domain))
+
+
+def _with_both(rng: np.random.Generator, x: Array, lo: int, hi: int) -> Array:
+    """Flags with both values in every row: what a mask hides completely has no softmax."""
+    rows = x.reshape(-1, x.shape[-1])
+    places = rng.permuted(np.tile(np.arange(x.shape[-1]), (len(rows), 1)), axis=1)[:, :2]
+    np.put_along_axis(rows, places, np.array([[lo, hi]]), axis=1)
+    return np.asarray(rows.reshape(x.shape))
+
+
+def integer_range(ty: TensorType, domain: Domain) -> tuple[int, int]:
+    """The least and the greatest integer that is drawn for a type and a domain, both included."""
+    dtype = ty.dtype
+    if dtype.is_bool:
+        return 0, 1
+    least, most = (-(2**53), 2**53) if dtype.is_float else (int(dtype.min), int(dtype.max))
+    points = (*domain.sides, *domain.values)
+    lo, hi = domain.lo, domain.hi
+    if dtype.itemsize <= MAX_SAMPLE_BYTES:
+        default = float(least), float(most)
+    elif points:
+        # comparisons with 0, 1, 2, ... are those of positions with a length, which is one at least
+        counted = len(points) > 2 and min(points) == 0
+        default = (1.0 if counted else min(points)), max(points)
+    else:
+        default = 0.0, float(MAX_UNKNOWN_INTEGER)
+    if not domain.is_bounded:
+        lo, hi = _overlap(default, lo, hi)
+    lo, hi = max(math.ceil(lo), least), min(math.floor(hi), most)
+    return int(min(lo, hi)), int(max(lo, hi))
+
+
+def _overlap(default: tuple[float, float], lo: float, hi: float) -> tuple[float, float]:
+    """The part of a default range between two ends of which one is infinite; as long a range at the other if none."""
+    width = default[1] - default[0]
+    if default[1] < lo:
+        return lo, lo + width
+    if default[0] > hi:
+        return hi - width, hi
+    return max(default[0], lo), min(default[1], hi)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single float operators between DequantizeLinear and QuantizeLinear, drawn: the bytes of ONNX Runtime's kernels.
+"""Single float operators between DequantizeLinear and QuantizeLinear, drawn: their definition in double precision,
+rounded once, and the bytes of ONNX Runtime's kernels.
 
 Every second pair of seeds has scales that are powers of two or nearly, so that many results lie between two integers.
-What is compared are the numpy meanings of the quantised operators that the rules make of them.
+What is compared are the numpy meanings of the quantized operators that the rules make of them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from aotc.checking.exact import run_in_double
 from aotc.ir.transform import PassContext
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.interp import evaluate
 from aotc.relay.transform import FakeQuantizationToInteger
+from tests.ops.exact import outside
 from tests.targets.machines import has_vnni
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -42,6 +45,8 @@ class Drawing:
         self.nodes: list[onnx.NodeProto] = []
         self.known: list[onnx.TensorProto] = []
         self.data: dict[str, Any] = {}
+        self.last = ""
+        self.onto: Pair = (F(1), 0)
 
     def one(self, *choices: Any) -> Any:
         return choices[int(self.rng.integers(len(choices)))]
@@ -90,6 +95,7 @@ class Drawing:
         return self.real(stored, (scale, np.zeros(scale.shape, np.int32)), **more)
 
     def done(self, y: str, pair: Pair) -> onnx.ModelProto:
+        self.last, self.onto = y, pair
         result = self.op("QuantizeLinear", y, *map(self.constant, pair))
         kind = helper.np_dtype_to_tensor_dtype(self.dtype)
         inputs = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in self.data.items()]
@@ -209,21 +215,59 @@ KINDS: dict[str, Draw] = {
 }
 
 
+EXACT = (
+    "Identity",
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+    "Exp",
+    "Erf",
+    "Abs",
+    "LeakyRelu",
+    "Transpose",
+    "MaxPool",
+    "Concat",
+    "Where",
+)
+EXACT += ("Resize", "Pad", "Max", "Min")
+"""Kinds whose results are rounded once from the exact quotient; others may give the neighbor next to a tie."""
+NEAR = 1e-4
+"""How near to a tie, in steps: sums and products are rounded to float32."""
+
+
+def quotient_of(d: Drawing, model: onnx.ModelProto) -> Any:
+    """What is quantized, divided by the scale, in double precision."""
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    del plain.graph.node[-1], plain.graph.output[:]
+    plain.graph.output.append(onnx.ValueInfoProto(name=d.last))
+    if any(node.op_type in ("ConvTranspose", "MaxPool") for node in plain.graph.node):
+        # onnx's evaluator fails on groups and uneven padding: float32 is near enough next to ties
+        return runtime(d, plain).astype(np.float64) / np.float64(d.onto[0])
+    with np.errstate(all="ignore"):
+        return run_in_double(plain, d.data)[d.last] / np.float64(d.onto[0])
+
+
+def runtime(d: Drawing, model: onnx.ModelProto) -> Any:
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, d.data)[0]
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_bytes_between_dequantising_and_quantising(kind: str) -> None:
-    if not has_vnni():
-        pytest.skip("ONNX Runtime's products of bytes saturate on this processor")
+def test_bytes_between_dequantizing_and_quantizing(kind: str) -> None:
     wrong = {}
     for seed in SEEDS:
         d = Drawing(seed)
         model = KINDS[kind](d)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        want = session.run(None, d.data)[0]
         with PassContext(opt_level=3):
             module = ABSORB(from_onnx(model))
         with np.errstate(all="ignore"):
             ours = np.asarray(evaluate(module, params=d.data))
-        assert (ours.shape, ours.dtype) == (want.shape, want.dtype)
-        if not np.array_equal(ours, want):
-            wrong[seed] = int((ours != want).sum())
+        quotient, onto = quotient_of(d, model), (d.onto[0], int(d.onto[1]))
+        assert (ours.shape, ours.dtype) == (quotient.shape, d.dtype)
+        found = {"ours": outside(ours, quotient, onto, 0.0 if kind in EXACT else NEAR)}
+        if has_vnni() and kind != "Softmax":
+            # ONNX Runtime's products of bytes saturate on other processors, its softmax wraps a probability of 1
+            found["theirs"] = outside(runtime(d, model), quotient, onto, NEAR)
+        wrong |= {(seed, who): int(bad.sum()) for who, bad in found.items() if bad.any()}
     assert wrong == {}

@@ -147,7 +147,7 @@ ABSORBED: dict[str, tuple[Body, str, int]] = {
     "nearest": (lambda x: resize2d(x, size=(10, 10), method="nearest_neighbor"), "image.resize2d", 0),
     "sigmoid": (sigmoid, "qnn.sigmoid", 0),
     "tanh": (tanh, "qnn.tanh", 0),
-    "leaky relu": (lambda x: leaky_relu(x, 0.1), "qnn.leaky_relu", 0),
+    "leaky relu": (lambda x: leaky_relu(x, 0.1), "qnn.leaky_relu", 1),
     "hard swish": (_hard_swish, "take", 0),
     "silu": (_silu, "take", 1),
     "gelu-like": (lambda x: multiply(x, add(tanh(exp(multiply(x, const(0.1)))), const(1.0))), "take", 0),

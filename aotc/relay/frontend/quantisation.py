@@ -321,12 +321,13 @@ def rescaled(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
 
 def mapped(x: Quantised, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
     """A function of the real numbers, stored anew: a table of what
-    all integers give.
+    all integers give, computed in float64 and rounded once.
     """
     every = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
-    work = g.dtype(x.scale)
+    work = DType("float64")
     steps = g.cast(g.sub(g.constant(every.astype(np.int32)), x.zero), work)
-    table = quantize(function(g.mul(steps, x.scale)), onto.scale, onto.zero, onto.dtype, work=work)
+    real = function(g.mul(steps, g.cast(x.scale, work)))
+    table = quantize(real, onto.scale, onto.zero, onto.dtype, work=work)
     return looked_up(table, x.data)
 
 

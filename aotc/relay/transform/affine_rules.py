@@ -20,8 +20,10 @@ from aotc.relay.op.binary import maximum, minimum
 from aotc.relay.op.casts import cast, clip
 from aotc.relay.op.layout import fills
 from aotc.relay.op.qnn.numbers import known
+from aotc.relay.op.qnn.table import looked_up
 from aotc.relay.op.reduce import sum as total
 from aotc.relay.transform.affine import (
+    NARROW,
     AbsorbRule,
     Array,
     Integers,
@@ -34,7 +36,7 @@ from aotc.relay.transform.affine import (
     qnn,
 )
 from aotc.relay.transform.affine_sums import LIMIT, batched, biased, convolved, laid, multiplied, narrow, reach
-from aotc.relay.transform.affine_tables import tabled, tabulated
+from aotc.relay.transform.affine_tables import mapped, tabled, tabulated
 
 #: Operators of one tensor that have a quantised one of the same name.
 _UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softmax"
@@ -77,7 +79,11 @@ def _clamped(region: Region, node: Call, wanted: TensorAffineType, low: float, h
     """What was quantised before it is clamped, which is the same: rounding keeps the order."""
     data = node.args[0]
     if str(getattr(data, "op", "")) == "qnn.dequantize" and region.exact(data).type != wanted:
-        return tabled(region, node, wanted)
+        x = region.exact(data)
+        if not x.is_narrow or not wanted.is_single or wanted.dtype not in NARROW:
+            return tabled(region, node, wanted)
+        table = mapped(x, wanted, lambda real: np.clip(real, low, high))
+        return looked_up(x.expr, lambda _: table)
     y = region.rounded(data, wanted)
     dtype, rank = DType(wanted.dtype), tensor_type_of(node).rank
     channels = max(part.data.size for part in (wanted.scale, wanted.zero_point))

@@ -5,15 +5,16 @@ tabled(region, call, wanted)       # quantize(f(dequantize(%x))) => take(table, 
 tabulated(qnn.mul(%x, qnn.sigmoid(%x)))            # take(table, %x)
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 
 from aotc.ir import DType, OpPattern
 from aotc.relay.graph import Call, Constant, Expr, call, evaluate_call, op_of, tensor_type_of
-from aotc.relay.op.qnn.numbers import known
+from aotc.relay.op.qnn.numbers import dequantized, known, quantized
 from aotc.relay.op.qnn.table import looked_up, moved
-from aotc.relay.transform.affine import NARROW, Integers, Refused, Region, TensorAffineType, pair, qnn
+from aotc.relay.transform.affine import NARROW, Array, Integers, Refused, Region, TensorAffineType, pair, qnn
 from aotc.relay.transform.base import op_call, uniform_value
 
 #: Operators that one table can stand for.
@@ -105,7 +106,11 @@ def _leaf(region: Region, root: Call) -> tuple[set[Expr], Integers]:
 
 
 def tabled(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """A function of elements of one dequantised tensor, and what its result is as integers, by a table."""
+    """A function of elements of one dequantized tensor, and what its result is as integers, by a table.
+
+    Each operator is computed in float32, as the model states: some functions jump, and float64 could land on the other
+    side.
+    """
     if not wanted.is_single or wanted.dtype not in NARROW:
         raise Refused("its result is no tensor of 8 bits with one scale", node)
     leaves, x = _leaf(region, node)
@@ -119,6 +124,17 @@ def _stored(values: Expr, wanted: TensorAffineType) -> Constant:
     found = known(qnn("quantize", values, *pair(wanted), out_dtype=wanted.dtype))
     assert found is not None
     return Constant(found)
+
+
+def mapped(x: Integers, wanted: TensorAffineType, function: Callable[[Array], Array] | None = None) -> Array:
+    """What each byte becomes: a function of the number that it stands for, computed in float64 and rounded once.
+
+    function   none for another scale alone
+    """
+    every = every_byte(x.tensor.dtype).data
+    real = dequantized(every, x.tensor.scale.data, x.tensor.zero_point.data, None, np.float64)
+    real = real if function is None else function(real)
+    return quantized(real, wanted.scale.data.astype(np.float64), wanted.zero_point.data, DType(wanted.dtype))
 
 
 def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
@@ -136,13 +152,11 @@ def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
 
     if not x.is_narrow or wanted.dtype not in NARROW or region.rounding != "FLOAT_EVEN":
         return by_requantize(x.expr)
-    every = every_byte(x.tensor.dtype)
-    table = _stored(qnn("dequantize", every, *pair(x.tensor)), wanted)
-    made = known(by_requantize(every))
-    same = made is not None and np.array_equal(made, table.data)
-    if same:
+    table = mapped(x, wanted)
+    made = known(by_requantize(every_byte(x.tensor.dtype)))
+    if made is not None and np.array_equal(made, table):
         return by_requantize(x.expr)
-    return moved(x.expr, lambda _: table.data, x.tensor.zero, wanted.zero)
+    return moved(x.expr, lambda _: table, x.tensor.zero, wanted.zero)
 
 
 def tabulated(node: Call) -> Expr:

@@ -169,7 +169,7 @@ class FakeQuantizationToInteger(FunctionPass):
     rounding: str = "None"
     unsigned: bool = False
 
-    opt_level: ClassVar[int] = 1
+    opt_level: ClassVar[int] = 0
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         if not any(is_call(n, _DEQUANTIZE) for n in post_order(function)):

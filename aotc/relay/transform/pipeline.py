@@ -25,9 +25,11 @@ FAKE_QUANTIZATION: Final = passes.FakeQuantizationToInteger(
 def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
     """All passes in order, each with the least level whose pipeline has it.
 
-    Level 0 makes one kernel of each operator and rearranges nothing: for finding out which operator is wrong.  Level 1
-    adds what needs no arithmetic at compile time, level 2 constants, and level 3 all that keeps results to rounding
-    and pays.  Level 4 adds what pays on some machines only, and less precise functions.
+    Level 0 makes one kernel of each operator and rearranges nothing: for finding out which operator is wrong.
+    Operators between dequantized and quantized tensors are operators of integers there, too, so that results do not
+    depend on the level; disabling FakeQuantizationToInteger leaves them on real numbers.  Level 1 adds what needs no
+    arithmetic at compile time, level 2 constants, and level 3 all that keeps results to rounding and pays.  Level 4
+    adds what pays on some machines only, and less precise functions.
     """
     patches = int(PassContext.current().get_config("compile.patches", 0))
     args = target.gpu.argument_bytes // 8 if target.gpu is not None else 0
@@ -36,7 +38,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         (0, passes.QuantizedEdges()),
         (2, passes.DynamicToStatic()),
         (1, passes.DeadCodeElimination()),
-        (1, FAKE_QUANTIZATION),
+        (0, FAKE_QUANTIZATION),
         (3, passes.SelectSignedness(target)),
         (3, passes.PackWeights(target)),
         *([(1, passes.Legalize())] if is_attached(LEGALIZE) else []),

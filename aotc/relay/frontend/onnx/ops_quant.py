@@ -2,7 +2,8 @@
 """Converters of quantised operators: those of ONNX, and those that
 ONNX Runtime adds (domain com.microsoft).
 
-Results are those of ONNX Runtime's integer kernels, bit for bit.
+Results are those of the definition (dequantize, compute, quantize) to
+the roundings that docs/quantisation.md states for each operator.
 
 OPS["QuantizeLinear"](x, scale, zero)           # qnn.quantize(x, scale, zero)
 OPS["QLinearConv"](node=node)                   # qnn.requantize(qnn.conv2d(x, w, ...), ...)
@@ -13,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Final
 
 from aotc.ir import DType, require
@@ -216,20 +216,8 @@ def _dynamic_quantize_matmul(*, node: Node) -> Expr:
 def _binary(name: str, *, node: Node) -> Expr:
     a, b = _whole(node, 0), _whole(node, 3)
     onto = _onto(node, 6, g.dtype(a.data))
-    swapped = name == "add" and _is_repeated(a.data, b.data)
-    a, b = (b, a) if swapped else (a, b)
     numbers = a.scale, a.zero, b.scale, b.zero, onto.scale, onto.zero
     return g.op(f"qnn.{name}", a.data, b.data, *numbers)
-
-
-def _is_repeated(a: Expr, b: Expr) -> bool:
-    """Whether one element of `a` meets several of `b`, along the
-    last axis that is no 1: the kernels then add `b` to it.
-    """
-    shapes = (reversed(g.dims(x)) for x in (a, b))
-    pairs = zip_longest(*shapes, fillvalue=1)
-    found = next((p for p in pairs if p != (1, 1)), None)
-    return found is not None and found[0] == 1
 
 
 def _unary(name: str, *, node: Node, **attributes: Any) -> Expr:
@@ -288,11 +276,11 @@ def _nhwc_max_pool(*, ceil_mode: bool = False, node: Node) -> Expr:
 
 
 def _mean_of_windows(x: Quantised, onto: Onto, window: Window, modes: Any) -> Expr:
-    """Means of real numbers, stored anew."""
-    real = q.scaled(q.centred(x.data, x.zero, 1), x.scale)
-    steps = g.div(windows.pool("avg", real, window, **modes), onto.scale)
-    y = g.op("round", g.add(steps, g.cast(onto.zero, _FLOAT)))
-    return q.saturated(y, onto.dtype)
+    """Means of integers times a quotient of scales."""
+    whole = g.cast(q.centred(x.data, x.zero, 1), _FLOAT)
+    mean = windows.pool("avg", whole, window, **modes)
+    steps = g.op("qnn.product", mean, g.div(x.scale, onto.scale))
+    return q.saturated(g.add(g.op("round", steps), g.cast(onto.zero, _FLOAT)), onto.dtype)
 
 
 def _mean(node: Node, axes: Sequence[int], keepdims: bool) -> Expr:

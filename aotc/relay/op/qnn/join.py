@@ -3,8 +3,9 @@
 
 concatenate((x, y), (0.1, 0.2), (0, 3), 0.2, 3, axis=1)    # y's elements stay as they are
 
-Each element is quantize(dequantize(x)), as in ONNX Runtime: of 8 bits by one factor for each tensor where one gives the
-256 values, else by a table of them.  int32 is requantised, as float32 would not hold it.
+Each element is quantize(dequantize(x)).  Of 8 bits with scales that are known it is rounded once, from the exact
+quotient: by one factor for each tensor where one gives the 256 values, else by a table of them.  int32 is requantized,
+as float32 would not hold it.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ def _moved(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> Array:
     if x.dtype == np.int32:
         attributes = scale.RequantizeAttrs(out_dtype="int32")
         return np.asarray(scale.requantize.reference(attributes, x, *pair, *onto))
-    wide = q.dequantized(x, pair[0], pair[1])
-    return q.quantized(wide, onto[0].astype(np.float32), onto[1], DType.of(x))
+    # float64 holds the products of 8-bit integers and scales, and tells their quotients from ties
+    work = np.float64 if DType.of(x).bits == 8 else np.float32
+    wide = q.dequantized(x, pair[0], pair[1], None, work)
+    return q.quantized(wide, onto[0].astype(work), onto[1], DType.of(x))
 
 
 def _reference(

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums, differences and products of quantised tensors, which are broadcast: qnn.add, qnn.subtract, qnn.mul.
+"""Sums, differences and products of quantized tensors, which are broadcast: qnn.add, qnn.subtract, qnn.mul.
 
 add(x, y, 0.1, 3, 0.2, 0, 0.3, -5)             # int8 of scale 0.3 around -5
 
-The arithmetic is that of ONNX Runtime's kernels, down to the roundings.
+Zero points are subtracted as integers, and the output's zero point is added after rounding, so that ties round to the
+even multiple of the output scale whatever the zero points are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, DType, Layout, OpPattern, TensorType, Type, Types, args
-from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.expr import Expr
 from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array
 from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded
@@ -31,9 +31,9 @@ _NAMES = (*_LEFT, *_RIGHT, *q.ONTO)
 class SumAttrs(Attrs):
     """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = rhs_scale /
-    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.  An
-    operand that has one element along the last axis of several is taken for the right one, as ONNX Runtime does.
+    round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
+    and q = rhs_scale / output_scale.  Each operation is rounded to float32; to float64 where p or q is known at compile
+    time and exceeds `ratio_limit`, since float32 would lose whole steps where the two products cancel.
     """
 
     lhs_axis: int = -1
@@ -43,8 +43,8 @@ class SumAttrs(Attrs):
 class DifferenceAttrs(Attrs):
     """The difference of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even(((lhs - lhs_zero) * lhs_scale - (rhs - rhs_zero) * rhs_scale) / output_scale) + output_zero saturated,
-    in float32, each operation rounded: what dequantising, subtracting and quantising give.
+    round_even((lhs - lhs_zero) * p - (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
+    and q = rhs_scale / output_scale, in the floating-point type that qnn.add computes in.
     """
 
     lhs_axis: int = -1
@@ -54,12 +54,20 @@ class DifferenceAttrs(Attrs):
 class ProductAttrs(Attrs):
     """The product of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale) + output_zero) saturated, in
-    float32, the products in the first parentheses in integers.
+    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale)) + output_zero, saturated,
+    each operation in float32; the first product is exact for integers of 8 bits.
     """
 
     lhs_axis: int = -1
     rhs_axis: int = -1
+
+
+def ratio_limit(dtype: DType) -> float:
+    """The largest ratio of an operand's scale to the output's for which sums are computed in float32.
+
+    Up to it, the roundings of both products and of their sum add up to less than 0.05 output steps.
+    """
+    return 2.0 ** (18 - dtype.bits)
 
 
 def _infer(a: Any, types: Types) -> Type:
@@ -81,40 +89,24 @@ def _axes(a: Any, types: Types) -> AxisMap:
     return AxisMap(tuple(rows))
 
 
-def _ended(y: Expr, dtype: DType) -> Expr:
-    """Real numbers around a zero point, rounded and saturated."""
-    return q.nearest(y, q.constant(0, "int32"), None, dtype)
+def _work(dtype: DType, scales: Sequence[Array | None], onto: Array | None) -> str:
+    """The floating-point type of sums: float64 for known ratios of scales beyond the limit."""
+    if onto is None:
+        return "float32"
+    ratios = [(v.astype(np.float64) / onto.astype(np.float64)).max(initial=0) for v in scales if v is not None]
+    return "float64" if max(ratios, default=0) > ratio_limit(dtype) else "float32"
 
 
-def _turned(lhs: Sequence[Any], rhs: Sequence[Any]) -> bool:
-    """Whether the left operand alone has one element along the last axis where there are several."""
-    pairs = zip_longest(reversed(lhs), reversed(rhs), fillvalue=1)
-    return next((left == 1 for left, right in pairs if left != 1 or right != 1), False)
-
-
-def _sum_expand(a: Any, *operands: Expr) -> Expr:
+def _sum_expand(combine: Callable[[Expr, Expr], Expr], a: Any, *operands: Expr) -> Expr:
     x, y, sx, zx, sy, zy, so, zo = operands
-    if _turned(tensor_type_of(x).shape, tensor_type_of(y).shape):
-        a = a.replace(lhs_axis=a.rhs_axis, rhs_axis=a.lhs_axis)
-        x, sx, zx, y, sy, zy = y, sy, zy, x, sx, zx
-    places = ((a.lhs_axis, q.rank_of(x)), (a.rhs_axis, q.rank_of(y)))
-    onto = q.converted(q.laid(so, None, 0), "float32")
-    left, right = (q.div(q.laid(s, *p, "float32"), onto) for s, p in zip((sx, sy), places, strict=True))
-    first, second = (q.laid(z, *p, "float32") for z, p in zip((zx, zy), places, strict=True))
-    offset = q.made(rounded.multiply_add, left, first, q.made(rounded.product, right, second))
-    base = q.sub(q.laid(zo, None, 0, "float32"), offset)
-    wide = [q.converted(t, "float32") for t in (x, y)]
-    total = q.made(rounded.multiply_add, wide[1], right, base)
-    return _ended(q.made(rounded.multiply_add, wide[0], left, total), q.dtype_of(x))
-
-
-def _difference_expand(a: Any, *operands: Expr) -> Expr:
-    x, y, sx, zx, sy, zy, so, zo = operands
-    both = []
+    dtype = q.dtype_of(x)
+    work = _work(dtype, [q.known(sx), q.known(sy)], q.known(so))
+    onto = q.laid(so, None, 0, work)
+    terms = []
     for data, scale, zero, axis in ((x, sx, zx, a.lhs_axis), (y, sy, zy, a.rhs_axis)):
-        whole = q.converted(q.centred(data, zero, axis), "float32")
-        both.append(q.made(rounded.product, whole, q.laid(scale, axis, q.rank_of(data), "float32")))
-    return q.nearest(q.div(q.sub(*both), q.laid(so, None, 0, "float32")), zo, None, q.dtype_of(x))
+        ratio = q.div(q.laid(scale, axis, q.rank_of(data), work), onto)
+        terms.append(q.made(rounded.product, q.converted(q.centred(data, zero, axis), work), ratio))
+    return q.nearest(combine(*terms), zo, None, dtype)
 
 
 def _product_expand(a: Any, *operands: Expr) -> Expr:
@@ -122,39 +114,35 @@ def _product_expand(a: Any, *operands: Expr) -> Expr:
     left = q.laid(sx, a.lhs_axis, q.rank_of(x), "float32")
     both = q.made(rounded.product, left, q.laid(sy, a.rhs_axis, q.rank_of(y), "float32"))
     ratio = q.div(both, q.laid(so, None, 0, "float32"))
-    whole = q.mul(q.centred(x, zx, a.lhs_axis), q.centred(y, zy, a.rhs_axis))
-    real = q.made(rounded.product, q.converted(whole, "float32"), ratio)
-    return _ended(q.add(real, q.laid(zo, None, 0, "float32")), q.dtype_of(x))
+    lhs, rhs = q.centred(x, zx, a.lhs_axis), q.centred(y, zy, a.rhs_axis)
+    if q.dtype_of(x).bits > 8:
+        # int32 does not hold the products of 17-bit differences
+        whole = q.made(rounded.product, q.converted(lhs, "float32"), q.converted(rhs, "float32"))
+    else:
+        whole = q.converted(q.mul(lhs, rhs), "float32")
+    return q.nearest(q.made(rounded.product, whole, ratio), zo, None, q.dtype_of(x))
 
 
-def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...]) -> list[Array]:
-    """Scales and zero points as float32, as they broadcast with the tensors."""
+def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...], dtype: str) -> list[Array]:
+    """Scales as `dtype` and zero points as int32, as they broadcast with the tensors."""
     places = [(a.lhs_axis, x.ndim)] * 2 + [(a.rhs_axis, y.ndim)] * 2 + [(None, 0)] * 2
-    return [q.spread(v, *place, np.float32) for v, place in zip(values, places, strict=True)]
+    kinds = (dtype, "int32") * 3
+    return [q.spread(v, *place, np.dtype(kind)) for v, place, kind in zip(values, places, kinds, strict=True)]
 
 
-def _sum_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
-    sx, zx, sy, zy, so, zo = _arrays(a, x, y, values)
-    if _turned(x.shape, y.shape):
-        x, sx, zx, y, sy, zy = y, sy, zy, x, sx, zx
-    left, right = sx / so, sy / so
-    fma = partial(rounded.multiply_add.reference, None)
-    base = zo - fma(left, zx, right * zy)
-    total = fma(x.astype(np.float32), left, fma(y.astype(np.float32), right, base))
-    return q.stored(np.rint(total), np.zeros(()), None, DType.of(x))
-
-
-def _difference_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
-    sx, zx, sy, zy, so, zo = values
-    real = q.dequantized(x, sx, zx, a.lhs_axis) - q.dequantized(y, sy, zy, a.rhs_axis)
-    return q.quantized(real, so.astype(np.float32), zo, DType.of(x))
+def _sum_reference(combine: Callable[[Array, Array], Array], a: Any, x: Array, y: Array, *values: Array) -> Array:
+    work = _work(DType.of(x), [values[0], values[2]], values[4])
+    sx, zx, sy, zy, so, zo = _arrays(a, x, y, values, work)
+    left, right = (
+        (data.astype(np.int32) - zero).astype(work) * (scale / so) for data, zero, scale in ((x, zx, sx), (y, zy, sy))
+    )
+    return q.stored(np.rint(combine(left, right)), zo, None, DType.of(x))
 
 
 def _product_reference(a: Any, x: Array, y: Array, *values: Array) -> Array:
-    sx, _, sy, _, so, zo = _arrays(a, x, y, values)
-    whole = q.offsets(x, values[1], a.lhs_axis) * q.offsets(y, values[3], a.rhs_axis)
-    real = whole.astype(np.float32) * (sx * sy / so) + zo
-    return q.stored(np.rint(real), np.zeros(()), None, DType.of(x))
+    sx, zx, sy, zy, so, zo = _arrays(a, x, y, values, "float32")
+    lhs, rhs = ((v.astype(np.int32) - zero).astype(np.float32) for v, zero in ((x, zx), (y, zy)))
+    return q.stored(np.rint(lhs * rhs * (sx * sy / so)), zo, None, DType.of(x))
 
 
 def _samples(attributes: Any) -> Samples:
@@ -190,6 +178,6 @@ def _operator(name: str, attributes: Any, reference: Any, body: Callable[..., Ex
     )
 
 
-add = _operator("add", SumAttrs, _sum_reference, _sum_expand)
-subtract = _operator("subtract", DifferenceAttrs, _difference_reference, _difference_expand)
+add = _operator("add", SumAttrs, partial(_sum_reference, np.add), partial(_sum_expand, q.add))
+subtract = _operator("subtract", DifferenceAttrs, partial(_sum_reference, np.subtract), partial(_sum_expand, q.sub))
 mul = _operator("mul", ProductAttrs, _product_reference, _product_expand)

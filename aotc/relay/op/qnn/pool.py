@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qnn.avg_pool2d: means of windows of quantised tensors.
+"""qnn.avg_pool2d: means of windows of quantized tensors.
 
 avg_pool2d(x, 0.1, 3, 0.1, 3, pool_size=(2, 2), strides=(2, 2))
 
-Sums in float32, in the order of the window's rows, as in ONNX Runtime: sums of integers would round ties another way.
+Windows are summed in float32, exactly: of 8 bits, up to 65,793 integers in a window sum to less than 2^24.
 """
 
 from typing import Any
@@ -21,7 +21,8 @@ _NAMES = (*q.FROM, *q.ONTO)
 QuantisedAvgPoolAttrs: Any = variant(pool.avg_pool2d.attrs, "QuantisedAvgPoolAttrs")
 QuantisedAvgPoolAttrs.__doc__ = """The mean over each window of the numbers that integers stand for.
 
-round_even(mean / output_scale + output_zero_point) saturated, in float32.
+round_even(mean(data - input_zero_point) * (input_scale / output_scale)) + output_zero_point, saturated; the mean,
+the ratio and the product are each rounded to float32.
 """
 
 
@@ -32,19 +33,16 @@ def _infer(a: Any, types: Types) -> Type:
 
 
 def _reference(a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
-    mean = pool.avg_pool2d.reference(a, q.dequantized(x, s, z))
-    real = mean / so.astype(np.float32).reshape(()) + zo.astype(np.float32).reshape(())
-    return q.stored(np.rint(real), np.zeros(()), None, DType.of(x))
+    mean = pool.avg_pool2d.reference(a, q.offsets(x, z).astype(np.float32))
+    ratio = s.astype(np.float32).reshape(()) / so.astype(np.float32).reshape(())
+    return q.stored(np.rint(mean * ratio), zo, None, DType.of(x))
 
 
 def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
     q.checked(q.dtype_of(x), _NAMES, s, z, so, zo)
-    whole = q.converted(q.centred(x, z), "float32")
-    real = q.made(rounded.product, whole, q.laid(s, None, 0, "float32"))
-    mean = pool.avg_pool2d(real, **dict(a.items()))
-    scaled = q.div(mean, q.laid(so, None, 0, "float32"))
-    y = q.add(scaled, q.laid(zo, None, 0, "float32"))
-    return q.nearest(y, q.constant(0, "int32"), None, q.dtype_of(x))
+    mean = pool.avg_pool2d(q.converted(q.centred(x, z), "float32"), **dict(a.items()))
+    ratio = q.div(q.laid(s, None, 0, "float32"), q.laid(so, None, 0, "float32"))
+    return q.nearest(q.made(rounded.product, mean, ratio), zo, None, q.dtype_of(x))
 
 
 def _samples() -> Samples:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of single quantised elements: qnn.tanh, qnn.sigmoid, qnn.leaky_relu and others.
+"""Functions of single quantized elements: qnn.tanh, qnn.sigmoid, qnn.leaky_relu and others.
 
 quantize(f((x - zero_point) * scale), output_scale, output_zero_point), as x's type
 
-Of 8 bits there are 256 values: where the scales are known, a function is a table of its results.
+Of 8 bits there are 256 values: where the scales are known, a function is a table of its results, which are computed in
+float64 and rounded once.  Other integers, and scales that come at run time, are computed in float32.
 
     sigmoid(x, 0.1, 3, 1 / 256, -128)
 """
@@ -119,8 +120,10 @@ def _expand(function: Callable[..., Any], real: Callable[..., Expr], a: Any, x: 
 
 
 def _reference(function: Callable[..., Any], a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
-    wide = q.dequantized(x, s, z, None)
-    return q.quantized(np.asarray(function(a, wide)), so.astype(np.float32), zo, DType.of(x))
+    work = np.float64 if DType.of(x).bits == 8 else np.float32
+    with np.errstate(all="ignore"):
+        real = np.asarray(function(a, q.dequantized(x, s, z, None, work)))
+        return q.quantized(real, so.astype(work), zo, DType.of(x))
 
 
 def _samples(attributes: type[Attrs]) -> Samples:

@@ -128,6 +128,20 @@ def judge_by_noise(found: Comparison, pairs: Sequence[tuple[Array, Array, Array]
     return replace(found, reason="" if mine >= other - QUANTISED_DB else text)
 
 
+def judge_by_definition(found: Comparison, triples: Sequence[tuple[Array, Array, Array]]) -> Comparison:
+    """A comparison of a quantized network's integers that failed, judged by the network's definition.
+
+    Kernels of the reference that round otherwise than the model says, and numbers next to ties, give other integers.
+    Then the question is whether ours are as often those of the definition as the reference's.
+
+    triples    of each run our output, the reference's, and that of the definition in double precision
+    """
+    ours, theirs, defined = (np.concatenate([p[k].astype(np.int64).reshape(-1) for p in triples]) for k in range(3))
+    mine, other = int((ours != defined).sum()), int((theirs != defined).sum())
+    text = f"{mine} of {ours.size} elements differ from the model's definition, {other} of the reference's"
+    return replace(found, reason="" if mine <= LARGE_FACTOR * other else text)
+
+
 def compare(name: str, actual: Array, expected: Array, bound: float) -> Comparison:
     """`actual` against `expected`; NaN equals NaN and an infinity itself."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:

@@ -40,12 +40,14 @@ class Reference:
     run        outputs by name for inputs by name
     exact      outputs in double precision; None where these cannot be had
     quantised  whether integers stand for real numbers inside; the exact outputs are then those without rounding
+    defined    outputs of a quantized model with rounding: each operator in double precision, its result quantized
     """
 
     name: str
     run: RunOnce
     exact: ExactRun
     quantised: bool = False
+    defined: ExactRun = lambda _: None
 
 
 def or_none(run: RunOnce) -> ExactRun:
@@ -140,8 +142,14 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
         found: Arrays = in_double_precision().run(in_float64(inputs))
         return found
 
+    def defined(inputs: Arrays) -> Arrays:
+        from aotc.checking.exact import run_in_double
+        from aotc.checking.unrounded import by_definition
+
+        return run_in_double(by_definition(model), in_float64(inputs))
+
     run = session_runner(name, session, [o.name for o in model.graph.output])
-    return Reference(name, run, or_none(exact), quantised)
+    return Reference(name, run, or_none(exact), quantised, or_none(defined))
 
 
 # --- of graph modules

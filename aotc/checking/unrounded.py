@@ -2,6 +2,7 @@
 """What a quantised ONNX model stands for: a copy in which nothing is rounded to integers.
 
 without_rounding(model)                    # Conv and Clip for QLinearConv, Clip for QuantizeLinear
+by_definition(model)                       # DequantizeLinear, Conv and QuantizeLinear for QLinearConv
 
 Quantisers leave activations to saturation: numbers beyond those that integers reach are the last ones that they do.
 """
@@ -166,3 +167,33 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     del plain.graph.node[:]
     plain.graph.node.extend(found.nodes)
     return plain
+
+
+class _Defined(_Plain):
+    """The nodes of a graph, operators of integers written as what defines them, rounding included."""
+
+    def saturated(self, name: str, onto: Sequence[str], output: str) -> None:
+        """Numbers rounded to integers, as a tensor of that name."""
+        self.nodes.append(helper.make_node("QuantizeLinear", [name, *(n for n in onto if n)], [output]))
+
+    def node(self, node: NodeProto) -> None:
+        """One more node of the model; integers that are no operator's of this table stay as they are."""
+        if node.op_type in _OPERATORS or node.op_type == "QLinearConcat":
+            self.operator(node)
+        else:
+            self.nodes.append(node)
+
+
+def by_definition(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which operators of integers are DequantizeLinear, the operator on real numbers and QuantizeLinear.
+
+    Raises AotcError (code "reference") for operators that have no such counterpart.
+    """
+    defined = onnx.ModelProto()
+    defined.CopyFrom(model)
+    found = _Defined(defined.graph)
+    for node in model.graph.node:
+        found.node(node)
+    del defined.graph.node[:]
+    defined.graph.node.extend(found.nodes)
+    return defined

@@ -20,6 +20,7 @@ from aotc.checking.compare import (
     bound_for,
     compare,
     exact_error,
+    judge_by_definition,
     judge_by_exact,
     judge_by_noise,
     little_compared,
@@ -119,17 +120,26 @@ class Run:
     expected: Arrays
 
 
-def judged(runs: Sequence[Run], float32_bound: float, exact_run: ExactRun, quantised: bool = False) -> tuple[Case, ...]:
+def judged(
+    runs: Sequence[Run],
+    float32_bound: float,
+    exact_run: ExactRun,
+    quantised: bool = False,
+    defined_run: ExactRun = lambda _: None,
+) -> tuple[Case, ...]:
     """The comparisons of all runs; outputs beyond the bound are judged by the result in double precision.
 
     exact_run    gives the outputs in double precision for inputs; None where they cannot be had
     quantised    whether that is the result without rounding to integers
+    defined_run  gives the outputs of a quantized model with rounding, for outputs that are integers
     """
 
     found = [
         {n: compare(n, r.actual[n], e, bound_for(DType.of(e), float32_bound)) for n, e in r.expected.items()}
         for r in runs
     ]
+    if quantised:
+        _judge_integers(runs, found, defined_run)
     noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
     exact = (_exact_results(exact_run, runs) if noisy else None) or []
     for name in noisy if exact and quantised else ():
@@ -142,6 +152,17 @@ def judged(runs: Sequence[Run], float32_bound: float, exact_run: ExactRun, quant
             if not row[name].ok:
                 row[name] = judge_by_exact(row[name], r.actual[name], e[name], noise)
     return tuple(Case(r.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
+
+
+def _judge_integers(runs: Sequence[Run], found: list[dict[str, Comparison]], defined_run: ExactRun) -> None:
+    """Compares integers that differ from the reference's with the definition, in place."""
+    kinds = runs[0].expected.items() if runs else ()
+    wrong = [n for n, e in kinds if e.dtype.kind in "iu" and not all(row[n].ok for row in found)]
+    defined = _exact_results(defined_run, runs) if wrong else None
+    for name in wrong if defined else ():
+        triples = [(r.actual[name], r.expected[name], d[name]) for r, d in zip(runs, defined or (), strict=True)]
+        for row in found:
+            row[name] = row[name] if row[name].ok else judge_by_definition(row[name], triples)
 
 
 def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | None:
@@ -312,7 +333,7 @@ def _compared(
     reference = reference_of(model, types, names, memory)
     runs = [_run(source, arrays, session, reference) for source, arrays in inputs]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    cases = judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised)
+    cases = judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised, reference.defined)
     nothing, little = worth([run.expected for run in runs])
     report = Report(
         reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little

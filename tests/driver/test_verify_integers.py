@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integers that differ from ONNX Runtime's are judged by what the model defines, in double precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from aotc.checking.compare import compare, judge_by_definition
+from aotc.checking.exact import run_in_double
+from aotc.checking.unrounded import by_definition
+from aotc.checking.verify import verify
+
+pytest.importorskip("onnxruntime")
+QUICK = {"cflags": ("-O1",)}
+
+
+def softmax(scale: float, form: str) -> onnx.ModelProto:
+    """int8 probabilities of 40 float32 inputs, which are multiplied by 4 on their way."""
+    numbers = {"s": np.float32(0.025), "v": np.float32(0.1), "z": np.int8(3), "t": np.float32(scale), "u": np.int8(-128)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
+    if form == "qdq":
+        nodes.append(helper.make_node("DequantizeLinear", ["q", "v", "z"], ["r"]))
+        nodes.append(helper.make_node("Softmax", ["r"], ["p"], axis=-1))
+        nodes.append(helper.make_node("QuantizeLinear", ["p", "t", "u"], ["y"]))
+    else:
+        more = {"domain": "com.microsoft", "axis": -1, "opset": 13}
+        nodes.append(helper.make_node("QLinearSoftmax", ["q", "v", "z", "t", "u"], ["y"], **more))
+    x, y = (
+        helper.make_tensor_value_info(name, kind, [3, 40])
+        for name, kind in (("x", TensorProto.FLOAT), ("y", TensorProto.INT8))
+    )
+    known = [numpy_helper.from_array(np.asarray(v), n) for n, v in numbers.items()]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(helper.make_graph(nodes, "net", [x], [y], known), opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qop"])
+@pytest.mark.parametrize("scale", [0.0140, 0.3 / 40])
+def test_a_softmax_that_onnx_runtime_approximates(scale: float, form: str, tmp_path: Path) -> None:
+    onnx.save(softmax(scale, form), tmp_path / "net.onnx")
+    report = verify(tmp_path / "net.onnx", seeds=2, **QUICK)
+    assert report.ok, report
+    # ONNX Runtime's kernel of integers multiplies by the integer below 1 / scale
+    differs = max(output.max_abs for case in report.cases for output in case.outputs) >= 1
+    assert differs == (form == "qop")
+
+
+def test_the_definition_of_operators_of_integers() -> None:
+    x = {"x": np.random.default_rng(0).standard_normal((3, 40))}
+    found = [run_in_double(by_definition(softmax(0.0140, form)), x)["y"] for form in ("qdq", "qop")]
+    np.testing.assert_array_equal(*found)
+    real = 0.1 * (np.clip(np.rint(x["x"] / np.float64(np.float32(0.025))) + 3, -128, 127) - 3)
+    e = np.exp(real)
+    assert np.abs(found[0] - (e / e.sum(-1, keepdims=True) / 0.0140 - 128)).max() <= 0.5001
+
+
+def test_more_differences_than_those_of_the_reference_are_told() -> None:
+    defined = np.arange(100, dtype=np.int8)
+    theirs, ours = defined.copy(), defined.copy()
+    theirs[:10] += 1
+    ours[:12] -= 1
+    found = compare("y", ours, theirs, 0.0)
+    assert not found.ok and judge_by_definition(found, [(ours, theirs, defined)]).ok
+    ours[:20] = 0
+    text = "19 of 100 elements differ from the model's definition, 10 of the reference's"
+    assert judge_by_definition(found, [(ours, theirs, defined)]).reason == text

@@ -143,10 +143,11 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
         return found
 
     def defined(inputs: Arrays) -> Arrays:
-        from aotc.checking.exact import run_in_double
+        from aotc.checking.exact import InDouble
         from aotc.checking.unrounded import by_definition
 
-        return run_in_double(by_definition(model), in_float64(inputs))
+        found: Arrays = InDouble(by_definition(model), memory).run(in_float64(inputs))
+        return found
 
     run = session_runner(name, session, [o.name for o in model.graph.output])
     return Reference(name, run, or_none(exact), quantised, or_none(defined))

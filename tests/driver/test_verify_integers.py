@@ -21,7 +21,13 @@ QUICK = {"cflags": ("-O1",)}
 
 def softmax(scale: float, form: str) -> onnx.ModelProto:
     """int8 probabilities of 40 float32 inputs, which are multiplied by 4 on their way."""
-    numbers = {"s": np.float32(0.025), "v": np.float32(0.1), "z": np.int8(3), "t": np.float32(scale), "u": np.int8(-128)}
+    numbers = {
+        "s": np.float32(0.025),
+        "v": np.float32(0.1),
+        "z": np.int8(3),
+        "t": np.float32(scale),
+        "u": np.int8(-128),
+    }
     nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
     if form == "qdq":
         nodes.append(helper.make_node("DequantizeLinear", ["q", "v", "z"], ["r"]))

@@ -52,6 +52,7 @@ from aotc.relay.transform.simplify_expr import SimplifyExpr as SimplifyExpr
 from aotc.relay.transform.spans import AnnotateSpans as AnnotateSpans
 from aotc.relay.transform.spans import InferTypeLocal as InferTypeLocal
 from aotc.relay.transform.split_args import SplitArgs as SplitArgs
+from aotc.relay.transform.store_narrow import StoreNarrow as StoreNarrow
 from aotc.relay.transform.to_mixed_precision import ToMixedPrecision as ToMixedPrecision
 from aotc.relay.transform.windows import FlattenAtrousConv as FlattenAtrousConv
 from aotc.relay.transform.windows import FoldExplicitPadding as FoldExplicitPadding

@@ -69,6 +69,7 @@ def _stages(target: Target) -> list[tuple[int, Pass[IRModule]]]:
         *([(0, passes.PatchFirstLayers(patches))] if patches > 1 else []),
         *([(0, passes.SplitArgs(max(3, args - 1)))] if args else []),
         (0, passes.FuseOps(max_args=args)),
+        (1, passes.StoreNarrow(target, args)),
         *([(1, passes.FuseOutputs(args, target.gpu))] if target.gpu is not None else []),
     ]
 

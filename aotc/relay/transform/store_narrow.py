@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""StoreNarrow: values that become wider at the end of a kernel are stored before that, and widened where they are read.
+
+%0 = fn (%p0, %p1, Primitive=1) { cast(qnn.requantize(nn.conv2d(%p0, %p1)), dtype="int32") }(%x, %w);    # int32
+%1 = fn (%p0, Primitive=1) { sum(%p0, axis=[1, 2]) }(%0)
+=>
+%0 = fn (%p0, %p1, Primitive=1) { qnn.requantize(nn.conv2d(%p0, %p1)) }(%x, %w);                         # int8
+%1 = fn (%p0, Primitive=1) { sum(cast(%p0, dtype="int32"), axis=[1, 2]) }(%0)
+
+In: typed functions, after FuseOps.  Out: the same results, with fewer bytes between kernels.  Each of several kernels
+that read a tensor widens it for itself, as long as all of these operations cost less than storing and loading the wide
+elements would (`Target.store_cost`).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from aotc.ir import Op, OpPattern, TensorType, leaves, nested, tensor_types
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, op_of, tensor_type_of
+from aotc.relay.graph import post_order, rebuild, substitute, type_of, users
+from aotc.relay.op.opdef import OpDef
+from aotc.relay.transform.base import FunctionPass, outside_kernels
+from aotc.tir import Target, body_cost, domain, te, topological
+from aotc.tir.graph import base, elements, sources
+from aotc.tir.target import C
+
+
+@dataclass(frozen=True, repr=False)
+class StoreNarrow(FunctionPass):
+    """Operations that make the result of a kernel take more bytes move into the kernels that read it.
+
+    target      what storing elements costs
+    max_args    tensors that a function takes at most: arguments, results, and room for each of these; 0 for no limit
+    """
+
+    opt_level = 1
+    target: Target = C
+    max_args: int = 0
+
+    def rewritten(self, function: Function) -> Function:
+        rewriter = _Rewriter(self.target, self.max_args, users(function))
+        for node in post_order(function, outside_kernels):
+            rewriter.visit(node)
+        return as_function(rewriter.new[function])
+
+
+@dataclass(slots=True)
+class _Kernel:
+    """A call of a primitive function.
+
+    body      what it computes, over the keys of `args`
+    args      the argument of each parameter
+    finite    parameters that are known to be without infinities and NaN
+    """
+
+    call: Call
+    body: Expr
+    args: dict[Var, Expr]
+    finite: set[Var]
+
+    @classmethod
+    def of(cls, call: Call) -> _Kernel:
+        function = as_function(call.op)
+        finite = {function.params[k] for k in function.attrs.get("Finite", ())}
+        return cls(call, function.body, dict(zip(function.params, call.args, strict=True)), finite)
+
+    def known(self) -> set[Var]:
+        """The parameters that are constants."""
+        return {param for param, arg in self.args.items() if isinstance(arg, Constant)}
+
+    def made(self) -> Call:
+        """The call, with the parameters that the body needs."""
+        needed = set(post_order(self.body))
+        args = {param: arg for param, arg in self.args.items() if param in needed}
+        attrs = {name: value for name, value in as_function(self.call.op).attrs.items() if name != "Finite"}
+        if finite := tuple(k for k, param in enumerate(args) if param in self.finite):
+            attrs["Finite"] = finite
+        ty = type_of(self.body)
+        function = Function(args, self.body, ty, None, attrs, self.call.span)
+        return Call(function, args.values(), span=self.call.span, checked_type=ty)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The end of a kernel that its readers compute.
+
+    stored    what is stored, in terms of the whole function
+    var       stands for it in `body`
+    body      the wide value
+    args      constants that `body` needs besides
+    """
+
+    stored: Expr
+    var: Var
+    body: Expr
+    args: dict[Var, Expr]
+
+
+@dataclass(slots=True)
+class _Rewriter:
+    """Visits nodes, children first; `new` is what each node becomes, `tails` those that their readers compute."""
+
+    target: Target
+    max_args: int
+    readers: dict[Expr, list[Expr]]
+    new: dict[Expr, Expr] = field(default_factory=dict)
+    tails: dict[Expr, _Tail] = field(default_factory=dict)
+
+    def visit(self, node: Expr) -> None:
+        if not _is_kernel(node):
+            self.new[node] = rebuild(node, self.new.__getitem__) if outside_kernels(node) else node
+            return
+        assert isinstance(node, Call)
+        kernel = self._with_tails(_Kernel.of(node))
+        cut = self._cut(kernel)
+        if cut is not None:
+            self.tails[node] = _split(kernel, cut)
+        else:
+            same = len(kernel.args) == len(node.args) and all(map(operator.is_, kernel.args.values(), node.args))
+            self.new[node] = node if same else kernel.made()
+
+    def _with_tails(self, kernel: _Kernel) -> _Kernel:
+        """The kernel over new arguments, computing itself the tails of those that have become narrower."""
+        args: dict[Var, Expr] = {}
+        values: dict[Var, Expr] = {}
+        for param, arg in kernel.args.items():
+            tail = self.tails.get(arg)
+            if tail is None:
+                args[param] = self.new[arg]
+                continue
+            inner = {var: Var(f"{param.name_hint}_{k}", type_of(var)) for k, var in enumerate((tail.var, *tail.args))}
+            values[param] = substitute(tail.body, dict(inner))
+            args[inner[tail.var]] = tail.stored
+            args.update({inner[var]: outside for var, outside in tail.args.items()})
+        return (
+            replace(kernel, body=substitute(kernel.body, values), args=args) if values else replace(kernel, args=args)
+        )
+
+    def _cut(self, kernel: _Kernel) -> Expr | None:
+        """The node of a kernel whose value is better stored than its result; None if the result is."""
+        readers = self.readers[kernel.call]
+        size = _nbytes(kernel.body)
+        if not size or not readers or not all(map(_is_kernel, readers)):
+            return None
+        best: Expr | None = None
+        for node in post_order(kernel.body):
+            smaller = 0 < _nbytes(node) <= (_nbytes(best) if best is not None else size - 1)
+            if smaller and node not in kernel.known() and self._pays(kernel, node):
+                best = node
+        return best
+
+    def _pays(self, kernel: _Kernel, node: Expr) -> bool:
+        """Whether all readers can compute what follows a node of a kernel, for less than storing the result costs."""
+        tail = list(_after(kernel.body, node))
+        free = {n for n in tail if isinstance(n, Var)}
+        if not free <= kernel.known() or not all(_is_simple(n) for n in tail if not isinstance(n, (Var, Constant, Op))):
+            return False
+        cost = sum(_cost(n) for n in tail if isinstance(n, Call))
+        reads = 0
+        for reader in dict.fromkeys(self.readers[kernel.call]):
+            assert isinstance(reader, Call)
+            if self.max_args and len(reader.args) + len(free) + 2 > self.max_args:
+                return False
+            times = _reads(reader, kernel.call)
+            if times is None:
+                return False
+            reads += times
+        size = tensor_type_of(kernel.body).numel
+        return cost * (reads - size) <= self.target.store_cost * size
+
+
+def _split(kernel: _Kernel, node: Expr) -> _Tail:
+    """A kernel that ends with a node of its body, and the tail that follows."""
+    var = Var("narrow", type_of(node))
+    body = _replaced(kernel.body, node, var)
+    free = [n for n in post_order(body) if isinstance(n, Var) and n is not var]
+    stored = kernel.args[node] if isinstance(node, Var) else replace(kernel, body=node).made()
+    return _Tail(stored, var, body, {v: kernel.args[v] for v in free})
+
+
+def _replaced(body: Expr, node: Expr, other: Expr) -> Expr:
+    """`body` with another expression in the place of a node."""
+    made: dict[Expr, Expr] = {node: other}
+    for n in _after(body, node):
+        made[n] = rebuild(n, made.__getitem__)
+    return made[body]
+
+
+def _after(body: Expr, node: Expr) -> Iterator[Expr]:
+    """The nodes of a body, without one and what only that needs."""
+    return (n for n in post_order(body, lambda n: n is not node) if n is not node)
+
+
+def _params(call: Call) -> Sequence[Var]:
+    return as_function(call.op).params
+
+
+def _is_kernel(node: Expr) -> bool:
+    """Whether a node calls a primitive function that is compiled here."""
+    function = node.op if isinstance(node, Call) else None
+    return isinstance(function, Function) and function.is_primitive and "Compiler" not in function.attrs
+
+
+def _nbytes(node: Expr) -> int:
+    """The bytes of a tensor of a static shape; 0 for everything else."""
+    ty = node.checked_type
+    return ty.nbytes if isinstance(ty, TensorType) and ty.is_static else 0
+
+
+_SIMPLE: Final = (OpPattern.ELEMWISE, OpPattern.BROADCAST)
+
+
+def _is_simple(node: Expr) -> bool:
+    """Whether a node is computed element by element."""
+    return isinstance(node, Call) and isinstance(node.op, OpDef) and node.op.pattern in _SIMPLE
+
+
+def _cost(node: Call) -> int:
+    """About how many operations an element of a result takes; 1 at least."""
+    tensors = [te.placeholder(ty.static_shape, ty.dtype, "p") for ty in map(tensor_type_of, node.args)]
+    return max(1, sum(map(body_cost, topological(_computed(node, tensors)))))
+
+
+def _computed(node: Call, args: Sequence[Any]) -> list[te.Tensor]:
+    """The tensor expressions of a call's results; none where it has no such program."""
+    op = op_of(node)
+    return leaves(op.compute(node.attrs, *args)) if isinstance(op, OpDef) and op.compute is not None else []
+
+
+def _reads(reader: Call, value: Expr) -> int | None:
+    """How often a kernel reads elements of an argument; None if it needs them in memory, or does nothing but move."""
+    params = {param for param, arg in zip(_params(reader), reader.args, strict=True) if arg is value}
+    body = as_function(reader.op).body
+    calls = [node for node in post_order(body) if isinstance(node, Call)]
+    if body in params or all(op_of(node).moves for node in calls):
+        return None
+    total = 0
+    for node in post_order(body):
+        if params.isdisjoint(_fields(node)):
+            continue
+        times = _reads_of(node, params) if isinstance(node, Call) else None
+        if times is None:
+            return None
+        total += times
+    return total
+
+
+def _fields(node: Expr) -> list[Expr]:
+    """What a node reads; the fields of tuples that it takes stand for them."""
+    given = [(*arg.fields,) if isinstance(arg, Tuple) else (arg,) for arg in _operands(node)]
+    return [arg for args in given for arg in args]
+
+
+def _operands(node: Expr) -> Sequence[Expr]:
+    """The arguments of a call, what a field is taken of; a tuple is looked at where it is taken."""
+    if isinstance(node, Call):
+        return node.args
+    return (node.tuple_value,) if isinstance(node, TupleGetItem) else ()
+
+
+def _reads_of(node: Call, params: Container[Expr]) -> int | None:
+    """How often a call reads elements of some parameters; None if it needs them in memory."""
+    marked: set[te.Tensor] = set()
+
+    def placeholder(arg: Expr) -> Any:
+        if isinstance(arg, Tuple):
+            return tuple(map(placeholder, arg.fields))
+        types = tensor_types(type_of(arg))
+        made = [te.placeholder(ty.static_shape, ty.dtype, "p") for ty in types]
+        if arg in params:
+            marked.update(made)
+        return nested(type_of(arg), iter(made))
+
+    if not all(ty.is_static for arg in node.args for ty in tensor_types(type_of(arg))):
+        return None
+    results = _computed(node, [placeholder(arg) for arg in node.args])
+    total = 0
+    for tensor in topological(results):
+        if isinstance(tensor, (te.Compute, te.Reduce)):
+            read = sum(base(element.tensor) in marked for element in elements(tensor))
+            total += read * math.prod(extent for _, extent in domain(tensor))
+        elif not isinstance(tensor, te.View) and not marked.isdisjoint(map(base, sources(tensor))):
+            return None
+    return total if results else None

@@ -115,6 +115,18 @@ CASES = {
     "batched": matmul(m=18, k=8, n=5, batch=2),
     "int8": conv(ic=3, oc=9, size=(8, 20), padding=1, block=8, dtype="int8", acc="int32"),
     "uint8 depthwise": conv(ic=4, oc=4, size=(8, 20), groups=4, padding=1, dtype="uint8", acc="int32"),
+    "uint8 channels last depthwise": conv(
+        batch=2, ic=104, oc=104, size=(5, 9), groups=104, padding=1, last=True, dtype="uint8", acc="int32"
+    ),
+    "int8 channels last depthwise": conv(
+        ic=40, oc=40, size=(8, 13), kernel=(5, 5), groups=40, padding=2, stride=2, last=True, dtype="int8", acc="int32"
+    ),
+    "uint8 channels last depthwise dilated": conv(
+        ic=24, oc=24, size=(9, 8), groups=24, padding=2, dilation=2, last=True, dtype="uint8", acc="int32"
+    ),
+    "int8 rows of channels last depthwise": conv(
+        ic=64, oc=64, size=(1, 30), kernel=(1, 7), groups=64, padding=3, last=True, dtype="int8", acc="int32"
+    ),
     "float64": matmul(m=9, k=9, n=19, block=8, dtype="float64"),
     "float16": conv(ic=2, oc=4, size=(5, 6), padding=1, block=4, dtype="float16", acc="float32"),
     "slices of rows of ten": conv(batch=2, ic=1, oc=16, size=(7, 1), kernel=(1, 1), stride=2, padding=1),

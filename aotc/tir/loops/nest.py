@@ -14,7 +14,21 @@ from aotc.tir import Budget, as_expr, mentioned, operands, stmt_exprs, substitut
 from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, binary, const, walk
 from aotc.tir.loops.dependence import counted, extent_of, loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
-from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, changed, forall, map_exprs, nodes, rebuilt
+from aotc.tir.stmt import (
+    Assign,
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Store,
+    changed,
+    forall,
+    map_exprs,
+    nodes,
+    rebuilt,
+    stmt_children,
+)
 
 #: A loop is not cut into more pieces than this.
 _SEGMENT_LIMIT: Final = 128
@@ -23,6 +37,9 @@ _MANY: Final = 8
 _GROWTH: Final = 4
 #: Splitting may multiply the size of the code by the first, and add the second on top.
 _GROWTH_FREE: Final = 200
+
+#: Nodes that pieces may have in common, outside of the conditional statements for whose sake a loop is cut.
+_REPEATED: Final = 2000
 
 #: What is allowed where no target says otherwise.
 COMMON: Final = Budget()
@@ -102,6 +119,8 @@ def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt]
     if not cuts or len(cuts) >= min(_SEGMENT_LIMIT, room.pieces):
         return None
     size = _size(loop)
+    if len(cuts) * _repeated(loop) > _REPEATED:
+        return None
     most = _GROWTH * size + _GROWTH_FREE
     edges = [values.start, *cuts, values.stop]
     bodies = _bodies(loop, edges, ranges, _GROWTH * most)
@@ -140,6 +159,19 @@ def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[
 
 def _size(stmt: Stmt) -> int:
     return sum(1 for _ in nodes(stmt))
+
+
+def _repeated(loop: For) -> int:
+    """The nodes of a body, with statements under conditions, that each piece of the loop would repeat."""
+    conditional = 0
+    pending = [loop.body]
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, If):
+            conditional += _size(stmt)
+        else:
+            pending.extend(stmt_children(stmt))
+    return _size(loop) - conditional if conditional else 0
 
 
 def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tilings of depthwise convolutions of bytes, channels last, four taps at a time.  A Request in, candidates out.
 
-A column of taps is four vectors of neighbouring channels, zeros where it is shorter.  Taken by turns byte by byte, each
-quarter of it is an operand of sums of four products, for all positions that it belongs to:
+Four taps of a column of the kernel are four vectors of neighbouring channels, zeros where there are fewer.  Interleaved
+byte by byte, each quarter of them is an operand of sums of four products.  The quarters of a row of the output are
+stored before it is computed, with the padding, so that one loop adds up the products of all its tiles:
 
-    for 64 channels: for 8 columns: for column of taps: q = quarters of 3 rows and zeros;
-        for k in 0..4: acc[k][j] = dot4(acc[k][j], q[k], weights[column - j][k]) ...
+    for 64 channels:
+        for row: for column of the data: panel[column] = quarters of 3 rows and zeros, or of the padding
+            for 6 columns: for column of the kernel: for k in 0..4:
+                acc[k][j] = dot4(acc[k][j], panel[j + column][k], weights[column][k]) ...
 
 Weights are brought into this order once for each tile of channels.
 """
@@ -19,19 +22,35 @@ from itertools import product
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import BYTES, GROUP, LANES, Assign, Block, Buffer, Stmt, Store, as_expr, dot_name, kept, te, words_name
+from aotc.tir import (
+    BYTES,
+    GROUP,
+    LANES,
+    Assign,
+    Block,
+    Buffer,
+    Stmt,
+    Store,
+    all_of,
+    as_expr,
+    dot_name,
+    kept,
+    te,
+    words_name,
+)
 from aotc.tir.expr import Const, Expr, Load, Var, call, private_buffer, substitute
 from aotc.tir.schedule.contraction import segments
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts
 from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.segments import BorderSignature, Segment, TileAxis
-from aotc.tir.schedule.contraction.space import Irregular, Operand, Split, flat, used
-from aotc.tir.schedule.contraction.tile import is_present
+from aotc.tir.schedule.contraction.space import Dimension, Irregular, Operand, Split, flat, used
+from aotc.tir.schedule.contraction.staging import CopyFn
 from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tile, Tiling
-from aotc.tir.simplify import simplify
+from aotc.tir.simplify import Linear, Ranges, bounds, simplify
+from aotc.tir.stmt import Declare, For, If, loops
 
 #: Columns of tiles.
-COLUMNS: Final = (8, 4, 2)
+COLUMNS: Final = (7, 6, 5, 4, 3, 2)
 #: Bytes of the shortest vectors.
 LEAST: Final = 16
 #: What the reduction axes are at a tap.
@@ -43,83 +62,66 @@ def by_taps(req: Request) -> Iterator[Candidate]:
     c = req.c
     all_bytes = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
     if all_bytes and req.lanes > 1 and not c.block:
-        yield from attempts(_candidate, req, ((columns,) for columns in COLUMNS))
+        # beside the sums of a tile, registers hold a column of weights
+        fitting = [n for n in COLUMNS if GROUP * (n + 1) <= req.target.registers] or COLUMNS[-1:]
+        yield from attempts(_candidate, req, ((columns,) for columns in fitting))
 
 
 def _candidate(req: Request, columns: int) -> Candidate:
     """Tiles of so many columns, of channels in vectors of each length that fits the rest of them."""
     axis = req.c.axes[-1]
+    most = min(req.target.vector_bytes, GROUP * LANES[-1])
+    widths = [n for n in (most >> k for k in range(most.bit_length())) if LEAST <= n <= axis[1]]
     found: list[Candidate] = []
-    begin, width = 0, min(req.target.vector_bytes, GROUP * LANES[-1])
-    while begin < axis[1]:
-        if width < LEAST:
+    begin = 0
+    while rest := axis[1] - begin:
+        # vectors that begin earlier, in whole quarters, take the last channels at once
+        last = [n for n in widths if n > rest and rest % (n // GROUP) == 0]
+        width = min(last) if last else next((n for n in widths if n <= rest), 0)
+        if not width:
             raise Irregular("channels that do not fill vectors")
-        if count := (axis[1] - begin) // width:
-            starts = tuple(range(0, width, width // GROUP))
-            tiles = Segment(begin, count, width, starts)
-            found.append(_part(req, columns, tiles))
-            begin += count * width
-        width //= 2
+        size, count = (rest, 1) if last else (width, rest // width)
+        tiles = Segment(begin, count, size, tuple(range(0, size, width // GROUP)))
+        found.append(_part(req, columns, tiles, width))
+        begin += count * size
     first, *others = found
     scratch = tuple(b for one in found for b in one.workspace)
     cost = sum(one.cost for one in found)
     return replace(first, workspace=scratch, cost=cost, others=tuple(others))
 
 
-def _part(req: Request, columns: int, channels: Segment) -> Candidate:
-    """Tiles of some of the channels."""
+def _part(req: Request, columns: int, channels: Segment, width: int) -> Candidate:
+    """Tiles of some of the channels, in vectors of `width` bytes that end where the channels do."""
     axis = req.c.axes[-1]
-    split = Split.of(req.analysis, axis, channels.size)
+    split = Split.of(req.analysis, axis, width)
     position, weights = flat(split.a), flat(split.b)
     steps = [p.coefficient(split.lane) for p in (position, weights)]
-    if steps != [1, 1] or not req.analysis.pixel:
+    steps += [p.coefficient(split.tile) for p in (position, weights)]
+    if steps != [1, 1, width, width] or not req.analysis.pixel:
         raise Irregular("channels that do not lie side by side")
     open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables]
-    places = used(open_dims) & req.pixel_vars
-    taps = [(v, n) for v, n in req.c.reduce_axes if n > 1]
     static = used(open_dims) <= req.pixel_vars | req.reduction_vars
     if not static or not all(isinstance(t, Var) for d in open_dims for t in d.index.terms):
         raise Irregular("borders that are not known when a tile is written")
-    lane = TileAxis(axis[0], axis[1], (channels,), "x", channels.size // GROUP, split.names)
-    column = req.analysis.pixel[-1][0]
-    inner: list[TileAxis] = []
-    for var, extent in req.analysis.pixel:
-        if var not in places and var is not column:
-            inner.append(segments.single(var, extent))
-            continue
-        signature = BorderSignature.of(open_dims, var, req.c.reduce_axes)
-        size = columns if var is column else 1
-        found = segments.bordered_segments(extent, size, signature)
-        inner.append(TileAxis(var, extent, found, "y"))
-    along = {v for d in split.a if column in d.variables for v in d.variables}
-    across = [a for a in taps if a[0] not in along] or taps
-    zero: dict[Var, int] = dict.fromkeys((v for v, _ in req.c.reduce_axes), 0)
-    rows, others = _taps(across), _taps([a for a in taps if a not in across])
-    size = len(others) * -(-len(rows) // GROUP) * GROUP * channels.size
-    made = _Columns(
-        split,
-        Operand(req.a, position.expr()),
-        Operand(req.b, weights.expr()),
-        [zero | row for row in rows],
-        others,
-        private_buffer("taps", req.b.dtype, size),
-        req.c.fill,
-    )
-    bodies = math.prod(len(axis.segments) for axis in inner)
-    if bodies * made.steps * columns > req.target.budget.written:
-        raise Irregular("borders that take too much code")
-    inner = sorted(inner, key=lambda a: a.var is column)
+    lane = TileAxis(axis[0], axis[1], (channels,), "x", width // GROUP, split.names)
+    *rows, column = req.analysis.pixel
+    made = _Panels.of(req, split, open_dims, column, width - channels.size)
+    inner = [segments.single(*row) for row in rows]
+    tiles = TileAxis(*column, segments.even_segments(column[1], columns), "y")
+    home = inner[-1] if inner else lane
     panel, dtype = Operand(made.panel, as_expr(0)), req.c.dtype
+    copies: dict[TileAxis | None, CopyFn] = {home: made.fill_panel}
+    copies[lane] = made.fill_weights if inner else made.fill_both
     tiling = Tiling(
-        [*req.around(axis), lane, *inner],
+        [*req.around(axis), lane, *inner, tiles],
         Product(panel, made.a, dtype, lane.lanes, True, req.c.fill),
         Reduction((), (), req.c.reduce_axes, open_dims),
         Output(req.c.axes, req.store, {}),
-        {lane: made.copy},
+        copies,
         made.accumulated,
     )
     name = req.name("taps", axis, columns=columns)
-    return Candidate(tiling, (made.panel,), made.cost(tiling, req), name)
+    return Candidate(tiling, (made.weights, made.panel), made.cost(tiling, req), name)
 
 
 def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
@@ -129,21 +131,80 @@ def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
 
 
 @frozen(eq=False)
-class _Columns:
-    """Columns of taps of a vector of channels.
+class _Panels:
+    """Data and weights of a tile of channels, in the order in which they are multiplied.
 
-    a, b     the operands
-    across   the taps of a column; `along` are those that tell columns apart
-    panel    the weights in the order in which they are multiplied
+    early      channels before those of a tile that its vectors begin with
+    a, b       the operands; `a` at the place `entry` of the panel, in place of columns of the output and of the kernel
+    dims       the dimensions of the data that may be out of range, likewise
+    ranges     of the output axes that the panel is filled for, by the names that operands have for them
+    entry      the place in the panel, and how many there are; a column of the output has those from `step` times its
+               number on, one for each column of the kernel, `dilation` apart
+    across     the taps at an entry; `along` are the columns of the kernel
+    weights    the buffer of the weights, `panel` that of the data
     """
 
     split: Split
+    early: int
     a: Operand
     b: Operand
+    dims: Sequence[Dimension]
+    ranges: Ranges
+    column: Var
+    entry: te.Axis
+    step: int
+    dilation: int
     across: Sequence[_Tap]
     along: Sequence[_Tap]
+    weights: Buffer
     panel: Buffer
     fill: int
+
+    @classmethod
+    def of(cls, req: Request, split: Split, open_dims: Sequence[Dimension], column: te.Axis, early: int) -> _Panels:
+        """The panels of a contraction; Irregular where columns of output and kernel do not share one index."""
+        taps = [(v, n) for v, n in req.c.reduce_axes if n > 1]
+        own = {var for d in split.a if column[0] in d.variables for var in d.variables}
+        across = [axis for axis in taps if axis[0] not in own] or taps
+        kernel = [axis for axis in taps if axis not in across]
+        if len(kernel) > 1:
+            raise Irregular("columns of the kernel along several axes")
+        position = flat(split.a)
+        step, dilation = (position.coefficient(v) or 0 for v, _ in (column, *kernel, *[column] * (1 - len(kernel))))
+        apart = math.gcd(step, dilation) if kernel else step
+        (tap, count) = kernel[0] if kernel else (None, 1)
+        if min(step, dilation) < 1:
+            raise Irregular("columns that run backwards")
+        step, dilation = step // apart, dilation // apart
+        entry = (Var("entry"), (column[1] - 1) * step + (count - 1) * dilation + 1)
+        moved = {column[0], tap}
+
+        def at_entry(index: Linear) -> Linear:
+            terms = {t: c for t, c in index.terms.items() if t not in moved}
+            factors = [index.terms.get(v, 0) // k for v, k in ((column[0], step), (tap, dilation)) if v is not None]
+            if len(set(factors)) > 1:
+                raise Irregular("columns of output and kernel with an index of their own")
+            return Linear(terms | ({entry[0]: factors[0]} if factors[0] else {}), index.const)
+
+        places = [dict.fromkeys((v for v, _ in req.c.reduce_axes), 0) | at for at in _taps(across)]
+        groups = -(-len(places) // GROUP)
+        return cls(
+            split,
+            early,
+            Operand(req.a, at_entry(position).expr() - early),
+            Operand(req.b, flat(split.b).expr() - early),
+            [replace(d, index=at_entry(d.index)) for d in open_dims],
+            split.ranges,
+            column[0],
+            entry,
+            step,
+            dilation,
+            places,
+            _taps(kernel),
+            private_buffer("taps", req.b.dtype, count * groups * GROUP * split.size),
+            private_buffer("panel", req.a.dtype, entry[1] * groups * GROUP * split.size),
+            req.c.fill,
+        )
 
     @property
     def groups(self) -> list[Sequence[_Tap]]:
@@ -154,71 +215,112 @@ class _Columns:
         """Products of vectors at a position."""
         return len(self.along) * len(self.groups) * GROUP
 
-    def copy(self, names: Mapping[Var, Expr]) -> Stmt:
-        """Fills the panel for a tile of channels."""
+    def fill_both(self, names: Mapping[Var, Expr]) -> Stmt:
+        """Fills both panels, where the output has no rows."""
+        return Block((self.fill_weights(names), self.fill_panel(names)))
+
+    def fill_weights(self, names: Mapping[Var, Expr]) -> Stmt:
+        """Fills the panel of weights for a tile of channels."""
         stmts: list[Stmt] = []
-        for number, (column, group) in enumerate(product(self.along, self.groups)):
-            places = [_place(self.b, {**names, **tap, **column}) for tap in group]
-            made = self.quarters(self.b, places, 0, stmts)
-            for k, value in enumerate(made):
-                at = self.weights(number, k).index
-                stmts.append(Store(self.panel, at, value))
+        size, column = self.split.size, Var("column")
+        kernel = dict.fromkeys(self.along[0], column)
+        for number, group in enumerate(self.groups):
+            places = [_place(self.b, {**names, **tap, **kernel}) for tap in group]
+            for k, value in enumerate(self.quarters(self.b, places, stmts)):
+                index = (column * len(self.groups) + number) * (GROUP * size) + k * size
+                stmts.append(Store(self.weights, simplify(index, {}), value))
+        return loops([(column, as_expr(len(self.along)))], Block(stmts))
+
+    def fill_panel(self, names: Mapping[Var, Expr]) -> Stmt:
+        """Fills the panel of data for a row: one loop for each set of taps that an entry has inside the data."""
+        stmts: list[Stmt] = []
+        taps = [(v, 1 + max(tap[v] for tap in self.across)) for v in self.across[0]]
+        own = [d for d in self.dims if self.entry[0] in d.variables]
+        for segment in segments.bordered_segments(self.entry[1], 1, BorderSignature.of(own, self.entry[0], taps)):
+            var = Var("entry")
+            place = var + segment.begin if segment.count > 1 else as_expr(segment.begin)
+            at: dict[Expr, int] = {self.entry[0]: segment.begin}
+            present = [all(d.has(at | dict(tap)) for d in own) for tap in self.across]
+            body = self._entry({**names, self.entry[0]: place}, place, present)
+            stmts.append(For(var, segment.count, body) if segment.count > 1 else body)
         return Block(stmts)
 
-    def weights(self, number: int, k: int) -> Load:
-        """A quarter of a column of weights."""
+    def _entry(self, names: Mapping[Var, Expr], entry: Expr, present: Sequence[bool]) -> Stmt:
+        """The quarters of one entry; `present` tells which taps its column of the data has."""
+        stmts: list[Stmt] = []
         size = self.split.size
-        return Load(self.panel, as_expr((number * GROUP + k) * size), size)
+        for number, group in enumerate(self.groups):
+            here = present[number * GROUP : number * GROUP + len(group)]
+            if any(here):
+                rows = [
+                    self._row(names, tap, stmts) if inside else None for tap, inside in zip(group, here, strict=True)
+                ]
+                values = self.interleaved([self._padding if row is None else row for row in rows], stmts)
+            else:
+                values = [self._padding] * GROUP
+            for k, value in enumerate(values):
+                index = (entry * len(self.groups) + number) * (GROUP * size) + k * size
+                stmts.append(Store(self.panel, simplify(index, {}), value))
+        return Block(stmts)
 
-    def quarters(self, operand: Operand, places: Sequence[Expr | None], fill: int, stmts: list[Stmt]) -> list[Expr]:
-        """Vectors from up to four places, brought side by side; `fill` where a place is none."""
-        size, dtype = self.split.size, operand.buffer.dtype
-        none = Const(0, dtype, size)
-        rows: list[Expr] = []
-        for place in places:
-            row: Expr = Const(fill, dtype, size)
-            if place is not None:
-                row = kept("row", Load(operand.buffer, place, size), stmts)
-            rows.append(row)
-        rows += [none] * (GROUP - len(rows))
-        return [kept("quarter", call(f"quarter{k}", *rows), stmts) for k in range(GROUP)]
+    @property
+    def _padding(self) -> Const:
+        return Const(self.fill, self.a.buffer.dtype, self.split.size)
+
+    def _row(self, names: Mapping[Var, Expr], tap: _Tap, stmts: list[Stmt]) -> Expr:
+        """The data of a tap at an entry whose column is inside of it; padding where its row is not."""
+        values = dict(names) | {var: as_expr(at) for var, at in tap.items()}
+        tests: list[Expr] = []
+        for dim in self.dims:
+            if self.entry[0] not in dim.variables:
+                index = simplify(substitute(dim.index.expr(), values), self.ranges)
+                low, high = bounds(index, self.ranges)
+                tests += [index >= 0] * (low < 0) + [index < dim.extent] * (high >= dim.extent)
+        value = Load(self.a.buffer, _place(self.a, values), self.split.size)
+        if not tests:
+            return kept("row", value, stmts)
+        row = Var("row", value.dtype, value.lanes)
+        stmts += [Declare(row, self._padding), If(all_of(*tests), Assign(row, value))]
+        return row
+
+    def quarters(self, operand: Operand, places: Sequence[Expr], stmts: list[Stmt]) -> list[Expr]:
+        """Vectors from up to four places, interleaved."""
+        rows = [kept("row", Load(operand.buffer, place, self.split.size), stmts) for place in places]
+        return self.interleaved(rows, stmts)
+
+    def interleaved(self, rows: Sequence[Expr], stmts: list[Stmt]) -> list[Expr]:
+        """Up to four vectors taken by turns, byte by byte, as four vectors; zeros in the place of those that lack."""
+        none = Const(0, rows[0].dtype, self.split.size)
+        four = [*rows, *[none] * (GROUP - len(rows))]
+        return [kept("quarter", call(f"quarter{k}", *four), stmts) for k in range(GROUP)]
 
     def accumulated(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
-        """The products of a tile, column by column."""
-        users: dict[tuple[Expr | None, ...], list[tuple[int, int]]] = {}
-        for (j, y), column in product(enumerate(tile.ys), enumerate(self.along)):
-            for g, group in enumerate(self.groups):
-                places = tuple(self.place(tile, y, {**tap, **column[1]}) for tap in group)
-                users.setdefault(places, []).append((j, column[0] * len(self.groups) + g))
-        stmts: list[Stmt] = []
-        data, lanes = self.a.buffer.dtype, self.split.size // GROUP
-        name = dot_name(data, self.b.buffer.dtype, lanes)
-        words = words_name(data, lanes)
-        for places, found in users.items():
-            if not self.fill and not any(places):
-                continue
-            made = self.quarters(self.a, places, self.fill, stmts)
-            values = [call(words, quarter) for quarter in made]
-            for (j, number), (k, value) in product(found, enumerate(values)):
-                acc = accs[0][k, j]
-                total = call(name, acc, value, self.weights(number, k))
-                stmts.append(Assign(acc, total))
-        return stmts
-
-    def place(self, tile: Tile, y: Mapping[TileAxis, int], tap: _Tap) -> Expr | None:
-        """Where the data of a tap of a position begins, None outside of it."""
-        if not is_present(tile, y, tap, tile.tiling.reduction.borders):
-            return None
-        return _place(self.a, {**tile.names(tile.xs[0], y), **tap})
+        """The products of a tile: a loop over the columns of the kernel, and one over groups of taps at an entry."""
+        column, group, stmts = Var("column"), Var("group"), list[Stmt]()
+        size, groups = self.split.size, len(self.groups)
+        lanes, data = size // GROUP, self.panel.dtype
+        quarters = range(self.early // lanes, GROUP)
+        step = (column * groups + group) * (GROUP * size)
+        weights = [kept("x", Load(self.weights, simplify(step + k * size, {}), size), stmts) for k in quarters]
+        base = next(base for axis, base in tile.bases.items() if axis.var is self.column)
+        for j, y in enumerate(tile.ys):
+            (offset,) = y.values()
+            entry = (base + offset) * self.step + column * self.dilation
+            for i, (k, x) in enumerate(zip(quarters, weights, strict=True)):
+                index = simplify((entry * groups + group) * (GROUP * size) + k * size, {})
+                value = call(words_name(data, lanes), Load(self.panel, index, size))
+                total = call(dot_name(data, self.weights.dtype, lanes), accs[0][i, j], value, x)
+                stmts.append(Assign(accs[0][i, j], total))
+        return [loops([(column, as_expr(len(self.along))), (group, as_expr(groups))], Block(stmts), "reduction")]
 
     def cost(self, tiling: Tiling, req: Request) -> float:
-        """Cycles: of shuffles, of products, of finished vectors."""
+        """Cycles: of shuffles and stores of entries, of products, of finished vectors."""
         columns = max(segment.size for segment in tiling.levels[-1].segments)
-        distinct = min(columns * len(self.along), columns + len(self.along) - 1)
-        shuffles = 3 * GROUP * len(self.groups) * distinct
-        finish = GROUP * columns * req.target.tiles.finish_vector
         trips = math.prod(axis.trips for axis in tiling.levels)
-        return trips * (shuffles / 2 + self.steps * columns + finish)
+        filled = math.prod(axis.trips for axis in tiling.levels[:-1]) * self.entry[1] * len(self.groups)
+        loads = self.steps / columns / 2
+        finish = GROUP * req.target.tiles.finish_vector
+        return filled * 4 * GROUP / 2 + trips * columns * (self.steps + loads + finish)
 
 
 def _place(operand: Operand, names: Mapping[Var, Expr | int]) -> Expr:

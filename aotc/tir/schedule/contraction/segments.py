@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 from aotc.ir import frozen
-from aotc.tir import Expr, Var, as_expr, te
+from aotc.tir import Const, Expr, Var, as_expr, te
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.simplify import simplify
 
@@ -62,7 +62,9 @@ class TileAxis:
         if self.split is None:
             return {self.var: base + offset}
         tile, lane, size = self.split
-        return {tile: simplify(base // size, {}), lane: as_expr(offset)}
+        # a tile of its own may begin within a block
+        within = base.value % size if isinstance(base, Const) else 0
+        return {tile: simplify(base // size, {}), lane: as_expr(within + offset)}
 
     @property
     def names_used(self) -> frozenset[Var]:

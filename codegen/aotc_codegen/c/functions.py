@@ -34,7 +34,7 @@ def _define(scope: Scope, name: str, dtype: DType, lanes: int, fused: bool = Fal
     if called not in scope.helpers.definitions:
         function = definition(name, dtype, fused)
         assert function is not None
-        text = _text(scope, called, _of_lanes(function, lanes))
+        text = text_of(scope, called, _of_lanes(function, lanes))
         if lanes > 1:
             text = scope.helpers.instructed(name, text, dtype, lanes)
         scope.helpers.definitions[called] = _half(scope, name, lanes, text) if dtype == HALF else text
@@ -65,7 +65,8 @@ def _half(scope: Scope, name: str, lanes: int, program: str) -> str:
     return with_hardware(name, lanes, program, **words)
 
 
-def _text(outer: Scope, called: str, function: Function) -> str:
+def text_of(outer: Scope, called: str, function: Function) -> str:
+    """The definition of a function by a name; what it calls is defined before it."""
     scope = Scope(outer.helpers, Indices(), Names(outer.dialect.reserved))
     parameters = ", ".join(f"{register_type(scope, p)} {scope.name(p)}" for p in function.params)
     lines = []

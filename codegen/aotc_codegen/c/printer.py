@@ -9,6 +9,7 @@ made.definitions                     # of the helper functions it calls, by name
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from aotc.ir import DType, assert_never, frozen
@@ -21,6 +22,7 @@ from aotc_codegen.c.functions import define
 from aotc_codegen.c.helpers import Helpers
 from aotc_codegen.c.indices import Indices
 from aotc_codegen.c.names import Names, comment_text, nodes_of
+from aotc_codegen.c.outline import Outline
 from aotc_codegen.c.scope import SHIFT, TERNARY, UNARY, Scope
 from aotc_codegen.c.vectors import Vectors
 
@@ -72,9 +74,12 @@ def print_kernel(kernel: tir.Kernel, dialect: Dialect, numbers: Mapping[Var, Int
         lines.append(f"  {array.format(**words, align=align)}{start};")
     used = tir.changed(body) | {n.buffer for n in tir.nodes(body) if isinstance(n, Load)}
     lines += [f"  (void){scope.name(b)};" for b in (*kernel.params, *kernel.local) if b not in used]
+    outline = Outline(body)
+    scope.outlined = partial(outline.printed, scope)
     lines += _block(scope, body, 1)
     text = "".join(f"{line}\n" for line in lines)
     define(scope)
+    outline.define(scope)
     definitions, vectors = scope.helpers.definitions, frozenset(scope.vectors)
     reach = max((high for _, high in scope.ranges.values() if high < math.inf), default=0)
     return PrintedKernel(head, text, definitions, vectors, reach)
@@ -142,7 +147,8 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
         case tir.Declare():
             return [f"{pad}{_declare(scope, stmt)};"]
         case tir.Assign():
-            return [f"{pad}{scope.name(stmt.var)} = {assigned(scope, stmt.var, stmt.value)};"]
+            made = scope.outlined(stmt.value) or assigned(scope, stmt.var, stmt.value)
+            return [f"{pad}{scope.name(stmt.var)} = {made};"]
         case tir.Sync():
             return [f"{pad}{scope.dialect.barrier}"]
         case tir.Wait():
@@ -153,7 +159,7 @@ def _block(scope: Scope, stmt: tir.Stmt, depth: int) -> list[str]:
 
 def _declare(scope: Scope, stmt: tir.Declare) -> str:
     # before the name: it cannot mention the register
-    made = assigned(scope, stmt.var, stmt.value)
+    made = scope.outlined(stmt.value) or assigned(scope, stmt.var, stmt.value)
     if stmt.var in scope.indices.fixed:
         scope.ranges[stmt.var] = bounds(stmt.value, scope.ranges)
     return f"{register_type(scope, stmt.var)} {scope.name(stmt.var)} = {made}"
@@ -225,7 +231,7 @@ def _stored(scope: Scope, store: tir.Store) -> str:
     if source.lanes > 1 and dtype.is_bool:
         return f"({scope.vector(DType('uint8'), source.lanes)})({Vectors(scope, value).mask(source, 8)} & 1)"
     if source.lanes > 1:
-        return value(scope, source)
+        return scope.outlined(source) or value(scope, source)
     if isinstance(source, Load) and is_small(dtype):
         # bits are copied
         return place(scope, source.buffer, source.index, 1)

@@ -7,6 +7,7 @@ Piece("a + b", SUM).inside(PRODUCT)    # "(a + b)"
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -46,6 +47,7 @@ class Scope:
     masks      the bits of each lane of registers of bool
     functions  the names of the functions in use that are tensor programs: of a dtype, for
                some lanes, with multiply-adds or without
+    outlined   the call of a function that computes an expression; None where there is none
     """
 
     helpers: Helpers
@@ -57,6 +59,7 @@ class Scope:
     masks: dict[tir.Var, int] = field(default_factory=dict)
     bits: dict[tir.Buffer, tir.Buffer] = field(default_factory=dict)
     functions: dict[tuple[str, DType, int, bool], str] = field(default_factory=dict)
+    outlined: Callable[[tir.Expr], str | None] = lambda _: None
 
     @property
     def dialect(self) -> Dialect:

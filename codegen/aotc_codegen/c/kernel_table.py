@@ -52,7 +52,7 @@ def emit_kernels(kernels: Sequence[Kernel], directory: Path, target: Target) -> 
     return {
         "library": f"lib/lib{PREFIX}.so",
         "externals": [external.described(path) for path, external in externals.items()],
-        "isas": [{"files": list(special), "cflags": target.cflags}],
+        "isas": [{"files": [path for path in special if path.endswith(".c")], "cflags": target.cflags}],
     }
 
 

@@ -3,12 +3,12 @@
 
 printed = print_kernels(program.kernels, "net", GNU_C)
 printed.names[kernel]                  # "net_conv2d"
-printed.files(banner=..., name="net")  # the texts of files that compile by themselves
+printed.files("net", "", banner=...)  # files that compile by themselves, by path
 """
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Final
 
@@ -94,20 +94,51 @@ class PrintedKernels:
         """The user's code by its paths in a project."""
         return {f"src/{name}_extern_{k}.c": external for k, external in enumerate(self.externals)}
 
-    def files(self, **common: Any) -> list[str]:
-        """The kernels as files that compile by themselves: each depends on its own kernels alone.
+    def files(self, name: str, suffix: str, **common: Any) -> dict[str, str]:
+        """The kernels as files that compile by themselves, by their paths in the project `name`.
 
         common    the project's values for templates
-        """
-        return [self.file("kernels.c", group, **common) for group in split(self.kernels)]
 
-    def file(self, template: str, kernels: Sequence[NamedKernel], **common: Any) -> str:
-        """Some of the kernels in a template, with the helper functions and vectors that they need."""
-        printed = [k.printed for k in kernels]
-        helpers = {name: text for made in printed for name, text in made.definitions.items()}
-        vectors = {vector for made in printed for vector in made.vectors}
-        words = {"vectors": self.dialect.vector_prelude(vectors), "helpers": "\n".join(helpers.values())}
-        return render(template, kernels=kernels, **words, **common)
+        Helper functions that several of them need are in a header, with all types of vectors.
+        """
+        groups = split(self.kernels)
+        uses = Counter(helper for group in groups for helper in _helpers(group))
+        shared = {helper: text for helper, text in _helpers(self.kernels).items() if uses[helper] > 1}
+        common = {**common, "name": name}
+        header = f"{name}_helpers{suffix}.h" if shared else ""
+        made = {
+            f"src/{name}_kernels{suffix}_{k}.c": self.file("kernels.c", group, header, shared, **common)
+            for k, group in enumerate(groups)
+        }
+        if shared:
+            vectors = self.dialect.vector_prelude({v for k in self.kernels for v in k.printed.vectors})
+            guard = header.upper().replace(".", "_")
+            words = {"vectors": vectors, "helpers": "\n".join(shared.values()), "guard": guard}
+            made[f"src/{header}"] = render("helpers.h", **words, **common)
+        return made
+
+    def file(
+        self,
+        template: str,
+        kernels: Sequence[NamedKernel],
+        header: str = "",
+        shared: Container[str] = frozenset(),
+        **common: Any,
+    ) -> str:
+        """Some of the kernels in a template, with the helper functions and vectors that they need.
+
+        header    the file that has the vectors, and the helper functions of the names in `shared`
+        """
+        helpers = [text for name, text in _helpers(kernels).items() if name not in shared]
+        vectors = set() if header else {vector for k in kernels for vector in k.printed.vectors}
+        words = {"vectors": self.dialect.vector_prelude(vectors), "helpers": "\n".join(helpers)}
+        include = [f'#include "{header}"'] if header else []
+        return render(template, kernels=kernels, helpers_include=include, **words, **common)
+
+
+def _helpers(kernels: Sequence[NamedKernel]) -> dict[str, str]:
+    """The definitions of the helper functions of some kernels, by name, each behind those that it calls."""
+    return {name: text for k in kernels for name, text in k.printed.definitions.items()}
 
 
 def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dict[Kernel, External]:

@@ -98,8 +98,8 @@ def runtime_files(sources: Sequence[Path]) -> dict[str, Content]:
 
 def kernel_files(kernels: PrintedKernels, suffix: str, common: Mapping[str, Any]) -> dict[str, Content]:
     """The files of kernels, by their paths in a project."""
-    texts = enumerate(kernels.files(**common))
-    return {f"src/{common['name']}_kernels{suffix}_{k}.c": text for k, text in texts}
+    rest = {key: word for key, word in common.items() if key != "name"}
+    return {**kernels.files(common["name"], suffix, **rest)}
 
 
 def write_project(
@@ -203,7 +203,7 @@ class _Project:
         self.add(f"src/{name}_kernel.h", "kernel.h")
         for v in self.versions:
             made = kernel_files(v.kernels, v.suffix, self.common)
-            v.files += made
+            v.files += [path for path in made if path.endswith(".c")]
             self.files |= made
         self.files |= {path: external.file() for path, external in self.externals.items()}
         # else they are called by kernels for every processor, too

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare what quantized networks take to compile with what their float32 twins take.
+
+Each network of `benchmarks.networks`, and each model that is named by its path, is quantized by ONNX Runtime's own tool
+(QDQ, a scale for each output channel) with uint8 and with int8 activations.  Every version is compiled in a process of
+its own, without the cache.  The columns:
+
+    kernels       functions of kernels in the emitted C
+    C kB          text of the emitted kernels, in 1000 bytes
+    aotc s        processor seconds of the compiler, imports included
+    cc s          processor seconds of the C compiler
+    code kB       machine code in the library, in 1000 bytes
+    run ms        minimum time of one run, by turns with the other versions
+
+    python -m benchmarks.code_size                                   # the networks that ONNX Runtime quantizes
+    python -m benchmarks.code_size mobilenet_v3_small --target x86-64-v3 --json figures.json
+    python -m benchmarks.code_size --largest ds_cnn                  # and the kernels with the longest text
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Final
+
+import click
+import numpy as np
+import onnx
+
+from benchmarks.networks import NETWORKS
+from benchmarks.quantised import quantised
+
+HEAD: Final = ("model", "version", "kernels", "C kB", "aotc s", "cc s", "code kB", "run ms", "C", "time", "run")
+#: Runs of each version in one turn, and turns.
+RUNS: Final = 3
+TURNS: Final = 60
+_KERNEL: Final = re.compile(r"^(?:static )?void \w+_(\w+)\([^;]*?\) \{$.*?^\}$", re.DOTALL | re.MULTILINE)
+
+
+def compiled(path: Path, folder: Path, target: str) -> dict[str, Any]:
+    """The figures of compiling a model in this process, which must have done nothing before."""
+    from aotc import compile
+    from aotc.driver.wiring import install
+
+    install()
+    model = compile(path, output=folder, name="net", target=target, cache=False)
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    files = sorted(path for kind in ("*kernels*.c", "*helpers*.h") for path in (folder / "src").glob(kind))
+    text = "".join(f.read_text(encoding="utf-8") for f in files)
+    kernels = {m[1]: len(m[0]) for m in _KERNEL.finditer(text)}
+    library = folder / model.metadata["library"]
+    sizes = subprocess.run(["size", str(library)], capture_output=True, text=True, check=True).stdout.split()
+    return {
+        "kernels": len(kernels),
+        "text_bytes": len(text),
+        "aotc_seconds": own.ru_utime + own.ru_stime,
+        "cc_seconds": children.ru_utime + children.ru_stime,
+        "code_bytes": int(sizes[6]),
+        "largest": sorted(kernels.items(), key=lambda item: -item[1])[:12],
+    }
+
+
+def run_times(folders: Mapping[str, Path]) -> dict[str, float]:
+    """The least milliseconds of a run of each compiled project, measured by turns."""
+    from aotc import load
+
+    sessions = {name: load(folder) for name, folder in folders.items()}
+    inputs = {name: drawn(folder) for name, folder in folders.items()}
+    best = dict.fromkeys(sessions, float("inf"))
+    for _ in range(TURNS):
+        for name, session in sessions.items():
+            session.run(None, inputs[name])
+            for _ in range(RUNS):
+                start = perf_counter()
+                session.run(None, inputs[name])
+                best[name] = min(best[name], (perf_counter() - start) * 1e3)
+    return best
+
+
+def drawn(folder: Path) -> dict[str, np.ndarray]:
+    """Inputs of a compiled project from a seed."""
+    rng = np.random.default_rng(0)
+    metadata = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+    return {i["name"]: rng.uniform(0, 2, i["shape"]).astype(i["dtype"]) for i in metadata["inputs"]}
+
+
+def versions(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
+    """The float32 model and both quantized versions; just the former where ONNX Runtime's tool fails."""
+    path = folder / "float32.onnx"
+    onnx.save(model, path)
+    return {"float32": path, "u8": quantised(model, folder), "s8": quantised(model, folder, signed=True)}
+
+
+def measured(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, dict[str, Any]]:
+    """The figures of each version of a network."""
+    found, folders = {}, {}
+    for version, path in paths.items():
+        folders[version] = folder / version
+        command = [sys.executable, "-m", "benchmarks.code_size", str(path), "--only", str(folders[version])]
+        done = subprocess.run([*command, "--target", target], check=True, capture_output=True, text=True)
+        found[version] = json.loads(done.stdout.splitlines()[-1])
+    for version, least in run_times(folders).items():
+        found[version]["milliseconds"] = least
+    return found
+
+
+def row(name: str, version: str, facts: Mapping[str, Any], twin: Mapping[str, Any]) -> str:
+    """One row of the table; the last columns are ratios to the float32 twin."""
+    seconds, other = (f["aotc_seconds"] + f["cc_seconds"] for f in (facts, twin))
+    cells = [
+        name, version, str(facts["kernels"]), f"{facts['text_bytes'] / 1e3:.0f}", f"{facts['aotc_seconds']:.1f}",
+        f"{facts['cc_seconds']:.1f}", f"{facts['code_bytes'] / 1e3:.0f}", f"{facts['milliseconds']:.3f}",
+        f"{facts['text_bytes'] / twin['text_bytes']:.2f}", f"{seconds / other:.2f}",
+        f"{facts['milliseconds'] / twin['milliseconds']:.2f}",
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+@click.command(help=__doc__)
+@click.argument("names", nargs=-1)
+@click.option("--target", default="host", help="Machine to compile for; it must be able to run the code.")
+@click.option("--only", type=click.Path(path_type=Path), help="Compile one file there, and print its figures.")
+@click.option("--largest", is_flag=True, help="List the kernels with the longest text, too.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all figures there.")
+def main(names: Sequence[str], target: str, only: Path | None, largest: bool, json_file: Path | None) -> None:
+    logging.disable(logging.WARNING)
+    if only is not None:
+        print(json.dumps(compiled(Path(names[0]), only, target)))
+        return
+    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
+    figures = {}
+    for name in names or NETWORKS:
+        with tempfile.TemporaryDirectory() as scratch:
+            model = onnx.load(name) if name.endswith(".onnx") else NETWORKS[name]()
+            figures[name] = measured(versions(model, Path(scratch)), Path(scratch) / "projects", target)
+        for version, facts in figures[name].items():
+            print(row(Path(name).stem, version, facts, figures[name]["float32"]), flush=True)
+            if largest:
+                print("\n".join(f"    {kernel:40} {size:9,}" for kernel, size in facts["largest"]))
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@ dilated_network(size=64, blocks=2, channels=8)
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,3 +49,99 @@ def dilated_network(size: int = 256, blocks: int = 26, channels: int = 32, seed:
     source, result = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes.items())
     graph = helper.make_graph(nodes, "dilated", [source], [result], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def _model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    outputs: Mapping[str, Sequence[int]],
+    weights: Mapping[str, np.ndarray[Any, Any]],
+) -> onnx.ModelProto:
+    """A model whose weights are float32 unless they are integers."""
+    ends = [
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in side.items()]
+        for side in (inputs, outputs)
+    ]
+    arrays = {n: w if w.dtype.kind == "i" else w.astype(np.float32) for n, w in weights.items()}
+    graph = helper.make_graph(nodes, "net", *ends, [numpy_helper.from_array(w, n) for n, w in arrays.items()])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
+def mobile_network(seed: int = 0) -> onnx.ModelProto:
+    """A classifier of images (1, 3, 24, 24): pointwise and depthwise convolutions, a mean and a softmax over 10."""
+    rng = np.random.default_rng(seed)
+    nodes, weights, x, inputs = [], dict[str, Any](), "x", 3
+    for k, (outputs, kernel, groups, stride) in enumerate(
+        [(16, 3, 1, 2), (16, 3, 16, 1), (24, 1, 1, 1), (24, 5, 24, 2), (32, 1, 1, 1)]
+    ):
+        scale = np.sqrt(2 * groups / (inputs * kernel**2))
+        weights[f"w{k}"] = rng.standard_normal((outputs, inputs // groups, kernel, kernel)) * scale
+        weights[f"b{k}"] = rng.standard_normal(outputs) * 0.1
+        window = {"pads": [kernel // 2] * 4, "strides": [stride] * 2, "group": groups}
+        nodes.append(helper.make_node("Conv", [x, f"w{k}", f"b{k}"], [f"c{k}"], **window))
+        nodes.append(helper.make_node("HardSwish" if k % 2 else "Relu", [f"c{k}"], [f"a{k}"]))
+        x, inputs = f"a{k}", outputs
+    weights |= {"w": rng.standard_normal((10, 32)), "b": rng.standard_normal(10)}
+    nodes += [
+        helper.make_node("GlobalAveragePool", [x], ["mean"]),
+        helper.make_node("Flatten", ["mean"], ["flat"]),
+        helper.make_node("Gemm", ["flat", "w", "b"], ["scores"], transB=1),
+        helper.make_node("Softmax", ["scores"], ["y"]),
+    ]
+    return _model(nodes, {"x": (1, 3, 24, 24)}, {"y": (1, 10)}, weights)
+
+
+def attention_network(seed: int = 0) -> onnx.ModelProto:
+    """A layer of an encoder on (1, 12, 32): attention of 4 heads, layer norms, a feed-forward part with Gelu."""
+    rng = np.random.default_rng(seed)
+    width = 32
+    weights: dict[str, Any] = {n: rng.standard_normal((width, width)) / np.sqrt(width) for n in ("q", "k", "v", "o")}
+    weights |= {"up": rng.standard_normal((width, 64)) / 6, "down": rng.standard_normal((64, width)) / 8}
+    for k in range(2):
+        weights |= {f"s{k}": rng.uniform(0.5, 1.5, width), f"b{k}": rng.standard_normal(width) * 0.1}
+    weights |= {"heads": np.array([1, 12, 4, 8]), "joined": np.array([1, 12, width]), "root": np.array(8**-0.5)}
+    node = helper.make_node
+    nodes = []
+    for name, order in (("q", (0, 2, 1, 3)), ("k", (0, 2, 3, 1)), ("v", (0, 2, 1, 3))):
+        nodes += [
+            node("MatMul", ["x", name], [f"{name}1"]),
+            node("Reshape", [f"{name}1", "heads"], [f"{name}2"]),
+            node("Transpose", [f"{name}2"], [f"{name}3"], perm=order),
+        ]
+    nodes += [
+        node("MatMul", ["q3", "k3"], ["logits"]),
+        node("Mul", ["logits", "root"], ["scaled"]),
+        node("Softmax", ["scaled"], ["shares"], axis=-1),
+        node("MatMul", ["shares", "v3"], ["mixed"]),
+        node("Transpose", ["mixed"], ["back"], perm=(0, 2, 1, 3)),
+        node("Reshape", ["back", "joined"], ["flat"]),
+        node("MatMul", ["flat", "o"], ["attended"]),
+        node("Add", ["x", "attended"], ["r0"]),
+        node("LayerNormalization", ["r0", "s0", "b0"], ["n0"], axis=-1),
+        node("MatMul", ["n0", "up"], ["wide"]),
+        node("Gelu", ["wide"], ["active"]),
+        node("MatMul", ["active", "down"], ["narrow"]),
+        node("Add", ["n0", "narrow"], ["r1"]),
+        node("LayerNormalization", ["r1", "s1", "b1"], ["y"], axis=-1),
+    ]
+    return _model(nodes, {"x": (1, 12, width)}, {"y": (1, 12, width)}, weights)
+
+
+def recurrent_network(seed: int = 0) -> onnx.ModelProto:
+    """A bidirectional LSTM of 16 over (9, 1, 8), and a GRU of 12 on its results; the output is (9, 1, 1, 12)."""
+    rng = np.random.default_rng(seed)
+    weights: dict[str, Any] = {
+        "w": rng.standard_normal((2, 64, 8)) / 3,
+        "r": rng.standard_normal((2, 64, 16)) / 4,
+        "b": rng.standard_normal((2, 128)) / 4,
+        "shape": np.array([9, 1, 32]),
+        "w2": rng.standard_normal((1, 36, 32)) / 5,
+        "r2": rng.standard_normal((1, 36, 12)) / 4,
+    }
+    nodes = [
+        helper.make_node("LSTM", ["x", "w", "r", "b"], ["h"], hidden_size=16, direction="bidirectional"),
+        helper.make_node("Transpose", ["h"], ["t"], perm=(0, 2, 1, 3)),
+        helper.make_node("Reshape", ["t", "shape"], ["f"]),
+        helper.make_node("GRU", ["f", "w2", "r2"], ["y"], hidden_size=12),
+    ]
+    return _model(nodes, {"x": (9, 1, 8)}, {"y": (9, 1, 1, 12)}, weights)

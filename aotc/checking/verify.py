@@ -37,6 +37,7 @@ from aotc.checking.inputs import (
     stored_inputs,
 )
 from aotc.checking.memory import DEFAULT_MEMORY_BYTES
+from aotc.checking.project import built_project
 from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
 from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
 from aotc.checking.suspects import first_suspect
@@ -237,6 +238,7 @@ def verify(
     bisect: bool = False,
     check_compiler: bool | None = None,
     memory: int = DEFAULT_MEMORY_BYTES,
+    project: Path | None = None,
     **options: Any,
 ) -> Report:
     """Compile a model and compare its outputs with another implementation: those of an ONNX model with ONNX Runtime's
@@ -261,7 +263,8 @@ def verify(
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
     chosen = _chosen(path, options)
-    checked = chosen.machine.gpu is None and not bisect if check_compiler is None else check_compiler
+    default = chosen.machine.gpu is None and not bisect and project is None
+    checked = default if check_compiler is None else check_compiler
     emulated = chosen.machine.gpu is not None and (is_emulated() or not gpus())
     chosen = replace(chosen, check_compiler=checked, emulated=emulated)
     require_cpu(chosen.machine)
@@ -274,7 +277,7 @@ def verify(
     work = chosen.compilation(source, toolchain=chosen.toolchain())
     types = input_types(work.module)
     domains = ranged(types, input_domains(work.module.main), input_ranges, inputs)
-    compiled = work.library()
+    compiled = work.library() if project is None else built_project(project, work.module, chosen.machine)
     chosen.progress("running the reference")
     runs, report = _compared(compiled, model, types, given_inputs(types, domains, inputs, seeds), memory)
     if report.verdict != "differ" or not bisect:

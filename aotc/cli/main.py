@@ -188,6 +188,9 @@ def run_command(
         help="Build kernels at -O0, too, and compare [default, but for --bisect, which does more], or not.",
     ),
     option(
+        "--project", "Compile nothing: run the library of MODEL in a project that is built.", PATH, metavar="DIR"
+    ),
+    option(
         "--memory", "What a result in double precision, which judges doubtful outputs, may take.",
         default="2G", read=options_of.read_bytes, metavar="SIZE",
     ),

@@ -46,12 +46,27 @@ def find_library(path: Path, check: bool | str = False) -> Path:
     return library
 
 
+def libraries_of(project: Path) -> list[Path]:
+    """Every library in the directory of a project: that which its metadata name first.
+
+    Raises AotcError (code "load") for metadata that are damaged or that name a library outside of the project.
+    """
+    named = _named_in_metadata(project)
+    first = [named] if named is not None and named.is_file() else []
+    others = [file for folder in _FOLDERS for file in _libraries_in(project / folder)]
+    return list(dict.fromkeys([*first, *others]))
+
+
+def _libraries_in(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*") if file.suffix in _SUFFIXES and file.is_file())
+
+
 def _library_of(path: Path) -> Path:
     named = _named_in_metadata(path)
     if named is not None and named.is_file():
         return named
     for folder in _FOLDERS:
-        found = sorted(p for p in (path / folder).glob("*") if p.suffix in _SUFFIXES and p.is_file())
+        found = _libraries_in(path / folder)
         if len(found) == 1:
             return found[0]
         if found:

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`verify --project` runs the library of a project as it stands, and refuses what is no project of the model."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aotc
+from aotc.checking.verify import verify
+from aotc.ir.diagnostics import AotcError
+from tests.cli.invoke import call
+from tests.conftest import require_tool
+from tests.networks import mobile_network, recurrent_network
+
+FAST: dict[str, Any] = {"cflags": ("-O1",), "target": "c"}
+
+
+def make(project: Path) -> None:
+    require_tool("make")
+    subprocess.run(["make", "-s", "-C", str(project), "build/libnet.so", "CFLAGS=-O1"], check=True)
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def change_first_weight(project: Path) -> None:
+    params = project / "src" / "net_params.c"
+    first = params.read_text(encoding="utf-8").split("{\n", 1)[1].split("f", 1)[0]
+    change(params, first, f"  {float(first) + 0.5!r}")
+
+
+def test_the_library_of_a_project_runs_as_it_stands(tmp_path: Path) -> None:
+    """The one made last, by `aotc compile` or `make`; changed sources count once they are compiled."""
+    model, project = mobile_network(), tmp_path / "net"
+    aotc.compile(model, output=project, name="net", **FAST)
+    assert verify(model, project=project, seeds=1).ok
+    assert verify(model, project=project / "lib" / "libnet.so", seeds=1).ok
+    change_first_weight(project)
+    assert verify(model, project=project, seeds=1).ok
+    make(project)
+    os.utime(project / "lib" / "libnet.so", (0, 0))
+    report = verify(model, project=project, seeds=1)
+    assert not report.ok and not report.blame
+    assert verify(model, project=project / "lib" / "libnet.so", seeds=1).ok
+
+
+def test_a_project_that_only_make_built(tmp_path: Path) -> None:
+    model, project = mobile_network(), tmp_path / "net"
+    aotc.compile(model, output=project, name="net", build=False, **FAST)
+    with pytest.raises(AotcError, match=r"net is not built: .*\n.*make -C"):
+        verify(model, project=project)
+    make(project)
+    assert verify(model, project=project, seeds=1).ok
+
+
+def test_the_bound_is_one_that_projects_have(tmp_path: Path) -> None:
+    """Metadata cannot widen it."""
+    model, project = mobile_network(), tmp_path / "net"
+    aotc.compile(model, output=project, name="net", **FAST)
+    change(project / "metadata.json", '"error_bound": 1e-05', '"error_bound": 1e+05')
+    change_first_weight(project)
+    make(project)
+    os.utime(project / "lib" / "libnet.so", (0, 0))
+    assert not verify(model, project=project, seeds=1).ok
+
+
+def test_integers_at_the_edges(tmp_path: Path) -> None:
+    path = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.onnx"
+    aotc.compile(path, output=tmp_path / "net", io_dtype="int8", **FAST)
+    assert verify(path, project=tmp_path / "net", seeds=1).ok
+
+
+def refused(model: Any, project: Path) -> str:
+    with pytest.raises(AotcError) as error:
+        verify(model, project=project)
+    return str(error.value)
+
+
+def test_projects_of_other_models_and_machines_are_refused(tmp_path: Path) -> None:
+    project = tmp_path / "net"
+    aotc.compile(recurrent_network(), output=project, name="net", **FAST)
+    text = refused(mobile_network(), project)
+    assert "is no project of this model: input 'x' is Tensor[(9, 1, 8), float32], in the model Tensor[(1, 3" in text
+    assert "output 'y' is Tensor[(9, 1, 1, 12), float32], in the model Tensor[(1, 10), float32]" in text
+    firmware = tmp_path / "firmware"
+    aotc.compile(mobile_network(), output=firmware, name="net", target="cortex-m4", build=False)
+    assert "is a project of firmware for cortex-m4" in refused(mobile_network(), firmware)
+    (tmp_path / "empty").mkdir()
+    assert "it has no metadata.json" in refused(mobile_network(), tmp_path / "empty")
+    (project / "lib" / "libnet.so").write_bytes(b"\x7fELF")
+    assert "load" in refused(mobile_network(), project)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    digits = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
+    assert call("compile", digits, "-o", tmp_path / "net", "--cflags", "-O1").code == 0
+    done = call("verify", digits, "--project", tmp_path / "net", "--seeds", "1")
+    assert done.code == 0 and "all outputs agree" in done.out
+    done = call("verify", digits, "--project", tmp_path / "none")
+    assert done.code == 2 and "none" in done.err

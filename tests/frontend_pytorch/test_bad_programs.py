@@ -100,8 +100,10 @@ def test_the_other_front_end_is_named() -> None:
 def test_training_mode() -> None:
     for net, data in ((nn.Dropout(0.5), torch.ones(2)), (nn.BatchNorm1d(3), torch.ones(2, 3))):
         script = torch.jit.trace(net.train(), data, check_trace=False)
-        (found,) = problems(lambda s=script, d=data: relay.frontend.from_pytorch(s, [("x", tuple(d.shape))]))
-        assert found.code == "torch-training" and "eval()" in found.hint
+        found = problems(lambda s=script, d=data: relay.frontend.from_pytorch(s, [("x", tuple(d.shape))]))
+        # batch normalization counts its batches in a buffer, too
+        assert {d.code for d in found} - {"torch-mutation"} == {"torch-training"}
+        assert all("eval()" in d.hint for d in found)
     program = torch.export.export(nn.BatchNorm1d(3).train(), (torch.ones(2, 3),))
     assert "torch-mutation" in {d.code for d in problems(lambda: relay.frontend.from_exported_program(program))}
 

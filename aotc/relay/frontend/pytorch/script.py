@@ -13,40 +13,36 @@ they are views of.
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType, frozen
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, Array, Op, Span, SymDim, TensorType
 from aotc.ir.budget import budget, spending
 from aotc.relay.analysis import free_vars
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
+from aotc.relay.frontend.pytorch.aliases import Memory
+from aotc.relay.frontend.pytorch.forms import form_of
 from aotc.relay.frontend.pytorch.inputs import input_types
-from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, int_of, is_tensor, shape
-from aotc.relay.frontend.pytorch.walk import POISON, CustomConverter, call_custom, call_operator, flattened, known
+from aotc.relay.frontend.pytorch.values import Absent, Value, array_of, dtype_name, int_of, is_tensor
+from aotc.relay.frontend.pytorch.walk import (
+    POISON,
+    CustomConverter,
+    call_custom,
+    call_operator,
+    flattened,
+    full_name,
+    known,
+)
 from aotc.relay.graph import Constant, Expr, Function, IRModule, Mutator, Tuple, Var, fresh_name, with_type
 
 NODES: Final = "the program, its loops unrolled,"
 
 
-@frozen
-class _View:
-    """A value that shares memory with another one, for certain or
-    perhaps, and how it follows from that.
-
-    `redo` is None for another name of the same tensor.
-    """
-
-    parent: str
-    redo: Callable[[Value], Value] | None
-    certain: bool = True
-
-
 #: Operators that copy or do not, as the strides of their argument have it.
 _MAYBE_VIEWS: Final = {"contiguous", "reshape", "reshape_as", "flatten", "ravel", "to", "type_as"}
-_UNCERTAIN: Final = Absent("tensors that may share memory with one that was changed in place, but need not,")
 
 
 @dataclass(slots=True)
@@ -60,14 +56,13 @@ class _Conversion:
     separator: str
     names: dict[str, str]
     consumers: dict[str, str]
-    values: dict[str, Value] = field(default_factory=dict)
-    views: dict[str, _View] = field(default_factory=dict)
+    memory: Memory = field(default_factory=Memory)
     params: dict[str, Any] = field(default_factory=dict)
     vars: dict[tuple[Any, ...], Var] = field(default_factory=dict)
     problems: Problems = field(default_factory=lambda: Problems("torch-node"))
 
     def read(self, value: Any) -> Value:
-        return known(self.values[value.debugName()])
+        return known(self.memory.values[value.debugName()])
 
     def inputs(self, node: Any) -> list[Value]:
         return [self.read(v) for v in node.inputs()]
@@ -76,7 +71,7 @@ class _Conversion:
         """Convert the nodes of a graph or block."""
         for node in block.nodes():
             for out in node.outputs():
-                self.values[out.debugName()] = POISON
+                self.memory.bind(out.debugName(), POISON)
             with self.problems.at(self.span(node), _source_line(node)):
                 self.node(node)
 
@@ -96,6 +91,7 @@ class _Conversion:
         args = self.inputs(node)
         if plain is not None:
             self.bind(node, plain(*args))
+            self.note_construction(node, kind)
             return
         custom = self.custom.get(node.kind())
         if custom is not None:
@@ -112,11 +108,29 @@ class _Conversion:
         """Name the results of a node."""
         outputs = [v.debugName() for v in node.outputs()]
         results = [result] if len(outputs) == 1 else result
-        for k, name in enumerate(outputs):
-            self.views.pop(name, None)
-            self.values[name] = results[k]
+        for name, value in zip(outputs, results, strict=False):
+            self.memory.values[name] = value
 
     # --- memory that is shared
+
+    def note_construction(self, node: Any, kind: str) -> None:
+        """Keep track of what containers hold, and of other names."""
+        (out,) = (v.debugName() for v in node.outputs())
+        inputs = [v.debugName() for v in node.inputs()]
+        if kind.endswith("Construct"):
+            self.memory.hold(out, inputs, in_order=kind != "DictConstruct")
+        elif kind in ("unchecked_cast", "data"):
+            self.memory.share(out, inputs[0], None)
+        elif kind == "TupleIndex":
+            self.note_element(out, inputs[0], int(self.memory.values[inputs[1]]))
+
+    def note_element(self, out: str, container: str, index: Any) -> None:
+        """Keep track of an element of a list, tuple or dictionary."""
+        parts = self.memory.parts(container)
+        if parts is not None and isinstance(index, int):
+            self.memory.share(out, parts[index], None)
+        else:
+            self.memory.share(out, container, lambda values: values[index])
 
     def alias(self, node: Any, schema: Any, args: list[Value]) -> None:
         """Keep track of views, and write the result of an operator
@@ -124,79 +138,47 @@ class _Conversion:
         """
         outputs = [v.debugName() for v in node.outputs()]
         inputs = [v.debugName() for v in node.inputs()]
-        written = next((k for k, a in enumerate(schema.arguments) if a.alias_info and a.alias_info.is_write), None)
-        if written is not None:
-            target = inputs[written]
-            self.write(target, self.values[outputs[0]] if outputs else POISON)
-            for name in outputs[:1]:
-                outer = self.views.get(target)
-                self.views[name] = outer if outer is not None and outer.redo is None else _View(target, None)
+        if form_of(schema).written:
+            self.assign(schema, inputs, outputs, args)
             return
         plain = schema.name.removeprefix("aten::")
+        if plain == "__getitem__" and isinstance(args[0], (list, tuple, dict)):
+            self.note_element(outputs[0], inputs[0], args[1])
+            return
+        if any(isinstance(a, (list, tuple, dict)) for a in args):
+            kept = [name for name in outputs if isinstance(self.memory.values[name], (list, tuple, dict))]
+            for name in kept:
+                self.memory.hold(name, inputs, in_order=False)
         shares = [k for k, a in enumerate(schema.arguments) if a.alias_info]
         certain = bool(shares) and any(r.alias_info for r in schema.returns) and plain not in _MAYBE_VIEWS
         if not certain:
-            result: Value = self.values[outputs[0]] if outputs and plain != "clone" else None
+            result: Value = self.memory.values[outputs[0]] if outputs and plain != "clone" else None
             same = is_tensor(result) and is_tensor(args[0]) and g.dtype(result) == g.dtype(args[0])
             if same and (plain in _MAYBE_VIEWS or result is args[0]):
-                self.views[outputs[0]] = _View(inputs[0], None, certain=False)
+                self.memory.share(outputs[0], inputs[0], None, certain=False)
             return
         k = shares[0]
-
-        def redo(value: Value) -> Value:
-            return call_operator(schema, [*args[:k], value, *args[k + 1 :]], {})
-
         for name in outputs:
-            self.views[name] = _View(inputs[k], redo)
+            self.memory.share(name, inputs[k], _redo(schema, args, k))
 
-    def write(self, name: str, value: Value) -> None:
-        """`name` has a new value: so have what it is a view of, and
-        all other views of that.
-
-        Where only the strides decide whether something is a view,
-        the other side must not be read any more.
-        """
-        chain: list[_View] = []
-        base = name
-        while base in self.views and self.views[base].certain:
-            chain.append(self.views[base])
-            base = chain[-1].parent
-        real = [view for view in reversed(chain) if view.redo is not None]
-        self.values[base] = self._merged(self.values[base], real, value) if real else value
-        self._spread(base)
-        if base in self.views:
-            root = self.views[base].parent
-            while root in self.views:
-                root = self.views[root].parent
-            self.values[root] = _UNCERTAIN
-            self._spread(root, base)
-
-    def _spread(self, base: str, but: str = "") -> None:
-        """Compute all views of `base` again, except `but` and its own."""
-        changed = {base}
-        for name, view in self.views.items():
-            if view.parent in changed and name != but:
-                changed.add(name)
-                source = self.values[view.parent]
-                if isinstance(source, Absent) or not view.certain:
-                    self.values[name] = _UNCERTAIN
-                else:
-                    self.values[name] = source if view.redo is None else view.redo(source)
-
-    def _merged(self, base: Value, chain: Sequence[_View], value: Expr) -> Expr:
-        """`base` with the part that a chain of views shows
-        replaced; the views tell where that part lies.
-        """
-        if not is_tensor(base):
-            raise AotcError("torch-op", "a change in place of an element of a list is not supported")
-        sizes = shape(base)
-        places: Value = g.constant(np.arange(int(np.prod(sizes))).reshape(sizes), "int64")
-        for view in chain:
-            places = view.redo(places) if view.redo is not None else places
-        flat = g.flat(base)
-        update = g.cast(g.flat(value), g.dtype(base))
-        merged = g.op("scatter_elements", flat, g.flat(places), update, axis=0, reduction="update")
-        return g.reshape(merged, sizes)
+    def assign(self, schema: Any, inputs: list[str], outputs: list[str], args: list[Value]) -> None:
+        """The results of an operator as the values of what it writes to."""
+        memory, form = self.memory, form_of(schema)
+        for number, out in zip_longest(form.written, outputs):
+            if number is None:
+                raise AotcError("torch-op", f"{full_name(schema)} is not supported")
+            target = memory.original(inputs[number])
+            if form.changes:
+                memory.change_view(target, _redo(form.functional, args, number))
+            else:
+                value = POISON if out is None else memory.values[out]
+                _check_written(schema, args[number], value, number in form.outs and not memory.is_shared(target))
+                memory.write(target, value)
+            if schema.name == "aten::append":
+                memory.elements[target] = (*memory.elements.get(target, ()), inputs[1])
+            if out is not None:
+                memory.values[out] = memory.values[target]
+                memory.share(out, target, None)
 
     # --- attributes of modules
 
@@ -207,10 +189,11 @@ class _Conversion:
         owner, name = self.read(node.input()), node.s("name")
         value, out = getattr(owner, name), node.output().debugName()
         if isinstance(value, torch.Tensor):
+            self.memory.fixed[out] = name
             value = self.parameter(out, name, value)
         elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
             value = [self.parameter(out, name, v) for v in value]
-        self.values[out] = value
+        self.memory.values[out] = value
 
     def parameter(self, out: str, name: str, tensor: Any) -> Var:
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.storage_offset())
@@ -242,18 +225,34 @@ def _with_constants(value: Value) -> Value:
     return g.constant(array_of(value)) if isinstance(value, torch.Tensor) else value
 
 
+def _redo(schema: Any, args: Sequence[Value], number: int) -> Callable[[Value], Value]:
+    """An operator as a function of one of its arguments."""
+
+    def redo(value: Value) -> Value:
+        return call_operator(schema, [*args[:number], value, *args[number + 1 :]], {})
+
+    return redo
+
+
+def _check_written(schema: Any, target: Value, value: Value, may_resize: bool) -> None:
+    """AotcError where the result of an operator has another shape than the tensor that it is written to."""
+    if not is_tensor(target) or not is_tensor(value) or may_resize or g.dims(target) == g.dims(value):
+        return
+    text = f"{full_name(schema)} writes a result of shape {g.dims(value)} to a tensor of shape {g.dims(target)}"
+    raise AotcError("torch-op", text, hint="write to a tensor of the shape of the result, or use the result itself")
+
+
 def _unpack(c: _Conversion, node: Any) -> None:
     items = list(c.inputs(node)[0])
     outputs = [v.debugName() for v in node.outputs()]
     source = node.input().debugName()
     for k, (name, item) in enumerate(zip(outputs, items, strict=True)):
-        c.values[name] = item
-        if source in c.views:
-            c.views[name] = _View(source, lambda values, k=k: values[k])  # type: ignore[misc]
+        c.memory.values[name] = item
+        c.note_element(name, source, k)
 
 
 def _raise(c: _Conversion, node: Any) -> None:
-    message = c.values.get(next(iter(node.inputs())).debugName(), "")
+    message = c.memory.values.get(next(iter(node.inputs())).debugName(), "")
     raise AotcError("torch-raise", f"the module raises an exception for these inputs: {message}")
 
 
@@ -271,26 +270,40 @@ def _if(c: _Conversion, node: Any) -> None:
     chosen = blocks[0 if _condition(c.inputs(node)[0]) else 1]
     c.block(chosen)
     for out, value in zip(node.outputs(), chosen.outputs(), strict=True):
-        c.values[out.debugName()] = c.values[value.debugName()]
-        if value.debugName() in c.values:
-            c.views[out.debugName()] = _View(value.debugName(), None)
+        _pass_on(c, value.debugName(), out.debugName())
+
+
+def _pass_on(c: _Conversion, source: str, name: str) -> None:
+    """Let a value leave a block, or enter one, under another name."""
+    c.memory.bind(name, c.memory.values[source])
+    c.memory.share(name, source, None)
 
 
 def _loop(c: _Conversion, node: Any) -> None:
-    trips, going, *carried = c.inputs(node)
+    trips, going, *_ = c.inputs(node)
     limit, step = int_of(trips), 0
     (body,) = node.blocks()
     counter, *formals = body.inputs()
+    names = [v.debugName() for v in list(node.inputs())[2:]]
     while step < limit and _condition(going):
         budget().spend("compile.max_nodes", 1, NODES)
-        for formal, value in zip((counter, *formals), (step, *carried), strict=True):
-            c.views.pop(formal.debugName(), None)
-            c.values[formal.debugName()] = value
+        c.memory.bind(counter.debugName(), step)
+        for source, formal in zip(_kept(c, names), formals, strict=True):
+            _pass_on(c, source, formal.debugName())
         c.block(body)
-        going, *carried = (c.read(v) for v in body.outputs())
+        first, *rest = body.outputs()
+        going, names = c.read(first), [v.debugName() for v in rest]
         step += 1
-    for out, value in zip(node.outputs(), carried, strict=True):
-        c.values[out.debugName()] = value
+    for source, out in zip(_kept(c, names), node.outputs(), strict=True):
+        _pass_on(c, source, out.debugName())
+
+
+def _kept(c: _Conversion, names: Sequence[str]) -> list[str]:
+    """Names for the values of others that may be bound anew while these are read."""
+    kept = [c.memory.unused(name) for name in names]
+    for source, name in zip(names, kept, strict=True):
+        _pass_on(c, source, name)
+    return kept
 
 
 def _number_as_tensor(value: Value) -> Value:
@@ -385,12 +398,12 @@ def from_script(
     types = input_types(input_infos, inputs, default_dtype)
     separator = "_" if use_parser_friendly_name else "."
     conversion = _Conversion(script_module, custom_convert_map or {}, separator, names, consumers)
-    conversion.values[this.debugName()] = script_module
+    conversion.memory.values[this.debugName()] = script_module
     params: list[Var] = []
     for value, (name, ty) in zip(inputs, types, strict=True):
         reader = consumers.get(value.debugName())
         params.append(Var(name, ty, Span(f"{reader}{separator}{name}" if reader else name)))
-        conversion.values[value.debugName()] = params[-1]
+        conversion.memory.values[value.debugName()] = params[-1]
     with spending():
         conversion.block(graph)
         outputs = _outputs(conversion, graph)

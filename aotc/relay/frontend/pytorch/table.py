@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from aotc.relay.frontend.pytorch import ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape
+from aotc.relay.frontend.pytorch.forms import functional_name
 from aotc.relay.frontend.pytorch.values import Converter, Table
 
 _FAMILIES: Final = (ops_conv, ops_create, ops_math, ops_nn, ops_quant, ops_shape)
@@ -29,10 +30,10 @@ def converter_of(name: str, overload: str) -> Converter | None:
     """The converter of an operator: that of the overload where it
     has its own, else that of the name.
 
-    In-place variants (a trailing underscore) compute what the plain
-    ones do; None for unknown operators.
+    In-place variants compute what the functional ones do; None for
+    unknown operators.
     """
-    plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
+    plain = functional_name(name)
     if plain not in CONVERTERS and f"{plain}.{overload}" not in CONVERTERS:
         plain = _VARIANTS.sub("", plain).removesuffix("_copy")
         plain = ALIASES.get(plain, plain)

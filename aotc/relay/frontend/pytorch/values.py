@@ -25,6 +25,7 @@ from aotc.ir import AotcError, Array, Dim, DType, SymDim, frozen
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, TupleGetItem, Var
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
+from aotc.relay.frontend.pytorch.forms import is_written
 
 #: An expression, a Python number, string, dtype or None, or a list or tuple of such.
 Value: TypeAlias = Any
@@ -226,6 +227,8 @@ def apply(converter: Converter, schema: Any, args: Sequence[Value], kwargs: Mapp
     given = {**dict(zip((formal.name for formal in schema.arguments), args, strict=False)), **kwargs}
     bound: dict[str, Value] = {}
     for position, formal in enumerate(schema.arguments):
+        if formal.kwarg_only and is_written(formal):
+            continue
         value = given.get(formal.name, formal.default_value)
         name = "x" if formal.name in ("self", "input") else formal.name
         name = first[position] if position < len(first) else name

@@ -19,6 +19,7 @@ from aotc.ir.diagnostics import AotcError, nearest
 from aotc.relay.expr import Expr, Tuple, type_of
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import INVALID, PoisonedError
+from aotc.relay.frontend.pytorch.forms import form_of
 from aotc.relay.frontend.pytorch.ops_create import SCALARS
 from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
 from aotc.relay.frontend.pytorch.values import Absent, Value, apply, is_tensor
@@ -64,20 +65,41 @@ def call_operator(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value
     """The value of a call of a PyTorch operator; AotcError if it is
     unknown or refuses its arguments.
 
-    TorchScript has operators on numbers and lists that share their
-    names with those on tensors. One in place leaves the data type
-    of the tensor that it changes.
+    The in-place and `out=` forms of an operator give what the
+    functional one does, in the data types of the tensors that they
+    write to.
     """
-    full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    form = form_of(schema)
+    written = [args[k] for k in form.written if k < len(args)]
+    result = _call_functional(form.functional, form.arguments(args), kwargs, full_name(schema))
+    if not written:
+        return result
+    several = isinstance(result, (list, tuple)) and len(written) > 1
+    values = [
+        g.cast(value, str(g.dtype(target))) if is_tensor(value) and is_tensor(target) else value
+        for value, target in zip(result if several else [result], written, strict=False)
+    ]
+    return values if several else values[0]
+
+
+def full_name(schema: Any) -> str:
+    """The name of an operator with its overload."""
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+
+
+def _call_functional(schema: Any, args: Sequence[Value], kwargs: Mapping[str, Value], full: str) -> Value:
+    """The value of an operator that writes to nothing; `full` is what messages call it.
+
+    TorchScript has operators on numbers and lists that share their
+    names with those on tensors.
+    """
     name = schema.name.removeprefix("aten::")
     first: Value = args[0] if args else None
     on_numbers = name in SCALARS and (isinstance(first, (list, tuple)) or not any(map(is_tensor, args)))
     converter = None if on_numbers else converter_of(name, schema.overload_name)
     try:
         if converter is not None:
-            result = apply(converter, schema, args, kwargs)
-            changes = name.endswith("_") and is_tensor(first) and is_tensor(result)
-            return g.cast(result, str(g.dtype(first))) if changes else result
+            return apply(converter, schema, args, kwargs)
         if name not in SCALARS or is_tensor(first):
             raise unsupported(full)
         return SCALARS[name](*args, **kwargs)

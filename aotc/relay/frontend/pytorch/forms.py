@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""In-place and `out=` forms of PyTorch operators, derived from their
+schemas.
+
+In: the schema of a call.  Out: the functional operator that computes
+the same values, and the arguments that the call writes to.
+
+    form = form_of(schema)              # aten::add.out(Tensor self, ..., *, Tensor(a!) out) -> Tensor(a!)
+    form.functional                     # the schema of aten::add.Tensor
+    form.written                        # (3,), the number of `out`
+    form.arguments(args)                # the arguments without `out`
+
+An in-place form is named after the functional operator, with an
+underscore at the end (`relu_`) or an i in front (`__iadd__`); an
+`out=` form is an overload whose written arguments are keywords.
+"""
+
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+
+from aotc.ir import frozen
+
+_PREFIX: Final = "aten::"
+
+
+@frozen(eq=False)
+class Form:
+    """How a call relates to the functional operator.
+
+    functional   its schema; that of the call itself where there is none, or the call writes nothing
+    written      numbers of the arguments that the call writes to
+    outs         those of them that only receive results
+    changes      whether a written tensor becomes another view of its memory (`t_`, `squeeze_`)
+    """
+
+    functional: Any
+    written: tuple[int, ...]
+    outs: tuple[int, ...]
+    changes: bool
+
+    def arguments(self, args: Any) -> list[Any]:
+        """The arguments of the functional operator."""
+        return [arg for k, arg in enumerate(args) if k not in self.outs]
+
+
+def is_written(argument: Any) -> bool:
+    """Whether an operator writes to an argument."""
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+def form_of(schema: Any) -> Form:
+    """The form of an operator."""
+    written = tuple(k for k, a in enumerate(schema.arguments) if is_written(a))
+    if not written:
+        return Form(schema, (), (), False)
+    return _written_form(schema.name, schema.overload_name, str(schema))
+
+
+@lru_cache(maxsize=1024)
+def _written_form(name: str, overload: str, text: str) -> Form:
+    schema = torch._C.parse_schema(text)
+    written = tuple(k for k, a in enumerate(schema.arguments) if is_written(a))
+    outs = tuple(k for k in written if schema.arguments[k].kwarg_only)
+    wanted = [_signature(a) for k, a in enumerate(schema.arguments) if k not in outs]
+    plain = functional_name(name.removeprefix(_PREFIX))
+    candidates = torch._C._jit_get_schemas_for_operator(_PREFIX + plain)
+    pure = (s for s in candidates if not any(map(is_written, s.arguments)))
+    found = next((s for s in pure if [_signature(a) for a in s.arguments] == wanted), schema)
+    packet = getattr(torch.ops.aten, name.removeprefix(_PREFIX), None)
+    operator = getattr(packet, overload or "default", None)
+    return Form(found, written, outs, torch.Tag.inplace_view in getattr(operator, "tags", ()))
+
+
+def _signature(argument: Any) -> tuple[str, str]:
+    return argument.name, str(argument.type)
+
+
+def functional_name(name: str) -> str:
+    """The name of an in-place operator without what marks it as such; other names as they are."""
+    if name.startswith("__i") and name.endswith("__") and hasattr(torch.Tensor, f"__{name[3:]}"):
+        return f"__{name[3:]}"
+    return name[:-1] if name.endswith("_") and not name.endswith("__") else name

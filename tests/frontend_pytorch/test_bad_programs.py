@@ -57,6 +57,33 @@ def test_unsupported_operators_of_exported_programs() -> None:
     assert "test_bad_programs.py" in found[0].notes[0]
 
 
+class Singular(nn.Module):
+    """torch composes svdvals of an operator that has no converter."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.svdvals(torch.relu_(x + 1))
+
+
+@pytest.mark.parametrize(("net", "count"), [(Bessel(), 0), (Singular(), 0), (nn.ReLU6(inplace=True), 1)])
+def test_programs_are_decomposed_once_or_refused_before(
+    net: nn.Module, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = torch.export.export(nn.Sequential(nn.Linear(3, 3), net).eval(), (torch.ones(2, 3),))
+    calls, decompose = [], torch.export.ExportedProgram.run_decompositions
+
+    def counted(*args: Any) -> Any:
+        calls.append(args)
+        return decompose(*args)
+
+    monkeypatch.setattr(torch.export.ExportedProgram, "run_decompositions", counted)
+    if count:
+        relay.frontend.from_exported_program(program)
+    else:
+        (found,) = problems(lambda: relay.frontend.from_exported_program(program))
+        assert found.code == "torch-op" and "is not supported" in found.message
+    assert len(calls) == count
+
+
 @pytest.mark.parametrize(
     ("infos", "message"),
     [

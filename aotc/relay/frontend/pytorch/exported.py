@@ -16,18 +16,26 @@ from typing import Any, Final
 
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, nearest, require, spending
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.problems import Problems
+from aotc.relay.frontend.pytorch.forms import form_of
 from aotc.relay.frontend.pytorch.table import converter_of
 from aotc.relay.frontend.pytorch.values import NUMERIC, Value, array_of, dtype_name, number
-from aotc.relay.frontend.pytorch.walk import POISON, call_operator, flattened, known, source_line, unsupported
+from aotc.relay.frontend.pytorch.walk import (
+    POISON,
+    call_operator,
+    flattened,
+    full_name,
+    known,
+    source_line,
+    unsupported,
+)
 from aotc.relay.graph import Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
-#: How often what a decomposition leaves is decomposed again.
-_ROUNDS: Final = 4
 _IGNORED: Final = {
     "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size",
 }  # fmt: skip
@@ -36,28 +44,69 @@ _IGNORED: Final = {
 def _prepared(program: Any) -> Any:
     """The program without operators in place, and with what has no
     converter decomposed as far as torch can.
+
+    Raises AotcError before anything is decomposed, which takes long,
+    where operators are left for which torch has no decomposition.
     """
     if not any(map(_needs_work, program.graph.nodes)):
         return program
+    defaults = torch.export.default_decompositions()
+    _check_operators(program, defaults)
+    # what has a converter is left as it is, and so is what has no decomposition
+    table = {operator: rule for operator, rule in defaults.items() if _is_unknown(operator)}
     try:
-        return _decomposed(program)
+        return program.run_decompositions(table)
     except Exception as error:  # whatever torch raises: nodes, their arguments and shapes do not fit one another
         _LOG.debug("torch cannot decompose the program", exc_info=True)
         text = "torch cannot follow the program: its nodes do not fit one another"
         raise AotcError("torch-program", text, hint="export the module again") from error
 
 
-def _decomposed(program: Any) -> Any:
-    table: dict[Any, Any] = {}
-    defaults = torch.export.default_decompositions()
-    for _ in range(_ROUNDS):
-        functional = program.run_decompositions(dict(table))
-        missing = {n.target for n in functional.graph.nodes if n.op == "call_function" and _is_unknown(n.target)}
-        more = {op: defaults[op] for op in missing if op in defaults and op not in table}
-        if not more:
-            return functional
-        table.update(more)
-    return functional
+def _check_operators(program: Any, defaults: Mapping[Any, Any]) -> None:
+    """AotcError listing all operators that have no converter, and that torch cannot decompose."""
+    problems = Problems("torch-node")
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not node.users or not _is_unknown(node.target):
+            continue
+        with problems.at(Span("exported program", node=node.name), source_line(node.meta)):
+            for target in (node.target, *_composition(node)):
+                if _is_unknown(target) and not _is_decomposable(target, defaults):
+                    raise unsupported(full_name(target._schema))
+    problems.check()
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Records the operators that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def _composition(node: Any) -> list[Any]:
+    """The operators that torch composes the operator of a node of, tried on tensors without values."""
+    if not node.target._can_decompose():
+        return []
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
+    recorder = _Recorder()
+    with recorder:
+        try:
+            node.target.decompose(*args, **kwargs)
+        except Exception:  # whatever torch raises: decomposing the program shows whether that matters
+            _LOG.debug("torch cannot compose %s", node.target, exc_info=True)
+    return recorder.found
+
+
+def _is_decomposable(target: Any, defaults: Mapping[Any, Any]) -> bool:
+    """Whether torch has a decomposition of an operator, or of the functional one that it is a form of."""
+    schema = form_of(target._schema).functional
+    packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::"), None)
+    functional = getattr(packet, schema.overload_name or "default", target)
+    return any(op in defaults or op._can_decompose() for op in (target, functional))
 
 
 def _needs_work(node: Any) -> bool:

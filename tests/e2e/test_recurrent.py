@@ -16,6 +16,7 @@ from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
 from aotc.relay.op.recurrent import lstm
 from aotc.runtime.session import load
+from tests.targets.native import native_targets
 
 STEPS, INPUTS = 1030, 24
 """More steps than are ever unrolled."""
@@ -28,6 +29,8 @@ LAYERS: dict[str, tuple[str, int, int, dict[str, Any]]] = {
     "gru_back": ("GRU", 7, 2, {"linear_before_reset": 1, "direction": "reverse"}),
     "rnn": ("RNN", 100, 1, {}),
     "rnn_relu": ("RNN", 16, 1, {"activations": ["Relu"]}),
+    "lstm_odd": ("LSTM", 37, 1, {}),
+    "gru_odd": ("GRU", 50, 2, {"linear_before_reset": 1}),
 }
 """Operator, units, sequences of the batch, and attributes."""
 
@@ -86,6 +89,21 @@ def test_layers_agree_with_onnxruntime(layers: tuple[onnx.ModelProto, CompiledMo
     names = [value.name for value in model.graph.output]
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(names, data)
     for name, actual, wanted in zip(names, load(compiled.path).run(names, data), expected, strict=True):
+        np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("target", [name for name in native_targets() if name in {"c", "x86-64-v4"}])
+def test_layers_of_other_targets_agree_with_onnxruntime(target: str) -> None:
+    import onnxruntime
+
+    model = recurrent_model()
+    rng = np.random.default_rng(1)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
+    data = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    names = [value.name for value in model.graph.output]
+    expected = onnxruntime.InferenceSession(model.SerializeToString()).run(names, data)
+    found = aotc.compile(model, target=target, name="layers").session().run(names, data)
+    for name, actual, wanted in zip(names, found, expected, strict=True):
         np.testing.assert_allclose(actual, wanted, rtol=2e-5, atol=2e-5, err_msg=name)
 
 

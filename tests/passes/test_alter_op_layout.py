@@ -11,12 +11,13 @@ import pytest
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
-from aotc.relay.expr import Call, Constant, Expr, Function, Var
+from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv1d, conv2d, conv3d
 from aotc.relay.op.dense import dense, matmul
 from aotc.relay.op.opdef import OpDef
+from aotc.relay.op.recurrent import gru, lstm, rnn
 from aotc.relay.structural import structural_equal
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.fold_constant import FoldConstant
@@ -173,6 +174,26 @@ def test_a_weight_above_the_folding_limit_is_packed_at_once() -> None:
     w = Constant(np.broadcast_to(np.float32(1), (40_001, 512)).copy())
     module = alter(Function((x,), dense(x, w)), V4)
     assert list_op_freqs(module.main) == {"nn.contrib_dense_pack": 1}
+
+
+@pytest.mark.parametrize("hidden", [20, 37, 100])
+@pytest.mark.parametrize(("layer", "gates"), [(lstm, 4), (gru, 3), (rnn, 1)])
+def test_recurrent_weights_in_blocks_of_columns(layer: OpDef, gates: int, hidden: int) -> None:
+    x, shape = Var("x", TensorType((3, 2, 6))), (2, hidden)
+    weights = [Constant(array(rows, gates * hidden) / 8) for rows in (6, hidden)]
+    rest = {4: [shape, shape], 3: [shape, (hidden,)], 1: [shape]}[gates]
+    call = layer(x, *weights, Constant(array(gates * hidden)), *(Constant(array(*s)) for s in rest))
+    f = Function((x,), TupleGetItem(call, 0))
+    packed = call_of(check(f, V4, packed=True), layer.name).args[1:3]
+    blocks = [w.checked_type.static_shape for w in packed]  # type: ignore[union-attr]
+    assert all(parts == 1 and count == -(-gates * hidden // block) for count, _, parts, block in blocks)
+
+
+def test_recurrent_weights_that_are_no_constants_leave_rows_as_they_are() -> None:
+    x, h = Var("x", TensorType((3, 1, 6))), Var("h", TensorType((1, 37)))
+    r = Var("r", TensorType((37, 37)))
+    f = Function((x, r, h), TupleGetItem(rnn(x, Constant(array(6, 37)), r, Constant(array(37)), h), 0))
+    assert structural_equal(alter(f, V4).main, f)
 
 
 def winograd_tiles(module: IRModule) -> list[int]:

@@ -4,7 +4,8 @@
 lstm(x, w, r, bias, h, c)              # x[50, 1, 40], w[40, 512], r[128, 512] -> (y[50, 1, 128], h, c)
 
 One direction of one layer.  Weights lie inputs first, (inputs, gates * hidden), or in
-blocks of units, (hidden / block, inputs, gates, block), as AlterOpLayout makes them.
+blocks of units, (hidden / block, inputs, gates, block), or in blocks of columns of which the last is padded,
+(ceil(gates * hidden / block), inputs, 1, block), as AlterOpLayout makes them.
 """
 
 from __future__ import annotations
@@ -82,16 +83,24 @@ _RNN: Final = _Kind(1, 1, 0, _rnn)
 
 
 def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype: DType) -> None:
-    """Weights of (rows, gates * hidden), or in whole blocks of units."""
+    """Weights of (rows, gates * hidden), in whole blocks of units, or in blocks of columns."""
     weight = tensor(ty, name)
     shape = weight.shape
     wanted: tuple[Dim, ...] = (rows, gates * hidden)
     block = shape[3] if weight.rank == 4 else 0
-    if isinstance(block, int) and block > 0 and hidden % block == 0:
+    if isinstance(block, int) and block > 0 and _is_by_columns(weight, gates, hidden):
+        wanted = (-(-gates * hidden // block), rows, 1, block)
+    elif isinstance(block, int) and block > 0 and hidden % block == 0:
         wanted = (hidden // block, rows, gates, block)
     fits = len(shape) == len(wanted) and all(map(may_equal, shape, wanted))
     require("recurrent.weight", fits, lambda: f"{name} must have shape {shape_text(wanted)}, got {shape_text(shape)}")
     require("dtype", weight.dtype == dtype, lambda: f"{name} must be {dtype}, got {weight.dtype}")
+
+
+def _is_by_columns(weight: TensorType | Tensor, gates: int, hidden: int) -> bool:
+    """Whether a weight in blocks has columns of all gates in a block."""
+    _, _, parts, block = weight.shape
+    return parts == 1 and (gates > 1 or (isinstance(block, int) and hidden % block > 0))
 
 
 def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
@@ -118,20 +127,20 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
     return TupleType((TensorType((steps, batch, hidden), data.dtype), *[state] * kind.states))
 
 
-def _plain(weight: Array) -> Array:
+def _plain(weight: Array, columns: int) -> Array:
     """A weight without blocks."""
     if weight.ndim == 2:
         return weight
-    blocks, rows, gates, block = weight.shape
-    return np.moveaxis(weight, 0, 2).reshape(rows, gates * blocks * block)
+    blocks, rows, parts, block = weight.shape
+    return np.moveaxis(weight, 0, 2).reshape(rows, parts * blocks * block)[:, :columns]
 
 
 def _reference(kind: _Kind, a: RecurrentAttrs, x: Array, w: Array, r: Array, bias: Array, *rest: Array) -> Any:
     cell: Any = kind.cell(a)
-    r = _plain(r)
+    r = _plain(r, bias.size)
     states, extras = list(rest[: kind.states]), rest[kind.states :]
     outputs = np.empty((*x.shape[:2], r.shape[0]), x.dtype)
-    products = x @ _plain(w) + bias
+    products = x @ _plain(w, bias.size) + bias
     for t in reversed(range(len(x))) if a.reverse else range(len(x)):
         parts = (np.split(p, kind.gates, axis=1) for p in (products[t], states[0] @ r))
         states = list(cell(*parts, states, extras))
@@ -157,6 +166,7 @@ def _compute(kind: _Kind, a: RecurrentAttrs, *args: Tensor) -> tuple[Tensor, ...
         extras=kind.extras,
         reverse=a.reverse,
         blocks=(w.shape[3] if w.rank == 4 else 0, r.shape[3] if r.rank == 4 else 0),
+        by_columns=r.rank == w.rank == 4 and _is_by_columns(r, kind.gates, r.shape[1]),
         cell=kind.cell(a),
     )
     state = ((batch, layer.hidden), x.dtype)
@@ -168,14 +178,23 @@ def _compute(kind: _Kind, a: RecurrentAttrs, *args: Tensor) -> tuple[Tensor, ...
 
 def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Samples:
     def sample(
-        steps: int, batch: int, inputs: int, hidden: int, block: int = 0, dtype: str = "float32", **rest: Any
+        steps: int,
+        batch: int,
+        inputs: int,
+        hidden: int,
+        block: int = 0,
+        dtype: str = "float32",
+        by_columns: bool = False,
+        **rest: Any,
     ) -> Sample:
         columns = kind.gates * hidden
         shapes = [(inputs, columns), (hidden, columns), (columns,), *[(batch, hidden)] * kind.states]
         shapes += [(hidden,)] * kind.extras
         w, r, *others = (random_array(s, dtype, seed=k) / 2 for k, s in enumerate(shapes, 1))
         if block:
-            split = (m.reshape(len(m), kind.gates, -1, block) for m in (w, r))
+            parts = 1 if by_columns else kind.gates
+            padded = (np.pad(m, ((0, 0), (0, -columns % block if by_columns else 0))) for m in (w, r))
+            split = (m.reshape(len(m), parts, -1, block) for m in padded)
             w, r = (np.ascontiguousarray(np.moveaxis(m, 2, 0)) for m in split)
         args = (random_array((steps, batch, inputs), dtype), w, r, *others)
         return Sample(args=args, attrs=make(**rest), accuracy=Accuracy.LOOSE)
@@ -184,6 +203,8 @@ def _samples(kind: _Kind, make: type[RecurrentAttrs]) -> Samples:
     yield sample(21, 1, 5, 12)
     yield sample(19, 1, 40, 64, block=32)
     yield sample(7, 3, 4, 8, block=4, reverse=True)
+    yield sample(18, 1, 5, 23, block=16, by_columns=True)
+    yield sample(6, 2, 3, 13, block=24, by_columns=True, reverse=True)
     yield sample(30, 1, 2, 3, reverse=True)
     yield sample(5, 14, 6, 5)
     yield sample(4, 2, 3, 6, dtype="float64")

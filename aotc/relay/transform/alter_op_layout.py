@@ -40,7 +40,7 @@ from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, grouped, pick, posi
 from aotc.relay.transform.alter_layouts import altered
 from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
 from aotc.tir import BYTES, GROUP, TAPS, TILES, C, Target
-from aotc.tir.schedule.algorithms.recurrence import recurrent_block
+from aotc.tir.schedule.algorithms.recurrence import column_block, recurrent_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 
@@ -221,16 +221,18 @@ class _Pack(GraphMutator):
         return self.known[key]
 
     def _recurrent(self, call: Call) -> Expr:
-        """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units."""
+        """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units or columns."""
         args = list(call.args)
-        state = tensor_type_of(call.args[2])
+        state, dtype = tensor_type_of(call.args[2]), tensor_type_of(call.args[0]).dtype
         hidden = int(state.static_shape[state.rank // 2 - 1])
+        plain = [w for w in args[1:3] if isinstance(w, Constant) and w.data.ndim == 2]
+        gates = tensor_type_of(call.args[3]).static_shape[0] // max(hidden, 1)
+        columns = column_block(hidden, gates, dtype, self.target) if len(plain) == 2 else 0
+        block = columns or recurrent_block(hidden, gates, dtype, self.target)
         for number, weight in enumerate(args[1:3], 1):
-            if isinstance(weight, Constant) and weight.data.ndim == 2:
-                inputs, columns = weight.data.shape
-                block = recurrent_block(hidden, columns // hidden, tensor_type_of(weight).dtype, self.target)
-                gates = Constant(weight.data.reshape(inputs, columns // hidden, hidden))
-                args[number] = self._packed(gates, "CGN", f"NCG{block}n") if block else weight
+            if isinstance(weight, Constant) and weight.data.ndim == 2 and block:
+                parts = Constant(weight.data.reshape(len(weight.data), 1 if columns else gates, -1))
+                args[number] = self._packed(parts, "CGN", f"NCG{block}n")
         return recall(call, args)
 
     def _winograd(self, call: Call, weight: Constant, attrs: ConvAttrs, tile: int) -> Expr:

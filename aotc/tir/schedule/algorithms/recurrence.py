@@ -25,6 +25,13 @@ from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Var, as
 
 #: Rows of a register tile, at most.
 ROWS: Final = 6
+#: Vectors of weights that take as long as what a block takes beside its own.
+STREAM: Final = 0.5
+#: Second-level caches that recurrent weights may fill, beside which the next inputs' products are computed: what both
+#: read arrives in two streams, which takes longer from memory further away.
+NEAR: Final = 2
+#: Tiles of rows of inputs that use weights while they are in the second-level cache, which does not hold all.
+FAR_TILES: Final = 8
 
 Scalars: TypeAlias = "Sequence[Expr]"
 #: The new states of a unit, the output first, from its parts of x W + b, of h R, its states and its extra inputs.
@@ -40,7 +47,9 @@ class Recurrence:
 
     The program's arguments are x, the weights W (inputs, gates * hidden) and R (hidden, gates * hidden), the bias of W,
     `states` first states (batch, hidden), and `extras` vectors (hidden); its results are y and the last states.  Where
-    `blocks` is not 0, W or R is in blocks of so many units: (hidden / block, rows, gates, block).
+    `blocks` is not 0, W or R is in blocks of so many units: (hidden / block, rows, gates, block).  With `by_columns`
+    both are in blocks of columns of all gates, of which the last is padded: (ceil(gates * hidden / block), rows, 1,
+    block).
     """
 
     dtype: DType
@@ -54,14 +63,27 @@ class Recurrence:
     reverse: bool
     blocks: tuple[int, int]
     cell: Cell
+    by_columns: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Parts of a row of products that a tile has vectors of: gates, or one for all columns."""
+        return 1 if self.by_columns else self.gates
+
+    @property
+    def span(self) -> int:
+        """Elements of a part."""
+        block = self.blocks[0]
+        return -(-self.gates * self.hidden // block) * block if self.by_columns else self.hidden
 
     @property
     def columns(self) -> int:
-        return self.gates * self.hidden
+        """Elements of a row of products; those beyond gates * hidden are padding."""
+        return self.parts * self.span
 
     @property
     def macs(self) -> int:
-        return self.steps * self.batch * self.columns * (self.inputs + self.hidden)
+        return self.steps * self.batch * self.gates * self.hidden * (self.inputs + self.hidden)
 
 
 def recurrence(layer: Recurrence, target: Target) -> ExternProgram:
@@ -78,6 +100,15 @@ def recurrent_block(hidden: int, gates: int, dtype: DType, target: Target) -> in
     """Units that weights had best be kept in blocks of; 0 for whole rows."""
     block = _vectors(gates, target) * target.lanes(dtype)
     return 0 if target.is_scalar or hidden % block or hidden == block else block
+
+
+def column_block(hidden: int, gates: int, dtype: DType, target: Target) -> int:
+    """Columns of all gates that weights had best be kept in blocks of where units are no whole blocks; 0 for rows."""
+    lanes, most = target.lanes(dtype), _vectors(1, target)
+    vectors = -(-gates * hidden // lanes)
+    if target.is_scalar or vectors < 2 or hidden % (_vectors(gates, target) * lanes) == 0:
+        return 0
+    return min(range(most, 0, -1), key=lambda size: -(-vectors // size) * (size + STREAM)) * lanes
 
 
 def _vectors(gates: int, target: Target) -> int:
@@ -107,16 +138,22 @@ class _Plan:
     @staticmethod
     def of(layer: Recurrence, target: Target) -> _Plan:
         lanes = target.lanes(layer.dtype)
-        while lanes > layer.hidden or any(block % lanes for block in layer.blocks):
+        while lanes > layer.span or any(block % lanes for block in layer.blocks):
             lanes //= 2
-        most = layer.hidden // lanes
-        vectors = min(_vectors(layer.gates, target), most)
-        wide = min(max(1, target.registers // 8 // layer.gates), most)
-        rows = max(1, min(ROWS, target.registers * 3 // 4 // (wide * layer.gates)))
+        most = layer.span // lanes
+        vectors = min(_vectors(layer.parts, target), most)
+        wide = min(max(1, target.registers // 8 // layer.parts), most)
+        if layer.by_columns:
+            vectors = layer.blocks[0] // lanes
+            wide = vectors if vectors < target.registers // 4 or vectors % 2 else vectors // 2
+        rows = max(1, min(ROWS, target.registers * 3 // 4 // (wide * layer.parts)))
         # with 16 vector registers the two products take longer side by side than one after the other
         roomy = target.registers >= 32 or target.is_scalar
-        beside = roomy and layer.batch == 1 and layer.steps > vectors * layer.gates
-        block = vectors * layer.gates if beside else min(layer.steps, -(-2 * rows // layer.batch))
+        row_bytes = layer.columns * layer.dtype.itemsize
+        near = layer.hidden * row_bytes <= NEAR * target.l2 or target.is_scalar
+        beside = roomy and near and layer.batch == 1 and layer.steps > vectors * layer.parts
+        tiles = 2 if near or layer.inputs * row_bytes <= target.l2 else FAR_TILES
+        block = vectors * layer.parts if beside else min(layer.steps, -(-tiles * rows // layer.batch))
         return _Plan(layer, lanes, vectors, wide, rows, block, beside)
 
 
@@ -149,8 +186,8 @@ class LayerBuilder:
     def __init__(self, layer: Recurrence, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         self.layer = layer
         self.x, w, r, self.bias, *rest = inputs
-        self.w = Weights(w, layer.inputs, layer.gates, layer.hidden, layer.blocks[0])
-        self.r = Weights(r, layer.hidden, layer.gates, layer.hidden, layer.blocks[1])
+        self.w = Weights(w, layer.inputs, layer.parts, layer.span, layer.blocks[0])
+        self.r = Weights(r, layer.hidden, layer.parts, layer.span, layer.blocks[1])
         self.first, self.extras = rest[: layer.states], rest[layer.states :]
         self.y, *self.last = outputs
 
@@ -252,12 +289,21 @@ class _Builder(LayerBuilder):
         batch, row = self.layer.batch, as_expr(row)
         return (self._place(block * self.plan.block + row // batch) * batch + row % batch) * self.layer.inputs
 
-    def _column(self, gate: Operand, unit: Expr) -> Expr:
-        return gate * as_expr(self.layer.hidden) + unit
+    def _column(self, part: Operand, unit: Expr) -> Expr:
+        return part * as_expr(self.layer.span) + unit
 
     def _columns(self, unit: Expr, vectors: int) -> list[tuple[int, Expr]]:
-        """The gates and first units of a tile's vectors."""
-        return [(gate, unit + v * self.plan.lanes) for gate in range(self.layer.gates) for v in range(vectors)]
+        """The parts and first elements of a tile's vectors."""
+        return [(part, unit + v * self.plan.lanes) for part in range(self.layer.parts) for v in range(vectors)]
+
+    @property
+    def _is_padded(self) -> bool:
+        """Whether rows of products are longer than the bias, which the cell adds then."""
+        return self.layer.columns > self.layer.gates * self.layer.hidden
+
+    def _biased(self, value: Expr, column: Expr) -> Expr:
+        """Part of a row of x W, with its bias unless the cell adds that."""
+        return value if self._is_padded else value + Load(self.bias, column, value.lanes)
 
     # --- products
 
@@ -266,11 +312,11 @@ class _Builder(LayerBuilder):
         rows, width, j = self.plan.block * self.layer.batch, self.plan.wide * self.plan.lanes, Var("j")
 
         def store(row: Expr, column: Expr, value: Expr) -> Stmt:
-            return Store(self.products, self._slot(block, row) + column, value + Load(self.bias, column, value.lanes))
+            return Store(self.products, self._slot(block, row) + column, self._biased(value, column))
 
-        unit = _within(j * width, width, self.layer.hidden)
+        unit = _within(j * width, width, self.layer.span)
         body = self._rows(self.x, lambda row: self._x(block, row), rows, self.w, unit, store)
-        return For(j, -(-self.layer.hidden // width), body, kind=_kind(width, self.layer.hidden))
+        return For(j, -(-self.layer.span // width), body, kind=_kind(width, self.layer.span))
 
     def _rows(self, a: Buffer, start: Places, rows: int, weights: Weights, unit: Expr, store: StoreVector) -> Stmt:
         """All rows of a product, for the units of a tile; the last rows overlap those before."""
@@ -289,18 +335,21 @@ class _Builder(LayerBuilder):
         """The tiles in order: the cell of a tile's units computes while the next weights come."""
         plan, layer, j, b = self.plan, self.layer, Var("j"), Var("b")
         width = (plan.vectors if layer.batch == 1 else plan.wide) * plan.lanes
-        unit = _within(j * width, width, layer.hidden)
+        unit = _within(j * width, width, layer.span)
         if layer.batch == 1:
             following = self._following(block + 1, s, j * width) if beside else None
             products = self._single(block, s, unit, following)
         else:
             products = self._rows(self.before, lambda row: row * layer.hidden, layer.batch, self.r, unit, self._keep)
-        count = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
-        cell = forall(b, layer.batch, self._cell(block, s, b, j * width, count))
+        kind, count = _kind(width, layer.span), -(-layer.span // width)
+        before = copied(self.last[0], self.before)
+        if layer.by_columns:  # a tile's columns are of different units
+            cell = forall(b, layer.batch, self._cell(block, s, b, as_expr(0), as_expr(layer.hidden)))
+            return Block((before, For(j, count, products, kind=kind), cell))
+        units = minimum(width, layer.hidden - j * width) if layer.hidden % width else as_expr(width)
+        cell = forall(b, layer.batch, self._cell(block, s, b, j * width, units))
         # the gates of a tile are its own
-        kind = _kind(width, layer.hidden) if beside else "independent"
-        tiles = For(j, -(-layer.hidden // width), Block((products, cell)), kind=kind)
-        return Block((copied(self.last[0], self.before), tiles))
+        return Block((before, For(j, count, Block((products, cell)), kind=kind if beside else "independent")))
 
     def _keep(self, row: Expr, column: Expr, value: Expr) -> Stmt:
         return Store(self.gates, row * self.layer.columns + column, value)
@@ -313,16 +362,15 @@ class _Builder(LayerBuilder):
         stmts.extend(self._keep(as_expr(0), self._column(*c), acc) for c, acc in zip(columns, sums[0][0], strict=True))
         if following:
             column = self._column(*following.columns[0])
-            bias = Load(self.bias, column, plan.lanes)
             for step, (acc,) in enumerate(sums[1]):
-                stmts.append(Store(self.products, self._slot(block + 1, step) + column, acc + bias))
+                stmts.append(Store(self.products, self._slot(block + 1, step) + column, self._biased(acc, column)))
         return Block(stmts)
 
     def _following(self, block: Expr, s: Expr, unit: Expr) -> _Product:
         """The s-th vector of a tile's columns of another block's x W, for all steps of that block."""
         plan = self.plan
         gate, vector = s // plan.vectors, s % plan.vectors
-        unit = _within(unit + vector * plan.lanes, plan.lanes, self.layer.hidden, plan.vectors * plan.lanes)
+        unit = _within(unit + vector * plan.lanes, plan.lanes, self.layer.span, plan.vectors * plan.lanes)
         starts = [self._x(block, step) for step in range(plan.block)]
         return _Product("next", self.x, starts, self.w, [(gate, unit)], plan.lanes)
 
@@ -332,8 +380,10 @@ class _Builder(LayerBuilder):
         unit = first + i
         here = b * layer.hidden + unit
         row = self._slot(block, s * layer.batch + b)
-        parts = [self._column(gate, unit) for gate in range(layer.gates)]
-        xs = [Load(self.products, row + part) for part in parts]
+        parts = [gate * layer.hidden + unit for gate in range(layer.gates)]
+        xs: list[Expr] = [Load(self.products, row + part) for part in parts]
+        if self._is_padded:
+            xs = [x + Load(self.bias, part) for x, part in zip(xs, parts, strict=True)]
         hs = [Load(self.gates, b * layer.columns + part) for part in parts]
         old = [Load(state, here) for state in (self.before, *self.last[1:])]
         stmts = list[Stmt]()

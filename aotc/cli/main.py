@@ -25,6 +25,7 @@ from aotc.driver.compile import compile
 from aotc.driver.replay import read_replay, replay
 from aotc.driver.toolchain import find_toolchain, resolve_target, version_of
 from aotc.ir import AotcError, PassTimingInstrument
+from aotc.ir.written import require_other_file
 from aotc.measuring.bench import bench
 from aotc.measuring.contestants import RIVALS
 from aotc.measuring.profile import profile
@@ -91,6 +92,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     options_of.PROFILE,
     flag("--check-compiler", "Build kernels at -O0, too; refuse a C compiler that makes something else of them."),
     flag("--no-build", "Write sources only; needs no C compiler."),
+    flag("--overwrite", "Replace files in DIR that aotc did not write, or that were changed since."),
 )
 def compile_command(
     out: Reporter, model: Path, output: Path | None, timing: bool, no_build: bool, **options: Any
@@ -163,6 +165,8 @@ def run_command(
         raise click.UsageError("--profile tells the times of one thread")
     if report is not None and not profiling:
         raise click.UsageError("--report needs --profile")
+    if report is not None:
+        require_other_file(report, "report", [library, options["inputs"]])
     if profiling:
         found = profile(library, repeat=repeat or 20, **options)
         if report is not None:
@@ -234,6 +238,8 @@ def bench_command(out: Reporter, model: Path, json_file: Path | None, **options:
     Milliseconds: the minimum and the median of all runs, the first run, and the time until the model was loaded.  MB is
     by how much memory the process grew for both of these.  The ratio is our minimum over the rival's.
     """
+    if json_file is not None:
+        require_other_file(json_file, "output", [model, options["inputs"]])
     result = bench(model, progress=out.stage, **options)
     if json_file is not None:
         out.write(json_file, result)

@@ -8,7 +8,6 @@ record_checksum(directory, metadata, library)                # for whoever loads
 
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from aotc_codegen.c.metadata import write_metadata
 
 from aotc.driver.toolchain import ObjectCompiler, Toolchain, archiver, require_machine, require_vectors, run_compiler
 from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.ir.written import temporary_folder
 from aotc.runtime.image import checksum
 from aotc.tir.target import Target
 
@@ -58,7 +58,7 @@ def build_library(
     sources = sorted(path for pattern in patterns for path in directory.glob(pattern))
     sources = [s for s in sources if s.name != "params_to_c.c"]
     compiler = object_compiler(directory, metadata, toolchain, target, visible=visible)
-    with tempfile.TemporaryDirectory(prefix=".objects-", dir=directory.absolute()) as scratch:
+    with temporary_folder(".objects-", directory.absolute()) as scratch:
         objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
         externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
         _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})

@@ -17,6 +17,7 @@ not used.  What goes wrong with the cache costs time, never a result: it is told
 import hashlib
 import logging
 import os
+import re
 import shlex
 import stat
 import sys
@@ -30,7 +31,7 @@ from typing import Final
 import aotc_codegen
 import numpy as np
 
-from aotc.driver.scratch import abandoned, discard, written
+from aotc.driver.scratch import abandoned_files, written
 from aotc.ir import AotcError
 
 LOG = logging.getLogger("aotc")
@@ -39,6 +40,9 @@ DEFAULT_MEGABYTES: Final = 1000
 TRIMMED: Final = 0.8
 _CHECK: Final = hashlib.sha256().digest_size
 _SUFFIX: Final = ".entry"
+#: Names of folders and entries; other files in the folder of the cache are left alone.
+_FOLDER: Final = re.compile(r"[0-9a-f]{2}")
+_ENTRY: Final = re.compile(rf"[0-9a-f]{{64}}{re.escape(_SUFFIX)}")
 #: The layout of entries; those of another layout are never found.
 _LAYOUT: Final = "2"
 
@@ -162,13 +166,21 @@ class ObjectCache:
     def _entries(self) -> list[tuple[Path, os.stat_result]]:
         """The files of our own making, whatever else may lie there."""
         found = []
-        # a folder that may not be looked into holds nothing for us
-        with suppress(OSError):
-            for path in self.folder.glob(f"??/*{_SUFFIX}"):
-                with suppress(OSError):
-                    # gone since
-                    found.append((path, path.stat()))
+        for folder in self._folders():
+            for path in folder.iterdir():
+                if _ENTRY.fullmatch(path.name) and path.name[:2] == folder.name:
+                    with suppress(OSError):
+                        # gone since
+                        state = path.lstat()
+                        found += [(path, state)] if stat.S_ISREG(state.st_mode) else []
         return found
+
+    def _folders(self) -> Iterator[Path]:
+        """The folders of entries; a folder that may not be looked into holds nothing for us, links lead elsewhere."""
+        with suppress(OSError):
+            for folder in self.folder.iterdir():
+                if _FOLDER.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+                    yield folder
 
     def usage(self) -> tuple[int, int]:
         """How many entries there are, and their bytes."""
@@ -180,9 +192,8 @@ class ObjectCache:
         # a folder that may not be looked into holds nothing for us
         with suppress(OSError):
             if self._trusts():
-                for folder in self.folder.glob("??"):
-                    for unfinished in abandoned(folder):
-                        discard(unfinished)
+                for folder in self._folders():
+                    _remove(abandoned_files(folder))
                 _remove(self._excess())
 
     def _excess(self) -> Iterator[Path]:

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, Protocol
 
 from aotc_codegen.c.bare import bare_footprint, emit_bare
@@ -52,6 +51,7 @@ from aotc.driver.replay import keeping_failures
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
 from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, setting, spending
+from aotc.ir.written import temporary_folder
 from aotc.relay.backend.kernels import dynamic_inputs
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.backend.table import lower_kernel
@@ -149,6 +149,7 @@ class Compilation:
     budgets    what a project, or its library, may take of a machine
     selftest   a project for no operating system tests itself on known values
     single_file    one source and one header for it
+    overwrite      replace files of others in the directory of the project (see `aotc.driver.place`)
 
     The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
     `compile.tuning` false leaves the user's records of tilings alone, `compile.accuracy` is one of `ACCURACIES`.
@@ -170,6 +171,7 @@ class Compilation:
     budgets: Budgets = UNLIMITED
     selftest: bool = False
     single_file: bool = False
+    overwrite: bool = False
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -311,7 +313,7 @@ class Compilation:
             # complains before work is done
             _device_compiler(self)
             _ = self.programs
-            with staged(path) as work:
+            with staged(path, self.overwrite) as work:
                 metadata = _with_values(self, work, self._emitted(work))
                 library, unchecked = None, []
                 if toolchain is not None:
@@ -511,6 +513,6 @@ def compile_table(kernels: Mapping[str, Kernel], target: Target, toolchain: Tool
 
 def check_table(kernels: Sequence[Kernel], target: Target, toolchain: Toolchain) -> None:
     """AotcError (code "compiler-check") where the C compiler makes something else of kernels than at -O0."""
-    with TemporaryDirectory(prefix="aotc-check-") as folder:
+    with temporary_folder("aotc-check-") as folder:
         metadata = emit_kernels(kernels, Path(folder), target)
         check_kernels(Path(folder), metadata, kernels, target, toolchain)

@@ -103,6 +103,7 @@ class CompileOptions:
                             one source and one header
     emulated      make kernels for GPUs so that this machine's processor runs them, very slowly
     workspace_io  inputs and outputs have their places in the arena, where callers may keep them: the header says where
+    overwrite     replace files in the output directory that aotc did not write, or that were changed since
     ram, flash, stack   bytes that a model may take: of memory in runs (the arena, inputs and outputs), of flash (code,
                   measured where a library is built, and parameters), of the stack; more is an error, after all is made
     progress      called with the name of each stage as it begins
@@ -139,6 +140,7 @@ class CompileOptions:
     single_file: bool = False
     emulated: bool = False
     workspace_io: bool = False
+    overwrite: bool = False
     ram: int | None = None
     flash: int | None = None
     stack: int | None = None
@@ -249,6 +251,7 @@ class CompileOptions:
             selftest=self.selftest,
             single_file=self.single_file,
             budgets=self.budgets,
+            overwrite=self.overwrite,
         )
 
     def compiled(self, model: Model) -> CompiledModel:
@@ -258,7 +261,7 @@ class CompileOptions:
         # looks at the name
         model_name(model, self.name)
         if output is not None:
-            check_destination(output)
+            check_destination(output, self.overwrite)
         work = self.compilation(model, toolchain=toolchain)
         return work.library(output) if self.build else work.project(output)
 

@@ -20,7 +20,6 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from signal import strsignal
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +42,7 @@ from aotc.driver.toolchain import (
     version_of,
 )
 from aotc.ir import AotcError, Array, Diagnostic, DType, Span, architecture, frozen
+from aotc.ir.written import temporary_folder
 from aotc.runtime.tensor import TensorInfo
 from aotc.tir import Buffer, Kernel, Program, Target
 
@@ -136,7 +136,7 @@ def _check(
         if obstacle:
             unchecked.append(_left_out(part.target, obstacle))
         elif part.kernels:
-            with TemporaryDirectory(prefix="aotc-check-") as scratch:
+            with temporary_folder("aotc-check-") as scratch:
                 problems += _Check(part, compilers, runner, Path(scratch)).problems()
     if problems:
         raise AotcError.collect(problems)

@@ -7,11 +7,9 @@ library = fake_driver()                              # .../libcuda.so.1; $AOTC_C
 Everything else of an emitted project is as for a GPU: the driver is what loads images and runs what is in them.
 """
 
-import atexit
 import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import CDLL
@@ -26,6 +24,7 @@ from aotc.driver.cache import default_cache, digest
 from aotc.driver.nvrtc import DeviceCompiler
 from aotc.driver.toolchain import Toolchain, resolve_target, run_compiler, version_of
 from aotc.ir import AotcError
+from aotc.ir.written import make_temporary_folder, temporary_folder
 
 #: The compute capability that the fake device has, times ten.
 ARCHITECTURE: Final = 80
@@ -54,8 +53,7 @@ def fake_driver(*more: str) -> Path:
     headers = [path for path in (*aotc_runtime_c.sources(), *aotc_runtime_c.cuda_sources()) if path.suffix == ".h"]
     paths = [*aotc_runtime_c.emulator_dir().iterdir(), *headers]
     files = {path.name: path.read_text(encoding="utf-8") for path in sorted(paths)}
-    kept = Path(tempfile.mkdtemp(prefix="aotc-cuda-"))
-    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    kept = Path(make_temporary_folder("aotc-cuda-"))
     made = kept / "libcuda.so.1"
     # without a name of its own inside: who looks for the system's driver by name would be given this one, once loaded
     made.write_bytes(_library(files, ("-O2", "-pthread", *more)))
@@ -93,7 +91,7 @@ def _library(files: Mapping[str, str], flags: Sequence[str]) -> bytes:
     )
     if store is not None and (found := store.get(key)) is not None:
         return found
-    with tempfile.TemporaryDirectory(prefix="aotc-cuda-") as scratch:
+    with temporary_folder("aotc-cuda-") as scratch:
         folder = Path(scratch)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8")

@@ -24,6 +24,7 @@ from aotc.driver.cache import ObjectCache, digest
 from aotc.driver.process import Finished, run
 from aotc.driver.toolchain import CC_SECONDS, MESSAGE_LINES, PROBE_SECONDS
 from aotc.ir import AotcError, frozen, refusals
+from aotc.ir.written import written
 from aotc.tir import Gpu
 
 #: From a CUDA text, for compute capabilities (80 for 8.0), code by the name of its architecture.
@@ -147,7 +148,8 @@ def rebuild(text: Path, *files: Path) -> None:
     archs = sorted({int(name.rpartition("_")[2]) for name in names.values() if name.startswith("sm_")})
     images = find_nvrtc(strict=False).images(text.read_text(encoding="utf-8"), archs)
     for file, name in names.items():
-        file.write_bytes(images[name])
+        with written(file) as target:
+            target.write(images[name])
 
 
 if __name__ == "__main__":

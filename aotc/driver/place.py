@@ -1,219 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where results go on disk: never over what is not ours, never half-written.
+"""Results on disk: files in the output folder that aotc did not write stay as they are.
 
-with staged(Path("build/net")) as work:          # a scratch folder on the same file system
+with staged(Path("build/net")) as work:          # a scratch folder inside of build/net
     ...                                          # write into `work`; its files take their places on success
 
-Files move one by one where the destination exists.  A plan of the moves lies in the scratch meanwhile: if the process
-is killed, the next compile, here or beside, brings back what was there before, or clears up behind what is complete.
-The old files leave before the new ones come, and the marker is exchanged between: a project that is being replaced may
-lack files, is never a mixture, and is always known as ours.
+The manifest of a project (`aotc.ir.manifest`) has the names and checksums of all files that were written; no other file
+is replaced or removed, unless `overwrite` says so.  Files are exchanged one by one:
+
+1. every file is looked at; one that is in the way is an error, and nothing was written
+2. a pending manifest with the old and the new checksums is written, and the manifest is removed
+3. new files are renamed to their places, old ones that are not made any more are removed
+4. the new manifest is written, and the pending one is removed
+
+A project without a manifest is not built and not loaded: where a process was killed between 2 and 4, the next compile
+recognizes all files by the pending manifest and exchanges those that are left.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Iterable, Iterator
+import errno
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Final
 
-from aotc.driver.scratch import PLAN, abandoned, discard, exclusively, is_scratch, scratch_folder, scratches
-from aotc.ir import AotcError, frozen, read_table, refusals
-from aotc.runtime.library import MARKER, is_inside, read_metadata
+from aotc.driver.scratch import exclusively, left_behind, scratch_folder, written
+from aotc.ir import AotcError, frozen, refusals
+from aotc.ir.interrupts import new_folders, uninterrupted
+from aotc.ir.manifest import (
+    MANIFEST,
+    PENDING,
+    Found,
+    Known,
+    checksums,
+    look,
+    manifest_text,
+    mount_points,
+    read_manifest,
+)
 
-#: What a scratch holds: the files that come, those that go.
-_NEW, _OLD = "new", "old"
-#: What the plan in a scratch is called after all of its moves.
-_DONE = "done.json"
+LOG = logging.getLogger("aotc")
+_HINT: Final = "move them away, name another directory, or replace them with --overwrite (in Python overwrite=True)"
+_DAMAGED: Final = f"it says which files aotc wrote, and these are left alone without it; {_HINT}"
 
 
-def is_ours(directory: Path) -> bool:
-    """Whether a directory holds a project that aotc emitted."""
-    try:
-        return read_metadata(directory).get("generator") == "aotc"
-    except (OSError, AotcError):
-        return False
+def check_destination(output: Path, overwrite: bool = False) -> None:
+    """Raise AotcError (code "output") unless a project can be written to `output`, as far as is known without it.
 
-
-def check_destination(output: Path) -> None:
-    """Raise AotcError (code "output") unless `output` is absent, empty, or an earlier project of ours.
-
-    What killed processes left there and beside it is brought in order before.
+    overwrite    files that were changed since aotc wrote them may be replaced
     """
     with refusals("output", f"use {output}"):
         if output.is_symlink() or (output.exists() and not output.is_dir()):
             raise AotcError("output", f"{output} is not a directory", hint="give another path with -o")
-        _recover(output.parent)
-        _recover(output)
-        empty = not output.is_dir() or all(map(is_scratch, output.iterdir()))
-    if not empty and not is_ours(output):
-        text = f"directory {output} is not empty and was not made by aotc"
-        raise AotcError("output", text, hint="give an empty or new directory with -o")
+        if output.is_dir():
+            _Exchange.of(output, {}, overwrite).require_possible()
 
 
-def _is_file(path: Path) -> bool:
-    return path.is_symlink() or path.is_file()
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(p.relative_to(directory) for p in directory.rglob("*") if _is_file(p))
-
-
-def _inside(output: Path, paths: Iterable[object]) -> list[Path]:
-    """The paths that lead nowhere else; the last part may be a link."""
-    found = (Path(p) for p in paths if isinstance(p, str) and ".." not in Path(p).parts)
-    return [p for p in found if is_inside(output, str(p.parent)) and "\0" not in p.name]
-
-
-def _former(output: Path) -> list[Path]:
-    """The files that an earlier run of ours wrote into `output`, and what its Makefile built from them."""
-    if not is_ours(output):
-        return []
-    metadata = read_metadata(output)
-    hashes = metadata.get("sha256")
-    written = [*(hashes if isinstance(hashes, dict) else ()), metadata.get("library"), MARKER]
-    return [*_inside(output, written), *(Path("build") / p for p in _files(output / "build"))]
-
-
-def _move(source: Path, destination: Path) -> None:
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    source.replace(destination)
-
-
-def _remove_empty(output: Path, folders: Iterable[Path]) -> None:
-    # the deepest first
-    for folder in sorted(folders, reverse=True):
-        with suppress(OSError):
-            # not empty, or gone
-            (output / folder).rmdir()
+def _known(output: Path, overwrite: bool) -> dict[str, set[str]]:
+    """What the manifests in a folder state; AotcError (code "output") for damaged ones, unless they are overwritten."""
+    known: dict[str, set[str]] = {}
+    for name in (MANIFEST, PENDING):
+        try:
+            for path, sums in read_manifest(output / name, "output", _DAMAGED).items():
+                known.setdefault(path, set()).update(sums)
+        except AotcError:
+            if not overwrite:
+                raise
+    return known
 
 
 @frozen
-class _Plan:
-    """The moves of an installation: files that go and come, folders that these make or leave empty."""
+class _Exchange:
+    """The files of a project that take the places of an earlier one's.
 
-    old: list[Path]
-    new: list[Path]
-    made: list[Path]
-    left: list[Path]
+    known       checksums of the earlier files by path, of each one or two
+    new         checksums of the files that come
+    found       what is at each of these paths now
+    overwrite   files that are not ours may be replaced where a new one comes
+    """
+
+    output: Path
+    known: Known
+    new: Mapping[str, str]
+    found: Mapping[str, Found]
+    overwrite: bool
 
     @classmethod
-    def of(cls, work: Path, output: Path) -> _Plan:
-        new = _files(work)
-        old = [p for p in dict.fromkeys([*_former(output), *new]) if _is_file(output / p)]
-        folders = [{f for p in files for f in p.parents if f != Path()} for files in (old, new)]
-        return cls(old, new, [f for f in folders[1] if not (output / f).exists()], list(folders[0]))
+    def of(cls, output: Path, new: Mapping[str, str], overwrite: bool) -> _Exchange:
+        known, mounts = _known(output, overwrite), mount_points(output)
+        found = {path: look(output, path, mounts) for path in {**known, **new}}
+        manifests = {path: look(output, path, mounts, read=False) for path in (MANIFEST, PENDING)}
+        return cls(output, known, new, found | manifests, overwrite)
 
-    @classmethod
-    def read(cls, path: Path) -> _Plan | None:
-        """The one in a file; None where there is none."""
-        if not path.is_file():
-            return None
-        try:
-            found = read_table(path, "output")
-            output = path.parent.parent
-            return cls(*(_inside(output, found[field.name]) for field in fields(cls)))
-        except (AotcError, KeyError, TypeError) as error:
-            hint = f"what was there before is in {path.parent / _OLD}; remove {path.parent} when it is saved"
-            raise AotcError("output", f"{path}, of a run that was killed, is damaged", hint=hint) from error
+    def is_ours(self, path: str) -> bool:
+        """Whether an earlier run wrote the file that is at a path now."""
+        return self.found[path].checksum in self.known.get(path, ())
 
-    def write(self, path: Path) -> None:
-        """Write the plan to a file, which is there as a whole or not at all."""
-        unfinished = path.with_suffix(".part")
-        unfinished.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
-        unfinished.replace(path)
+    def is_current(self, path: str) -> bool:
+        """Whether the file at a path has the contents that it is to have."""
+        return self.found[path].exists and self.found[path].checksum == self.new.get(path)
+
+    def _problems(self) -> Iterator[tuple[Found, str]]:
+        for path, found in self.found.items():
+            if not found.exists or self.is_ours(path) or self.is_current(path):
+                continue
+            if path in (MANIFEST, PENDING):
+                # others were read
+                if found.problem:
+                    yield found, found.problem
+            elif found.checksum and path in self.known:
+                if path in self.new or not self.overwrite:
+                    yield found, "changed since aotc wrote it"
+            elif path in self.new:
+                yield found, found.problem or "not written by aotc"
+
+    def require_possible(self) -> None:
+        """Raise AotcError (code "output") that names every file in the way."""
+        problems = {f.at: reason for f, reason in self._problems() if not (self.overwrite and f.removable)}
+        if problems:
+            rows = [f"{path}: {reason}" for path, reason in sorted(problems.items())]
+            names = ", ".join(sorted(problems)[:3]) + (", ..." if len(problems) > 3 else "")
+            text = f"{self.output} holds files that would be lost: {names}"
+            raise AotcError("output", text, notes=rows, hint=_HINT)
+        for folder in {self.output, *(self.output / PurePosixPath(path).parent for path in self.found)}:
+            if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    def carry_out(self, work: Path) -> None:
+        """Rename the new files from `work` to their places, and remove those of the earlier project."""
+        if not all(map(self.is_current, self.new)) or self.known.keys() != self.new.keys() or self._is_pending():
+            former = {path: found.checksum for path, found in self.found.items() if self.is_ours(path)}
+            self._write(PENDING, manifest_text(self.new, former))
+            (self.output / MANIFEST).unlink(missing_ok=True)
+            for path in {self.found[path].at for path in self.new if self.found[path].problem}:
+                (self.output / path).unlink()
+            for path in self.new:
+                if not self.is_current(path):
+                    (self.output / path).parent.mkdir(parents=True, exist_ok=True)
+                    (work / path).replace(self.output / path)
+            self._remove(path for path in self.known if path not in self.new and self.is_ours(path))
+            self._write(MANIFEST, manifest_text(self.new))
+        (self.output / PENDING).unlink(missing_ok=True)
+
+    def _is_pending(self) -> bool:
+        return not self.found[MANIFEST].exists or self.found[PENDING].exists
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.output / name
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.unlink()
+        with written(path) as file:
+            file.write(text.encode())
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        """Remove files, and the folders that are empty then, the deepest first."""
+        gone = list(paths)
+        for path in gone:
+            (self.output / path).unlink(missing_ok=True)
+        folders = {folder for path in gone for folder in PurePosixPath(path).parents if folder.name}
+        for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
+            with suppress(OSError):
+                (self.output / folder).rmdir()
 
 
-def _carry_out(plan: _Plan, scratch: Path) -> None:
-    marker = Path(MARKER)
-    for p in (p for p in plan.old if p != marker):
-        _move(scratch.parent / p, scratch / _OLD / p)
-    for p in sorted(plan.new, key=lambda p: p != marker):
-        _move(scratch / _NEW / p, scratch.parent / p)
-
-
-def _roll_back(plan: _Plan, scratch: Path) -> None:
-    """Undo those moves that were made; doing so again changes nothing."""
-    output, aside = scratch.parent, scratch / _OLD
-    for p in plan.new:
-        if p not in plan.old and not _is_file(scratch / _NEW / p):
-            (output / p).unlink(missing_ok=True)
-    for p in filter(lambda p: _is_file(aside / p), plan.old):
-        _move(aside / p, output / p)
-    _remove_empty(output, plan.made)
-    (scratch / PLAN).unlink()
-
-
-def _install(scratch: Path) -> None:
-    """Put the new files of a scratch into its directory, in place of our former ones; others stay."""
-    output = scratch.parent
+def _install(work: Path, output: Path, overwrite: bool) -> None:
+    """Put the files of `work` into `output`, one process after the other."""
+    paths = (p.relative_to(work).as_posix() for p in sorted(work.rglob("*")) if p.is_file())
+    new = checksums(work, (path for path in paths if path != MANIFEST))
     with exclusively(output):
-        _settle_all(output)
-        plan = _Plan.of(scratch / _NEW, output)
-        if Path(MARKER) in plan.old:
-            (scratch / _OLD).mkdir()
-            shutil.copy2(output / MARKER, scratch / _OLD / MARKER)
-        plan.write(scratch / PLAN)
-        try:
-            _carry_out(plan, scratch)
-            (scratch / PLAN).replace(scratch / _DONE)
-        except BaseException:
-            _roll_back(plan, scratch)
-            raise
-        _remove_empty(output, plan.left)
-
-
-def _settle_all(home: Path) -> None:
-    """Bring in order what dead processes left in a directory, which nobody else does meanwhile."""
-    for scratch in abandoned(home):
-        if (plan := _Plan.read(scratch / PLAN)) is not None:
-            _roll_back(plan, scratch)
-        elif (plan := _Plan.read(scratch / _DONE)) is not None:
-            _remove_empty(home, plan.left)
-        discard(scratch)
-
-
-def _recover(home: Path) -> None:
-    if scratches(home):
-        with exclusively(home):
-            _settle_all(home)
-
-
-def _place(work: Path, output: Path) -> None:
-    """Make a new directory of `work`; another process may have done so in the meantime."""
-    try:
-        work.replace(output)
-    except OSError:
-        if not output.is_dir():
-            raise
-        check_destination(output)
-        with scratch_folder(output) as scratch:
-            work.replace(scratch / _NEW)
-            _install(scratch)
+        exchange = _Exchange.of(output, new, overwrite)
+        exchange.require_possible()
+        with uninterrupted():
+            exchange.carry_out(work)
 
 
 @contextmanager
-def staged(output: Path) -> Iterator[Path]:
+def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
     """A scratch directory whose files go to `output` when the block succeeds; a failure changes nothing there.
 
-    Raises AotcError (code "output") where `check_destination` does and where nothing can be written.
+    overwrite    files that aotc did not write, or that were changed since, may be replaced
+
+    Raises AotcError (code "output") where `check_destination` does, where a file that aotc did not write is in the way,
+    and where nothing can be written.
     """
-    check_destination(output)
-    home = output if output.is_dir() else output.parent
-    at = home
+    check_destination(output, overwrite)
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(home) as scratch:
-            work = scratch / _NEW
+        with new_folders(output), scratch_folder(output) as scratch:
+            for left in left_behind(output):
+                LOG.warning("%s may be left over from a run that was killed: remove it if it is not yours", left)
+            work = scratch / "new"
             work.mkdir()
             yield work
-            at = output
-            if home == output:
-                _install(scratch)
-            else:
-                _place(work, output)
+            _install(work, output, overwrite)
     except OSError as error:
-        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or error
-        raise AotcError("output", f"cannot write to {at}: {reason}") from error
+        raise AotcError("output", f"cannot write to {error.filename or output}: {error.strerror or error}") from error

@@ -10,13 +10,16 @@ import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 from aotc.ir import frozen
+from aotc.ir.interrupts import end_children_by
+from aotc.runtime.forks import ScratchDirectory
 
-#: The process groups of programs that are running now.
-_RUNNING: Final[set[int]] = set()
+#: The process groups of programs that are running now, each with the process that started it.
+_RUNNING: Final[dict[int, int]] = {}
 
 
 @frozen
@@ -38,25 +41,40 @@ def run(command: Sequence[str], *, seconds: float, cwd: Path | None = None, give
     Raises OSError if it cannot be run, TimeoutError if it is not done within `seconds`: it is ended then.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=cwd, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True) as process:
-        _RUNNING.add(process.pid)
+    # compilers that are killed leave temporary files
+    environment = {**os.environ, "TMPDIR": _temporary_files().name}
+    with subprocess.Popen(
+        command, cwd=cwd, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True
+    ) as process:
+        _RUNNING[process.pid] = os.getpid()
         try:
             output, errors = process.communicate(given, seconds)
         except subprocess.TimeoutExpired:
             raise TimeoutError from None
         finally:
-            _RUNNING.discard(process.pid)
+            _RUNNING.pop(process.pid, None)
             if process.returncode is None:
                 _kill(process.pid)
     return Finished(process.returncode, output, errors)
 
 
+@lru_cache
+def _temporary_files() -> ScratchDirectory:
+    """The directory for temporary files of the programs that this process runs."""
+    return ScratchDirectory("aotc-cc-")
+
+
 def end_all() -> None:
     """End what `run` runs, in other threads: an interrupt of this process does not reach it by itself."""
-    for group in list(_RUNNING):
-        _kill(group)
+    for group, parent in list(_RUNNING.items()):
+        # a forked child leaves what its parent started alone
+        if parent == os.getpid():
+            _kill(group)
 
 
 def _kill(group: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+
+
+end_children_by(end_all)

@@ -17,12 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, TypeAlias
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
 from aotc.ir import AotcError, architecture, frozen, refusals
+from aotc.ir.written import temporary_folder
 from aotc.tir import TARGETS, Target, feature_names, get_target, host_target, require_exact
 
 CANDIDATES = ("cc", "gcc", "clang")
@@ -225,7 +225,7 @@ whole doubled(vector a) { return __builtin_convertvector(a + a, whole); }
 @lru_cache
 def _has_vectors(cc: tuple[str, ...], seconds: float) -> bool:
     """Whether a compiler has the vectors of gcc and clang; also where it compiles nothing, which it says itself."""
-    with TemporaryDirectory(prefix="aotc-probe-") as folder:
+    with temporary_folder("aotc-probe-") as folder:
         for text in (_VECTORS, "int one(void) { return 1; }\n"):
             (Path(folder) / "probe.c").write_text(text, encoding="utf-8")
             if _run([*cc, "-c", "probe.c", "-o", "probe.o"], seconds, Path(folder)).code == 0:

@@ -5,8 +5,9 @@ store = TuningStore(store_path())                    # $AOTC_TUNING_STORE, else 
 store.write([Record(signature, cpu, "lanes axis=1 vectors=2 lanes=16", 1.2e-5, 8)])
 store.choices(cpu)                                   # {signature: Record}
 
-Reading makes no file.  A corrupt file is moved aside with a warning; the next write makes a new one.  A file need not
-be trusted: one with other tables, views or triggers is not read, nor are records that no measurement gives.
+Reading makes no file.  A corrupt SQLite file is moved aside with a warning; the next write makes a new one.  What is no
+SQLite file is not ours: it is left alone, and writing there is an error.  A file need not be trusted: one with other
+tables, views or triggers is not read, nor are records that no measurement gives.
 """
 
 import logging
@@ -32,6 +33,10 @@ LOG = logging.getLogger("aotc")
 MOST_RECORDS: Final = 20_000
 #: What sqlite3 raises for a file that is none of its own; the latter while it makes the message.
 _CORRUPT: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
+#: Corrupt files that are moved aside, at most.
+_MAX_CORRUPT_FILES: Final = 100
+#: What an SQLite file begins with.
+_SQLITE: Final = b"SQLite format 3\0"
 #: How long to wait for another process that writes to the file.
 _WAIT_SECONDS: Final = 20.0
 _TABLE: Final = """CREATE TABLE tilings (signature TEXT, cpu TEXT, candidate TEXT, seconds REAL,
@@ -101,7 +106,10 @@ class TuningStore:
             # locked, another program's, not to be opened
             LOG.warning("the tuning records in %s are ignored: %s", self.path, error)
         except _CORRUPT as error:
-            self._move_aside(inode, error)
+            try:
+                self._move_aside(inode, error)
+            except sqlite3.OperationalError as problem:
+                LOG.warning("the tuning records in %s are ignored: %s", self.path, problem)
         return {}
 
     def write(self, records: Iterable[Record]) -> None:
@@ -147,12 +155,26 @@ class TuningStore:
         """The file that was found corrupt, unless another process has put a new one in its place since."""
         if inode is None or inode != self._inode():
             return
-        aside = self.path.with_name(f"{self.path.name}.corrupt")
+        if not self._is_sqlite():
+            raise sqlite3.OperationalError("it is no SQLite file") from error
+        ends = ("", *(f".{k}" for k in range(1, _MAX_CORRUPT_FILES)))
+        names = (self.path.with_name(f"{self.path.name}.corrupt{end}") for end in ends)
+        aside = next((name for name in names if not os.path.lexists(name)), None)
+        if aside is None:
+            raise sqlite3.OperationalError("it is corrupt, as many before it") from error
         LOG.warning("the tuning store %s is corrupt (%s): it is moved to %s and begun anew", self.path, error, aside)
         with suppress(OSError):
-            self.path.replace(aside)
+            self.path.rename(aside)
             for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+                log = self.path.with_name(self.path.name + suffix)
+                if log.exists():
+                    log.rename(aside.with_name(aside.name + suffix))
+
+    def _is_sqlite(self) -> bool:
+        """Whether the file begins as one of SQLite; another one is somebody else's."""
+        with suppress(OSError), self.path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+        return False
 
 
 def _check_tables(base: sqlite3.Connection) -> bool:

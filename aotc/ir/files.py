@@ -57,7 +57,7 @@ def open_regular(path: str | Path, code: str) -> IO[bytes]:
     return os.fdopen(descriptor, "rb")
 
 
-def read_table(path: Path, code: str) -> dict[str, Any]:
+def read_table(path: Path, code: str, hint: str = _AGAIN) -> dict[str, Any]:
     """What a JSON file holds whose outermost value is a table.
 
     Raises AotcError with a code for anything else: files that are larger than 256 MiB or not UTF-8, text that is no
@@ -66,7 +66,7 @@ def read_table(path: Path, code: str) -> dict[str, Any]:
     with open_regular(path, code) as file:
         data = file.read() if os.fstat(file.fileno()).st_size <= MOST_JSON else None
     if data is None:
-        raise AotcError(code, f"cannot read {path}: it is larger than {MOST_JSON >> 20} MiB", hint=_AGAIN)
+        raise AotcError(code, f"cannot read {path}: it is larger than {MOST_JSON >> 20} MiB", hint=hint)
     try:
         found = _parsed(data)
     except UnicodeError:
@@ -81,7 +81,7 @@ def read_table(path: Path, code: str) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
         reason = "it holds no table"
-    raise AotcError(code, f"cannot read {path}: {reason}", hint=_AGAIN)
+    raise AotcError(code, f"cannot read {path}: {reason}", hint=hint)
 
 
 def _parsed(data: bytes) -> object:

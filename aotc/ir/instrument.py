@@ -22,6 +22,7 @@ from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
 from aotc.ir.files import refusals
+from aotc.ir.manifest import remove_recorded, write_recorded
 from aotc.ir.records import frozen
 
 C = TypeVar("C", bound=type)
@@ -29,6 +30,8 @@ C = TypeVar("C", bound=type)
 Show = Callable[[Any], str]
 #: The levels of an instrument that takes graphs and programs of kernels alike.
 ALL_LEVELS: Final = frozenset({"graph", "tensor"})
+#: Which files of a folder dumps wrote.
+_DUMPS: Final = "aotc-dump.json"
 
 
 @frozen(repr=False)
@@ -278,9 +281,10 @@ class DumpIR(PassInstrument):
 
     Programs of kernels go to files that end in .tir.
 
-    refresh    first remove the files of earlier dumps (and nothing else) from the directory
+    refresh    first remove the files of earlier dumps that were not changed since (and nothing else) from the directory
 
-    Raises AotcError (code "dump-ir") if the directory cannot be written to.
+    The file aotc-dump.json there lists what was written.  Raises AotcError (code "dump-ir") if the directory cannot be
+    written to, and for a file of such a name that no dump wrote.
     """
 
     levels: ClassVar[frozenset[str]] = ALL_LEVELS
@@ -294,22 +298,12 @@ class DumpIR(PassInstrument):
         self._suffix = suffix
         with refusals("dump-ir", f"write to {self.dump_dir}"):
             self.dump_dir.mkdir(parents=True, exist_ok=True)
-            if refresh:
-                self._remove_earlier()
-
-    def _remove_earlier(self) -> None:
-        ours = re.compile(rf"\d{{3,}}_\w*\.({re.escape(self._suffix)}|tir)")
-        for path in self.dump_dir.iterdir():
-            if ours.fullmatch(path.name) and path.is_file():
-                path.unlink()
+        if refresh:
+            remove_recorded(self.dump_dir, _DUMPS, "dump-ir")
 
     def run_after_pass(self, module: Any, info: PassInfo) -> None:
         name = re.sub(r"\W+", "_", info.name, flags=re.ASCII).strip("_")
-        path = self.dump_dir / f"{self.counter:03d}_{name}.{'tir' if info.level == 'tensor' else self._suffix}"
+        file = f"{self.counter:03d}_{name}.{'tir' if info.level == 'tensor' else self._suffix}"
         self.counter += 1
-        try:
-            path.write_text(self._show(module), encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            with suppress(OSError):
-                path.unlink()
-            raise AotcError("dump-ir", f"cannot write {path}: {error.strerror}") from error
+        text = self._show(module).encode("utf-8", "backslashreplace")
+        write_recorded(self.dump_dir, _DUMPS, file, text, "dump-ir")

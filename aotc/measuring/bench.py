@@ -13,7 +13,6 @@ nothing is allocated for inputs or outputs.
 import os
 import platform
 import re
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -35,6 +34,7 @@ from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite
 from aotc.driver.toolchain import find_toolchain, require_cpu, version_of
 from aotc.driver.tuning_store import cpu_model
 from aotc.ir import AotcError
+from aotc.ir.written import temporary_folder
 from aotc.measuring.contestants import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
 from aotc.measuring.timing import milliseconds, summary, turns
 from aotc.relay.frontend.onnx import load_model
@@ -110,7 +110,7 @@ def _entrant(model: Path, compiled: CompiledModel, inputs: Path | None, ranges: 
     """What the contestants are given; ONNX models with dynamic inputs are pinned to what was compiled."""
     session = compiled.session()
     types, arrays = session_types(session), session_inputs(session, inputs, ranges)
-    with tempfile.TemporaryDirectory(prefix="aotc-bench-") as scratch:
+    with temporary_folder("aotc-bench-") as scratch:
         path = model
         if not (is_exported_program(model) or is_tflite(model)):
             proto = load_model(model)

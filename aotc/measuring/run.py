@@ -9,6 +9,7 @@ from typing import Any
 
 from aotc.checking.inputs import NO_RANGES, InputRanges, save_arrays, session_inputs
 from aotc.driver.scratch import output_file
+from aotc.ir.written import require_other_file
 from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.session import load
 
@@ -30,6 +31,8 @@ def run_library(
     input_ranges   the least and the greatest value of random inputs, by name
     options   as for `load`: threads, isa, device, check
     """
+    if outputs is not None:
+        require_other_file(outputs, "outputs-file", [library, inputs])
     session = load(library, **options)
     arrays = session_inputs(session, inputs, input_ranges)
     results = session.run(None, arrays)

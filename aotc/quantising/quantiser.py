@@ -11,7 +11,6 @@ import importlib.util
 import io
 import logging
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -21,6 +20,7 @@ import onnx
 
 from aotc.checking.inputs import Arrays
 from aotc.ir import AotcError, Diagnostic, frozen, nearest, require_known
+from aotc.ir.written import temporary_folder
 
 #: How ranges of activations are found, and what weights become.
 METHODS: Final = {"minmax": "MinMax", "percentile": "Percentile"}
@@ -92,7 +92,7 @@ def _asked(what: str) -> Iterator[Path]:
     logging.disable(logging.WARNING)
     try:
         # it prints, too
-        with redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory(prefix="aotc-quantize-") as folder:
+        with redirect_stdout(io.StringIO()), temporary_folder("aotc-quantize-") as folder:
             yield Path(folder)
     except AotcError:
         raise

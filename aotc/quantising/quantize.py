@@ -20,6 +20,7 @@ from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite
 from aotc.driver.scratch import output_file
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, Array
+from aotc.ir.written import require_other_file
 from aotc.measuring.bench import take_turns
 from aotc.measuring.contestants import Contestant, ours, started
 from aotc.measuring.timing import summary
@@ -69,6 +70,8 @@ def quantize(
     chosen = CompileOptions(**options)
     quantiser()
     _require_onnx(model, output)
+    if output is not None:
+        require_other_file(Path(output), "output", [model])
     if chosen.build:
         require_cpu(chosen.machine)
     chosen.progress("importing the model")
@@ -81,7 +84,7 @@ def quantize(
     chosen.progress("measuring the error of each layer")
     layers = layer_errors(prepared, made, layers_of(prepared, settings), compared)
     if output is not None:
-        with output_file(Path(output), "output") as file:
+        with output_file(Path(output), "output", [model]) as file:
             file.write(made.SerializeToString())
     report = {
         "model": str(model) if isinstance(model, (str, Path)) else None,

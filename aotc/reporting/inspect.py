@@ -14,12 +14,11 @@ from typing import Any
 
 from aotc.driver.compilation import footprint
 from aotc.driver.compile import CompileOptions
-from aotc.driver.place import is_ours
 from aotc.ir import AotcError, Span
 from aotc.relay.graph import Constant, IRModule, list_op_freqs, post_order
 from aotc.relay.transform.fake_quantization_to_integer import left_real
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
-from aotc.runtime.library import read_metadata
+from aotc.runtime.library import is_project, read_metadata
 from aotc.tir import Program, Storage, Target, accessed, moments, scalar_loops
 
 #: How many kernels the list of the largest shows.
@@ -130,6 +129,6 @@ def inspect_project(path: str | Path) -> dict[str, Any]:
     """The metadata of an emitted project, of which the directory is given or the library that was built there."""
     folder = Path(path)
     folder = folder if folder.is_dir() else folder.absolute().parent.parent
-    if not is_ours(folder):
+    if not is_project(folder):
         raise AotcError("not-a-project", f"{folder} holds no project made by aotc", hint="run `aotc compile` first")
     return read_metadata(folder)

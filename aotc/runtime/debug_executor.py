@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.ir import AotcError, AotcTypeError, Device, NDArray, frozen, nearest, refusals, require_device
+from aotc.ir.manifest import write_recorded
 from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, measure, require_counts
 from aotc.runtime.graph_machine import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict
 
+#: Which files of a folder dumps wrote.
+_DUMPS: Final = "aotc-dump.json"
 _HEADS: Final = ("Node Name", "Ops", "Time(us)", "Time(%)", "Shape", "Inputs", "Outputs", "Measurements(us)")
 
 
@@ -177,9 +180,13 @@ class GraphModuleDebug(GraphModule):
         named = {f"{name}____{k}": a for name, arrays in outputs.items() for k, a in enumerate(arrays)}
         with refusals("dump", f"write to {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
-            (folder / "_aotcdbg_graph_dump.json").write_text(self._graph_json, encoding="utf-8")
-            (folder / "times.txt").write_text(f"{self._profile}\n", encoding="utf-8")
-            (folder / "output_tensors.params").write_bytes(save_param_dict(named))
+        files = {
+            "_aotcdbg_graph_dump.json": self._graph_json.encode(),
+            "times.txt": f"{self._profile}\n".encode(),
+            "output_tensors.params": bytes(save_param_dict(named)),
+        }
+        for name, data in files.items():
+            write_recorded(folder, _DUMPS, name, data, "dump")
 
 
 def _names(graph_json: str) -> list[str]:

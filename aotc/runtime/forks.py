@@ -6,11 +6,13 @@ folder = ScratchDirectory("aotc-")          # folder.name; removed by this proce
 """
 
 import os
-import shutil
-import tempfile
 import threading
 import weakref
+from pathlib import Path
 from typing import Any, Final
+
+from aotc.ir.interrupts import remove_temporary
+from aotc.ir.written import make_temporary_folder
 
 _OWNERS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
@@ -56,10 +58,10 @@ class ScratchDirectory:
     """
 
     def __init__(self, prefix: str) -> None:
-        self.name: Final = tempfile.mkdtemp(prefix=prefix)
+        self.name: Final = make_temporary_folder(prefix)
         self.remove: Final = weakref.finalize(self, _remove, self.name, os.getpid())
 
 
 def _remove(path: str, process: int) -> None:
     if os.getpid() == process:
-        shutil.rmtree(path, ignore_errors=True)
+        remove_temporary(Path(path))

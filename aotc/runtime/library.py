@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from aotc.ir import AotcError, DType, Quantization, architecture, elf_architecture, nearest, read_table, refusals
+from aotc.ir.manifest import MANIFEST, PENDING
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
 from aotc.runtime.forks import Turns
 from aotc.runtime.image import require_checksum, require_whole
@@ -104,9 +105,23 @@ def is_inside(folder: Path, name: str) -> bool:
 
 
 def read_metadata(project: Path) -> dict[str, Any]:
-    """What the metadata in a directory say, none where it has none; AotcError (code "load") for damaged ones."""
+    """What the metadata in a directory say, none where it has none.
+
+    Raises AotcError (code "load") for damaged ones, and for a project of which only some files were exchanged.
+    """
     path = project / MARKER
+    if (project / PENDING).exists() and not (project / MANIFEST).exists():
+        text = f"{project} is incomplete: a compile was ended while it wrote there"
+        raise AotcError("load", text, hint="compile the model again")
     return read_table(path, "load") if path.is_file() else {}
+
+
+def is_project(directory: Path) -> bool:
+    """Whether a directory holds a project that aotc emitted."""
+    try:
+        return read_metadata(directory).get("generator") == "aotc"
+    except (OSError, AotcError):
+        return False
 
 
 def _stated_checksum(library: Path) -> str:

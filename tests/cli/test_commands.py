@@ -261,3 +261,32 @@ def test_verbose_goes_to_the_error_stream(tmp_path: Path) -> None:
     done = subprocess.run([str(c) for c in command], cwd=DIGITS.parents[2], capture_output=True, text=True, check=True)
     assert "optimising the graph" in done.stderr
     assert json.loads(done.stdout)["path"]
+
+
+def test_files_in_the_way_stop_a_compile_unless_they_may_be_replaced(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx")
+    for name in ("Makefile", "notes.txt"):
+        (tmp_path / name).write_text("mine")
+    outcome = call("compile", model, "-o", tmp_path, "--no-build")
+    assert outcome.code == 2 and "Makefile: not written by aotc" in outcome.err and "--overwrite" in outcome.err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["Makefile", "m.onnx", "notes.txt"]
+    assert call("compile", model, "-o", tmp_path, "--no-build", "--overwrite").code == 0
+    assert (tmp_path / "Makefile").read_text() != "mine" and (tmp_path / "notes.txt").read_text() == "mine"
+    (tmp_path / "Makefile").write_text("mine")
+    assert "Makefile: changed since aotc wrote it" in call("compile", model, "-o", tmp_path, "--no-build").err
+
+
+@pytest.mark.parametrize("command", ["quantize", "run", "bench"])
+def test_inputs_are_not_replaced_by_outputs(tmp_path: Path, command: str) -> None:
+    model = relu(tmp_path / "m.onnx")
+    np.savez(tmp_path / "x.npz", x=np.zeros((2, 3), np.float32))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    inputs = tmp_path / "x.npz"
+    arguments = {
+        "quantize": [model, "-o", model, "--calibration", inputs],
+        "run": [tmp_path / "no-library.so", "--inputs", inputs, "--outputs", inputs],
+        "bench": [model, "--inputs", inputs, "--json", inputs],
+    }
+    outcome = call(command, *arguments[command])
+    assert outcome.code == 2 and "it is the input" in outcome.err
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

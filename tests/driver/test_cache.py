@@ -19,10 +19,10 @@ from onnx import helper, numpy_helper
 
 import aotc
 from aotc.driver.cache import ObjectCache, cache_folder, default_cache, digest
-from aotc.driver.scratch import scratches, written
 from aotc.driver.toolchain import ObjectCompiler, Toolchain
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.diagnostics import AotcError
+from aotc.ir.written import written
 from aotc.tir.schedule.lower import Lowering
 from aotc.tir.stmt import Kernel
 from tests.cli.invoke import DIGITS, call, refused
@@ -255,21 +255,28 @@ def test_entries_used_longest_ago_go_first(cache: ObjectCache) -> None:
     assert cache.usage() == (count, used)
 
 
-def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache) -> None:
+def test_abandoned_files_go_and_foreign_ones_stay(cache: ObjectCache, tmp_path: Path) -> None:
     filled(cache, 2, 10)
-    old = cache.folder / "ab" / ".aotc-deadbeef"  # nobody holds its lock
+    old = cache.folder / "ab" / ".aotc-0123456789abcdef"
     old.parent.mkdir(exist_ok=True)
-    (cache.folder / "mine.txt").touch()
+    old.touch()
+    os.utime(old, (0, 0))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    names = ["mine.txt", "ab/mine.entry", f"ab/{'cd' * 32}.entry", f"elsewhere/{'ef' * 32}.entry"]
+    for name in names:
+        path = tmp_path / name if name.startswith("elsewhere") else cache.folder / name
+        path.touch()
+        os.utime(path, (0, 0))
+    (cache.folder / "ef").symlink_to(elsewhere)
     with written(cache.folder / "ab" / "new") as file:
-        (new,) = scratches(old.parent)
-        old.touch()
         cache.trim()
-        assert not old.exists() and new.exists()
+        assert not old.exists()
         file.write(b"whole")
     assert (cache.folder / "ab" / "new").read_bytes() == b"whole"
-    (cache.folder / "ab" / "new").unlink()
     assert cache.clear()[0] == 2 and cache.usage() == (0, 0)
-    assert [p.name for p in cache.folder.rglob("*") if p.is_file()] == ["mine.txt"]
+    found = {p.relative_to(cache.folder).as_posix() for p in cache.folder.rglob("*") if p.is_file()}
+    assert found == {*names[:3], "ab/new"} and list(elsewhere.iterdir())
 
 
 def test_many_writers_and_a_trimmer(cache: ObjectCache) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are killed while they put a project in its place, at any operation on files, and those that follow."""
+"""Processes that are killed or interrupted at any moment: what they leave, and what the next compile makes of it."""
 
 from __future__ import annotations
 
@@ -11,49 +11,39 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from aotc.driver.place import MARKER, check_destination, is_ours, staged
-from aotc.driver.scratch import PLAN, scratches, written
+from aotc.driver.place import staged
+from aotc.driver.scratch import left_behind
 from aotc.ir.diagnostics import AotcError
-from tests.cli.invoke import DIGITS, call
+from aotc.ir.interrupts import new_folders, temporary, uninterrupted
+from aotc.ir.manifest import MANIFEST, PENDING, file_checksum
+from aotc.ir.written import output_file, written
+from aotc.runtime.library import is_project
+from tests.cli.invoke import DIGITS, relu
+from tests.driver.folders import emit, files_of, write
 
 CHANGING = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.chmod", "os.truncate", "os.link", "fcntl.flock"}
 """The audit events of operations that change what is on disk, or who may; those of files that are opened to be written
 come to them.
 """
-OLD = {MARKER: "1", "src/net.c": "1", "src/a.c": "1", "only/x.h": "1", "lib/net.so": "1"}
-NEW = {MARKER: "2", "src/net.c": "2", "src/b.c": "2", "fresh/deep/y.h": "2"}
-MINE = {"notes.txt": "mine", "src/mine.c": "mine"}
-BUILT = {"build/stale.o": "1"}
+OLD = {"metadata.json": "1", "src/net.c": "1", "src/a.c": "1", "only/x.h": "1", "lib/net.so": "1"}
+NEW = {"metadata.json": "2", "src/net.c": "2", "src/b.c": "2", "fresh/deep/y.h": "2"}
+MINE = {"notes.txt": "mine", "src/mine.c": "mine", "build/stale.o": "mine"}
 
 State = dict[str, str]
 
 
-def emit(files: State, output: Path) -> None:
-    with staged(output) as work:
-        write(work, files)
-
-
-def write(folder: Path, files: State) -> None:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if name == MARKER:
-            text = json.dumps({"generator": "aotc", "sha256": dict.fromkeys(files, ""), "text": text})
-        (folder / name).write_text(text)
-
-
 def state(folder: Path) -> State:
-    """What is in a folder: texts of files, "" for folders."""
-    return {
-        p.relative_to(folder).as_posix(): "" if p.is_dir() else p.read_text()
-        for p in sorted(folder.rglob("*"))
-        if not any(part.startswith(".aotc-") for part in p.relative_to(folder).parts)
-    }
+    """The files of a folder, without temporary ones."""
+    found = files_of(folder) if folder.is_dir() else {}
+    return {name: text for name, text in found.items() if ".aotc-" not in name}
 
 
 def killed(action: Callable[[], object], at: int) -> bool:
@@ -90,7 +80,7 @@ def empty(output: Path) -> None:
 
 def former(output: Path) -> None:
     emit(OLD, output)
-    write(output, MINE | BUILT)
+    write(output, MINE)
 
 
 def after(folder: Path, prepare: Callable[[Path], None], *actions: Callable[[Path], object]) -> State:
@@ -98,63 +88,60 @@ def after(folder: Path, prepare: Callable[[Path], None], *actions: Callable[[Pat
     prepare(folder)
     for action in actions:
         action(folder)
-    return state(folder) if folder.is_dir() else {}
+    return state(folder)
 
 
-def not_mixed(found: State) -> bool:
-    """Whether the files of the project are those of one run."""
-    texts = {text for name, text in found.items() if text not in ("", "mine") and name != MARKER}
-    return len(texts) <= 1
+def is_complete(output: Path) -> bool:
+    """Whether there is a manifest; then the files that it names are those of one run."""
+    if not (output / MANIFEST).exists():
+        return False
+    stated = json.loads((output / MANIFEST).read_text())["files"]
+    assert {name: file_checksum(output / name) for name in stated} == stated
+    return True
 
 
 @pytest.mark.parametrize("prepare", [absent, empty, former])
 def test_a_kill_at_any_moment_is_mended_by_the_next_compile(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
-    before = after(tmp_path / "before", prepare)
+    """Files of the user stay, a project with a manifest is whole, and the next compile recognizes what is ours."""
     complete = after(tmp_path / "complete", prepare, lambda o: emit(NEW, o))
     rng = random.Random(0)
+    incomplete = 0
     for at in range(1000):
-        home = tmp_path / str(at)
-        output = home / "deep" / "net"
+        output = tmp_path / str(at) / "deep" / "net"
         prepare(output)
         if not killed(lambda output=output: emit(NEW, output), at):
             break
-        if output.is_dir():
-            assert not_mixed(state(output)) and (is_ours(output) or prepare is not former)
-        if rng.random() < 0.5:  # who mends is killed, too
-            killed(lambda output=output: check_destination(output), rng.randrange(15))
-            assert not output.is_dir() or not_mixed(state(output))
-        if output.parent.is_dir():
-            check_destination(output)
-            assert (state(output) if output.is_dir() else {}) in (before, complete), at
-            assert {p.name for p in output.parent.iterdir()} <= {"net"}
-            assert not scratches(output)
+        incomplete += not is_complete(output)
+        while rng.random() < 0.5:  # the next one is killed, too
+            killed(lambda output=output: emit(rng.choice((OLD, NEW)), output), rng.randrange(25))
+            is_complete(output)
+        if prepare is former:
+            assert MINE.items() <= state(output).items()
         emit(NEW, output)
-        assert state(output) == complete and not scratches(output) and not scratches(output.parent), at
-        shutil.rmtree(home)
-    assert at > 15
+        assert state(output) == complete and is_complete(output), at
+        shutil.rmtree(tmp_path / str(at))
+    assert at > 15 and incomplete > 4
 
 
 def test_a_kill_of_a_real_compile(tmp_path: Path) -> None:
-    """By its own C compiler.  A compile that then fails brings order, too."""
+    """By its own C compiler.  The scratch folder is nobody's: it is named, and removed by the user alone."""
     output = tmp_path / "home" / "net"
     deadly = tmp_path / "cc"
     deadly.write_text("#!/bin/sh\n[ $1 = --version ] && exit 0\nkill -9 $PPID\n")
     deadly.chmod(0o755)
     command = [sys.executable, "-m", "aotc", "compile", DIGITS, "-o", output]
-    for options in (["--cc", "false"], ["--cflags=-O1"], ["--no-build"]):  # the last time it is in the folder
-        assert subprocess.run([*command, "--cc", deadly]).returncode == -signal.SIGKILL
-        assert scratches(output.parent) or scratches(output)
-        assert call("compile", DIGITS, "-o", output, *options).code == (2 if "false" in options else 0)
-        assert [p.name for p in output.parent.iterdir()] == ["net"] * output.is_dir()
-        assert not scratches(output)
-    assert is_ours(output) and not (output / "lib").exists()
+    assert subprocess.run([*command, "--cc", deadly]).returncode == -signal.SIGKILL
+    (left,) = left_behind(output)
+    done = subprocess.run([*command, "--no-build"], capture_output=True, text=True)
+    assert done.returncode == 0 and left.name in "".join(done.stderr.split())
+    assert left.exists() and is_project(output) and not (output / "lib").exists()
 
 
-def test_an_installation_that_can_not_be_undone_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of the former project are not thrown away with the scratch where they cannot go back now."""
+def test_an_exchange_that_the_system_ends_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "net"
     former(output)
-    before = state(output)
     replace, moves = Path.replace, iter(range(1000))
 
     def failing(path: Path, target: Path) -> Path:
@@ -166,46 +153,9 @@ def test_an_installation_that_can_not_be_undone_is_kept(tmp_path: Path, monkeypa
         patch.setattr(Path, "replace", failing)
         with pytest.raises(AotcError, match="Input/output error"):
             emit(NEW, output)
-    assert state(output) != before and len(scratches(output)) == 1
-    check_destination(output)
-    assert state(output) == before and not scratches(output)
-
-
-def killed_in_moves(output: Path) -> Path:
-    """The plan of a process that was killed when some of its new files were in their places."""
-    for at in range(1000):
-        assert killed(lambda: emit(NEW, output), at)
-        if any(text == "2" for text in state(output).values()):
-            return next(output.glob(f".aotc-*/{PLAN}"))
-    raise AssertionError
-
-
-def test_a_plan_leads_nowhere_else_and_says_so_where_it_is_damaged(tmp_path: Path) -> None:
-    output, mine = tmp_path / "net", tmp_path / "mine"
-    former(output)
-    plan = killed_in_moves(output)
-    found = json.loads(plan.read_text())
-    mine.write_text("mine")
-    plan.write_text(json.dumps(found | {"new": [*found["new"], "../mine", str(mine)]}))
-    check_destination(output)
-    assert mine.read_text() == "mine"
-    plan = killed_in_moves(output)
-    plan.write_text("{")
-    with pytest.raises(AotcError, match="damaged"):
-        check_destination(output)
-    assert plan.exists()
-
-
-def test_what_is_being_made_or_is_not_ours_stays(tmp_path: Path) -> None:
-    """Scratch folders of living processes, and what only looks like one."""
-    (tmp_path / ".aotc-notes").mkdir()
-    (tmp_path / ".aotc-abcdefgh").mkdir()
-    (tmp_path / ".aotc-abcdefgh" / "mine").write_text("mine")
-    with staged(tmp_path / "a") as work:
-        emit(OLD, tmp_path / "b")
-        write(work, NEW)
-    assert state(tmp_path / "a")["src/b.c"] == "2"
-    assert {p.name for p in tmp_path.iterdir()} == {"a", "b", ".aotc-notes", ".aotc-abcdefgh"}
+    assert (output / PENDING).exists() and not is_complete(output)
+    emit(NEW, output)
+    assert is_complete(output) and state(output) == NEW | MINE | {MANIFEST: (output / MANIFEST).read_text()}
 
 
 @pytest.mark.parametrize("prepare", [absent, empty, former])
@@ -224,8 +174,8 @@ def test_two_compiles_into_one_folder(tmp_path: Path, prepare: Callable[[Path], 
 
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(one, (OLD, NEW)))
-        assert state(output) in ways
-        assert [p.name for p in output.parent.iterdir()] == ["net"] and not scratches(output)
+        assert files_of(output) in ways
+        assert [p.name for p in output.parent.iterdir()] == ["net"]
 
 
 def test_real_compiles_into_one_new_folder(tmp_path: Path) -> None:
@@ -233,7 +183,7 @@ def test_real_compiles_into_one_new_folder(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aotc", "compile", DIGITS, "-o", output, "--no-build"]
     running = [subprocess.Popen(command) for _ in range(2)]
     assert [process.wait(100) for process in running] == [0, 0]
-    assert is_ours(output) and [p.name for p in tmp_path.iterdir()] == ["net"]
+    assert is_project(output) and is_complete(output) and [p.name for p in tmp_path.iterdir()] == ["net"]
 
 
 def test_files_are_written_as_a_whole(tmp_path: Path) -> None:
@@ -251,14 +201,173 @@ def test_files_are_written_as_a_whole(tmp_path: Path) -> None:
             break
         assert path.read_text() == "22"
     assert at > 1 and path.read_text() == "333"
+    left = set(tmp_path.iterdir()) - {path}
     with pytest.raises(RuntimeError), written(path) as file:
         file.write(b"4")
         raise RuntimeError
     assert path.read_text() == "333" and path.stat().st_mode & 0o777 == 0o640
-    assert [p.name for p in tmp_path.iterdir()] == ["out.npz"]
+    assert {*tmp_path.iterdir()} == {path, *left}
     (tmp_path / "link").symlink_to(path)
     with written(tmp_path / "link") as file:
         file.write(b"5")
     assert (tmp_path / "link").is_symlink() and path.read_text() == "5"
     with written(Path("/dev/null")) as file:
         file.write(b"6")
+
+
+def test_an_input_is_not_replaced_by_an_output(tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    path.write_text("mine")
+    (tmp_path / "link").symlink_to(path)
+    os.link(path, tmp_path / "other")
+    for name in ("net.onnx", "link", "other"):
+        with pytest.raises(AotcError, match="it is the input"), output_file(tmp_path / name, "output", [None, path]):
+            pass
+    assert path.read_text() == "mine"
+
+
+# --- signals in this process
+
+
+def test_signals_wait_for_what_must_not_be_interrupted() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append(1)
+        done.append(2)
+    assert done == [1, 2]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with uninterrupted():
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_an_interrupted_exchange_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in a program that calls aotc.compile."""
+    former(tmp_path / "net")
+    replace = Path.replace
+
+    def interrupting(path: Path, target: Path) -> Path:
+        os.kill(os.getpid(), signal.SIGINT)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        emit(NEW, tmp_path / "net")
+    monkeypatch.undo()
+    assert is_complete(tmp_path / "net") and not left_behind(tmp_path / "net")
+    assert state(tmp_path / "net").items() >= NEW.items()
+
+
+def test_what_an_interrupt_leaves_goes_with_the_process(tmp_path: Path) -> None:
+    code = f"""
+from pathlib import Path
+from aotc.ir import interrupts
+def interrupted(path):
+    raise KeyboardInterrupt
+interrupts._remove, remove = interrupted, interrupts._remove
+try:
+    with interrupts.temporary(Path({str(tmp_path / "scratch")!r})) as path:
+        path.mkdir()
+except KeyboardInterrupt:
+    interrupts._remove = remove
+assert path.exists()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_for_results_go_while_they_are_empty(tmp_path: Path) -> None:
+    with new_folders(tmp_path / "a" / "b"):
+        assert (tmp_path / "a" / "b").is_dir()
+    with new_folders(tmp_path / "c"), temporary(tmp_path / "c" / "scratch") as path:
+        path.mkdir()
+        (tmp_path / "c" / "kept").write_text("mine")
+    assert files_of(tmp_path) == {"c/kept": "mine"} and [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+# --- signals to the command
+
+HARNESS = """
+import atexit, os, sys
+at, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+seen = 0
+def count(event, arguments):
+    global seen
+    seen += 1
+    if seen == at:
+        os.kill(os.getpid(), number)
+    if seen == 50 and not at:
+        atexit.register(lambda: os.write(2, b"events %d" % seen))
+from aotc.cli import run
+sys.addaudithook(count)
+run()
+"""
+"""Runs the command, and sends it a signal at one of the audit events: imports, files, programs."""
+
+
+@pytest.fixture
+def interrupted(tmp_path: Path) -> Iterator[Callable[[int, signal.Signals], subprocess.Popen[str]]]:
+    """What starts a compile that gets a signal at an event, 0 for none."""
+    model = relu(tmp_path / "m.onnx", 4, 8)
+    (tmp_path / "tmp").mkdir()
+    environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "AOTC_CACHE_DIR": str(tmp_path / "cache")}
+    command = ["compile", model, "-o", tmp_path / "home" / "net", "--cflags=-O0", "--threads"]
+
+    def start(at: int, number: signal.Signals) -> subprocess.Popen[str]:
+        arguments = [sys.executable, "-c", HARNESS, str(at), str(int(number)), *map(str, command)]
+        return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    yield start
+    # no program of an interrupted compile runs on
+    mark = str(tmp_path).encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            assert mark not in path.read_bytes(), path
+
+
+def ended(process: subprocess.Popen[str], folder: Path, number: signal.Signals) -> None:
+    """The exit code is that of the signal, nothing is left behind, and the project is complete or absent."""
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, (process.returncode, out, err)
+    assert "Traceback" not in err and "Exception" not in err, err
+    assert not list((folder / "tmp").iterdir())
+    assert not [path for path in folder.rglob("*") if path.name.startswith((".aotc-", ".objects-"))]
+    if (folder / "home").exists():
+        assert is_complete(folder / "home" / "net")
+
+
+SEEDS = [*range(4), *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 24))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_signal_at_an_event(tmp_path: Path, interrupted: Callable[..., subprocess.Popen[str]], seed: int) -> None:
+    process = interrupted(0, signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0
+    events = int(err.rpartition("events ")[2])
+    shutil.rmtree(tmp_path / "home")
+    shutil.rmtree(tmp_path / "cache")
+    number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[seed % 3]
+    # half of them in the second half of the events, in which files are compiled and exchanged, and at the end
+    at = random.Random(seed).randrange(1 if seed % 2 else events // 2, events) if seed else events
+    ended(interrupted(at, number), tmp_path, number)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in range(1, 8))])
+def test_a_signal_at_a_time(tmp_path: Path, interrupted: Callable[..., subprocess.Popen[str]], seed: int) -> None:
+    """From outside; the C compiler never ends by itself."""
+    endless = tmp_path / "cc"
+    endless.write_text("#!/bin/sh\n[ $1 = --version ] && exit 0\ntouch $TMPDIR/made\nsleep 1000\n")
+    endless.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CC", str(endless))
+        process = interrupted(0, signal.SIGINT)
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "tmp").glob("*/made")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(random.Random(seed).random() / 10)
+    number = (signal.SIGINT, signal.SIGTERM)[seed % 2]
+    process.send_signal(number)
+    ended(process, tmp_path, number)

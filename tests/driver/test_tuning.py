@@ -137,13 +137,25 @@ def test_stale_records_are_ignored(tmp_path: Path) -> None:
 
 def test_corrupt_store_is_moved_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = tmp_path / "records.sqlite"
-    store.write_bytes(b"no database " * 1000)
+    store.write_bytes(b"SQLite format 3\0 and no database " * 1000)
+    store.with_name("records.sqlite.corrupt").write_text("mine")
     with caplog.at_level(logging.WARNING, "aotc"):
         assert sources(tmp_path / "a", tuning=store) == sources(tmp_path / "b", tuning=False)
     assert "is corrupt" in caplog.text
-    assert not store.exists() and store.with_name("records.sqlite.corrupt").exists()
-    store.write_bytes(b"no database " * 1000)
+    assert store.with_name("records.sqlite.corrupt").read_text() == "mine"
+    assert not store.exists() and store.with_name("records.sqlite.corrupt.1").exists()
+    store.write_bytes(b"SQLite format 3\0 and no database " * 1000)
     assert record_last(store) == len(TuningStore(store).choices(cpu_model()))
+
+
+def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = tmp_path / "notes.txt"
+    store.write_bytes(b"no database " * 1000)
+    assert TuningStore(store).choices("cpu") == {}
+    assert "are ignored" in caplog.text
+    with pytest.raises(AotcError, match="no SQLite file"):
+        TuningStore(store).write([])
+    assert store.read_bytes() == b"no database " * 1000 and [*tmp_path.iterdir()] == [store]
 
 
 def test_store_of_another_program_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

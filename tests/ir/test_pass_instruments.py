@@ -325,11 +325,17 @@ def test_dumping(tmp_path: Path) -> None:
     folder = tmp_path / "ir"
     with PassContext(instruments=[DumpIR(folder, show=lambda m: "text")]):
         make_pass([], "outer", make_pass([], "../in ner"))(MODULE)
-    assert sorted(p.name for p in folder.iterdir()) == ["000_in_ner.txt", "001_outer.txt"]
+    assert sorted(p.name for p in folder.iterdir()) == ["000_in_ner.txt", "001_outer.txt", "aotc-dump.json"]
     assert (folder / "001_outer.txt").read_text() == "text"
-    (folder / "notes.txt").write_text("mine")
+    for mine in ("notes.txt", "002_notes.txt", "001_outer.txt"):
+        (folder / mine).write_text("mine")
     DumpIR(folder, refresh=True)
-    assert [p.name for p in folder.iterdir()] == ["notes.txt"]
+    assert sorted(p.name for p in folder.iterdir()) == ["001_outer.txt", "002_notes.txt", "notes.txt"]
+    with PassContext(instruments=[DumpIR(folder, show=lambda m: "text")]):
+        make_pass([], "first")(MODULE)
+        with pytest.raises(AotcError, match="aotc did not write what is there"):
+            make_pass([], "outer")(MODULE)
+    assert {(folder / name).read_text() for name in ("001_outer.txt", "002_notes.txt", "notes.txt")} == {"mine"}
     with pytest.raises(AotcError, match="cannot write to"):
         DumpIR(folder / "notes.txt")
 

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from aotc.driver.place import is_ours, staged
+from aotc.driver.place import staged
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring.profile import profile
 from aotc.reporting.inspect import inspect_project
+from aotc.runtime.library import is_project
 from aotc.runtime.module import load_module
 from aotc.runtime.session import load
 from tests.cli.invoke import refused
@@ -99,12 +100,12 @@ def refuses_everywhere(project: Path) -> str:
 def test_damaged_metadata(project: Path, kind: str) -> None:
     (project / "metadata.json").write_bytes(DAMAGED[kind])
     refuses_everywhere(project)
-    assert not is_ours(project)
+    assert not is_project(project)
     with pytest.raises(AotcError, match="no project made by aotc"):
         inspect_project(project)
     refused("inspect", project)
-    with pytest.raises(AotcError, match="was not made by aotc"), staged(project):
-        pass
+    with pytest.raises(AotcError, match=r"metadata\.json: not written by aotc"), staged(project) as work:
+        (work / "metadata.json").write_text("{}")
 
 
 @pytest.mark.parametrize("kind", ELSEWHERE)
@@ -155,10 +156,10 @@ def test_former_files_outside_stay(project: Path, tmp_path: Path, name: str) -> 
     absolute = str(victims[0]) if name == "/victim" else name
     metadata = {"generator": "aotc", "library": absolute, "sha256": {absolute: "0", "lib/libtiny.so": "0"}}
     (project / "metadata.json").write_text(json.dumps(metadata))
-    with staged(project) as work:
+    with staged(project, overwrite=True) as work:
         (work / "metadata.json").write_text("{}")
     assert [victim.read_text() for victim in victims] == ["mine", "mine"]
-    assert not (project / "lib" / "libtiny.so").exists()
+    assert (project / "lib" / "libtiny.so").exists(), "metadata do not say which files are ours"
 
 
 # --- archives

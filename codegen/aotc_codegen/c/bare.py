@@ -101,13 +101,41 @@ def _single(kernels: PrintedKernels, files: dict[str, Content], common: dict[str
     return {header: _LOCAL.sub(lambda _: common_header, own[header]), f"src/{name}.c": source, **rest}
 
 
+def _words_of_files(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
+    """What build files and the page say of parameters in a file of their own."""
+    portable = "for assemblers without .incbin; HOSTCC compiles for this machine"
+    array = f"$(BUILD)/{name}_params_array"
+    return {
+        "params_usage": f"# make PORTABLE_PARAMS=1            {portable}\n",
+        "params_host": "HOSTCC ?= cc\n",
+        "params_choice": f"else ifdef PORTABLE_PARAMS\nOBJECTS += {array}.o\nelse\n"
+        f"OBJECTS += $(BUILD)/src/{name}_params.o\n",
+        "params_rules": render("bare_params.mk", **common),
+        "params_built": f"$(BUILD)/src/{name}_params.o {array}.o {array}.c {array}.c.new $(BUILD)/params_to_c ",
+        "params_place": f"one file, `src/{name}_params.bin`",
+        "licensed": "The file `include/aotc_bare.h` is\npart of aotc and under the Apache License 2.0.",
+        "files_said": "",
+    }
+
+
+def _single_words(name: str, sources: Sequence[str]) -> dict[str, Any]:
+    """What they say where all code is one source and one header."""
+    files = " and ".join(f"`{path}`" for path in (*sources, f"include/{name}.h"))
+    said = f"{files} are all of the code, with the parameters: copy them into your build,"
+    return {
+        **dict.fromkeys(("params_usage", "params_host", "params_choice", "params_rules", "params_built"), ""),
+        "params_place": f"arrays in `src/{name}.c`",
+        "licensed": f"What `include/{name}.h`\nhas between the guards of `AOTC_BARE_H` is part of aotc and under the "
+        "Apache License 2.0.",
+        "files_said": f"## Files\n\n{said}\nor use the build files here.\n\n",
+    }
+
+
 def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
     """What builds the sources, and a page on it."""
-    if common["single"]:
-        params = f"set({common['upper']}_PARAMS)\n"
-        common = {**common, "params_array": "", "params_object": ""}
-    else:
-        params = render("params.cmake", **common)
+    single = common["single"]
+    params = f"set({common['upper']}_PARAMS)\n" if single else render("params.cmake", **common)
+    words = {**common, **(_single_words(name, common["sources"]) if single else _words_of_files(name, common))}
     apart = {
         f"src/{name}_params.S": render("bare_params.S", **common),
         "src/params_to_c.c": render("params_to_c.c", **common),
@@ -115,9 +143,11 @@ def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
     return {
         **({} if common["single"] else apart),
         **{f"{row['output']}.ld": render("weights.ld", **common | row) for row in common["pieces"]},
-        "Makefile": render("bare.mk", **common),
-        "CMakeLists.txt": render("bare.cmake", params=params, **common),
-        "README.md": render("bare.md", **common),
+        "Makefile": render("bare.mk", **words),
+        "CMakeLists.txt": render(
+            "bare.cmake", params=params, manifest=render("manifest.cmake", runtime=(), name=name), **common
+        ),
+        "README.md": render("bare.md", **words),
     }
 
 
@@ -142,8 +172,6 @@ def _words(
         "compiler": compiler,
         "archiver": archiver,
         "math_said": "".join(f", `{function}`" for function in math),
-        "params_array": f"$(BUILD)/{name}_params_array.o",
-        "params_object": f"$(BUILD)/src/{name}_params.o",
     }
 
 

@@ -18,6 +18,8 @@ from aotc_codegen.c.schedule import tensors_of
 from aotc_codegen.c.workspace import workspaces_of
 
 VERSION: Final = version("aotc")
+#: The name of this file.
+METADATA: Final = "metadata.json"
 #: Version of the layout of this file.
 FORMAT = 1
 #: What the error of a float32 output may be, relative to the standard deviation of the exact one; the second with
@@ -112,4 +114,4 @@ def footprint(
 def write_metadata(directory: Path, metadata: Mapping[str, Any]) -> None:
     """Write metadata.json into the directory of a project."""
     text = json.dumps(metadata, indent=2, ensure_ascii=True) + "\n"
-    (directory / "metadata.json").write_text(text, encoding="utf-8")
+    (directory / METADATA).write_text(text, encoding="utf-8")

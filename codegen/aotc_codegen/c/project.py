@@ -7,6 +7,7 @@ What is written depends on the program and the target alone: no time stamps, no 
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -14,12 +15,13 @@ from typing import Any, Final, TypeAlias
 from aotc_runtime_c import sources as runtime_sources
 
 from aotc.ir import AotcError, refusals, require_known
+from aotc.ir.manifest import MANIFEST, file_checksum, manifest_text
 from aotc.tir import Program, Target
 from aotc_codegen.c.cpu import cpu_check, isa_rows
 from aotc_codegen.c.dialect import DIALECTS
 from aotc_codegen.c.flags import base_cflags
 from aotc_codegen.c.kernels import PrintedKernels, print_kernels
-from aotc_codegen.c.metadata import VERSION, describe, footprint, write_metadata
+from aotc_codegen.c.metadata import METADATA, VERSION, describe, footprint, write_metadata
 from aotc_codegen.c.names import model_identifier
 from aotc_codegen.c.params import ALIGN, Params
 from aotc_codegen.c.quantized import quantized_words
@@ -41,8 +43,15 @@ def require_name(name: str) -> None:
 
 def common_words(name: str, team: bool) -> dict[str, Any]:
     """What all templates take; `team` says whether kernels are for several threads."""
-    words = {"banner": BANNER, "name": name, "upper": name.upper(), "version": VERSION}
-    return {**words, "team_includes": ['#include "aotc_team.h"'] if team else []}
+    words = {"banner": BANNER, "name": name, "upper": name.upper(), "version": VERSION, "number": _number(VERSION)}
+    rules = {"stamp": render("stamp.mk"), "clean": render("clean.mk")}
+    return {**words, **rules, "team_includes": ['#include "aotc_team.h"'] if team else []}
+
+
+def _number(version: str) -> str:
+    """The part of a version that CMake compares: 0.1.0 of 0.1.0.dev3."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return found[0] if found else "0"
 
 
 def model_words(program: Program, target: Target, numerics: str, params: Params) -> dict[str, Any]:
@@ -105,10 +114,12 @@ def kernel_files(kernels: PrintedKernels, suffix: str, common: Mapping[str, Any]
 def write_project(
     directory: Path, files: Mapping[str, Content], metadata: dict[str, Any], runtime: Sequence[Path]
 ) -> dict[str, Any]:
-    """Write files by path, those of the C runtime behind them, and the metadata, which have the hashes of all then."""
+    """Write files by path, those of the C runtime, the metadata, which have the hashes of these, and the manifest."""
     with refusals("output", "write the project"):
         metadata["sha256"] = write_files(directory, dict(sorted(files.items())) | runtime_files(runtime))
         write_metadata(directory, metadata)
+        written = {**metadata["sha256"], METADATA: file_checksum(directory / METADATA)}
+        (directory / MANIFEST).write_text(manifest_text(written), encoding="utf-8")
     return metadata
 
 
@@ -250,7 +261,8 @@ class _Project:
         libraries = "-lm -pthread" if self.team else "-lm"
         self.common |= {"flagged": flagged, "sources": sources, "libraries": libraries}
         small, name = self.params.small, self.name
-        self.common |= shared_build(self.common, "C", self.common["runtime"])
+        headers = ("aotc_pool.h", "aotc_team.h") if self.team else ()
+        self.common |= shared_build(self.common, "C", self.common["runtime"], *headers)
         self.add(
             "Makefile",
             loaded=[f"{name}_entry", f"{name}_threads"] if self.team else [f"{name}_entry"],
@@ -277,11 +289,14 @@ def shared_build(common: Mapping[str, Any], languages: str, libraries: Sequence[
 
     libraries   that are installed beside the model's, with aotc.h and more headers
     """
+    threads = ["include(CMakeFindDependencyMacro)", "find_dependency(Threads)"] if "aotc_pool" in libraries else []
+    config = [*threads, rf"include(\${{CMAKE_CURRENT_LIST_DIR}}/{common['name']}Targets.cmake)"]
+    words = {**common, "manifest": render("manifest.cmake", runtime=libraries, name=common["name"])}
     included = " ".join(f"include/{header}" for header in ("aotc.h", *headers))
     return {
         "link": render("link.mk", **common),
         "begin": render("begin.cmake", **common, languages=languages),
-        "end": render("end.cmake", **common, installed=libraries, headers=included),
+        "end": render("end.cmake", **words, installed=libraries, headers=included, config=config),
     }
 
 

@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ from rich.markup import escape
 from rich.table import Table
 
 import aotc
-from aotc.checking.compare import Comparison, bound_for, compare, exact_error, judge_by_exact
+from aotc.checking.compare import Comparison
 from aotc.checking.inputs import OTHER_INPUTS, InputRanges, session_inputs
-from aotc.checking.reference import onnx_reference
-from aotc.checking.verify import EXIT_CODES, worth
+from aotc.checking.reference import Reference, no_result, onnx_reference
+from aotc.checking.verify import EXIT_CODES, Run, judged, worth
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import ARCHITECTURES, INPUTS, PATH, SHAPES, TARGET, option
 from aotc.cli.tables import show_project
@@ -45,7 +45,6 @@ from aotc.driver.compile import model_name
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dtype import DType
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.interp import evaluate
@@ -63,19 +62,13 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compiled: a title, arguments for `aotc.compile`, inputs for the loaded library, and a reference.
-
-    expected    the outputs that the reference computes for these inputs, by the names given
-    exact       the same in double precision, to tell rounding from errors; None where that cannot be had
-    """
+    """What is compiled: a title, arguments for `aotc.compile`, inputs for the loaded library, and a reference."""
 
     title: str
     name: str
     arguments: Mapping[str, Any]
     inputs: Callable[[Session], Arrays]
-    reference: str
-    expected: Callable[[Arrays, Sequence[str]], Arrays]
-    exact: Callable[[Arrays], Arrays | None] = lambda _: None
+    reference: Reference
 
 
 @dataclass
@@ -114,23 +107,21 @@ def workload() -> Subject:
     def inputs(session: Session) -> Arrays:
         return session_inputs(session, None, {info.name: (-1, 1) for info in session.get_inputs()})
 
-    def expected(arrays: Arrays, names: Sequence[str]) -> Arrays:
-        return {names[0]: np.asarray(evaluate(module, params={**params, **arrays}))}
+    def expected(arrays: Arrays) -> Arrays:
+        return {"output": np.asarray(evaluate(module, params={**params, **arrays}))}
 
-    arguments = {"model": module, "params": params}
-    return Subject("ResNet-18, 224x224", "resnet18", arguments, inputs, "the numpy interpreter", expected)
+    reference = Reference("the numpy interpreter", expected, no_result)
+    return Subject("ResNet-18, 224x224", "resnet18", {"model": module, "params": params}, inputs, reference)
 
 
 def onnx_subject(path: Path, file: Path | None, ranges: InputRanges, pins: Mapping[str, Any]) -> Subject:
     """A model of the user's; the reference is ONNX Runtime, or onnx's own evaluator where that is missing."""
-    found = onnx_reference(load_model(path))
 
     def inputs(session: Session) -> Arrays:
         return session_inputs(session, file, ranges)
 
     arguments = {"model": path, **pins}
-    expected = lambda x, _: found.run(x)  # noqa: E731
-    return Subject(path.name, model_name(path, None), arguments, inputs, found.name, expected, found.exact)
+    return Subject(path.name, model_name(path, None), arguments, inputs, onnx_reference(load_model(path)))
 
 
 def command(arguments: Sequence[str | Path], cwd: Path) -> str:
@@ -182,20 +173,14 @@ def time_from_python(session: Session, inputs: Arrays, runs: int) -> list[float]
 
 
 def compare_all(
-    actual: Arrays, expected: Arrays, exact: Callable[[], Arrays | None], float32_bound: float
-) -> list[Comparison]:
-    """Every output against the reference, within the bound for its dtype.
-
-    Where that is exceeded, the result in double precision tells which of the two is at fault, as in `aotc verify`.
-    """
-    found = [compare(n, actual[n], expected[n], bound_for(DType.of(expected[n]), float32_bound)) for n in expected]
-    truth = exact() if any(not c.ok for c in found) else None
-    if truth is None:
-        return found
-    return [
-        c if c.ok else judge_by_exact(c, actual[c.name], truth[c.name], exact_error(expected[c.name], truth[c.name]))
-        for c in found
-    ]
+    made: Mapping[str, Arrays], inputs: Arrays, expected: Arrays, reference: Reference, float32_bound: float
+) -> dict[str, Sequence[Comparison]]:
+    """Every output of every way to run against the reference's `expected`, as `aotc verify` compares."""
+    exact, rounded = (cache(lambda run=run: run(inputs)) for run in (reference.exact, reference.rounded))
+    runs = [Run(where, inputs, outputs, expected) for where, outputs in made.items()]
+    once = replace(reference, exact=lambda _: exact(), rounded=lambda _: rounded())
+    cases = judged(runs, float32_bound, once)
+    return {case.source: case.outputs for case in cases}
 
 
 def grid(*headers: str) -> Table:
@@ -246,13 +231,6 @@ def show_facts(console: Console, compiled: CompiledModel, library: Path, c: CRun
     )
 
 
-def ok_text(c: Comparison) -> str:
-    """Why a comparison is accepted."""
-    if c.exact is None:
-        return "[green]ok[/]"
-    return f"[green]ok[/] (from the exact result {c.exact:.1e}, the reference {c.reference_exact:.1e})"
-
-
 def show_verdict(
     console: Console, reference: str, expected: Arrays, results: Mapping[str, Sequence[Comparison]]
 ) -> str:
@@ -263,7 +241,7 @@ def show_verdict(
     table = Table("from", "output", "largest error", "relative to std", "", box=None, pad_edge=False)
     for where, comparisons in results.items():
         for c in comparisons:
-            verdict = ok_text(c) if c.ok else f"[red]{c.reason}[/]"
+            verdict = f"[{'green' if c.ok else 'red'}]{escape(c.text)}[/]"
             table.add_row(where, c.name, f"{c.max_abs:.2e}", f"{c.relative:.2e}", verdict)
     console.print("", table)
     wrong = [where for where, comparisons in results.items() if not all(c.ok for c in comparisons)]
@@ -300,17 +278,15 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     names = [o.name for o in session.get_outputs()]
     from_python = dict(zip(names, session.run(None, inputs), strict=True))
     times = time_from_python(session, inputs, runs)
-    clock(f"running {subject.reference}")
-    expected = subject.expected(inputs, names)
+    clock(f"running {subject.reference.name}")
+    expected = subject.reference.run(inputs)
     clock.stop()
     reporter.stop()
     show_times(CONSOLE, clock, timer)
     show_facts(CONSOLE, compiled, session.path, from_c, times)
-    exact = cache(lambda: subject.exact(inputs))
     made = {"C": from_c.outputs, "Python": from_python}
-    bound = compiled.metadata["error_bound"]
-    results = {where: compare_all(outputs, expected, exact, bound) for where, outputs in made.items()}
-    return show_verdict(CONSOLE, subject.reference, expected, results)
+    results = compare_all(made, inputs, expected, subject.reference, compiled.metadata["error_bound"])
+    return show_verdict(CONSOLE, subject.reference.name, expected, results)
 
 
 def demonstrate_on_gpu(
@@ -327,15 +303,15 @@ def demonstrate_on_gpu(
     names = [o.name for o in session.get_outputs()]
     found = dict(zip(names, session.run(None, inputs), strict=True))
     times = time_from_python(session, inputs, runs) if aotc.cuda(0).exist else []
-    clock(f"running {subject.reference}")
-    expected = subject.expected(inputs, names)
+    clock(f"running {subject.reference.name}")
+    expected = subject.reference.run(inputs)
     clock.stop()
     reporter.stop()
     CONSOLE.print(*show_project(compiled.metadata), f"project      {compiled.path}", sep="\n")
     if times:
         CONSOLE.print(f"from Python  {statistics.median(times):.3f} ms (median of {runs} runs, host's memory)")
-    results = {device: compare_all(found, expected, lambda: subject.exact(inputs), compiled.metadata["error_bound"])}
-    return show_verdict(CONSOLE, subject.reference, expected, results)
+    results = compare_all({device: found}, inputs, expected, subject.reference, compiled.metadata["error_bound"])
+    return show_verdict(CONSOLE, subject.reference.name, expected, results)
 
 
 @click.command()

@@ -118,12 +118,13 @@ class InDouble:
     """A model in double precision, evaluated node by node; values are freed after their last use.
 
     memory    the most bytes that weights, values and temporary arrays may take at any time
+    is_wide   False for the precision of the model itself
     """
 
-    def __init__(self, model: onnx.ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> None:
+    def __init__(self, model: onnx.ModelProto, memory: int = DEFAULT_MEMORY_BYTES, is_wide: bool = True) -> None:
         self._memory = memory
         self._outputs = [o.name for o in model.graph.output]
-        wide = in_double(model)
+        wide = in_double(model) if is_wide else model
         self._result_bytes = _bytes_of_values(wide)
         self._evaluator = ReferenceEvaluator(wide, new_ops=list(_OPERATORS))
         self._last_uses = _last_uses(wide.graph)

@@ -33,6 +33,11 @@ RunOnce: TypeAlias = Callable[[Arrays], Arrays]
 ExactRun: TypeAlias = Callable[[Arrays], Arrays | None]
 
 
+def no_result(_: Arrays) -> None:
+    """There is none."""
+    return
+
+
 @frozen
 class Reference:
     """What a compiled model is compared with.
@@ -41,13 +46,15 @@ class Reference:
     exact      outputs in double precision; None where these cannot be had
     quantised  whether integers stand for real numbers inside; the exact outputs are then those without rounding
     defined    outputs of a quantized model with rounding: each operator in double precision, its result quantized
+    rounded    outputs of another evaluation in the precision of the model: a second example of what rounding does
     """
 
     name: str
     run: RunOnce
     exact: ExactRun
     quantised: bool = False
-    defined: ExactRun = lambda _: None
+    defined: ExactRun = no_result
+    rounded: ExactRun = no_result
 
 
 def or_none(run: RunOnce) -> ExactRun:
@@ -149,8 +156,16 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
         found: Arrays = InDouble(by_definition(model), memory).run(in_float64(inputs))
         return found
 
+    def rounded(inputs: Arrays) -> Arrays:
+        from aotc.checking.exact import InDouble
+
+        found: Arrays = InDouble(model, memory, is_wide=False).run(inputs)
+        return found
+
     run = session_runner(name, session, [o.name for o in model.graph.output])
-    return Reference(name, run, or_none(exact), quantised, or_none(defined))
+    if quantised:
+        return Reference(name, run, or_none(exact), quantised, defined=or_none(defined))
+    return Reference(name, run, or_none(exact), rounded=or_none(rounded))
 
 
 # --- of graph modules

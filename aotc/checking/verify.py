@@ -8,8 +8,9 @@ report.ok, report.cases[0].outputs[0].relative
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -121,37 +122,25 @@ class Run:
     expected: Arrays
 
 
-def judged(
-    runs: Sequence[Run],
-    float32_bound: float,
-    exact_run: ExactRun,
-    quantised: bool = False,
-    defined_run: ExactRun = lambda _: None,
-) -> tuple[Case, ...]:
-    """The comparisons of all runs; outputs beyond the bound are judged by the result in double precision.
-
-    exact_run    gives the outputs in double precision for inputs; None where they cannot be had
-    quantised    whether that is the result without rounding to integers
-    defined_run  gives the outputs of a quantized model with rounding, for outputs that are integers
-    """
-
+def judged(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
+    """The comparisons of all runs; outputs beyond the bound are judged by the reference's other results."""
     found = [
         {n: compare(n, r.actual[n], e, bound_for(DType.of(e), float32_bound)) for n, e in r.expected.items()}
         for r in runs
     ]
-    if quantised:
-        _judge_integers(runs, found, defined_run)
+    if reference.quantised:
+        _judge_integers(runs, found, reference.defined)
     noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
-    exact = (_exact_results(exact_run, runs) if noisy else None) or []
-    for name in noisy if exact and quantised else ():
-        pairs = [(r.actual[name], r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True)]
-        for row in found:
-            row[name] = row[name] if row[name].ok else judge_by_noise(row[name], pairs)
-    for name in noisy if exact and not quantised else ():
-        noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
-        for row, r, e in zip(found, runs, exact, strict=True):
-            if not row[name].ok:
-                row[name] = judge_by_exact(row[name], r.actual[name], e[name], noise)
+    exact = _exact_results(reference.exact, runs) if noisy else None
+    if exact is not None and reference.quantised:
+        for name in noisy:
+            pairs = [(r.actual[name], r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True)]
+            for row in found:
+                row[name] = row[name] if row[name].ok else judge_by_noise(row[name], pairs)
+    elif exact is not None:
+        rounded = cache(lambda: _exact_results(reference.rounded, runs))
+        for name in noisy:
+            _judge_floats(name, runs, found, exact, rounded)
     return tuple(Case(r.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
 
 
@@ -164,6 +153,34 @@ def _judge_integers(runs: Sequence[Run], found: list[dict[str, Comparison]], def
         triples = [(r.actual[name], r.expected[name], d[name]) for r, d in zip(runs, defined or (), strict=True)]
         for row in found:
             row[name] = row[name] if row[name].ok else judge_by_definition(row[name], triples)
+
+
+def _judge_floats(
+    name: str,
+    runs: Sequence[Run],
+    found: list[dict[str, Comparison]],
+    exact: Sequence[Arrays],
+    rounded: Callable[[], list[Arrays] | None],
+) -> None:
+    """Compares an output that differs from the reference's with that in double precision, in place.
+
+    rounded    the results of another evaluation in the precision of the model, which are only asked for if needed
+    """
+    noise = max(exact_error(r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True))
+    wrong = [k for k, row in enumerate(found) if not row[name].ok]
+    close = [exact_error(runs[k].actual[name], exact[k][name]) <= found[k][name].bound for k in wrong]
+    rounding = None if all(close) else _rounding(name, runs, exact, rounded())
+    for k in wrong:
+        found[k][name] = judge_by_exact(found[k][name], runs[k].actual[name], exact[k][name], noise, rounding)
+
+
+def _rounding(name: str, runs: Sequence[Run], exact: Sequence[Arrays], rounded: list[Arrays] | None) -> float | None:
+    """The largest error of an output in another evaluation, None where there is none in the output's dtype."""
+    if rounded is None or any(
+        found[name].dtype != r.expected[name].dtype for found, r in zip(rounded, runs, strict=True)
+    ):
+        return None
+    return max(exact_error(found[name], e[name]) for found, e in zip(rounded, exact, strict=True))
 
 
 def _exact_results(exact_run: ExactRun, runs: Sequence[Run]) -> list[Arrays] | None:
@@ -250,7 +267,7 @@ def verify(
 
     An output passes if its error relative to the reference's standard deviation is within the bound of its
     dtype, or, for networks that amplify rounding errors beyond it, if it is about as close to the result in
-    double precision as the reference is.
+    double precision as the reference is, and as another evaluation in the same precision.
 
     Outputs without a finite element in any run show nothing: the verdict is "inconclusive" then, which is not ok.
 
@@ -336,7 +353,7 @@ def _compared(
     reference = reference_of(model, types, names, memory)
     runs = [_run(source, arrays, session, reference) for source, arrays in inputs]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    cases = judged(runs, compiled.metadata["error_bound"], reference.exact, reference.quantised, reference.defined)
+    cases = judged(runs, compiled.metadata["error_bound"], reference)
     nothing, little = worth([run.expected for run in runs])
     report = Report(
         reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little

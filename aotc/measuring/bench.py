@@ -27,6 +27,7 @@ import onnx
 from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
 from aotc.checking.inputs import NO_RANGES, InputRanges, session_inputs, session_types
+from aotc.checking.reference import Reference
 from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
 from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
@@ -82,7 +83,8 @@ class Judge:
         found = reference_of(self._model, {}, outputs)
         self.reference, self._expected = found.name, found.run(entrant.inputs)
         # slow, and one result for all contestants
-        self._exact = cache(lambda: found.exact(entrant.inputs))
+        exact = cache(lambda: found.exact(entrant.inputs))
+        self._judging = Reference(found.name, found.run, lambda _: exact())
 
     @property
     def bound(self) -> float:
@@ -100,7 +102,7 @@ class Judge:
             n: a.reshape(e.shape) if a.size == e.size else a
             for a, (n, e) in zip(made, self._expected.items(), strict=True)
         }
-        (case,) = judged([Run("", self._inputs, actual, self._expected)], bound, lambda _: self._exact())
+        (case,) = judged([Run("", self._inputs, actual, self._expected)], bound, self._judging)
         worst = max(case.outputs, key=lambda o: (not o.ok, o.relative))
         return {"agrees": case.ok, "relative": float(worst.relative), "reason": worst.reason}
 

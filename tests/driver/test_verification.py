@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking.compare import compare, exact_error, judge_by_exact
+from aotc.checking import reference
+from aotc.checking.compare import Comparison, compare, exact_error, judge_by_exact
 from aotc.checking.exact import run_in_double
 from aotc.checking.inputs import random_inputs, read_inputs, save_arrays
 from aotc.checking.reference import onnx_reference, or_none
@@ -21,6 +23,7 @@ from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
+from aotc.runtime.session import Session
 
 FAST = {"cflags": ("-O1",)}
 
@@ -78,7 +81,78 @@ def test_rounding_is_judged_by_the_exact_result() -> None:
     wrong = (exact - 3e-2).astype(np.float32)
     assert not judge_by_exact(compare("y", wrong, reference, 1e-5), wrong, exact, noise).ok
     assert not judge_by_exact(found, ours, exact, noise=1e-9).ok  # a reference that is right proves ours wrong
-    assert not judge_by_exact(found, ours, exact, noise=0.7).ok  # an evaluator that far off cannot judge
+    assert not judge_by_exact(found, ours, exact, noise=0.7).ok  # such an error is not one of rounding
+
+
+def test_a_wrong_reference_neither_condemns_nor_excuses() -> None:
+    """Sigmoids of -23 are 1e-10; a reference that flushes them to 0 has an error of several standard deviations."""
+    exact = 1 / (1 + np.exp(-np.random.default_rng(0).uniform(-24, -22, 100)))
+    reference = np.zeros(100, np.float32)
+    noise = exact_error(reference, exact)
+
+    def judged(factor: float, rounding: float | None = 2e-7) -> Comparison:
+        ours = (exact * factor).astype(np.float32)
+        return judge_by_exact(compare("y", ours, reference, 1e-5), ours, exact, noise, rounding)
+
+    assert noise > 1
+    right = judged(1 + 1e-6)
+    assert right.ok and right.reference_is_off and "the reference is off" in right.text
+    assert f"of the reference {noise:.1e}" in right.text
+    assert judged(1 + 1e-6, None).ok
+    for factor in (1 + 1e-3, 1.1, 0.9):
+        for rounding in (2e-7, None):
+            wrong = judged(factor, rounding)
+            assert not (wrong.ok or wrong.reference_is_off) and "of the reference" in wrong.reason
+
+
+@pytest.mark.parametrize(("reference_error", "rounding", "limit"), [
+    (1e-3, None, 4e-3),
+    (1e-3, 1e-4, 4e-4),  # the reference is off by more than rounding
+    (1e-4, 1e-3, 4e-4),
+    (5e-2, None, 6.25e-2),
+    (5e-2, 5e-5, 2e-4),
+    (5e-2, 5e-2, 6.25e-2),
+    (0.5, 1e-4, 4e-4),
+    (0.5, None, 1e-5),
+    (0.5, 0.5, 1e-5),
+    (1e-9, 1e-9, 1e-5),
+])  # fmt: skip
+def test_the_error_that_rounding_explains(reference_error: float, rounding: float | None, limit: float) -> None:
+    exact = np.random.default_rng(0).standard_normal(1000)
+    exact /= exact.std()
+    for error, accepted in ((0.97 * limit, True), (1.03 * limit, False)):
+        ours = exact.copy()
+        ours[7] += error
+        found = replace(compare("y", ours, exact, 0.0), bound=1e-5)
+        assert judge_by_exact(found, ours, exact, reference_error, rounding).ok is accepted
+
+
+def test_a_second_evaluation_keeps_a_wrong_reference_from_excusing_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime gives results that are 2 % off, the compiled model ones that are 1 % off: both are wrong."""
+    real_run, real_session = Session.run, reference._onnxruntime_session
+
+    class Off:
+        def __init__(self, session: Any) -> None:
+            self.session = session
+
+        def run(self, *arguments: Any) -> list[Any]:
+            return [y * np.float32(1.02) for y in self.session.run(*arguments)]
+
+    monkeypatch.setattr(reference, "_onnxruntime_session", lambda model: Off(real_session(model)))
+    right = verify(small_model(), dims={"batch": 3}, seeds=1, check_compiler=False, **FAST)
+    assert right.ok and right.cases[0].outputs[0].reference_is_off
+    monkeypatch.setattr(Session, "run", lambda *a: [y * np.float32(1.01) for y in real_run(*a)])
+    wrong = verify(small_model(), dims={"batch": 3}, seeds=1, check_compiler=False, **FAST)
+    found = wrong.cases[0].outputs[0]
+    assert wrong.verdict == "differ" and found.rounding is not None and found.rounding < 1e-5 < found.exact
+
+
+def test_subnormal_results_may_be_flushed_to_zero() -> None:
+    tiny = np.array([1e-40, 5e-39, 2e-42], np.float32)
+    assert compare("y", np.zeros(3, np.float32), tiny, 1e-5).ok
+    assert not compare("y", np.zeros(3, np.float32), tiny * np.float32(100), 1e-5).ok
+    small = np.array([2e-7, 1e-6], np.float16)
+    assert not compare("y", np.zeros(2, np.float16), small, 1e-2).ok
 
 
 def test_the_exact_result_is_in_double_precision() -> None:

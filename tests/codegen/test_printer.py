@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span
-from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Load, Var, binary, maximum, select
+from aotc.tir.expr import Broadcast, Buffer, Cast, Const, Expr, Load, Var, binary, maximum, select
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Store
 from tests.codegen.batch import run_batch
@@ -170,3 +170,25 @@ def test_names_never_shadow_functions_that_kernels_call(tmp_path: Path) -> None:
     arrays = [np.arange(4, dtype=np.float32), np.ones(4, np.float32)]
     ((actual,),) = run_batch([(kernel, arrays)], tmp_path, "-Wshadow", "-Werror=shadow")
     np.testing.assert_array_equal(actual, run_kernel(kernel, arrays)[0])
+
+
+def test_what_a_kernel_repeats_for_other_vectors_is_a_function(tmp_path: Path) -> None:
+    """The same bits, less text; twice is not often, and neither is a short expression."""
+    x, b, y = Buffer("x", F32, 96), Buffer("b", F32, 8), Buffer("y", F32, 96)
+
+    def kernel(count: int) -> Kernel:
+        def value(k: int) -> Expr:
+            load = Load(x, Const(8 * k, DType("int64")), 8)
+            return maximum((load + Load(b, Const(0, DType("int64")), 8)) * load - Broadcast(Const(0.5, F32), 8), load)
+
+        stores = [Store(y, Const(8 * k, DType("int64")), value(k)) for k in range(count)]
+        return Kernel(name="k", inputs=(x, b), outputs=(y,), body=Block(stores))
+
+    made = print_kernel(kernel(12), GNU_C)
+    (name,) = (name for name in made.definitions if name.startswith("aotc_step_"))
+    assert made.body.count(f"{name}(*(const aotc_float32x8u *)(x + ") == 12
+    assert "always_inline" in made.definitions[name]
+    assert not any(name.startswith("aotc_step_") for name in print_kernel(kernel(2), GNU_C).definitions)
+    inputs = [np.random.default_rng(0).normal(size=n).astype(np.float32) for n in (96, 8)]
+    ((found,),) = run_batch([(kernel(12), inputs)], tmp_path)
+    np.testing.assert_array_equal(found, run_kernel(kernel(12), inputs)[0])

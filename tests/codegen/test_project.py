@@ -22,6 +22,7 @@ from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES
 from aotc.runtime.session import load
+from aotc.tir.expr import maximum, minimum
 from aotc.tir.target import TARGETS, C
 from tests.codegen.cases import values
 from tests.codegen.programs import affine, copies, elementwise, expected
@@ -310,8 +311,25 @@ def test_a_change_of_one_kernel_leaves_the_files_of_the_others_as_they_are(monke
 
     def files(*scales: float) -> set[str]:
         kernels = [elementwise("scale", 8, lambda a, s=s: a * s, 1) for s in scales]
-        return set(print_kernels(kernels, "net").files(banner="", name="net", team_includes=()))
+        return set(print_kernels(kernels, "net").files("net", "", banner="", team_includes=()).values())
 
     first, second = files(1.5, 2.5, 3.5), files(1.5, 4.5, 3.5)
     assert len(first) == len(second) == 3 and len(first & second) == 2
     assert files(3.5, 2.5) < first
+
+
+def test_helper_functions_of_several_files_are_in_one_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_files, "FILE_CHARACTERS", 10)
+
+    def files(*values: float) -> dict[str, str]:
+        kernels = [elementwise("bound", 8, lambda a, v=v: maximum(minimum(a, v), a * v), 1) for v in values]
+        return print_kernels(kernels, "net").files("net", "_v3", banner="", team_includes=())
+
+    (alone,) = files(1.5).values()
+    assert "aotc_max_f32(float a" in alone and "net_helpers" not in alone
+    found = files(1.5, 2.5)
+    header = found.pop("src/net_helpers_v3.h")
+    for name in ("aotc_max_f32", "aotc_minc_f32"):
+        assert header.count(f" {name}(float a") == 1
+        assert all(f" {name}(float a" not in text and name in text for text in found.values())
+    assert all('#include "net_helpers_v3.h"' in text for text in found.values())

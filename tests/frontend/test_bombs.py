@@ -172,7 +172,7 @@ REFUSED: dict[str, tuple[ModelProto, dict[str, int]]] = {
         model_of([node("ConvTranspose", ["x", "w"], ["y"], strides=[11])], {"x": (1, 1, 4), "w": (1, 1, 3)}, ["y"]),
         UNROLL,
     ),
-    "dft": (model_of([node("DFT", ["x"], ["y"], axis=1)], {"x": (1, 256, 1)}, ["y"], opset=17), BYTES),
+    "dft": (model_of([node("DFT", ["x"], ["y"], axis=1)], {"x": (1, 257, 1)}, ["y"], opset=17), BYTES),
     "grid": (
         model_of([node("AffineGrid", ["x", "s"], ["y"])], {"x": (1, 2, 3)}, ["y"],
                  constants={"s": np.array([1, 1, 256, 256])}),

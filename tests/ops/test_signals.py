@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.relay.expr import Call
-from aotc.relay.op import signals
+from aotc.relay.expr import Call, Function
+from aotc.relay.interp import evaluate
+from aotc.relay.op import fourier, signals
 from tests.ops.oracle import close, error_code, normal, reference, var
 
 
@@ -45,6 +46,20 @@ def test_transforms_have_an_inverse() -> None:
     close(np.stack(back), np.stack(parts))
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("length", "bins"), [(2048, 1025), (400, 201), (360, 360), (96, 50), (1021, 511), (7, 4)])
+def test_any_length_is_transformed(length: int, bins: int, parts: int) -> None:
+    """Those with factors by two matrices, primes and short ones by one."""
+    x = normal(3, length, parts)
+    signal = x[..., 0] + (1j * x[..., 1] if parts == 2 else 0)
+    for inverse, scale in ((False, 1.0), (True, 1 / length)):
+        data = var(3, length, parts)
+        found = evaluate(Function((data,), fourier.transformed(data, bins, inverse, scale)), x)
+        want = (np.fft.ifft if inverse else np.fft.fft)(signal)[:, :bins]
+        error = np.abs(found - np.stack([want.real, want.imag], -1)).max()
+        assert error < 1e-5 * want.std()
+
+
 def test_defaults_of_frames() -> None:
     made = signals.stft(var(2, 40), 8)
     assert isinstance(made, Call)
@@ -60,4 +75,4 @@ def test_what_is_refused() -> None:
     assert error_code(signals.stft, var(1, 9), 4, hop_length=0) == "window"
     assert error_code(signals.dft, var(3), var(4)) == "signal"
     assert error_code(signals.dft, var(), var()) == "signal"
-    assert error_code(signals.fourier_matrix, np.fft.fft, 1 << 20, 1 << 21, "float32") == "budget"
+    assert error_code(fourier.fourier_matrix, np.fft.fft, 1 << 20, 1 << 21, "float32") == "budget"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of signals, and Fourier transforms as products with constant matrices.
+"""Windows of signals, and Fourier transforms.
 
 sliding_window(x, 1, (3,), (2,))       # (N, 9) -> (N, 4, 3)
 dft(re, im, inverse=False)             # a tuple of real and imaginary parts
@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Arg, Attrs, AxisMap, DType, OpPattern, Precision, TensorType, TupleType, Type, Types, args, require
+from aotc.ir import Arg, Attrs, AxisMap, OpPattern, Precision, TensorType, TupleType, Type, Types, args, require
 from aotc.ir.attrs import param
-from aotc.ir.budget import array_cost, budget
-from aotc.relay.expr import Constant, Expr, Tuple, TupleGetItem, const, tensor_type_of
-from aotc.relay.op import binary, casts, dense, join, pad, shape
+from aotc.relay.expr import Expr, Tuple, TupleGetItem, const, tensor_type_of
+from aotc.relay.op import binary, casts, join, pad, shape
 from aotc.relay.op.define import cases, may_equal, random_sample, samples_of, window_extent
+from aotc.relay.op.fourier import transformed
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, of_formula
 from aotc.relay.op.rules import axis_of, float_tensor, ranked, require_same_dtype, static_shape_of, tensor
 
@@ -79,19 +79,6 @@ sliding_window = OpDef(
 # --- Fourier transforms
 
 
-def fourier_matrix(transform: Callable[[Array], Array], length: int, columns: int, dtype: str) -> Array:
-    """(2 * length, columns): takes a vector's interleaved real and imaginary parts to those of its transform.
-
-    The rows are the transforms of the vectors that are 1 or i in one place.  Raises AotcError (code "budget") where
-    the matrix would be too large.
-    """
-    cost = array_cost(2 * length * columns, DType(dtype).itemsize, 2)
-    budget().require(cost, f"the matrix of a Fourier transform of shape {(2 * length, columns)}")
-    units = np.stack([np.eye(length), 1j * np.eye(length)], 1).reshape(2 * length, length)
-    parts = transform(units).view(np.float64)
-    return np.ascontiguousarray(parts[:, :columns]).astype(DType(dtype).numpy)
-
-
 class DFTAttrs(Attrs):
     """The Fourier transform along the last axis of real and imaginary parts: a tuple of both.
 
@@ -115,16 +102,13 @@ def _dft_reference(a: DFTAttrs, real: Array, imaginary: Array) -> tuple[Array, .
 
 
 def _dft_expand(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
-    extents, dtype = static_shape_of(real), tensor_type_of(real).dtype
+    extents = static_shape_of(real)
     *lead, size = extents
-    matrix = fourier_matrix(np.fft.ifft if a.inverse else np.fft.fft, size, 2 * size, str(dtype))
-    flat = (prod(lead), size)
-    rows = [shape.reshape(x, flat, allowzero=True) for x in (real, imaginary)]
-    # parts by parts instead of interleaved
-    apart = matrix.reshape(size, 2, size, 2).transpose(1, 0, 3, 2).reshape(matrix.shape)
-    product = dense.matmul(join.concatenate(rows, axis=1), Constant(apart))
-    parts = join.split(product, 2, axis=1)
-    return Tuple(shape.reshape(TupleGetItem(parts, k), extents, allowzero=True) for k in (0, 1))
+    flat = (prod(lead), size, 1)
+    parts = [shape.reshape(x, flat, allowzero=True) for x in (real, imaginary)]
+    found = transformed(join.concatenate(parts, axis=2), size, a.inverse, 1 / size if a.inverse else 1.0)
+    halves = join.split(found, 2, axis=2)
+    return Tuple(shape.reshape(TupleGetItem(halves, k), extents, allowzero=True) for k in (0, 1))
 
 
 dft = OpDef(
@@ -135,7 +119,16 @@ dft = OpDef(
     reference=_dft_reference,
     precision=Precision.NEVER,
     expand=_dft_expand,
-    samples=cases(DFTAttrs, [(((2, 3, 5),) * 2, {}), (((6,),) * 2, {"inverse": True}), (((4, 1),) * 2, {})]),
+    samples=cases(
+        DFTAttrs,
+        [
+            (((2, 3, 5),) * 2, {}),
+            (((6,),) * 2, {"inverse": True}),
+            (((4, 1),) * 2, {}),
+            (((3, 90),) * 2, {}),
+            (((96,),) * 2, {"inverse": True}),
+        ],
+    ),
 )
 
 
@@ -195,10 +188,11 @@ def _stft_expand(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
     frames = sliding_window(data, 1, (a.n_fft,), (a.hop_length,))
     around = _around(a, *static_shape_of(window))
     whole = pad.pad(casts.cast(window, dtype), pad_width=(around,))
-    matrix = fourier_matrix(_transform(a), a.n_fft, 2 * bins, dtype)[::2]
-    product = dense.matmul(binary.multiply(frames, whole), Constant(matrix))
-    batch, count, _ = static_shape_of(product)
-    return shape.transpose(shape.reshape(product, (batch, count, bins, 2), allowzero=True), (0, 2, 1, 3))
+    weighted = binary.multiply(frames, whole)
+    batch, count, _ = static_shape_of(weighted)
+    rows = shape.reshape(weighted, (batch * count, a.n_fft, 1), allowzero=True)
+    found = transformed(rows, bins, scale=a.n_fft**-0.5 if a.normalized else 1.0)
+    return shape.transpose(shape.reshape(found, (batch, count, bins, 2), allowzero=True), (0, 2, 1, 3))
 
 
 def _window(value: Any, given: Mapping[str, Any]) -> Any:
@@ -209,6 +203,8 @@ def _stft_samples() -> Samples:
     for window, given in ((3, {}), (8, {"normalized": True}), (6, {"onesided": False})):
         a: Any = {"n_fft": 8, "hop_length": 3, "win_length": window, **given}
         yield random_sample(((2, 30), (window,)), STFTAttrs(**a))
+    whisper: Any = {"n_fft": 400, "hop_length": 160, "win_length": 400}
+    yield random_sample(((1, 740), (400,)), STFTAttrs(**whisper))
 
 
 stft = OpDef(

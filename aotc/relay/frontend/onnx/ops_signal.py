@@ -26,7 +26,7 @@ from aotc.relay.frontend import windows
 from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table, named
 from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.shapes import padded, take
-from aotc.relay.op.signals import fourier_matrix
+from aotc.relay.op.fourier import fourier_matrix, transformed
 
 # --- resizing
 
@@ -176,10 +176,8 @@ def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
         back = fourier_matrix(partial(np.fft.irfft, n=length), bins, length, dtype)
         return g.reshape(matmul(g.reshape(x, (*lead, 2 * bins)), g.constant(back)), (*lead, length, 1))
     bins = length // 2 + 1 if onesided else length
-    matrix = fourier_matrix(np.fft.ifft if inverse else np.fft.fft, length, 2 * bins, dtype)
-    x = _fitted(x, size, length, len(lead))
-    product = matmul(g.reshape(x, (*lead, length * parts)), g.constant(matrix[:: 3 - parts]))
-    return g.reshape(product, (*lead, bins, 2))
+    x = g.reshape(_fitted(x, size, length, len(lead)), (math.prod(lead), length, parts))
+    return g.reshape(transformed(x, bins, inverse, 1 / length if inverse else 1.0), (*lead, bins, 2))
 
 
 def _fitted(x: Expr, size: int, length: int, axis: int) -> Expr:

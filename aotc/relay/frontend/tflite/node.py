@@ -37,43 +37,56 @@ Converted: TypeAlias = Expr | Sequence[Expr]
 Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
+_COMPARISONS: Final = frozenset({"EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL", "NOT_EQUAL"})
 #: Operators that take activations of 16 bits.
-IN_WORDS: Final = frozenset(
-    {
-        "ADD",
-        "AVERAGE_POOL_2D",
-        "BATCH_MATMUL",
-        "CONV_2D",
-        "DEPTHWISE_CONV_2D",
-        "FULLY_CONNECTED",
-        "LEAKY_RELU",
-        "LOGISTIC",
-        "MEAN",
-        "MUL",
-        "PRELU",
-        "QUANTIZE",
-        "RELU",
-        "RELU6",
-        "RESIZE_BILINEAR",
-        "SOFTMAX",
-        "SQUARED_DIFFERENCE",
-        "SUB",
-        "TANH",
-        "TRANSPOSE_CONV",
-    }
+IN_WORDS: Final = (
+    frozenset(
+        {
+            "ABS",
+            "ADD",
+            "AVERAGE_POOL_2D",
+            "BATCH_MATMUL",
+            "CONCATENATION",
+            "CONV_2D",
+            "DEPTHWISE_CONV_2D",
+            "EXP",
+            "FULLY_CONNECTED",
+            "GELU",
+            "LEAKY_RELU",
+            "LOG",
+            "LOGISTIC",
+            "MEAN",
+            "MUL",
+            "NEG",
+            "PRELU",
+            "QUANTIZE",
+            "RELU",
+            "RELU6",
+            "RESIZE_BILINEAR",
+            "RSQRT",
+            "SOFTMAX",
+            "SQRT",
+            "SQUARED_DIFFERENCE",
+            "SUB",
+            "SUM",
+            "TANH",
+            "TRANSPOSE_CONV",
+        }
+    )
+    | _COMPARISONS
 )
 #: Those that add a bias to sums of products.
 _LAYERS: Final = frozenset({"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV"})
 #: Those whose input 1 is weights.
 _WEIGHTED: Final = _LAYERS | {"PRELU"}
 #: Those with two inputs of data.
-_PAIRS: Final = frozenset({"ADD", "BATCH_MATMUL", "MUL", "SQUARED_DIFFERENCE", "SUB"})
+_PAIRS: Final = frozenset({"ADD", "BATCH_MATMUL", "DIV", "MUL", "SQUARED_DIFFERENCE", "SUB"}) | _COMPARISONS
 #: Those of which data or result may be no integers that stand for real numbers.
-_TURNING: Final = frozenset({"ARG_MAX", "ARG_MIN", "QUANTIZE"})
+_TURNING: Final = frozenset({"ARG_MAX", "ARG_MIN", "QUANTIZE"}) | _COMPARISONS
 #: Those that change integers of one type to those of another.
 _CHANGING: Final = frozenset({"QUANTIZE", "SOFTMAX"})
 #: Those that do not look at the integers, or take all.
-_ANY: Final = frozenset({"BROADCAST_ARGS", "DEQUANTIZE", "RANK", "SHAPE"})
+_ANY: Final = frozenset({"BROADCAST_ARGS", "CAST", "DEQUANTIZE", "RANK", "SHAPE"})
 #: Fused activations by the schema's numbers.
 ACTIVATIONS: Final = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 

@@ -16,7 +16,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import quantisation as q
-from aotc.relay.frontend.tflite import ops_integers, sixteen
+from aotc.relay.frontend.tflite import integer_functions, ops_integers, sixteen
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales, same_scales
 from aotc.relay.frontend.tflite.rounding import INTERVALS, number, rescaled_twice
 
@@ -30,6 +30,11 @@ def _unary(function: Unary, x: Expr) -> Expr:
     return function(x)
 
 
+def _function(function: Unary, integers: Callable[[Node], Expr], x: Expr, *, node: Node) -> Expr:
+    """A function of real numbers, or of the integers that stand for them."""
+    return integers(node) if node.in_integers else function(x)
+
+
 def _plain(name: str) -> Callable[[Expr], Expr]:
     return lambda x: g.op(name, x)
 
@@ -40,7 +45,9 @@ def _hard_swish(x: Expr, *, node: Node) -> Expr:
     return g.div(g.mul(x, activations.relu6(g.add(x, 3.0))), 6.0)
 
 
-def _gelu(x: Expr, *, approximate: bool = False) -> Expr:
+def _gelu(x: Expr, *, approximate: bool = False, node: Node) -> Expr:
+    if node.in_integers:
+        return integer_functions.of_real("GELU_BY_TANH" if approximate else "GELU", node)
     return activations.gelu(x, approximate="tanh" if approximate else "none")
 
 
@@ -55,6 +62,7 @@ def _prelu(x: Expr, slope: Expr, *, node: Node) -> Expr:
 
 
 def _cast(x: Expr, *, node: Node) -> Expr:
+    """The integers themselves: both interpreters leave scales aside."""
     return g.cast(x, node.result.dtype)
 
 
@@ -126,11 +134,18 @@ def _mul(a: Expr, b: Expr, *, node: Node) -> Expr:
 
 
 def _div(a: Expr, b: Expr, *, node: Node) -> Expr:
+    if node.in_integers:
+        return integer_functions.quotient(node)
     return node.activated(g.div(a, b))
 
 
 def _binary(name: str, a: Expr, b: Expr) -> Expr:
     return g.op(name, a, b)
+
+
+def _compared(name: str, a: Expr, b: Expr, *, node: Node) -> Expr:
+    quantised = node.tensor(0).quantised or node.tensor(1).quantised
+    return integer_functions.compared(name, node) if quantised else g.op(name, a, b)
 
 
 def _squared_difference(a: Expr, b: Expr, *, node: Node) -> Expr:
@@ -163,6 +178,12 @@ def _reduced(name: str, x: Expr, axes: Ints, *, keep_dims: bool = False) -> Expr
     return reductions.over(reductions.plain(name), x, _axes(x, axes), bool(keep_dims))
 
 
+def _sum_over(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
+    if not node.in_integers:
+        return _reduced("sum", x, axes, keep_dims=keep_dims)
+    return integer_functions.summed(node, _axes(x, axes), bool(keep_dims))
+
+
 def _mean(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
     if not node.in_integers:
         return _reduced("mean", x, axes, keep_dims=keep_dims)
@@ -190,43 +211,50 @@ def _cumsum(x: Expr, axis: Ints, *, exclusive: bool = False, reverse: bool = Fal
 
 
 def _l2_normalization(x: Expr, *, node: Node) -> Expr:
+    if node.in_integers:
+        return node.activated(integer_functions.l2_normalized(node))
     total = g.reduce("sum", g.mul(x, x), [g.rank(x) - 1], True)
     return node.activated(g.div(x, g.maximum(g.sqrt(total), 1e-6)))
 
 
 _UNARY: Final[dict[str, Unary]] = {
-    "ABS": g.absolute,
     "CEIL": _plain("ceil"),
     "COS": _plain("cos"),
-    "ELU": activations.elu,
-    "EXP": g.exp,
     "FLOOR": _plain("floor"),
-    "LOG": g.log,
     "LOGICAL_NOT": _plain("logical_not"),
-    "NEG": g.negative,
     "ROUND": _plain("round"),
-    "RSQRT": _plain("rsqrt"),
     "SIGN": _plain("sign"),
     "SIN": _plain("sin"),
-    "SQRT": g.sqrt,
     "SQUARE": lambda x: g.mul(x, x),
     "ZEROS_LIKE": _plain("zeros_like"),
 }
-_BINARY: Final = {
-    "ATAN2": "atan2",
-    "BITWISE_XOR": "bitwise_xor",
+#: Functions with forms for integers.
+_FUNCTIONS: Final[dict[str, tuple[Unary, Callable[[Node], Expr]]]] = {
+    "ABS": (g.absolute, integer_functions.absolute),
+    "ELU": (activations.elu, partial(integer_functions.of_real, "ELU")),
+    "EXP": (g.exp, partial(integer_functions.of_real, "EXP")),
+    "LOG": (g.log, partial(integer_functions.of_real, "LOG")),
+    "NEG": (g.negative, integer_functions.negated),
+    "RSQRT": (_plain("rsqrt"), integer_functions.rsqrt),
+    "SQRT": (g.sqrt, integer_functions.root),
+}
+_COMPARISONS: Final = {
     "EQUAL": "equal",
-    "FLOOR_DIV": "floor_divide",
-    "FLOOR_MOD": "floor_mod",
     "GREATER": "greater",
     "GREATER_EQUAL": "greater_equal",
     "LESS": "less",
     "LESS_EQUAL": "less_equal",
+    "NOT_EQUAL": "not_equal",
+}
+_BINARY: Final = {
+    "ATAN2": "atan2",
+    "BITWISE_XOR": "bitwise_xor",
+    "FLOOR_DIV": "floor_divide",
+    "FLOOR_MOD": "floor_mod",
     "LOGICAL_AND": "logical_and",
     "LOGICAL_OR": "logical_or",
     "MAXIMUM": "maximum",
     "MINIMUM": "minimum",
-    "NOT_EQUAL": "not_equal",
     "POW": "power",
     "RIGHT_SHIFT": "right_shift",
 }
@@ -236,12 +264,13 @@ _REDUCTIONS: Final = {
     "REDUCE_MAX": "max",
     "REDUCE_MIN": "min",
     "REDUCE_PROD": "prod",
-    "SUM": "sum",
 }
 
 OPS: Table = {
     **{name: partial(_unary, f) for name, f in _UNARY.items()},
+    **{name: partial(_function, *both) for name, both in _FUNCTIONS.items()},
     **{name: partial(_binary, f) for name, f in _BINARY.items()},
+    **{name: partial(_compared, f) for name, f in _COMPARISONS.items()},
     **{name: partial(_reduced, f) for name, f in _REDUCTIONS.items()},
     **{name: partial(_relu, name) for name in INTERVALS},
     "ADD": partial(_sum, 1),
@@ -265,24 +294,35 @@ OPS: Table = {
     "SELECT_V2": g.where,
     "SQUARED_DIFFERENCE": _squared_difference,
     "SUB": partial(_sum, -1),
+    "SUM": _sum_over,
     "TANH": partial(_curve, "TANH"),
 }
 #: Those that know what integers stand for.
-INTEGERS: Final = INTERVALS.keys() | {
-    "ADD",
-    "ARG_MAX",
-    "ARG_MIN",
-    "DEQUANTIZE",
-    "HARD_SWISH",
-    "LEAKY_RELU",
-    "LOGISTIC",
-    "MEAN",
-    "MUL",
-    "PRELU",
-    "QUANTIZE",
-    "SQUARED_DIFFERENCE",
-    "SUB",
-    "TANH",
-}
+INTEGERS: Final = (
+    INTERVALS.keys()
+    | _FUNCTIONS.keys()
+    | _COMPARISONS.keys()
+    | {
+        "ADD",
+        "ARG_MAX",
+        "ARG_MIN",
+        "CAST",
+        "DEQUANTIZE",
+        "DIV",
+        "GELU",
+        "HARD_SWISH",
+        "L2_NORMALIZATION",
+        "LEAKY_RELU",
+        "LOGISTIC",
+        "MEAN",
+        "MUL",
+        "PRELU",
+        "QUANTIZE",
+        "SQUARED_DIFFERENCE",
+        "SUB",
+        "SUM",
+        "TANH",
+    }
+)
 #: Those that leave integers as they are, where inputs and outputs have one scale.
 MOVES: Final = frozenset({"MAXIMUM", "MINIMUM", "REDUCE_MAX", "REDUCE_MIN", "SELECT", "SELECT_V2"})

@@ -15,7 +15,8 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import reductions
 from aotc.relay.frontend.shapes import checked_indices, take
-from aotc.relay.frontend.tflite.node import Ints, Known, Node, Table
+from aotc.relay.frontend.tflite.integer_functions import brought
+from aotc.relay.frontend.tflite.node import Ints, Known, Node, Table, check_scales, same_scales
 from aotc.relay.frontend.tflite.slices import Index, sliced
 
 
@@ -46,6 +47,15 @@ def _transpose(x: Expr, order: Ints) -> Expr:
 
 
 def _concatenation(*parts: Expr, axis: int, node: Node) -> Expr:
+    """Integers of one scale; uint8 is brought to the scale of the result."""
+    if node.in_integers and node.result.dtype == "uint8":
+        tensors = [node.tensor(k) for k in range(len(parts))]
+        parts = tuple(
+            x if same_scales(t, node.result) else brought(node.whole(k), node.onto())
+            for k, (x, t) in enumerate(zip(parts, tensors, strict=True))
+        )
+    elif node.in_integers:
+        check_scales(node, True)
     place = g.axis(axis, g.rank(node[0]))
     return node.activated(g.concat(parts, place))
 
@@ -348,6 +358,6 @@ OPS: Table = {
     "UNPACK": _unpack,
 }
 #: Those that know what integers stand for.
-INTEGERS: Final = frozenset({"BROADCAST_ARGS", "RANK", "SHAPE"})
+INTEGERS: Final = frozenset({"BROADCAST_ARGS", "CONCATENATION", "RANK", "SHAPE"})
 #: Those that leave integers as they are.
-MOVES: Final = frozenset(OPS) - INTEGERS - {"ONE_HOT", "RANGE", "SCATTER_ND"}
+MOVES: Final = frozenset(OPS) - INTEGERS - {"RANGE", "SCATTER_ND"}

@@ -190,7 +190,7 @@ def _nearest(x: Array) -> Array:
     return np.asarray(np.trunc(y + np.copysign(0.5, y)), x.dtype)
 
 
-def _interpolated(values: Array, x: Expr) -> Expr:
+def interpolated(values: Array, x: Expr) -> Expr:
     """Of 513 values, by integers of 16 bits, as int32."""
     table, x = g.constant(values), g.clip(x, -(1 << 15), _MOST)
     place = g.add(_right(x, 7), 256)
@@ -210,13 +210,13 @@ def softmax(x: Quantised, onto: Onto, beta: float, work: Any = np.float32) -> Ex
     below = g.sub(data, g.reduce("max", data, [last], True))
     ratio = np.float64(number(x.scale)) * beta / (10 / 65535)
     steps = scaled_twice(below, ratio, onto_whole())
-    e = _interpolated(_samples(_exponential, -10, 0, work), g.add(steps, _MOST))
+    e = interpolated(_samples(_exponential, -10, 0, work), g.add(steps, _MOST))
     total = g.reduce("sum", e, [last], True)
     zeros = g.cast(fx.leading_zeros(fx.wide(total)), _INT)
     # 17 digits, the first of which stands for 1
     shifted = g.op("left_shift", total, g.sub(zeros, 1))
     shifted = _right(g.add(_right(shifted, 13), 1), 1)
-    inverse = _interpolated(_samples(_inverse, 0, 1, work), g.sub(shifted, 3 << 15))
+    inverse = interpolated(_samples(_inverse, 0, 1, work), g.sub(shifted, 3 << 15))
     shift = g.sub(g.constant(31, _INT), zeros)
     half = g.op("left_shift", g.constant(1, _INT), g.sub(shift, 1))
     y = g.op("right_shift", g.add(g.mul(e, inverse), half), shift)

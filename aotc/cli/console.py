@@ -9,6 +9,7 @@ with reporting(quiet=False, as_json=False, verbose=0) as out:
 import json
 import logging
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,8 @@ from aotc.ir.diagnostics import AotcError
 #: What a command found, as --json prints it; what is printed of it else, part by part.
 Data: TypeAlias = Mapping[str, Any]
 Shown: TypeAlias = Iterable[RenderableType]
+#: Columns of an output that is no terminal: no table is folded there.
+PIPE_WIDTH = 1_000_000
 #: Exit code for what the user can put right.
 USER_ERROR = 2
 
@@ -35,17 +38,36 @@ class Reporter:
     def __init__(self, quiet: bool, as_json: bool) -> None:
         self.quiet = quiet
         self.as_json = as_json
-        self.console = Console(highlight=False, soft_wrap=True, markup=False)
+        self.console = _console()
         self.errors = Console(stderr=True, highlight=False, soft_wrap=True)
         self._silent = quiet or as_json or not self.errors.is_terminal
         self._status = self.errors.status("")
+        self._stage = ""
+        self._began = 0.0
 
     def stage(self, name: str) -> None:
-        """The work has come to `name`."""
+        """Show on the error stream that a stage of the work begins: where it is no terminal, in a line of its own."""
         logging.getLogger("aotc").info(name)
+        self._stage, self._began = name, time.monotonic()
         if not self._silent:
-            self._status.update(name)
+            self._status.update(escape(name))
             self._status.start()
+        elif not (self.quiet or self.as_json):
+            self.note(f"aotc: {name}")
+
+    def step(self, item: str) -> None:
+        """Show which part of the stage the work is at, on a terminal."""
+        if not self._silent:
+            self._status.update(escape(f"{self._stage}: {item}"))
+
+    def progress(self, done: int, total: int, item: str) -> None:
+        """Show, on a terminal, how many items of the stage are done, the item under way and the time left.
+
+        The time is estimated from the mean time of the items that are done, from one second on.
+        """
+        spent = time.monotonic() - self._began
+        left = f", about {spent / done * (total - done):.0f} s left" if done and spent >= 1 else ""
+        self.step(f"{done} of {total} ({item}{left})")
 
     @contextmanager
     def bar(self, name: str) -> Iterator[Callable[[int, int], None]]:
@@ -94,6 +116,14 @@ class Reporter:
             sys.stdout.write(_json({"errors": problems}))
         for diagnostic in error.diagnostics:
             self.errors.print(f"[bold red]error[/]: {escape(str(diagnostic))}")
+
+
+def _console() -> Console:
+    """What results are printed by: tables are as wide as their contents where the output is no terminal."""
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    return console
 
 
 def _json(data: Data) -> str:

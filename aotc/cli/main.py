@@ -17,14 +17,14 @@ from aotc.checking.verify import EXIT_CODES, verify
 from aotc.cli import options as options_of
 from aotc.cli import tables
 from aotc.cli.console import Reporter, reporting
-from aotc.cli.options import PATH, Command, Declaration, flag, option
+from aotc.cli.options import PATH, Command, Declaration, RenamingCommand, flag, option
 from aotc.cli.streams import standard_streams
-from aotc.cli.watch import WATCH_OPTIONS, Watch
+from aotc.cli.watch import WATCH_OPTIONS, PassProgress, StageTimes, Watch
 from aotc.driver.cache import default_cache
 from aotc.driver.compile import compile
 from aotc.driver.replay import read_replay, replay
 from aotc.driver.toolchain import find_toolchain, resolve_target, version_of
-from aotc.ir import AotcError, PassTimingInstrument
+from aotc.ir import AotcError, PassTimingInstrument, listening
 from aotc.ir.written import require_other_file
 from aotc.measuring.bench import bench
 from aotc.measuring.contestants import RIVALS
@@ -35,7 +35,7 @@ from aotc.quantising.quantiser import METHODS, WEIGHTS
 from aotc.quantising.quantize import quantize
 from aotc.reporting.inspect import LIBRARIES, inspect_model, inspect_project
 from aotc.reporting.report import PassReport
-from aotc.reporting.support import support_table
+from aotc.reporting.support import config_table, support_table, target_table
 
 
 class _Program(click.Group):
@@ -52,17 +52,17 @@ def main() -> None:
     """Compile neural networks ahead of time to self-contained C."""
 
 
-def command(name: str, *declarations: Declaration, output: Declaration = options_of.OUTPUT) -> Declaration:
+def command(name: str, *declarations: Declaration, renamed: Mapping[str, str] | None = None) -> Declaration:
     """Make a function a command: it gets a reporter, then its arguments and options by name.
 
-    output    the options that say what it prints
+    renamed    deprecated spellings of its options, see `RenamingCommand`
     """
 
     def declare(function: Command) -> Command:
-        @main.command(name)
-        @options_of.options(*declarations, output)
+        @main.command(name, cls=RenamingCommand, renamed=renamed or {})
+        @options_of.options(*declarations, options_of.OUTPUT)
         @wraps(function)
-        def run(quiet: bool, verbose: int, as_json: bool = False, **arguments: Any) -> None:
+        def run(quiet: bool, verbose: int, as_json: bool, **arguments: Any) -> None:
             with reporting(quiet, as_json, verbose) as out:
                 function(out, **arguments)
 
@@ -77,7 +77,7 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     option("-o --output", "Directory of the C project.", PATH),
     option("--name", "Prefix of every C symbol [default: from the file name]."),
     options_of.COMPILATION,
-    flag("--timing", "Print how long each pass took."),
+    flag("--timing", "Print how long each stage, the C compiler included, and each pass took."),
     option("--dump-ir dump", "Write the program after each pass there.", PATH, metavar="DIR"),
     options_of.IO_DTYPE,
     options_of.BUDGETS,
@@ -89,10 +89,11 @@ def command(name: str, *declarations: Declaration, output: Declaration = options
     flag("--show-meta-data", "Print and dump the values of constants too, to be read again."),
     flag("--check-passes", "Check every pass: interpret graphs, verify kernels."),
     options_of.THREADS,
-    options_of.PROFILE,
+    options_of.FIRMWARE,
     flag("--check-compiler", "Build kernels at -O0, too; refuse a C compiler that makes something else of them."),
     flag("--no-build", "Write sources only; needs no C compiler."),
     flag("--overwrite", "Replace files in DIR that aotc did not write, or that were changed since."),
+    renamed={"--profile": "--environment"},
 )
 def compile_command(
     out: Reporter, model: Path, output: Path | None, timing: bool, no_build: bool, **options: Any
@@ -105,23 +106,26 @@ def compile_command(
     build = not (no_build or stopping)
     facts = _facts(build, options) if watching["report"] is not None else {}
     watch = Watch(out, model, output, facts, **watching)
-    timer = PassTimingInstrument()
-    instruments = [timer, *watch.instruments()]
-    with watch.writing() as stage:
+    passes, stages = PassTimingInstrument(), StageTimes()
+    instruments = [passes, PassProgress(out.step), *watch.instruments()]
+    with watch.writing() as show, listening(out.progress):
         where = None if stopping else output
-        made = compile(model, output=where, instruments=instruments, build=build, progress=stage, **options)
+        made = compile(
+            model, output=where, instruments=instruments, build=build, progress=stages.before(show), **options
+        )
         result = watch.done(made)
-    timings = {"timing": timer.render()} if timing else {}
+    times = f"{stages}\n{passes.render()}" if timing else ""
+    timings: dict[str, Any] = {"stages": stages.rows(), "timing": times} if timing else {}
     if watch.stopped is not None:
         out.text({"text": watch.stopped, **timings}, watch.stopped)
         if timing and not out.as_json:
-            out.note(timings["timing"].rstrip())
+            out.note(times.rstrip())
         return
     library, metadata = str(result.library or ""), dict(result.metadata)
     data = {"path": str(result.path), "library": library, "metadata": metadata, **timings}
     data["unchecked"] = list(result.unchecked)
     if out.quiet and timing:
-        out.text(data, timings["timing"])
+        out.text(data, times)
     else:
         out.result(data, tables.show_compiled)
 
@@ -139,7 +143,7 @@ def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     "run",
     click.argument("library", type=PATH),
     options_of.INPUTS,
-    option("--outputs", "Where to write the outputs.", PATH, metavar="FILE.npz"),
+    option("-o --output", "File that the outputs are written to.", PATH, metavar="FILE.npz"),
     option("--repeat", "Runs to time [default: 1; 20 with --profile].", click.IntRange(1)),
     flag("--profile profiling", "Tell where the time goes, kernel by kernel; needs the project."),
     option("--report", "Write the profile as a roofline there.", PATH, metavar="FILE.html"),
@@ -147,11 +151,12 @@ def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
     option("--isa", "Instruction set, where the library has several [default: the best].", metavar="NAME"),
     option("--device", "Number of the GPU, for a library compiled for GPUs [default: 0].", click.IntRange(0)),
     flag("--check", "Compare the whole library with the checksum in its project first."),
+    renamed={"--outputs": "--output"},
 )
 def run_command(
     out: Reporter,
     library: Path,
-    outputs: Path | None,
+    output: Path | None,
     repeat: int | None,
     profiling: bool,
     report: Path | None,
@@ -159,8 +164,8 @@ def run_command(
     **options: Any,
 ) -> None:
     """Run a compiled library (a project directory or the library file)."""
-    if profiling and outputs is not None:
-        raise click.UsageError("--profile and --outputs exclude each other")
+    if profiling and output is not None:
+        raise click.UsageError("--profile and --output exclude each other")
     if profiling and threads > 1:
         raise click.UsageError("--profile tells the times of one thread")
     if report is not None and not profiling:
@@ -175,7 +180,7 @@ def run_command(
             page.save_html(report)
         out.result(found, tables.show_profile)
         return
-    result = run_library(library, outputs=outputs, repeat=repeat or 1, threads=threads, **options)
+    result = run_library(library, outputs=output, repeat=repeat or 1, threads=threads, **options)
 
     out.result(result, tables.show_run)
 
@@ -228,21 +233,21 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     option("--repeat", "Turns of each, at most.", click.IntRange(1), 100),
     option("--seconds", "For each number of threads, at most.", click.FloatRange(0), 20.0),
     options_of.INPUTS,
-    option("--json json_file", "Write all figures there.", PATH, metavar="FILE"),
+    option("-o --output", "File that all figures are written to.", PATH, metavar="FILE.json"),
     options_of.COMPILATION,
-    output=options_of.QUIET,
+    renamed={"--json FILE": "--output"},
 )  # fmt: skip
-def bench_command(out: Reporter, model: Path, json_file: Path | None, **options: Any) -> None:
+def bench_command(out: Reporter, model: Path, output: Path | None, **options: Any) -> None:
     """Measure the compiled MODEL beside other implementations, in turns, and compare the outputs.
 
     Milliseconds: the minimum and the median of all runs, the first run, and the time until the model was loaded.  MB is
     by how much memory the process grew for both of these.  The ratio is our minimum over the rival's.
     """
-    if json_file is not None:
-        require_other_file(json_file, "output", [model, options["inputs"]])
+    if output is not None:
+        require_other_file(output, "output", [model, options["inputs"]])
     result = bench(model, progress=out.stage, **options)
-    if json_file is not None:
-        out.write(json_file, result)
+    if output is not None:
+        out.write(output, result)
     out.result(result, tables.show_bench)
     # the first is ours
     if not all(turn["contestants"][0]["agrees"] for turn in result["rounds"]):
@@ -302,6 +307,7 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     options_of.BOARD,
     options_of.WORKSPACE_IO,
     options_of.IO_DTYPE,
+    renamed={"--profile": "--environment"},
 )
 def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) -> None:
     """Show what MODEL (.onnx, .pt2, .tflite, .relay) needs, or what a compiled project or library does.
@@ -358,3 +364,15 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
 def ops_command(out: Reporter) -> None:
     """List the operators, and those of ONNX and TFLite that use them."""
     out.result(support_table(), tables.show_operators)
+
+
+@command("targets")
+def targets_command(out: Reporter) -> None:
+    """List the machines that --target can name, and which of them this machine runs code for."""
+    out.result(target_table(), tables.show_targets)
+
+
+@command("config")
+def config_command(out: Reporter) -> None:
+    """List the keys that --config can set, with type, default and meaning."""
+    out.result(config_table(), tables.show_config)

@@ -10,8 +10,9 @@ def verify(seeds, target, opt_level, accuracy, config): ...
 """
 
 import json
+import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -136,22 +137,27 @@ def read_seconds(value: str) -> float:
     return seconds
 
 
+_BYTE_UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
 def read_bytes(value: str | None) -> int | None:
-    """65536, 64K, 1M or 2G as bytes, of which K are 1024; None for None."""
+    """Read an amount of memory in bytes; None for None.
+
+    65536, 64K, 64KB and 64KiB are the same amount: every unit (K, M, G) is a power of 1,024, in either case.
+    """
     if value is None:
         return None
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    number, unit = (value[:-1], units[value[-1]]) if value[-1:] in units else (value, 1)
-    if not (number.isascii() and number.isdecimal() and int(number)):
-        raise click.BadParameter(f"{value!r} is not a number of bytes such as 65536, 64K, 1M or 2G")
-    return int(number) * unit
+    found = re.fullmatch(r"([0-9]+) ?(?:([kmg])i?)?b?", value.strip(), re.IGNORECASE | re.ASCII)
+    if found is None or not int(found[1]):
+        raise click.BadParameter(f"{value!r} is not a number of bytes such as 65536, 64K, 64KB or 1MiB")
+    return int(found[1]) * _BYTE_UNITS[(found[2] or "").upper()]
 
 
 def read_timeout(value: str | None) -> float | None:
-    """As `read_seconds`, but more than none."""
+    """Read a time limit in seconds, as `read_seconds` does; zero is an error.  None for None."""
     seconds = read_seconds(value) if value is not None else None
     if seconds == 0:
-        raise click.BadParameter("nothing can be done in no time")
+        raise click.BadParameter(f"{value!r} is no time limit: it must be greater than zero")
     return seconds
 
 
@@ -194,6 +200,34 @@ def options(*declarations: Declaration) -> Declaration:
     return declare
 
 
+class RenamingCommand(click.Command):
+    """A command that still takes former spellings of its options, with a warning on the error stream.
+
+    renamed    the present option by the former one; "--json FILE", an option whose value is a .json file, is renamed
+               where such a value follows it
+    """
+
+    renamed: Mapping[str, str]
+
+    def __init__(self, *arguments: Any, renamed: Mapping[str, str], **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.renamed = renamed
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments after every former spelling in them was replaced."""
+        return super().parse_args(context, [self._present(k, args) for k in range(len(args))])
+
+    def _present(self, k: int, args: Sequence[str]) -> str:
+        name, equals, value = args[k].partition("=")
+        given = value if equals else args[k + 1] if k + 1 < len(args) else ""
+        form = f"{name} FILE" if given.endswith(".json") else ""
+        former = form if form in self.renamed else name
+        if "--" in args[:k] or former not in self.renamed:
+            return args[k]
+        click.echo(f"warning: {former} is deprecated: write {self.renamed[former]}", err=True)
+        return self.renamed[former] + equals + value
+
+
 MODEL: Final = click.argument("model", type=PATH)
 INPUTS: Final = options(
     option("--inputs", "Inputs by name [default: random].", PATH, metavar="FILE.npz"),
@@ -210,7 +244,7 @@ SHAPES: Final = options(
     option("--dim dims", "Value of a symbolic dimension.", multiple=True, read=read_dims, metavar="SYMBOL=N"),
 )  # fmt: skip
 TARGET: Final = options(
-    option("--target", "Machine to generate code for.", default="host"),
+    option("--target", "Machine to generate code for; `aotc targets` lists them.", default="host"),
     option("-O opt_level", "Graph optimisation level.", click.IntRange(0, 3), 3),
     option(
         "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd);"
@@ -218,7 +252,7 @@ TARGET: Final = options(
         click.Choice(("fast", "strict", "reproducible")),
     ),
     option(
-        "--config", "Set an option of a pass, or a limit of the compiler, by its key.",
+        "--config", "Set an option of a pass, or a limit of the compiler, by its key; `aotc config` lists the keys.",
         multiple=True, read=read_config, metavar="KEY=VALUE",
     ),
 )  # fmt: skip
@@ -237,14 +271,15 @@ ARCHITECTURES: Final = option(
 )  # fmt: skip
 BOARD: Final = options(
     option(
-        "--profile", "bare: a static library for no operating system, as microcontrollers have.", metavar="hosted|bare"
+        "--environment", "bare: a static library for programs without an operating system, as on microcontrollers.",
+        metavar="hosted|bare",
     ),
     option("--memories", "Memories of the board, the fastest first.", PATH, metavar="FILE.toml"),
-)
+)  # fmt: skip
 WORKSPACE_IO: Final = flag(
     "--workspace-io", "Give inputs and outputs places in the arena, where callers may keep them."
 )
-PROFILE: Final = options(
+FIRMWARE: Final = options(
     BOARD,
     flag("--selftest", "Without an operating system: a function that runs the model on known values."),
     flag("--single-file", "Without an operating system: one source and one header."),

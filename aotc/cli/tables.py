@@ -216,6 +216,29 @@ def show_operators(support: Data) -> Shown:
         yield f"\n{len(names)} builtin operators of TFLite: {', '.join(names)}"
 
 
+def show_targets(found: Data) -> Shown:
+    """Print the list of targets."""
+    rows = [
+        (
+            row["name"],
+            row["machine"],
+            row["environment"],
+            str(row["vector_bits"] or "none"),
+            "yes" if row["runs_here"] else "no",
+            " ".join(row["features"]),
+        )
+        for row in found["targets"]
+    ]
+    yield grid("target", "machine", "environment", "vector bits", "runs here", "instruction sets", rows=rows)
+    yield f"\n--target host stands for {found['host']} on this machine; docs/targets.md says more about each target."
+
+
+def show_config(found: Data) -> Shown:
+    """Print the list of configuration keys."""
+    rows = [(row["key"], row["type"], row["default"], row["meaning"]) for row in found["keys"]]
+    yield grid("key", "type", "default", "meaning", rows=rows)
+
+
 def _threads(number: int) -> str:
     return f"{number} thread{'' if number == 1 else 's'}"
 

@@ -6,16 +6,18 @@ with watch.writing() as stage:
     watch.done(compile(model, instruments=watch.instruments(), progress=stage))
 """
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from aotc.cli.console import Reporter
 from aotc.driver.compilation import WRITING, CompiledModel
 from aotc.driver.observe import NumericCheck, ProgramVerifier, TextAfter, dump_ir, require_passes
-from aotc.ir.diagnostics import AotcError
+from aotc.ir import AotcError, PassInfo, PassInstrument
+from aotc.ir.instrument import ALL_LEVELS
 from aotc.reporting.report import PassReport
 
 WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
@@ -24,6 +26,48 @@ _NOT_RUN: Final = (
     "-O (3 is the default), the model and the target decide which passes run; "
     "some run at level 4 only, which a PassContext in Python has"
 )
+
+
+@dataclass
+class StageTimes:
+    """Wall-clock times of the stages of a compilation, the run of the C compiler among them.
+
+    The time of a stage ends where the next one begins, so that the times add up to that of the whole.
+    """
+
+    begins: list[tuple[str, float]] = field(default_factory=lambda: [("preparing", time.perf_counter())])
+
+    def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
+        """Return `show`, which is called with the name of each stage as it begins, with the time noted first."""
+
+        def begin(name: str) -> None:
+            self.begins.append((name, time.perf_counter()))
+            show(name)
+
+        return begin
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the name and the seconds of each stage, in order; the last one ends now."""
+        ends = [*(began for _, began in self.begins[1:]), time.perf_counter()]
+        return [{"stage": n, "seconds": end - began} for (n, began), end in zip(self.begins, ends, strict=True)]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        whole = sum(row["seconds"] for row in rows)
+        lines = [f"{r['stage']:24} {r['seconds']:9.3f} s  {r['seconds'] / max(whole, 1e-9):6.1%}" for r in rows]
+        return "\n".join([*lines, f"{'all stages':24} {whole:9.3f} s\n"])
+
+
+class PassProgress(PassInstrument):
+    """Shows the name of each pass as it begins."""
+
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        self._show(info.name)
 
 
 class _Stopped(Exception):

@@ -149,7 +149,7 @@ class Change:
     what: str
     helps: tuple[str, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
-    profile: str = ""
+    environment: str = ""
     cflags: tuple[str, ...] = ()
     selftest: bool = True
 
@@ -182,9 +182,9 @@ CHANGES: Final = (
         for count in (2, 4, 8)
     ),
     Change(
-        what="share kernels among layers, keep large arrays off the stack (--profile bare)",
+        what="share kernels among layers, keep large arrays off the stack (--environment bare)",
         helps=("flash", "stack"),
-        profile="bare",
+        environment="bare",
     ),
     Change(
         what="keep all arrays off the stack (--config compile.stack_bytes=0)",

@@ -64,14 +64,14 @@ from aotc.runtime.forks import ScratchDirectory
 from aotc.runtime.kernels import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor import TensorInfo
-from aotc.tir import X86_64_V4, C, Kernel, Program, Target, called, for_profile, in_order, kernel_passes, scheduled
+from aotc.tir import X86_64_V4, C, Kernel, Program, Target, called, for_environment, in_order, kernel_passes, scheduled
 from aotc.tir.plan.numerics import numerics
 from aotc.tir.plan.views import take_views
 from aotc.tir.schedule.contraction.choice import Site, choosing
 
-IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimising the graph", "making kernels"
+IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimizing the graph", "lowering to kernels"
 #: The stages of a compilation.
-PLANNING, WRITING, BUILDING = "planning memory", "writing the C project", "compiling the C project"
+PLANNING, WRITING, BUILDING = "running tensor passes", "writing the C project", "compiling the C project"
 CHECKING = "checking the C compiler"
 COMPILING_DEVICE = "compiling kernels for GPUs"
 ACCURACIES: Final = ("fast", "strict", "reproducible")
@@ -178,7 +178,7 @@ class Compilation:
         require_known("accuracy", "accuracy", self.accuracy, ACCURACIES)
         if (self.selftest or self.single_file) and not self.target.bare:
             text = f"projects for {self.target.name} have neither a self-test nor a single source"
-            raise AotcError("target", text, hint="take --profile bare, or the target of a microcontroller")
+            raise AotcError("target", text, hint="take --environment bare, or the target of a microcontroller")
         if self.context.get_config("compile.workspace_io", False) and (self.target.versions or self.target.gpu):
             text = f"inputs and outputs have no one place in the workspaces of {self.target.name}"
             raise AotcError("target", text, hint="take a target of one instruction set, or leave --workspace-io out")
@@ -449,7 +449,7 @@ def _changed(c: Compilation, change: Change) -> Compilation:
     """The compilation with a change, which may take any memory."""
     ctx = c.context
     context = PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, **change.config})
-    target = for_profile(c.target, change.profile) if change.profile else c.target
+    target = for_environment(c.target, change.environment) if change.environment else c.target
     tested, any_size = c.selftest and change.selftest, Budgets(flash=sys.maxsize)
     made = replace(c, context=context, target=target, selftest=tested, budgets=any_size)
     return replace(made, checked=False, progress=lambda _: None)

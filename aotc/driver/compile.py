@@ -9,11 +9,13 @@ work = CompileOptions(target="x86-64-v3").compilation("net.onnx")        # to st
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias
 
 from aotc_codegen.c.names import model_identifier
 
@@ -27,7 +29,7 @@ from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, reso
 from aotc.driver.tuning_store import Recorded
 from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
 from aotc.relay.module import IRModule
-from aotc.tir.target import Target, for_profile
+from aotc.tir.target import Target, for_environment
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -45,6 +47,15 @@ def model_name(model: object, name: str | None) -> str:
             raise AotcError("name", text, hint=f"for example: {made}")
         return name
     return model_identifier(Path(model).stem) if isinstance(model, (str, Path)) else "model"
+
+
+def _require_sizes(dims: Mapping[str, int]) -> None:
+    """Raise AotcError (code "dims"), naming every symbol whose value is not a whole number of at least 1."""
+    wrong = {k: v for k, v in dims.items() if isinstance(v, bool) or not isinstance(v, Integral) or int(v) < 1}
+    if wrong:
+        text = ", ".join(f"dimension {symbol!r} has the value {value!r}" for symbol, value in wrong.items())
+        hint = "give the number of elements along it, at least 1: a model of empty tensors computes nothing"
+        raise AotcError("dims", text, hint=hint)
 
 
 def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
@@ -96,8 +107,9 @@ class CompileOptions:
     threads       make kernels that threads can share; None does where the target runs several, True is an error
                   elsewhere; their number is chosen at `load`
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for None
-    profile       "bare": for no operating system, as a static library that calls kernels directly; "hosted"; for None
-                  what the target is
+    environment   "bare": a static library for programs without an operating system, which calls kernels directly;
+                  "hosted": for programs that run on one; for None, that of the target
+    profile       deprecated name of `environment`
     memories      file that tells of the board's memories, in place of the target's (see `aotc.driver.memories`)
     selftest, single_file   without an operating system: a function that runs the model on known values; all code in
                             one source and one header
@@ -134,6 +146,7 @@ class CompileOptions:
     tuning: str | Path | bool | None = None
     threads: bool | None = None
     cuda_arch: int | Sequence[int] | None = None
+    environment: str | None = None
     profile: str | None = None
     memories: str | Path | None = None
     selftest: bool = False
@@ -151,14 +164,16 @@ class CompileOptions:
     def __post_init__(self) -> None:
         machine = resolve_target(self.target)
         if self.profile is not None:
-            machine = for_profile(machine, self.profile)
+            warnings.warn("the option profile is now named environment", DeprecationWarning, stacklevel=3)
+        if (environment := self.environment or self.profile) is not None:
+            machine = for_environment(machine, environment)
         if self.threads and machine.threads is None:
             text = f"kernels for {machine.name} cannot be shared by threads of the processor"
             raise AotcError("target", text, hint="leave --threads out")
         if self.memories is not None:
             if not machine.bare:
                 text = f"an operating system gives programs for {machine.name} their memory, no file does"
-                hint = "leave --memories out, or take --profile bare or the target of a microcontroller"
+                hint = "leave --memories out, or take --environment bare or the target of a microcontroller"
                 raise AotcError("memories", text, hint=hint)
             least = max(space.align for space in machine.spaces)
             spaces = read_memories(Path(self.memories), least)
@@ -173,6 +188,7 @@ class CompileOptions:
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
             raise AotcError("compiler-check", text, hint="leave --no-build out, or --check-compiler")
+        _require_sizes(self.dims or {})
         # look at the configuration and the budgets
         self.context()
         _ = self.budgets
@@ -266,6 +282,18 @@ class CompileOptions:
         return work.library(output) if self.build else work.project(output)
 
 
+#: The beginning of the docstring of `compile`; the documentation of `CompileOptions` follows it.
+_COMPILE_HELP: Final = """Compile a model to a C project and, with `build`, to a library.
+
+    model         a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, a .tflite file, an IRModule
+                  or a .relay file
+
+    Returns a CompiledModel: `path`, the folder of the project; `library`, the path of the library, or None;
+    `metadata`, the contents of metadata.json; `session()`, which loads the library.  Raises AotcError for a model,
+    option, machine or output folder that cannot be used; then nothing is left behind.  The options are keywords:
+
+"""
+
 _Fields = ParamSpec("_Fields")
 
 
@@ -273,17 +301,10 @@ def _of_fields(options: Callable[_Fields, CompileOptions]) -> Callable[Concatena
     """`compile`, which has the fields of its options for keywords."""
 
     def compile(model: Model, *args: _Fields.args, **fields: _Fields.kwargs) -> CompiledModel:
-        """Compile a model to C and, with `build`, to a library.
-
-        model     a path or ModelProto of ONNX, a .pt2 file or ExportedProgram of PyTorch, a .tflite file, an IRModule
-                  or a .relay file
-        fields    of `CompileOptions`, which says what each means
-
-        Raises AotcError for what is wrong with model, arguments, machine or destination; then nothing is left behind.
-        """
         return options(*args, **fields).compiled(model)
 
     compile.__qualname__ = "compile"
+    compile.__doc__ = _COMPILE_HELP + "\n\n".join((CompileOptions.__doc__ or "").split("\n\n")[1:])
     own = inspect.signature(compile)
     keywords = inspect.signature(options).parameters.values()
     compile.__signature__ = own.replace(parameters=[own.parameters["model"], *keywords])  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from aotc.driver.cache import ObjectCache, default_cache, digest
 from aotc.driver.process import Finished, end_all, run
-from aotc.ir import AotcError, architecture, frozen, refusals
+from aotc.ir import AotcError, architecture, frozen, refusals, report_progress
 from aotc.ir.written import temporary_folder
 from aotc.tir import TARGETS, Target, feature_names, get_target, host_target, require_exact
 
@@ -375,8 +375,11 @@ class ObjectCompiler:
         """(source, object) of each, as many at once as there are processors."""
         with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
             try:
-                for result in [pool.submit(self.compile, *job) for job in jobs]:
+                running = {pool.submit(self.compile, *job): job[0].name for job in jobs}
+                report_progress(0, len(jobs), jobs[0][0].name if jobs else "")
+                for done, result in enumerate(as_completed(running), 1):
                     result.result()
+                    report_progress(done, len(jobs), running[result])
             except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
                 if not isinstance(error, Exception):

@@ -92,6 +92,8 @@ from aotc.ir.op import is_attached as is_attached
 from aotc.ir.op import register_op_attr as register_op_attr
 from aotc.ir.op import require as require
 from aotc.ir.plain import Form as Form
+from aotc.ir.progress import listening as listening
+from aotc.ir.progress import report_progress as report_progress
 from aotc.ir.quantization import Quantization as Quantization
 from aotc.ir.records import dataclass_transform as dataclass_transform
 from aotc.ir.records import fill as fill

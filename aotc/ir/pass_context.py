@@ -26,30 +26,68 @@ class PassConfigError(AotcError, AttributeError):
     """A configuration key that does not exist, or a value of the wrong type."""
 
 
-# --- what upper floors install
+# --- tables that higher layers fill
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """A key of the configuration of pass contexts: the type of its values, its default in words, its meaning."""
+
+    kind: type
+    default: str
+    meaning: str
 
 
 @dataclass(slots=True)
 class _Table:
+    config: dict[str, ConfigKey]
     passes: Mapping[str, Callable[[], Any]] = field(default_factory=lambda: MappingProxyType({}))
-    config: dict[str, type] = field(default_factory=dict)
 
 
-_SWITCHES: Final = """
-compile.cache compile.halve_bytes compile.overlap compile.reorder compile.tf32 compile.tuning
-compile.workspace_io
-relay.AlterOpLayout.winograd relay.FuseOps.link_params
-relay.SelectLayout.channels_last relay.ToMixedPrecision.keep_orig_output_dtype testing.immutable_module
-"""
-_COUNTS: Final = """
-compile.max_bytes compile.max_nodes compile.max_unroll compile.max_work compile.patches compile.stack_bytes
-compile.threads relay.FoldConstant.max_bytes relay.FuseOps.max_depth
-"""
-_TEXTS: Final = ("compile.accuracy", "tflite.rounding")
-_OTHERS: Final = {"compile.io_dtype": object, "relay.AlterOpLayout.max_growth": float, **dict.fromkeys(_TEXTS, str)}
-_TABLE: Final = _Table(
-    config={**_OTHERS, **dict.fromkeys(_SWITCHES.split(), bool), **dict.fromkeys(_COUNTS.split(), int)}
-)
+_TABLE: Final = _Table({
+    "compile.accuracy": ConfigKey(str, "fast", "fast, strict or reproducible, as --accuracy"),
+    "compile.cache": ConfigKey(bool, "true", "Take kernels and object files from the cache, and add to it."),
+    "compile.halve_bytes": ConfigKey(
+        bool, "by target",
+        "Store int8 and uint8 constants whose values span at most 16 integers as packed 4-bit integers.",
+    ),
+    "compile.io_dtype": ConfigKey(
+        object, "none", "int8 or uint8, or a mapping from names to these: integer inputs and outputs, as --io-dtype."
+    ),
+    "compile.max_bytes": ConfigKey(int, "1073741824", "Largest number of bytes that the compiler allocates at once."),
+    "compile.max_nodes": ConfigKey(int, "500000", "Largest number of nodes that functions and loops may expand to."),
+    "compile.max_unroll": ConfigKey(int, "4096", "Largest number of iterations of a loop unrolled in the graph."),
+    "compile.max_work": ConfigKey(int, "34359738368", "Largest number of scalar operations the compiler evaluates."),
+    "compile.overlap": ConfigKey(bool, "by target", "Let an output partly overlap an input that is no longer needed."),
+    "compile.patches": ConfigKey(
+        int, "1", "Number of parts, along the height, in which the first convolutions run to use less memory."
+    ),
+    "compile.reorder": ConfigKey(bool, "by target", "Order the steps of the schedule so that the arena is smallest."),
+    "compile.stack_bytes": ConfigKey(int, "by target", "Largest number of bytes of arrays on the stack of a kernel."),
+    "compile.tf32": ConfigKey(bool, "false", "Multiply float32 matrices on GPUs in TF32 (accuracy fast only)."),
+    "compile.threads": ConfigKey(
+        int, "1", "Number of threads of the executor of relay.build; 0 makes kernels that threads cannot share."
+    ),
+    "compile.tuning": ConfigKey(bool, "true", "Use the records of `aotc tune`."),
+    "compile.workspace_io": ConfigKey(bool, "false", "Place inputs and outputs in the arena, as --workspace-io."),
+    "relay.AlterOpLayout.max_growth": ConfigKey(
+        float, "2.5", "Largest ratio of the bytes of transformed weights to those of the model (1 MiB more is allowed)."
+    ),
+    "relay.AlterOpLayout.winograd": ConfigKey(bool, "true", "Use Winograd convolutions where they are faster."),
+    "relay.FoldConstant.max_bytes": ConfigKey(
+        int, "67108864", "Largest number of bytes of a folded constant that is larger than its operands."
+    ),
+    "relay.FuseOps.link_params": ConfigKey(bool, "false", "Only for programs written for Relay: true is an error."),
+    "relay.FuseOps.max_depth": ConfigKey(int, "256", "Largest number of operators in a fused function."),
+    "relay.SelectLayout.channels_last": ConfigKey(
+        bool, "by cost", "Use NHWC (true) or NCHW (false) for convolutions, instead of the cheaper of both."
+    ),
+    "relay.ToMixedPrecision.keep_orig_output_dtype": ConfigKey(
+        bool, "false", "Convert outputs back to the types that they had before the pass."
+    ),
+    "testing.immutable_module": ConfigKey(bool, "false", "Check that no pass changes the module that it is given."),
+    "tflite.rounding": ConfigKey(str, "tflm", "tflm or litert, as --rounding"),
+})  # fmt: skip
 
 
 def install_passes(passes: Mapping[str, Callable[[], Any]]) -> None:
@@ -62,6 +100,11 @@ def installed_passes() -> Mapping[str, Callable[[], Any]]:
     return _TABLE.passes
 
 
+def config_keys() -> dict[str, ConfigKey]:
+    """Return the registered keys of the configuration, sorted by name."""
+    return dict(sorted(_TABLE.config.items()))
+
+
 def register_config(key: str, value_type: type) -> None:
     """Allow `key` in the configuration of pass contexts, with values of one type.
 
@@ -69,16 +112,16 @@ def register_config(key: str, value_type: type) -> None:
     """
     if key in _TABLE.config:
         raise AotcValueError("config", f"config option {key!r} is registered already")
-    _TABLE.config[key] = value_type
+    _TABLE.config[key] = ConfigKey(value_type, "", "")
 
 
 def _check_config(config: Mapping[str, Any] | None) -> Mapping[str, Any]:
     for key, value in (config or {}).items():
-        wanted = _TABLE.config.get(key)
-        if wanted is None:
+        if key not in _TABLE.config:
             known = " ,".join(sorted(_TABLE.config))
             message = f"Invalid config option '{key}' candidates are: {known}"
             raise PassConfigError("config", message, hint=nearest(str(key), _TABLE.config))
+        wanted = _TABLE.config[key].kind
         accepted = (int, bool) if wanted in (int, bool) else (int, float) if wanted is float else wanted
         if not isinstance(value, accepted) or (wanted is float and isinstance(value, bool)):
             message = f"expect config {key} to have type {wanted.__name__} but get {type(value).__name__}"
@@ -170,8 +213,8 @@ class PassContext:
 
     @staticmethod
     def list_configs() -> dict[str, dict[str, str]]:
-        """The registered configuration keys and the types of their values."""
-        return {key: {"type": kind.__name__} for key, kind in sorted(_TABLE.config.items())}
+        """Return the type of the values of each registered key, as {"type": "int"}."""
+        return {key: {"type": row.kind.__name__} for key, row in config_keys().items()}
 
     def get_config(self, key: str, default: Any = None) -> Any:
         """The value configured for `key`."""

@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is supported, from the tables that do the work.
+"""Lists of operators, targets and configuration keys, made from the tables that the compiler itself uses.
 
-support_table()["onnx"]["ai.onnx"]     # ("Abs", "Acos", ...)
+support_table()["onnx"]["ai.onnx"]     # ["Abs", "Acos", ...]
+target_table()["host"]                 # "x86-64-v4"
+config_table()["keys"][0]["key"]       # "compile.accuracy"
 """
 
 from importlib.util import find_spec
 from typing import Any
 
 from aotc.driver.importing import tflite_front_end
+from aotc.driver.toolchain import require_cpu, resolve_target
+from aotc.ir import AotcError
+from aotc.ir.pass_context import config_keys
 from aotc.relay.frontend.onnx import supported_ops
 from aotc.relay.op import REGISTRY
+from aotc.tir import TARGETS, Target
 
 
 def support_table() -> dict[str, Any]:
@@ -31,3 +37,40 @@ def support_table() -> dict[str, Any]:
     known = find_spec("tflite") is not None
     tflite = sorted(tflite_front_end().CONVERTERS) if known else []
     return {"operators": operators, "onnx": onnx, "tflite": tflite}
+
+
+def target_table() -> dict[str, Any]:
+    """List the targets: the machine, the environment, vectors, instruction sets, and whether their code runs here."""
+    rows = [
+        {
+            "name": target.name,
+            "machine": target.machine or "any",
+            "environment": "gpu" if target.gpu is not None else "bare" if target.bare else "hosted",
+            "vector_bits": 8 * max(version.vector_bytes for version in target.versions or (target,)),
+            "features": sorted({f for version in target.versions or (target,) for f in version.features}),
+            "runs_here": _runs_here(target),
+        }
+        for target in TARGETS.values()
+    ]
+    return {"host": resolve_target("host").name, "targets": rows}
+
+
+def _runs_here(target: Target) -> bool:
+    """Whether this machine can run code for a target as it is: neither a GPU nor firmware."""
+    if target.gpu is not None or target.bare:
+        return False
+    try:
+        require_cpu(target)
+    except AotcError:
+        return False
+    return True
+
+
+def config_table() -> dict[str, Any]:
+    """List the configuration keys of compilations: type, default and meaning of each."""
+    rows = [
+        {"key": key, "type": "any" if row.kind is object else row.kind.__name__, "default": row.default}
+        | {"meaning": row.meaning}
+        for key, row in config_keys().items()
+    ]
+    return {"keys": rows}

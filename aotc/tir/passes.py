@@ -10,7 +10,7 @@ In: a Program as lowering makes it.  Out: one that code generation prints.
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final
 
-from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential
+from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
 from aotc.tir import C, Kernel, Program, Target, Threads
 from aotc.tir.device.launches import launched
 from aotc.tir.functions.fuse import fused_kernel
@@ -133,7 +133,11 @@ class KernelPass(ProgramPass):
         raise NotImplementedError
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        return module.with_kernels({kernel: self.kernel(kernel) for kernel in module.kernels})
+        made = {}
+        for k, kernel in enumerate(module.kernels):
+            report_progress(k, len(module.kernels), f"{self.name}, kernel {kernel.name}")
+            made[kernel] = self.kernel(kernel)
+        return module.with_kernels(made)
 
 
 class FuseMultiplyAdds(KernelPass):

@@ -439,17 +439,20 @@ CORTEX_M55: Final = replace(
     spaces=(replace(_RAM, align=16), replace(_FLASH, align=16)),
 )
 RISCV32: Final = _core("riscv32", "riscv32", "-march=rv32imac", "-mabi=ilp32", registers=32, fma_bytes=4)
-PROFILES: Final = ("hosted", "bare")
+ENVIRONMENTS: Final = ("hosted", "bare")
 
 
-def for_profile(target: Target, profile: str) -> Target:
-    """The target with or without an operating system; AotcError (code "target") for one that cannot be had so."""
-    require_known("target", "profile", profile, PROFILES)
-    if target.bare == (profile == "bare"):
+def for_environment(target: Target, environment: str) -> Target:
+    """Return the target for programs that run on an operating system ("hosted") or without one ("bare").
+
+    Raises AotcError (code "target") for another environment, and for a target that does not exist in this one.
+    """
+    require_known("target", "environment", environment, ENVIRONMENTS)
+    if target.bare == (environment == "bare"):
         return target
     if target.bare or target.gpu is not None or not target.is_scalar:
-        text = f"code for {target.name} cannot be {profile}"
-        raise AotcError("target", text, hint="take --target c, or the name of a microcontroller without --profile")
+        text = f"target {target.name} has no {environment} environment"
+        raise AotcError("target", text, hint="take target c, or name a microcontroller and no environment")
     made = _BARE.budget, _BARE.spaces, _BARE.dialect
     return replace(target, bare=True, budget=made[0], spaces=made[1], dialect=made[2], threads=None)
 

@@ -25,7 +25,7 @@ QUICK = ("--cflags=-O1", "--repeat", "2")
 
 
 def test_every_rival_that_is_installed_agrees(tmp_path: Path) -> None:
-    outcome = call("bench", DIGITS, *QUICK, "--threads", "1,2", "--json", tmp_path / "figures.json")
+    outcome = call("bench", DIGITS, *QUICK, "--threads", "1,2", "-o", tmp_path / "figures.json")
     assert outcome.code == 0
     data = json.loads((tmp_path / "figures.json").read_text())
     assert [turn["threads"] for turn in data["rounds"]] == [1, 2]
@@ -90,7 +90,7 @@ def test_failing_rival_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("outputs", [[], [np.zeros((1, 10), np.float32)], [np.zeros(3, np.float32)]])
 def test_wrong_outputs_do_not_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outputs: list[Any]) -> None:
     _stand_in(monkeypatch, lambda: None, lambda: outputs)
-    outcome = call("bench", DIGITS, *QUICK, "--against", "torch", "--json", tmp_path / "o.json")
+    outcome = call("bench", DIGITS, *QUICK, "--against", "torch", "-o", tmp_path / "o.json")
     (turn,) = json.loads((tmp_path / "o.json").read_text())["rounds"]
     assert outcome.code == 0 and "differs: torch: " in outcome.out
     assert not turn["contestants"][1]["agrees"] and turn["fastest_rival"] is None
@@ -102,7 +102,7 @@ def test_dynamic_model_of_two_inputs(tmp_path: Path) -> None:
     inputs = [value("a", ("n", 3)), value("b", ("n", 3))]
     outputs = [value("t", ("n", 3), TensorProto.INT64), value("s", ("n", 3))]
     model = save(tmp_path / "m.onnx", nodes, inputs, outputs)
-    outcome = call("bench", model, *QUICK, "--dim", "n=4", "--json", tmp_path / "o.json")
+    outcome = call("bench", model, *QUICK, "--dim", "n=4", "-o", tmp_path / "o.json")
     rows = json.loads((tmp_path / "o.json").read_text())["rounds"][0]["contestants"]
     assert outcome.code == 0 and [r["agrees"] for r in rows[:2]] == [True, True]
 
@@ -137,7 +137,7 @@ def test_turns_alternate_and_keep_the_limits() -> None:
         (("--threads", "0"), "from 1 to"),
         (("--threads", "1,x"), "from 1 to"),
         (("--threads", "100000"), "from 1 to"),
-        (("--json", "/no/such/folder/o.json"), "cannot write"),
+        (("-o", "/no/such/folder/o.json"), "cannot write"),
     ],
 )
 def test_refusals(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:

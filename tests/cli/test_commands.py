@@ -44,7 +44,20 @@ def test_module_form(module: str) -> None:
 
 def test_compile_in_text(tmp_path: Path) -> None:
     outcome = call("compile", DIGITS, "-o", tmp_path / "d", QUICK, "--name", "net", "--timing", "-O", "2")
-    assert outcome.code == 0 and outcome.err == ""
+    stages = [line.removeprefix("aotc: ") for line in outcome.err.splitlines()]
+    assert outcome.code == 0 and stages == [
+        "importing the model",
+        "optimizing the graph",
+        "lowering to kernels",
+        "running tensor passes",
+        "writing the C project",
+        "compiling the C project",
+    ]
+    assert [line.split("  ")[0] for line in outcome.out.splitlines()][: len(stages) + 2] == [
+        "preparing",
+        *stages,
+        "all stages",
+    ]
     assert (tmp_path / "d" / "lib" / "libnet.so").exists()
     for text in ("FuseOps", "project", "libnet.so", "arena"):
         assert text in outcome.out
@@ -86,7 +99,7 @@ def test_run_on_files(project: Path, tmp_path: Path) -> None:
     image = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
     np.savez(tmp_path / "in.npz", image=image)
     outcome = call(
-        "run", project, "--inputs", tmp_path / "in.npz", "--outputs", tmp_path / "out.npz", "--repeat", "3", "--json"
+        "run", project, "--inputs", tmp_path / "in.npz", "--output", tmp_path / "out.npz", "--repeat", "3", "--json"
     )
     (expected,) = aotc.load(project).run(None, {"image": image})
     with np.load(tmp_path / "out.npz") as file:
@@ -117,7 +130,7 @@ def test_run_checks_the_whole_library(tmp_path: Path) -> None:
 def test_outputs_of_any_name_are_written(tmp_path: Path, name: str) -> None:
     model = save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], [name])], [value("x")], [value(name)])
     call("compile", model, "-o", tmp_path / "m", QUICK)
-    assert call("run", tmp_path / "m", "--outputs", tmp_path / "out.npz").code == 0
+    assert call("run", tmp_path / "m", "--output", tmp_path / "out.npz").code == 0
     with np.load(tmp_path / "out.npz") as file:
         assert [file[k].shape for k in file.files] == [(2, 3)]
 
@@ -234,7 +247,7 @@ def test_a_failed_verification_has_code_1(tmp_path: Path, mode: str) -> None:
     model = save(tmp_path / "m.onnx", nodes, [value("x")], [value("y")])
     assert call("verify", model, "--target", "c", "--cflags=-O1", mode).code == 0
     outcome = call("verify", model, "--target", "c", "--cflags=-O1 -Dsqrtf=fabsf", mode)
-    assert outcome.code == 1 and outcome.err == ""
+    assert outcome.code == 1 and all(line.startswith("aotc: ") for line in outcome.err.splitlines())
     if mode == "--json":
         assert json.loads(outcome.out)["ok"] is False
     elif mode == "--quiet":
@@ -259,7 +272,7 @@ def test_quiet(project: Path, tmp_path: Path) -> None:
 def test_verbose_goes_to_the_error_stream(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "aotc.cli", "compile", DIGITS, "-o", tmp_path / "d", "--no-build", "-v", "--json"]
     done = subprocess.run([str(c) for c in command], cwd=DIGITS.parents[2], capture_output=True, text=True, check=True)
-    assert "optimising the graph" in done.stderr
+    assert "optimizing the graph" in done.stderr
     assert json.loads(done.stdout)["path"]
 
 

@@ -109,6 +109,7 @@ def test_results_whose_shape_depends_on_values(tmp_path: Path) -> None:
         (["--dim", "batch=x"], "not a dimension"),
         (["--dim", "batch=-1"], "not a dimension"),
         (["--dim", "batch=99999999999999999999"], "not a dimension"),
+        (["--dim", "batch=0"], "'batch' has the value 0"),
         (["--dim", "n=2"], "'n'"),
         (["--dim", "batch=2", "--input-shape", "x:3,3"], "batch"),
         (["--input-shape", "x"], "NAME:1,3,224,224"),
@@ -316,7 +317,7 @@ def test_input_files_that_are_none(project: Path, tmp_path: Path) -> None:
 
 def test_outputs_that_cannot_be_written(project: Path, tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "no" / "out.npz"):
-        assert "cannot write" in refused("run", project, "--outputs", path)
+        assert "cannot write" in refused("run", project, "--output", path)
 
 
 def test_projects_that_are_damaged(project: Path, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_files_in_a_folder_that_may_not_be_searched(tmp_path: Path, locked: Path
         ["inspect", locked / "home"],
         ["run", locked / "home"],
         ["run", tmp_path / "net", "--inputs", locked / "x.npz"],
-        ["run", tmp_path / "net", "--outputs", locked / "x.npz"],
+        ["run", tmp_path / "net", "--output", locked / "x.npz"],
         ["verify", locked / "m.relay"],
     ]
     for arguments, (code, out, err) in zip(wanted, calls(*wanted), strict=True):
@@ -152,7 +152,7 @@ def test_names_that_are_too_long(tmp_path: Path) -> None:
         ["inspect", tmp_path / LONG],
         ["run", tmp_path / LONG],
         ["run", tmp_path / "net", "--inputs", tmp_path / LONG],
-        ["run", tmp_path / "net", "--outputs", tmp_path / LONG],
+        ["run", tmp_path / "net", "--output", tmp_path / LONG],
         *(["verify", tmp_path / f"{LONG}.{suffix}"] for suffix in ("onnx", "pt2", "relay")),
     ):
         assert "File name too long" in refused(*arguments), arguments
@@ -160,7 +160,7 @@ def test_names_that_are_too_long(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.iterdir()} <= {"m.onnx", "net", "n" * 200}
     longest = tmp_path / ("n" * 255)
     assert call("compile", model, "-o", longest, "--no-build").code == 0
-    assert call("run", tmp_path / "net", "--outputs", tmp_path / ("o" * 251 + ".npz")).code == 0
+    assert call("run", tmp_path / "net", "--output", tmp_path / ("o" * 251 + ".npz")).code == 0
 
 
 @pytest.mark.timeout(60)
@@ -213,14 +213,14 @@ def test_a_disk_that_is_full(tmp_path: Path, blocks: int) -> None:
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
     model = relu(tmp_path / "m.onnx", 64, 64)
     assert call("compile", model, "-o", tmp_path / "net", QUICK).code == 0
-    assert call("run", tmp_path / "net", "--outputs", tmp_path / "old.npz").code == 0
+    assert call("run", tmp_path / "net", "--output", tmp_path / "old.npz").code == 0
     before = (tmp_path / "old.npz").read_bytes()
     for name in ("old.npz", "new.npz"):
-        done = run('ulimit -f 4; "$@"', "run", tmp_path / "net", "--outputs", tmp_path / name)
+        done = run('ulimit -f 4; "$@"', "run", tmp_path / "net", "--output", tmp_path / name)
         assert done.returncode == 2 and b"cannot write" in done.stderr
     assert (tmp_path / "old.npz").read_bytes() == before
     assert {p.name for p in tmp_path.iterdir()} == {"m.onnx", "net", "old.npz"}
-    assert "No space left" in refused("run", tmp_path / "net", "--outputs", "/dev/full")
+    assert "No space left" in refused("run", tmp_path / "net", "--output", "/dev/full")
 
 
 def test_a_report_does_not_take_the_place_of_the_project(tmp_path: Path) -> None:
@@ -246,4 +246,4 @@ def test_a_compiler_that_hangs(tmp_path: Path) -> None:
         text = refused(*command, "--cc", tmp_path / "cc", "--cc-timeout", "0.2")
         assert "was not done after 0.2 seconds" in text and "--cc-timeout" in text
     assert not (tmp_path / "net").exists()
-    assert "in no time" in refused("compile", model, "-o", tmp_path / "net", "--cc-timeout", "0")
+    assert "greater than zero" in refused("compile", model, "-o", tmp_path / "net", "--cc-timeout", "0")

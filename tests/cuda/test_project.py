@@ -164,7 +164,7 @@ def test_steps_are_told_of(project: Path) -> None:
 @pytest.mark.usefixtures("gpu")
 def test_run_takes_a_device(project: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=X)
-    inputs = ("--inputs", tmp_path / "x.npz", "--outputs", tmp_path / "y.npz")
+    inputs = ("--inputs", tmp_path / "x.npz", "--output", tmp_path / "y.npz")
     assert call("run", project, "--device", "0", *inputs).code == 0
     np.testing.assert_array_equal(np.load(tmp_path / "y.npz")["z"], diamond_results(X)[1])
     assert "there is no GPU of that number" in call("run", project, "--device", "3").err

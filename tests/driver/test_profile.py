@@ -56,7 +56,7 @@ def test_command(project: Path, tmp_path: Path) -> None:
     assert "--profile" in refused("run", project, "--report", tmp_path / "roofline.html")
     np.savez(tmp_path / "in.npz", other=np.zeros(1))
     assert "image" in refused("run", project, "--profile", "--inputs", tmp_path / "in.npz")
-    assert "exclude" in refused("run", project, "--profile", "--outputs", tmp_path / "o.npz")
+    assert "exclude" in refused("run", project, "--profile", "--output", tmp_path / "o.npz")
 
 
 def test_library_without_its_project(project: Path, tmp_path: Path) -> None:

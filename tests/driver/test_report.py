@@ -178,7 +178,8 @@ def test_facts_stages_and_results(tmp_path: Path) -> None:
     report.add_result(made)
     names = [name for name, _ in report.stages]
     assert names == [
-        "importing the model", "optimising the graph", "making kernels", "planning memory", "writing the C project"
+        "importing the model", "optimizing the graph", "lowering to kernels", "running tensor passes",
+        "writing the C project",
     ]  # fmt: skip
     for text in (report.render(), Page(report.to_html()).text):
         assert "MLP" in text and "FoldScaleAxis" in text and "compile.accuracy = strict" in text

@@ -65,7 +65,7 @@ def compiles_runs_and_verifies(programs: Path, folder: Path) -> None:
     aotc = programs / "aotc"
     env = clean() | {"AOTC_CACHE_DIR": str(folder / "cache")}
     run([aotc, "compile", "digits.onnx", "-o", "net", "--cflags=-O1"], folder, **env)
-    assert "scores" in run([aotc, "run", "net", "--outputs", "out.npz"], folder, **env)
+    assert "scores" in run([aotc, "run", "net", "--output", "out.npz"], folder, **env)
     said = run([aotc, "verify", "digits.onnx", "--cflags=-O1", "--seeds", "2"], folder, **env)
     assert "compared with onnxruntime: all outputs agree" in said
     assert "nn.conv2d" in run([aotc, "inspect", "digits.onnx"], folder, **env)

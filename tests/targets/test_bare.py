@@ -21,7 +21,7 @@ from aotc.driver.compilation import CompiledModel
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir import AotcError, DType
 from aotc.tir.plan.program import Storage
-from aotc.tir.target import for_profile, get_target
+from aotc.tir.target import for_environment, get_target
 from tests.codegen.batch import Array
 from tests.e2e.projects import DIGITS, ROOT, affine, run
 from tests.frontend.test_drawn_pairs import Drawing
@@ -125,13 +125,13 @@ def test_functions_of_floats_need_no_library(name: str, tmp_path: Path) -> None:
 
 def test_the_profile_of_portable_c(tmp_path: Path) -> None:
     """Any C compiler builds it, as C and as C++; it runs here, too."""
-    model = compiled(QUANTISED, "c", tmp_path, profile="bare", io_dtype="int8")
+    model = compiled(QUANTISED, "c", tmp_path, environment="bare", io_dtype="int8")
     header = (model.path / "include" / "net.h").read_text(encoding="utf-8")
     assert not re.search(r"int64_t|isa|threads|aotc_model", header + (model.path / "src" / "net.c").read_text())
     run(["make", "-s", f"CFLAGS={' '.join(WARNINGS)}"], model.path)
     for language in (["-std=c99"], ["-x", "c++"]):
         run(["gcc", *language, *WARNINGS[:5], "-fsyntax-only", "-Iinclude", "-Isrc", "src/net.c"], model.path)
-    made = aotc.compile(QUANTISED, name="net", target="c", profile="bare", io_dtype="int8")
+    made = aotc.compile(QUANTISED, name="net", target="c", environment="bare", io_dtype="int8")
     assert made.built.name == "libnet.a"
     assert set(made.metadata["links"]["undefined"]) <= {"memcpy", "memset"}
     with pytest.raises(AotcError, match="static library for firmware") as caught:
@@ -148,7 +148,7 @@ def weights_file(folder: Path, least: int, seed: int) -> bytes:
     stored = d.constant(weights.reshape(64, 32).astype(np.int8))
     w = d.real(stored, (np.linspace(0.5, 1, 32, dtype=np.float32), np.zeros(32, np.int8)), axis=1)
     model = d.done(d.op("MatMul", d.x(5, 64, pair=pair), w), pair)
-    made = aotc.compile(model, output=folder / f"{least}_{seed}", target="c", profile="bare", build=False)
+    made = aotc.compile(model, output=folder / f"{least}_{seed}", target="c", environment="bare", build=False)
     (file,) = made.path.glob("src/*_params.bin")
     return file.read_bytes()
 
@@ -363,12 +363,19 @@ def test_cmake_builds_it(tmp_path: Path, cmake: str) -> None:
     assert (tmp_path / "cross" / "libnet.a").exists()
 
 
-def test_profiles_that_cannot_be() -> None:
-    for target, profile in (("x86-64-v3", "bare"), ("cortex-m4", "hosted"), ("c", "naked")):
+def test_environments_that_a_target_lacks() -> None:
+    for target, environment in (("x86-64-v3", "bare"), ("cortex-m4", "hosted"), ("c", "naked")):
         with pytest.raises(AotcError) as caught:
-            for_profile(get_target(target), profile)
+            for_environment(get_target(target), environment)
         assert caught.value.code == "target"
-    assert aotc.compile(affine(8, 0), target="riscv64", profile="bare", build=False).metadata["library"].endswith(".a")
+    made = aotc.compile(affine(8, 0), target="riscv64", environment="bare", build=False)
+    assert made.metadata["library"].endswith(".a")
+
+
+def test_the_former_name_of_environment_works() -> None:
+    with pytest.warns(DeprecationWarning, match="environment"):
+        made = aotc.compile(affine(8, 0), target="c", profile="bare", build=False)
+    assert made.metadata["library"].endswith(".a")
 
 
 def test_the_files_of_the_example_are_ordinary() -> None:

@@ -14,9 +14,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from aotc.ir import AotcError, Op, Quantization, TensorType, leaves, nested, span_scope, tensor_types
+from aotc.ir import AotcError, Op, Quantization, TensorType, leaves, nested, report_progress, span_scope, tensor_types
 from aotc.ir.budget import budget
-from aotc.relay.backend.kernels import dynamic_inputs, refuse_interpreted, require_static
+from aotc.relay.backend.kernels import anchor_name, dynamic_inputs, refuse_interpreted, require_static
 from aotc.relay.backend.table import FunctionTable, lower_kernel
 from aotc.relay.backend.views import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
@@ -152,7 +152,10 @@ def lower_calls(module: IRModule, target: Target, name: str = "model") -> Progra
             raise AotcError("input-type", f"input {param.name!r} is not a tensor but {ty}", span=param.span)
         inputs.append(_storage(param.name, ty, "input", meaning=meaning))
         state.values[param] = View(inputs[-1])
-    for node in post_order(main.body, lambda n: not isinstance(n, Function)):
+    nodes = list(post_order(main.body, lambda n: not isinstance(n, Function)))
+    for k, node in enumerate(nodes):
+        if isinstance(node, Call) and isinstance(node.op, Function):
+            report_progress(k, len(nodes), f"kernel {anchor_name(node.op)}")
         # which calls reach directly
         callee = isinstance(node, GlobalVar) and state.is_external(node.name)
         if not callee and not isinstance(node, (Op, Function, Var)):

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Progress on the error stream, and tables on an output that is no terminal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aotc.cli.console import Reporter
+from aotc.cli.watch import StageTimes
+from aotc.driver.compile import compile
+from aotc.ir import listening
+from tests.cli.invoke import DIGITS, call, relu
+
+
+def test_tables_are_not_folded_in_pipes(tmp_path: Path) -> None:
+    long = "layer_" * 60
+    outcome = call("inspect", relu(tmp_path / "m.onnx", 2, 3, name=long))
+    assert outcome.code == 0
+    assert long in outcome.out
+
+
+def test_the_times_of_stages_add_up() -> None:
+    times = StageTimes()
+    shown: list[str] = []
+    begin = times.before(shown.append)
+    begin("importing")
+    begin("building")
+    rows = times.rows()
+    assert [row["stage"] for row in rows] == ["preparing", "importing", "building"] and shown == [
+        "importing",
+        "building",
+    ]
+    starts = [began for _, began in times.begins]
+    assert sum(row["seconds"] for row in rows[:-1]) == pytest.approx(starts[-1] - starts[0])
+
+
+def test_the_c_compiler_is_a_stage_with_a_time(tmp_path: Path) -> None:
+    outcome = call("compile", DIGITS, "-o", tmp_path / "net", "--cflags=-O1", "--timing", "--json")
+    stages = {row["stage"]: row["seconds"] for row in json.loads(outcome.out)["stages"]}
+    assert stages["compiling the C project"] > 0
+
+
+def test_items_of_stages_are_reported(tmp_path: Path) -> None:
+    seen: list[tuple[int, int, str]] = []
+    with listening(lambda *item: seen.append(item)):
+        compile(DIGITS, output=tmp_path / "net", cflags=["-O1"], cache=False)
+    kernels = [item for item in seen if item[2].startswith("VectorizeLoops, kernel ")]
+    assert [k for k, _, _ in kernels] == list(range(kernels[0][1]))
+    files = [item for item in seen if item[2].endswith((".c", ".S"))]
+    assert files[-1][0] == files[-1][1] == len(files) - 1
+
+
+def test_progress_names_the_item_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    reporter = Reporter(quiet=False, as_json=False)
+    monkeypatch.setattr(reporter, "_silent", False)
+    monkeypatch.setattr(reporter._status, "update", texts.append)
+    monkeypatch.setattr(reporter._status, "start", lambda: None)
+    clock = iter([100.0, 100.5, 110.0])
+    monkeypatch.setattr("aotc.cli.console.time.monotonic", lambda: next(clock))
+    reporter.stage("compiling")
+    reporter.progress(1, 6, "a.c")
+    reporter.progress(2, 6, "b.c")
+    assert texts == ["compiling", "compiling: 1 of 6 (a.c)", "compiling: 2 of 6 (b.c, about 20 s left)"]
+
+
+def test_stages_are_lines_in_pipes_and_nothing_where_output_is_data(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx", 2, 3)
+    assert "aotc: importing the model\n" in call("compile", model, "-o", tmp_path / "a", "--no-build").err
+    for option in ("--quiet", "--json"):
+        assert call("compile", model, "-o", tmp_path / option, "--no-build", option).err == ""

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the text of options is read, and the former spellings of options that still work."""
+
+from __future__ import annotations
+
+import json
+import pydoc
+from pathlib import Path
+
+import click
+import pytest
+
+import aotc
+from aotc.cli.options import read_bytes
+from aotc.driver.compile import CompileOptions
+from aotc.ir.budget import LIMITS
+from aotc.ir.transform import PassContext
+from aotc.tir import TARGETS
+from tests.cli.invoke import DIGITS, call, relu
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        *((text, 262144) for text in ("262144", "256K", "256k", "256KB", "256kB", "256KiB", "256 KiB", "262144B")),
+        *((text, 1 << 21) for text in ("2M", "2MB", "2MiB")),
+        ("1GiB", 1 << 30),
+    ],
+)
+def test_amounts_of_memory(text: str, size: int) -> None:
+    assert read_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "0", "0K", "-1", "1.5K", "K", "64KX", "64iB", "6\u0664K", "1T", "64 K B"])
+def test_what_is_no_amount_of_memory(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="number of bytes"):
+        read_bytes(text)
+
+
+def test_former_spellings_work_with_a_warning(tmp_path: Path) -> None:
+    net, figures = tmp_path / "net", tmp_path / "figures.json"
+    made = call("compile", DIGITS, "-o", net, "--target", "c", "--profile", "bare", "--no-build")
+    assert made.code == 0 and "--profile is deprecated: write --environment" in made.err
+    assert (net / "metadata.json").read_text().count('"lib/libdigits.a"') == 1
+    assert call("compile", DIGITS, "-o", tmp_path / "run", "--profile=hosted").code == 0
+    ran = call("run", tmp_path / "run", "--outputs", tmp_path / "out.npz")
+    assert ran.code == 0 and "--outputs is deprecated" in ran.err and (tmp_path / "out.npz").exists()
+    quick = ("--against", "", "--repeat", "1", "--cflags=-O1")
+    timed = call("bench", DIGITS, *quick, "--json", figures)
+    assert timed.code == 0 and "--json FILE is deprecated: write --output" in timed.err
+    assert json.loads(figures.read_text())["model"]
+
+
+def test_json_is_printed_by_every_command(tmp_path: Path) -> None:
+    printed = call("bench", "--json", DIGITS, "--against", "", "--repeat", "1", "--cflags=-O1")
+    assert printed.code == 0 and "deprecated" not in printed.err
+    assert json.loads(printed.out)["rounds"]
+
+
+def test_options_after_two_dashes_are_arguments(tmp_path: Path) -> None:
+    model = relu(tmp_path / "--profile", 2, 3)
+    outcome = call("inspect", "--", model.name, env={"PWD": str(tmp_path)})
+    assert "deprecated" not in outcome.err
+
+
+def test_dimensions_have_elements(tmp_path: Path) -> None:
+    model = relu(tmp_path / "m.onnx", "batch", 3)
+    for value in (0, -1, 1.0, True, "2"):
+        with pytest.raises(aotc.AotcError, match="'batch' has the value") as caught:
+            aotc.compile(model, dims={"batch": value}, build=False)
+        assert [d.code for d in caught.value.diagnostics] == ["dims"]
+
+
+def test_help_of_compile_names_every_option() -> None:
+    text = pydoc.render_doc(aotc.compile, renderer=pydoc.plaintext)
+    fields = [f for f in CompileOptions.__dataclass_fields__ if f != "machine"]
+    missing = [name for name in fields if f"{name} " not in text and f"{name}," not in text.split("Returns")[1]]
+    assert not missing
+    assert "CompiledModel" in text and "AotcError" in text
+
+
+def test_targets_are_listed() -> None:
+    listed = json.loads(call("targets", "--json").out)
+    rows = {row["name"]: row for row in listed["targets"]}
+    assert list(rows) == list(TARGETS) and listed["host"] in rows
+    assert rows["c"]["runs_here"] and rows[listed["host"]]["runs_here"]
+    assert rows["cortex-m4"]["environment"] == "bare" and not rows["cuda"]["runs_here"]
+    assert "cortex-m4" in call("targets").out
+
+
+def test_configuration_keys_are_listed() -> None:
+    rows = {row["key"]: row for row in json.loads(call("config", "--json").out)["keys"]}
+    shipped = {key for key, row in rows.items() if row["meaning"]}
+    assert shipped >= {"compile.accuracy", "relay.FuseOps.max_depth", *LIMITS}
+    assert all(rows[key]["default"] == str(limit) for key, limit in LIMITS.items())
+    assert set(rows) == set(PassContext.list_configs())
+
+
+def test_help_names_the_lists() -> None:
+    text = " ".join(call("compile", "--help").out.split())
+    assert "`aotc targets` lists them" in text and "`aotc config` lists the keys" in text

@@ -45,7 +45,15 @@ from aotc.checking.suspects import first_suspect
 from aotc.driver.compilation import Compilation, CompiledModel
 from aotc.driver.compile import CompileOptions
 from aotc.driver.emulation import is_emulated
-from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite, load_exported, read_relay_text
+from aotc.driver.importing import (
+    is_exported_program,
+    is_relay_text,
+    is_tflite,
+    load_exported,
+    part_of,
+    read_relay_text,
+    require_whole_tflite,
+)
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
@@ -288,7 +296,8 @@ def verify(
     if bisect and chosen.io_dtype:
         text = "a model with integers at its edges is not bisected"
         raise AotcError("io-dtype", text, hint="the same kernels run without io_dtype")
-    model = loaded(path, chosen.chosen_rounding)
+    require_whole_tflite(path, chosen.cut)
+    model = part_of(loaded(path, chosen.chosen_rounding), chosen.cut)
     # messages then name the file
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
     work = chosen.compilation(source, toolchain=chosen.toolchain())
@@ -393,7 +402,9 @@ def first_difference(
     """
     options.progress("looking for the first node that differs")
     exposed = _expose_all(model, list(types))
-    _, report = _compared(options.compiled(exposed), exposed, types, [("", inputs)], memory)
+    # the model is the part already
+    whole = replace(options, cut_before=(), cut_after=())
+    _, report = _compared(whole.compiled(exposed), exposed, types, [("", inputs)], memory)
     wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
     for index, node in enumerate(model.graph.node):
         for result in (wrong[name] for name in node.output if name in wrong):

@@ -302,6 +302,7 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     options_of.MODEL,
     flag("--memory", "Show the arena over the steps of the schedule."),
     options_of.SHAPES,
+    options_of.CUT,
     options_of.TARGET,
     options_of.THREADS,
     options_of.BOARD,

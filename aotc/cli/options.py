@@ -243,6 +243,16 @@ SHAPES: Final = options(
     ),
     option("--dim dims", "Value of a symbolic dimension.", multiple=True, read=read_dims, metavar="SYMBOL=N"),
 )  # fmt: skip
+CUT: Final = options(
+    option(
+        "--cut-before", "Tensor of an ONNX or TFLite model that becomes an input: leave out what computes it.",
+        multiple=True, metavar="NAME",
+    ),
+    option(
+        "--cut-after", "Tensor that becomes an output, in place of the model's: leave out what comes after it.",
+        multiple=True, metavar="NAME",
+    ),
+)  # fmt: skip
 TARGET: Final = options(
     option("--target", "Machine to generate code for; `aotc targets` lists them.", default="host"),
     option("-O opt_level", "Graph optimisation level.", click.IntRange(0, 3), 3),
@@ -295,7 +305,7 @@ ROUNDING: Final = option(
     " [default: tflm].", click.Choice(("tflm", "litert")),
 )  # fmt: skip
 #: All that says how a model is compiled, as `CompileOptions` takes it.
-COMPILATION: Final = options(SHAPES, TARGET, ARCHITECTURES, ROUNDING, COMPILER, TUNING)
+COMPILATION: Final = options(SHAPES, CUT, TARGET, ARCHITECTURES, ROUNDING, COMPILER, TUNING)
 IO_DTYPE: Final = option(
     "--io-dtype", "int8 or uint8: take and give integers where the model quantises its inputs and dequantises its"
     " outputs; or by name (float32 leaves one as it is).", multiple=True, read=read_io_dtypes, metavar="[NAME:]TYPE",

@@ -21,7 +21,7 @@ from aotc_codegen.c.names import model_identifier
 
 from aotc.driver.budgets import Budgets
 from aotc.driver.compilation import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
-from aotc.driver.importing import imported, is_tflite, with_params
+from aotc.driver.importing import Cut, imported, is_tflite, with_params
 from aotc.driver.memories import read_memories
 from aotc.driver.observe import require_passes
 from aotc.driver.place import check_destination
@@ -98,6 +98,8 @@ class CompileOptions:
     io_dtype      "int8" or "uint8": integers for inputs that are only quantised and outputs that are dequantised;
                   for some of them: a mapping from names to these or "float32", where "" stands for all others
     input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
+    cut_before    names of tensors of an ONNX or TFLite model that become inputs; what computes them is left out
+    cut_after     names of tensors that become the outputs; what is computed from them only is left out
     cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
     cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
     build         make the library, not only the C project
@@ -137,6 +139,8 @@ class CompileOptions:
     io_dtype: str | Mapping[str, str] | None = None
     input_shapes: Mapping[str, Sequence[int]] | None = None
     dims: Mapping[str, int] | None = None
+    cut_before: Sequence[str] = ()
+    cut_after: Sequence[str] = ()
     cc: str | None = None
     cflags: Sequence[str] = ()
     cc_timeout: float | None = None
@@ -194,6 +198,11 @@ class CompileOptions:
         _ = self.budgets
 
     @property
+    def cut(self) -> Cut:
+        """The tensors between which the model is compiled."""
+        return Cut(tuple(self.cut_before), tuple(self.cut_after))
+
+    @property
     def budgets(self) -> Budgets:
         """What the model may take."""
         return Budgets(ram=self.ram, flash=self.flash, stack=self.stack)
@@ -242,7 +251,7 @@ class CompileOptions:
             raise AotcError("tflite-rounding", text, hint="leave --rounding out")
         shapes, dims = dict(self.input_shapes or {}), dict(self.dims or {})
         with spending(self.config or {}):
-            module = imported(model, shapes, dims, self.chosen_rounding)
+            module = imported(model, shapes, dims, self.chosen_rounding, self.cut)
         return with_params(module, self.params)
 
     def compilation(

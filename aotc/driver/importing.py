@@ -10,10 +10,10 @@ import io
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from aotc.ir import AotcError, open_regular
-from aotc.relay.frontend.onnx import from_onnx
+from aotc.ir import AotcError, frozen, open_regular
+from aotc.relay.frontend.onnx import cut_model, from_onnx, load_model
 from aotc.relay.graph import IRModule, bind_params_by_name
 from aotc.relay.text.parser import parse
 
@@ -77,13 +77,52 @@ def read_relay_text(path: str | Path) -> IRModule:
     return parse(text, str(path))
 
 
-def imported(model: Any, shapes: Mapping[str, Any], dims: Mapping[str, int], rounding: str) -> IRModule:
-    """The module of a model in any accepted form, parameters of files as constants.
+@frozen
+class Cut:
+    """Names of tensors between which a model is compiled: new inputs, and new outputs (those of the model for none)."""
+
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.before or self.after)
+
+
+NO_CUT: Final = Cut()
+
+
+def part_of(model: Any, cut: Cut) -> Any:
+    """Return the part of an ONNX model, a path or a ModelProto, as a ModelProto; the model itself where nothing is cut.
+
+    A TFLite file is returned as it is: its reader cuts it.  Raises AotcError (code "cut") for models in other forms.
+    """
+    if not cut or is_tflite(model):
+        return model
+    if isinstance(model, IRModule) or is_relay_text(model) or is_exported_program(model):
+        hint = "give a model whose outputs are the tensors you want: in PyTorch, export a module that returns them"
+        raise AotcError("cut", "only ONNX and TFLite models can be cut at tensors", hint=hint)
+    return cut_model(load_model(model), cut.before, cut.after)
+
+
+def require_whole_tflite(model: Any, cut: Cut) -> None:
+    """Raise AotcError (code "cut") for a TFLite file that is cut: its interpreters run whole models only."""
+    if cut and is_tflite(model):
+        text = "a part of a TFLite model cannot be compared: its interpreters run whole models"
+        raise AotcError("cut", text, hint="compile the part (aotc compile), or compare the whole model")
+
+
+def imported(
+    model: Any, shapes: Mapping[str, Any], dims: Mapping[str, int], rounding: str, cut: Cut = NO_CUT
+) -> IRModule:
+    """Return the module of a model in any accepted form, parameters of files as constants.
 
     rounding    whose integers a TFLite model gives
+    cut         the tensors between which the model is converted
 
-    Raises AotcError for shapes and dimensions that a model of its form states itself.
+    Raises AotcError for shapes and dimensions that a model of its form states itself, and for what cannot be cut.
     """
+    name = Path(model).name if cut and isinstance(model, (str, Path)) else None
+    model = part_of(model, cut)
     if isinstance(model, IRModule) or is_relay_text(model):
         if shapes or dims:
             text = "input_shapes and dims pin ONNX models; a module states its own types"
@@ -98,9 +137,10 @@ def imported(model: Any, shapes: Mapping[str, Any], dims: Mapping[str, int], rou
         if dims:
             hint = "give the shapes of inputs (--input-shape)"
             raise AotcError("tflite-pin", "a TFLite model has no symbols for dimensions", hint=hint)
-        module: IRModule = tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding)
+        ends = {"cut_before": cut.before, "cut_after": cut.after}
+        module: IRModule = tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
         return module
-    return from_onnx(model, shape=shapes, dims=dims)
+    return from_onnx(model, shape=shapes, dims=dims, name=name)
 
 
 def with_params(module: IRModule, params: Mapping[str, Any] | None) -> IRModule:

@@ -31,7 +31,7 @@ from aotc.checking.reference import Reference
 from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
 from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
-from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite
+from aotc.driver.importing import Cut, is_exported_program, is_relay_text, is_tflite, part_of, require_whole_tflite
 from aotc.driver.toolchain import find_toolchain, require_cpu, version_of
 from aotc.driver.tuning_store import cpu_model
 from aotc.ir import AotcError
@@ -108,16 +108,18 @@ class Judge:
 
 
 @contextmanager
-def _entrant(model: Path, compiled: CompiledModel, inputs: Path | None, ranges: InputRanges) -> Iterator[Entrant]:
-    """What the contestants are given; ONNX models with dynamic inputs are pinned to what was compiled."""
+def _entrant(
+    model: Path, compiled: CompiledModel, inputs: Path | None, ranges: InputRanges, cut: Cut
+) -> Iterator[Entrant]:
+    """What the contestants are given; of ONNX models the part, and the shapes, that were compiled."""
     session = compiled.session()
     types, arrays = session_types(session), session_inputs(session, inputs, ranges)
     with temporary_folder("aotc-bench-") as scratch:
         path = model
         if not (is_exported_program(model) or is_tflite(model)):
-            proto = load_model(model)
+            proto = part_of(load_model(model), cut)
             pinned = with_static_inputs(proto, types)
-            if pinned.graph.input != proto.graph.input:
+            if cut or pinned.graph.input != proto.graph.input:
                 path = Path(scratch) / "pinned.onnx"
                 onnx.save(pinned, path)
         yield Entrant(path, arrays, Path(scratch))
@@ -191,12 +193,13 @@ def bench(
     chosen = CompileOptions(**options)
     require_cpu(chosen.machine)
     path = Path(model)
+    require_whole_tflite(path, chosen.cut)
     if is_relay_text(path):
         raise AotcError("rival", f"{path} is Relay text, which no rival reads", hint="`aotc run --repeat` measures it")
     start = time.perf_counter()
     compiled = chosen.compiled(path)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata
-    with _entrant(path, compiled, inputs, input_ranges) as entrant:
+    with _entrant(path, compiled, inputs, input_ranges, chosen.cut) as entrant:
         judge = Judge(entrant, [tensor["name"] for tensor in metadata["outputs"]])
         work = _Bench(compiled, entrant, judge, tuple(dict.fromkeys(against)), repeat, seconds, chosen.progress)
         rounds = [work.round(n) for n in threads]

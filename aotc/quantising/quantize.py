@@ -16,7 +16,7 @@ from aotc.checking.inputs import Arrays, input_types, real_values, stored_inputs
 from aotc.checking.verify import with_static_inputs
 from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions, model_name
-from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite
+from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite, part_of
 from aotc.driver.scratch import output_file
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, Array
@@ -77,7 +77,7 @@ def quantize(
     chosen.progress("importing the model")
     types = input_types(chosen.imported(model))
     sets = calibration_sets(calibration, types)
-    prepared = prepare(with_static_inputs(load_model(model), types), weights, per_channel)
+    prepared = prepare(with_static_inputs(part_of(load_model(model), chosen.cut), types), weights, per_channel)
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
     made = quantise(prepared, sets, settings)
     compared = sets[:: -(-len(sets) // MOST_COMPARED)]
@@ -119,7 +119,7 @@ def _measured(
     """What a report says of the two compiled models."""
     name = model_name(model, chosen.name)
     plain = replace(chosen, output=None, name=name, io_dtype=None)
-    pinned = replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None)
+    pinned = replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=())
     both = plain.compiled(model), pinned.compiled(made)
     before, after = (compiled.session() for compiled in both)
     chosen.progress("comparing outputs")

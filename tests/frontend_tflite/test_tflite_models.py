@@ -13,9 +13,10 @@ import pytest
 pytest.importorskip("tflite")
 
 import aotc
+from aotc.checking.verify import verify
 from aotc.relay.frontend.tflite import from_tflite
 from tests.frontend.evaluation import run_model
-from tests.frontend_tflite.build import tflm_interpreter
+from tests.frontend_tflite.build import Builder, tflm_interpreter
 
 INTEGERS = ("ad_int8", "kws_int8", "micro_speech_int8", "mnist_lstm_int8", "resnet8_int8", "vww_int8")
 FLOATS = ("ad_fp32", "kws_fp32", "resnet8_fp32", "vww_fp32")
@@ -92,3 +93,25 @@ def test_channels_stay_last(models: Path) -> None:
     made = aotc.compile(models / "tflite" / "kws_int8.tflite", target="c", build=False)
     assert not any("transpose" in str(step) for step in made.metadata["steps"])
     assert made.metadata["memory"]["peak"] <= 17_200
+
+
+def test_parts_of_models(tmp_path: Path) -> None:
+    """A part between tensors; what comes after it, a custom operator here, is left out."""
+    model = Builder()
+    x, a, b, y = (model.tensor((1, 4), name=name) for name in "xaby")
+    model.op("NEG", [x], [a])
+    model.op("RELU", [a], [b])
+    model.op("CUSTOM", [b], [y])
+    path = tmp_path / "m.tflite"
+    path.write_bytes(model.data([x], [y]))
+    array = np.array([[-2, -1, 1, 2]], np.float32)
+    for ends, inputs, want in (
+        ({"cut_after": ["b", "a"]}, {"x": array}, [np.maximum(-array, 0), -array]),
+        ({"cut_before": ["a"], "cut_after": ["b"]}, {"a": array}, [np.maximum(array, 0)]),
+    ):
+        session = aotc.compile(path, target="c", cflags=["-O1"], **ends).session()
+        np.testing.assert_array_equal(session.run(None, inputs), want)
+    with pytest.raises(aotc.AotcError, match="no node of the model computes a tensor called 'q'"):
+        aotc.compile(path, build=False, cut_after=["q"])
+    with pytest.raises(aotc.AotcError, match="interpreters run whole models"):
+        verify(path, cut_after=["b"])

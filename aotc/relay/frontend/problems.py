@@ -14,6 +14,7 @@ depends on a node that has a problem is passed over.
 """
 
 import logging
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,10 @@ INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, Assertion
 
 #: Ends of codes of problems that static shapes would solve.
 _AT_RUN_TIME: Final = ("-dynamic", "-runtime-shape")
+#: Ends of codes of problems that are solved by leaving the node out.
+_UNSUPPORTED: Final = (*_AT_RUN_TIME, "-op", "-unsupported", "-output")
+#: Tensors that a hint names.
+_CUTS: Final = 4
 
 
 class PoisonedError(Exception):
@@ -44,11 +49,13 @@ class Problems:
 
     code   of the problem of a node at which a converter stumbles
     hint   for problems with dimensions and shapes that are only known at run time
+    computed   names of tensors that could be converted and that nodes with a problem read: the model can be cut there
     """
 
     code: str
     hint: str = ""
     found: list[Diagnostic] = field(default_factory=list)
+    computed: dict[str, None] = field(default_factory=dict)
 
     @contextmanager
     def at(self, span: Span | None, note: str = "", unfit: Callable[[], str] | None = None) -> Iterator[None]:
@@ -80,6 +87,12 @@ class Problems:
         self.found.append(Diagnostic(code, text, span, hint=hint))
 
     def check(self) -> None:
-        """AotcError with all problems, if there are any."""
-        if self.found:
-            raise AotcError.collect(dict.fromkeys(self.found))
+        """AotcError with all problems, if there are any; the last one names tensors at which the model can be cut."""
+        if not self.found:
+            return
+        *others, last = dict.fromkeys(self.found)
+        if self.computed and any(d.code.endswith(_UNSUPPORTED) for d in self.found):
+            names = " ".join(f"--cut-after {shlex.quote(name)}" for name in list(self.computed)[:_CUTS])
+            hint = f"compile the part in front of what is not supported: {names}"
+            last = replace(last, hint=f"{last.hint}; or {hint}" if last.hint else hint)
+        raise AotcError.collect([*others, last])

@@ -4,6 +4,7 @@ of the graph IR.
 
 load      files and protos, checked: versions, duplicates, cycles, external data
 signature inputs and their types, dynamic dimensions pinned
+cut       the part of a model between given tensors
 convert   the walk over the graph
 ops_*     one converter per ONNX operator, in families; `table` lists them
 
@@ -11,7 +12,8 @@ ops_*     one converter per ONNX operator, in families; `table` lists them
 """
 
 from aotc.relay.frontend.onnx.convert import from_onnx
+from aotc.relay.frontend.onnx.cut import cut_model
 from aotc.relay.frontend.onnx.load import load_model
 from aotc.relay.frontend.onnx.table import supported_ops
 
-__all__ = ["from_onnx", "load_model", "supported_ops"]
+__all__ = ["cut_model", "from_onnx", "load_model", "supported_ops"]

@@ -31,9 +31,13 @@ from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node
 from aotc.relay.frontend.onnx.signature import input_types, pin_hint
 from aotc.relay.frontend.onnx.table import converter_of
 from aotc.relay.frontend.problems import PoisonedError, Problems
-from aotc.relay.graph import Constant, Expr, Function, IRModule, Tuple, Var
+from aotc.relay.graph import Call, Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
+
+
+#: Operators without a converter, since no static shape bounds their results.
+_SIZED_BY_DATA: Final = frozenset({"NonMaxSuppression", "StringSplit"})
 
 
 @dataclass(slots=True)
@@ -91,8 +95,12 @@ class _Conversion:
         outer = current_span()
         for index, proto in nodes:
             span = outer or Span(self.loaded.source, node=load.node_label(proto, index))
+            found = len(self.problems.found)
             with self.problems.at(span, unfit=partial(self.unfit, proto, scope)):
                 self.node(proto, scope)
+            if outer is None and len(self.problems.found) > found:
+                computed = (name for name in proto.input if isinstance(scope.names.get(name), Call))
+                self.problems.computed.update(dict.fromkeys(computed))
 
     def unfit(self, proto: NodeProto, scope: _Scope) -> str:
         """What is said of a node at which its converter stumbles:
@@ -177,6 +185,9 @@ def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schem
         why = f"is not defined in version {opsets[domain]} of {domain or 'ai.onnx'}"
     elif schema.deprecated:
         why = f"was removed in version {schema.since_version} of {domain or 'ai.onnx'}"
+    elif proto.op_type in _SIZED_BY_DATA:
+        text = f"operator {name} is not supported: the values of its inputs decide the shape of its result"
+        return AotcError("onnx-op", text)
     else:
         why = f"(opset {opsets[domain]}) is not supported"
     return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists what is supported")

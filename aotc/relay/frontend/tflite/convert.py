@@ -11,6 +11,7 @@ Out: an IRModule with one function, @main.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 from aotc.ir import AotcError, Span, TensorType, nearest, require, require_known
 from aotc.ir.budget import budget, spending
 from aotc.relay.frontend import graph as g
+from aotc.relay.frontend.cut import Links, select_nodes
 from aotc.relay.frontend.problems import PoisonedError, Problems
 from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
 from aotc.relay.frontend.tflite.node import Node, apply, check_scales, check_types, rounding_of
@@ -35,6 +37,8 @@ def from_tflite(
     shape: Mapping[str, Sequence[int]] | None = None,
     rounding: str = "tflm",
     name: str | None = None,
+    cut_before: Sequence[str] = (),
+    cut_after: Sequence[str] = (),
 ) -> IRModule:
     """Convert a TFLite model (a path, its bytes, or a
     `tflite.Model`) to a module.
@@ -42,6 +46,7 @@ def from_tflite(
     shape     shapes of inputs by name, where the file's are not wanted
     rounding  whose integers the results are: "tflm" for TFLite Micro's, "litert" for LiteRT's
     name      what source locations call the model; its file name for None
+    cut_before, cut_after   names of tensors that become the inputs and outputs: operators before and after are left out
 
     The parameters of @main are the inputs of the first subgraph,
     under their names; tensors of integers stay integers.
@@ -55,7 +60,24 @@ def from_tflite(
     require_known("tflite-rounding", "rounding", rounding, tuple(ROUNDINGS))
     loaded = read_model(model, name)
     with spending():
-        return _Conversion(loaded, ROUNDINGS[rounding]).module(dict(shape or {}))
+        part, operators = _part(loaded, cut_before, cut_after)
+        return _Conversion(part, ROUNDINGS[rounding]).module(dict(shape or {}), operators)
+
+
+def _part(loaded: Model, before: Sequence[str], after: Sequence[str]) -> tuple[Model, list[int]]:
+    """Return the model with its inputs and outputs replaced, and the numbers of the operators between them."""
+    if not before and not after:
+        return loaded, list(range(len(loaded.operators)))
+    names = list(_unique([tensor.name for tensor in loaded.tensors]))
+
+    def named(numbers: Sequence[int]) -> tuple[str, ...]:
+        return tuple(names[k] if k >= 0 else "" for k in numbers)
+
+    links = [Links(named(op.inputs), named(op.outputs)) for op in loaded.operators]
+    outputs = list(after) or list(named(loaded.outputs))
+    part = select_nodes(links, named(loaded.inputs), outputs, before)
+    inputs, results = (tuple(map(names.index, given)) for given in (part.inputs, outputs))
+    return replace(loaded, inputs=inputs, outputs=results), part.nodes
 
 
 def _unique(names: Sequence[str]) -> Iterator[str]:
@@ -78,10 +100,12 @@ class _Conversion:
         self.problems = Problems("tflite-node", _PINNED)
         self.values: dict[int, Expr] = {}
 
-    def module(self, shapes: dict[str, Sequence[int]]) -> IRModule:
+    def module(self, shapes: dict[str, Sequence[int]], operators: Sequence[int]) -> IRModule:
+        """Convert the operators with these numbers; `shapes` are those of some inputs, by name."""
         loaded = self.loaded
         params = self.parameters(shapes)
-        for index, op in enumerate(loaded.operators):
+        for index in operators:
+            op = loaded.operators[index]
             with self.problems.at(loaded.span(index), unfit=partial(self.unfit, op)):
                 self.operator(op)
         outputs = list(self.outputs())

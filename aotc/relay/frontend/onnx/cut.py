@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cut an ONNX model: keep the nodes between given tensors.
+
+In: a ModelProto and names of tensors.  Out: a ModelProto of the part, whose inputs and outputs are these tensors with
+the types that ONNX's shape inference gives them.
+
+    part = cut_model(proto, before=[], after=["scores"])     # what computes "scores", and nothing behind it
+"""
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import GraphProto, ModelProto, ValueInfoProto
+
+from aotc.ir import AotcError
+from aotc.relay.frontend.cut import CODE, Links, select_nodes
+from aotc.relay.frontend.onnx.load import captured_names
+
+
+def cut_model(model: ModelProto, before: Sequence[str], after: Sequence[str]) -> ModelProto:
+    """Return the part of a model that computes the tensors `after`, from the tensors `before` where it needs them.
+
+    before    names of tensors that become inputs; the model's own inputs that are still needed stay inputs
+    after     names of tensors that become the outputs; the outputs of the model for none
+
+    The model itself is not changed.  Raises AotcError (code "cut") for names of no tensors, for a tensor that is a
+    constant, and for a new input whose type cannot be inferred.
+    """
+    graph = model.graph
+    constants = {tensor.name for tensor in graph.initializer}
+    if fixed := [name for name in before if name in constants]:
+        text = f"the tensor {fixed[0]!r} is a constant of the model, not a result of a node"
+        raise AotcError(CODE, text, hint="cut before a tensor that a node computes")
+    links = [Links(tuple(sorted(captured_names(node))), tuple(node.output)) for node in graph.node]
+    outputs = list(after) or [value.name for value in graph.output]
+    inputs = [value.name for value in graph.input if value.name not in constants]
+    part = select_nodes(links, [*inputs, *constants], outputs, before)
+    types = _types(model)
+    needed = {name for k in part.nodes for name in links[k].reads} | set(outputs)
+    made = ModelProto()
+    made.CopyFrom(model)
+    made.graph.ClearField("node")
+    made.graph.node.extend(graph.node[k] for k in part.nodes)
+    _replace(made.graph, "initializer", [tensor for tensor in graph.initializer if tensor.name in needed])
+    _replace(made.graph, "input", [_typed(name, types) for name in part.inputs if name not in constants])
+    _replace(made.graph, "output", [types.get(name, ValueInfoProto(name=name)) for name in outputs])
+    _replace(made.graph, "value_info", [value for value in graph.value_info if value.name in needed])
+    made.graph.ClearField("quantization_annotation")
+    return made
+
+
+def _replace(graph: GraphProto, name: str, values: Sequence[object]) -> None:
+    graph.ClearField(name)
+    getattr(graph, name).extend(values)
+
+
+def _types(model: ModelProto) -> dict[str, ValueInfoProto]:
+    """The declared or inferred type of each tensor of the main graph, where it has one."""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    except Exception:
+        # inference has exceptions of its own, and fails where operators are unknown
+        graph = model.graph
+    values = (*graph.value_info, *graph.output, *graph.input)
+    return {value.name: value for value in values if value.type.HasField("tensor_type")}
+
+
+def _typed(name: str, types: dict[str, ValueInfoProto]) -> ValueInfoProto:
+    if name not in types:
+        text = f"the element type of the tensor {name!r}, a new input, is not known"
+        raise AotcError(CODE, text, hint="cut at a tensor that the model declares in value_info, or further in front")
+    return types[name]

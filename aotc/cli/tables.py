@@ -13,6 +13,7 @@ from rich.text import Text
 
 from aotc.checking.inputs import OTHER_INPUTS
 from aotc.cli.console import Data, Shown
+from aotc.measuring.profile import QUIET
 from aotc.reporting.inspect import LARGEST
 from aotc.reporting.text import grid, spilled, unit
 
@@ -316,7 +317,12 @@ def show_profile(result: Data) -> Shown:
     times, machine = result["milliseconds"], result["machine"]
     rows = [_profile_row(row, times["watched"], result["model"]) for row in result["kernels"]]
     yield grid(*head, rows=rows, figures=slice(7))
-    yield f"{runs(result)}; with the clock between steps {times['watched']:.3f} ms"
+    yield f"{runs(result)}; sum of the steps {times['watched']:.3f} ms"
+    if result["disturbed"]:
+        yield (
+            f"{result['disturbed']} of {result['repeat']} runs took more than {QUIET} times as long as the fastest and "
+            "are left out: other programs use this machine"
+        )
     how = "now, on one core" if machine["measured"] else "as the driver states, not measured"
     yield (
         f"{how}: {machine['peak_gflops']:.1f} GFLOP/s, and {machine['bandwidth_gbytes_per_s']:.1f} GB/s "

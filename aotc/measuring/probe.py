@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine can do at the moment: multiply-adds and bytes per second, measured by a small C program.
+"""Measure the peak arithmetic rate and the read bandwidth of one core by a small C program.
 
 probe = Probe(target, find_toolchain())
-probe.flops()                      # of float32, on one core, with the target's vectors
+probe.flops()                      # float32 operations per second, with the vectors of the target
 probe.bandwidth(16 << 20)          # bytes per second, reading that many again and again
 
-The program also has a clock for the steps of a schedule, `step_function`.
+The program also has the clock that times the steps of a schedule, `step_function`.
 """
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -48,18 +49,29 @@ def _source(target: Target) -> str:
 class Probe:
     """The compiled program, for one target.
 
+    processor_time    whether times are processor time of the thread, in which other programs do not count, instead of
+                      wall-clock time, which is read faster
+
     Raises AotcError where it cannot be compiled, or not run here.
     """
 
-    def __init__(self, target: Target, toolchain: Toolchain) -> None:
+    def __init__(self, target: Target, toolchain: Toolchain, processor_time: bool = True) -> None:
         require_cpu(target)
         self._folder = ScratchDirectory("aotc-probe-")
         folder = Path(self._folder.name)
         (folder / "src").mkdir()
         (folder / "src" / "probe.c").write_text(_source(target), encoding="utf-8")
-        library = build_library(folder, {"library": "lib/libprobe.so"}, toolchain, target, visible=True)
+        # flags of kernels, which other files of a library do not have; multiply-adds are explicit in kernels, here the
+        # compiler makes them of products and sums
+        flags = (*target.cflags, "-ffp-contract=fast")
+        library = build_library(
+            folder, {"library": "lib/libprobe.so"}, replace(toolchain, cflags=(*toolchain.cflags, *flags)), target,
+            visible=True,
+        )  # fmt: skip
         self._library = ctypes.CDLL(str(library))
-        self._library.probe_multiply_add.restype = self._library.probe_read.restype = ctypes.c_int64
+        for name in ("probe_multiply_add", "probe_read", "probe_clock"):
+            self._library[name].restype = ctypes.c_int64
+        self._library.probe_use_processor_time(ctypes.c_int32(processor_time))
         self._lanes = target.lanes("float32")
 
     @property
@@ -70,24 +82,44 @@ class Probe:
         """
         return ctypes.cast(self._library.probe_step, ctypes.c_void_p).value or 0
 
-    def flops(self) -> float:
-        """Floating-point operations per second, the most that was seen: a multiply-add counts as two."""
-        numbers, rounds = (ctypes.c_float * 4)(0.5, 0.25, 0.0, 0.0), 1 << 18
-        best = _least(lambda: self._library.probe_multiply_add(ctypes.c_int64(rounds), numbers))
-        return 2e9 * rounds * CHAINS * self._lanes / best
+    def clock_nanoseconds(self) -> int:
+        """The time between two calls of the clock with nothing in between, the least of many."""
+        return int(self._library.probe_clock(ctypes.c_int64(1000)))
 
-    def bandwidth(self, nbytes: int) -> float:
-        """Bytes per second of reading about `nbytes` (1 MB at least) again and again, the most that was seen."""
+    def arithmetic(self) -> Callable[[], float]:
+        """What measures floating-point operations per second, once per call: a multiply-add counts as two."""
+        # short enough to fall between two interruptions of the thread
+        numbers, rounds = (ctypes.c_float * 4)(0.5, 0.25, 0.0, 0.0), 1 << 14
+
+        def measure() -> float:
+            nanoseconds = float(self._library.probe_multiply_add(ctypes.c_int64(rounds), numbers))
+            return 2e9 * rounds * CHAINS * self._lanes / max(1.0, nanoseconds)
+
+        return measure
+
+    def reading(self, nbytes: int) -> Callable[[], float]:
+        """What measures bytes per second of reading about `nbytes`, 1 MB at least, once per call."""
         step = STREAMS * self._lanes
         count = -(-max(nbytes, 1 << 20) // 4 // step) * step
         data = aligned(4 * count, 64)
         data[:] = 0
-        pointer, sink = ctypes.c_void_p(data.ctypes.data), (ctypes.c_float * 1)()
-        size = ctypes.c_int64(count)
-        best = _least(lambda: self._library.probe_read(ctypes.c_int64(1), pointer, size, sink))
-        return 4e9 * count / best
+
+        def measure() -> float:
+            pointer, sink = ctypes.c_void_p(data.ctypes.data), (ctypes.c_float * 1)()
+            nanoseconds = float(self._library.probe_read(ctypes.c_int64(1), pointer, ctypes.c_int64(count), sink))
+            return 4e9 * count / max(1.0, nanoseconds)
+
+        return measure
+
+    def flops(self) -> float:
+        """Floating-point operations per second, the highest of several measurements."""
+        return _highest(self.arithmetic())
+
+    def bandwidth(self, nbytes: int) -> float:
+        """Bytes per second of reading about `nbytes` (1 MB at least), the highest of several measurements."""
+        return _highest(self.reading(nbytes))
 
 
-def _least(measure: Callable[[], float]) -> float:
-    """The least of what `measure` gives within a moment, three times at least."""
-    return max(1.0, min(measure() for _ in turns(3, MEASURE_SECONDS)))
+def _highest(measure: Callable[[], float]) -> float:
+    """The highest rate that `measure` gives within a tenth of a second, of three measurements at least."""
+    return max(measure() for _ in turns(3, MEASURE_SECONDS))

@@ -4,9 +4,9 @@
 result = profile("build/net", repeat=50)
 result["kernels"][0]               # the most expensive: milliseconds, calls, gflops, nodes of the model, ...
 
-Between two steps the model calls a function that notes the time; a run takes a few dozen nanoseconds per step more than
-without.  How good a time is, the roofline says: no step can be faster than its operations at the machine's peak, or its
-bytes at the bandwidth with which as much memory as a run touches can be read.  Both are measured at that moment.
+Between two steps the model calls a function that reads the clock; the time that this takes is subtracted.  The roofline
+says how good a time is: no step can be faster than its operations at the machine's peak, or its bytes at the bandwidth
+with which as much memory as a run touches can be read.  Both are measured between the runs, by the same clock.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,17 @@ from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir import AotcError, Array
 from aotc.measuring.gpu import DeviceClock
 from aotc.measuring.probe import Probe
-from aotc.measuring.timing import milliseconds, summary
+from aotc.measuring.timing import milliseconds, summary, turns
 from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, Session, load
 from aotc.tir import Target
 
+#: Ratio to the fastest run up to which a run counts as undisturbed.
+QUIET: Final = 1.25
+#: Milliseconds from which on a run is timed by the processor time of its thread: the scheduler interrupts it.
+LONG_RUN: Final = 1.0
+#: Seconds for which each rate of the machine is measured between two runs.
+SAMPLE_SECONDS: Final = 0.005
 #: Bytes that no cache holds: reading more is not slower.
 MOST_READ: Final = 256 << 20
 #: Operations, or bytes, of a step: no step has more.
@@ -74,21 +80,42 @@ def _rows(metadata: Mapping[str, Any], isa: str) -> list[Mapping[str, Any]]:
     return [{**row, "kernel": name} for row, name in zip(rows, names, strict=True)]
 
 
-def _step_times(binding: Binding, probe: Probe, steps: int, repeat: int) -> Array:
-    """Milliseconds of each step in each run: (repeat, steps)."""
+def _step_times(binding: Binding, probe: Probe, steps: int) -> Array:
+    """Nanoseconds of each step in a run: (steps,)."""
     marks = np.zeros(steps + 2, np.int64)
-    times = np.empty((repeat, steps))
+    marks[0] = steps
+    binding.run_watched(probe.step_function, marks.ctypes.data)
+    if marks[0] != steps:
+        raise _stale(f"the library has more steps than the {steps} in its project's {MARKER}")
+    if marks[-1] == 0:
+        older = "it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
+        raise _stale(f"the library does not report its steps: {older}")
+    return np.diff(marks[1:])
+
+
+def _measured_here(binding: Binding, probe: Probe, steps: int, repeat: int, touched: int) -> tuple[Array, float, float]:
+    """Milliseconds of each step in each run, (repeat, steps); operations and bytes per second that one core can do.
+
+    The rates of the core are measured between the runs: what slows down the one slows down the others.
+    """
+    measures = probe.arithmetic(), probe.reading(min(touched, MOST_READ))
+    overhead = probe.clock_nanoseconds()
+    times, rates = np.empty((repeat, steps)), []
     for k in range(repeat):
-        marks[:] = 0
-        marks[0] = steps
-        binding.run_watched(probe.step_function, marks.ctypes.data)
-        if marks[0] != steps:
-            raise _stale(f"the library has more steps than the {steps} in its project's {MARKER}")
-        if marks[-1] == 0:
-            older = "it was compiled by an older aotc, or with -DAOTC_NO_STEPS"
-            raise _stale(f"the library does not tell its steps: {older}")
-        times[k] = np.diff(marks[1:]) / 1e6
-    return times
+        times[k] = np.maximum(_step_times(binding, probe, steps) - overhead, 1) / 1e6
+        rates.append([max(measure() for _ in turns(3, SAMPLE_SECONDS)) for measure in measures])
+    peak, bandwidth = np.max(rates, axis=0).tolist()
+    return times, peak, bandwidth
+
+
+def quiet_runs(totals: Array) -> Array:
+    """Find the runs that nothing disturbed: those that took at most `QUIET` times as long as the fastest.
+
+    totals    the time of each run, (runs,)
+
+    Returns an array of truth values, (runs,).
+    """
+    return np.asarray(totals <= QUIET * totals.min(initial=np.inf))
 
 
 def _rated(row: dict[str, Any], peak: float, bandwidth: float) -> dict[str, Any]:
@@ -119,9 +146,8 @@ def _measured(
 ) -> tuple[Array, float, float]:
     """Times of steps; operations and bytes in a second that the machine could do."""
     if session.device is None:
-        probe = Probe(target, find_toolchain(cc))
-        times = _step_times(binding, probe, steps, repeat)
-        return times, probe.flops(), probe.bandwidth(min(touched, MOST_READ))
+        probe = Probe(target, find_toolchain(cc), milliseconds(binding.run) >= LONG_RUN)
+        return _measured_here(binding, probe, steps, repeat, touched)
     if session.device.steps != steps:
         raise _stale(f"the library has {session.device.steps} steps, not the {steps} in its project's {MARKER}")
     clock = DeviceClock(session.device)
@@ -145,16 +171,18 @@ def profile(
     library   the directory of an emitted and built project, or the library in it
     inputs    an .npz file; seeded random inputs for None
     input_ranges   the least and the greatest value of random inputs, by name
-    repeat    runs with the clock and runs without it; a step's time is the median of the former
+    repeat    runs with the clock and runs without it; a step's time is its median over the runs with the clock, without
+              those that took more than `QUIET` times as long as the fastest: other programs disturbed them
     cc        the C compiler for the measuring program
     isa, device, check   as for `load`
 
-    In the result, "milliseconds" has the minimum and median of plain runs and the median of watched ones; "machine"
-    the measured peak and bandwidth, those that the driver states for a GPU; "steps" follow the schedule, "kernels" are
-    sums over the steps of one kernel, the most expensive first.  Each has its time, multiply-accumulates and bytes (of
-    all its arguments), the speeds that follow, what these are of the peak and of the roofline, and the names of the
-    model's nodes.  Winograd convolutions count the multiplications of the definition, and activations may still lie in
-    a nearer cache: then a part can be above 1.
+    In the result, "milliseconds" has the minimum and median of plain runs, and the sum of the times of the steps, which
+    are processor time in runs of `LONG_RUN` milliseconds or more; "disturbed" the number of runs that were left out;
+    "machine" the peak and bandwidth measured between the runs, those that the driver states for a GPU.  "steps" follow
+    the schedule, "kernels" are sums over the steps of one kernel, the most expensive first.  Each has its time,
+    multiply-accumulates and bytes (of all its arguments), the rates that follow, the ratio of these to the peak and to
+    the roofline, and the names of the model's nodes.  Winograd convolutions count the multiplications of the
+    definition, and activations may lie in a cache nearer to the core: then a ratio can be above 1.
     """
     path = find_library(Path(library))
     metadata = _metadata(path)
@@ -167,18 +195,19 @@ def profile(
     touched = session.workspace_bytes + session.weights_bytes
     touched += sum(a.nbytes for a in (*binding.inputs.values(), *binding.outputs.values()))
     times, peak, bandwidth = _measured(session, binding, len(rows), repeat, touched, target, cc)
-    medians = np.median(times, axis=0).tolist()
+    quiet = quiet_runs(times.sum(axis=1))
+    medians = np.median(times[quiet], axis=0).tolist()
     steps = []
     for row, median in zip(rows, medians, strict=True):
         moved = row["bytes_read"] + row["bytes_written"]
         steps.append({"kernel": row["kernel"], "milliseconds": median, "macs": row["macs"], "bytes": moved})
         steps[-1]["nodes"] = row["nodes"]
-    watched = float(np.median(times.sum(axis=1)))
     return {
         "model": session.name,
         "target": target.name,
         "repeat": repeat,
-        "milliseconds": {**summary(plain), "watched": watched},
+        "disturbed": int(repeat - quiet.sum()),
+        "milliseconds": {**summary(plain), "watched": sum(medians)},
         "machine": {
             "peak_gflops": peak / 1e9,
             "bandwidth_gbytes_per_s": bandwidth / 1e9,

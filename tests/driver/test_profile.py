@@ -6,14 +6,16 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import aotc
+from aotc.driver.build import build_library
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.measuring.probe import Probe
-from aotc.measuring.profile import profile
+from aotc.measuring.profile import profile, quiet_runs
 from aotc.runtime.abi import ffi
 from aotc.tir.target import C
 from tests.cli.invoke import DIGITS, call, refused
@@ -100,6 +102,41 @@ def test_options_of_an_older_caller(project: Path) -> None:
 def test_probe(target: object) -> None:
     probe = Probe(resolve_target(target), find_toolchain())  # type: ignore[arg-type]
     assert probe.flops() > 1e7 and probe.bandwidth(1) > 1e6
+
+
+def test_the_probe_is_compiled_as_kernels_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the target's instruction set, the peak would be that of the oldest processor."""
+    flags: list[str] = []
+
+    def built(*arguments: Any, **options: Any) -> Path:
+        flags.extend(arguments[2].cflags)
+        return build_library(*arguments, **options)
+
+    monkeypatch.setattr("aotc.measuring.probe.build_library", built)
+    target = resolve_target("host")
+    Probe(target, find_toolchain())
+    assert set(target.cflags) < set(flags)
+
+
+def test_disturbed_runs_are_left_out() -> None:
+    assert quiet_runs(np.array([10.0, 12.4, 12.6, 100.0, 9.99])).tolist() == [True, True, False, False, True]
+    assert quiet_runs(np.zeros(2)).all() and quiet_runs(np.array([3.0])).all()
+
+
+def test_shares_add_up_and_disturbed_runs_are_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    totals = iter([1000, 1100, 5000] * 2)
+
+    def step_times(binding: object, probe: object, steps: int) -> np.ndarray:
+        return np.full(steps, next(totals) * 1000)
+
+    monkeypatch.setattr("aotc.measuring.profile._step_times", step_times)
+    monkeypatch.setattr(Probe, "clock_nanoseconds", lambda self: 0)
+    result = profile(project, repeat=3)
+    assert result["disturbed"] == 1
+    assert all(step["milliseconds"] == pytest.approx(1.05) for step in result["steps"])
+    shares = [row["milliseconds"] / result["milliseconds"]["watched"] for row in result["kernels"]]
+    assert sum(shares) == pytest.approx(1)
+    assert "1 of 3 runs took more than 1.25 times" in call("run", project, "--profile", "--repeat", "3").out
 
 
 def test_a_library_of_more_steps_than_its_metadata_tell(project: Path, tmp_path: Path) -> None:

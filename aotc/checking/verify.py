@@ -293,10 +293,7 @@ def verify(
     emulated = chosen.machine.gpu is not None and (is_emulated() or not gpus())
     chosen = replace(chosen, check_compiler=checked, emulated=emulated)
     require_cpu(chosen.machine)
-    if bisect and chosen.io_dtype:
-        text = "a model with integers at its edges is not bisected"
-        raise AotcError("io-dtype", text, hint="the same kernels run without io_dtype")
-    require_whole_tflite(path, chosen.cut)
+    _require_comparable(path, chosen, bisect)
     model = part_of(loaded(path, chosen.chosen_rounding), chosen.cut)
     # messages then name the file
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
@@ -315,6 +312,14 @@ def verify(
     return _blamed(
         report, first, isinstance(model, onnx.ModelProto), work, bad.inputs, compiled.metadata["error_bound"]
     )
+
+
+def _require_comparable(model: object, chosen: CompileOptions, bisect: bool) -> None:
+    """Raise AotcError for options with which a model cannot be compared, or bisected."""
+    if bisect and chosen.io_dtype:
+        text = "a model with integer inputs and outputs cannot be bisected"
+        raise AotcError("io-dtype", text, hint="leave io_dtype out: the same kernels run without it")
+    require_whole_tflite(model, chosen.cut)
 
 
 def _blamed(report: Report, first: str, has_nodes: bool, work: Compilation, inputs: Arrays, bound: float) -> Report:

@@ -129,6 +129,20 @@ def _rated(row: dict[str, Any], peak: float, bandwidth: float) -> dict[str, Any]
     }
 
 
+def _step_rows(rows: Sequence[Mapping[str, Any]], milliseconds: Sequence[float]) -> list[dict[str, Any]]:
+    """The kernel, time, multiply-accumulates, bytes and nodes of each step."""
+    return [
+        {
+            "kernel": row["kernel"],
+            "milliseconds": time,
+            "macs": row["macs"],
+            "bytes": row["bytes_read"] + row["bytes_written"],
+            "nodes": row["nodes"],
+        }
+        for row, time in zip(rows, milliseconds, strict=True)
+    ]
+
+
 def _by_kernel(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The steps summed for each kernel, the most expensive first."""
     rows: dict[str, dict[str, Any]] = {}
@@ -197,11 +211,7 @@ def profile(
     times, peak, bandwidth = _measured(session, binding, len(rows), repeat, touched, target, cc)
     quiet = quiet_runs(times.sum(axis=1))
     medians = np.median(times[quiet], axis=0).tolist()
-    steps = []
-    for row, median in zip(rows, medians, strict=True):
-        moved = row["bytes_read"] + row["bytes_written"]
-        steps.append({"kernel": row["kernel"], "milliseconds": median, "macs": row["macs"], "bytes": moved})
-        steps[-1]["nodes"] = row["nodes"]
+    steps = _step_rows(rows, medians)
     return {
         "model": session.name,
         "target": target.name,

@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 
 from aotc.driver.scratch import output_file
-from aotc.ir.diagnostics import AotcError
+from aotc.ir.diagnostics import AotcError, texts_of
 
 #: What a command found, as --json prints it; what is printed of it else, part by part.
 Data: TypeAlias = Mapping[str, Any]
@@ -114,8 +114,8 @@ class Reporter:
                 for d in error.diagnostics
             ]
             sys.stdout.write(_json({"errors": problems}))
-        for diagnostic in error.diagnostics:
-            self.errors.print(f"[bold red]error[/]: {escape(str(diagnostic))}")
+        for text in texts_of(error.diagnostics):
+            self.errors.print(f"[bold red]error[/]: {escape(text)}")
 
 
 def _console() -> Console:

@@ -321,7 +321,7 @@ def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) ->
         return
     out.stage("inspecting the model")
     found = inspect_model(model, **options)
-    out.result(found, tables.show_memory if memory and not found["unsupported"] else tables.show_model)
+    out.result(found, tables.show_memory if memory and "moments" in found else tables.show_model)
 
 
 @command("replay", click.argument("file", type=PATH))

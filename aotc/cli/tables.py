@@ -119,12 +119,25 @@ def show_cache(data: Data) -> Shown:
     yield f"{data['folder']}: {more}"
 
 
+def _open_model(report: Data) -> Shown:
+    """The report on a model with dimensions that are not known."""
+    yield _tensors({**report, "outputs": []})
+    ranked = sorted(report["operators"].items(), key=lambda r: -r[1])
+    yield f"operators    {', '.join(f'{name} {n}' for name, n in ranked)}"
+    yield "dimensions that are not known have to be pinned (1 stands for any size):"
+    for pin in report["pins"]:
+        yield f"  {pin}"
+
+
 def show_model(report: Data) -> Shown:
     """The report of `inspect_model`."""
     if report["unsupported"]:
         yield f"{report['model']} cannot be compiled:"
         for problem in report["unsupported"]:
             yield f"  {problem}"
+        return
+    if report["pins"]:
+        yield from _open_model(report)
         return
     yield _tensors(report)
     parameters = f"{unit(report['parameters'])} ({unit(report['parameter_bytes'], 'B')})"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from aotc.ir.records import frozen
@@ -36,6 +37,12 @@ class Diagnostic:
         return "\n".join(lines)
 
 
+def texts_of(diagnostics: Sequence[Diagnostic]) -> list[str]:
+    """The text of each diagnostic; a hint that several have stands behind the last of them only."""
+    last = {d.hint: k for k, d in enumerate(diagnostics)}
+    return [str(d if last[d.hint] == k else replace(d, hint="")) for k, d in enumerate(diagnostics)]
+
+
 class AotcError(Exception):
     """A problem (or several) that the user can act on.  `diagnostics` holds every one of them."""
 
@@ -51,7 +58,7 @@ class AotcError(Exception):
         items = tuple(diagnostics)
         error = cls(items[0].code, items[0].message)
         error.diagnostics = items
-        error.args = ("\n".join(map(str, items)),)
+        error.args = ("\n".join(texts_of(items)),)
         return error
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -8,13 +8,16 @@ report["macs"], report["arena"]["peak"], report["unsupported"]
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from aotc.driver.compilation import footprint
 from aotc.driver.compile import CompileOptions
-from aotc.ir import AotcError, Span
+from aotc.ir import AotcError, Span, TensorType
+from aotc.ir.diagnostics import texts_of
+from aotc.relay.frontend.onnx import load_model
+from aotc.relay.frontend.onnx.signature import declared_types, pin_flags
 from aotc.relay.graph import Constant, IRModule, list_op_freqs, post_order
 from aotc.relay.transform.fake_quantization_to_integer import left_real
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
@@ -84,23 +87,32 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
 
     options   as for `aotc.compile`
 
-    "unsupported" lists what cannot be compiled; then the figures that need the whole model are absent.  "scalar_loops"
-    lists loops that have no vectors on a target that has some, with the reasons, "left_real" the operators of a
-    quantised model that are not computed on integers, "moments" what lives in the arena during each step.  "footprint"
-    is as in the metadata of a project for a machine without an operating system, estimated; None for other machines.
+    "pins" lists the flags that pin dimensions which are not known; then there are inputs and operators, for ONNX those
+    of the file, and no figure.  "unsupported" lists what cannot be compiled; then the figures that need the whole model
+    are absent.  "scalar_loops" lists loops that have no vectors on a target that has some, with the reasons,
+    "left_real" the operators of a quantized model that are not computed on integers, "moments" what lives in the arena
+    during each step.  "footprint" is as in the metadata of a project for a machine without an operating system,
+    estimated; None for other machines.
     """
+    chosen = CompileOptions(**options)
     try:
-        work = CompileOptions(**options).compilation(path)
+        work = chosen.compilation(path)
     except AotcError as error:
+        if error.code == "onnx-dynamic":
+            return _open_onnx(path, chosen)
         if error.code not in ("onnx-unsupported", "onnx-op", "tflite-op"):
             raise
-        return {"model": str(path), "unsupported": [str(d) for d in error.diagnostics]}
+        return {"model": str(path), "unsupported": texts_of(error.diagnostics)}
+    if flags := pin_flags(types := _parameters(work.module)):
+        operators = list_op_freqs(work.module.main)
+        return _open(path, types, flags, operators)
     constants = [n for n in post_order(work.module.main) if isinstance(n, Constant)]
     program = work.programs[0]
     plan = program.plan
     return {
         "model": str(path),
         "unsupported": [],
+        "pins": [],
         "parameters": sum(c.data.size for c in constants),
         "parameter_bytes": sum(0 if c.is_splat else c.data.nbytes for c in constants),
         "operators": list_op_freqs(work.module.main),
@@ -123,6 +135,33 @@ def inspect_model(path: str | Path, **options: Any) -> dict[str, Any]:
         "left_real": _real(work.module),
         "scalar_loops": _scalar(program, work.versions[0]),
     }
+
+
+def _parameters(module: IRModule) -> dict[str, TensorType]:
+    """The types of the parameters of @main that are tensors, by name."""
+    typed = {p.name: p.checked_type for p in module.main.params}
+    return {name: ty for name, ty in typed.items() if isinstance(ty, TensorType)}
+
+
+def _open_onnx(path: str | Path, options: CompileOptions) -> dict[str, Any]:
+    """The report on an ONNX model whose operators depend on dimensions that are not known."""
+    types = declared_types(path, options.input_shapes or {}, options.dims or {})
+    nodes = Counter(node.op_type for node in load_model(path).graph.node)
+    return _open(path, types, pin_flags(types), nodes)
+
+
+def _open(
+    path: str | Path, types: Mapping[str, TensorType], flags: Sequence[str], operators: Mapping[str, int]
+) -> dict[str, Any]:
+    """The report on a model with dimensions that are not known: no figure that depends on them.
+
+    flags    what pins them
+    """
+    rows = [
+        {"name": n, "dtype": str(t.dtype), "shape": [d if isinstance(d, int) else str(d) for d in t.shape]}
+        for n, t in types.items()
+    ]
+    return {"model": str(path), "unsupported": [], "pins": list(flags), "inputs": rows, "operators": dict(operators)}
 
 
 def inspect_project(path: str | Path) -> dict[str, Any]:

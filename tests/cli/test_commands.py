@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import aotc
-from tests.cli.invoke import DIGITS, call, relu, save, value
+from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = "--cflags=-O1"
 TWIN = DIGITS.parent / "digits_int8.onnx"
@@ -208,6 +208,36 @@ def test_inspect_names_scalar_loops(tmp_path: Path) -> None:
     (found,) = json.loads(call("inspect", model, "--target", "x86-64-v3", "--json").out)["scalar_loops"]
     assert (found["reason"], found["nodes"]) == ("truncdiv of int64", ["quotient"])
     assert "scalar loops" not in call("inspect", model, "--target", "c").out
+
+
+def test_inspect_of_open_dimensions_says_how_to_pin_them(tmp_path: Path) -> None:
+    """Whether an operator needs the shape, so that the import fails, or not."""
+    shape = helper.make_node("Shape", ["x"], ["s"])
+    nodes = [shape, helper.make_node("ConstantOfShape", ["s"], ["z"]), helper.make_node("Add", ["x", "z"], ["y"])]
+    asking = save(tmp_path / "asking.onnx", nodes, [value("x", ["n", 3])], [value("y", ["n", 3])])
+    for model, operators in (
+        (asking, {"Shape", "ConstantOfShape", "Add"}),
+        (relu(tmp_path / "relu.onnx", "n", 3), {"nn.relu"}),
+    ):
+        said = call("inspect", model)
+        assert said.code == 0 and said.err == ""
+        assert "float32 nx3" in said.out and "--dim n=1 (dimension 0 of input 'x')" in said.out
+        data = json.loads(call("inspect", model, "--json").out)
+        assert data["pins"] == ["--dim n=1 (dimension 0 of input 'x')"] and {*data["operators"]} == operators
+        assert data["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n", 3]}]
+        assert json.loads(call("inspect", model, "--dim", "n=2", "--json").out)["pins"] == []
+    assert call("inspect", asking, "--memory").code == 0
+    unnamed = relu(tmp_path / "unnamed.onnx", None, 3)
+    assert "--input-shape x:1,3" in call("inspect", unnamed).out
+
+
+def test_a_hint_that_several_problems_have_is_given_once(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Shape", ["x"], [f"s{k}"], name=f"node{k}") for k in range(3)]
+    outputs = [value(f"s{k}", [2], TensorProto.INT64) for k in range(3)]
+    model = save(tmp_path / "m.onnx", nodes, [value("x", ["n", 3])], outputs)
+    said = refused("compile", model, "-o", tmp_path / "out")
+    assert all(f"node{k}" in said for k in range(3)) and said.count("--dim n=1") == 1
+    assert said.index("--dim n=1") > said.index("node2")
 
 
 def test_inspect_lists_what_is_unsupported(tmp_path: Path) -> None:

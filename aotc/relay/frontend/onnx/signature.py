@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest, require, static_shape
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem
+from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem, read_model
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.op.window import may_equal
 
@@ -45,6 +45,15 @@ def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims:
                 types[value.name] = _pinned(value, declared[value.name], shape.get(value.name), bindings)
     problems.check()
     return types
+
+
+def declared_types(model: Any, shape: _Given, dims: _Pins) -> dict[str, TensorType]:
+    """The types of the inputs of a model (a path or a ModelProto),
+    pinned as far as `shape` and `dims` say; constants left out.
+    """
+    loaded = read_model(model)
+    known = {tensor.name for tensor in loaded.proto.graph.initializer}
+    return input_types(loaded, [v for v in loaded.proto.graph.input if v.name not in known], shape, dims)
 
 
 def _declared_shape(value: Any) -> _Shape | None:
@@ -104,9 +113,9 @@ def _pinned(
     return TensorType(shape, dtype)
 
 
-def pin_hint(types: Mapping[str, TensorType]) -> str:
-    """A hint that names the dynamic dimensions of the inputs and
-    the flags that pin them; "" if there are none.
+def pin_flags(types: Mapping[str, TensorType]) -> list[str]:
+    """The flags that pin the dynamic dimensions of the inputs, each
+    with the dimension that it pins; 1 stands for any size.
     """
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}
@@ -117,5 +126,12 @@ def pin_hint(types: Mapping[str, TensorType]) -> str:
             elif isinstance(dim, SymDim):
                 sizes = ",".join(str(d) if isinstance(d, int) else "1" for d in ty.shape)
                 unnamed.setdefault(name, f"--input-shape {name}:{sizes}")
-    flags = [*named.values(), *unnamed.values()]
+    return [*named.values(), *unnamed.values()]
+
+
+def pin_hint(types: Mapping[str, TensorType]) -> str:
+    """A hint that names the dynamic dimensions of the inputs and
+    the flags that pin them; "" if there are none.
+    """
+    flags = pin_flags(types)
     return f"pin the dynamic dimensions, for example: {'; '.join(flags)}" if flags else ""

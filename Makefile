@@ -27,10 +27,10 @@ $(VENV)/.verify: pyproject.toml tests/setup.sh
 	@touch $@
 
 demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch=1") to C, run it from C and Python, compare
-	$(BIN)/python examples/demo.py $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+	$(BIN)/python -m examples.demo $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 demo-cuda: $(VENV)/.test ## Compile ResNet-18 (or MODEL=...) for GPUs, run it on one or emulated, compare
-	$(BIN)/python examples/demo.py --target cuda --cuda-arch 80,90 --output build/demo-cuda $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+	$(BIN)/python -m examples.demo --target cuda --cuda-arch 80,90 --output build/demo-cuda $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 demo-embedded: $(VENV)/.verify ## Compile the quantised digits network to firmware, run it on an emulated Cortex-M4
 	sh tests/setup.sh firmware-tools

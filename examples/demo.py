@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole road on one model: ONNX or a built-in ResNet-18 to C, run from C and from Python, both checked.
+"""Compile one model, of ONNX or a built-in ResNet-18, to C; run it from C and from Python; compare results and times.
 
 In: nothing (ResNet-18, 224x224, seeded Xavier weights), or a model of yours.  Out: a report, the C project below
 build/demo, and an exit code: 0 if C and Python agree with the reference, 1 if not, 2 for what the user
@@ -8,7 +8,7 @@ can put right, 3 if an output is NaN, infinite or empty throughout, so that noth
     make demo
     make demo-cuda
     make demo MODEL=path.onnx ARGS="--dim batch=1"
-    python examples/demo.py --model path.onnx --input-shape x:1,3,48,192
+    python -m examples.demo --model path.onnx --input-shape x:1,3,48,192
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 import click
 import numpy as np
+from onnx import ModelProto
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -35,7 +36,7 @@ from rich.table import Table
 import aotc
 from aotc.checking.compare import Comparison
 from aotc.checking.inputs import OTHER_INPUTS, InputRanges, session_inputs
-from aotc.checking.reference import Reference, no_result, onnx_reference
+from aotc.checking.reference import Reference, onnx_reference
 from aotc.checking.verify import EXIT_CODES, Run, judged, worth
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import ARCHITECTURES, INPUTS, PATH, SHAPES, TARGET, option
@@ -47,10 +48,9 @@ from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.interp import evaluate
-from aotc.relay.testing import resnet
 from aotc.reporting.text import unit
 from aotc.runtime.session import Session
+from benchmarks.models import resnet18
 
 ROOT = Path(__file__).parents[1]
 CONSOLE = Console(highlight=False, soft_wrap=True)
@@ -62,13 +62,17 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compiled: a title, arguments for `aotc.compile`, inputs for the loaded library, and a reference."""
+    """What is compiled: a title, arguments for `aotc.compile`, inputs for the loaded library, and a reference.
+
+    proto    the model in ONNX, which ONNX Runtime is timed on
+    """
 
     title: str
     name: str
     arguments: Mapping[str, Any]
     inputs: Callable[[Session], Arrays]
     reference: Reference
+    proto: ModelProto
 
 
 @dataclass
@@ -101,17 +105,13 @@ class CRun:
 
 
 def workload() -> Subject:
-    """Pre-activation ResNet-18; the reference is aotc's numpy interpreter, on the graph before any pass."""
-    module, params = resnet.get_workload(num_layers=18)
+    """Pre-activation ResNet-18 with seeded weights; the reference is ONNX Runtime, or onnx's own evaluator."""
+    model = resnet18()
 
     def inputs(session: Session) -> Arrays:
         return session_inputs(session, None, {info.name: (-1, 1) for info in session.get_inputs()})
 
-    def expected(arrays: Arrays) -> Arrays:
-        return {"output": np.asarray(evaluate(module, params={**params, **arrays}))}
-
-    reference = Reference("the numpy interpreter", expected, no_result)
-    return Subject("ResNet-18, 224x224", "resnet18", {"model": module, "params": params}, inputs, reference)
+    return Subject("ResNet-18, 224x224", "resnet18", {"model": model}, inputs, onnx_reference(model), model)
 
 
 def onnx_subject(path: Path, file: Path | None, ranges: InputRanges, pins: Mapping[str, Any]) -> Subject:
@@ -121,7 +121,8 @@ def onnx_subject(path: Path, file: Path | None, ranges: InputRanges, pins: Mappi
         return session_inputs(session, file, ranges)
 
     arguments = {"model": path, **pins}
-    return Subject(path.name, model_name(path, None), arguments, inputs, onnx_reference(load_model(path)))
+    proto = load_model(path)
+    return Subject(path.name, model_name(path, None), arguments, inputs, onnx_reference(proto), proto)
 
 
 def command(arguments: Sequence[str | Path], cwd: Path) -> str:
@@ -161,15 +162,34 @@ def run_from_c(project: Path, session: Session, inputs: Arrays, runs: int) -> CR
     return CRun(outputs, float(best.group(1)) if best else float("nan"))
 
 
-def time_from_python(session: Session, inputs: Arrays, runs: int) -> list[float]:
-    """Milliseconds of each run on bound buffers, after two that are not counted."""
-    binding = session.bind(inputs)
-    times = []
+def times_in_turns(calls: Sequence[Callable[[], object]], runs: int, clock: Callable[[], float]) -> list[list[float]]:
+    """Milliseconds of each run of every call, which take turns, after two turns that are not counted.
+
+    clock    gives seconds
+    """
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(runs + 2):
-        start = time.perf_counter()
-        binding.run()
-        times.append(1e3 * (time.perf_counter() - start))
-    return times[2:]
+        for call, found in zip(calls, times, strict=True):
+            start = clock()
+            call()
+            found.append(1e3 * (clock() - start))
+    return [found[2:] for found in times]
+
+
+def onnxruntime_call(model: ModelProto, inputs: Arrays) -> Callable[[], object] | None:
+    """A run of ONNX Runtime on one thread, on these inputs; None where it is missing or refuses the model."""
+    try:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session.run(None, dict(inputs))
+    except Exception:
+        # it has exceptions of its own
+        return None
+    return lambda: session.run(None, dict(inputs))
 
 
 def compare_all(
@@ -214,8 +234,10 @@ def show_times(console: Console, clock: Clock, timer: PassTimingInstrument) -> N
     console.print("", passes, "")
 
 
-def show_facts(console: Console, compiled: CompiledModel, library: Path, c: CRun, python: list[float]) -> None:
-    """Sizes and latency."""
+def show_facts(
+    console: Console, compiled: CompiledModel, library: Path, c: CRun, python: list[float], rival: list[float]
+) -> None:
+    """Print sizes, and times of one thread; `rival` has those of ONNX Runtime, none where it did not run."""
     facts = compiled.metadata
     memory = facts["memory"]
     console.print(f"project      {compiled.path}", markup=False)
@@ -225,10 +247,12 @@ def show_facts(console: Console, compiled: CompiledModel, library: Path, c: CRun
     console.print(f"arena        {unit(memory['peak'], 'B')} (lower bound {unit(memory['lower_bound'], 'B')})")
     console.print(f"work         {unit(facts['macs'])} multiply-accumulates, {facts['kernels']} kernels")
     console.print(f"from C       {c.milliseconds:.3f} ms (one thread, fastest run, processor time)")
-    median = statistics.median(python)
-    console.print(
-        f"from Python  {min(python):.3f} ms (one thread, fastest of {len(python)} runs; median {median:.3f} ms)"
-    )
+    for where, times in (("from Python ", python), ("ONNX Runtime", rival)):
+        if times:
+            median = f"median {statistics.median(times):.3f} ms"
+            console.print(f"{where} {min(times):.3f} ms (one thread, fastest of {len(times)} runs, {median})")
+    if rival:
+        console.print(f"aotc takes {min(python) / min(rival):.2f} of the time of ONNX Runtime, run by run in turns")
 
 
 def show_verdict(
@@ -277,13 +301,14 @@ def demonstrate(subject: Subject, output: Path, cc: str | None, runs: int, repor
     clock("running from Python")
     names = [o.name for o in session.get_outputs()]
     from_python = dict(zip(names, session.run(None, inputs), strict=True))
-    times = time_from_python(session, inputs, runs)
+    ours, rival = session.bind(inputs).run, onnxruntime_call(subject.proto, inputs)
+    times, *others = times_in_turns([ours, *([rival] if rival is not None else [])], runs, time.thread_time)
     clock(f"running {subject.reference.name}")
     expected = subject.reference.run(inputs)
     clock.stop()
     reporter.stop()
     show_times(CONSOLE, clock, timer)
-    show_facts(CONSOLE, compiled, session.path, from_c, times)
+    show_facts(CONSOLE, compiled, session.path, from_c, times, others[0] if others else [])
     made = {"C": from_c.outputs, "Python": from_python}
     results = compare_all(made, inputs, expected, subject.reference, compiled.metadata["error_bound"])
     return show_verdict(CONSOLE, subject.reference.name, expected, results)
@@ -302,7 +327,9 @@ def demonstrate_on_gpu(
     clock(f"running on {device}")
     names = [o.name for o in session.get_outputs()]
     found = dict(zip(names, session.run(None, inputs), strict=True))
-    times = time_from_python(session, inputs, runs) if aotc.cuda(0).exist else []
+    # the host waits for the GPU: wall clock
+    call = session.bind(inputs).run
+    times = times_in_turns([call], runs, time.perf_counter)[0] if aotc.cuda(0).exist else []
     clock(f"running {subject.reference.name}")
     expected = subject.reference.run(inputs)
     clock.stop()

@@ -38,7 +38,7 @@ def test_make_targets_exist(shell: Shell) -> None:
 def test_model_and_arguments_reach_the_demo(shell: Shell) -> None:
     (line,) = re.findall(r"`make (demo MODEL=path.onnx ARGS=[^`]*)`", README.read_text(encoding="utf-8"))
     printed = shell.succeed(f'cd "{ROOT}" && make --dry-run VENV=/nonexistent/venv {line}')
-    assert 'examples/demo.py --model "path.onnx" --dim batch=1' in printed
+    assert '-m examples.demo --model "path.onnx" --dim batch=1' in printed
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ evaluate(relay.add(a, b), params={"a": 1, "b": 2})     # free variables by name
 
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections import ChainMap, Counter
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from types import MappingProxyType
@@ -24,14 +24,42 @@ from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCa
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite
 from aotc.relay.graph import IRModule, Tuple, TupleGetItem, Var
-from aotc.relay.visitor import children, free_vars
+from aotc.relay.visitor import children, free_vars, post_order
 
 #: An array, a tuple of values, a function with what it captured, or an operator.
 Value: TypeAlias = "np.ndarray[Any, Any] | tuple[Any, ...] | Closure | Op | Constructor | ConstructorValue | RefValue"
 
 
-#: The values of one activation; what it does not know, the enclosing ones may.
-_Frame: TypeAlias = "ChainMap[Expr, Value]"
+class _Frame(ChainMap[Expr, "Value"]):
+    """The values of one activation; what it does not know, the enclosing ones may.
+
+    pending    how many nodes have yet to read the value of a node; values of nodes without an entry stay
+    """
+
+    def __init__(self, *maps: MutableMapping[Expr, Value]) -> None:
+        super().__init__(*maps)
+        self.pending: Counter[Expr] = Counter()
+
+    def free_operands(self, node: Expr) -> None:
+        """Drops the values that nothing reads any more, now that `node` has its own."""
+        for child in children(node) if self.pending else ():
+            if child in self.pending:
+                self.pending[child] -= 1
+                if not self.pending[child]:
+                    self.maps[0].pop(child, None)
+
+
+def _uses(body: Expr) -> Counter[Expr]:
+    """How many times the values of a function's nodes are read, where every node is evaluated exactly once.
+
+    Nothing for a body with branches, lets or references, and no entry for what a function inside reads.
+    """
+    nodes = list(post_order(body, lambda node: not isinstance(node, Function)))
+    if any(isinstance(n, (If, Let, Match, RefCreate, RefRead, RefWrite)) for n in nodes):
+        return Counter()
+    captured = {inner for n in nodes if isinstance(n, Function) for inner in post_order(n)}
+    read = Counter(child for n in nodes if not isinstance(n, Function) for child in children(n))
+    return Counter({n: k for n, k in read.items() if isinstance(n, (Call, Tuple, TupleGetItem)) and n not in captured})
 
 
 @frozen(eq=False)
@@ -75,7 +103,7 @@ def evaluate(
     if isinstance(target, IRModule):
         return evaluate(target.main, *args, params=params, module=target)
     machine = _Machine(module)
-    frame: _Frame = ChainMap()
+    frame = _Frame()
     wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
         raise AotcError("interp", "an expression takes its free variables by name, as params")
@@ -169,7 +197,8 @@ class _Machine:
 
     def __init__(self, module: IRModule | None) -> None:
         self.module = module
-        self.globals: _Frame = ChainMap()
+        self.globals = _Frame()
+        self._uses: dict[Function, Counter[Expr]] = {}
 
     def apply(self, callee: Value, args: Sequence[Value]) -> Task[Value]:
         """The result of calling a function value."""
@@ -182,14 +211,18 @@ class _Machine:
             message = f"{len(args)} arguments for a function of {len(function.params)} parameters"
             raise AotcError("interp", message, span=function.span)
         frame = callee.frame.new_child(dict(zip(function.params, args, strict=True)))
+        if function not in self._uses:
+            self._uses[function] = _uses(function.body)
+        frame.pending = self._uses[function].copy()
         result: Value = yield self.value(function.body, frame)
         return result
 
     def value(self, node: Expr, frame: _Frame) -> Task[Value]:
-        """The value of a node in `frame`, which keeps it."""
+        """The value of a node in `frame`, which holds it until it was read for the last time."""
         found = frame.get(node)
         if found is None:
             found = frame[node] = yield self._computed(node, frame)
+            frame.free_operands(node)
         return found
 
     def _values(self, nodes: Sequence[Expr], frame: _Frame) -> Task[list[Value]]:

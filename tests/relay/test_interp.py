@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -231,3 +232,22 @@ def test_resnets_have_the_layers_they_are_named_for() -> None:
     assert str(last) == "Tensor[(1, 1000), float32]"
     with pytest.raises(AotcError, match="no ResNet has 19 layers"):
         resnet.get_net(num_layers=19)
+
+
+def test_values_are_freed_after_their_last_use() -> None:
+    """Of a chain of 30 sums two values are held at a time; what a function inside reads stays until it was called."""
+    ty = TensorType((1 << 17,), "float64")
+    x, inner = Var("x", ty), Var("p", ty)
+    y = shared = add(x, Constant(np.array(1.0)))
+    for _ in range(30):
+        y = add(y, Constant(np.array(1.0)))
+    y = Call(Function([inner], add(inner, shared)), [y])
+    function = Function([x], multiply(y, y))
+    array = np.linspace(0.0, 1.0, 1 << 17)
+    tracemalloc.start()
+    try:
+        found = evaluate(function, array)
+        assert tracemalloc.get_traced_memory()[1] < 8 * array.nbytes
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_allclose(found, (2 * array + 32) ** 2)

@@ -14,7 +14,7 @@ from typing import IO, Final, TypeAlias
 
 import numpy as np
 
-from aotc.ir import AotcError, Array, TensorType, nearest, open_regular
+from aotc.ir import AotcError, Array, TensorType, frozen, nearest, open_regular
 from aotc.relay.domains import FREE, Domain, draw, read_domain
 from aotc.relay.graph import IRModule, type_of
 from aotc.runtime.library import read_metadata
@@ -25,8 +25,30 @@ Arrays: TypeAlias = dict[str, Array]
 #: The least and the greatest value of random inputs, by name.
 InputRanges: TypeAlias = Mapping[str, tuple[float, float]]
 NO_RANGES: Final[InputRanges] = MappingProxyType({})
+#: What floats of unknown meaning are multiplied with, one after the other, in sets of inputs beside the normal ones.
+INPUT_FACTORS: Final = (0.1, 8.0, 0.01, 1.0)
+#: How many such sets there are at most for each usual one, and how many multiplications they take for each.
+SCALED_SETS: Final = 24
+SCALED_MACS: Final = 300_000_000
+#: The seeds of these sets begin here.
+FIRST_SCALED_SEED: Final = 1000
 #: What to do where a model makes nothing of random inputs.
 OTHER_INPUTS: Final = "give inputs that the model takes: --inputs FILE.npz, or --input-range NAME=LEAST:MOST"
+
+
+@frozen
+class InputSet:
+    """Inputs of one run.
+
+    source    "seed 0" or the name of a file
+    factor    by which random floats are larger than usual
+    usual     whether they are those of a file or the first random ones: neither scaled nor shifted
+    """
+
+    source: str
+    arrays: Arrays
+    factor: float = 1.0
+    usual: bool = True
 
 
 def input_types(module: IRModule) -> dict[str, TensorType]:
@@ -101,6 +123,42 @@ def given_inputs(
         return
     for seed in range(seeds):
         yield f"seed {seed}", random_inputs(types, seed, domains)
+
+
+def scaled_inputs(types: Mapping[str, TensorType], domains: Mapping[str, Domain], sets: int) -> Iterator[InputSet]:
+    """Random inputs whose floats are smaller or larger and, in every other set, shifted along their second axis.
+
+    Where the scores of a classifier are saturated for inputs of one size, others show its weights; a ReLU that is 0 for
+    all normal inputs passes shifted ones; a softmax that subtracts a wrong maximum is wrong for large numbers alone.
+    Inputs of a known domain stay in it; nothing where all inputs have one.
+    """
+    free = [n for n, ty in types.items() if ty.dtype.is_float and domains.get(n, FREE).is_free]
+    for index in range(sets if free else 0):
+        seed, factor = index + FIRST_SCALED_SEED, INPUT_FACTORS[index % len(INPUT_FACTORS)]
+        rng = np.random.default_rng([seed, 1])
+        arrays = random_inputs(types, seed, domains)
+        for name in free:
+            wide = arrays[name].astype(np.float64)
+            rows = [n if axis == 1 else 1 for axis, n in enumerate(wide.shape)]
+            shift = rng.standard_normal(rows) * (index // len(INPUT_FACTORS) % 2)
+            arrays[name] = ((wide + shift) * factor).astype(types[name].dtype.numpy)
+        yield InputSet(f"seed {seed} times {factor:g}", arrays, factor, usual=False)
+
+
+def scaled_sets(seeds: int, macs: int) -> int:
+    """How many sets of scaled inputs are drawn beside `seeds` usual ones: more of models that take few products."""
+    return max(seeds, min(SCALED_SETS * seeds, SCALED_MACS * seeds // max(macs, 1)))
+
+
+def input_sets(
+    types: Mapping[str, TensorType], domains: Mapping[str, Domain], path: Path | None, seeds: int, macs: int
+) -> Iterator[InputSet]:
+    """All sets of inputs: those of an .npz file, else random ones, first `seeds` usual ones.
+
+    macs    multiplications of a run of the model
+    """
+    yield from (InputSet(*given) for given in given_inputs(types, domains, path, seeds))
+    yield from scaled_inputs(types, domains, scaled_sets(seeds, macs)) if path is None else ()
 
 
 def session_inputs(session: Session, path: Path | None, ranges: InputRanges = NO_RANGES) -> Arrays:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import onnx
 
 from aotc.checking.compare import (
+    LARGE_NOISE,
     Comparison,
     bound_for,
     compare,
@@ -31,7 +32,8 @@ from aotc.checking.inputs import (
     NO_RANGES,
     Arrays,
     InputRanges,
-    given_inputs,
+    InputSet,
+    input_sets,
     input_types,
     ranged,
     real_values,
@@ -39,7 +41,7 @@ from aotc.checking.inputs import (
 )
 from aotc.checking.memory import DEFAULT_MEMORY_BYTES
 from aotc.checking.project import built_project
-from aotc.checking.reference import ExactRun, Reference, onnx_reference, relay_reference
+from aotc.checking.reference import ExactRun, Reference, no_result, onnx_reference, relay_reference
 from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
 from aotc.checking.suspects import first_suspect
 from aotc.driver.compilation import Compilation, CompiledModel
@@ -122,9 +124,12 @@ class Report:
 
 @frozen
 class Run:
-    """One set of inputs, and what the compiled model and the reference made of it."""
+    """One set of inputs, and what the compiled model and the reference made of it.
 
-    source: str
+    given     the inputs as they were drawn, of which `inputs` are those that the reference gets
+    """
+
+    given: InputSet
     inputs: Arrays
     actual: Arrays
     expected: Arrays
@@ -149,7 +154,22 @@ def judged(runs: Sequence[Run], float32_bound: float, reference: Reference) -> t
         rounded = cache(lambda: _exact_results(reference.rounded, runs))
         for name in noisy:
             _judge_floats(name, runs, found, exact, rounded)
-    return tuple(Case(r.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
+    return tuple(Case(r.given.source, tuple(row.values())) for r, row in zip(runs, found, strict=True))
+
+
+def _judged_sets(runs: Sequence[Run], float32_bound: float, reference: Reference) -> tuple[Case, ...]:
+    """As `judged`, where the results in double precision are only computed of usual inputs and of those that differ.
+
+    The rounding of larger inputs says nothing of others: they are judged apart.
+    """
+    plain = replace(reference, exact=no_result, rounded=no_result)
+    cases = list(judged(runs, float32_bound, reference if reference.quantised else plain))
+    for is_large in (False, True) if not reference.quantised else ():
+        wrong = [k for k, r in enumerate(runs) if not cases[k].ok and (r.given.factor > 1.0) == is_large]
+        group = sorted({*wrong, *(k for k, r in enumerate(runs) if r.given.usual)}) if wrong else []
+        for k, case in zip(group, judged([runs[k] for k in group], float32_bound, reference), strict=True):
+            cases[k] = case if k in wrong else cases[k]
+    return tuple(cases)
 
 
 def _judge_integers(runs: Sequence[Run], found: list[dict[str, Comparison]], defined_run: ExactRun) -> None:
@@ -266,10 +286,9 @@ def verify(
     project: Path | None = None,
     **options: Any,
 ) -> Report:
-    """Compile a model and compare its outputs with another implementation: those of an ONNX model with ONNX Runtime's
-    or onnx's reference evaluator's, of an exported program (.pt2) with torch's, of a TFLite model (.tflite) with those
-    of tflite-micro or LiteRT, as its rounding says or as they are installed, of a graph module (.relay) with the numpy
-    interpreter's.
+    """Compile a model and compare its outputs with another implementation (`reference_of`): those of an ONNX model with
+    ONNX Runtime's or onnx's evaluator's, of a .pt2 file with torch's, of a TFLite file with those of tflite-micro or
+    LiteRT, as its rounding says or as they are installed, of a .relay file with the numpy interpreter's.
 
     A model for GPUs runs on the first one; where there is none, this machine's processor emulates one.
 
@@ -279,12 +298,15 @@ def verify(
 
     Outputs without a finite element in any run show nothing: the verdict is "inconclusive" then, which is not ok.
 
-    inputs    an .npz file with inputs; else `seeds` random sets, of values that suit what the model does with them
+    inputs    an .npz file with inputs; else `seeds` random sets, of values that suit what the model does with them, and
+              as many whose floats are larger or smaller
     input_ranges   the least and the greatest value of random inputs by name, where these are known better
     bisect    on a difference, name the first node of an ONNX model whose result differs, and the first kernel whose
               compiled code differs from its program, or whose program differs from its operators
     check_compiler   as for `aotc.compile`; for None, unless `bisect` compares kernels with their programs, or they are
               for GPUs
+    memory    the most bytes that results in double precision may take; AotcError (code "memory") where they do not do
+    project   a project of the model that was built before, or its library, which runs as it stands
     options   as for `aotc.compile` (target, opt_level, accuracy, dims, input_shapes, cc, cflags)
     """
     chosen = _chosen(path, options)
@@ -293,7 +315,7 @@ def verify(
     emulated = chosen.machine.gpu is not None and (is_emulated() or not gpus())
     chosen = replace(chosen, check_compiler=checked, emulated=emulated)
     require_cpu(chosen.machine)
-    _require_comparable(path, chosen, bisect)
+    _require_comparable(path, chosen, bisect, project)
     model = part_of(loaded(path, chosen.chosen_rounding), chosen.cut)
     # messages then name the file
     source = path if isinstance(model, (onnx.ModelProto, TfliteFile)) else model
@@ -302,7 +324,8 @@ def verify(
     domains = ranged(types, input_domains(work.module.main), input_ranges, inputs)
     compiled = work.library() if project is None else built_project(project, work.module, chosen.machine)
     chosen.progress("running the reference")
-    runs, report = _compared(compiled, model, types, given_inputs(types, domains, inputs, seeds), memory)
+    sets = input_sets(types, domains, inputs, seeds, int(compiled.metadata["macs"]))
+    runs, report = _compared(compiled, model, types, sets, memory)
     if report.verdict != "differ" or not bisect:
         return report
     bad = next(run for run, case in zip(runs, report.cases, strict=True) if not case.ok)
@@ -314,11 +337,14 @@ def verify(
     )
 
 
-def _require_comparable(model: object, chosen: CompileOptions, bisect: bool) -> None:
+def _require_comparable(model: object, chosen: CompileOptions, bisect: bool, project: Path | None) -> None:
     """Raise AotcError for options with which a model cannot be compared, or bisected."""
     if bisect and chosen.io_dtype:
         text = "a model with integer inputs and outputs cannot be bisected"
         raise AotcError("io-dtype", text, hint="leave io_dtype out: the same kernels run without it")
+    if bisect and project is not None:
+        text = "the kernels in a project cannot be called one by one"
+        raise AotcError("project", text, hint="--bisect without --project compiles the model anew and looks there")
     require_whole_tflite(model, chosen.cut)
 
 
@@ -339,11 +365,12 @@ def _blamed(report: Report, first: str, has_nodes: bool, work: Compilation, inpu
     return replace(report, first_difference=first, wrong_kernel=suspect.kernel, blame=suspect.blame)
 
 
-def _run(source: str, arrays: Arrays, session: Session, reference: Reference) -> Run:
+def _run(drawn: InputSet, session: Session, reference: Reference) -> Run:
     """Both on one set of inputs; where the compiled model takes and gives
     integers, the reference has the real numbers that these stand for.
     """
     sides = session.get_inputs(), session.get_outputs()
+    arrays = drawn.arrays
     given = stored_inputs(session, arrays)
     stored = {n: a for n, a in given.items() if a is not arrays[n]}
     real = {**arrays, **real_values(sides[0], stored)}
@@ -351,28 +378,53 @@ def _run(source: str, arrays: Arrays, session: Session, reference: Reference) ->
     expected = reference.run(real)
     found = dict(zip(expected, made, strict=True))
     whole = {n: a for n, a in found.items() if a.dtype != expected[n].dtype}
-    return Run(source, real, found | real_values(sides[1], whole), expected)
+    return Run(drawn, real, found | real_values(sides[1], whole), expected)
 
 
 def _compared(
-    compiled: CompiledModel,
-    model: Model,
-    types: Mapping[str, TensorType],
-    inputs: Iterable[tuple[str, Arrays]],
-    memory: int,
+    compiled: CompiledModel, model: Model, types: Mapping[str, TensorType], inputs: Iterable[InputSet], memory: int
 ) -> tuple[list[Run], Report]:
-    """A compiled model and its reference on sets of inputs with the names of their sources."""
+    """A compiled model and its reference on sets of inputs.
+
+    Models that quantize run on those of usual size alone.
+    """
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
     reference = reference_of(model, types, names, memory)
-    runs = [_run(source, arrays, session, reference) for source, arrays in inputs]
+    runs = [_run(given, session, reference) for given in inputs if given.usual or not reference.quantised]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
-    cases = judged(runs, compiled.metadata["error_bound"], reference)
-    nothing, little = worth([run.expected for run in runs])
+    cases = _judged_sets(runs, compiled.metadata["error_bound"], reference)
+    runs, cases = _shown(runs, cases)
+    nothing, little = worth([run.expected for run in runs if run.given.usual])
     report = Report(
         reference.name, cases, device=device, unchecked=compiled.unchecked, inconclusive=nothing, warnings=little
     )
     return runs, report
+
+
+def _shown(runs: Sequence[Run], cases: Sequence[Case]) -> tuple[list[Run], tuple[Case, ...]]:
+    """The runs that a report tells of: the usual ones, those that differ, and the worst one of every other factor."""
+    found = [(run, case) for run, case in zip(runs, cases, strict=True) if _counts(run, case)]
+    worst: dict[float, Case] = {}
+    for run, case in found:
+        if not run.given.usual and case.ok:
+            worst[run.given.factor] = max(worst.get(run.given.factor, case), case, key=_largest)
+    names = {case.source for case in worst.values()}
+    kept = [(r, c) for r, c in found if r.given.usual or not c.ok or c.source in names]
+    return [run for run, _ in kept], tuple(case for _, case in kept)
+
+
+def _largest(case: Case) -> float:
+    return max((output.relative for output in case.outputs), default=0.0)
+
+
+def _counts(run: Run, case: Case) -> bool:
+    """Whether a case says something of the model.
+
+    Where larger inputs than usual give a difference, it does if the reference itself is near the exact result there.
+    """
+    known = [c.reference_exact for c in case.outputs if not c.ok and c.reference_exact is not None]
+    return run.given.factor <= 1.0 or case.ok or any(error <= LARGE_NOISE for error in known)
 
 
 def worth(outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -409,7 +461,7 @@ def first_difference(
     exposed = _expose_all(model, list(types))
     # the model is the part already
     whole = replace(options, cut_before=(), cut_after=())
-    _, report = _compared(whole.compiled(exposed), exposed, types, [("", inputs)], memory)
+    _, report = _compared(whole.compiled(exposed), exposed, types, [InputSet("", inputs)], memory)
     wrong = {c.name: c for c in report.cases[0].outputs if not c.ok}
     for index, node in enumerate(model.graph.node):
         for result in (wrong[name] for name in node.output if name in wrong):

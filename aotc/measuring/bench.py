@@ -26,7 +26,7 @@ from typing import Any, Final
 import onnx
 from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
-from aotc.checking.inputs import NO_RANGES, InputRanges, session_inputs, session_types
+from aotc.checking.inputs import NO_RANGES, InputRanges, InputSet, session_inputs, session_types
 from aotc.checking.reference import Reference
 from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
 from aotc.driver.compilation import CompiledModel, Progress
@@ -102,7 +102,8 @@ class Judge:
             n: a.reshape(e.shape) if a.size == e.size else a
             for a, (n, e) in zip(made, self._expected.items(), strict=True)
         }
-        (case,) = judged([Run("", self._inputs, actual, self._expected)], bound, self._judging)
+        run = Run(InputSet("", self._inputs), self._inputs, actual, self._expected)
+        (case,) = judged([run], bound, self._judging)
         worst = max(case.outputs, key=lambda o: (not o.ok, o.relative))
         return {"agrees": case.ok, "relative": float(worst.relative), "reason": worst.reason}
 

@@ -259,7 +259,7 @@ def test_ops() -> None:
 
 def test_verify(tmp_path: Path) -> None:
     data = json.loads(call("verify", DIGITS, QUICK, "--seeds", "2", "--json").out)
-    assert data["ok"] and [c["source"] for c in data["cases"]] == ["seed 0", "seed 1"]
+    assert data["ok"] and [c["source"] for c in data["cases"]][:2] == ["seed 0", "seed 1"]
     assert 0 <= data["cases"][0]["outputs"][0]["relative"] < 1e-5
     np.savez(tmp_path / "in.npz", image=np.ones((1, 1, 8, 8), np.float32))
     text = call("verify", DIGITS, QUICK, "--inputs", tmp_path / "in.npz").out

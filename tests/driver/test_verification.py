@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from aotc.checking import reference
 from aotc.checking.compare import Comparison, compare, exact_error, judge_by_exact
 from aotc.checking.exact import run_in_double
-from aotc.checking.inputs import random_inputs, read_inputs, save_arrays
+from aotc.checking.inputs import INPUT_FACTORS, random_inputs, read_inputs, save_arrays
 from aotc.checking.reference import onnx_reference, or_none
 from aotc.checking.verify import verify
 from aotc.driver.compilation import Compilation
@@ -47,7 +47,9 @@ def small_model(slope: float = 0.1) -> onnx.ModelProto:
 def test_a_right_model_passes(tmp_path: Path) -> None:
     report = verify(small_model(), dims={"batch": 3}, seeds=2, **FAST)
     assert report.ok
-    assert [case.source for case in report.cases] == ["seed 0", "seed 1"]
+    sources = [case.source for case in report.cases]
+    assert sources[:2] == ["seed 0", "seed 1"]
+    assert sorted(float(s.rpartition(" times ")[2]) for s in sources[2:]) == sorted(INPUT_FACTORS)
     assert report.as_dict()["cases"][0]["outputs"][0]["name"] == "y"
     with (tmp_path / "in.npz").open("wb") as file:
         save_arrays(file, {"x": np.ones((3, 6), np.float32)})

@@ -179,7 +179,7 @@ def test_verify_draws_inputs_itself(saved: bytes, tmp_path: Path, proof: Path, c
     path = rewritten(saved, tmp_path / "net.pt2", lambda records: [place(records, code) for place in HARMLESS])
     pins = {str(symbol): 3 for symbol in load_exported(path).range_constraints}
     report = verify(path, seeds=2, dims=pins, cflags=["-O1"])
-    assert report.ok and len(report.cases) == 2 and not proof.exists()
+    assert report.ok and len(report.cases) >= 2 and not proof.exists()
 
 
 def test_nothing_unpickles(saved: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,7 +220,7 @@ def test_inspect_of_open_dimensions_says_how_to_pin_them(tmp_path: Path) -> None
         (relu(tmp_path / "relu.onnx", "n", 3), {"nn.relu"}),
     ):
         said = call("inspect", model)
-        assert said.code == 0 and said.err == ""
+        assert said.code == 0 and "error" not in said.err
         assert "float32 nx3" in said.out and "--dim n=1 (dimension 0 of input 'x')" in said.out
         data = json.loads(call("inspect", model, "--json").out)
         assert data["pins"] == ["--dim n=1 (dimension 0 of input 'x')"] and {*data["operators"]} == operators

@@ -96,8 +96,9 @@ def _part(req: Request, columns: int, channels: Segment, width: int) -> Candidat
     split = Split.of(req.analysis, axis, width)
     position, weights = flat(split.a), flat(split.b)
     steps = [p.coefficient(split.lane) for p in (position, weights)]
-    steps += [p.coefficient(split.tile) for p in (position, weights)]
-    if steps != [1, 1, width, width] or not req.analysis.pixel:
+    tiles_apart = [p.coefficient(split.tile) for p in (position, weights)]
+    along = axis[1] <= width or tiles_apart == [width, width]
+    if steps != [1, 1] or not along or not req.analysis.pixel:
         raise Irregular("channels that do not lie side by side")
     open_dims = [d for d in split.a if not d.inside and split.lane not in d.variables]
     static = used(open_dims) <= req.pixel_vars | req.reduction_vars
@@ -314,13 +315,12 @@ class _Panels:
         return [loops([(column, as_expr(len(self.along))), (group, as_expr(groups))], Block(stmts), "reduction")]
 
     def cost(self, tiling: Tiling, req: Request) -> float:
-        """Cycles: of shuffles and stores of entries, of products, of finished vectors."""
+        """Cycles: of shuffles, which the stores of entries do not delay, of products, of finished vectors."""
         columns = max(segment.size for segment in tiling.levels[-1].segments)
         trips = math.prod(axis.trips for axis in tiling.levels)
         filled = math.prod(axis.trips for axis in tiling.levels[:-1]) * self.entry[1] * len(self.groups)
-        loads = self.steps / columns / 2
         finish = GROUP * req.target.tiles.finish_vector
-        return filled * 4 * GROUP / 2 + trips * columns * (self.steps + loads + finish)
+        return filled * 3 * GROUP / 2 + trips * columns * (self.steps + finish)
 
 
 def _place(operand: Operand, names: Mapping[Var, Expr | int]) -> Expr:

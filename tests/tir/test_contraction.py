@@ -20,7 +20,7 @@ from aotc.tir.schedule.contraction import build_contraction, candidates, naive, 
 from aotc.tir.schedule.contraction.segments import BorderSignature, bordered_segments
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.simplify import Linear
-from aotc.tir.stmt import Declare, Kernel, Stmt, Store, walk_stmts
+from aotc.tir.stmt import Assign, Declare, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, get_target
 from aotc.tir.verify import verify
 
@@ -123,6 +123,9 @@ CASES = {
     ),
     "uint8 channels last depthwise dilated": conv(
         ic=24, oc=24, size=(9, 8), groups=24, padding=2, dilation=2, last=True, dtype="uint8", acc="int32"
+    ),
+    "uint8 short rows of channels last depthwise": conv(
+        ic=64, oc=64, size=(7, 5), groups=64, padding=1, last=True, dtype="uint8", acc="int32"
     ),
     "int8 rows of channels last depthwise": conv(
         ic=64, oc=64, size=(1, 30), kernel=(1, 7), groups=64, padding=3, last=True, dtype="int8", acc="int32"
@@ -286,6 +289,18 @@ def test_rows_below_each_other_find_their_data_in_the_nearest_cache(l1: int, l2:
     names = {rows: "rows", columns: "columns", channels: "channels"}
     levels = {names[axis.var]: axis for axis in best.tiling.levels if axis.var in names}
     assert [max(s.size for s in levels["columns"].segments), *levels] == order
+
+
+@pytest.mark.parametrize("width", [7, 14, 30])
+def test_borders_of_depthwise_convolutions_of_bytes_are_no_tiles_of_their_own(width: int) -> None:
+    """Sums of products are written out once for each width of a tile, whatever borders the kernel has."""
+    case = conv(
+        ic=64, oc=64, size=(14, width), kernel=(5, 5), groups=64, padding=2, last=True, dtype="uint8", acc="int32"
+    )
+    kernel = case.kernel(get_target("x86-64-v4-vnni"))
+    dots = [s for s in walk_stmts(kernel.body) if isinstance(s, Assign) and "dot" in str(s.value)]
+    assert 0 < len(dots) <= 2 * 4 * 7
+    check(case, kernel)
 
 
 def test_borders_cost_no_scratch() -> None:

@@ -51,6 +51,8 @@ from aotc.tir.stmt import Declare, For, If, loops
 
 #: Columns of tiles.
 COLUMNS: Final = (7, 6, 5, 4, 3, 2)
+#: Products of vectors that the text of a row may have one by one.
+WRITTEN: Final = 100
 #: Bytes of the shortest vectors.
 LEAST: Final = 16
 #: What the reduction axes are at a tap.
@@ -109,20 +111,23 @@ def _part(req: Request, columns: int, channels: Segment, width: int) -> Candidat
     made = _Panels.of(req, split, open_dims, column, width - channels.size)
     inner = [segments.single(*row) for row in rows]
     tiles = TileAxis(*column, segments.even_segments(column[1], columns), "y")
-    home = inner[-1] if inner else lane
-    panel, dtype = Operand(made.panel, as_expr(0)), req.c.dtype
-    copies: dict[TileAxis | None, CopyFn] = {home: made.fill_panel}
-    copies[lane] = made.fill_weights if inner else made.fill_both
+    panel, dtype = Operand(made.weights, as_expr(0)), req.c.dtype
+    # a row that is one tile, and short, needs no panel
+    written = tiles.trips == 1 and made.steps * column[1] <= WRITTEN
+    copies: dict[TileAxis | None, CopyFn] = {lane: made.fill_weights if inner or written else made.fill_both}
+    if inner and not written:
+        copies[inner[-1]] = made.fill_panel
     tiling = Tiling(
         [*req.around(axis), lane, *inner, tiles],
         Product(panel, made.a, dtype, lane.lanes, True, req.c.fill),
         Reduction((), (), req.c.reduce_axes, open_dims),
         Output(req.c.axes, req.store, {}),
         copies,
-        made.accumulated,
+        made.written if written else made.accumulated,
     )
     name = req.name("taps", axis, columns=columns)
-    return Candidate(tiling, (made.weights, made.panel), made.cost(tiling, req), name)
+    scratch = (made.weights,) if written else (made.weights, made.panel)
+    return Candidate(tiling, scratch, made.cost(tiling, req), name)
 
 
 def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
@@ -236,33 +241,42 @@ class _Panels:
         """Fills the panel of data for a row: one loop for each set of taps that an entry has inside the data."""
         stmts: list[Stmt] = []
         taps = [(v, 1 + max(tap[v] for tap in self.across)) for v in self.across[0]]
-        own = [d for d in self.dims if self.entry[0] in d.variables]
-        for segment in segments.bordered_segments(self.entry[1], 1, BorderSignature.of(own, self.entry[0], taps)):
+        signature = BorderSignature.of(self._along, self.entry[0], taps)
+        for segment in segments.bordered_segments(self.entry[1], 1, signature):
             var = Var("entry")
             place = var + segment.begin if segment.count > 1 else as_expr(segment.begin)
-            at: dict[Expr, int] = {self.entry[0]: segment.begin}
-            present = [all(d.has(at | dict(tap)) for d in own) for tap in self.across]
-            body = self._entry({**names, self.entry[0]: place}, place, present)
+            body = self._entry({**names, self.entry[0]: place}, place, segment.begin)
             stmts.append(For(var, segment.count, body) if segment.count > 1 else body)
         return Block(stmts)
 
-    def _entry(self, names: Mapping[Var, Expr], entry: Expr, present: Sequence[bool]) -> Stmt:
-        """The quarters of one entry; `present` tells which taps its column of the data has."""
+    @property
+    def _along(self) -> list[Dimension]:
+        """The dimensions of the data that entries lie along."""
+        return [d for d in self.dims if self.entry[0] in d.variables]
+
+    def _entry(self, names: Mapping[Var, Expr], entry: Expr, like: int) -> Stmt:
+        """Stores the quarters of an entry, which has the taps of the one whose number is `like`."""
         stmts: list[Stmt] = []
         size = self.split.size
-        for number, group in enumerate(self.groups):
-            here = present[number * GROUP : number * GROUP + len(group)]
-            if any(here):
-                rows = [
-                    self._row(names, tap, stmts) if inside else None for tap, inside in zip(group, here, strict=True)
-                ]
-                values = self.interleaved([self._padding if row is None else row for row in rows], stmts)
-            else:
-                values = [self._padding] * GROUP
+        for number, values in enumerate(self._quarters(names, like, stmts)):
             for k, value in enumerate(values):
                 index = (entry * len(self.groups) + number) * (GROUP * size) + k * size
                 stmts.append(Store(self.panel, simplify(index, {}), value))
         return Block(stmts)
+
+    def _quarters(self, names: Mapping[Var, Expr], like: int, stmts: list[Stmt]) -> Iterator[list[Expr]]:
+        """The quarters of each group of taps at an entry."""
+        at: dict[Expr, int] = {self.entry[0]: like}
+        for group in self.groups:
+            here = [all(d.has(at | dict(tap)) for d in self._along) for tap in group]
+            if any(here):
+                rows = [
+                    self._row(names, tap, stmts) if inside else self._padding
+                    for tap, inside in zip(group, here, strict=True)
+                ]
+                yield self.interleaved(rows, stmts)
+            else:
+                yield [self._padding] * GROUP
 
     @property
     def _padding(self) -> Const:
@@ -299,20 +313,46 @@ class _Panels:
         """The products of a tile: a loop over the columns of the kernel, and one over groups of taps at an entry."""
         column, group, stmts = Var("column"), Var("group"), list[Stmt]()
         size, groups = self.split.size, len(self.groups)
-        lanes, data = size // GROUP, self.panel.dtype
-        quarters = range(self.early // lanes, GROUP)
         step = (column * groups + group) * (GROUP * size)
-        weights = [kept("x", Load(self.weights, simplify(step + k * size, {}), size), stmts) for k in quarters]
+        weights = [kept("x", self._weights(step, k), stmts) for k in range(GROUP)]
         base = next(base for axis, base in tile.bases.items() if axis.var is self.column)
         for j, y in enumerate(tile.ys):
             (offset,) = y.values()
             entry = (base + offset) * self.step + column * self.dilation
-            for i, (k, x) in enumerate(zip(quarters, weights, strict=True)):
+            data: list[Expr] = []
+            for k in range(GROUP):
                 index = simplify((entry * groups + group) * (GROUP * size) + k * size, {})
-                value = call(words_name(data, lanes), Load(self.panel, index, size))
-                total = call(dot_name(data, self.weights.dtype, lanes), accs[0][i, j], value, x)
-                stmts.append(Assign(accs[0][i, j], total))
+                data.append(Load(self.panel, index, size))
+            stmts += self._products(accs, j, data, weights)
         return [loops([(column, as_expr(len(self.along))), (group, as_expr(groups))], Block(stmts), "reduction")]
+
+    def written(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
+        """The products of a whole row, entry by entry, none of which is stored."""
+        stmts: list[Stmt] = []
+        groups = len(self.groups)
+        for entry in range(self.entry[1]):
+            names = {**tile.origin, self.entry[0]: as_expr(entry)}
+            for number, data in enumerate(self._quarters(names, entry, stmts)):
+                if not self.fill and all(isinstance(value, Const) for value in data):
+                    continue
+                for j, column in product(range(len(tile.ys)), range(len(self.along))):
+                    if j * self.step + column * self.dilation == entry:
+                        step = as_expr((column * groups + number) * (GROUP * self.split.size))
+                        stmts += self._products(accs, j, data, [self._weights(step, k) for k in range(GROUP)])
+        return stmts
+
+    def _weights(self, step: Expr, k: int) -> Load:
+        """A quarter of the weights of a step."""
+        size = self.split.size
+        return Load(self.weights, simplify(step + k * size, {}), size)
+
+    def _products(self, accs: Accumulators, j: int, data: Sequence[Expr], weights: Sequence[Expr]) -> Iterator[Stmt]:
+        """The quarters of an entry times those of weights, added to the sums of a column of a tile."""
+        lanes = self.split.size // GROUP
+        name = dot_name(self.panel.dtype, self.weights.dtype, lanes)
+        words = words_name(self.panel.dtype, lanes)
+        for i, k in enumerate(range(self.early // lanes, GROUP)):
+            yield Assign(accs[0][i, j], call(name, accs[0][i, j], call(words, data[k]), weights[k]))
 
     def cost(self, tiling: Tiling, req: Request) -> float:
         """Cycles: of shuffles, which the stores of entries do not delay, of products, of finished vectors."""

@@ -7,6 +7,7 @@ which are not cycles, are those of the model's functions and of what they call. 
 Micro on this machine, whose pointers have 64 bits.  All figures are the same from run to run.
 
     python -m benchmarks.firmware kws_int8.tflite vww_int8.tflite      # the table of docs/performance.md
+    python -m benchmarks.firmware --arena ad_int8.tflite net.onnx      # memory alone: needs no C compiler and no QEMU
     python -m benchmarks.firmware --cflags=-Os kws_int8.tflite         # with more flags of the C compiler
     python -m benchmarks.firmware --config compile.patches=4 vww_int8.tflite
 """
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +71,30 @@ def row(path: Path, folder: Path, *flags: str, config: Mapping[str, Any] | None 
     return [arena, arena_of_micro(path), code or 0, made.metadata["weights_bytes"], stack, instructions]
 
 
+def arenas(path: Path, folder: Path) -> list[str]:
+    """The arena of a model, and TFLite Micro's; a dash for what that does not run."""
+    made = compile(path, output=folder / "net", name="net", target=TARGET, build=False, workspace_io=True)
+    facts = made.metadata["footprint"]
+    theirs = "-"
+    if path.suffix == ".tflite":
+        with suppress(subprocess.CalledProcessError):
+            theirs = f"{arena_of_micro(path):,}"
+    return [f"{facts['arena'] + facts['io']:,}", theirs]
+
+
 @click.command(help=__doc__)
 @click.argument("models", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--cflags", multiple=True, help="Flags for all C code.")
 @click.option("--config", multiple=True, help="Options of the compiler, KEY=NUMBER.")
-def main(models: Sequence[Path], cflags: Sequence[str], config: Sequence[str]) -> None:
+@click.option("--arena", is_flag=True, help="Compare memory alone.")
+def main(models: Sequence[Path], cflags: Sequence[str], config: Sequence[str], arena: bool) -> None:
     install()
+    if arena:
+        click.echo(f"| {' | '.join(HEAD[:3])} |\n{'|---' * 3}|")
+        for path in models:
+            with tempfile.TemporaryDirectory() as folder:
+                click.echo(f"| {path.stem} | {' | '.join(arenas(path, Path(folder)))} |")
+        return
     options = {key: int(value) for key, value in (one.split("=") for one in config)}
     click.echo(f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}")
     for path in models:

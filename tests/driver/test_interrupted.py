@@ -308,16 +308,17 @@ run()
 
 
 @pytest.fixture
-def interrupted(tmp_path: Path) -> Iterator[Callable[[int, signal.Signals], subprocess.Popen[str]]]:
+def interrupted(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """What starts a compile that gets a signal at an event, 0 for none."""
     model = relu(tmp_path / "m.onnx", 4, 8)
     (tmp_path / "tmp").mkdir()
     environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "AOTC_CACHE_DIR": str(tmp_path / "cache")}
     command = ["compile", model, "-o", tmp_path / "home" / "net", "--cflags=-O0", "--threads"]
 
-    def start(at: int, number: signal.Signals) -> subprocess.Popen[str]:
+    def start(at: int, number: signal.Signals, **more: str) -> subprocess.Popen[str]:
         arguments = [sys.executable, "-c", HARNESS, str(at), str(int(number)), *map(str, command)]
-        return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(arguments, env=environment | more, stderr=pipe, stdout=pipe, text=True)
 
     yield start
     # no program of an interrupted compile runs on
@@ -361,9 +362,7 @@ def test_a_signal_at_a_time(tmp_path: Path, interrupted: Callable[..., subproces
     endless = tmp_path / "cc"
     endless.write_text("#!/bin/sh\n[ $1 = --version ] && exit 0\ntouch $TMPDIR/made\nsleep 1000\n")
     endless.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CC", str(endless))
-        process = interrupted(0, signal.SIGINT)
+    process = interrupted(0, signal.SIGINT, CC=str(endless))
     deadline = time.monotonic() + 60
     while not list((tmp_path / "tmp").glob("*/made")) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -173,12 +173,12 @@ def test_a_compiler_that_fails_is_quoted_and_leaves_the_former_project(tmp_path:
 def test_destinations(tmp_path: Path) -> None:
     """Nothing of the user's is overwritten, and the complaint comes before the work."""
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    (tmp_path / "mine" / "aotc-manifest.json").write_text("mine")
     (tmp_path / "file").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     before = everything(tmp_path)
     missing = tmp_path / "m.onnx"
-    assert "not empty" in refused("compile", missing, "-o", tmp_path / "mine")
+    assert "aotc-manifest.json: it is no JSON" in refused("compile", missing, "-o", tmp_path / "mine")
     assert "not a directory" in refused("compile", missing, "-o", tmp_path / "file")
     assert "not a directory" in refused("compile", missing, "-o", tmp_path / "link")
     assert "cannot write" in refused("compile", DIGITS, "-o", tmp_path / "file" / "below", QUICK)

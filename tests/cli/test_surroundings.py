@@ -186,7 +186,7 @@ def test_other_files_that_are_none(tmp_path: Path) -> None:
     assert "it is a pipe" in refused("run", tmp_path / "pipe")
     assert "it is a pipe" in refused("run", tmp_path / "net", "--inputs", tmp_path / "pipe")
     os.mkfifo(tmp_path / "metadata.json")
-    assert "not made by aotc" in refused("compile", model, "-o", tmp_path)
+    assert "metadata.json: a special file" in refused("compile", model, "-o", tmp_path)
     done = run(f'cat {model} | "$@"', "inspect", "/dev/stdin")
     assert done.returncode == 2 and b"cannot read /dev/stdin: it is a pipe" in done.stderr
     assert run(f'"$@" < {model}', "inspect", "/dev/stdin").returncode == 0

@@ -17,6 +17,7 @@ from aotc.tir.expr import Buffer, Expr, Load, Var
 from aotc.tir.interp import run_kernel
 from aotc.tir.schedule import contraction
 from aotc.tir.schedule.contraction import build_contraction, candidates, naive, pack_block
+from aotc.tir.schedule.contraction.cost import inside_share
 from aotc.tir.schedule.contraction.segments import BorderSignature, bordered_segments
 from aotc.tir.schedule.contraction.space import Dimension
 from aotc.tir.simplify import Linear
@@ -107,6 +108,10 @@ CASES = {
     "one column": conv(batch=2, ic=2, oc=2, size=(21, 3), kernel=(3, 1), stride=3, groups=2),
     "long kernel": conv(ic=1, oc=8, size=(1, 300), kernel=(1, 90), padding=0, stride=3, block=8),
     "kernel wider than the image": conv(ic=2, oc=4, size=(2, 3), kernel=(5, 5), padding=2, block=4),
+    "borders of much text": conv(ic=2, oc=20, size=(2, 5), kernel=(7, 7), padding=3, block=16),
+    "borders of much text, groups": conv(
+        ic=4, oc=36, size=(9, 9), kernel=(7, 7), groups=2, stride=2, dilation=3, padding=9
+    ),
     "gemm": matmul(m=17, k=19, n=50, block=16),
     "gemv": matmul(m=1, k=64, n=100, block=32),
     "run-time gemm": matmul(m=33, k=9, n=21),
@@ -154,6 +159,17 @@ def test_every_proposed_tiling_is_right(name: str, monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(contraction, "candidates", lambda *args, k=k: candidates(*args)[k : k + 1])
             check(case, case.kernel(V4))
+
+
+def test_tiles_of_one_row_leave_out_products_with_padding() -> None:
+    """Tiles of several rows would be too much text; a padded copy would have five times as many products."""
+    case = CASES["borders of much text"]
+    (x, w, out), c = operands(case), case.out
+    assert isinstance(c, te.Contraction)
+    found = [one for one in candidates(c, x, w, store_to(c, out), V4) if one.name.startswith("lanes")]
+    assert found and not any(one.workspace for one in found)
+    inside = [0 <= i + k - 3 < 2 and 0 <= j + m - 3 < 5 for i, j, k, m in np.ndindex(2, 5, 7, 7)]
+    assert all(inside_share(one.tiling) == pytest.approx(np.mean(inside)) for one in found)
 
 
 @pytest.mark.parametrize("name", ["strided", "depthwise", "unpacked groups", "float16"])

@@ -327,6 +327,7 @@ SAMPLES: Final[Any] = {  # shapes of data and weight, attributes; their data typ
         (((1, 3, 5, 5), (2, 3, 3, 3, 4)), _PACKED),
         (((1, 4, 5, 5), (2, 2, 3, 3, 4)), _PACKED | {"groups": 2, "channels": 8, "strides": (2, 2)}),
         (((1, 6, 4, 5), (6, 2, 3, 3, 4)), _PACKED | {"groups": 3, "channels": 21}),
+        (((1, 5, 4, 5), (2, 3, 3, 5, 4)), _PACKED | {"kernel_layout": "OHWI4o"}),
         (
             ((1, 5, 4, 6), (4, 3, 3, 3, 4)),
             _PACKED | {"groups": 2, "channels": 10, "data_layout": "NHWC", "kernel_layout": "OHWI4o"},

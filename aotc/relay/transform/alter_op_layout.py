@@ -44,6 +44,8 @@ from aotc.tir.schedule.algorithms.recurrence import column_block, recurrent_bloc
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 
+#: Positions of convolutions whose tiles have borders mostly, but for the smallest: the least and the most.
+FEW_POSITIONS: Final = (5, 64)
 #: What groups of channels may be padded by to whole blocks, as a share of their channels.
 PADDING: Final = 1.0
 #: Sums of products of data by weights.
@@ -149,7 +151,18 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
     block = _block(call, per_group, outer, target, channels_last=attrs.data_layout == last)
     if block == 0 or per_group == 1 or (attrs.groups > 1 and _padding(per_group, block) > _most_padding(target)):
         return kernel
-    return f"{canonical if attrs.data_layout == first else f'O{spatial}I'}{block}o"
+    by_taps = attrs.data_layout == last or _walks_taps_first(call, outer, target)
+    return f"{f'O{spatial}I' if by_taps else canonical}{block}o"
+
+
+def _walks_taps_first(call: Call, outer: Sequence[Dim], target: Target) -> bool:
+    """Whether tiles of a convolution are of borders mostly, and its weights do not stay in a cache.
+
+    Such tiles take the products of all channels at one tap, then at the next: weights lie in that order where they
+    arrive from further away.  Those of the smallest tiles take all taps of a channel together.
+    """
+    far = tensor_type_of(call.args[1]).nbytes > target.l2 // 2
+    return far and is_static(outer) and FEW_POSITIONS[0] <= numel(outer) <= FEW_POSITIONS[1] and not target.is_scalar
 
 
 def _padding(channels: int, block: int) -> float:

@@ -15,7 +15,7 @@ from aotc.ir import frozen
 from aotc.tir import LANES, Var, linear, te
 from aotc.tir.schedule.contraction import segments, space
 from aotc.tir.schedule.contraction.candidate import Candidate, Request, attempts, candidate
-from aotc.tir.schedule.contraction.cost import VECTORS, tile_columns
+from aotc.tir.schedule.contraction.cost import VECTORS, inside_share, tile_columns
 from aotc.tir.schedule.contraction.segments import BorderSignature, TileAxis
 from aotc.tir.schedule.contraction.space import Dimension, Irregular, Pixels, Split, flat, fused, independent, used
 from aotc.tir.schedule.contraction.staging import Staging, packed
@@ -70,12 +70,30 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
         alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
         if not alone or vectors > 1 or lanes == 1 or req.group is not None:
             raise Irregular("the data depends on the lane")
-    found = _assembled(attempt, None) if along or _lies_ready(req, split) else None
-    if found is None:
-        found = _assembled(attempt, None, rows=False) if along else _assembled(attempt, _padded(attempt))
+    found = _simplest(attempt)
     if found is None:
         raise Irregular("borders that are not known when a tile is written")
     return found
+
+
+def _simplest(attempt: _Attempt) -> Candidate | None:
+    """The data as it lies, in tiles of several rows; where their borders take too much code, of one row, or a copy."""
+    ready = attempt.along or _lies_ready(attempt.req, attempt.split)
+    found = _assembled(attempt, None) if ready else None
+    if found is not None:
+        return found
+    single = _assembled(attempt, None, rows=False) if ready else None
+    if attempt.along:
+        return single
+    try:
+        padded = _assembled(attempt, _padded(attempt))
+    except Irregular:
+        if single is None:
+            raise
+        return single
+    # a copy has products with padding, which tiles of the data as it lies leave out
+    cheaper = single is not None and (padded is None or single.cost * inside_share(single.tiling) < padded.cost)
+    return single if cheaper else padded
 
 
 def _lies_ready(req: Request, split: Split) -> bool:

@@ -120,6 +120,20 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
     return max(0.0, weight_bytes / target.memory_rate - cycles / passes)
 
 
+def inside_share(tiling: Tiling) -> float:
+    """The share of a tiling's products whose data is not padding, as far as its tiles leave out the others."""
+    reduction = tiling.reduction
+    extents = {axis.var: axis.extent for axis in tiling.levels}
+    extents |= dict((*reduction.taps, *reduction.looped, *reduction.unrolled))
+    share = 1.0
+    for dim in () if tiling.product.fill else (*reduction.borders, *reduction.guards):
+        names = list(dim.variables)
+        if all(name in extents for name in names):
+            places = list(product(*(range(extents[name]) for name in names)))
+            share *= sum(dim.has(dict(zip(names, at, strict=True))) for at in places) / len(places)
+    return share
+
+
 def tiling_cost(tiling: Tiling, target: Target) -> float:
     """Cycles of a whole contraction, staging apart."""
     vector, tiled, along, cost = tiling.vector, tiling.tiled, tiling.product.along, target.tiles

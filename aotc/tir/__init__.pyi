@@ -87,8 +87,6 @@ from aotc.tir.loops.nest import hoist_invariants as hoist_invariants
 from aotc.tir.loops.nest import iterations as iterations
 from aotc.tir.loops.nest import literal as literal
 from aotc.tir.loops.nest import optimized as optimized
-from aotc.tir.loops.nest import refreshed as refreshed
-from aotc.tir.loops.nest import substituted as substituted
 from aotc.tir.loops.pack import packed as packed
 from aotc.tir.loops.phases import Phases as Phases
 from aotc.tir.loops.registers import in_registers as in_registers
@@ -158,10 +156,12 @@ from aotc.tir.stmt import kept as kept
 from aotc.tir.stmt import map_exprs as map_exprs
 from aotc.tir.stmt import nodes as nodes
 from aotc.tir.stmt import rebuilt as rebuilt
+from aotc.tir.stmt import refreshed as refreshed
 from aotc.tir.stmt import remembered_kernel as remembered_kernel
 from aotc.tir.stmt import stmt_children as stmt_children
 from aotc.tir.stmt import stmt_exprs as stmt_exprs
 from aotc.tir.stmt import stmts_of as stmts_of
+from aotc.tir.stmt import substituted as substituted
 from aotc.tir.stmt import walk_stmts as walk_stmts
 from aotc.tir.target import TARGETS as TARGETS
 from aotc.tir.target import X86_64_V4 as X86_64_V4

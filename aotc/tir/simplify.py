@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from aotc.ir import frozen
-from aotc.tir import Binary, all_of, mentioned, operands, substitute, with_operands, wrapped
+from aotc.tir import Binary, all_of, mentioned, operands, with_operands, wrapped
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk
-from aotc.tir.stmt import LAUNCHED, Block, For, If, Stmt, changed, map_exprs, rebuilt, walk_stmts
+from aotc.tir.stmt import LAUNCHED, Block, For, If, Stmt, changed, rebuilt, refreshed, substituted, walk_stmts
 
 #: An int, or an infinity where nothing is known.
 Bound: TypeAlias = "int | float"
@@ -397,7 +397,8 @@ def _simplify_for(loop: For, ranges: _Scope) -> Stmt:
     if high <= 0:
         return Block(())
     if low > 0 and high <= loop.step:
-        return simplify_stmt(map_exprs(loop.body, lambda e: substitute(e, {loop.var: begin})), ranges)
+        # without its loop, the body is in one block with what may declare the same registers
+        return simplify_stmt(substituted(refreshed(loop.body), {loop.var: begin}), ranges)
     body = simplify_stmt(loop.body, inside)
     if is_empty(body):
         return Block(())
@@ -442,7 +443,7 @@ def _simplify_if(stmt: If, ranges: _Scope) -> Stmt:
     cond = simplify(stmt.cond, ranges)
     if isinstance(cond, Const):
         chosen = stmt.then if cond.value else stmt.orelse
-        return Block(()) if chosen is None else simplify_stmt(chosen, ranges)
+        return Block(()) if chosen is None else simplify_stmt(refreshed(chosen), ranges)
     then = simplify_stmt(stmt.then, ranges)
     orelse = None if stmt.orelse is None else simplify_stmt(stmt.orelse, ranges)
     if orelse is None or is_empty(orelse):

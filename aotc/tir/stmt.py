@@ -7,14 +7,14 @@ Kernel("double", inputs=(x,), outputs=(y,), body=For(i, 16, Store(y, i, Load(x, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, Form, Span, alike, frozen, remembered
 from aotc.tir import expr as values
-from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, walk
+from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, substitute, walk
 from aotc.tir.instructions import INSTRUCTIONS
 
 #: The number of a thread in its team, from 0.
@@ -332,6 +332,21 @@ def rebuilt(stmt: Stmt, inner: Callable[[Stmt], Stmt], own: Callable[[Expr], Exp
 def map_exprs(stmt: Stmt, fn: Callable[[Expr], Expr]) -> Stmt:
     """`stmt` with `fn` applied to every expression in it, at any depth of statements."""
     return rebuilt(stmt, lambda s: map_exprs(s, fn), fn)
+
+
+def substituted(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
+    """`stmt` with variables replaced: in its expressions, and by other variables where it declares or assigns them."""
+    made = rebuilt(stmt, lambda s: substituted(s, mapping), lambda e: substitute(e, mapping))
+    if isinstance(made, (For, Declare, Assign)) and isinstance(var := mapping.get(made.var), Var):
+        return replace(made, var=var)
+    return made
+
+
+def refreshed(stmt: Stmt) -> Stmt:
+    """A copy with new loop variables and registers, so that both can stand in one block."""
+    declared = [s.var for s in walk_stmts(stmt) if isinstance(s, (For, Declare))]
+    fresh: dict[Var, Expr] = {var: Var(var.name, var.dtype, var.lanes) for var in declared}
+    return substituted(stmt, fresh) if fresh else stmt
 
 
 def kept(name: str, value: Expr, stmts: list[Stmt]) -> Var:

@@ -6,11 +6,11 @@ for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, o
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from aotc.tir import Budget, as_expr, mentioned, operands, stmt_exprs, substitute, walk_stmts, with_operands
+from aotc.tir import Budget, as_expr, mentioned, operands, refreshed, stmt_exprs, substituted, walk_stmts, with_operands
 from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, binary, const, walk
 from aotc.tir.loops.dependence import counted, extent_of, loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
@@ -209,20 +209,6 @@ def filled(buffer: Buffer, value: int = 0) -> Stmt:
     """The loop that fills a buffer with a number."""
     i = Var("i")
     return forall(i, buffer.size, Store(buffer, i, const(value, buffer.dtype)))
-
-
-def substituted(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
-    """`stmt` with variables replaced: in all its expressions, and by others where they count, are declared or set."""
-    made = rebuilt(stmt, lambda s: substituted(s, mapping), lambda e: substitute(e, mapping))
-    if isinstance(made, (For, Declare, Assign)) and isinstance(var := mapping.get(made.var), Var):
-        return replace(made, var=var)
-    return made
-
-
-def refreshed(stmt: Stmt) -> Stmt:
-    """A copy with loop variables and registers of its own: two copies can stand in one block."""
-    declared = [s.var for s in walk_stmts(stmt) if isinstance(s, (For, Declare))]
-    return substituted(stmt, {var: Var(var.name, var.dtype, var.lanes) for var in declared})
 
 
 def iterations(loop: For) -> Iterator[Stmt]:

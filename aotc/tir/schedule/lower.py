@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import Buffer, Expr, Target, Var, graph, simplify_stmt, te
-from aotc.tir.loops.nest import copied, hoist_invariants, optimized, substituted
+from aotc.tir.loops.nest import copied, hoist_invariants, optimized
 from aotc.tir.loops.vector_access import MOST
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
@@ -23,7 +23,7 @@ from aotc.tir.schedule.stages.inline import plan_storage
 from aotc.tir.schedule.stages.inplace import inplace_pairs
 from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.schedule.stages.reduce import reduce_nest
-from aotc.tir.stmt import Block, Kernel, Stmt, drop_dead, loops
+from aotc.tir.stmt import Block, Kernel, Stmt, drop_dead, loops, substituted
 
 
 class Lowering:

@@ -23,9 +23,25 @@ from functools import partial
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Operand, Threads, Var, as_expr, binary, const, linear, minimum, substitute, te
+from aotc.tir import (
+    Buffer,
+    Expr,
+    Load,
+    Operand,
+    Threads,
+    Var,
+    as_expr,
+    binary,
+    const,
+    linear,
+    minimum,
+    refreshed,
+    substitute,
+    substituted,
+    te,
+)
 from aotc.tir.loops.dependence import loads, straight_line, written
-from aotc.tir.loops.nest import iterations, literal, merge_loops, refreshed, substituted
+from aotc.tir.loops.nest import iterations, literal, merge_loops
 from aotc.tir.schedule.stages.by_threads import Long, in_pieces
 from aotc.tir.schedule.stages.grouping import ROW, Stage
 from aotc.tir.schedule.stages.kernel import KernelBuilder

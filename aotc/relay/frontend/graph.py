@@ -31,7 +31,7 @@ for tensors that carry a scale and a zero point, builds on
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -257,6 +257,22 @@ def where(condition: Expr, a: Operand, b: Operand) -> Expr:
 def cast(x: Expr, to: str) -> Expr:
     """`x` as another data type; `x` itself if it has that type."""
     return x if dtype(x) == to else op("cast", x, dtype=str(to))
+
+
+def summed_as(of: DType) -> DType:
+    """The float type in which elements of a float type are added up."""
+    return DType("float32") if of.is_narrow_float else of
+
+
+def in_float32(body: Callable[..., Expr], *tensors: Expr) -> Expr:
+    """`body` of tensors; of narrow floats it is computed in float32 and rounded once, to the type of the first.
+
+    A square of a float16 leaves its range from 256 on, and below 2e-4, where the root of a sum of squares does not.
+    """
+    narrow = dtype(tensors[0])
+    if not narrow.is_narrow_float:
+        return body(*tensors)
+    return cast(body(*(cast(x, "float32") if dtype(x).is_narrow_float else x for x in tensors)), narrow)
 
 
 def clip(x: Expr, least: float, greatest: float) -> Expr:

@@ -7,13 +7,16 @@ standardized(x, (2, 3), 1e-5)           # mean 0 and variance 1 over the last tw
 """
 
 from collections.abc import Sequence
+from functools import reduce as fold
 
+from aotc.ir import DType
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 
 
 def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
-    """Mean, data minus mean, and variance, reduced axes kept."""
+    """Mean, data minus mean, and variance, reduced axes kept; of narrow floats in float32."""
+    x = g.cast(x, g.summed_as(g.dtype(x)))
     mean = g.reduce("mean", x, axes, True)
     centred = g.sub(x, mean)
     return mean, centred, g.reduce("mean", g.mul(centred, centred), axes, True)
@@ -22,7 +25,7 @@ def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
 def standardized(x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """Mean 0 and variance 1 over some axes."""
     _, centred, variance = moments(x, axes)
-    return g.div(centred, g.sqrt(g.add(variance, epsilon)))
+    return g.cast(g.div(centred, g.sqrt(g.add(variance, epsilon))), g.dtype(x))
 
 
 def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
@@ -38,14 +41,17 @@ def rms_norm(x: Expr, scale: Expr | None, inner: int, epsilon: float) -> Expr:
     if inner == 1:
         gamma = g.filled(1, (g.dim(x, -1),), g.dtype(x)) if scale is None else scale
         return g.op("nn.rms_norm", x, gamma, axis=-1, epsilon=epsilon)
-    square = g.reduce("mean", g.mul(x, x), range(g.rank(x) - inner, g.rank(x)), True)
-    y = g.mul(x, g.op("rsqrt", g.add(square, epsilon)))
-    return y if scale is None else g.mul(y, scale)
+
+    def divided(y: Expr, *factors: Expr) -> Expr:
+        square = g.reduce("mean", g.mul(y, y), range(g.rank(x) - inner, g.rank(x)), True)
+        return fold(g.mul, (y, g.op("rsqrt", g.add(square, epsilon)), *factors))
+
+    return g.in_float32(divided, x, *(() if scale is None else (scale,)))
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Statistics per channel taken off; computed in their data type
-    where that is not the data's.
+    """Subtract the mean per channel and divide by the deviation, in the data type of the statistics where that is not
+    the data's; in float32 for narrow floats.
     """
     work = g.dtype(mean)
     if g.dtype(x) == g.dtype(scale) == work:
@@ -54,9 +60,9 @@ def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, e
 
 
 def batch_norm_in(work: str, x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Batch normalisation as arithmetic in the data type of the
-    statistics.
-    """
+    """Batch normalization as arithmetic in the data type of the statistics, or in float32 where that is narrow."""
+    wide = g.summed_as(DType(work))
+    mean, variance, work = g.cast(mean, wide), g.cast(variance, wide), str(wide)
     factor = g.div(g.cast(scale, work), g.sqrt(g.add(variance, epsilon)))
     shift = g.sub(g.cast(offset, work), g.mul(mean, factor))
     return g.cast(per_channel(g.cast(x, work), factor, shift), g.dtype(x))

@@ -33,6 +33,12 @@ def over(body: Reduction, x: Expr, axes: Iterable[int], keepdims: bool) -> Expr:
     return body(x, tuple(sorted(set(axes))), keepdims)
 
 
+def in_float32(body: Reduction) -> Reduction:
+    """A reduction of several operators, which narrow floats go through in float32 and are rounded once."""
+    return lambda x, axes, keepdims: g.in_float32(lambda y: body(y, axes, keepdims), x)
+
+
+@in_float32
 def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
     """log(sum(exp(x))), shifted by the maximum so that it does not
     overflow.
@@ -44,16 +50,18 @@ def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
 
 
 def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
-    """The root of a sum of powers; `total` adds up the powers that
-    belong together.
-    """
-    if order == 2:
-        return g.sqrt(total(g.mul(x, x)))
-    size = g.absolute(x)
-    if order == 1:
-        return total(size)
-    powers = g.op("power", size, g.constant(order, g.dtype(x)))
-    return g.op("power", total(powers), g.constant(1.0 / order, g.dtype(x)))
+    """The root of a sum of powers, in float32 for narrow floats; `total` adds up the powers that belong together."""
+
+    def norm(y: Expr) -> Expr:
+        if order == 2:
+            return g.sqrt(total(g.mul(y, y)))
+        size = g.absolute(y)
+        if order == 1:
+            return total(size)
+        powers = g.op("power", size, g.constant(order, g.dtype(y)))
+        return g.op("power", total(powers), g.constant(1.0 / order, g.dtype(y)))
+
+    return g.in_float32(norm, x)
 
 
 def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:

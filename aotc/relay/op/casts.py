@@ -8,16 +8,20 @@ clip(x, 0.0, 6.0)
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
+from aotc.relay.expr import Call, Expr
 from aotc.relay.op.define import Array, OpDef, Sample, Samples, along_axis, carried, choose, greater, lesser
 from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
 from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
 from aotc.tir import const
+
+E = TypeVar("E", bound=Expr)
 
 # --- cast
 
@@ -54,6 +58,18 @@ cast = OpDef(
     element=lambda a, i, x: x[i].astype(a.dtype),
     samples=_cast_samples,
 )
+
+
+def in_float32(body: Callable[..., E], *tensors: Expr) -> E | Call:
+    """`body` of tensors; where these are narrow floats, computed in float32 and rounded once, to the first one's type.
+
+    Tensors whose type is not known yet are left as they are.
+    """
+    types = [x.checked_type for x in tensors]
+    narrow = [t.dtype for t in types if isinstance(t, TensorType) and t.dtype.is_narrow_float]
+    if len(narrow) < len(tensors):
+        return body(*tensors)
+    return cast(body(*(cast(x, "float32") for x in tensors)), str(narrow[0]))
 
 
 # --- clip

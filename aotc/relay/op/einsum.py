@@ -9,13 +9,13 @@ An equation contracts its operands from left to right; an axis named twice in on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from aotc.ir import AotcError, Attrs, AxisMap, DType, TensorType, Type, Types, require
 from aotc.relay.expr import Constant, Expr, const, item_of, tensor_type_of
-from aotc.relay.op import binary, dense, join, reduce, shape
+from aotc.relay.op import binary, casts, dense, join, reduce, shape
 from aotc.relay.op.define import Array, OpDef, Sample, Samples, accumulator, accuracy, as_dtype, random_array
 from aotc.relay.op.rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
 
@@ -28,6 +28,21 @@ def expanded(equation: str, operands: Sequence[Expr]) -> Expr:
     """
     shapes = list(map(static_shape_of, operands))
     inputs, output, sizes = _parsed(equation, shapes)
+    if _has_partial_sums(inputs, output):
+        return casts.in_float32(lambda *wide: _expanded(wide, inputs, output, sizes), *operands)
+    return _expanded(operands, inputs, output, sizes)
+
+
+def _has_partial_sums(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> bool:
+    """Whether a sum of products is computed in several steps, so that results between them are rounded."""
+    if len(inputs) != 2:
+        return len(inputs) > 2
+    return any(len(set(own)) < len(own) or not {*own} <= {*output, *other} for own, other in (inputs, inputs[::-1]))
+
+
+def _expanded(
+    operands: Sequence[Expr], inputs: Sequence[list[str]], output: Sequence[str], sizes: Mapping[str, int]
+) -> Expr:
     terms = [_diagonal(x, axes) for x, axes in zip(operands, inputs, strict=True)]
     x, axes = terms[0]
     for k in range(1, len(terms)):
@@ -121,7 +136,7 @@ def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]
 
 
 def _contract(
-    x: Expr, left: list[str], y: Expr, right: list[str], needed: set[str], sizes: dict[str, int]
+    x: Expr, left: list[str], y: Expr, right: list[str], needed: set[str], sizes: Mapping[str, int]
 ) -> tuple[Expr, list[str]]:
     """The product of two terms, summed over the axes that both have and nobody needs."""
     x, left = _summed(x, left, needed | set(right))
@@ -138,7 +153,7 @@ def _contract(
     return _reshaped(product, [sizes[a] for a in axes]), axes
 
 
-def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: dict[str, int]) -> Expr:
+def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: Mapping[str, int]) -> Expr:
     """`x` as (batch, rows, columns), each a group of axes; axes of size 1 that broadcast are repeated."""
     order = [a for group in groups for a in group]
     y = _broadcast(_transposed(x, [axes.index(a) for a in order]), [sizes[a] for a in order])

@@ -11,9 +11,9 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
-from aotc.relay.expr import Constant, Expr, tensor_type_of
+from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
 from aotc.relay.op import binary, casts, elementwise, index, reduce, shape
-from aotc.relay.op.define import Array, OpDef, Sample, Samples, may_equal, random_array
+from aotc.relay.op.define import Array, OpDef, Sample, Samples, float_work, may_equal, random_array
 from aotc.relay.op.rules import float_tensor, ranked, require_dtype, require_known, require_same_dtype, tensor
 
 _REDUCTIONS: Final = ("mean", "sum", "none")
@@ -46,16 +46,21 @@ def _infer(a: NLLLossAttrs, types: Types) -> Type:
 
 
 def _reference(a: NLLLossAttrs, data: Array, targets: Array, weights: Array) -> Array:
+    narrow, data, weights = data.dtype, float_work(data), float_work(weights)
     ignored, at = targets == a.ignore_index, index.clipped(targets, data.shape[1])
     weight = np.where(ignored, 0, weights[at])
     values = np.take_along_axis(data, np.expand_dims(at, 1), 1).squeeze(1)
     loss = np.where(ignored, 0, -values * weight)
     if a.reduction != "none":
         loss = loss.sum() / (weight.sum() if a.reduction == "mean" else 1)
-    return np.asarray(loss).astype(data.dtype)
+    return np.asarray(loss).astype(narrow)
 
 
 def _expand(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Expr:
+    return casts.in_float32(lambda x, w: _loss(a, x, targets, w), data, weights)
+
+
+def _loss(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Call:
     ty, given = tensor_type_of(data), casts.cast(targets, "int64")
     ignored = binary.equal(given, Constant(np.asarray(a.ignore_index, np.int64)))
     last = Constant(np.asarray(ty.static_shape[1] - 1, np.int64))

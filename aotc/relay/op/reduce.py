@@ -24,6 +24,7 @@ from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, arg
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
+from aotc.relay.op.casts import in_float32
 from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
 from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, axes_of, carried, require_dtype, tensor
 from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
@@ -359,7 +360,7 @@ def std(
     unbiased: bool = False,
 ) -> Call:
     """The square root of the variance."""
-    return elementwise.sqrt(variance(data, axis, keepdims, exclude, unbiased))
+    return in_float32(lambda x: elementwise.sqrt(variance(x, axis, keepdims, exclude, unbiased)), data)
 
 
 def mean_variance(
@@ -382,15 +383,17 @@ def mean_std(
     unbiased: bool = False,
 ) -> Tuple:
     """The mean and the standard deviation."""
-    found, squared = mean_variance(data, axis, keepdims, exclude, unbiased).fields
-    return Tuple((found, elementwise.sqrt(squared)))
+    return Tuple((mean(data, axis, keepdims, exclude), std(data, axis, keepdims, exclude, unbiased)))
 
 
 def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Call:
     """log(sum(exp(data))) without overflow."""
-    greatest = max(data, axis, True)
-    zero = Constant(np.zeros((), tensor_type_of(data).dtype.numpy))
-    finite = arithmetic.where(elementwise.isfinite(greatest), greatest, zero)
-    shifted = arithmetic.subtract(data, finite)
-    total = elementwise.log(sum(elementwise.exp(shifted), axis, keepdims))
-    return arithmetic.add(total, finite if keepdims else sum(finite, axis))
+
+    def shifted(x: Expr) -> Call:
+        greatest = max(x, axis, True)
+        zero = Constant(np.zeros((), tensor_type_of(x).dtype.numpy))
+        finite = arithmetic.where(elementwise.isfinite(greatest), greatest, zero)
+        total = elementwise.log(sum(elementwise.exp(arithmetic.subtract(x, finite)), axis, keepdims))
+        return arithmetic.add(total, finite if keepdims else sum(finite, axis))
+
+    return in_float32(shifted, data)

@@ -16,7 +16,8 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, frozen, param
 from aotc.ir.dims import product as elements
-from aotc.relay.op.define import NUMBER, accuracy, carried, random_array, replaced
+from aotc.relay.op.contract import sum_type
+from aotc.relay.op.define import NUMBER, accuracy, carried, float_work, random_array, replaced
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
 from aotc.relay.op.rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
 from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, binary, const, forall, te
@@ -44,7 +45,7 @@ def _infer(a: ScanAttrs, types: Types) -> Type:
 
 def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
     dtype = _dtype(a, DType.of(data))
-    work = carried((data if a.axis is not None else data.reshape(-1)).astype(dtype.numpy))
+    work = float_work(carried((data if a.axis is not None else data.reshape(-1)).astype(dtype.numpy)))
     axis = axis_of(a.axis or 0, work.ndim)
     if a.exclusive and work.size:
         first = np.full(replaced(work.shape, axis, 1), ufunc.identity, work.dtype)
@@ -54,7 +55,10 @@ def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
 
 @frozen
 class _Scan:
-    """The loops of one scan over rows of `extent` elements, `inner` of them side by side."""
+    """The loops of one scan over rows of `extent` elements, `inner` of them side by side.
+
+    Running values of narrow floats are float32: a float16 sum of ones stops growing at 2,048.
+    """
 
     op: str
     dtype: DType
@@ -69,13 +73,14 @@ class _Scan:
 
     def single(self, source: Buffer, out: Buffer) -> Stmt:
         """A loop for each row over its elements, which keeps the running value in a register."""
-        o, k, total = Var("o"), Var("k"), Var("total", self.dtype)
-        place = o * self.extent + k
-        add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype)))
-        keep = Store(out, place, total)
+        work = sum_type(self.dtype) if self.dtype.is_float else self.dtype
+        o, k, j, total = Var("o"), Var("k"), Var("j"), Var("total", work)
+        place = (o * self.extent + k) * self.inner + j
+        add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype).astype(work)))
+        keep = Store(out, place, total.astype(self.dtype))
         steps = (keep, add) if self.exclusive else (add, keep)
-        body = Block((Declare(total, self.identity), For(k, self.extent, Block(steps))))
-        return forall(o, self.outer, body)
+        body = Block((Declare(total, self.identity.astype(work)), For(k, self.extent, Block(steps))))
+        return forall(o, self.outer, forall(j, self.inner, body))
 
     def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
         """Each row of the result from the one before it."""
@@ -97,7 +102,7 @@ def _compute(op: str, a: ScanAttrs, data: Tensor) -> Tensor:
     scan = _Scan(op, _dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)
     if data.size == 0:
         return te.compute(data.shape, lambda *_: scan.identity, "scan")
-    program = scan.single if inner == 1 else scan.side_by_side
+    program = scan.single if inner == 1 or scan.dtype.is_narrow_float else scan.side_by_side
     return te.extern("scan", [(data.shape, scan.dtype)], [data], lambda i, o, _: program(i[0], o[0]))[0]
 
 

@@ -19,7 +19,7 @@ from aotc.ir import Arg, Attrs, AxisMap, OpPattern, Precision, TensorType, Tuple
 from aotc.ir.attrs import param
 from aotc.relay.expr import Expr, Tuple, TupleGetItem, const, tensor_type_of
 from aotc.relay.op import binary, casts, join, pad, shape
-from aotc.relay.op.define import cases, may_equal, random_sample, samples_of, window_extent
+from aotc.relay.op.define import cases, float_work, may_equal, random_sample, samples_of, window_extent
 from aotc.relay.op.fourier import transformed
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, of_formula
 from aotc.relay.op.rules import axis_of, float_tensor, ranked, require_same_dtype, static_shape_of, tensor
@@ -106,7 +106,8 @@ def _dft_expand(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
     *lead, size = extents
     flat = (prod(lead), size, 1)
     parts = [shape.reshape(x, flat, allowzero=True) for x in (real, imaginary)]
-    found = transformed(join.concatenate(parts, axis=2), size, a.inverse, 1 / size if a.inverse else 1.0)
+    factor = 1 / size if a.inverse else 1.0
+    found = casts.in_float32(lambda x: transformed(x, size, a.inverse, factor), join.concatenate(parts, axis=2))
     halves = join.split(found, 2, axis=2)
     return Tuple(shape.reshape(TupleGetItem(halves, k), extents, allowzero=True) for k in (0, 1))
 
@@ -177,13 +178,17 @@ def _transform(a: STFTAttrs) -> Callable[[Array], Array]:
 
 def _stft_reference(a: STFTAttrs, data: Array, window: Array) -> Array:
     frames = np.lib.stride_tricks.sliding_window_view(data, a.n_fft, axis=1)[:, :: a.hop_length]
-    whole = np.pad(window, _around(a, len(window))).astype(data.dtype)
+    whole = np.pad(window, _around(a, len(window))).astype(float_work(data).dtype)
     found = _transform(a)(frames * whole)[..., : _bins(a)]
     parts = np.stack([found.real, found.imag], -1)
     return np.asarray(parts.transpose(0, 2, 1, 3), data.dtype)
 
 
 def _stft_expand(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
+    return casts.in_float32(lambda x: _spectrum(a, x, window), data)
+
+
+def _spectrum(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
     dtype, bins = str(tensor_type_of(data).dtype), _bins(a)
     frames = sliding_window(data, 1, (a.n_fft,), (a.hop_length,))
     around = _around(a, *static_shape_of(window))

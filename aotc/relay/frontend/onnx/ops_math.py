@@ -40,7 +40,7 @@ _BINARY = {
     "GreaterOrEqual": "greater_equal", "Less": "less", "LessOrEqual": "less_equal", "Mul": "multiply",
     "Or": "logical_or", "Sub": "subtract", "Xor": "logical_xor",
 }  # fmt: skip
-_VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
+_VARIADIC = {"Max": "maximum", "Min": "minimum"}
 
 
 def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
@@ -59,6 +59,14 @@ def _binary(name: str, a: Expr, b: Expr, *, axis: int | None = None, broadcast: 
 
 def _variadic(name: str, *parts: Expr) -> Expr:
     return fold(partial(g.op, name), parts)
+
+
+def _sum(*parts: Expr) -> Expr:
+    return g.in_float32(partial(_variadic, "add"), *parts) if len(parts) > 2 else _variadic("add", *parts)
+
+
+def _mean(*parts: Expr) -> Expr:
+    return g.in_float32(lambda *wide: g.div(_variadic("add", *wide), float(len(parts))), *parts)
 
 
 def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> Expr:
@@ -199,7 +207,7 @@ def _in_floats(body: Reduction) -> Reduction:
 
 def _sum_of(inner: Callable[[Expr], Expr], outer: Callable[[Expr], Expr] = _same) -> Reduction:
     """The sum of a function of the elements, and a function of the sum."""
-    return lambda x, axes, keepdims: outer(g.reduce("sum", inner(x), axes, keepdims))
+    return reductions.in_float32(lambda x, axes, keepdims: outer(g.reduce("sum", inner(x), axes, keepdims)))
 
 
 def _arg(name: str, x: Expr, *, axis: Axis = 0, keepdims: int = 1, select_last_index: bool = False) -> Expr:
@@ -240,11 +248,12 @@ OPS: Table = {
     "Hardmax": partial(_flat, _hardmax),
     "Identity": lambda x: x,
     "LogSoftmax": partial(_flat, lambda x, axis: g.op("nn.log_softmax", x, axis=axis)),
-    "Mean": lambda *parts: g.div(_variadic("add", *parts), float(len(parts))),
+    "Mean": _mean,
     "Mod": lambda a, b, *, fmod=0: g.op("trunc_mod" if fmod else "floor_mod", a, b),
     "PRelu": _prelu,
     "Reciprocal": lambda x: g.div(1.0, x),
     "Softmax": partial(_flat, lambda x, axis: g.op("nn.softmax", x, axis=axis)),
+    "Sum": _sum,
     "Where": g.where,
     **{f"Arg{name}": partial(_arg, f"arg{name.lower()}") for name in ("Max", "Min")},
     **{f"Cum{name}": partial(_running, f"cum{name.lower()}") for name in ("Prod", "Sum")},

@@ -58,14 +58,16 @@ def _batch_normalization(
         require("onnx-norm", not flat, "BatchNormalization with spatial=0 is not supported")
         return [batch_norm(x, scale, bias, mean, var, epsilon)]
     # statistics of the batch itself, and running ones that move towards them
-    work = g.dtype(mean)
-    axes, data = [0, *range(2, g.rank(x))], g.cast(x, work)
+    work, wide = g.dtype(mean), g.summed_as(g.dtype(mean))
+    mean, var = g.cast(mean, wide), g.cast(var, wide)
+    axes, data = [0, *range(2, g.rank(x))], g.cast(x, wide)
     batch_mean = g.reduce("mean", data, axes, False)
     centred = g.sub(data, g.along(batch_mean, 1, g.rank(x)))
     batch_var = g.reduce("mean", g.mul(centred, centred), axes, False)
-    y = batch_norm_in(work, x, scale, bias, batch_mean, batch_var, epsilon)
+    y = batch_norm_in(wide, x, scale, bias, batch_mean, batch_var, epsilon)
     pairs = ((mean, batch_mean), (var, batch_var))
-    return [y, *(g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)]
+    moved = (g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)
+    return [y, *(g.cast(value, work) for value in moved)]
 
 
 def _layer_normalization(
@@ -80,7 +82,7 @@ def _layer_normalization(
     mean, centred, var = moments(g.cast(x, stash_type), range(axis, rank))
     inverse = g.div(1.0, g.sqrt(g.add(var, epsilon)))
     y = g.mul(g.cast(g.mul(centred, inverse), g.dtype(x)), scale)
-    return [y if bias is None else g.add(y, bias), mean, inverse]
+    return [y if bias is None else g.add(y, bias), g.cast(mean, stash_type), g.cast(inverse, stash_type)]
 
 
 def _group_normalization(
@@ -109,14 +111,18 @@ def _rms_normalization(x: Expr, scale: Expr, *, axis: Axis = -1, epsilon: float,
 
 def _lp_normalization(x: Expr, *, axis: Axis = -1, p: int = 2) -> Expr:
     require("onnx-norm", p in (1, 2), f"LpNormalization with p = {p} is not supported")
-    size = p_norm(x, p, lambda y: g.reduce("sum", y, (axis,), True))
-    # zeros stay zeros
-    return g.where(g.equal(size, 0.0), g.constant(0.0, g.dtype(x)), g.div(x, size))
+
+    def divided(y: Expr) -> Expr:
+        size = p_norm(y, p, lambda powers: g.reduce("sum", powers, (axis,), True))
+        # zeros stay zeros
+        return g.where(g.equal(size, 0.0), g.constant(0.0, g.dtype(y)), g.div(y, size))
+
+    return g.in_float32(divided, x)
 
 
 def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> Expr:
     _, centred, var = moments(x, [g.axis(a, g.rank(x)) for a in axes or (0, 2, 3)])
-    return g.div(centred, g.add(g.sqrt(var), 1e-9))
+    return g.cast(g.div(centred, g.add(g.sqrt(var), 1e-9)), g.dtype(x))
 
 
 # --- recurrent layers

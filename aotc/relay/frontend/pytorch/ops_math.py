@@ -17,7 +17,7 @@ from aotc.relay.frontend.activations import gelu, mish, prelu, relu6, softplus, 
 from aotc.relay.frontend.arguments import Axis
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Converter, Table, Value
-from aotc.relay.frontend.reductions import Reduction, log_sum_exp, over, p_norm, plain, top_k
+from aotc.relay.frontend.reductions import Reduction, in_float32, log_sum_exp, over, p_norm, plain, top_k
 
 
 def _scaled(value: Value, alpha: Value) -> Value:
@@ -201,6 +201,7 @@ def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value =
     biased = 1 if unbiased is None else unbiased
     less = float(biased if correction is None else correction)
 
+    @in_float32
     def moment(y: Expr, axes: tuple[int, ...], keep: bool) -> Expr:
         count = math.prod(tv.shape(y)[a] for a in axes)
         centred = g.sub(y, g.reduce("mean", y, axes, True))
@@ -211,7 +212,7 @@ def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value =
 
 
 def _std(x: Expr, **options: Value) -> Expr:
-    return g.sqrt(_var(x, **options))
+    return g.in_float32(lambda y: g.sqrt(_var(y, **options)), x)
 
 
 def _with_mean(body: Converter, x: Expr, dim: Value = None, keepdim: bool = False, **options: Value) -> list[Expr]:
@@ -260,8 +261,12 @@ def _median(x: Expr) -> Expr:
 
 def _cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> Expr:
     total = partial(reduced, plain("sum"), dim=[dim])
-    lengths = [g.binary("maximum", g.sqrt(total(g.mul(y, y))), eps) for y in (x1, x2)]
-    return g.div(total(g.mul(x1, x2)), g.mul(*lengths))
+
+    def similarity(a: Expr, b: Expr) -> Expr:
+        lengths = [g.binary("maximum", g.sqrt(total(g.mul(y, y))), eps) for y in (a, b)]
+        return g.div(total(g.mul(a, b)), g.mul(*lengths))
+
+    return g.in_float32(similarity, x1, x2)
 
 
 OPS: Table = {

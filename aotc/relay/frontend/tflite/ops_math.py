@@ -213,8 +213,12 @@ def _cumsum(x: Expr, axis: Ints, *, exclusive: bool = False, reverse: bool = Fal
 def _l2_normalization(x: Expr, *, node: Node) -> Expr:
     if node.in_integers:
         return node.activated(integer_functions.l2_normalized(node))
-    total = g.reduce("sum", g.mul(x, x), [g.rank(x) - 1], True)
-    return node.activated(g.div(x, g.maximum(g.sqrt(total), 1e-6)))
+
+    def divided(y: Expr) -> Expr:
+        total = g.reduce("sum", g.mul(y, y), [g.rank(y) - 1], True)
+        return g.div(y, g.maximum(g.sqrt(total), 1e-6))
+
+    return node.activated(g.in_float32(divided, x))
 
 
 _UNARY: Final[dict[str, Unary]] = {

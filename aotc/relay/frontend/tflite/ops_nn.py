@@ -269,8 +269,9 @@ def _counts(spatial: Sequence[int], window: Window, counts: Sequence[int]) -> Ex
 
 
 def _l2_pool_2d(x: Expr, *, node: Node) -> Expr:
-    mean = windows.pool("avg", g.mul(x, x), _pool_window(x, node), layout=_NHWC)
-    return node.activated(g.sqrt(mean))
+    window = _pool_window(x, node)
+    root = g.in_float32(lambda y: g.sqrt(windows.pool("avg", g.mul(y, y), window, layout=_NHWC)), x)
+    return node.activated(root)
 
 
 def _resize_bilinear(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators on float16 and bfloat16 compute in float32 and round once, at both ends of the range.
 
-Data of a few hundreds have squares beyond float16, data of 1e-4 have squares below it.  The cases come from the registry,
+Data of a few hundreds have squares beyond float16, data of 1e-4 have squares below it.  The registry gives the cases,
 so that a new operator is tried, too.
 """
 

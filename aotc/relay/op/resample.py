@@ -56,14 +56,18 @@ def _fraction(value: float) -> Fraction:
 
 
 def _coordinate(mode: str, extent: int, count: int, scale: Fraction, roi: tuple[float, float]) -> tuple[Any, Any]:
-    """(slope, offset) of the source coordinate of an output index, by ONNX's definitions."""
+    """(slope, offset) of the source coordinate of an output index, by ONNX's definitions.
+
+    Their "length_resized" is the number of outputs, as in ONNX Runtime and torch; ONNX's own evaluator takes the
+    product of factor and extent, which need not be whole.
+    """
     resized, half = scale * extent, Fraction(1, 2)
     centre = half / scale - half
     match mode:
-        case "pytorch_half_pixel" if resized <= 1:
+        case "pytorch_half_pixel" if count <= 1:
             return 0, 0
         case "align_corners":
-            return ((extent - 1) / (resized - 1), 0) if resized != 1 else (0, 0)
+            return (Fraction(extent - 1, count - 1), 0) if count > 1 else (0, 0)
         case "tf_crop_and_resize":
             start, end = (_fraction(part) * (extent - 1) for part in roi)
             return ((end - start) / (count - 1), start) if count > 1 else (0, (start + end) / 2)

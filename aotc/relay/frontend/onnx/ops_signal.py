@@ -64,9 +64,17 @@ def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
     else:
         fits = len(scales) == count and min(scales, default=1.0) > 0
         require("onnx-resize", fits, f"scales {scales} do not fit {count} axes")
-        rows = zip(extents, starts, ends, scales, strict=True)
-        sizes = [math.floor(n * (end - start) * scale) for n, start, end, scale in rows]
+        sizes = list(itertools.starmap(_scaled_size, zip(extents, starts, ends, scales, strict=True)))
     return dict(zip(places, itertools.starmap(_Axis, zip(sizes, scales, starts, ends, strict=True)), strict=True))
+
+
+def _scaled_size(extent: int, start: float, end: float, scale: float) -> int:
+    """floor(extent * (end - start) * scale), the product rounded to float32 as in ONNX Runtime: 5 * 1.4 is 7.
+
+    The standard does not say how the product is rounded; of the exact values of float32(1.4) it would be 6.99999988.
+    """
+    part = np.float32(end) - np.float32(start)
+    return math.floor(np.float32(scale) * (part * np.float32(extent)))
 
 
 def _given(node: Node) -> tuple[list[float], list[int]]:

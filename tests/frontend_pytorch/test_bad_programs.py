@@ -177,7 +177,7 @@ class UnevenShuffle(nn.Module):
         (FarRow, "torch-index", "a constant index is out of range"),
         (FarWord, "torch-index", "a constant index is out of range"),
         (CutToNothing, "torch-pad", "negative pads cut more than there is"),
-        (UnevenShuffle, "torch-shape", "6 is not a multiple of the blocksize 4"),
+        (UnevenShuffle, "torch-shape", "6 is not a multiple of 4, the blocksize 2 to the power of 2"),
     ],
 )
 def test_what_torch_itself_would_refuse(net: type[nn.Module], code: str, message: str) -> None:

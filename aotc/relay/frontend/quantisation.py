@@ -134,7 +134,8 @@ def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
     small = g.shape(v)
     fits = block > 0 and len(small) == len(shape)
     if not fits or small != tuple(-(-n // block) if k == axis else n for k, n in enumerate(shape)):
-        raise AotcError("graph-quant", f"a scale of shape {small} in blocks of {block} does not fit {tuple(shape)}")
+        text = f"a scale of shape {small} in blocks of {block} along axis {axis} does not fit {tuple(shape)}"
+        raise AotcError("graph-quant", text)
     head, tail = small[: axis + 1], small[axis + 1 :]
     wide = g.broadcast(g.reshape(v, (*head, 1, *tail)), (*head, block, *tail))
     y = g.reshape(wide, (*small[:axis], small[axis] * block, *tail))

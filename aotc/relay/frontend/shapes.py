@@ -57,10 +57,14 @@ def element(x: Expr, axis: int, index: int) -> Expr:
     return g.squeeze(g.cut(x, [index], [index + 1], [axis]), [axis])
 
 
-def _exact(value: int, divisor: int) -> int:
-    if divisor <= 0 or value % divisor:
-        raise AotcError("graph-shape", f"{value} is not a multiple of the blocksize {divisor}")
-    return value // divisor
+def _quotient(value: int, size: int, power: int = 1) -> int:
+    """`value` by a power of a blocksize; AotcError (code "graph-shape") with a remainder."""
+    if size <= 0 or value % size**power:
+        divisor = (
+            f"{size**power}, the blocksize {size} to the power of {power}" if power > 1 else f"the blocksize {size}"
+        )
+        raise AotcError("graph-shape", f"{value} is not a multiple of {divisor}")
+    return value // size**power
 
 
 def _in_pairs(start: int, spatial: int, blocks_first: bool) -> list[int]:
@@ -81,7 +85,7 @@ def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
     """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
     extents = shape[len(lead) + 1 :]
-    depth, blocks = _exact(channels, size**spatial), (size,) * spatial
+    depth, blocks = _quotient(channels, size, spatial), (size,) * spatial
     parts = (*blocks, depth) if blocks_first else (depth, *blocks)
     y = g.transpose(g.reshape(x, (*lead, *parts, *extents)), _in_pairs(len(lead), spatial, blocks_first))
     return g.reshape(y, (*lead, depth, *(d * size for d in extents)))
@@ -92,7 +96,7 @@ def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
     `depth_to_space`.
     """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
-    small = [_exact(d, size) for d in shape[len(lead) + 1 :]]
+    small = [_quotient(d, size) for d in shape[len(lead) + 1 :]]
     y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
     y = g.transpose(y, np.argsort(_in_pairs(len(lead), spatial, blocks_first)).tolist())
     return g.reshape(y, (*lead, channels * size**spatial, *small))

@@ -25,6 +25,7 @@ from aotc.ir import AotcError, Span, TensorType, current_span, require, span_sco
 from aotc.ir.budget import budget, spending
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx import load
+from aotc.relay.frontend.onnx.expansion import check_expansion, function_key
 from aotc.relay.frontend.onnx.function import bind_function, function_of
 from aotc.relay.frontend.onnx.load import LoadedModel
 from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node, schema_of
@@ -114,13 +115,13 @@ class _Conversion:
         """Convert one node and give its outputs their names."""
         budget().spend("compile.max_nodes", 1, "the model, its functions and loops expanded,")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        local = self.functions.get((domain, proto.op_type, getattr(proto, "overload", "")))
+        local = self.functions.get(function_key(proto))
         if local is not None:
             self.bind(proto, self.call_function(proto, local, scope, {}), scope)
             return
         schema = schema_of(proto.op_type, domain, scope.opsets.get(domain, 0))
         converter = converter_of(domain, proto.op_type)
-        if schema is None or schema.deprecated or (converter is None and not _has_body(schema)):
+        if schema is None or _is_removed(schema) or (converter is None and not _has_body(schema)):
             raise _unsupported(proto, domain, scope.opsets, schema)
         inputs = [self.lookup(name, scope) if name else None for name in proto.input]
         check_node(proto, schema, inputs)
@@ -176,6 +177,14 @@ def _has_body(schema: Any) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
+def _is_removed(schema: Any) -> bool:
+    """Whether a deprecated operator means nothing from this version on.
+
+    One that is defined as a function still has its meaning, and ONNX Runtime runs it: GroupNormalization of version 18.
+    """
+    return bool(schema.deprecated) and not _has_body(schema)
+
+
 def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schema: Any) -> AotcError:
     """The diagnostic of an operator that cannot be converted."""
     name = f"{domain}::{proto.op_type}" if domain else proto.op_type
@@ -183,7 +192,7 @@ def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schem
         return AotcError("onnx-op", f"operator {name}: the model does not import the domain {domain!r}")
     if schema is None:
         why = f"is not defined in version {opsets[domain]} of {domain or 'ai.onnx'}"
-    elif schema.deprecated:
+    elif _is_removed(schema):
         why = f"was removed in version {schema.since_version} of {domain or 'ai.onnx'}"
     elif proto.op_type in _SIZED_BY_DATA:
         text = f"operator {name} is not supported: the values of its inputs decide the shape of its result"
@@ -230,6 +239,8 @@ def from_onnx(
     conversion = _Conversion(loaded, functions, Problems("onnx-node", pin_hint(types)))
     scope = _Scope(loaded.opsets, ChainMap(dict(params)))
     with spending():
+        if functions:
+            check_expansion(graph, functions, loaded.source)
         conversion.graph(graph, scope)
     body = _result(conversion, graph, scope)
     main = Function(tuple(params.values()), body, span=Span(loaded.source))

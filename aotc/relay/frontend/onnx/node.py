@@ -238,7 +238,7 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
 _UNBOUNDED: Final = 2**31 - 1
 _VECTOR: Final = (1, None)
 #: Operators that have converters from some version on only.
-OLDEST: Final = {"Scan": 9, "Tile": 6}
+OLDEST: Final = {"Tile": 6}
 _RECURRENT: Final = ((3, 3), (3, 3), (3, 3), (2, 2), (1, 1), (3, 3), (3, 3), (2, 2))
 
 #: The least and the greatest rank (None: any) per input, where a converter reads axes one by one.

@@ -61,24 +61,22 @@ def _loop(
     return [*state, *(g.stack([row[k] for row in rows], 0) for k in range(count))]
 
 
-def _scan(*inputs: Expr, num_scan_inputs: int = 0, body: GraphProto, node: Node) -> list[Expr]:
+def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: Node) -> list[Expr]:
     """Unrolled over the scanned axes."""
+    if node.since < 9:
+        return _scan_of_batch(num_scan_inputs, body, node)
+    inputs = [node[k] for k in range(len(node.inputs))]
     fits = 1 <= num_scan_inputs <= len(inputs)
     text = f"num_scan_inputs of Scan is {num_scan_inputs}, it has {len(inputs)} inputs"
     require("onnx-attribute", fits, text)
-    state, sources = list(inputs[:-num_scan_inputs]), inputs[-num_scan_inputs:]
+    state, sources = inputs[:-num_scan_inputs], inputs[-num_scan_inputs:]
     given = _per_value(node, "scan_input_axes", num_scan_inputs)
     axes = [g.axis(a, g.rank(x)) for a, x in zip(given, sources, strict=True)]
     backwards = _per_value(node, "scan_input_directions", num_scan_inputs)
     trips = g.dim(sources[0], axes[0])
     require("onnx-loop", trips >= 1, f"a scan of {trips} iterations is not supported")
     g.check_unrolled(trips, "a scan")
-    rows: list[list[Expr]] = []
-    for t in range(trips):
-        elements = map(element, sources, axes, [trips - 1 - t if back else t for back in backwards])
-        values = _body_outputs(node, body, [*state, *elements], len(state))
-        rows.append(values[len(state) :])
-        state = values[: len(state)]
+    state, rows = _scanned(node, body, state, sources, axes, [_order(trips, back) for back in backwards])
     columns = list(zip(*rows, strict=True))
     out_axes = _per_value(node, "scan_output_axes", len(columns))
     prepend = _per_value(node, "scan_output_directions", len(columns))
@@ -87,6 +85,54 @@ def _scan(*inputs: Expr, num_scan_inputs: int = 0, body: GraphProto, node: Node)
         for parts, place, back in zip(columns, out_axes, prepend, strict=True)
     )
     return [*state, *results]
+
+
+def _order(trips: int, backwards: int) -> range:
+    return range(trips - 1, -1, -1) if backwards else range(trips)
+
+
+def _scanned(
+    node: Node,
+    body: GraphProto,
+    state: list[Expr],
+    sources: Sequence[Expr],
+    axes: Sequence[int],
+    orders: Sequence[Sequence[int]],
+) -> tuple[list[Expr], list[list[Expr]]]:
+    """The last state, and per iteration the other outputs of the body; `orders` are the positions in each source."""
+    rows: list[list[Expr]] = []
+    for places in zip(*orders, strict=True):
+        values = _body_outputs(node, body, [*state, *map(element, sources, axes, places)], len(state))
+        rows.append(values[len(state) :])
+        state = values[: len(state)]
+    return state, rows
+
+
+def _scan_of_batch(num_scan_inputs: int, body: GraphProto, node: Node) -> list[Expr]:
+    """Scan of operator set 8: one scan for each element of a batch, along the axis behind the batch's.
+
+    The first input has the length of each element, if it is given; outputs of later iterations are zero.
+    """
+    fits = 1 <= num_scan_inputs < len(node.inputs)
+    require("onnx-attribute", fits, f"num_scan_inputs of Scan is {num_scan_inputs}, it has {len(node.inputs)} inputs")
+    values = [node[k] for k in range(1, len(node.inputs))]
+    state, sources = values[: len(values) - num_scan_inputs], values[len(values) - num_scan_inputs :]
+    backwards = _per_value(node, "directions", num_scan_inputs)
+    batch, trips = g.dim(sources[0], 0), g.dim(sources[0], 1)
+    known = node.known(0, "sequence_lens")
+    lengths = [trips] * batch if known is None else [int(n) for n in known.reshape(-1)]
+    fits = len(lengths) == batch and all(1 <= n <= trips for n in lengths)
+    require("onnx-loop", fits and batch > 0, f"lengths {lengths[:8]} do not fit {batch} sequences of {trips} steps")
+    g.check_unrolled(sum(lengths), "a scan")
+    results: list[list[Expr]] = []
+    for b, length in enumerate(lengths):
+        own, items = ([element(x, 0, b) for x in given] for given in (state, sources))
+        orders = [_order(length, back) for back in backwards]
+        last, rows = _scanned(node, body, own, items, [0] * num_scan_inputs, orders)
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        filled = (c + [g.filled(0, g.shape(c[0]), g.dtype(c[0]))] * (trips - length) for c in columns)
+        results.append([*last, *(g.stack(column, 0) for column in filled)])
+    return [g.stack(parts, 0) for parts in zip(*results, strict=True)]
 
 
 def _per_value(node: Node, name: str, count: int) -> list[int]:

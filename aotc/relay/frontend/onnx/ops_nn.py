@@ -199,6 +199,22 @@ def _unrolled(node: Node, direction: int, weights: Weights, act: Sequence[Activa
     return Unrolled(node.op_type.lower(), weights, act, order, clip, peepholes, *flags)
 
 
+def _check_layer(node: Node, gates: int, directions: int) -> None:
+    """AotcError (code "onnx-recurrent") where weights, bias or states contradict each other or an attribute."""
+    hidden, inputs = g.dim(node[2], 2, "the recurrent weights"), g.dim(node[0], 2)
+    stated, way = node.attrs.get("hidden_size"), node.attrs.get("direction", "forward")
+    text = f"hidden_size is {stated}, the recurrent weights have shape {g.dims(node[2])}, for a hidden size of {hidden}"
+    require("onnx-recurrent", stated in (None, hidden), text)
+    rows = gates * hidden
+    expected = {1: ("W", (directions, rows, inputs)), 2: ("R", (directions, rows, hidden))}
+    expected |= {3: ("B", (directions, 2 * rows))}
+    for place, (name, shape) in expected.items():
+        if (given := node.optional(place)) is not None:
+            text = f"{name} of {node.op_type} has shape {g.dims(given)}; direction {way!r}, {inputs} inputs and a "
+            text += f"hidden size of {hidden} need {shape}"
+            require("onnx-recurrent", g.dims(given) == shape, text)
+
+
 _DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
@@ -211,6 +227,7 @@ def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -
     require("onnx-recurrent", length > 0, "a sequence of no steps is not supported")
     directions = _DIRECTIONS.get(direction.lower(), ())
     require("onnx-recurrent", bool(directions), f"direction {direction!r} is not known")
+    _check_layer(node, len(order), len(directions))
     lengths = _lengths(node.optional(4), length, batch)
     acts = _activations(node, usual, len(directions))
     outputs: list[Expr] = []

@@ -65,9 +65,17 @@ def _mat_mul_n_bits(
     **_: Any,
 ) -> Expr:
     """A product with a matrix (N, K) of integers, dequantised."""
-    fits = min(K, N, block_size) > 0
-    require("onnx-quant", fits, "MatMulNBits needs positive sizes")
+    sizes = f"K = {K}, N = {N}, block_size = {block_size}, bits = {bits}"
+    require("onnx-quant", min(K, N, block_size) > 0, f"MatMulNBits needs positive sizes, got {sizes}")
     blocks = -(-K // block_size)
+    for what, found, count in (
+        ("columns of the data", g.dims(x)[-1:], K),
+        ("bytes of weights", g.shape(packed), N * blocks * -(-block_size * bits // 8)),
+        ("scales", g.shape(scales), N * blocks),
+    ):
+        known = [d for d in found if isinstance(d, int)]
+        text = f"MatMulNBits with {sizes} takes {count} {what}, got {math.prod(known)}"
+        require("onnx-quant", len(known) < len(found) or math.prod(known) == count, text)
     scales = g.reshape(scales, (N, blocks))
     rows = _unpacked(packed, bits, K, N)
     if zeros is None:

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of ONNX's operators: where the newest one is supported, so is every older one that ONNX Runtime runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime.capi import _pybind_state
+
+from aotc.ir import AotcError
+from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.frontend.onnx.node import OLDEST
+from aotc.relay.frontend.onnx.table import converter_of
+from tests.frontend.evaluation import model_of, ort_run, run_model
+
+OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)
+
+
+def has_body(schema: Any) -> bool:
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def run_by_ort() -> Iterator[tuple[str, int]]:
+    """Operators in the versions for which ONNX Runtime has a kernel, or their definition a body."""
+    ranges: dict[str, list[tuple[int, int]]] = {}
+    for kernel in _pybind_state.get_all_opkernel_def():
+        if kernel.provider == "CPUExecutionProvider" and kernel.domain == "":
+            ranges.setdefault(kernel.op_name, []).append(kernel.version_range)
+    every = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""]
+    newest = {s.name: max(o.since_version for o in every if o.name == s.name) for s in every}
+    for schema in every:
+        later = [o.since_version for o in every if o.name == schema.name and o.since_version > schema.since_version]
+        last = min(later, default=newest[schema.name] + 1) - 1
+        found = any(low <= last and schema.since_version <= high for low, high in ranges.get(schema.name, ()))
+        if last >= OPSETS[0] and (has_body(schema) or (found and not schema.deprecated)):
+            yield schema.name, schema.since_version
+
+
+def test_no_version_that_onnx_runtime_runs_is_refused_for_its_version() -> None:
+    """A node without inputs is refused for these, not for its operator, if a converter takes the operator."""
+    tried = 0
+    for name, version in run_by_ort():
+        newest = onnx.defs.get_schema(name)
+        if converter_of("", name) is None and not has_body(newest):
+            continue
+        tried += 1
+        node = helper.make_node(name, [], ["y"])
+        message = ""
+        try:
+            from_onnx(model_of([node], {}, ["y"], opset=max(version, OPSETS[0])))
+        except AotcError as error:
+            message = str(error)
+        assert "was removed" not in message, (name, version)
+        assert "of operator set" not in message, (name, version)
+        assert max(version, OPSETS[0]) >= OLDEST.get(name, 1), (name, version)
+    assert tried > 300
+
+
+@pytest.mark.parametrize("opset", [18, 19, 20])
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_group_normalization_of_version_18(opset: int, groups: int) -> None:
+    """Scale and bias have an element per group; ONNX deprecated the version, and models have it still."""
+    rng = np.random.default_rng(groups)
+    x = rng.standard_normal((2, 4, 3, 2)).astype(np.float32)
+    given = {k: rng.random(groups).astype(np.float32) for k in ("scale", "bias")}
+    node = helper.make_node("GroupNormalization", ["x", "scale", "bias"], ["y"], num_groups=groups)
+    model = model_of([node], {"x": x.shape}, ["y"], constants=given, opset=opset)
+    (want,), (got,) = ort_run(model, {"x": x}), run_model(from_onnx(model), {"x": x})
+    np.testing.assert_allclose(got, want, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("lengths", [None, [4, 2]])
+@pytest.mark.parametrize("backwards", [0, 1])
+def test_scan_of_version_8(lengths: list[int] | None, backwards: int) -> None:
+    """A scan for each element of a batch, which may be shorter than the others."""
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3]) for n in ("state", "item", "sum", "each")]
+    nodes = [helper.make_node("Add", ["state", "item"], ["sum"]), helper.make_node("Identity", ["sum"], ["each"])]
+    body = helper.make_graph(nodes, "body", values[:2], values[2:])
+    names = ["lengths" if lengths else "", "first", "x"]
+    node = helper.make_node("Scan", names, ["last", "all"], body=body, num_scan_inputs=1, directions=[backwards])
+    constants = {"lengths": np.asarray(lengths, np.int64)} if lengths else {}
+    model = model_of([node], {"first": (2, 3), "x": (2, 4, 3)}, ["last", "all"], constants=constants, opset=8)
+    for output in model.graph.output:
+        output.type.tensor_type.elem_type = TensorProto.FLOAT
+    rng = np.random.default_rng(0)
+    data = {"first": rng.random((2, 3)).astype(np.float32), "x": rng.random((2, 4, 3)).astype(np.float32)}
+    for want, got in zip(ort_run(model, data), run_model(from_onnx(model), data), strict=True):
+        np.testing.assert_allclose(got, want, 1e-6)

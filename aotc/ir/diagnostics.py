@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from aotc.ir.printable import printable
 from aotc.ir.records import frozen
 
 if TYPE_CHECKING:
@@ -20,13 +21,21 @@ if TYPE_CHECKING:
 
 @frozen
 class Diagnostic:
-    """One problem: a stable `code`, a message, a location, further notes and a hint."""
+    """One problem: a stable `code`, a message, a location, further notes and a hint.
+
+    What a model says may be in all of them: they are made printable, see `aotc.ir.printable`.
+    """
 
     code: str
     message: str
     span: Span | None = None
     notes: tuple[str, ...] = ()
     hint: str = ""
+
+    def __post_init__(self) -> None:
+        shown = {"message": printable(self.message), "hint": printable(self.hint)}
+        for name, value in {**shown, "notes": tuple(map(printable, self.notes))}.items():
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         lines = [f"{self.span}: {self.message}" if self.span is not None else self.message]

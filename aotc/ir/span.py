@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import field, replace
 
+from aotc.ir.printable import masked, printable
 from aotc.ir.records import frozen
 from aotc.ir.scope import setting
 
@@ -48,13 +49,15 @@ class Span:
         if not self.text or not self.column:
             return ""
         left = max(0, self.column - 60)
-        line = self.text[left : left + 100].replace("\t", " ")
+        line = masked(self.text[left : left + 100].replace("\t", " "))
         return f"  {line}\n  {' ' * (self.column - 1 - left)}^"
 
     def __str__(self) -> str:
         text = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+        text = printable(text)
         if self.node:
-            text = f"{text}: node {self.node}" if text else f"node {self.node}"
+            node = printable(self.node)
+            text = f"{text}: node {node}" if text else f"node {node}"
         return text
 
     def origins(self) -> tuple[Span, ...]:

@@ -178,7 +178,7 @@ def test_functions_that_call_each_other() -> None:
     calls = helper.make_node("B", ["a"], ["b"], domain="local")
     model.functions.append(helper.make_function("local", "A", ["a"], ["b"], [calls], imports))
     model.functions.append(helper.make_function("local", "B", ["a"], ["b"], [flag, choice], imports))
-    with pytest.raises(AotcError, match="a function of the model calls itself: [AB] -> [AB] -> [AB]") as caught:
+    with pytest.raises(AotcError, match=r"a function of the model calls itself: [AB] -> [AB] -> [AB]") as caught:
         from_onnx(model)
     assert len(caught.value.diagnostics) == 1
 

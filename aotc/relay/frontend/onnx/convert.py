@@ -23,6 +23,7 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
 from aotc.ir.budget import budget, spending
+from aotc.ir.printable import printable
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.onnx import load
 from aotc.relay.frontend.onnx.expansion import check_expansion, function_key
@@ -280,4 +281,5 @@ def _check_output(value: Any, result: Expr) -> None:
     dims = [d.dim_value if d.HasField("dim_value") else None for d in declared.shape.dim]
     shaped = declared.HasField("shape") and ty.is_static
     if shaped and (len(dims) != ty.rank or any(d not in (None, s) for d, s in zip(dims, ty.shape, strict=True))):
-        _LOG.warning("output %r is declared with shape %s; it is %s", value.name, dims, ty.static_shape)
+        name = printable(value.name)
+        _LOG.warning("output %r is declared with shape %s; it is %s", name, dims, ty.static_shape)

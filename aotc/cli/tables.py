@@ -386,9 +386,17 @@ def show_quantized(report: Data) -> Shown:
         rows = [_size_row(what, report[what]) for what in ("float32", "quantised")]
         yield grid("model", "min us", "median", "weights", "library", "arena", rows=rows, figures=slice(1, None))
         yield f"the quantised model takes {report['ratio']:.2f} of the time of the float one"
+    elif "float32" in report:
+        rows = [_need_row(what, report[what]) for what in ("float32", "quantised")]
+        yield grid("model", "RAM", "flash", rows=rows, figures=slice(1, None))
+        yield "flash holds code, whose size is estimated, and parameters; times are measured on the board"
     else:
         yield "times        not measured: that takes a C compiler, and no --no-build"
     yield f"written      {report['output']}"
+
+
+def _need_row(name: str, facts: Data) -> list[str | Text]:
+    return [name, *(unit(facts[f"{kind}_bytes"], "B") for kind in ("ram", "flash"))]
 
 
 def _size_row(name: str, facts: Data) -> list[str | Text]:

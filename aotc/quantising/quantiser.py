@@ -7,6 +7,7 @@
 Activations become uint8, weights int8 or int4; the model says so by pairs of QuantizeLinear and DequantizeLinear.
 """
 
+import importlib
 import importlib.util
 import io
 import logging
@@ -29,6 +30,8 @@ WEIGHTS: Final = {"int8": "QInt8", "int4": "QInt4"}
 INT4_OPSET, CHANNEL_OPSET = 21, 13
 _QUANTISED: Final = re.compile(r"Quantize|QLinear|Integer$")
 _MOST_SHOWN: Final = 300
+#: ONNX Runtime's numbers of what is logged at least; the second is its default.
+_ERRORS, _WARNINGS = 3, 2
 
 
 @frozen
@@ -89,7 +92,9 @@ class Feed:
 def _asked(what: str) -> Iterator[Path]:
     """An empty folder for the quantiser, which is silent meanwhile; AotcError for what it raises."""
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)
+    logging.disable(logging.CRITICAL)  # it logs tracebacks of what it raises, too
+    runtime = importlib.import_module("onnxruntime")
+    runtime.set_default_logger_severity(_ERRORS)
     try:
         # it prints, too
         with redirect_stdout(io.StringIO()), temporary_folder("aotc-quantize-") as folder:
@@ -102,6 +107,7 @@ def _asked(what: str) -> Iterator[Path]:
         raise AotcError("quantize", f"ONNX Runtime cannot {what}: {text}") from error
     finally:
         logging.disable(level)
+        runtime.set_default_logger_severity(_WARNINGS)
 
 
 def require_float(model: onnx.ModelProto) -> None:
@@ -142,9 +148,17 @@ def prepare(model: onnx.ModelProto, weights: str, per_channel: bool = False) -> 
             from onnx import version_converter
 
             ready = version_converter.convert_version(ready, least)
-        path = folder / "prepared.onnx"
-        package.quant_pre_process(ready, str(path), skip_symbolic_shape=True)
+        source, path = folder / "float.onnx", folder / "prepared.onnx"
+        # of a model in memory it hands the weights to its optimizer apart from the graph, which then misses those
+        # that nothing reads, and those that the shapes of several nodes share
+        save(ready, source)
+        package.quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
         return named(onnx.load(path))
+
+
+def save(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model, with its weights in a file beside it where they are too large for one."""
+    onnx.save(model, path, save_as_external_data=model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF)
 
 
 def require_nodes(model: onnx.ModelProto, names: Sequence[str]) -> None:
@@ -186,7 +200,7 @@ def quantise(model: onnx.ModelProto, sets: Sequence[Arrays], settings: Settings)
     with _asked("quantise the model") as folder:
         source, path = folder / "prepared.onnx", folder / "quantised.onnx"
         # of a model in memory it moves the weights away
-        onnx.save(model, source)
+        save(model, source)
         package.quantize_static(
             str(source),
             str(path),

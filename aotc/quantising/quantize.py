@@ -14,7 +14,8 @@ import onnx
 
 from aotc.checking.inputs import Arrays, input_types, real_values, stored_inputs
 from aotc.checking.verify import with_static_inputs
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.budgets import COUNTED
+from aotc.driver.compilation import CompiledModel, footprint
 from aotc.driver.compile import CompileOptions, model_name
 from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite, part_of
 from aotc.driver.scratch import output_file
@@ -28,6 +29,7 @@ from aotc.quantising.calibration import Data, calibration_sets
 from aotc.quantising.layers import decibels, layer_errors, power, suggested
 from aotc.quantising.quantiser import Settings, layers_of, prepare, quantise, quantiser
 from aotc.relay.frontend.onnx import load_model
+from aotc.relay.frontend.onnx.signature import pin_hint
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
 
@@ -58,11 +60,12 @@ def quantize(
     per_channel, method, weights, exclude   see `aotc.quantising.quantiser.Settings`
     seconds       to measure, at most
     options       as for `aotc.compile`; with `build=False` nothing is compiled and measured; `io_dtype` is for the
-                  quantised model
+                  quantised model; for a target without an operating system nothing is run, and memories are told
 
     In the report "layers", the worst first, have the error that each adds if it alone is quantised: signal to noise in
     dB, None for no error; "suggested_exclusions" are nodes that are much worse than others; "outputs" have the error
-    of the whole; "float32" and "quantised" tell sizes and times, "ratio" is that of the times.
+    of the whole; "float32" and "quantised" tell sizes and times, "ratio" is that of the times. For a target without an
+    operating system they have "ram_bytes" and "flash_bytes" instead, with the size of code estimated.
 
     Raises AotcError, with a diagnostic for each thing that is wrong with model, settings or calibration data.
     """
@@ -72,10 +75,15 @@ def quantize(
     _require_onnx(model, output)
     if output is not None:
         require_other_file(Path(output), "output", [model])
-    if chosen.build:
+    bare = chosen.machine.bare
+    if chosen.build and not bare:
         require_cpu(chosen.machine)
     chosen.progress("importing the model")
     types = input_types(chosen.imported(model))
+    if hint := pin_hint(types):
+        raise AotcError(
+            "quantize", "the model has inputs with dynamic dimensions, calibration needs fixed ones", hint=hint
+        )
     sets = calibration_sets(calibration, types)
     prepared = prepare(with_static_inputs(part_of(load_model(model), chosen.cut), types), weights, per_channel)
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
@@ -95,6 +103,8 @@ def quantize(
         "layers": [asdict(layer) for layer in layers],
         "suggested_exclusions": suggested(layers),
     }
+    if bare:
+        return report | _needs(model, made, chosen)
     return report | (_measured(model, made, compared, chosen, seconds) if chosen.build else {})
 
 
@@ -109,6 +119,24 @@ def _require_onnx(model: object, output: str | Path | None) -> None:
         raise AotcError("quantize", text, hint=hint)
 
 
+def _both(model: str | Path | onnx.ModelProto, chosen: CompileOptions) -> tuple[CompileOptions, CompileOptions]:
+    """The options for the float model and for the quantised one, whose shapes are static."""
+    plain = replace(chosen, output=None, name=model_name(model, chosen.name), io_dtype=None)
+    return plain, replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=())
+
+
+def _needs(model: str | Path | onnx.ModelProto, made: onnx.ModelProto, chosen: CompileOptions) -> dict[str, Any]:
+    """What both models take of the memories of a machine without an operating system."""
+    found: dict[str, Any] = {}
+    parts = zip(("float32", "quantised"), _both(model, chosen), (model, made), strict=True)
+    for what, options, own in parts:
+        chosen.progress(f"planning the memory of the {what} model")
+        sizes = footprint(options.compilation(own))
+        assert sizes is not None, "the target has no operating system"
+        found[what] = {f"{kind}_bytes": sum(sizes[part] for part in COUNTED[kind]) for kind in ("ram", "flash")}
+    return found
+
+
 def _measured(
     model: str | Path | onnx.ModelProto,
     made: onnx.ModelProto,
@@ -117,9 +145,7 @@ def _measured(
     seconds: float,
 ) -> dict[str, Any]:
     """What a report says of the two compiled models."""
-    name = model_name(model, chosen.name)
-    plain = replace(chosen, output=None, name=name, io_dtype=None)
-    pinned = replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=())
+    plain, pinned = _both(model, chosen)
     both = plain.compiled(model), pinned.compiled(made)
     before, after = (compiled.session() for compiled in both)
     chosen.progress("comparing outputs")

@@ -443,3 +443,13 @@ def test_wrong_ranks_name_the_shapes_and_nothing_internal() -> None:
     assert "node cell: input 0 (X) of LSTM has shape (3, 2); rank 3 is needed" in text
     assert "(3, 2)" in text
     assert not any(word in text for word in ("Error", "unpack", "malformed"))
+
+
+def test_dimensions_whose_name_is_a_number() -> None:
+    """They are fixed: "2" is 2, as yolov8n's exporter writes it; a number beyond 64 bits stays a name."""
+    model = model_of([RELU], {"x": ("2", "n", 3)}, ["y"])
+    (x,) = from_onnx(model, dims={"n": 4}).main.params
+    assert str(x.checked_type) == "Tensor[(2, 4, 3), float32]"
+    model = model_of([RELU], {"x": ("9" * 5000, 3)}, ["y"])
+    (x,) = from_onnx(model).main.params
+    assert not x.checked_type.is_static

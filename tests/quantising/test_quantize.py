@@ -212,6 +212,68 @@ def test_refusals(tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def flexible(path: Path, external: bool) -> Path:
+    """A model whose batch is dynamic, with a target shape that two nodes share, and one that none reads."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w": rng.standard_normal((8, 3, 3, 3)).astype(np.float32),
+        "f": rng.standard_normal((10, 128)).astype(np.float32),
+        "rest": np.array([128], np.int64),
+        "unread": np.array([-1, 128], np.int64),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Shape", ["x"], ["batch"], start=0, end=1),
+        helper.make_node("Concat", ["batch", "rest"], ["target"], axis=0),
+        helper.make_node("Reshape", ["c", "target"], ["flat"], allowzero=1),
+        helper.make_node("Reshape", ["flat", "target"], ["again"]),
+        helper.make_node("Gemm", ["again", "f"], ["y"], transB=1, name="gemm"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "flexible",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
+        [numpy_helper.from_array(v, k) for k, v in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, path, save_as_external_data=external, location="weights.bin", size_threshold=0)
+    np.savez(path.with_suffix(".npz"), x=rng.standard_normal((4, 3, 4, 4)).astype(np.float32))
+    return path
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_initializers_that_are_external_shared_or_unread(tmp_path: Path, external: bool) -> None:
+    model = flexible(tmp_path / "m.onnx", external)
+    arguments = ["-o", tmp_path / "q.onnx", "--calibration", model.with_suffix(".npz"), "--no-build"]
+    shown = call("quantize", model, *arguments, "--dim", "batch=1")
+    assert shown.code == 0, shown.err
+    assert "Traceback" not in shown.err
+    assert {"QuantizeLinear", "DequantizeLinear"} <= {n.op_type for n in onnx.load(tmp_path / "q.onnx").graph.node}
+
+
+def test_dynamic_dimensions_are_one_error_with_the_flags_to_add(tmp_path: Path) -> None:
+    model = flexible(tmp_path / "m.onnx", external=False)
+    loaded = onnx.load(model)
+    del loaded.graph.node[1:]
+    loaded.graph.output[0].CopyFrom(helper.make_tensor_value_info("c", TensorProto.FLOAT, None))
+    onnx.save(loaded, model)
+    text = refused("quantize", model, "-o", tmp_path / "q.onnx", "--calibration", model.with_suffix(".npz"))
+    assert "inputs with dynamic dimensions" in text and "--dim batch=1" in text
+
+
+def test_memories_of_a_board_before_and_after(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", image=digits(3)[0]["image"])
+    arguments = ["-o", tmp_path / "q.onnx", "--calibration", tmp_path / "data.npz", "--target", "cortex-m4"]
+    found = json.loads(call("quantize", DIGITS, *arguments, "--json").out)
+    assert "ratio" not in found
+    for memory in ("ram_bytes", "flash_bytes"):
+        assert found["quantised"][memory] > 0
+    assert found["quantised"]["ram_bytes"] < found["float32"]["ram_bytes"]
+    shown = call("quantize", DIGITS, *arguments)
+    assert "RAM" in shown.out and "flash" in shown.out
+
+
 def test_the_missing_package_is_named() -> None:
     with mock.patch("importlib.util.find_spec", lambda name: None), pytest.raises(aotc.AotcError) as caught:
         aotc.quantize(DIGITS, None, digits(1))

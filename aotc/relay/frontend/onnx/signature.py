@@ -11,7 +11,7 @@ TensorType per input.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest, require, static_shape
 from aotc.relay.frontend import graph as g
@@ -19,6 +19,8 @@ from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem, read_model
 from aotc.relay.frontend.problems import Problems
 from aotc.relay.op.window import may_equal
 
+#: Digits of a dimension from which on it is beyond 64 bits.
+MAX_DIGITS: Final = 19
 _Shape: TypeAlias = tuple[Dim, ...]
 _Shapes: TypeAlias = Mapping[str, _Shape | None]
 _Given: TypeAlias = Mapping[str, Sequence[int]]
@@ -67,7 +69,12 @@ def _declared_shape(value: Any) -> _Shape | None:
         return None
     for dim in tensor.shape.dim:
         require("onnx-shape", dim.dim_value >= 0, f"input {value.name!r} has the dimension {dim.dim_value}")
-    return tuple(int(d.dim_value) if d.HasField("dim_value") else SymDim(d.dim_param) for d in tensor.shape.dim)
+    return tuple(int(d.dim_value) if d.HasField("dim_value") else _named_dim(d.dim_param) for d in tensor.shape.dim)
+
+
+def _named_dim(name: str) -> Dim:
+    """A dimension with a name; one whose name is a number, as some exporters write fixed sizes, is that number."""
+    return int(name) if name.isascii() and name.isdigit() and len(name) < MAX_DIGITS else SymDim(name)
 
 
 def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems, span: Span) -> dict[str, int]:

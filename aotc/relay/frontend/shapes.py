@@ -59,12 +59,11 @@ def element(x: Expr, axis: int, index: int) -> Expr:
 
 def _quotient(value: int, size: int, power: int = 1) -> int:
     """`value` by a power of a blocksize; AotcError (code "graph-shape") with a remainder."""
-    if size <= 0 or value % size**power:
-        divisor = (
-            f"{size**power}, the blocksize {size} to the power of {power}" if power > 1 else f"the blocksize {size}"
-        )
+    whole: int = size**power
+    if size <= 0 or value % whole:
+        divisor = f"{whole}, the blocksize {size} to the power of {power}" if power > 1 else f"the blocksize {size}"
         raise AotcError("graph-shape", f"{value} is not a multiple of {divisor}")
-    return value // size**power
+    return value // whole
 
 
 def _in_pairs(start: int, spatial: int, blocks_first: bool) -> list[int]:

@@ -15,7 +15,6 @@ from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select,
 from aotc.tir.loops.dependence import counted, extent_of, loads, straight_line
 from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
 from aotc.tir.stmt import (
-    Assign,
     Block,
     Declare,
     For,

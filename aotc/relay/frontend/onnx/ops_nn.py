@@ -206,8 +206,11 @@ def _check_layer(node: Node, gates: int, directions: int) -> None:
     text = f"hidden_size is {stated}, the recurrent weights have shape {g.dims(node[2])}, for a hidden size of {hidden}"
     require("onnx-recurrent", stated in (None, hidden), text)
     rows = gates * hidden
-    expected = {1: ("W", (directions, rows, inputs)), 2: ("R", (directions, rows, hidden))}
-    expected |= {3: ("B", (directions, 2 * rows))}
+    expected: dict[int, tuple[str, tuple[int, ...]]] = {
+        1: ("W", (directions, rows, inputs)),
+        2: ("R", (directions, rows, hidden)),
+        3: ("B", (directions, 2 * rows)),
+    }
     for place, (name, shape) in expected.items():
         if (given := node.optional(place)) is not None:
             text = f"{name} of {node.op_type} has shape {g.dims(given)}; direction {way!r}, {inputs} inputs and a "

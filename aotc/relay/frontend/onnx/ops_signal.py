@@ -74,7 +74,7 @@ def _scaled_size(extent: int, start: float, end: float, scale: float) -> int:
     The standard does not say how the product is rounded; of the exact values of float32(1.4) it would be 6.99999988.
     """
     part = np.float32(end) - np.float32(start)
-    return math.floor(np.float32(scale) * (part * np.float32(extent)))
+    return math.floor(float(np.float32(scale) * (part * np.float32(extent))))
 
 
 def _given(node: Node) -> tuple[list[float], list[int]]:

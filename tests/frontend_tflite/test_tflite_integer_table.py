@@ -156,6 +156,45 @@ def test_quotients(dtype: str, scales: tuple[float, float, float]) -> None:
     np.testing.assert_array_equal(actual[near], expected[near])
 
 
+#: Types of operators whose scales are drawn.
+DRAWN = {
+    "ABS": "int8 int16", "CONCATENATION": "uint8", "ELU": "int8", "EQUAL": "int8 int16", "EXP": "int8 int16",
+    "GELU": "int8 uint8", "L2_NORMALIZATION": "int8 uint8", "LESS": "int8 uint8", "LOG": "int8 int16",
+    "RSQRT": "int8 int16", "SQRT": "int8 int16", "SUM": "int8 uint8 int16",
+}  # fmt: skip
+
+
+def drawn(rng: np.random.Generator, name: str) -> Row:
+    """An operator with scales from 1/400 to 1/2 and any zero points."""
+    count = 3 if name == "CONCATENATION" else 2
+    scales = tuple(float(np.float32(10 ** rng.uniform(-2.6, -0.3))) for _ in range(count))
+    zeros = tuple(int(v) for v in rng.integers(-128, 128, count))
+    if name == "L2_NORMALIZATION":
+        return Row(name, (scales[0], 1 / 128), (zeros[0], 0), DRAWN[name])
+    if name in ("EQUAL", "LESS"):
+        return Row(name, scales, zeros, DRAWN[name], result="bool")
+    if name in ("RSQRT", "SQRT"):
+        return Row(name, scales, (-128, zeros[1]), DRAWN[name], above=True)
+    if name == "SUM":
+        axes = ((0,), (1, 2), (3,))[rng.integers(3)]
+        return Row(name, scales, zeros, DRAWN[name], axes=axes, kind="ReducerOptions", options={"keepDims": False})
+    options = {"GELU": {"approximate": bool(rng.integers(2))}, "CONCATENATION": {"axis": 1}}.get(name, {})
+    kind = {"GELU": "GeluOptions", "CONCATENATION": "ConcatenationOptions"}.get(name, "")
+    return Row(name, scales, zeros, DRAWN[name], kind=kind, options=options)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_scales_drawn(name: str) -> None:
+    """LiteRT's integers, whatever the scales are."""
+    rng = np.random.default_rng(len(name))
+    for _ in range(6):
+        row = drawn(rng, name)
+        for dtype in row.types.split():
+            data, arrays = model_of(row, dtype)
+            actual, expected = integers_of(data, arrays, "litert")[0], litert(data, arrays)[0]
+            np.testing.assert_array_equal(actual, expected, err_msg=str((row, dtype)))
+
+
 def test_compiled() -> None:
     """Norms, sums, tables, comparisons and quotients of one tensor, as C."""
     model, rng = Builder(), np.random.default_rng(2)
@@ -202,7 +241,8 @@ def test_what_the_interpreters_compute_otherwise_is_refused(row: Row, dtype: str
 def moved(case: Case, dtype: str) -> tuple[bytes, list[Any]]:
     """The model of a case with integers instead of real numbers, all of one scale."""
     model, rng, arrays, inputs, places = Builder(), np.random.default_rng(5), list[Any](), list[int](), list[int]()
-    info, how = np.iinfo(dtype), stored(0.05, 3, dtype)
+    # SCATTER_ND fills with the integer 0
+    info, how = np.iinfo(dtype), stored(0.05, 3, dtype) if case.name != "SCATTER_ND" else {"scale": 0.05}
     for given in case.inputs:
         array = given.array(rng) if isinstance(given, Data) else np.asarray(given)
         if array.dtype == np.float32:

@@ -233,7 +233,10 @@ def _gather_nd(x: Expr, indices: Expr) -> Expr:
     return g.op("gather_nd", x, _first(checked_indices(indices, sizes)), batch_dims=0)
 
 
-def _scatter_nd(indices: Expr, updates: Expr, shape: Ints) -> Expr:
+def _scatter_nd(indices: Expr, updates: Expr, shape: Ints, *, node: Node) -> Expr:
+    """Both interpreters start at the integer 0 and add integers as they are."""
+    centred = not node.in_integers or _zero(node) == 0
+    require("tflite-quant", centred, "SCATTER_ND of integers takes the zero point 0")
     sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
     zeros, depth = g.filled(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
     places = _first(checked_indices(indices, sizes[:depth]))
@@ -360,4 +363,4 @@ OPS: Table = {
 #: Those that know what integers stand for.
 INTEGERS: Final = frozenset({"BROADCAST_ARGS", "CONCATENATION", "RANK", "SHAPE"})
 #: Those that leave integers as they are.
-MOVES: Final = frozenset(OPS) - INTEGERS - {"RANGE", "SCATTER_ND"}
+MOVES: Final = frozenset(OPS) - INTEGERS - {"RANGE"}

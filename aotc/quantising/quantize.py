@@ -5,7 +5,7 @@ report = quantize("net.onnx", "net_int8.onnx", "samples", per_channel=True)
 report["layers"][0], report["suggested_exclusions"], report["ratio"]
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ from aotc.driver.compile import CompileOptions, model_name
 from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite, part_of
 from aotc.driver.scratch import output_file
 from aotc.driver.toolchain import require_cpu
-from aotc.ir import AotcError, Array
+from aotc.ir import AotcError, Array, TensorType
 from aotc.ir.written import require_other_file
 from aotc.measuring.bench import take_turns
 from aotc.measuring.contestants import Contestant, ours, started
@@ -73,17 +73,12 @@ def quantize(
     chosen = CompileOptions(**options)
     quantiser()
     _require_onnx(model, output)
-    if output is not None:
-        require_other_file(Path(output), "output", [model])
     bare = chosen.machine.bare
     if chosen.build and not bare:
         require_cpu(chosen.machine)
     chosen.progress("importing the model")
     types = input_types(chosen.imported(model))
-    if hint := pin_hint(types):
-        raise AotcError(
-            "quantize", "the model has inputs with dynamic dimensions, calibration needs fixed ones", hint=hint
-        )
+    _require_static(types)
     sets = calibration_sets(calibration, types)
     prepared = prepare(with_static_inputs(part_of(load_model(model), chosen.cut), types), weights, per_channel)
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
@@ -116,6 +111,15 @@ def _require_onnx(model: object, output: str | Path | None) -> None:
     if output is not None and Path(output).suffix != ".onnx":
         text = f"the quantised model is an ONNX file, and {output} is not called such"
         hint = f"for example: {Path(output).with_suffix('.onnx')}"
+        raise AotcError("quantize", text, hint=hint)
+    if output is not None:
+        require_other_file(Path(output), "output", [model])
+
+
+def _require_static(types: Mapping[str, TensorType]) -> None:
+    """Raise AotcError, with the options that pin them, for inputs with dynamic dimensions."""
+    if hint := pin_hint(types):
+        text = "the model has inputs with dynamic dimensions, and calibration needs fixed ones"
         raise AotcError("quantize", text, hint=hint)
 
 

@@ -153,7 +153,20 @@ def prepare(model: onnx.ModelProto, weights: str, per_channel: bool = False) -> 
         # that nothing reads, and those that the shapes of several nodes share
         save(ready, source)
         package.quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
-        return named(onnx.load(path))
+        return named(_with_flat_biases(onnx.load(path)))
+
+
+def _with_flat_biases(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with biases (1, N) of Gemm as (N), which means the same: of rows, the quantizer finds no scales.
+
+    ONNX Runtime's optimizer makes such a Gemm of a product and a sum.
+    """
+    readers = [(name, node, k) for node in model.graph.node for k, name in enumerate(node.input)]
+    for tensor in model.graph.initializer:
+        places = [node.op_type == "Gemm" and k == 2 for name, node, k in readers if name == tensor.name]
+        if len(tensor.dims) == 2 and tensor.dims[0] == 1 and places and all(places):
+            del tensor.dims[0]
+    return model
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:

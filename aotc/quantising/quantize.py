@@ -73,8 +73,7 @@ def quantize(
     chosen = CompileOptions(**options)
     quantiser()
     _require_onnx(model, output)
-    bare = chosen.machine.bare
-    if chosen.build and not bare:
+    if chosen.build and not chosen.machine.bare:
         require_cpu(chosen.machine)
     chosen.progress("importing the model")
     types = input_types(chosen.imported(model))
@@ -98,9 +97,7 @@ def quantize(
         "layers": [asdict(layer) for layer in layers],
         "suggested_exclusions": suggested(layers),
     }
-    if bare:
-        return report | _needs(model, made, chosen)
-    return report | (_measured(model, made, compared, chosen, seconds) if chosen.build else {})
+    return report | _costs(model, made, compared, chosen, seconds)
 
 
 def _require_onnx(model: object, output: str | Path | None) -> None:
@@ -127,6 +124,19 @@ def _both(model: str | Path | onnx.ModelProto, chosen: CompileOptions) -> tuple[
     """The options for the float model and for the quantised one, whose shapes are static."""
     plain = replace(chosen, output=None, name=model_name(model, chosen.name), io_dtype=None)
     return plain, replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=())
+
+
+def _costs(
+    model: str | Path | onnx.ModelProto,
+    made: onnx.ModelProto,
+    sets: Sequence[Arrays],
+    chosen: CompileOptions,
+    seconds: float,
+) -> dict[str, Any]:
+    """What both models take: of memories without an operating system, else of time, where they are built."""
+    if chosen.machine.bare:
+        return _needs(model, made, chosen)
+    return _measured(model, made, sets, chosen, seconds) if chosen.build else {}
 
 
 def _needs(model: str | Path | onnx.ModelProto, made: onnx.ModelProto, chosen: CompileOptions) -> dict[str, Any]:

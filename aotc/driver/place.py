@@ -44,6 +44,7 @@ from aotc.ir.manifest import (
 LOG = logging.getLogger("aotc")
 _HINT: Final = "move them away, name another directory, or replace them with --overwrite (in Python overwrite=True)"
 _DAMAGED: Final = f"it says which files aotc wrote, and these are left alone without it; {_HINT}"
+_OTHER_PATH: Final = "give another path with -o"
 
 
 def check_destination(output: Path, overwrite: bool = False) -> None:
@@ -53,7 +54,10 @@ def check_destination(output: Path, overwrite: bool = False) -> None:
     """
     with refusals("output", f"use {output}"):
         if output.is_symlink() or (output.exists() and not output.is_dir()):
-            raise AotcError("output", f"{output} is not a directory", hint="give another path with -o")
+            raise AotcError("output", f"{output} is not a directory", hint=_OTHER_PATH)
+        above = next((p for p in output.absolute().parents if os.path.lexists(p)), output)
+        if not above.is_dir():
+            raise AotcError("output", f"cannot write to {output}: {above} is not a directory", hint=_OTHER_PATH)
         if output.is_dir():
             _Exchange.of(output, {}, overwrite).require_possible()
 

@@ -35,7 +35,7 @@ from rich.table import Table
 
 import aotc
 from aotc.checking.compare import Comparison
-from aotc.checking.inputs import OTHER_INPUTS, InputRanges, session_inputs
+from aotc.checking.inputs import OTHER_INPUTS, InputRanges, InputSet, session_inputs
 from aotc.checking.reference import Reference, onnx_reference
 from aotc.checking.verify import EXIT_CODES, Run, judged, worth
 from aotc.cli.console import Reporter, reporting
@@ -197,7 +197,7 @@ def compare_all(
 ) -> dict[str, Sequence[Comparison]]:
     """Every output of every way to run against the reference's `expected`, as `aotc verify` compares."""
     exact, rounded = (cache(lambda run=run: run(inputs)) for run in (reference.exact, reference.rounded))
-    runs = [Run(where, inputs, outputs, expected) for where, outputs in made.items()]
+    runs = [Run(InputSet(where, inputs), inputs, outputs, expected) for where, outputs in made.items()]
     once = replace(reference, exact=lambda _: exact(), rounded=lambda _: rounded())
     cases = judged(runs, float32_bound, once)
     return {case.source: case.outputs for case in cases}

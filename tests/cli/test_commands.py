@@ -327,8 +327,8 @@ def test_inputs_are_not_replaced_by_outputs(tmp_path: Path, command: str) -> Non
     inputs = tmp_path / "x.npz"
     arguments = {
         "quantize": [model, "-o", model, "--calibration", inputs],
-        "run": [tmp_path / "no-library.so", "--inputs", inputs, "--outputs", inputs],
-        "bench": [model, "--inputs", inputs, "--json", inputs],
+        "run": [tmp_path / "no-library.so", "--inputs", inputs, "-o", inputs],
+        "bench": [model, "--inputs", inputs, "-o", inputs],
     }
     outcome = call(command, *arguments[command])
     assert outcome.code == 2 and "it is the input" in outcome.err

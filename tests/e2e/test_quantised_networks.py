@@ -298,14 +298,14 @@ def test_bytes_take_one_byte(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["c", "x86-64-v4-vnni"])
 def test_operands_have_no_wider_copies(target: str, models: Path, tmp_path: Path) -> None:
-    """A model of 1.3 MB; of its large tensors the sums of the last layer alone, which nothing quantises, are wider."""
+    """A model of 1.3 MB: none of its large tensors is wider than a byte, also where nothing quantizes the sums."""
     options = CompileOptions(target=target, build=False)
     work = options.compilation(options.imported(models / "squeezenet10_int8_qdq.onnx"))
     assert work.project(tmp_path / "net").metadata["weights_bytes"] < 1_600_000
     (program,) = work.programs
     weights, data = ([s for s in program.storages(k) if s.nbytes > 32 << 10] for k in ("constant", "temp"))
     assert len(weights) > 4 and {s.dtype.itemsize for s in weights} == {1}
-    assert [s.size for s in data if s.dtype.itemsize > 1] == [13 * 13 * 1000] and len(data) > 20
+    assert {s.dtype.itemsize for s in data} == {1} and len(data) > 20
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -133,9 +133,13 @@ def test_user_errors(tmp_path: Path, arguments: Sequence[str], message: str) -> 
 
 def test_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine", encoding="utf-8")
+    (tmp_path / "Makefile").write_text("mine", encoding="utf-8")
     done = invoke("--model", DIGITS, "--output", tmp_path)
-    assert done.exit_code == 2
-    assert (tmp_path / "notes.txt").read_text(encoding="utf-8") == "mine"
+    assert done.exit_code == 2 and "Makefile" in done.output
+    assert {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()} == {
+        "notes.txt": "mine",
+        "Makefile": "mine",
+    }
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,8 @@ def test_the_profile_of_portable_c(tmp_path: Path) -> None:
     """Any C compiler builds it, as C and as C++; it runs here, too."""
     model = compiled(QUANTISED, "c", tmp_path, environment="bare", io_dtype="int8")
     header = (model.path / "include" / "net.h").read_text(encoding="utf-8")
-    assert not re.search(r"int64_t|isa|threads|aotc_model", header + (model.path / "src" / "net.c").read_text())
+    assert "int64_t" not in header
+    assert not re.search(r"isa|threads|aotc_model", header + (model.path / "src" / "net.c").read_text())
     run(["make", "-s", f"CFLAGS={' '.join(WARNINGS)}"], model.path)
     for language in (["-std=c99"], ["-x", "c++"]):
         run(["gcc", *language, *WARNINGS[:5], "-fsyntax-only", "-Iinclude", "-Isrc", "src/net.c"], model.path)

@@ -24,9 +24,9 @@ def add(
 ) -> Call:
     """The sum of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even(lhs * p + (rhs * q + c)) saturated, in float32, p = lhs_scale / output_scale, q = rhs_scale /
-    output_scale, c = output_zero - (p * lhs_zero + q * rhs_zero); each product is rounded together with its sum.  An
-    operand that has one element along the last axis of several is taken for the right one, as ONNX Runtime does.
+    round_even((lhs - lhs_zero) * p + (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
+    and q = rhs_scale / output_scale.  Each operation is rounded to float32; to float64 where p or q is known at compile
+    time and exceeds `ratio_limit`, since float32 would lose whole steps where the two products cancel.
     """
 
 def avg_pool2d(
@@ -46,7 +46,8 @@ def avg_pool2d(
 ) -> Call:
     """The mean over each window of the numbers that integers stand for.
 
-    round_even(mean / output_scale + output_zero_point) saturated, in float32.
+    round_even(mean(data - input_zero_point) * (input_scale / output_scale)) + output_zero_point, saturated; the mean,
+    the ratio and the product are each rounded to float32.
     """
 
 def batch_matmul(
@@ -320,8 +321,8 @@ def mul(
 ) -> Call:
     """The product of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale) + output_zero) saturated, in
-    float32, the products in the first parentheses in integers.
+    round_even((lhs - lhs_zero) * (rhs - rhs_zero) * (lhs_scale * rhs_scale / output_scale)) + output_zero, saturated,
+    each operation in float32; the first product is exact for integers of 8 bits.
     """
 
 def multiply_add(data: Expr, factor: Expr, addend: Expr) -> Call:
@@ -396,8 +397,9 @@ def softmax(
 ) -> Call:
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
-    round_even(e / total * floor(1 / output_scale)) + output_zero_point saturated, in float32, as in ONNX Runtime: e are
-    exponentials, as large as their sum allows, and the sum is taken in order.
+    round_even(e * (1 / (total * output_scale))) + output_zero_point, saturated.  The integers e are
+    round(exp((x - max) * scale) * 2^30), total is their exact sum; both are rounded to float32, and so is each
+    operation on them.
     """
 
 def sqrt(
@@ -419,8 +421,8 @@ def subtract(
 ) -> Call:
     """The difference of the numbers that two tensors stand for, as integers of the output's scale and of their type.
 
-    round_even(((lhs - lhs_zero) * lhs_scale - (rhs - rhs_zero) * rhs_scale) / output_scale) + output_zero saturated,
-    in float32, each operation rounded: what dequantising, subtracting and quantising give.
+    round_even((lhs - lhs_zero) * p - (rhs - rhs_zero) * q) + output_zero, saturated, where p = lhs_scale / output_scale
+    and q = rhs_scale / output_scale, in the floating-point type that qnn.add computes in.
     """
 
 def tanh(

@@ -100,7 +100,7 @@ def exact_error(array: Array, exact: Array) -> float:
 
 
 def rounding_limit(bound: float, noise: float) -> float:
-    """What the error against the exact result may be where rounding makes errors of `noise` elsewhere."""
+    """Return the largest error against the exact result that rounding explains, given the error `noise` of others."""
     if noise > UNTRUSTED:
         return bound
     return max(bound, noise * (LARGE_FACTOR if noise > LARGE_NOISE else NOISE_FACTOR))
@@ -143,7 +143,7 @@ def unavoidable(dtype: np.dtype[Any], exact: Array) -> float:
 
 
 def _scale(finite: Array) -> float:
-    """What errors are relative to: the standard deviation, the largest magnitude of what is constant, 1 for zeros."""
+    """Return the unit of errors: the standard deviation, the largest magnitude of constant values, or 1 for zeros."""
     spread = float(finite.std()) if finite.size else 0.0
     return spread or (float(np.abs(finite).max()) if finite.size else 0.0) or 1.0
 

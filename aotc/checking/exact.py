@@ -184,7 +184,7 @@ def _names_used(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _last_uses(graph: onnx.GraphProto) -> list[list[str]]:
-    """For each node the values that nothing reads after it: of those that nodes made and nobody asks for."""
+    """List, for each node, the computed values that no later node reads and that are no outputs: they can be freed."""
     last: dict[str, int] = {}
     for k, node in enumerate(graph.node):
         last |= dict.fromkeys(node.output, k) | dict.fromkeys(_names_used(node), k)

@@ -427,7 +427,7 @@ def _counts(run: Run, case: Case) -> bool:
 
 
 def worth(outputs: Sequence[Arrays]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of the outputs of all runs by name, sentences on those that say nothing, and on those that say little."""
+    """Return sentences about outputs that make a comparison inconclusive, and about those that deserve a warning."""
     nothing, little = {}, {}
     for name in outputs[0] if outputs else ():
         arrays = [made[name] for made in outputs]

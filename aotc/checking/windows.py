@@ -25,7 +25,7 @@ STRIP_BYTES: Final = 1 << 25
 
 @frozen
 class Window:
-    """Where the elements of a kernel meet the data: one value for each spatial axis.
+    """The geometry of a sliding window: one value for each spatial axis.
 
     `size` and `results` are the extents of the data and of the result; in a transposed convolution they have changed
     places, since there every element of the data reaches into the result.

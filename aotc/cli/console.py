@@ -119,7 +119,7 @@ class Reporter:
 
 
 def _console() -> Console:
-    """What results are printed by: tables are as wide as their contents where the output is no terminal."""
+    """Return the console for results, where tables are as wide as their contents if the output is not a terminal."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH

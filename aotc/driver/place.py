@@ -63,7 +63,7 @@ def check_destination(output: Path, overwrite: bool = False) -> None:
 
 
 def _known(output: Path, overwrite: bool) -> dict[str, set[str]]:
-    """What the manifests in a folder state; AotcError (code "output") for damaged ones, unless they are overwritten."""
+    """Read the manifests in a folder; AotcError (code "output") for damaged ones, unless they are overwritten."""
     known: dict[str, set[str]] = {}
     for name in (MANIFEST, PENDING):
         try:
@@ -170,7 +170,7 @@ class _Exchange:
 
 
 def _install(work: Path, output: Path, overwrite: bool) -> None:
-    """Put the files of `work` into `output`, one process after the other."""
+    """Move the files of `work` to `output`; a lock lets one process at a time do so."""
     paths = (p.relative_to(work).as_posix() for p in sorted(work.rglob("*")) if p.is_file())
     new = checksums(work, (path for path in paths if path != MANIFEST))
     with exclusively(output):

@@ -42,7 +42,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 @dataclass(frozen=True)
 class Found:
-    """What is at a relative path of a folder.
+    """The kind of file at a relative path of a folder.
 
     problem     why no regular file can be written there: it, or a directory above it, is no such thing; or ""
     at          the path of what is something else, or that of the file
@@ -67,7 +67,7 @@ def manifest_text(files: Mapping[str, str], former: Mapping[str, str] | None = N
 
 
 def read_manifest(path: Path, code: str, hint: str = "") -> dict[str, set[str]]:
-    """What a manifest states: checksums by path; nothing where there is no file.
+    """Read the checksums that a manifest records, by path; nothing where there is no file.
 
     Raises AotcError with a code and a hint for what is no manifest as `manifest_text` gives it: links and other
     special files, damaged or large files, absolute paths, paths with `..`.
@@ -109,7 +109,7 @@ def _is_entry(entry: tuple[str, object]) -> bool:
 
 
 def look(folder: Path, path: str, mounts: Collection[str] = (), read: bool = True) -> Found:
-    """What is at a relative path; links and mounts are not followed, only regular files are opened.
+    """Find the kind of file at a relative path; links and mounts are not followed, only regular files are opened.
 
     mounts    of `mount_points`
     read      find the checksum

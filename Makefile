@@ -32,7 +32,7 @@ demo: $(VENV)/.verify ## Compile ResNet-18 (or MODEL=path.onnx ARGS="--dim batch
 demo-cuda: $(VENV)/.test ## Compile ResNet-18 (or MODEL=...) for GPUs, run it on one or emulated, compare
 	$(BIN)/python -m examples.demo --target cuda --cuda-arch 80,90 --output build/demo-cuda $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-demo-embedded: $(VENV)/.verify ## Compile the quantised digits network to firmware, run it on an emulated Cortex-M4
+demo-embedded: $(VENV)/.verify ## Compile the quantized digits network to firmware, run it on an emulated Cortex-M4
 	sh tests/setup.sh firmware-tools
 	$(MAKE) -s -C examples/embedded PYTHON="$$(cd "$(BIN)" && pwd)/python"
 

@@ -62,7 +62,7 @@ class AotcRep(BackendRep):  # type: ignore[misc]
         items = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
         if len(items) > len(self.input_names):
             text = f"{len(items)} inputs are given, the model takes {len(self.input_names)}"
-            raise AotcError("backend-inputs", text, hint="initialisers are part of the compiled model")
+            raise AotcError("backend-inputs", text, hint="initializers are part of the compiled model")
         return {name: _array(value) for name, value in zip(self.input_names, items, strict=False)}
 
     def _session(self, shapes: tuple[tuple[int, ...], ...]) -> Session:

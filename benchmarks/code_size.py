@@ -36,7 +36,7 @@ import numpy as np
 import onnx
 
 from benchmarks.networks import NETWORKS
-from benchmarks.quantised import quantised
+from benchmarks.quantized import quantized
 
 HEAD: Final = ("model", "version", "kernels", "C kB", "aotc s", "cc s", "code kB", "run ms", "C", "time", "run")
 #: Runs of each version in one turn, and turns.
@@ -96,7 +96,7 @@ def versions(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
     """The float32 model and both quantized versions; just the former where ONNX Runtime's tool fails."""
     path = folder / "float32.onnx"
     onnx.save(model, path)
-    return {"float32": path, "u8": quantised(model, folder), "s8": quantised(model, folder, signed=True)}
+    return {"float32": path, "u8": quantized(model, folder), "s8": quantized(model, folder, signed=True)}
 
 
 def measured(paths: Mapping[str, Path], folder: Path, target: str) -> dict[str, dict[str, Any]]:

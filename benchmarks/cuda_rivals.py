@@ -150,7 +150,7 @@ def _captured(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
 def _compiled(net: Net, inputs: Sequence[torch.Tensor]) -> Callable[[], Any]:
     import torch._inductor.config
 
-    torch._inductor.config.freezing = True  # folds batch normalisation
+    torch._inductor.config.freezing = True  # folds batch normalization
     made = torch.compile(net, mode="max-autotune")
     return lambda: made(*inputs)
 

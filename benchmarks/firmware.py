@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantised models take on a microcontroller: memory, flash, stack, and instructions of a run.
+"""What quantized models take on a microcontroller: memory, flash, stack, and instructions of a run.
 
 Each model is firmware for a Cortex-M4 that QEMU runs once on seeded bytes.  The arena has inputs, outputs and scratch;
 flash is the code of kernels, as it is linked, and parameters; the stack is what a run was seen to take; instructions,

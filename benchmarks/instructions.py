@@ -7,7 +7,7 @@ What is counted are all kernels of one run, those that bring operands into anoth
 
     python -m benchmarks.instructions                     # a table of docs/performance.md
     python -m benchmarks.instructions --target aarch64-i8mm
-    python -m benchmarks.instructions --boards            # of microcontrollers, requantised as TFLite Micro does
+    python -m benchmarks.instructions --boards            # of microcontrollers, requantized as TFLite Micro does
     python -m benchmarks.instructions --boards --cflags=-Os
     python -m benchmarks.instructions --model kws_int8.tflite --target cortex-m4     # by kernel
 """
@@ -60,7 +60,7 @@ def counted(shape: Shape, target: str, folder: Path) -> float:
 
 @dataclass(frozen=True)
 class Layer:
-    """A convolution, channels last, requantised with two roundings."""
+    """A convolution, channels last, requantized with two roundings."""
 
     name: str
     size: tuple[int, int]

@@ -54,7 +54,7 @@ class Builder:
         )
 
     def batch_norm(self, x: str, name: str, channels: int) -> str:
-        """Inference batch normalisation with statistics that are not trivial."""
+        """Inference batch normalization with statistics that are not trivial."""
         values = {
             "gamma": self.rng.uniform(0.5, 1.5, channels),
             "beta": self.rng.uniform(-0.2, 0.2, channels),

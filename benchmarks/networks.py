@@ -53,7 +53,7 @@ class Network(Builder):
     def convolve(
         self, x: str, before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1, act: str = ""
     ) -> str:
-        """Convolution and batch normalisation that keep the size but for the stride, and an activation."""
+        """Convolution and batch normalization that keep the size but for the stride, and an activation."""
         weight = self.uniform(after, before // groups, kernel, kernel)
         pad = kernel // 2
         y = self.node("Conv", x, weight, kernel_shape=[kernel] * 2, pads=[pad] * 4, strides=[stride] * 2, group=groups)

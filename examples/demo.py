@@ -370,7 +370,7 @@ def main(
         subject = workload() if model is None else onnx_subject(model, inputs, input_ranges, pins)
         reporter.stop()
         CONSOLE.print(
-            f"[bold]{subject.title}[/] for target {options['target']}, optimisation level {options['opt_level']}\n"
+            f"[bold]{subject.title}[/] for target {options['target']}, optimization level {options['opt_level']}\n"
         )
         place = output or ROOT / "build" / "demo" / subject.name
         shown = demonstrate if resolve_target(options["target"]).gpu is None else demonstrate_on_gpu

@@ -101,7 +101,7 @@ def _spoil_bytes(file: Path, rng: random.Random) -> str:
     return f"{file.name}: float {at // 4}, {old:g}, becomes {new:g}"
 
 
-# --- the judgement
+# --- the judgment
 
 
 def many_inputs(model: onnx.ModelProto, count: int = 60) -> Iterator[Arrays]:

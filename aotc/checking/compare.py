@@ -149,7 +149,7 @@ def _scale(finite: Array) -> float:
 
 
 #: By how many decibels the noise of rounding to integers may be above the reference's.
-QUANTISED_DB = 0.5
+QUANTIZED_DB = 0.5
 
 
 def decibels(array: Array, exact: Array) -> float:
@@ -161,7 +161,7 @@ def decibels(array: Array, exact: Array) -> float:
 
 
 def judge_by_noise(found: Comparison, pairs: Sequence[tuple[Array, Array, Array]]) -> Comparison:
-    """A float comparison of a quantised network that failed, judged by the noise that rounding to integers makes.
+    """A float comparison of a quantized network that failed, judged by the noise that rounding to integers makes.
 
     Networks round at thousands of places, where implementations that compute parts on real numbers differ.  Then the
     question is whether the signal to noise ratio is as good as the reference's.
@@ -173,7 +173,7 @@ def judge_by_noise(found: Comparison, pairs: Sequence[tuple[Array, Array, Array]
         return found
     mine, other = decibels(ours, exact), decibels(theirs, exact)
     text = f"signal to noise is {mine:.1f} dB, the reference's is {other:.1f} dB"
-    return replace(found, reason="" if mine >= other - QUANTISED_DB else text)
+    return replace(found, reason="" if mine >= other - QUANTIZED_DB else text)
 
 
 def judge_by_definition(found: Comparison, triples: Sequence[tuple[Array, Array, Array]]) -> Comparison:

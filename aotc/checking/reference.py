@@ -44,7 +44,7 @@ class Reference:
 
     run        outputs by name for inputs by name
     exact      outputs in double precision; None where these cannot be had
-    quantised  whether integers stand for real numbers inside; the exact outputs are then those without rounding
+    quantized  whether integers stand for real numbers inside; the exact outputs are then those without rounding
     defined    outputs of a quantized model with rounding: each operator in double precision, its result quantized
     rounded    outputs of another evaluation in the precision of the model: a second example of what rounding does
     """
@@ -52,7 +52,7 @@ class Reference:
     name: str
     run: RunOnce
     exact: ExactRun
-    quantised: bool = False
+    quantized: bool = False
     defined: ExactRun = no_result
     rounded: ExactRun = no_result
 
@@ -79,7 +79,7 @@ def in_float64(inputs: Arrays) -> Arrays:
     return {n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()}
 
 
-def is_quantised(model: ModelProto) -> bool:
+def is_quantized(model: ModelProto) -> bool:
     """Whether an ONNX model computes with integers that stand for real numbers."""
     names = [node.op_type for node in model.graph.node]
     return any(re.search(r"Quantize|^QLinear|^QGemm|^(Conv|MatMul)Integer", name) for name in names)
@@ -88,7 +88,7 @@ def is_quantised(model: ModelProto) -> bool:
 def _onnxruntime_session(model: ModelProto) -> Any:
     """An ONNX Runtime session; None where absent or refused.
 
-    It optimises quantised models, whose integer kernels it has only then, and no others.
+    It optimizes quantized models, whose integer kernels it has only then, and no others.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return None
@@ -96,8 +96,8 @@ def _onnxruntime_session(model: ModelProto) -> Any:
 
     options = onnxruntime.SessionOptions()
     levels = onnxruntime.GraphOptimizationLevel
-    quantised = is_quantised(model)
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if quantised else levels.ORT_DISABLE_ALL
+    quantized = is_quantized(model)
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if quantized else levels.ORT_DISABLE_ALL
     options.log_severity_level = 3
     try:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -129,8 +129,8 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
 
     memory    the most bytes that the latter may take
     """
-    quantised = is_quantised(model)
-    name = "onnxruntime's integer kernels" if quantised else "onnxruntime"
+    quantized = is_quantized(model)
+    name = "onnxruntime's integer kernels" if quantized else "onnxruntime"
     session = _onnxruntime_session(model)
     if session is None:
         from onnx.reference import ReferenceEvaluator
@@ -143,7 +143,7 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
         from aotc.checking.exact import InDouble
         from aotc.checking.unrounded import without_rounding
 
-        return InDouble(without_rounding(model) if quantised else model, memory)
+        return InDouble(without_rounding(model) if quantized else model, memory)
 
     def exact(inputs: Arrays) -> Arrays:
         found: Arrays = in_double_precision().run(in_float64(inputs))
@@ -163,8 +163,8 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
         return found
 
     run = session_runner(name, session, [o.name for o in model.graph.output])
-    if quantised:
-        return Reference(name, run, or_none(exact), quantised, defined=or_none(defined))
+    if quantized:
+        return Reference(name, run, or_none(exact), quantized, defined=or_none(defined))
     return Reference(name, run, or_none(exact), rounded=or_none(rounded))
 
 
@@ -183,7 +183,7 @@ def relay_reference(module: IRModule, names: Sequence[str]) -> Reference:
 
 
 def without_rounding(module: IRModule) -> IRModule:
-    """`module` with nothing done where tensors are quantised and dequantised at once."""
+    """`module` with nothing done where tensors are quantized and dequantized at once."""
 
     def unrounded(_: Expr, node: Expr) -> Expr:
         match node:

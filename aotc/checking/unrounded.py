@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a quantised ONNX model stands for: a copy in which nothing is rounded to integers.
+"""What a quantized ONNX model stands for: a copy in which nothing is rounded to integers.
 
 without_rounding(model)                    # Conv and Clip for QLinearConv, Clip for QuantizeLinear
 by_definition(model)                       # DequantizeLinear, Conv and QuantizeLinear for QLinearConv
 
-Quantisers leave activations to saturation: numbers beyond those that integers reach are the last ones that they do.
+Quantizers leave activations to saturation: numbers beyond those that integers reach are the last ones that they do.
 """
 
 from collections.abc import Sequence
@@ -153,7 +153,7 @@ class _Plain:
 
 
 def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which quantising a tensor and dequantising it again does nothing: what a quantised model stands for.
+    """A copy in which quantizing a tensor and dequantizing it again does nothing: what a quantized model stands for.
 
     Raises AotcError (code "reference") for models that compute on integers in other ways.
     """
@@ -163,7 +163,7 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         found.node(node)
     if not found.made:
-        raise AotcError("reference", "the model quantises nothing")
+        raise AotcError("reference", "the model quantizes nothing")
     del plain.graph.node[:]
     plain.graph.node.extend(found.nodes)
     return plain

@@ -141,11 +141,11 @@ def judged(runs: Sequence[Run], float32_bound: float, reference: Reference) -> t
         {n: compare(n, r.actual[n], e, bound_for(DType.of(e), float32_bound)) for n, e in r.expected.items()}
         for r in runs
     ]
-    if reference.quantised:
+    if reference.quantized:
         _judge_integers(runs, found, reference.defined)
     noisy = sorted({name for row in found for name, c in row.items() if not c.ok})
     exact = _exact_results(reference.exact, runs) if noisy else None
-    if exact is not None and reference.quantised:
+    if exact is not None and reference.quantized:
         for name in noisy:
             pairs = [(r.actual[name], r.expected[name], e[name]) for r, e in zip(runs, exact, strict=True)]
             for row in found:
@@ -163,8 +163,8 @@ def _judged_sets(runs: Sequence[Run], float32_bound: float, reference: Reference
     The rounding of larger and smaller inputs says nothing of others: they are judged apart.
     """
     plain = replace(reference, exact=no_result, rounded=no_result)
-    cases = list(judged(runs, float32_bound, reference if reference.quantised else plain))
-    for factor in sorted({r.given.factor for r in runs}) if not reference.quantised else ():
+    cases = list(judged(runs, float32_bound, reference if reference.quantized else plain))
+    for factor in sorted({r.given.factor for r in runs}) if not reference.quantized else ():
         wrong = [k for k, r in enumerate(runs) if not cases[k].ok and r.given.factor == factor]
         group = sorted({*wrong, *(k for k, r in enumerate(runs) if r.given.usual)}) if wrong else []
         for k, case in zip(group, judged([runs[k] for k in group], float32_bound, reference), strict=True):
@@ -390,7 +390,7 @@ def _compared(
     session = compiled.session()
     names = [o.name for o in session.get_outputs()]
     reference = reference_of(model, types, names, memory)
-    runs = [_run(given, session, reference) for given in inputs if given.usual or not reference.quantised]
+    runs = [_run(given, session, reference) for given in inputs if given.usual or not reference.quantized]
     device = "" if session.device is None else "an emulated GPU" if compiled.emulated else "GPU 0"
     cases = _judged_sets(runs, compiled.metadata["error_bound"], reference)
     runs, cases = _shown(runs, cases)

@@ -31,8 +31,8 @@ from aotc.measuring.contestants import RIVALS
 from aotc.measuring.profile import profile
 from aotc.measuring.run import run_library
 from aotc.measuring.tuning import cluster_runner, run_here, tune
-from aotc.quantising.quantiser import METHODS, WEIGHTS
-from aotc.quantising.quantize import quantize
+from aotc.quantizing.quantize import quantize
+from aotc.quantizing.quantizer import METHODS, WEIGHTS
 from aotc.reporting.inspect import LIBRARIES, inspect_model, inspect_project
 from aotc.reporting.report import PassReport
 from aotc.reporting.support import config_table, support_table, target_table
@@ -276,7 +276,7 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
 @command(
     "quantize",
     options_of.MODEL,
-    option("-o --output", "The quantised model.", PATH, required=True, metavar="FILE.onnx"),
+    option("-o --output", "The quantized model.", PATH, required=True, metavar="FILE.onnx"),
     option("--calibration", "Inputs: an .npz file, or a folder of such.", PATH, required=True, metavar="DIR|FILE.npz"),
     flag("--per-channel", "A scale for each output channel of weights."),
     option("--method", "Range of activations: all values, or all but the most extreme ones.",
@@ -289,9 +289,9 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
     options_of.IO_DTYPE,
 )  # fmt: skip
 def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
-    """Quantise MODEL (.onnx) with ONNX Runtime, and tell what it costs and gains.
+    """Quantize MODEL (.onnx) with ONNX Runtime, and tell what it costs and gains.
 
-    The errors of layers are what each adds if it alone is quantised.
+    The errors of layers are what each adds if it alone is quantized.
     """
     report = quantize(model, progress=out.stage, **options)
     out.result(report, tables.show_quantized)

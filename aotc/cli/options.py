@@ -255,7 +255,7 @@ CUT: Final = options(
 )  # fmt: skip
 TARGET: Final = options(
     option("--target", "Machine to generate code for; `aotc targets` lists them.", default="host"),
-    option("-O opt_level", "Graph optimisation level.", click.IntRange(0, 3), 3),
+    option("-O opt_level", "Graph optimization level.", click.IntRange(0, 3), 3),
     option(
         "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd);"
         " reproducible: strict, and equal bits on all targets. [default: fast]",
@@ -301,13 +301,13 @@ THREADS: Final = click.option(
 )
 TUNING: Final = flag("--no-tuning tuning", "Leave records of `aotc tune` alone.", flag_value=False, default=None)
 ROUNDING: Final = option(
-    "--rounding", "Whose integers a quantised .tflite model gives, bit by bit: TFLite Micro's or LiteRT's"
+    "--rounding", "Whose integers a quantized .tflite model gives, bit by bit: TFLite Micro's or LiteRT's"
     " [default: tflm].", click.Choice(("tflm", "litert")),
 )  # fmt: skip
 #: All that says how a model is compiled, as `CompileOptions` takes it.
 COMPILATION: Final = options(SHAPES, CUT, TARGET, ARCHITECTURES, ROUNDING, COMPILER, TUNING)
 IO_DTYPE: Final = option(
-    "--io-dtype", "int8 or uint8: take and give integers where the model quantises its inputs and dequantises its"
+    "--io-dtype", "int8 or uint8: take and give integers where the model quantizes its inputs and dequantizes its"
     " outputs; or by name (float32 leaves one as it is).", multiple=True, read=read_io_dtypes, metavar="[NAME:]TYPE",
 )  # fmt: skip
 BUDGETS: Final = options(

@@ -363,7 +363,7 @@ def show_tuning(report: Data) -> Shown:
     yield f"{report['contractions']} contractions: {text}; records in {report['store']}"
 
 
-#: Layers that the report of a quantised model shows.
+#: Layers that the report of a quantized model shows.
 WORST_SHOWN = 10
 
 
@@ -383,11 +383,11 @@ def show_quantized(report: Data) -> Shown:
     for row in report.get("outputs", ()):
         yield f"output       {row['name']}: {_decibels(row['snr_db'])}, largest error {row['max_abs']:.2e}"
     if "ratio" in report:
-        rows = [_size_row(what, report[what]) for what in ("float32", "quantised")]
+        rows = [_size_row(what, report[what]) for what in ("float32", "quantized")]
         yield grid("model", "min us", "median", "weights", "library", "arena", rows=rows, figures=slice(1, None))
-        yield f"the quantised model takes {report['ratio']:.2f} of the time of the float one"
+        yield f"the quantized model takes {report['ratio']:.2f} of the time of the float one"
     elif "float32" in report:
-        rows = [_need_row(what, report[what]) for what in ("float32", "quantised")]
+        rows = [_need_row(what, report[what]) for what in ("float32", "quantized")]
         yield grid("model", "RAM", "flash", rows=rows, figures=slice(1, None))
         yield "flash holds code, whose size is estimated, and parameters; times are measured on the board"
     else:

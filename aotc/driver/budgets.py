@@ -169,7 +169,7 @@ CHANGES: Final = (
         config={"compile.workspace_io": True},
     ),
     Change(
-        what="take and give integers where the model quantises (--io-dtype int8)",
+        what="take and give integers where the model quantizes (--io-dtype int8)",
         helps=("ram", "flash"),
         config={"compile.io_dtype": "int8"},
     ),
@@ -191,7 +191,7 @@ CHANGES: Final = (
         helps=("stack",),
         config={"compile.stack_bytes": 0},
     ),
-    Change(what="have the C compiler optimise for size (--cflags=-Os)", helps=("flash",), cflags=("-Os",)),
+    Change(what="have the C compiler optimize for size (--cflags=-Os)", helps=("flash",), cflags=("-Os",)),
     Change(what="leave --selftest out", helps=("flash",), selftest=False),
 )
 
@@ -216,7 +216,7 @@ def ways_to_bytes(program: Program, name: str) -> list[Way]:
         return []
     # tensors that overlap have some bytes once
     there = min(floats, most[0].size) if name == "ram" and most is not None else floats
-    return [Way("quantise the model to int8 (aotc quantize)", int(_SAVED_BY_BYTES * there))]
+    return [Way("quantize the model to int8 (aotc quantize)", int(_SAVED_BY_BYTES * there))]
 
 
 def _told(toolchain: Toolchain, tool: str, *words: str) -> str:

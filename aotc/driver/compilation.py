@@ -69,7 +69,7 @@ from aotc.tir.plan.numerics import numerics
 from aotc.tir.plan.views import take_views
 from aotc.tir.schedule.contraction.choice import Site, choosing
 
-IMPORTING, OPTIMISING, LOWERING = "importing the model", "optimizing the graph", "lowering to kernels"
+IMPORTING, OPTIMIZING, LOWERING = "importing the model", "optimizing the graph", "lowering to kernels"
 #: The stages of a compilation.
 PLANNING, WRITING, BUILDING = "running tensor passes", "writing the C project", "compiling the C project"
 CHECKING = "checking the C compiler"
@@ -257,7 +257,7 @@ class Compilation:
     def graph(self) -> IRModule:
         """The module after the passes of the context's level."""
         with self._passing(), self.context.watched_by(self._passes):
-            self.progress(OPTIMISING)
+            self.progress(OPTIMIZING)
             try:
                 return optimize(self.module, GRAPHS if self.target.ordered else self.target)
             except AotcError as error:

@@ -86,16 +86,16 @@ class CompileOptions:
     target        "host", or a name of `aotc.tir.target.TARGETS`
     name          prefix of every C symbol; made from the file name for None
     params        values for some inputs, baked in
-    opt_level     0 (no graph optimisation) to 3
+    opt_level     0 (no graph optimization) to 3
     accuracy      "fast"; "strict": no algorithm that rounds more, or spreads infinities, than operators do;
                   "reproducible": strict, with equal bits on all targets (docs/accuracy.md); for None what the
                   configuration says, or "fast"
-    rounding      whose integers a quantised TFLite model gives: "tflm" (TFLite Micro's) or "litert"; for None what the
+    rounding      whose integers a quantized TFLite model gives: "tflm" (TFLite Micro's) or "litert"; for None what the
                   configuration says as `tflite.rounding`, or "tflm"
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
     config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
     instruments   pass instruments, see `aotc.ir.instrument`
-    io_dtype      "int8" or "uint8": integers for inputs that are only quantised and outputs that are dequantised;
+    io_dtype      "int8" or "uint8": integers for inputs that are only quantized and outputs that are dequantized;
                   for some of them: a mapping from names to these or "float32", where "" stands for all others
     input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
     cut_before    names of tensors of an ONNX or TFLite model that become inputs; what computes them is left out

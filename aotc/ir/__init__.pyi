@@ -80,7 +80,7 @@ from aotc.ir.op import Layout as Layout
 from aotc.ir.op import Op as Op
 from aotc.ir.op import OpPattern as OpPattern
 from aotc.ir.op import Precision as Precision
-from aotc.ir.op import Quantised as Quantised
+from aotc.ir.op import Quantized as Quantized
 from aotc.ir.op import Types as Types
 from aotc.ir.op import args as args
 from aotc.ir.op import check_arity as check_arity

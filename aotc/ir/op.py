@@ -53,7 +53,7 @@ class Layout(Enum):
     BARRIER = "barrier"  # the arguments must be as they were
 
 
-class Quantised(Enum):
+class Quantized(Enum):
     """What becomes of an operator where its tensors are integers with a scale and a zero point."""
 
     PASS = "pass"  # the operator itself on the integers: results have the arguments' scale and zero point
@@ -132,7 +132,7 @@ class Op:
     moved      (attrs, argument types, where axis k of the data is now) -> the attributes for data in that order, None
                if it must see the data as it was.  Stating it promises that nothing else depends on the order of axes
     precision  how it behaves in narrower floating types, see `precision_kind`
-    quantised  how it behaves on quantised tensors, see `quantised_kind`
+    quantized  how it behaves on quantized tensors, see `quantized_kind`
     """
 
     name: str
@@ -149,7 +149,7 @@ class Op:
     layout: Layout | str | None = None
     moved: Moved | None = None
     precision: Precision | None = None
-    quantised: Quantised | None = None
+    quantized: Quantized | None = None
 
     #: Its name as a program; package `aotc.relay` says how.
     astext: ClassVar[Callable[..., str]]
@@ -189,20 +189,20 @@ class Op:
         return Precision.ALWAYS if self.is_contraction else Precision.NEVER
 
     @property
-    def quantised_kind(self) -> Quantised:
+    def quantized_kind(self) -> Quantized:
         """What is stated, else by the pattern: moves of one tensor pass, contractions are rescaled, others refuse."""
-        if self.quantised is not None:
-            return self.quantised
+        if self.quantized is not None:
+            return self.quantized
         if self.is_contraction:
-            return Quantised.RESCALE
+            return Quantized.RESCALE
         injective = self.arity == 1 and self.pattern in (OpPattern.BROADCAST, OpPattern.INJECTIVE)
-        return Quantised.PASS if injective else Quantised.REFUSE
+        return Quantized.PASS if injective else Quantized.REFUSE
 
     @property
     def moves(self) -> bool:
         """Whether it does nothing but move elements of one tensor, or repeat them."""
         injective = self.arity == 1 and self.pattern in (OpPattern.BROADCAST, OpPattern.INJECTIVE)
-        return injective and self.quantised_kind is Quantised.PASS
+        return injective and self.quantized_kind is Quantized.PASS
 
     @property
     def is_contraction(self) -> bool:

@@ -33,6 +33,6 @@ def frozen(cls: Any = None, **options: Any) -> Any:
 
 
 def fill(record: object, **fields: Any) -> None:
-    """Initialise fields of a frozen record."""
+    """Initialize fields of a frozen record."""
     for name, value in fields.items():
         object.__setattr__(record, name, value)

@@ -47,9 +47,9 @@ TURN_SECONDS: Final = 0.02
 PAUSE_SECONDS: Final = 0.03
 #: Turns that no limit of time takes away.
 LEAST_TURNS: Final = 3
-#: What a rival's error may be on quantised models: a value between two steps may be rounded to either.
-QUANTISED_BOUND: Final = 5e-2
-_QUANTISED: Final = re.compile(r"Quantize|QLinear|Integer$")
+#: What a rival's error may be on quantized models: a value between two steps may be rounded to either.
+QUANTIZED_BOUND: Final = 5e-2
+_QUANTIZED: Final = re.compile(r"Quantize|QLinear|Integer$")
 
 
 def _turn(contestant: Contestant) -> list[float]:
@@ -90,7 +90,7 @@ class Judge:
     def bound(self) -> float:
         """What the error of a rival may be: it may use any algorithm."""
         nodes = self._model.graph.node if isinstance(self._model, onnx.ModelProto) else ()
-        return QUANTISED_BOUND if any(_QUANTISED.search(n.op_type) for n in nodes) else APPROXIMATE_BOUND
+        return QUANTIZED_BOUND if any(_QUANTIZED.search(n.op_type) for n in nodes) else APPROXIMATE_BOUND
 
     def __call__(self, contestant: Contestant, bound: float) -> dict[str, Any]:
         """{"agrees": bool, "relative": largest error relative to the standard deviation, "reason": text}."""

@@ -55,7 +55,7 @@ def list_op_freqs(expr: Expr | Mapping[str, Function]) -> dict[str, int]:
 
 
 def list_fake_quantized_op_freqs(module: Mapping[str, Function]) -> dict[str, int]:
-    """How often each operator is called between qnn.dequantize and qnn.quantize, all its inputs being quantised
+    """How often each operator is called between qnn.dequantize and qnn.quantize, all its inputs being quantized
     numbers or constants: what FakeQuantizationToInteger might compute in integers."""
     found: dict[Call, None] = {}
     for node in (n for function in module.values() for n in post_order(function)):
@@ -69,7 +69,7 @@ def _calls(node: Expr, name: str) -> TypeGuard[Call]:
 
 
 def _fake_region(root: Expr) -> list[Call] | None:
-    """The calls between `root` and the dequantised tensors that it is computed from; None where others take part."""
+    """The calls between `root` and the dequantized tensors that it is computed from; None where others take part."""
     order = list(post_order(root, lambda n: not _calls(n, "qnn.dequantize")))
     ends = [n for n in order if _calls(n, "qnn.dequantize")]
     if not ends or any(isinstance(n, (Var, GlobalVar, Function, Let)) for n in order):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What functions of other compilers take and give on an example, for their quantisers.
+"""What functions of other compilers take and give on an example, for their quantizers.
 
 data = get_calibration_data(mod, {"x": array})
 data["region_0"]["inputs"], data["region_0"]["outputs"]

@@ -133,7 +133,7 @@ def _of_shape(node: Call, op: Op, ty: Type) -> Expr | None:
 
 
 def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
-    """The value as a splat where it is one by construction: computed on one element, never materialised."""
+    """The value as a splat where it is one by construction: computed on one element, never materialized."""
     if not isinstance(ty, TensorType) or ty.numel <= 1:
         return None
     if op.name in _UNIFORM:

@@ -55,7 +55,7 @@ def _reflected(name: str) -> Callable[[Any, Any], Call]:
 
 
 def _set(node: object, span: Span | None, **fields: Any) -> None:
-    """Initialise fields of a frozen node; a missing span is the one in scope."""
+    """Initialize fields of a frozen node; a missing span is the one in scope."""
     fill(node, span=span if span is not None else current_span(), **fields)
 
 

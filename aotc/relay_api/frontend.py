@@ -28,7 +28,7 @@ def from_onnx(
     *,
     dims: Mapping[str, int] | None = None,
 ) -> tuple[IRModule, dict[str, Any]]:
-    """The module of an ONNX model, and no parameters: initialisers are constants in the module.
+    """The module of an ONNX model, and no parameters: initializers are constants in the module.
 
     Arguments and errors as in `aotc.relay.frontend.onnx.convert.from_onnx`.
     """

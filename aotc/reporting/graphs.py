@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs and schedules as pictures: boxes in layers, what a pass has changed in colour.
+"""Graphs and schedules as pictures: boxes in layers, what a pass has changed in color.
 
 before, after = nodes_of(module), nodes_of(FuseOps()(module))
 left, right = difference(before, after)        # the picture before, without what is gone; the one after, what is new
@@ -158,8 +158,8 @@ def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set
 # --- layout
 
 
-def _picture(nodes: Sequence[Node], changed: set[int], colour: str) -> Picture:
-    """A graph from top to bottom, with boxes of a colour for what is changed."""
+def _picture(nodes: Sequence[Node], changed: set[int], color: str) -> Picture:
+    """A graph from top to bottom, with boxes of a color for what is changed."""
     if len(nodes) > SMALL:
         nodes, changed = _gathered(nodes, changed)
     if len(nodes) > BOXES:
@@ -168,7 +168,7 @@ def _picture(nodes: Sequence[Node], changed: set[int], colour: str) -> Picture:
     lanes = _lanes(nodes, layers)
     spots = [(20 + LANE * lanes[k], 20 + LAYER * layer) for k, layer in enumerate(layers)]
     boxes = [
-        Box(*spot, WIDTH, HEIGHT, colour if k in changed else "", node.label, node.text, 4)
+        Box(*spot, WIDTH, HEIGHT, color if k in changed else "", node.label, node.text, 4)
         for k, (node, spot) in enumerate(zip(nodes, spots, strict=True))
     ]
     lines = [(_edge(spots[k], spot), "") for node, spot in zip(nodes, spots, strict=True) for k in node.inputs]

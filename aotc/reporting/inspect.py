@@ -77,7 +77,7 @@ def _scalar(program: Program, target: Target) -> list[dict[str, Any]]:
 
 
 def _real(module: IRModule) -> list[dict[str, Any]]:
-    """The operators between quantised tensors that are computed on real numbers, and why."""
+    """The operators between quantized tensors that are computed on real numbers, and why."""
     rows = left_real(module, FAKE_QUANTIZATION)
     return [{"operator": str(r.node.op), "nodes": _places(r.node.span), "reason": r.reason} for r in rows]
 

@@ -19,7 +19,7 @@ from aotc.tir.target import get_target
 WIDE, HIGH, LEFT, BOTTOM, MARGIN = 1100, 460, 90, 40, 24
 #: At most so much of a picture with a focus is shown at first.
 SEEN: Final = (760, 460)
-COLOURS: Final = 6
+COLORS: Final = 6
 #: The width of a character, on average.
 CHARACTER: Final = 6.3
 #: So many nodes of the model are told of a kernel.
@@ -142,7 +142,7 @@ def arena_picture(metadata: Mapping[str, Any]) -> Picture:
         lives = f"lives from step {first} ({made}) to step {last} ({used})"
         title = f"{buffer['name']}\n{size} at byte {buffer['offset']}\n{lives}"
         width, height = x(last + 1) - x(first), y(buffer["offset"]) - top
-        boxes.append(Box(x(first), top, width, height, f"c{k % COLOURS}", f"{buffer['name']} {size}", title))
+        boxes.append(Box(x(first), top, width, height, f"c{k % COLORS}", f"{buffer['name']} {size}", title))
     note = "A rectangle is a tensor: where it lies in the memory of a run, and from which step to which it is needed."
     return Picture(WIDE, HIGH, boxes, lines, note=note)
 
@@ -159,18 +159,18 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
     peak, bandwidth = (1e9 * profile["machine"][key] for key in ("peak_gflops", "bandwidth_gbytes_per_s"))
     target = get_target(profile["target"])
     rows = [row for row in profile["kernels"] if row["bytes"]]
-    modelled = target.memory_rate * peak / (target.fma_bytes / 2)
+    modeled = target.memory_rate * peak / (target.fma_bytes / 2)
     intensities = [2 * row["macs"] / row["bytes"] for row in rows]
-    corners = peak / bandwidth, peak / modelled
+    corners = peak / bandwidth, peak / modeled
     low, high = min([*filter(None, intensities), *corners]) / 4, max([*intensities, *corners]) * 4
     x = Axis(low, high, LEFT, WIDE - LEFT - MARGIN, math.log10)
     spots = [(ops or low, (ops or low) * 1e9 * row["gbytes_per_s"]) for ops, row in zip(intensities, rows, strict=True)]
-    speeds = [peak, low * bandwidth, low * modelled, *(speed for _, speed in spots)]
+    speeds = [peak, low * bandwidth, low * modeled, *(speed for _, speed in spots)]
     y = Axis(min(speeds) / 2, 2 * max(speeds), HIGH - BOTTOM, BOTTOM + MARGIN - HIGH, math.log10)
     boxes, lines = _axes(x, y, ("operations for each byte", "operations in a second"), ("", ""))
     rates = f"solid: measured {unit(peak, 'FLOP/s')}, {unit(bandwidth, 'B/s')}; dashed: model of {target.name}"
-    boxes.append(Box(WIDE - MARGIN - 600, 0, 600, 20, "text right", f"{rates}, {unit(modelled, 'B/s')}"))
-    for rate, css in ((bandwidth, "roof"), (modelled, "roof dashed")):
+    boxes.append(Box(WIDE - MARGIN - 600, 0, 600, 20, "text right", f"{rates}, {unit(modeled, 'B/s')}"))
+    for rate, css in ((bandwidth, "roof"), (modeled, "roof dashed")):
         lines.append((f"M{x(x.low)} {y(x.low * rate)}L{x(peak / rate)} {y(peak)}L{x(x.high)} {y(peak)}", css))
     whole, named = sum(row["milliseconds"] for row in rows) or 1, list[Box]()
     for k, (row, (ops, speed)) in enumerate(zip(rows, spots, strict=True)):
@@ -181,7 +181,7 @@ def roofline_picture(profile: Mapping[str, Any]) -> Picture:
         rates = f"{row['gflops']:.1f} GFLOP/s, {row['gbytes_per_s']:.1f} GB/s; {row['of_roofline']:.0%} of the roof"
         title = "\n".join([row["kernel"], times, rates, *row["nodes"][:NODES]])
         left, top = x(ops) - radius, y(speed) - radius
-        boxes.append(Box(left, top, 2 * radius, 2 * radius, f"c{k % COLOURS}", "", title, radius))
+        boxes.append(Box(left, top, 2 * radius, 2 * radius, f"c{k % COLORS}", "", title, radius))
         label = Box(x(ops) + radius, y(speed) - 10, 180, 20, "text left", name)
         named += [label] if all(abs(label.x - b.x) > 180 or abs(label.y - b.y) > 12 for b in named) else []
     note = (

@@ -181,7 +181,7 @@ def _by_interface(value: Any, said: dict[str, Any]) -> DeviceArray:
 
 
 def _contiguous(shape: Sequence[int]) -> list[int]:
-    """How many elements lie between neighbours along each axis."""
+    """How many elements lie between neighbors along each axis."""
     return [math.prod(shape[k + 1 :]) for k in range(len(shape))]
 
 

@@ -246,7 +246,7 @@ class Session:
 
         inputs     an array for each name.  Those that C can read in place are; the others are copied anew at
                    each run.
-        outputs    arrays to write into, by name: contiguous, aligned, writeable, and overlapping neither each
+        outputs    arrays to write into, by name: contiguous, aligned, writable, and overlapping neither each
                    other nor an input that is read in place.  Outputs that are not named get new arrays.
 
         Raises AotcError with one diagnostic for each thing that is wrong.

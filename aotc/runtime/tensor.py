@@ -154,7 +154,7 @@ def check_outputs(outputs: Mapping[str, Any], infos: Sequence[TensorInfo]) -> li
         problems += mismatches("output", info, value)
         flags = value.flags
         if not (flags.c_contiguous and flags.aligned and flags.writeable and value.dtype.isnative):
-            text = f"output {info.name!r} must be contiguous, aligned, writeable and in the machine's byte order"
+            text = f"output {info.name!r} must be contiguous, aligned, writable and in the machine's byte order"
             problems.append(Diagnostic("output-memory", text, hint="np.empty makes such arrays"))
     return problems
 

@@ -92,7 +92,7 @@ from aotc.tir.loops.phases import Phases as Phases
 from aotc.tir.loops.registers import in_registers as in_registers
 from aotc.tir.loops.scalar import scalar_loops as scalar_loops
 from aotc.tir.loops.vectorize import vectorized as vectorized
-from aotc.tir.narrowing import quantise_name as quantise_name
+from aotc.tir.narrowing import quantize_name as quantize_name
 from aotc.tir.nibbles import of_nibbles as of_nibbles
 from aotc.tir.nibbles import taken_apart as taken_apart
 from aotc.tir.nibbles import widened as widened

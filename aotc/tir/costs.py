@@ -77,7 +77,7 @@ class Dots:
     registers   that hold an operand, where the sums are several instructions
     split       cycles that it takes to bring an operand there
     latency     cycles from the start of one to its result
-    groups      groups of four neighbouring bytes of data that a step of a tile takes from one vector, where they lie
+    groups      groups of four neighboring bytes of data that a step of a tile takes from one vector, where they lie
                 side by side
     block       outputs whose weights lie side by side in groups
     along       sums are those of whole rows of bytes, by functions on memory (`aotc.tir.rows`)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of four products of bytes, added to int32: rows of instructions, with their meanings and texts.
 
-    word_uint8(x[i:4])                       # four neighbouring bytes as the bits of an int32
+    word_uint8(x[i:4])                       # four neighboring bytes as the bits of an int32
     dot4_uint8_int8_x16(acc, word, w[j:64])  # acc[k] + the sum of the products of word[k] and w[4 * k : 4 * k + 4]
 
 The second operand has four bytes in each number of int32, the third one four times as many bytes as there are numbers.

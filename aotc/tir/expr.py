@@ -265,7 +265,7 @@ def private_buffer(name: str, dtype: DType, size: int, scope: str = "workspace")
 
 
 def const(value: int | float | bool, dtype: str = INDEX, lanes: int = 1) -> Const:
-    """A literal, its Python value normalised to the dtype (not wrapped)."""
+    """A literal, its Python value normalized to the dtype (not wrapped)."""
     dt = DType(dtype)
     item: int | float | bool = float(value) if dt.is_float else bool(value) if dt.is_bool else int(value)
     return Const(item, dt, lanes)

@@ -3,7 +3,7 @@
 
     product(c, a, b)      # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
 
-Registers have 32 bits: two neighbours of 16 bits, or one number.  Thread 4 * g + q of a warp has, of a matrix on the
+Registers have 32 bits: two neighbors of 16 bits, or one number.  Thread 4 * g + q of a warp has, of a matrix on the
 left, register q of those that hold a row, and the fourth from there, of rows g and g + 8; of one on the right, those of
 column g; of the sum, columns 2 * q and 2 * q + 1 of rows g and g + 8.  Of float32, which are multiplied as TF32, there
 are 16 x 8 by 8 x 8 elements; of bytes, four to a number, 16 x 32 by 32 x 8.

@@ -185,8 +185,8 @@ _TABLE: Final = (
     Instruction(name="above", takes=("float", "float"), meaning=lambda a, b: _chosen(a > b, a, b)),
     Instruction(name="below", takes=("float", "float"), meaning=lambda a, b: _chosen(a < b, a, b)),
     # a number rounded to an even integer, plus another one, as far as that is in range; NaN is the least of the range
-    *_rows("single single", "quantise_int8", gives="int8"),
-    *_rows("single single", "quantise_uint8", gives="uint8"),
+    *_rows("single single", "quantize_int8", gives="int8"),
+    *_rows("single single", "quantize_uint8", gives="uint8"),
     *_rows("number", "isnan", gives="bool", texts=(Text(call="{0:11} != {0:11}", level=9, lanes="one"),)),
     _said("copy_async", "aotc_copy<{2}>({0}, {1}, {3})", _COPY),
     _said("wait", "aotc_wait<{0}>()", _WAIT),

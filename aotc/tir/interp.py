@@ -370,7 +370,7 @@ class _Writer:
         self.line(depth, f"put({self.name(target)}, {to}, {made}, {target.name!r})")
 
     def varies(self, expr: Expr) -> bool:
-        """Whether the value is an array over the vectorised loop."""
+        """Whether the value is an array over the vectorized loop."""
         return any(item in self.arrays for item in mentioned(expr))
 
     # expressions

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Four vectors of floats rounded to one vector of bytes: rows of instructions, with their meanings and texts.
 
-    quantise_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d as `quantise_uint8` makes them, one by one
+    quantize_uint8_x16(a, b, c, d, z)    # the elements of a, b, c, d as `quantize_uint8` makes them, one by one
 
 Processors narrow int32 to bytes by saturating steps of half the width, and add what zero is in between.
 """
@@ -50,12 +50,12 @@ _PART: Final = """\
 """
 
 
-def quantise_name(dtype: str, lanes: int) -> str:
+def quantize_name(dtype: str, lanes: int) -> str:
     """The instruction that takes vectors of so many floats."""
-    return f"quantise_{dtype}_x{lanes}"
+    return f"quantize_{dtype}_x{lanes}"
 
 
-def quantised(dtype: str, values: Any, zero: Any) -> Any:
+def quantized(dtype: str, values: Any, zero: Any) -> Any:
     """What numbers are rounded to."""
     low = _BYTES[dtype][1]
     whole = np.rint(np.asarray(values, np.float64)) + zero
@@ -63,7 +63,7 @@ def quantised(dtype: str, values: Any, zero: Any) -> Any:
 
 
 def _meaning(dtype: str) -> Any:
-    return lambda *values: quantised(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
+    return lambda *values: quantized(dtype, np.stack(values[:-1]), values[-1]).reshape(-1)
 
 
 def _words(dtype: str, lanes: int) -> dict[str, str]:
@@ -108,5 +108,5 @@ def rows() -> Iterator[Instruction]:
     """The instructions for both types of bytes and all lengths of vectors."""
     for dtype, lanes in product(_BYTES, LANES):
         takes, gives = (f"float32x{lanes}",) * (GROUP + 1), f"{dtype}x{GROUP * lanes}"
-        name, meaning = quantise_name(dtype, lanes), _meaning(dtype)
+        name, meaning = quantize_name(dtype, lanes), _meaning(dtype)
         yield vectors(name, takes, gives, meaning, _FUNCTION, **_words(dtype, lanes))

@@ -4,7 +4,7 @@
     nibbles_int8_x32(w[i:16], -8)    # 32 integers, the first of two in the lower half of a byte, each less 8
     picked_float32_x16(table, w)     # table[w[k] % 16], which is one instruction of AVX-512
 
-What is stored is how much greater than the least of 16 neighbouring numbers an integer is.
+What is stored is how much greater than the least of 16 neighboring numbers an integer is.
 """
 
 from collections.abc import Iterator

@@ -4,7 +4,7 @@
     col[0:n] = bytes(x[0:n])                                     # a copy
     tile[0:n] = byte_rows(x[0:k], w[0:n * k])                    # sums of n outputs, each with a row of weights
     tile[0:n] = byte_taps(col[0:t * n], w[0:...], t, apart)      # sums of n channels, each with weights of its own
-    y[0:n] = requantise_twice(tile[0:n], bias[0:n], multiplier[0:n], shift[0:n], zero, low, high)
+    y[0:n] = requantize_twice(tile[0:n], bias[0:n], multiplier[0:n], shift[0:n], zero, low, high)
 
 Rows are of any length: Helium leaves out what is behind the end (Arm, "Armv8-M Architecture Reference Manual", loops
 with tail predication).  VMLADAVA adds 16 products to a number in an even register; what
@@ -41,7 +41,7 @@ def _byte_taps(data: Any, weights: Any, taps: Any, apart: Any) -> Any:
     return _vector(found.astype(np.int32))
 
 
-def _requantised(twice: bool) -> Any:
+def _requantized(twice: bool) -> Any:
     def meaning(sums: Any, bias: Any, multiplier: Any, shift: Any, zero: Any, low: Any, high: Any) -> Any:
         whole = np.atleast_1d(sums + bias).astype(np.int64) * multiplier
         v = (whole + (1 << 30)) >> 31 if twice else whole >> 32
@@ -176,7 +176,7 @@ FOUR          : "+r"(to), "+l"(data), "+l"(weights)
 """.replace("SIXTEEN", _assembly(*_taps16())).replace("FOUR", _assembly(*_taps4()))
 
 
-def _requantise(twice: bool) -> str:
+def _requantize(twice: bool) -> str:
     """The function, which rounds as `scale_twice` or `scale_once`, whose halves of 2^32 are the upper words."""
     high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if twice else ()
     text = (
@@ -239,7 +239,7 @@ def rows() -> Iterator[Instruction]:
         ("bytes", (run,), "int8", same, _copied, "{1}, {n}", _BYTES),
         ("byte_rows", (run, run), "int32", outputs, _byte_rows, "{1}, {2}, {n} / {m}, {m}", _BYTE_ROWS),
         ("byte_taps", (run, run, number, number), "int32", channels, _byte_taps, taps, _BYTE_TAPS),
-        ("requantise_once", scaled, "int8", same, _requantised(False), rest, _requantise(False)),
-        ("requantise_twice", scaled, "int8", same, _requantised(True), rest, _requantise(True)),
+        ("requantize_once", scaled, "int8", same, _requantized(False), rest, _requantize(False)),
+        ("requantize_twice", scaled, "int8", same, _requantized(True), rest, _requantize(True)),
     )
     return (on_memory(*row, HELIUM=_HELIUM) for row in table)

@@ -294,7 +294,7 @@ def _truncated(value: Bound, divisor: int) -> Bound:
 def simplify(expr: Expr, ranges: _Known) -> Expr:
     """An equal expression, given the inclusive ranges of variables.
 
-    Integer index arithmetic (int64 scalars) is normalised; floats are left as they are written, but for
+    Integer index arithmetic (int64 scalars) is normalized; floats are left as they are written, but for
     their indices and conditions.
     """
     ranges = _scope(ranges)
@@ -367,7 +367,7 @@ def _undivided(d: Linear, ranges: _Scope) -> Linear:
 
 
 def simplify_stmt(stmt: Stmt, ranges: _Known) -> Stmt:
-    """An equal statement: indices normalised, loops of one iteration and decided branches gone.
+    """An equal statement: indices normalized, loops of one iteration and decided branches gone.
 
     A loop over a guarded body gets the guard's affine conditions as bounds.
     """

@@ -110,7 +110,7 @@ class Contraction(Tensor):
     that is how padding is said; where integers have a `fill` other than 0, `a` counts as that there.  `a` is the data
     operand, `b` the weight operand.  `lane` is the output axis along which `b` is contiguous (its last dimension is
     that axis, or that axis modulo `block` for weights packed at compile time); None if there is none.  Packed weights
-    may have `group` neighbours of a reduction axis side by side in one further dimension: that axis modulo `group`.
+    may have `group` neighbors of a reduction axis side by side in one further dimension: that axis modulo `group`.
     """
 
     axes: tuple[Axis, ...]
@@ -271,7 +271,7 @@ def contraction(
     lane    position of the output axis that is contiguous in `b`
     block   block size of packed weights, 0 where `b` is not packed
     fill    what `a` counts as outside of it
-    group   neighbours of a reduction axis that packed weights have side by side, 0 where they have not
+    group   neighbors of a reduction axis that packed weights have side by side, 0 where they have not
     """
     facts, variables = _reduced(name, shape, extents)
     of_a, of_b = (tuple(map(as_expr, index(*variables))) for index in (a_index, b_index))

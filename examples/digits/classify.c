@@ -4,7 +4,7 @@
 //
 //   classify digits_test.bin
 //
-// The file holds 65 bytes an image: 64 grey values from 0 to 16, then the
+// The file holds 65 bytes an image: 64 gray values from 0 to 16, then the
 // label.
 #include <stdio.h>
 

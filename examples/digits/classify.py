@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classify the held-out digits with the compiled network and print the accuracy.
 
-In: a library (or the project that holds one) and digits_test.bin, 65 bytes an image: 64 grey values from 0 to
+In: a library (or the project that holds one) and digits_test.bin, 65 bytes an image: 64 gray values from 0 to
 16, then the label.  Needs numpy and cffi; neither onnx nor a compiler.
 
     python classify.py ../../build/examples/digits digits_test.bin
@@ -27,9 +27,9 @@ def main(library: Path, images: Path) -> None:
     image, scores = binding.inputs["image"], binding.outputs["scores"]
     correct = 0
     for row in rows:
-        grey = row[:PIXELS].reshape(image.shape) / 16
-        # integers for the quantised network
-        image[...] = info.quantization.quantize(grey) if info.quantization else grey
+        gray = row[:PIXELS].reshape(image.shape) / 16
+        # integers for the quantized network
+        image[...] = info.quantization.quantize(gray) if info.quantization else gray
         binding.run()
         correct += int(scores.argmax() == row[PIXELS])
     name = "Python, int8" if info.quantization else "Python"

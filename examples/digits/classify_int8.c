@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classifies the held-out digits with the quantised network, whose input and
+// Classifies the held-out digits with the quantized network, whose input and
 // output are integers, and prints the accuracy.
 //
 //   classify_int8 digits_test.bin
 //
-// The file holds 65 bytes an image: 64 grey values from 0 to 16, then the
+// The file holds 65 bytes an image: 64 gray values from 0 to 16, then the
 // label.
 #include <stdio.h>
 

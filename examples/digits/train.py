@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a small convolutional network on scikit-learn's handwritten digits and write it as ONNX.
 
-Out: digits.onnx (the network, about 20 kB) and digits_test.bin (the held-out images: 64 grey values from 0
+Out: digits.onnx (the network, about 20 kB) and digits_test.bin (the held-out images: 64 gray values from 0
 to 16 and a label, a byte each).  Plain numpy, deterministic; `make train` runs it.
 """
 
@@ -25,14 +25,14 @@ Params = dict[str, np.ndarray]
 
 
 def initial_params(rng: np.random.Generator) -> Params:
-    """He initialisation: two 3x3 convolutions and a dense layer."""
+    """He initialization: two 3x3 convolutions and a dense layer."""
     shapes = {"w1": (8, 1, 3, 3), "w2": (16, 8, 3, 3), "w3": (CLASSES, 16 * 2 * 2)}
     params = {n: rng.standard_normal(s) * np.sqrt(2 / np.prod(s[1:])) for n, s in shapes.items()}
     return {**params, "b1": np.zeros(8), "b2": np.zeros(16), "b3": np.zeros(CLASSES)}
 
 
 def windows(x: np.ndarray) -> np.ndarray:
-    """(N, C, H, W) -> (N, C, H, W, 3, 3): the zero-padded neighbourhood of each pixel."""
+    """(N, C, H, W) -> (N, C, H, W, 3, 3): the zero-padded neighborhood of each pixel."""
     return sliding_window_view(np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))), (3, 3), axis=(2, 3))
 
 
@@ -104,7 +104,7 @@ def train(x: np.ndarray, labels: np.ndarray) -> Params:
 
 
 def to_onnx(p: Params) -> onnx.ModelProto:
-    """image float32[1, 1, 8, 8], grey values from 0 to 1 -> scores float32[1, 10], probabilities."""
+    """image float32[1, 1, 8, 8], gray values from 0 to 1 -> scores float32[1, 10], probabilities."""
     node = helper.make_node
     same = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
     half = {"kernel_shape": [2, 2], "strides": [2, 2]}

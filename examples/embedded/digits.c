@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Classifies the held-out digits on a Cortex-M4 with the quantised network, and
+// Classifies the held-out digits on a Cortex-M4 with the quantized network, and
 // says what that takes: memory, stack, instructions.
 #include "digits.h"
 #include "board.h"
 
 enum { PIXELS = DIGITS_INPUT_IMAGE_ELEMENTS, CLASSES = 10, LEVELS = 17 };
 
-// 65 bytes an image: 64 grey values from 0 to 16, then the label.
+// 65 bytes an image: 64 gray values from 0 to 16, then the label.
 __asm__(".section .rodata.images, \"a\", %progbits\n"
         "images:\n.incbin \"digits_test.bin\"\nimages_end:\n.text\n");
 extern const unsigned char images[], images_end[];

@@ -50,7 +50,7 @@ BELOW_DRIVER = (
         "aotc_runtime_c",
     }
 )
-SHOWN = {"aotc.checking", "aotc.measuring", "aotc.quantising", "aotc.reporting"}
+SHOWN = {"aotc.checking", "aotc.measuring", "aotc.quantizing", "aotc.reporting"}
 FLOORS: dict[str, set[str]] = {
     "aotc.ir": set(),
     "aotc.tir": {"aotc.ir"},
@@ -82,7 +82,7 @@ FLOORS: dict[str, set[str]] = {
     "aotc.driver": BELOW_DRIVER,
     "aotc.checking": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver"},
     "aotc.measuring": IMPORTED | TENSOR | {"aotc.runtime", "aotc_codegen", "aotc.driver", "aotc.checking"},
-    "aotc.quantising": IMPORTED | {"aotc.runtime", "aotc.driver", "aotc.checking", "aotc.measuring"},
+    "aotc.quantizing": IMPORTED | {"aotc.runtime", "aotc.driver", "aotc.checking", "aotc.measuring"},
     "aotc.reporting": IMPORTED | TENSOR | GRAPH_TOOLS | {"aotc.runtime", "aotc.driver"},
     "aotc.topi": {"aotc.ir"},
     "aotc.relay_api": BELOW_DRIVER | {"aotc.driver"},
@@ -141,7 +141,7 @@ THIRD_PARTY = {
     "aotc.driver": {"onnx", "tflite", "tomli", "torch"},
     "aotc.checking": {"ai_edge_litert", "onnx", "onnxruntime", "ml_dtypes", "tflite", "tflite_micro", "torch"},
     "aotc.measuring": {"onnx", "jinja2", "distributed"},
-    "aotc.quantising": {"onnx", "onnxruntime"},
+    "aotc.quantizing": {"onnx", "onnxruntime"},
     "aotc.reporting": {"jinja2", "rich"},
     "aotc.relay_api": {"onnx"},
     "aotc.cli": {"click", "rich"},

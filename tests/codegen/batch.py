@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from aotc_codegen.c.cpu import asking
 from aotc_codegen.c.dialect import GNU_C, Dialect
-from aotc_codegen.c.flags import OPTIMISE
+from aotc_codegen.c.flags import OPTIMIZE
 from aotc_codegen.c.printer import print_kernel
 from aotc_codegen.c.templates import render
 
@@ -24,7 +24,7 @@ from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target
 
 Array = np.ndarray[Any, Any]
-FLAGS = OPTIMISE
+FLAGS = OPTIMIZE
 STRICT = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 
 

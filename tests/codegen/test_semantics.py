@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operation on every data type means in C what it means in the interpreter, without undefined behaviour."""
+"""Every operation on every data type means in C what it means in the interpreter, without undefined behavior."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_operations_compile_without_warnings(compiler: str, tmp_path: Path, requ
 
 
 def test_no_operation_is_undefined(tmp_path: Path) -> None:
-    """Every case under the undefined-behaviour sanitizer, which ends the process at the first offence.
+    """Every case under the undefined-behavior sanitizer, which ends the process at the first offense.
 
     Conversions get values that do not fit, too.
     """
@@ -100,7 +100,7 @@ print("done")
 
 @pytest.mark.parametrize("dtype", NARROW)
 def test_every_narrow_float_converts_as_ml_dtypes_says(dtype: DType, tmp_path: Path) -> None:
-    """All codes to float32; to the type: all codes' values, their neighbours in float32, the midpoints."""
+    """All codes to float32; to the type: all codes' values, their neighbors in float32, the midpoints."""
     codes = np.arange(1 << dtype.bits, dtype=f"u{dtype.itemsize}").view(dtype.numpy)
     with np.errstate(all="ignore"):
         exact = np.unique(codes.astype(np.float32))
@@ -148,7 +148,7 @@ def test_operators_compile_without_warnings(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
-def test_operators_compile_without_warnings_of_the_optimiser(target: str, tmp_path: Path) -> None:
+def test_operators_compile_without_warnings_of_the_optimizer(target: str, tmp_path: Path) -> None:
     """Of GCC, on all operators; for portable C when operators are run."""
     (tmp_path / "operators.c").write_text(operator_kernels(target, parts=1), encoding="utf-8")
     command = ["gcc", "-std=c99", *STRICT, *TARGETS[target].cflags, "-O1", "-c", "-o", "operators.o", "operators.c"]

@@ -10,8 +10,8 @@ import pytest
 from onnx_suite import Case, all_cases, failing, read_list, run_cases, summary
 
 LEAST_NODE_TESTS = 900
-LEAST_OF_QUANTISATION = 45
-QUANTISATION = re.compile("quanti[sz]e|qlinear|convinteger|matmulinteger")
+LEAST_OF_QUANTIZATION = 45
+QUANTIZATION = re.compile("quanti[sz]e|qlinear|convinteger|matmulinteger")
 JOBS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
@@ -35,10 +35,10 @@ def test_a_sample_of_the_suite() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_all_of_quantisation() -> None:
+def test_all_of_quantization() -> None:
     """Tests that mention it, and their expanded forms: none of them is known to fail."""
-    results = _run([case for case in all_cases() if QUANTISATION.search(case.name)])
-    assert len(results) >= LEAST_OF_QUANTISATION and failing(results) == {}
+    results = _run([case for case in all_cases() if QUANTIZATION.search(case.name)])
+    assert len(results) >= LEAST_OF_QUANTIZATION and failing(results) == {}
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from tests.cuda.emulator import Kernels, build, launch
 
 Array = np.ndarray[Any, Any]
 CUDA: Final = TARGETS["cuda"]
-#: What optimises little, and takes half of the time.
+#: What optimizes little, and takes half of the time.
 FLAGS: Final = ("-O1", "-w")
 
 

@@ -46,7 +46,7 @@ net (float[{shape}] x, float[{shape}] r, float[{channels}] g, float[{channels}] 
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_norms_and_their_neighbours(norm: str) -> None:
+def test_norms_and_their_neighbors(norm: str) -> None:
     """What is before and behind, and the sum that others read, too."""
     assert launches(f"q = Add(x, r) n = {norm} s = Add(n, x) y = Relu(s)", "2, 64, 64") == 1
     assert launches(f"q = Add(x, r) n = {norm} s = Sigmoid(n) y = Mul(n, s)", "2, 64, 64", "y q") == 1

@@ -70,7 +70,7 @@ def command(*arguments: str | Path, cwd: Path, **environment: str) -> str:
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
 def test_make_builds_what_runs(compiler: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """The example, with address and undefined-behaviour checks of its own code, on files."""
+    """The example, with address and undefined-behavior checks of its own code, on files."""
     if compiler == "clang":
         request.getfixturevalue("clang")
     written(tmp_path / "net")

@@ -50,7 +50,7 @@ def test_shape_and_dtype_must_agree() -> None:
     assert compare("y", np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), 0.0).ok
 
 
-# --- quantised models
+# --- quantized models
 
 
 def test_decibels_count_noise() -> None:

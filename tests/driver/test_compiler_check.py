@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C compilers whose optimiser is wrong are found out, kernel by kernel; those that are right pass."""
+"""C compilers whose optimizer is wrong are found out, kernel by kernel; those that are right pass."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ exec {cc} "$@"
 """A compiler that is right at -O0 only."""
 
 
-def optimiser(folder: Path, old: str, new: str, cc: str = "gcc") -> str:
+def optimizer(folder: Path, old: str, new: str, cc: str = "gcc") -> str:
     """The path of one that takes a piece of a kernel for another."""
     folder = folder / "bin"
     folder.mkdir()
@@ -78,7 +78,7 @@ def model() -> onnx.ModelProto:
 
 def refused(folder: Path, new: str = "cbrtf(", old: str = "sqrtf(", target: str = "c", cc: str = "gcc") -> str:
     """The one diagnostic that the check ends with; nothing stays behind."""
-    wrong = optimiser(folder, old, new, cc)
+    wrong = optimizer(folder, old, new, cc)
     with pytest.raises(AotcError) as caught:
         aotc.compile(model(), output=folder / "net", target=target, cc=wrong, check_compiler=True, cache=False)
     assert [d.code for d in caught.value.diagnostics] == ["compiler-check"]
@@ -112,7 +112,7 @@ def test_every_instruction_set_that_runs_here_is_checked(tmp_path: Path, caplog:
     if host.machine != "x86_64":
         pytest.skip("the library for several instruction sets is for x86-64")
     with pytest.raises(AotcError) as caught:
-        wrong = optimiser(tmp_path, "sqrtf(", "cbrtf(")
+        wrong = optimizer(tmp_path, "sqrtf(", "cbrtf(")
         aotc.compile(model(), target="x86-64-multi", cc=f"{wrong} -O1", check_compiler=True, cache=False)
     every = [v for v in resolve_target("x86-64-multi").versions if v.dots is not None and v.dots.registers > 1]
     versions = [v for v in every if v.vector_bytes <= host.vector_bytes]
@@ -147,7 +147,7 @@ def test_cross_compilers_of_portable_code_are_checked_in_an_emulator(machine: st
 
 
 def test_the_command_line(tmp_path: Path) -> None:
-    wrong = optimiser(tmp_path, "sqrtf(", "cbrtf(")
+    wrong = optimizer(tmp_path, "sqrtf(", "cbrtf(")
     (tmp_path / "net.onnx").write_bytes(model().SerializeToString())
     net, more = str(tmp_path / "net.onnx"), ["--cc", wrong, "--target", "c"]
     checked = ["compile", net, "-o", str(tmp_path / "net"), "--check-compiler"]
@@ -164,7 +164,7 @@ def test_what_tuning_finds_is_checked(tmp_path: Path) -> None:
     module = IRModule.from_expr(relay.nn.dense(data, weight))
     options = {"target": "c", "trials": 2, "store": tmp_path / "records.sqlite"}
     with pytest.raises(AotcError) as caught:
-        tune(module, cc=optimiser(tmp_path, " [*] y", " * -y"), **options)
+        tune(module, cc=optimizer(tmp_path, " [*] y", " * -y"), **options)
     assert caught.value.code == "compiler-check" and "note: kernels_trial" in str(caught.value)
     report = tune(module, **options)
     assert (report["known"], report["measured"]) == (0, 1)

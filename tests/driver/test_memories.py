@@ -58,7 +58,7 @@ def test_what_has_room_nowhere(tmp_path: Path) -> None:
         ("[ram", "not TOML"),
         ("\xff", "not TOML"),
         ("ram = 3", "is not a table"),
-        ("[ram]\nbytes = 1\ncolour = 2", "unknown key 'colour'; known: address, bytes"),
+        ("[ram]\nbytes = 1\ncolor = 2", "unknown key 'color'; known: address, bytes"),
         ("[ram]\nalign = 8", "ram has no bytes"),
         ("[ram]\nbytes = 0", "ram has no bytes"),
         ("", "no memory is for the arena"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of reports: where boxes stand, what is coloured, and what a browser makes of the page."""
+"""Pictures of reports: where boxes stand, what is colored, and what a browser makes of the page."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_drawing_takes_time_in_proportion_to_the_nodes(blocks: int) -> None:
     assert grows_linearly(prepare)
 
 
-def test_what_a_pass_changed_is_coloured() -> None:
+def test_what_a_pass_changed_is_colored() -> None:
     before = network(3)
     after = relay.transform.InferType()(IRModule.from_expr(Function(before.main.params, relay.abs(before.main.body))))
     left, right = difference(nodes_of(before), nodes_of(after))
@@ -223,7 +223,7 @@ def test_a_browser_shows_the_pictures(tmp_path: Path) -> None:
     image = (tmp_path / "seen.png").read_bytes()
     parts = re.findall(rb"IDAT(.*?)(?=.{8}(?:IDAT|IEND))", image, re.DOTALL)
     rows_of_pixels = zlib.decompress(b"".join(parts))
-    assert len(rows_of_pixels) - rows_of_pixels.count(0) > 50_000  # bytes that differ from the neighbours': not blank
+    assert len(rows_of_pixels) - rows_of_pixels.count(0) > 50_000  # bytes that differ from the neighbors': not blank
 
 
 def test_a_page_of_a_hostile_network_keeps_its_form() -> None:

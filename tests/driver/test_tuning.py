@@ -161,7 +161,7 @@ def test_a_file_that_is_no_store_is_left_alone(tmp_path: Path, caplog: pytest.Lo
 def test_store_of_another_program_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = tmp_path / "records.sqlite"
     with sqlite3.connect(store) as base:
-        base.execute("CREATE TABLE tilings (colour TEXT)")
+        base.execute("CREATE TABLE tilings (color TEXT)")
     base.close()
     assert TuningStore(store).choices("cpu") == {}
     assert "are ignored" in caplog.text

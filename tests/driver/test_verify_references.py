@@ -45,7 +45,7 @@ def test_relay_text_passes(tmp_path: Path) -> None:
     assert [o.name for o in report.cases[0].outputs] == ["output0", "output1"]
 
 
-def test_quantised_text_is_judged_by_noise(tmp_path: Path) -> None:
+def test_quantized_text_is_judged_by_noise(tmp_path: Path) -> None:
     """Sums of integers are rounded once where the text says that real numbers are."""
     rng = np.random.default_rng(2)
 

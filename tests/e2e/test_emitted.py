@@ -52,7 +52,7 @@ def supported(target: str) -> bool:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_warnings(emitted: Emitted, clang: str, tmp_path: Path, name: str, target: str, language: str) -> None:
-    """Of parsers, and of GCC's optimiser, which finds more."""
+    """Of parsers, and of GCC's optimizer, which finds more."""
     project = emitted(name, target).path
     strict = ("-pedantic",) if target == "c" else resolve_target(target).cflags
     options = (*LANGUAGES[language], *WARNINGS, *strict, "-Iinclude", "-Isrc")

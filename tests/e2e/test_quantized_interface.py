@@ -27,12 +27,12 @@ TWIN = DIGITS.parent / "digits_int8.onnx"
 
 
 def network(dtype: str, scales: list[float], zeros: list[int]) -> aotc.IRModule:
-    """y = relu(x), all of it quantised; several scales lie along the axis of 3."""
+    """y = relu(x), all of it quantized; several scales lie along the axis of 3."""
     x = relay.var("x", shape=(2, 3, 4))
     scale, zero = np.float32(scales), np.int32(zeros)
     numbers = [relay.const(v if len(scales) > 1 else v[0]) for v in (scale, zero)]
-    quantised = relay.qnn.op.quantize(x, *numbers, axis=1, out_dtype=dtype)
-    real = relay.nn.relu(relay.qnn.op.dequantize(quantised, *numbers, axis=1))
+    quantized = relay.qnn.op.quantize(x, *numbers, axis=1, out_dtype=dtype)
+    real = relay.nn.relu(relay.qnn.op.dequantize(quantized, *numbers, axis=1))
     result = relay.qnn.op.quantize(real, relay.const(0.25), relay.const(0), out_dtype=dtype)
     return aotc.IRModule.from_expr(
         relay.Function([x], relay.qnn.op.dequantize(result, relay.const(0.25), relay.const(0)))
@@ -99,15 +99,15 @@ def test_functions_of_the_header(
 
 @pytest.mark.parametrize(("dtype", "zero"), [("int8", -3), ("uint8", 200), ("int16", 5), ("int4", -8)])
 @pytest.mark.parametrize("axis", [None, 0])
-def test_python_quantises_as_the_operator_does(dtype: str, zero: int, axis: int | None) -> None:
+def test_python_quantizes_as_the_operator_does(dtype: str, zero: int, axis: int | None) -> None:
     scales, zeros = (np.float32([0.1, 3.0]), np.int32([zero, 0])) if axis == 0 else (np.float32(0.1), np.int32(zero))
     x = relay.var("x", shape=(2, 50))
     meaning = Quantization(DType(dtype), tuple(np.ravel(scales).tolist()), tuple(np.ravel(zeros).tolist()), axis)
     numbers = relay.const(scales), relay.const(zeros)
     values = np.random.default_rng(0).standard_normal((2, 50)).astype(np.float32) * 20
     values[:, :6] = np.nan, np.inf, -np.inf, 0.05, 0.15, 0.25
-    quantised = relay.qnn.op.quantize(x, *numbers, axis=axis or 0, out_dtype=dtype)
-    whole = evaluate(aotc.IRModule.from_expr(relay.Function([x], quantised)), values)
+    quantized = relay.qnn.op.quantize(x, *numbers, axis=axis or 0, out_dtype=dtype)
+    whole = evaluate(aotc.IRModule.from_expr(relay.Function([x], quantized)), values)
     np.testing.assert_array_equal(meaning.quantize(values), whole)
     q = relay.var("q", shape=(2, 50), dtype=dtype)
     real = relay.qnn.op.dequantize(q, *numbers, axis=axis or 0)

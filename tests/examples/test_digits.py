@@ -58,7 +58,7 @@ def test_figures_on_the_page(shell: Shell, name: str, options: str, said: str) -
 
 
 def test_the_twin_can_be_made_again(shell: Shell) -> None:
-    """The same layers are quantised, with weights and ranges that are those of the file in the repository."""
+    """The same layers are quantized, with weights and ranges that are those of the file in the repository."""
     if importlib.util.find_spec("onnxruntime") is None:
         missing("onnxruntime")
     (command,) = re.findall(r"^aotc quantize (?:.*\\\n)*.*", (FOLDER / "README.md").read_text("utf-8"), re.MULTILINE)

@@ -50,7 +50,7 @@ def model_of(
     opset: int = 20,
     elem: int = TensorProto.FLOAT,
 ) -> ModelProto:
-    """A model of these nodes; float inputs by shape, constants as initialisers, outputs without declared types."""
+    """A model of these nodes; float inputs by shape, constants as initializers, outputs without declared types."""
     graph = helper.make_graph(
         list(nodes),
         "test",

@@ -35,7 +35,7 @@ def nbits(rows: int, blocks: int, size: int) -> list[Any]:
     return [ones(rows, blocks, size // 2, dtype=U8), ones(rows * blocks)]
 
 
-def quantised_layer(hidden: int) -> list[Any]:
+def quantized_layer(hidden: int) -> list[Any]:
     w, r = ones(1, 4, 4 * hidden, dtype=U8), ones(1, hidden, 4 * hidden, dtype=U8)
     numbers = [ones(1), np.zeros(1, U8), ones(1), np.zeros(1, U8)]
     return [w, r, ones(1, 8 * hidden), None, None, None, None, *numbers]
@@ -51,7 +51,7 @@ CASES: list[Case] = [
     ),
     ("LSTM", (2, 3, 4), recurrent("LSTM", 2, 2), {"hidden_size": 2, "direction": "bidirectional"},
      {"hidden_size": (1,), "direction": ("forward", "reverse")}),
-    ("com.microsoft::DynamicQuantizeLSTM", (2, 3, 4), quantised_layer(2), {"hidden_size": 2, "direction": "forward"},
+    ("com.microsoft::DynamicQuantizeLSTM", (2, 3, 4), quantized_layer(2), {"hidden_size": 2, "direction": "forward"},
      {"hidden_size": (3, 2**31), "direction": ("bidirectional",)}),
     ("Conv", (1, 4, 5, 5), [ones(6, 2, 3, 3)], {"kernel_shape": [3, 3], "group": 2},
      {"kernel_shape": ([3, 2], [3], [2**31, 3]), "group": (1, 3, 0, 2**31)}),

@@ -35,7 +35,7 @@ def agree(model: ModelProto, inputs: dict[str, Array], **options: object) -> lis
 # --- inputs
 
 
-def test_initialisers_listed_as_inputs_are_constants() -> None:
+def test_initializers_listed_as_inputs_are_constants() -> None:
     model = model_of(
         [helper.make_node("Add", ["x", "w"], ["y"])], {"x": (3,), "w": (3,)}, ["y"], constants={"w": floats(3)}
     )
@@ -421,7 +421,7 @@ def test_slices_that_go_backwards() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
-def test_a_range_of_nothing_quantises_to_zero(shape: tuple[int, ...]) -> None:
+def test_a_range_of_nothing_quantizes_to_zero(shape: tuple[int, ...]) -> None:
     """ONNX Runtime's scale of all zeros is 1, the specification leaves it open."""
     import onnxruntime
 
@@ -453,7 +453,7 @@ def test_only_one_keeps_dimensions(keepdims: int, shape: tuple[int, ...]) -> Non
         assert run_model(from_onnx(model), {"x": floats(2, 3)})[0].shape == shape
 
 
-def quantised_product(left: tuple[int, ...], right: tuple[int, ...], scales: list[Array]) -> ModelProto:
+def quantized_product(left: tuple[int, ...], right: tuple[int, ...], scales: list[Array]) -> ModelProto:
     """QLinearMatMul of uint8 with these scales of its operands."""
     inputs = ["a", "as", "z", "b", "bs", "z", "one", "z"]
     node = helper.make_node("QLinearMatMul", inputs, ["y"])
@@ -467,12 +467,12 @@ def quantised_product(left: tuple[int, ...], right: tuple[int, ...], scales: lis
 
 
 @pytest.mark.parametrize(("left", "right"), [((3, 4), (4, 2)), ((3, 4), (4,)), ((4,), (4, 2)), ((2, 3, 4), (4, 2))])
-def test_quantised_products_have_a_scale_for_each_row_and_column(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+def test_quantized_products_have_a_scale_for_each_row_and_column(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     rows = np.float32([0.5, 1, 2])[: left[-2]] if len(left) > 1 else np.float32(0.5)
     columns = np.float32([0.25, 1])[: right[-1]] if len(right) > 1 else np.float32(0.25)
     a, b = (rng.integers(0, 8, shape).astype(np.uint8) for shape in (left, right))
-    (y,) = run_model(from_onnx(quantised_product(left, right, [rows, columns])), {"a": a, "b": b})
+    (y,) = run_model(from_onnx(quantized_product(left, right, [rows, columns])), {"a": a, "b": b})
     exact = (a * (rows[:, None] if len(left) > 1 else rows)) @ (b * columns)
     np.testing.assert_array_equal(y, np.clip(np.rint(exact), 0, 255).astype(np.uint8), strict=True)
 
@@ -480,7 +480,7 @@ def test_quantised_products_have_a_scale_for_each_row_and_column(left: tuple[int
 def test_a_vector_has_one_scale() -> None:
     for scales in ([np.ones(4, np.float32), np.float32(1)], [np.float32(1), np.ones(4, np.float32)]):
         with pytest.raises(AotcError, match="one scale and one zero point"):
-            from_onnx(quantised_product((4,), (4,), scales))
+            from_onnx(quantized_product((4,), (4,), scales))
 
 
 @pytest.mark.parametrize("op", ["GlobalLpPool", "LpPool"])

@@ -33,7 +33,7 @@ Pair = tuple[Any, Any]
 
 
 class Drawing:
-    """A model that grows: inputs of bytes, float operators, one quantised result.
+    """A model that grows: inputs of bytes, float operators, one quantized result.
 
     data   the values of its inputs
     """
@@ -172,7 +172,7 @@ def choice(d: Drawing) -> onnx.ModelProto:
     return d.done(d.op("Where", where, d.x(2, 3, 8), d.x(2, 3, 8)), d.pair())
 
 
-def neighbours(d: Drawing) -> onnx.ModelProto:
+def neighbors(d: Drawing) -> onnx.ModelProto:
     sizes = d.constant(np.array([1, 1, 2, 2], F))
     return d.done(d.op("Resize", d.x(1, 2, 5, 4), "", sizes, mode="nearest"), d.pair())
 
@@ -208,7 +208,7 @@ KINDS: dict[str, Draw] = {
     "MaxPool": window("MaxPool"),
     "Concat": join,
     "Where": choice,
-    "Resize": neighbours,
+    "Resize": neighbors,
     "Pad": border,
     "PRelu": slopes,
     "Softmax": softmax,

@@ -263,7 +263,7 @@ def test_size_overflow() -> None:
 
 
 @pytest.mark.parametrize("dims", [(1 << 62, 8), (-3,), (5,), (1 << 20, 1 << 20)])
-def test_initialiser_whose_data_does_not_fit(dims: tuple[int, ...]) -> None:
+def test_initializer_whose_data_does_not_fit(dims: tuple[int, ...]) -> None:
     model = small()
     del model.graph.initializer[0].dims[:]
     model.graph.initializer[0].dims.extend(dims)

@@ -17,10 +17,10 @@ from aotc.ir.types import TensorType
 from aotc.relay.evaluate import evaluate_call
 from aotc.relay.expr import Call, Constant, Var
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation, windows
+from aotc.relay.frontend import quantization, windows
 from aotc.relay.frontend.activations import relu6
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend.quantization import Onto, Quantized
 from aotc.relay.frontend.windows import Window
 
 
@@ -60,7 +60,7 @@ def test_codes_of_the_vocabulary_in_onnx() -> None:
     assert "pin the dynamic dimensions" in caught.value.diagnostics[-1].hint
 
 
-def test_a_quantised_layer_with_the_channels_last() -> None:
+def test_a_quantized_layer_with_the_channels_last() -> None:
     """As TFLite has it: uint8 in NHWC, weights per channel, SAME padding, a sum in int32, a fused ReLU6."""
     rng = np.random.default_rng(0)
     x, w = rng.integers(0, 256, (1, 5, 6, 2), np.uint8), rng.integers(-127, 128, (3, 3, 3, 2), np.int8)
@@ -71,14 +71,14 @@ def test_a_quantised_layer_with_the_channels_last() -> None:
     window = Window((3, 3), (2, 2), (1, 1), ())
     window = window.padded(windows.same_padding((5, 6), window))
     assert window.pads == (1, 0, 1, 1)
-    data = Quantised(g.constant(x), g.constant(x_scale, "float32"), g.constant(x_zero, "int32"))
-    weight = Quantised(g.constant(w), g.constant(w_scales), g.constant(0, "int32"))
+    data = Quantized(g.constant(x), g.constant(x_scale, "float32"), g.constant(x_zero, "int32"))
+    weight = Quantized(g.constant(w), g.constant(w_scales), g.constant(0, "int32"))
     layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_dtype": "int32"}
-    terms = quantisation.terms(data, weight)
+    terms = quantization.terms(data, weight)
     sums = windows.convolve(data.data, weight.data, window, g.constant(bias), terms=terms, **layouts)
     onto = Onto(g.constant(y_scale), g.constant(y_zero, "int32"), DType("uint8"))
-    stored = quantisation.requantize(sums, quantisation.products(data, weight), onto, axis=3)
-    kept = Quantised(stored, onto.scale, onto.zero).real
+    stored = quantization.requantize(sums, quantization.products(data, weight), onto, axis=3)
+    kept = Quantized(stored, onto.scale, onto.zero).real
     assert isinstance(kept, Call) and kept.args[0] is stored  # what weights stand for is not worked out at once
     real = evaluate_call(kept)
 

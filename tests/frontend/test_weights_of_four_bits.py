@@ -34,7 +34,7 @@ def windows(x: Any) -> Any:
 
 
 def drawn(kind: str, dtype: str, seed: int, sizes: Any = LAYERS, **places: int) -> tuple[Drawing, Any, Any]:
-    """A quantised layer, and what its integers are."""
+    """A quantized layer, and what its integers are."""
     d, (shape, data, axis, sums) = Drawing(seed), sizes[kind]
     low = -8 if dtype == "int4" else 0
     x_pair, y_pair = d.pair(), d.pair(64.0)
@@ -70,7 +70,7 @@ def test_they_are_multiplied_as_integers(kind: str, dtype: str) -> None:
 def test_those_with_scales_of_blocks_are_left_on_real_numbers() -> None:
     _, model, _ = drawn("MatMul", "int4", 0, axis=0, block_size=16)
     (row,) = inspect_model(model)["left_real"]
-    assert (row["operator"], row["reason"]) == ("nn.matmul", "an operand is not quantised")
+    assert (row["operator"], row["reason"]) == ("nn.matmul", "an operand is not quantized")
 
 
 @pytest.mark.parametrize(

@@ -452,7 +452,7 @@ def resizing() -> Iterator[tuple[str, Case]]:
         )
 
 
-def normalisations() -> Iterator[tuple[str, Case]]:
+def normalizations() -> Iterator[tuple[str, Case]]:
     x = real(2, 6, 4, 5)
     yield "batch_norm", (nn.BatchNorm2d(6), (x,))
     yield "batch_norm1d", (nn.BatchNorm1d(6), (real(3, 6),))
@@ -599,7 +599,7 @@ def in_place() -> Iterator[tuple[str, Case]]:
 
 
 def between_integers(function: Any) -> Any:
-    """A layer as PyTorch's quantiser leaves it: data and weights quantised and back, of one scale and of several."""
+    """A layer as PyTorch's quantizer leaves it: data and weights quantized and back, of one scale and of several."""
     ops, ends = torch.ops.quantized_decomposed, (-128, 127, torch.int8)
 
     def layer(x: Tensor, w: Tensor, scales: Tensor) -> Tensor:
@@ -612,7 +612,7 @@ def between_integers(function: Any) -> Any:
     return layer
 
 
-def quantised() -> Iterator[tuple[str, Case]]:
+def quantized() -> Iterator[tuple[str, Case]]:
     ops, x = torch.ops.quantized_decomposed, real(4, 6) * 3
     for dtype, low, high in ((torch.int8, -128, 127), (torch.uint8, 0, 200), (torch.int16, -(2**15), 2**15 - 1)):
         ends = low, high, dtype
@@ -647,7 +647,7 @@ def quantised() -> Iterator[tuple[str, Case]]:
 
 FAMILIES = (
     unary, activation, binary, promotion, shapes, creation, indexing, reductions, convolutions, resizing,
-    normalisations, products, recurrent, in_place, quantised,
+    normalizations, products, recurrent, in_place, quantized,
 )  # fmt: skip
 
 

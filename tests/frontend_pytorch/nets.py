@@ -202,7 +202,7 @@ NETS = {
 
 
 def spread_statistics(net: nn.Module) -> nn.Module:
-    """Batch normalisation with statistics that are not those of a new module."""
+    """Batch normalization with statistics that are not those of a new module."""
     for layer in net.modules():
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.uniform_(layer.running_mean, -0.2, 0.2)

@@ -67,7 +67,7 @@ def test_resnet_of_the_tutorial() -> None:
     data = image(64)
     scripted = torch.jit.trace(net, data).eval()
     module, params = relay.frontend.from_pytorch(scripted, [("input0", tuple(data.shape))])
-    assert len(params) == 20 + 20 * 4 + 2  # convolutions, normalisations, the last layer
+    assert len(params) == 20 + 20 * 4 + 2  # convolutions, normalizations, the last layer
     assert module["main"].params[0].name_hint == "input0"
     assert "aten::_convolution_0.weight" in params
     assert "aten::batch_norm_0.running_mean" in params
@@ -116,8 +116,8 @@ def test_a_pt2_file_from_the_command_line(tmp_path: Path) -> None:
     compare(aotc.compile(program).session().run(None, {"input": inputs[0].numpy()}), wanted)
 
 
-def test_a_quantised_program_is_read_by_who_has_not_imported_its_operators(tmp_path: Path) -> None:
-    net, inputs = all_cases()["quantised-linear"]
+def test_a_quantized_program_is_read_by_who_has_not_imported_its_operators(tmp_path: Path) -> None:
+    net, inputs = all_cases()["quantized-linear"]
     with torch.no_grad():
         wanted = net(*inputs).numpy()
     torch.export.save(torch.export.export(as_module(net), inputs), str(tmp_path / "net.pt2"))

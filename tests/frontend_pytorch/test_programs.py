@@ -86,7 +86,7 @@ def test_an_overload_may_be_all_that_an_operator_has() -> None:
     assert converter_of("_native_batch_norm_legit", "") is None
 
 
-def test_decomposed_normalisations() -> None:
+def test_decomposed_normalizations() -> None:
     """What a decomposition leaves of them says the sizes of the data once more."""
     net = nn.Sequential(nn.GroupNorm(2, 4), nn.BatchNorm2d(4), nn.LayerNorm(5)).eval()
     data = torch.randn(1, 4, 5, 5)
@@ -221,7 +221,7 @@ STEPS: dict[str, Any] = {
     "turn": lambda x: x.t(),
     "join": lambda x: torch.cat([x, x.flip(0)], 1),
     "softmax": lambda x: x.softmax(-1),
-    "centre": lambda x: x - x.mean(0, keepdim=True),
+    "center": lambda x: x - x.mean(0, keepdim=True),
     "running": lambda x: x.cumsum(0),
     "in_place": lambda x: x.clone().add_(1).clamp_(-2, 2),
     "part": lambda x: x.clone().index_fill_(0, torch.tensor([0]), 0.5),
@@ -254,7 +254,7 @@ def test_chains_of_operators(steps: list[str], rows: int, columns: int) -> None:
 
 IN_C = (
     "activation-softmax", "binary-div_modes", "indexing-index_pairs", "indexing-scatter", "reductions-orders",
-    "shapes-pad_modes", "convolutions-conv2d", "resizing-bicubic_scale", "normalisations-group_norm", "products-einsum",
+    "shapes-pad_modes", "convolutions-conv2d", "resizing-bicubic_scale", "normalizations-group_norm", "products-einsum",
     "recurrent-gru_state", "in_place-views",
 )  # fmt: skip
 

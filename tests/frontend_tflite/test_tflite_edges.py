@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised operators at their edges: halves, scales far apart, mixed types; what nobody computes is refused."""
+"""Quantized operators at their edges: halves, scales far apart, mixed types; what nobody computes is refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def pool(name: str, scale: float, zero: int) -> Any:
     return model(name, ends[:1], ends[1], "Pool2DOptions", fusedActivationFunction=3, **sizes)
 
 
-def quantised(dtype: str, scale: float, zero: int) -> Any:
+def quantized(dtype: str, scale: float, zero: int) -> Any:
     """All halves, and the greatest number below one."""
     data, _ = model("QUANTIZE", [tensor("float32")], tensor(dtype, scale, zero))
     values = np.arange(-2048, 2048).astype(np.float32) * np.float32(scale / 2)
@@ -100,7 +100,7 @@ def turned_ties() -> Any:
 
 
 def cases() -> Iterator[tuple[str, Any]]:
-    # where 6 is a half of a step, with zero points that make its neighbours even and odd
+    # where 6 is a half of a step, with zero points that make its neighbors even and odd
     for scale in (12 / 7, 0.8):
         for zero in (-1, 0):
             yield f"ADD-{scale}-{zero}", pair("ADD", scale, scale, scale, 3, zero)
@@ -123,7 +123,7 @@ def cases() -> Iterator[tuple[str, Any]]:
         yield f"LEAKY_RELU-{alpha}", leaky(0.05, alpha)
     for dtype in ("int8", "int16"):
         for scale in (1.0, 0.3, 0.0117):
-            yield f"QUANTIZE-{dtype}-{scale}", quantised(dtype, scale, -3 if dtype == "int8" else 0)
+            yield f"QUANTIZE-{dtype}-{scale}", quantized(dtype, scale, -3 if dtype == "int8" else 0)
     for x, y in ((0.0003, 0.05), (0.0017, 0.07), (0.0001, 0.05), (0.05, 0.0003)):
         yield f"QUANTIZE-int8-int8-{x}", model("QUANTIZE", [tensor("int8", x, 5)], tensor("int8", y, 77))
         yield f"QUANTIZE-signs-{x}", model("QUANTIZE", [tensor("uint8", x, 131)], tensor("int8", y, 77))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised operators beyond layers: bytes of TFLite Micro and of LiteRT, each in its rounding."""
+"""Quantized operators beyond layers: bytes of TFLite Micro and of LiteRT, each in its rounding."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def prelu(x: float, y: float, slopes: float) -> Any:
     return model.data(inputs, outputs), [rows(2, 1, 4, 16, 16)]
 
 
-def resize(name: str, sizes: tuple[int, int], corners: bool, centres: bool) -> Any:
+def resize(name: str, sizes: tuple[int, int], corners: bool, centers: bool) -> Any:
     model = Builder()
     places = model.tensor((2,), "int32", sizes)
     inputs = [model.tensor((1, 5, 4, 3), "int8", scale=0.1, zero=5)]
     outputs = [model.tensor((1, *sizes, 3), "int8", scale=0.1, zero=5)]
     kind = "ResizeBilinearOptions" if name == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
-    model.op(name, [*inputs, places], outputs, kind, alignCorners=corners, halfPixelCenters=centres)
+    model.op(name, [*inputs, places], outputs, kind, alignCorners=corners, halfPixelCenters=centers)
     return model.data(inputs, outputs), [rows(3, 1, 5, 4, 3)]
 
 
@@ -123,9 +123,9 @@ def cases() -> Iterator[Any]:
         yield f"PRELU-{x}", prelu(x, y, 0.007)
         yield f"SQUARED_DIFFERENCE-{x}", two("SQUARED_DIFFERENCE", (x, y, x * y * 60))
     for name in ("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"):
-        for corners, centres in ((False, False), (True, False), (False, True)):
+        for corners, centers in ((False, False), (True, False), (False, True)):
             for sizes in ((7, 3), (10, 8), (1, 1), (2, 9)):
-                yield f"{name}-{sizes}-{corners}-{centres}", resize(name, sizes, corners, centres)
+                yield f"{name}-{sizes}-{corners}-{centers}", resize(name, sizes, corners, centers)
     for padding, size in ((0, (8, 10)), (0, (7, 9)), (1, (9, 10))):
         yield f"TRANSPOSE_CONV-{padding}-{size}", transposed(padding, size, padding == 0, padding == 1)
     for turned in ((False, False), (False, True), (True, False), (True, True)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised operators give the bytes of TFLite Micro and of LiteRT, each in its rounding."""
+"""Quantized operators give the bytes of TFLite Micro and of LiteRT, each in its rounding."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_bytes(name: str, rounding: str) -> None:
 
 def test_what_has_no_integers_is_refused() -> None:
     data, _ = one("COS", 0.1, 0.1)
-    with pytest.raises(AotcError, match="COS of quantised tensors is not supported"):
+    with pytest.raises(AotcError, match="COS of quantized tensors is not supported"):
         from_tflite(data)
 
 

@@ -152,12 +152,12 @@ def more_operators() -> Iterator[Any]:
     for turned in (False, True):
         yield f"BATCH_MATMUL-{turned}", whole_products(turned, (2,))
         yield f"BATCH_MATMUL-{turned}-4", whole_products(turned, (1, 2))
-    for corners, centres in ((False, False), (True, False), (False, True)):
+    for corners, centers in ((False, False), (True, False), (False, True)):
         sizes = ((2,), "int32", None, np.array([7, 5]))
         ends = ((1, 5, 4, 9), "int16", 0.1), ((1, 7, 5, 9), "int16", 0.1)
-        options = {"alignCorners": corners, "halfPixelCenters": centres}
+        options = {"alignCorners": corners, "halfPixelCenters": centers}
         yield (
-            f"RESIZE_BILINEAR-{corners}-{centres}",
+            f"RESIZE_BILINEAR-{corners}-{centers}",
             made("RESIZE_BILINEAR", [ends[0], sizes], ends[1], "ResizeBilinearOptions", **options),
         )
     two = [(whole, "int16", 0.1), (whole, "int16", 0.1)]

@@ -24,7 +24,7 @@ Generator = np.random.Generator
 
 @cache
 def bases(everything: bool) -> Sequence[bytes]:
-    """A model of each operator, real and quantised, which takes no time for any number."""
+    """A model of each operator, real and quantized, which takes no time for any number."""
     integers = [data for name, (data, _) in MODELS.items() if not name.startswith(("ADD", "SUB", "MUL"))]
     return [*(built(case)[0] for case in CASES), *integers, lstm(0, 12, 0.0)[0]]
 

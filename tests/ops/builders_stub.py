@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from aotc.relay.op import builders
-from aotc.relay.op.qnn import builders as quantised
+from aotc.relay.op.qnn import builders as quantized
 
-STUBS = {Path(module.__file__).with_suffix(".pyi"): module for module in (builders, quantised)}
+STUBS = {Path(module.__file__).with_suffix(".pyi"): module for module in (builders, quantized)}
 WIDTH = 120
 HEAD = """# SPDX-License-Identifier: Apache-2.0
 # Written by `python -m tests.ops.builders_stub` from the table of operators.

@@ -39,7 +39,7 @@ def _model(op: str, inputs: tuple[Array | None, ...], opset: int, attributes: di
 
 
 def ort(op: str, *inputs: Array | None, opset: int = 19, **attributes: Any) -> Array:
-    """The first output of one node by ONNX Runtime; all inputs but the first are initialisers."""
+    """The first output of one node by ONNX Runtime; all inputs but the first are initializers."""
     model = _model(op, inputs, opset, attributes)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return np.asarray(session.run(None, {"x0": inputs[0]})[0])

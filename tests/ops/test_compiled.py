@@ -33,7 +33,7 @@ def test_compiled_kernels_have_the_bits_of_the_interpreter(family: str, target: 
     cases = [(op, sample) for op in ops if op.static is None for sample in op.samples()]
     here = machine(target)
     jobs = [kernel_job(op, sample, here.target) for op, sample in cases]
-    # optimisers find more to warn of than parsers; buffers of no elements may lie at one address
+    # optimizers find more to warn of than parsers; buffers of no elements may lie at one address
     warnings = (*STRICT, "-Wno-restrict") if target == "c" else ()
     results = here.run_kernels([(job.kernel, job.inputs) for job in jobs], tmp_path, "-O1", *warnings)
     problems: dict[str, str] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators say of layouts, precision and quantisation, what is derived, and that both are true."""
+"""What operators say of layouts, precision and quantization, what is derived, and that both are true."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.ir.op import Layout, OpPattern, Precision, Quantised
+from aotc.ir.op import Layout, OpPattern, Precision, Quantized
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import OpDef
 from tests.ops.harness import flat
 
-FACETS = ("layout", "moved", "precision", "quantised")
+FACETS = ("layout", "moved", "precision", "quantized")
 STATED = {
     "layout=FOLLOW": """
         image.crop_and_resize nn.depth_to_space nn.space_to_depth nn.upsampling nn.upsampling3d vision.roi_align
@@ -49,15 +49,15 @@ STATED = {
         qnn.saturate_int8 qnn.saturate_uint8 qnn.scale_once qnn.scale_twice qnn.sigmoid qnn.sqrt qnn.subtract qnn.tanh
         reinterpret rsqrt sinh stft tan vision.non_max_suppression vision.roi_align vision.roi_pool
     """,
-    "quantised=PASS": """
+    "quantized=PASS": """
         annotation.stop_fusion copy gather gather_nd max maximum min minimum nn.adaptive_max_pool1d
         nn.adaptive_max_pool2d nn.adaptive_max_pool3d nn.global_max_pool1d nn.global_max_pool2d nn.global_max_pool3d
         nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.pad nn.relu reverse_sequence sort take where
     """,
-    "quantised=REFUSE": """
+    "quantized=REFUSE": """
         adv_index image.affine_grid nn.contrib_conv2d_winograd_weight_transform qnn.saturate_int8 qnn.saturate_uint8
     """,
-    "quantised=RESCALE": """
+    "quantized=RESCALE": """
         add clip concatenate image.resize1d image.resize2d image.resize3d mean multiply nn.adaptive_avg_pool1d
         nn.adaptive_avg_pool2d nn.adaptive_avg_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.bias_add
         nn.global_avg_pool1d nn.global_avg_pool2d nn.global_avg_pool3d nn.space_to_batch_nd nn.upsampling
@@ -101,7 +101,7 @@ def test_what_is_stated() -> None:
     assert {name for names in STATED.values() for name in names.split()} <= set(REGISTRY)
 
 
-@pytest.mark.parametrize("facet", ["layout", "precision", "quantised"])
+@pytest.mark.parametrize("facet", ["layout", "precision", "quantized"])
 def test_nothing_is_stated_that_can_be_derived(facet: str) -> None:
     for name, op in REGISTRY.items():
         if getattr(op, facet) is not None and op.static is None:
@@ -113,20 +113,20 @@ def test_an_operator_that_states_nothing_has_defaults() -> None:
     def kinds(name: str, **changes: Any) -> tuple[Any, ...]:
         plain = dict.fromkeys(FACETS)
         op = dataclasses.replace(REGISTRY[name], **{**plain, **changes})
-        return op.layout_kind, op.precision_kind, op.quantised_kind
+        return op.layout_kind, op.precision_kind, op.quantized_kind
 
-    assert kinds("exp") == (Layout.CARRY, Precision.FOLLOW, Quantised.REFUSE)
-    assert kinds("reshape") == (Layout.CARRY, Precision.FOLLOW, Quantised.PASS)
-    assert kinds("nn.softmax") == (Layout.CARRY, Precision.NEVER, Quantised.REFUSE)
-    assert kinds("nn.conv2d") == (Layout.CHOICE, Precision.ALWAYS, Quantised.RESCALE)
-    assert kinds("nn.max_pool2d") == (Layout.CHOICE, Precision.NEVER, Quantised.REFUSE)
-    assert kinds("nn.lstm") == (Layout.BARRIER, None, Quantised.REFUSE)
-    assert kinds("exp", pattern=OpPattern.OPAQUE, axes=None) == (Layout.BARRIER, None, Quantised.REFUSE)
+    assert kinds("exp") == (Layout.CARRY, Precision.FOLLOW, Quantized.REFUSE)
+    assert kinds("reshape") == (Layout.CARRY, Precision.FOLLOW, Quantized.PASS)
+    assert kinds("nn.softmax") == (Layout.CARRY, Precision.NEVER, Quantized.REFUSE)
+    assert kinds("nn.conv2d") == (Layout.CHOICE, Precision.ALWAYS, Quantized.RESCALE)
+    assert kinds("nn.max_pool2d") == (Layout.CHOICE, Precision.NEVER, Quantized.REFUSE)
+    assert kinds("nn.lstm") == (Layout.BARRIER, None, Quantized.REFUSE)
+    assert kinds("exp", pattern=OpPattern.OPAQUE, axes=None) == (Layout.BARRIER, None, Quantized.REFUSE)
     assert REGISTRY["nn.conv2d"].named_layouts == ("NCHW", "OIHW")
     assert REGISTRY["nn.conv1d_transpose"].named_layouts == ("NCW", "IOW")
 
 
-PASSING = {name: op for name, op in REGISTRY.items() if op.quantised_kind is Quantised.PASS}
+PASSING = {name: op for name, op in REGISTRY.items() if op.quantized_kind is Quantized.PASS}
 
 
 @pytest.mark.parametrize("op", PASSING.values(), ids=PASSING)

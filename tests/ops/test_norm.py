@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations and softmax against ONNX Runtime; type rules; backward inference."""
+"""Normalizations and softmax against ONNX Runtime; type rules; backward inference."""
 
 from __future__ import annotations
 

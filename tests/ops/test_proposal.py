@@ -20,13 +20,13 @@ def box_at(a: Any, y: int, x: int, k: int, delta: Any, image: Any) -> tuple[floa
     sizes = [w * factor, np.floor(w * ratio + 0.5) * factor]
     corners = [0.0] * 4
     for axis, (place, most) in enumerate(((x, width), (y, height))):
-        centre, size = place * side + (side - 1) / 2, sizes[axis]
-        begin, end = centre - (size - 1) / 2, centre + (size - 1) / 2
+        center, size = place * side + (side - 1) / 2, sizes[axis]
+        begin, end = center - (size - 1) / 2, center + (size - 1) / 2
         if a.iou_loss:
             begin, end = begin + delta[axis], end + delta[axis + 2]
         else:
-            centre, size = centre + delta[axis] * size, size * np.exp(delta[axis + 2])
-            begin, end = centre - (size - 1) / 2, centre + (size - 1) / 2
+            center, size = center + delta[axis] * size, size * np.exp(delta[axis + 2])
+            begin, end = center - (size - 1) / 2, center + (size - 1) / 2
         corners[axis], corners[axis + 2] = (min(max(v, 0), most - 1) for v in (begin, end))
     least = a.rpn_min_size * scale
     small = min(corners[2] - corners[0], corners[3] - corners[1]) + 1 < least

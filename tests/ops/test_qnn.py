@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised operators against oracles of their own: Python's integers and fractions, direct sums, ONNX Runtime."""
+"""Quantized operators against oracles of their own: Python's integers and fractions, direct sums, ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -290,7 +290,7 @@ KINDS = {"uint8": onnx.TensorProto.UINT8, "int8": onnx.TensorProto.INT8}
 
 
 def fused(op: str, data: dict[str, Array], constants: dict[str, Any], order: str, domain: str, **more: Any) -> Array:
-    """One quantised node by ONNX Runtime, all optimisations on."""
+    """One quantized node by ONNX Runtime, all optimizations on."""
     kind = KINDS[str(next(iter(data.values())).dtype)]
     graph = helper.make_graph(
         [helper.make_node(op, order.split(), ["y"], domain=domain, **more)],
@@ -343,7 +343,7 @@ def test_sums_and_products_have_the_bytes_of_onnx_runtime_but_for_ties(op: str, 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_differences_have_the_bytes_of_onnx_runtime_but_for_ties(seed: int) -> None:
-    """It has no operator of integers for them: it dequantises, subtracts and quantises; every second draw has ties."""
+    """It has no operator of integers for them: it dequantizes, subtracts and quantizes; every second draw has ties."""
     onnxruntime = pytest.importorskip("onnxruntime")
     case = Case(seed)
     pairs = dict(zip("abc", (case.pair(simple=seed % 4 < 2) for _ in range(3)), strict=True))
@@ -446,7 +446,7 @@ def test_concatenation_has_the_bytes_of_onnx_runtime(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_convolutions_have_the_bytes_of_onnx_runtime(seed: int) -> None:
-    """Requantised in floats, halves to even, per channel: QLinearConv."""
+    """Requantized in floats, halves to even, per channel: QLinearConv."""
     case = Case(seed)
     rng, channels = case.rng, 8
     x = case.tensor(1, 6, 9, 7)

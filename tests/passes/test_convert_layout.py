@@ -70,12 +70,12 @@ def transforms(module: IRModule) -> list[str]:
     return [f"{a.src_layout}>{a.dst_layout}" for a in (n.attrs for n in calls) if isinstance(a, LayoutTransformAttrs)]
 
 
-# --- quantised convolutions, and Relay's name of those in blocks
+# --- quantized convolutions, and Relay's name of those in blocks
 
 
 @pytest.mark.parametrize("kernel", ["HWIO", "IHWO"])
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_transpose"])
-def test_quantised_convolutions(name: str, kernel: str) -> None:
+def test_quantized_convolutions(name: str, kernel: str) -> None:
     """What follows finds the channels where they are now."""
     q, rng = relay.qnn.op, np.random.default_rng(3)
     shape = {"H": 3, "W": 3, "I": 4, "O": 5}
@@ -92,7 +92,7 @@ def test_quantised_convolutions(name: str, kernel: str) -> None:
     assert transforms(result).count("NCHW>NHWC") == 1
 
 
-def test_quantised_convolutions_have_no_blocks() -> None:
+def test_quantized_convolutions_have_no_blocks() -> None:
     x, w = var("x", 1, 8, 6, 6, dtype="int8"), var("w", 8, 8, 3, 3, dtype="int8")
     pairs = [Constant(np.int32(0))] * 2 + [Constant(np.float32(1))] * 2
     module = module_of(relay.qnn.op.conv2d(x, w, *pairs), x, w)

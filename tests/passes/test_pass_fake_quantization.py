@@ -72,7 +72,7 @@ def real(x: Expr, scale: float = X_SCALE, zero: int = X_ZERO) -> Expr:
 
 
 def fake(body: Body, *shape: int, dtype: str = "int8", scale: float = 0.07, zero: int = -5) -> IRModule:
-    """`body` between a dequantisation and a quantisation."""
+    """`body` between a dequantization and a quantization."""
     x = var("x", *(shape or IMAGE), dtype=dtype)
     y = quantize(body(real(x)), const(scale), const(zero, "int32"), out_dtype=dtype)
     return module_of(y, x)
@@ -251,7 +251,7 @@ def test_softmax_is_optional() -> None:
 # --- what must not be folded
 
 
-def test_bias_of_another_scale_is_requantised() -> None:
+def test_bias_of_another_scale_is_requantized() -> None:
     """A bias whose scale is not that of the sums keeps its value, not its integers."""
     module = fake(lambda x: bias_add(conv2d(x, weights(8, 6, 3, 3)), bias(np.float32(0.01), 8, -300, 300)))
     result = run(EVEN, module)
@@ -294,9 +294,9 @@ _SUMMED_AXIS = "the weights have scales along an axis that is summed"
             lambda x: conv2d(x, weights(8, 6, 3, 3, per_channel=1)),
             "the weights have scales along an axis that is summed",
         ),
-        (lambda x: conv2d(x, noise(8, 6, 3, 3)), "an operand is not quantised"),
+        (lambda x: conv2d(x, noise(8, 6, 3, 3)), "an operand is not quantized"),
         (lambda x: resize2d(x, size=(9, 9), method="linear"), "it weighs elements with real numbers"),
-        (lambda x: add(x, noise(6, 5, 5)), "an operand is not quantised"),
+        (lambda x: add(x, noise(6, 5, 5)), "an operand is not quantized"),
         # zeros in incomplete blocks, and maps of points, are no integers of the input's
         (
             lambda x: layout_transform(x, src_layout="NCHW", dst_layout="NCHW4c"),
@@ -318,7 +318,7 @@ def test_scales_that_are_not_constant_stay() -> None:
     assert run(EVEN, module) is module or ops(run(EVEN, module)) == ops(module)
 
 
-# --- sums whose results are not quantised
+# --- sums whose results are not quantized
 
 
 def test_sums_become_integers_for_real_results_too() -> None:
@@ -432,7 +432,7 @@ def sums_of(module: IRModule) -> list[Any]:
     return [n for n in post_order(module.main) if str(getattr(n, "op", "")) in names]
 
 
-def test_unsigned_bytes_between_quantisations() -> None:
+def test_unsigned_bytes_between_quantizations() -> None:
     x = var("x", 2, 6, 8, 8)
     module = module_of(real(quantize(relu(real(quantize(x, const(0.1), const(-5, "int32")), 0.1, -5)), const(0.1),
                             const(-5, "int32")), 0.1, -5), x)  # fmt: skip

@@ -83,7 +83,7 @@ def test_parts_of_the_pattern_stay() -> None:
         assert FlattenAtrousConv()(module) is module
 
 
-def test_quantised() -> None:
+def test_quantized() -> None:
     """Blocks are filled up with what stands for 0."""
     x, w = var("x", 1, 6, 7, 2, dtype="int8"), Constant(np.arange(-27, 27, dtype=np.int8).reshape(3, 3, 2, 3))
     pairs = const(-4, "int32"), const(1, "int32"), const(0.5), const(0.25)

@@ -185,7 +185,7 @@ def test_splats_give_what_arrays_do(name: str) -> None:
             assert found.data.shape == wanted.shape and bool(np.all(same)), sample.attrs
 
 
-def test_quantised_operators_are_folded_where_that_is_asked_for() -> None:
+def test_quantized_operators_are_folded_where_that_is_asked_for() -> None:
     x = var("x", 3, dtype="int8")
     number = quantize(const([1.0, 2.0, 3.0]), const(0.5), const(0, "int32"), out_dtype="int8")
     module = module_of(add(x, number), x)

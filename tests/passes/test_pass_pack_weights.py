@@ -63,7 +63,7 @@ def test_blocks(rows: int, depth: int, units: int, bits: int, block: int, zeros:
 @pytest.mark.parametrize("target", ["c", "host"])
 @pytest.mark.parametrize("accuracy", ["strict", "reproducible"])
 def test_strict_sums_do_not_overflow_before_they_are_scaled(accuracy: str, target: str) -> None:
-    start = product(dequantised(int4(24, 64), np.full(24, 1e-3, np.float32), 0))
+    start = product(dequantized(int4(24, 64), np.full(24, 1e-3, np.float32), 0))
     made = aotc.compile(start, target=target, accuracy=accuracy, cflags=["-O1"])
     assert made.metadata["weights_bytes"] < 24 * 64
     x = np.full((3, 64), 1e38, np.float32)
@@ -98,25 +98,25 @@ def int4(*shape: int) -> np.ndarray:
     return RNG.integers(-8, 8, shape).astype(ml_dtypes.int4)
 
 
-def dequantised(integers: np.ndarray, scales: np.ndarray, axis: int, zeros: np.ndarray | None = None) -> relay.Expr:
+def dequantized(integers: np.ndarray, scales: np.ndarray, axis: int, zeros: np.ndarray | None = None) -> relay.Expr:
     zeros = np.zeros(scales.shape, np.int32) if zeros is None else zeros
     return relay.qnn.op.dequantize(relay.const(integers), relay.const(scales), relay.const(zeros), axis=axis)
 
 
 SCALES = RNG.uniform(0.01, 0.1, 24).astype(np.float32)
 PACKED: dict[str, relay.Expr] = {
-    "one scale": dequantised(int4(24, 64), np.float32(0.5), 0),
-    "a scale of each unit": dequantised(int4(24, 64), SCALES, 0),
-    "zero points": dequantised(RNG.integers(0, 255, (24, 64)).astype(np.uint8), SCALES, 0, np.full(24, 128, np.int32)),
-    "transposed": relay.transpose(dequantised(int4(64, 24), SCALES, 1), (1, 0)),
-    "along the depth": relay.transpose(dequantised(int4(64, 24), np.repeat(SCALES[:4], 16), 0), (1, 0)),
+    "one scale": dequantized(int4(24, 64), np.float32(0.5), 0),
+    "a scale of each unit": dequantized(int4(24, 64), SCALES, 0),
+    "zero points": dequantized(RNG.integers(0, 255, (24, 64)).astype(np.uint8), SCALES, 0, np.full(24, 128, np.int32)),
+    "transposed": relay.transpose(dequantized(int4(64, 24), SCALES, 1), (1, 0)),
+    "along the depth": relay.transpose(dequantized(int4(64, 24), np.repeat(SCALES[:4], 16), 0), (1, 0)),
 }
 
 
 @pytest.mark.parametrize("axes", [(0, 1), (1, 0), (-1, -2), None])
 def test_axes_of_transposes(axes: tuple[int, int] | None) -> None:
     """A transpose that moves nothing is no transpose."""
-    start = product(relay.transpose(dequantised(int4(64, 64), np.float32(0.5), 0), axes))
+    start = product(relay.transpose(dequantized(int4(64, 64), np.float32(0.5), 0), axes))
     made = PackWeights(get_target("x86-64-v3"))(start)
     assert count_ops(made)["nn.contrib_dense_bits"] == 1
     x = RNG.standard_normal((3, 64)).astype(np.float32)
@@ -139,8 +139,8 @@ def scaled(integers: np.ndarray, scales: np.ndarray) -> relay.Expr:
 GPU: Target = get_target("cuda")
 LEFT: dict[str, relay.Expr] = {
     "floats": relay.const(RNG.standard_normal((24, 64)).astype(np.float32)),
-    "a scale of each element": relay.transpose(dequantised(int4(64, 24), np.resize(SCALES, 64), 0), (1, 0)),
-    "more than 8 bits": dequantised(RNG.integers(-999, 999, (24, 64)).astype(np.int16), SCALES, 0),
+    "a scale of each element": relay.transpose(dequantized(int4(64, 24), np.resize(SCALES, 64), 0), (1, 0)),
+    "more than 8 bits": dequantized(RNG.integers(-999, 999, (24, 64)).astype(np.int16), SCALES, 0),
     "a row of integers, and a scale of each unit": scaled(int4(1, 64), SCALES[:, None]),
     "an integer of each unit, and a row of scales": scaled(int4(24, 1), np.resize(SCALES, (1, 64))),
     "infinite scales": scaled(int4(24, 64), np.where(SCALES < 0.05, np.float32(np.inf), SCALES)[:, None]),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inputs and outputs become integers where a graph quantises and dequantises them, and nowhere else."""
+"""Inputs and outputs become integers where a graph quantizes and dequantizes them, and nowhere else."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_by_name() -> None:
 def test_scales_along_an_axis() -> None:
     x = relay.var("x", shape=(2, 3, 4))
     scale, zero = relay.const(np.float32([0.5, 0.25, 0.1])), relay.const(np.int32([1, 0, -3]))
-    quantised = relay.qnn.op.quantize(x, scale, zero, axis=-2, out_dtype="int8")
-    back = relay.qnn.op.dequantize(quantised, scale, zero, axis=1)
+    quantized = relay.qnn.op.quantize(x, scale, zero, axis=-2, out_dtype="int8")
+    back = relay.qnn.op.dequantize(quantized, scale, zero, axis=1)
     start = InferType()(aotc.IRModule.from_expr(relay.Function([x], back)))
     made = edged(start, "uint8")
     (meaning,) = quantizations(made, "input", 1)
@@ -134,7 +134,7 @@ def test_several_readers_that_agree() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-def test_moves_between_an_edge_and_its_quantisation(dtype: str) -> None:
+def test_moves_between_an_edge_and_its_quantization(dtype: str) -> None:
     """As in a network of TensorFlow's that takes rows and works on images."""
     start = module("""
     def @main(%x: Tensor[(2, 12), float32]) {
@@ -175,8 +175,8 @@ def test_scales_along_an_axis_of_a_moved_tensor_are_refused() -> None:
     x = relay.var("x", shape=(6,))
     scale, zero = relay.const(np.float32([0.5, 0.25, 0.1])), relay.const(np.int32(0))
     numbers = scale, zero
-    quantised = relay.qnn.op.quantize(relay.reshape(x, (2, 3)), *numbers, axis=1, out_dtype="int8")
-    start = aotc.IRModule.from_expr(relay.Function([x], relay.qnn.op.dequantize(quantised, *numbers, axis=1)))
+    quantized = relay.qnn.op.quantize(relay.reshape(x, (2, 3)), *numbers, axis=1, out_dtype="int8")
+    start = aotc.IRModule.from_expr(relay.Function([x], relay.qnn.op.dequantize(quantized, *numbers, axis=1)))
     text = "input 'x' cannot be int8: its scales differ along an axis of what it is moved to"
     assert refusals(InferType()(start), {"x": "int8"}) == [text]
 
@@ -192,7 +192,7 @@ def test_scales_along_an_axis_of_a_moved_tensor_are_refused() -> None:
         ('qnn.quantize(%x, 0.5f, 7, out_dtype="int16")', "input 'x' cannot be int8: its integers are int16"),
         (
             'add(cast(qnn.quantize(%x, 0.5f, 7), dtype="int32"), cast(qnn.quantize(%x, 0.25f, 7), dtype="int32"))',
-            "input 'x' cannot be int8: it is quantised in several ways",
+            "input 'x' cannot be int8: it is quantized in several ways",
         ),
         (
             "qnn.quantize(%x, max(%x), 7)",

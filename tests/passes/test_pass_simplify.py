@@ -287,7 +287,7 @@ def test_padding(name: str) -> None:
 
 @pytest.mark.parametrize(("value", "folds"), [(-7, True), (0, False)])
 def test_padding_of_integers(value: int, folds: bool) -> None:
-    """A quantised convolution pads with the zero point of its data."""
+    """A quantized convolution pads with the zero point of its data."""
     x, w = var("x", 1, 3, 6, 6, dtype="int8"), Constant(np.arange(-54, 54, dtype=np.int8).reshape(4, 3, 3, 3))
     pairs = const(-7, "int32"), const(0, "int32"), const(0.5), const(0.25)
     padded = pad(x, ((0, 0), (0, 0), (1, 2), (0, 1)), Constant(np.int8(value)))
@@ -351,7 +351,7 @@ def test_lets_that_matter_stay() -> None:
 
 
 @pytest.mark.parametrize("make", [argmax, argmin, argsort])
-def test_the_order_of_quantised_numbers(make: OpDef) -> None:
+def test_the_order_of_quantized_numbers(make: OpDef) -> None:
     def left(dtype: str, scale: object, **attrs: object) -> list[str]:
         x = var("x", 4, 5, dtype=dtype)
         data = dequantize(x, scale, const(3, "int32"), **attrs)

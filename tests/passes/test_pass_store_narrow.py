@@ -100,7 +100,7 @@ def test_kernels_take_no_more_arguments_than_a_launch() -> None:
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_pools_add_up_the_bytes_of_the_last_layer(channels_last: bool) -> None:
-    """On a microcontroller, the arena has the bytes of two neighbouring layers, and scratch of a kernel."""
+    """On a microcontroller, the arena has the bytes of two neighboring layers, and scratch of a kernel."""
     axes = (1, 2) if channels_last else (2, 3)
     shape = (1, 25, 5, 64) if channels_last else (1, 64, 25, 5)
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"} if channels_last else {}

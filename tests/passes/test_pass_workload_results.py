@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """No pass changes what the workloads compute, alone or in the pipelines of the levels 0 to 3.
 
-Parameters are random; scales of batch normalisation are negative and zero, too.
+Parameters are random; scales of batch normalization are negative and zero, too.
 """
 
 from __future__ import annotations

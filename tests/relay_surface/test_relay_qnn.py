@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prequantised network as Relay's users have it: its text, operator counts after each pass, values, diagnostics."""
+"""A prequantized network as Relay's users have it: its text, operator counts after each pass, values, diagnostics."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def onto(y: np.ndarray, scale: float, zero: int) -> np.ndarray:
 
 
 def in_floats(x: np.ndarray) -> np.ndarray:
-    """The network with quantised tensors as real numbers in float64, rounded where the network rounds."""
+    """The network with quantized tensors as real numbers in float64, rounded where the network rounds."""
     p = parameters()
     q = real(onto(x.astype(np.float64), 0.02, 128), 0.02, 128)
     sums = convolved(q, p["w0"] * p["s0"].astype(np.float64)) + p["b0"] * p["r0"].astype(np.float64)

@@ -39,7 +39,7 @@ BELOW_ZERO = """
 double below(double x) { return 1.0 / sqrt(x) < 0.0; }
 int main(int count, char **arguments) { return below(-0.0 * count) != 1.0; }
 """
-"""What clang 14 optimises wrongly: a number divided by a square root may be less than zero, where the root is -0.0."""
+"""What clang 14 optimizes wrongly: a number divided by a square root may be less than zero, where the root is -0.0."""
 
 
 def lowered(function: relay.Function, name: str, target: Target) -> Kernel:

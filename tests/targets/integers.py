@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs of quantised operators from seeds: shapes, strides, groups, paddings, zero points at the ends of their types,
+"""Graphs of quantized operators from seeds: shapes, strides, groups, paddings, zero points at the ends of their types,
 scales from 2^-20 to 2^4.
 
 graph = drawn(7)
@@ -191,7 +191,7 @@ def function(d: Drawing, x: Value) -> Value:
     return d.done(made(x.expr, *x.pair, const(to), const(np.int32(zero))), to, zero, x.dtype)
 
 
-def normalised(d: Drawing, x: Value) -> Value:
+def normalized(d: Drawing, x: Value) -> Value:
     to = np.float32(1 / d.one(256, 300, 17))
     zero = int(np.iinfo(x.dtype).min)
     y = qnn.softmax(x.expr, *x.pair, const(to), const(np.int32(zero)), axis=d.one(1, -1))
@@ -239,7 +239,7 @@ def moved(d: Drawing, x: Value) -> Value:
 
 
 SUMS = (convolution, convolution, convolution, transposed, product, batches)
-STEPS = (*SUMS, two, two, function, normalised, joined, pooled, moved)
+STEPS = (*SUMS, two, two, function, normalized, joined, pooled, moved)
 LARGEST = 6000
 """Elements of a tensor."""
 

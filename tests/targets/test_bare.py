@@ -27,7 +27,7 @@ from tests.e2e.projects import DIGITS, ROOT, affine, run
 from tests.frontend.test_drawn_pairs import Drawing
 from tests.targets.firmware import FILES, MACHINES, WARNINGS, Board, board, program_of
 
-QUANTISED = DIGITS.with_name("digits_int8.onnx")
+QUANTIZED = DIGITS.with_name("digits_int8.onnx")
 IMAGE = np.fromfile(DIGITS.with_name("digits_test.bin"), np.uint8)[:64].reshape(1, 1, 8, 8)
 #: What gcc calls for arithmetic that a core lacks, and for copies.
 ARITHMETIC = re.compile(r"(__aeabi_\w+|__gnu_\w+|__\w+(si|di|sf|df|ti)[23456]?|__riscv_\w+|__clzsi2|mem(cpy|set))$")
@@ -47,9 +47,9 @@ def host_outputs(path: Path, inputs: Array, **options: object) -> Array:
 def test_integers_are_those_of_the_host(name: str, tmp_path: Path) -> None:
     here = board(name)
     x = (IMAGE.astype(np.int32) * 16 - 128).clip(-128, 127).astype(np.int8)
-    model = compiled(QUANTISED, name, tmp_path, io_dtype="int8")
+    model = compiled(QUANTIZED, name, tmp_path, io_dtype="int8")
     (found,), stack = here.outputs(model, [x], tmp_path)
-    np.testing.assert_array_equal(found, host_outputs(QUANTISED, x, io_dtype="int8"))
+    np.testing.assert_array_equal(found, host_outputs(QUANTIZED, x, io_dtype="int8"))
     assert 0 < stack <= model.metadata["footprint"]["stack"]
     assert model.metadata["links"]["m"] == []
 
@@ -84,8 +84,8 @@ def test_a_model_of_one_number(name: str, tmp_path: Path) -> None:
 def test_what_the_library_needs(name: str, tmp_path: Path) -> None:
     """Nothing but copies and arithmetic; no writable data; frames within the stated bound."""
     here = board(name)
-    for source, allowed in ((QUANTISED, set()), (DIGITS, {"sqrtf", "fmaf"})):
-        model = compiled(source, name, tmp_path / source.stem, io_dtype="int8" if source is QUANTISED else None)
+    for source, allowed in ((QUANTIZED, set()), (DIGITS, {"sqrtf", "fmaf"})):
+        model = compiled(source, name, tmp_path / source.stem, io_dtype="int8" if source is QUANTIZED else None)
         library = here.make(model.path)
         nm = [here.tool_prefix + "nm", "-g"]
         symbols = [line.split()[-2:] for line in run([*nm, library], tmp_path).splitlines() if len(line.split()) > 1]
@@ -125,14 +125,14 @@ def test_functions_of_floats_need_no_library(name: str, tmp_path: Path) -> None:
 
 def test_the_profile_of_portable_c(tmp_path: Path) -> None:
     """Any C compiler builds it, as C and as C++; it runs here, too."""
-    model = compiled(QUANTISED, "c", tmp_path, environment="bare", io_dtype="int8")
+    model = compiled(QUANTIZED, "c", tmp_path, environment="bare", io_dtype="int8")
     header = (model.path / "include" / "net.h").read_text(encoding="utf-8")
     assert "int64_t" not in header
     assert not re.search(r"isa|threads|aotc_model", header + (model.path / "src" / "net.c").read_text())
     run(["make", "-s", f"CFLAGS={' '.join(WARNINGS)}"], model.path)
     for language in (["-std=c99"], ["-x", "c++"]):
         run(["gcc", *language, *WARNINGS[:5], "-fsyntax-only", "-Iinclude", "-Isrc", "src/net.c"], model.path)
-    made = aotc.compile(QUANTISED, name="net", target="c", environment="bare", io_dtype="int8")
+    made = aotc.compile(QUANTIZED, name="net", target="c", environment="bare", io_dtype="int8")
     assert made.built.name == "libnet.a"
     assert set(made.metadata["links"]["undefined"]) <= {"memcpy", "memset"}
     with pytest.raises(AotcError, match="static library for firmware") as caught:
@@ -143,7 +143,7 @@ def test_the_profile_of_portable_c(tmp_path: Path) -> None:
 
 
 def weights_file(folder: Path, least: int, seed: int) -> bytes:
-    """Of a quantised product whose weights are 16 numbers from `least` on."""
+    """Of a quantized product whose weights are 16 numbers from `least` on."""
     d = Drawing(1)
     pair, weights = d.pair(), np.random.default_rng(seed).permutation(np.arange(2048) % 16 + least)
     stored = d.constant(weights.reshape(64, 32).astype(np.int8))
@@ -171,7 +171,7 @@ def test_weights_apart(tmp_path: Path) -> None:
     """At an address of their own, from a file that can be replaced; what is damaged is told, and what is of another
     model."""
     here = board("cortex-m4")
-    model = compiled(QUANTISED, "cortex-m4", tmp_path, io_dtype="int8")
+    model = compiled(QUANTIZED, "cortex-m4", tmp_path, io_dtype="int8")
     main = '#include "net.h"\nint main(void) { return net_check_weights(); }\n'
     address = 0x20200000
     with pytest.raises(AssertionError, match="NET_WEIGHTS_ADDRESS must be a multiple of 8"):
@@ -193,7 +193,7 @@ def test_weights_apart(tmp_path: Path) -> None:
 
 def test_a_section_of_their_own(tmp_path: Path) -> None:
     here = board("cortex-m4")
-    model = compiled(QUANTISED, "cortex-m4", tmp_path)
+    model = compiled(QUANTIZED, "cortex-m4", tmp_path)
     for variables in ({}, {"PORTABLE_PARAMS": "1"}):
         run(["make", "-s", "clean"], model.path)
         library = here.make(model.path, "-DAOTC_WEIGHTS_SECTION=.external", **variables)
@@ -217,11 +217,11 @@ int main(void) {
 
 
 @pytest.mark.parametrize("single_file", [False, True], ids=["files", "single-file"])
-@pytest.mark.parametrize("source", [QUANTISED, DIGITS], ids=["int8", "float"])
+@pytest.mark.parametrize("source", [QUANTIZED, DIGITS], ids=["int8", "float"])
 def test_a_model_tests_itself(source: Path, single_file: bool, tmp_path: Path) -> None:
     """With right parameters, damaged ones, and ones that are whole, but others."""
     here, address = board("cortex-m4"), 0x20200000
-    io, kind = ("int8", "int8_t") if source is QUANTISED else (None, "float")
+    io, kind = ("int8", "int8_t") if source is QUANTIZED else (None, "float")
     model = compiled(source, "cortex-m4", tmp_path, io_dtype=io, selftest=True, single_file=single_file)
     assert len(list(model.path.glob("**/*.[ch]"))) == 2 or not single_file
     main = SELFTEST.replace("TYPE", kind)
@@ -268,13 +268,13 @@ def test_two_memories(name: str, io: bool, single: bool, tmp_path: Path) -> None
     here = board(name)
     x = (IMAGE.astype(np.int32) * 16 - 128).clip(-128, 127).astype(np.int8)
     options = {"io_dtype": "int8", "workspace_io": io, "single_file": single, "selftest": True}
-    model = compiled(QUANTISED, name, tmp_path, memories=tmp_path / "board.toml", **options)
+    model = compiled(QUANTIZED, name, tmp_path, memories=tmp_path / "board.toml", **options)
     memory = model.metadata["memory"]
     assert [part["member"] for part in memory["parts"]] == ["tightly_coupled", "sram"]
     assert memory["spaces"] == {"arena": "tightly coupled and sram", "parameters": "flash"}
     assert 0 < memory["parts"][0]["bytes"] <= 512 and sum(part["bytes"] for part in memory["parts"]) == memory["peak"]
     (found,), _ = here.outputs(model, [x], tmp_path)
-    np.testing.assert_array_equal(found, host_outputs(QUANTISED, x, io_dtype="int8"))
+    np.testing.assert_array_equal(found, host_outputs(QUANTIZED, x, io_dtype="int8"))
     main = """#include "net.h"
     static unsigned char a[NET_WORKSPACE_TIGHTLY_COUPLED_BYTES] __attribute__((aligned(NET_WORKSPACE_ALIGNMENT)));
     static unsigned char b[NET_WORKSPACE_SRAM_BYTES] __attribute__((aligned(NET_WORKSPACE_ALIGNMENT)));
@@ -324,7 +324,7 @@ def test_parameters_in_two_flashes(single: bool, portable: bool, tmp_path: Path)
     x = (IMAGE.astype(np.int32) * 16 - 128).clip(-128, 127).astype(np.int8)
     options = {"io_dtype": "int8", "single_file": single, "selftest": True}
     (tmp_path / "board.toml").write_text(FLASHES.format(1024))
-    model = compiled(QUANTISED, "cortex-m4", tmp_path, memories=tmp_path / "board.toml", **options)
+    model = compiled(QUANTIZED, "cortex-m4", tmp_path, memories=tmp_path / "board.toml", **options)
     assert model.metadata["memory"]["spaces"] == {"arena": "ram", "parameters": "flash and external flash"}
     fast, slow = model.metadata["weights"]["pieces"]
     assert 0 < fast["bytes"] == slow["begin"] <= 1024 and slow["memory"] == "external flash"
@@ -338,7 +338,7 @@ def test_parameters_in_two_flashes(single: bool, portable: bool, tmp_path: Path)
     program = linked_apart(here, library, program_of(model, [x]), tmp_path)
     printed = here.start(program).split()[0]
     np.testing.assert_array_equal(
-        np.frombuffer(bytes.fromhex(printed), np.int8)[None], host_outputs(QUANTISED, x, io_dtype="int8")
+        np.frombuffer(bytes.fromhex(printed), np.int8)[None], host_outputs(QUANTIZED, x, io_dtype="int8")
     )
     placed = run([here.tool_prefix + "nm", program], tmp_path)
     assert re.search(rf"{EXTERNAL:08x} \w net_params_external_flash\n", placed)
@@ -357,7 +357,7 @@ def test_parameters_in_two_flashes(single: bool, portable: bool, tmp_path: Path)
 
 def test_cmake_builds_it(tmp_path: Path, cmake: str) -> None:
     here = board("cortex-m4")
-    model = compiled(QUANTISED, "cortex-m4", tmp_path)
+    model = compiled(QUANTIZED, "cortex-m4", tmp_path)
     tools = [f"-DCMAKE_C_COMPILER={here.cc[0]}", "-DCMAKE_SYSTEM_NAME=Generic", "-DCMAKE_SYSTEM_PROCESSOR=arm"]
     run([cmake, "-S", model.path, "-B", "cross", *tools, "-DCMAKE_TRY_COMPILE_TARGET_TYPE=STATIC_LIBRARY"], tmp_path)
     run([cmake, "--build", "cross"], tmp_path)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised layers on microcontrollers: random shapes, roundings and zero points give the bytes of portable C."""
+"""Quantized layers on microcontrollers: random shapes, roundings and zero points give the bytes of portable C."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_functions_mean_what_their_portable_text_does() -> None:
 
 
 def test_functions_on_rows_mean_what_their_portable_text_does() -> None:
-    """Sums of rows and of channels, and what requantises them."""
+    """Sums of rows and of channels, and what requantizes them."""
     rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in rows.rows()}
     for run, outputs in ((1, 2), (3, 5), (16, 4), (37, 1)):
         x, w = (rng.integers(-128, 128, s).astype(np.int8) for s in (run, (outputs, run)))
@@ -143,5 +143,5 @@ def test_functions_on_rows_mean_what_their_portable_text_does() -> None:
     zero, low, high = (np.int32(n) for n in (-5, -100, 90))
     for name in ("once", "twice"):
         scaled = getattr(rounded, f"scale_{name}").reference(NO_ATTRS, x, multiplier, shift)
-        found = meanings[f"requantise_{name}"](x, np.zeros_like(x), multiplier, shift, zero, low, high)
+        found = meanings[f"requantize_{name}"](x, np.zeros_like(x), multiplier, shift, zero, low, high)
         np.testing.assert_array_equal(found, np.clip(scaled.astype(np.int64) + zero, low, high))

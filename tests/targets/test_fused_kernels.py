@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fused kernels as C compilers optimise them, and as they stand, against the interpreter: equal bits."""
+"""Fused kernels as C compilers optimize them, and as they stand, against the interpreter: equal bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.flags import OPTIMISE
+from aotc_codegen.c.flags import OPTIMIZE
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
@@ -94,7 +94,7 @@ def test_a_pool_a_sum_and_a_slope_for_each_element(target: str) -> None:
 
 
 def windows_with_channels_last(seed: int, target: Target) -> Job:
-    """A padded maximum over windows: loads of neighbours under conditions, which gcc may do under masks."""
+    """A padded maximum over windows: loads of neighbors under conditions, which gcc may do under masks."""
     rng = np.random.default_rng(seed)
     size, channels = int(rng.integers(2, 5)), int(rng.integers(1, 40))
     shape = (1, int(rng.integers(3, 9)), int(rng.integers(3, 9)), channels)
@@ -137,6 +137,6 @@ def test_loads_under_a_condition(target: str, tmp_path: Path) -> None:
     x, s = rng.standard_normal((2, 64)).astype(np.float32)
     x[-3:] = 1.0
     here = machine(target)
-    (found,) = here.run_kernels([(guarded_kernel(64), [x, s[:-3]])], tmp_path, *OPTIMISE)[0]
+    (found,) = here.run_kernels([(guarded_kernel(64), [x, s[:-3]])], tmp_path, *OPTIMIZE)[0]
     t = np.where(np.arange(64) % 4 < 2, x + np.float32(1), x * np.float32(3))
     np.testing.assert_array_equal(found, np.where(t < 0, s, t))

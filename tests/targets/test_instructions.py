@@ -10,7 +10,7 @@ import pytest
 from benchmarks.instructions import LAYERS, compiled, kernels_of
 from tests.share import share
 
-#: For each multiply-add, requantising included, at most: of the layers in their order.
+#: For each multiply-add, requantizing included, at most: of the layers in their order.
 BOUNDS = {"cortex-m4": (1.6, 1.6, 5.0), "cortex-m55": (0.36, 0.36, 2.6)}
 CASES = [(target, place) for target in BOUNDS for place in range(len(LAYERS))]
 

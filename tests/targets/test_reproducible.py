@@ -56,7 +56,7 @@ ODD = replace(
 MACHINES = [TARGETS[name] for name in ("c", "x86-64", "x86-64-v4", "aarch64")] + [ODD]
 #: Functions without a program that all libraries compute alike.
 EXACT = {"sqrt", "fma", "product", "copysign", "abs", "isnan", "isinf", "popcount", "clz"}
-EXACT |= {name for name in INSTRUCTIONS if name.startswith("quantise_")}
+EXACT |= {name for name in INSTRUCTIONS if name.startswith("quantize_")}
 AT_ONCE = 45
 NETWORKS = {
     **KERNELS,

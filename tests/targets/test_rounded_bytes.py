@@ -42,10 +42,10 @@ def names(kernel: Kernel) -> set[str]:
     return {n.name for n in nodes(kernel.body) if isinstance(n, Call)}
 
 
-def quantised(dtype: str, zero: int, values: Array) -> Job:
+def quantized(dtype: str, zero: int, values: Array) -> Job:
     """Numbers rounded to bytes around a zero point."""
     x, y, i = Buffer("x", SINGLE, values.size), Buffer("y", DType(dtype), values.size), Var("i")
-    body = forall(i, values.size, Store(y, i, call(f"quantise_{dtype}", Load(x, i), float(zero))))
+    body = forall(i, values.size, Store(y, i, call(f"quantize_{dtype}", Load(x, i), float(zero))))
     return Kernel(name=f"{dtype}_{zero}_{values.size}", inputs=(x,), outputs=(y,), body=body), [values]
 
 
@@ -60,7 +60,7 @@ def jobs_of_bytes() -> list[Job]:
     rng = np.random.default_rng(0)
     values = np.concatenate([HALVES, EDGES, rng.normal(0, 200, 300).astype(np.float32)])
     sizes = (values.size, 3, 17, 64, 100)
-    return [quantised(d, zero, values[-n:]) for d, zeros in ZEROS.items() for zero in zeros for n in sizes]
+    return [quantized(d, zero, values[-n:]) for d, zeros in ZEROS.items() for zero in zeros for n in sizes]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -79,16 +79,16 @@ def test_floats_become_bytes(target: str, tmp_path: Path) -> None:
 def test_four_vectors_become_one(target: Target) -> None:
     lanes = target.lanes("float32")
     for vectors, joined in ((3, False), (4, True), (11, True)):
-        kernel, _ = quantised("uint8", 3, np.zeros(vectors * lanes, np.float32))
-        assert (f"quantise_uint8_x{lanes}" in names(finished(kernel, target))) == joined
+        kernel, _ = quantized("uint8", 3, np.zeros(vectors * lanes, np.float32))
+        assert (f"quantize_uint8_x{lanes}" in names(finished(kernel, target))) == joined
 
 
 def test_stores_stay_apart_where_what_they_store_is_read() -> None:
     """An element that is read in a later round lies in what would be stored after that."""
     x, y, i = Buffer("x", SINGLE, 128), Buffer("y", DType("uint8"), 144), Var("i")
-    shifted = call("quantise_uint8", Load(x, i) + cast(Load(y, i + 16), "float32"), 0.0)
+    shifted = call("quantize_uint8", Load(x, i) + cast(Load(y, i + 16), "float32"), 0.0)
     kernel = Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, 128, Store(y, i, shifted)))
-    assert "quantise_uint8_x16" not in names(finished(kernel, X86_64_V4))
+    assert "quantize_uint8_x16" not in names(finished(kernel, X86_64_V4))
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -98,7 +98,7 @@ def test_bytes_that_are_numbers_again(target: str, tmp_path: Path) -> None:
     for kernel, (values,) in jobs_of_bytes():
         dtype, zero, _ = kernel.name.split("_")
         x, y, i = Buffer("x", SINGLE, values.size), Buffer("y", SINGLE, values.size), Var("i")
-        number = cast(call(f"quantise_{dtype}", Load(x, i), float(zero)), "float32")
+        number = cast(call(f"quantize_{dtype}", Load(x, i), float(zero)), "float32")
         again = Kernel(name="k", inputs=(x,), outputs=(y,), body=forall(i, values.size, Store(y, i, number)))
         made = finished(again, here.target)
         expected = rounded(dtype, int(zero), values).astype(np.float32)
@@ -114,9 +114,9 @@ def test_four_stores_into_what_they_read(distance: int, joins: bool) -> None:
     stores = []
     for k in range(0, 64, 16):
         before = cast(Load(y, as_expr(64 + k + distance), 16), "float32")
-        stores.append(Store(y, as_expr(64 + k), call("quantise_uint8", Load(x, as_expr(k), 16) + before, zero)))
+        stores.append(Store(y, as_expr(64 + k), call("quantize_uint8", Load(x, as_expr(k), 16) + before, zero)))
     made = together.joined(Block(stores), frozenset())
-    assert any(isinstance(n, Call) and n.name == "quantise_uint8_x16" for n in nodes(made)) == joins
+    assert any(isinstance(n, Call) and n.name == "quantize_uint8_x16" for n in nodes(made)) == joins
     data = [np.arange(64, dtype=np.float32)]
     pair = [Kernel(name="k", inputs=(x,), outputs=(y,), body=Block((filled(y, 3), b))) for b in (Block(stores), made)]
     np.testing.assert_array_equal(*(run_kernel(kernel, data)[0] for kernel in pair))

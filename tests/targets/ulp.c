@@ -54,7 +54,7 @@ enum { SPECIALS = 2 * sizeof SPECIAL / sizeof *SPECIAL };
 
 static uint32_t special_bits(int k) { return SPECIAL[k / 2] | (uint32_t)(k & 1) << 31; }
 
-/* A float by its bits; signalling NaN, which C99 leaves open, as quiet ones. */
+/* A float by its bits; signaling NaN, which C99 leaves open, as quiet ones. */
 static float quiet(uint32_t bits) {
   float value;
   if ((bits & 0x7fffffffu) > 0x7f800000u) bits |= 0x00400000u;

@@ -78,7 +78,7 @@ def kernels(target: Target) -> str:
 
 
 def _compiler(here: Machine, best: Target | None) -> list[str]:
-    """The compiler of a target's kernels, and its flags; clang's vectoriser gets portable C for the `best` target."""
+    """The compiler of a target's kernels, and its flags; clang's vectorizer gets portable C for the `best` target."""
     flags = ["-std=c99", *STRICT, *cflags(here.target)]
     if best is None or not here.target.is_scalar:
         return [here.cc, *flags]
@@ -88,7 +88,7 @@ def _compiler(here: Machine, best: Target | None) -> list[str]:
 def build(targets: Sequence[str], folder: Path, quick: bool = False) -> Program:
     """The program for targets that one machine runs, the best one last, each compiled with its own flags.
 
-    `quick` lets clang's vectoriser have loops of portable C.
+    `quick` lets clang's vectorizer have loops of portable C.
     """
     machines = [machine(name) for name in targets]
     runner, commands, lines = machines[-1], [], []

@@ -222,7 +222,7 @@ def means(case: Case, columns: int) -> Program:
     (y,) = product.outputs
     whole = te.placeholder((y.size // columns, columns), "float32", "y")
     sums = te.reduce("sum", (whole.shape[0],), (columns,), lambda i, k: whole[i, k], name="sums")
-    less = te.compute(whole.shape, lambda i, j: whole[i, j] - sums[i] * (1.0 / columns), name="centred")
+    less = te.compute(whole.shape, lambda i, j: whole[i, j] - sums[i] * (1.0 / columns), name="centered")
     parts = [*product.inputs, y]
     found = [Storage(name=b.name, dtype=b.dtype, shape=(b.size,)) for b in parts]
     a, b = (replace(storage, kind="input") for storage in found[:2])
@@ -230,7 +230,7 @@ def means(case: Case, columns: int) -> Program:
     scratch = [View(Storage(name=b.name, dtype=b.dtype, shape=(b.size,))) for b in product.workspace]
     steps = (
         Step(product, (View(a), View(b), View(found[2]), *scratch)),
-        Step(schedule("centre", [whole], [less], CUDA), (View(found[2]), View(out))),
+        Step(schedule("center", [whole], [less], CUDA), (View(found[2]), View(out))),
     )
     return Program(name="net", inputs=(a, b), outputs=(out,), steps=steps)
 
@@ -271,6 +271,6 @@ def test_launches_that_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(launched(means(matmul(m=64, k=16, n=64), 64), CUDA).steps) == 2
     monkeypatch.undo()
     program = means(matmul(m=64, k=64, n=64), 64)
-    product, centre = program.steps
-    over = replace(centre, args=(centre.args[0], product.args[0]))
+    product, center = program.steps
+    over = replace(center, args=(center.args[0], product.args[0]))
     assert len(launched(replace(program, steps=(product, over)), CUDA).steps) == 2

@@ -101,7 +101,7 @@ def test_a_thread_of_a_large_image_has_all_channels() -> None:
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_threads_load_the_neighbours_of_a_matrix(transposed: bool) -> None:
+def test_threads_load_the_neighbors_of_a_matrix(transposed: bool) -> None:
     text = to_text(matmul(m=1, k=512, n=1000, transposed=transposed).kernel(CUDA))
     assert ("t // 64" if transposed else "t % 8") in text.split("column")[1].split("\n")[0]
 

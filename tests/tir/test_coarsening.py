@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that do several neighbouring iterations: results are those of single ones, and memory is moved in pieces."""
+"""Threads that do several neighboring iterations: results are those of single ones, and memory is moved in pieces."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def moved(text: str) -> list[str]:
             nest("float16(x[i * 96 + j] + 1.0)", "float32 float16"),
             ["piece[0] = x[i * 96 + j * 8:4]", "piece[4] = x[i * 96 + j * 8 + 4:4]", "y[i * 96 + j * 8] = made[0:8]"],
         ),
-        (  # neighbours have one of the others in common
+        (  # neighbors have one of the others in common
             nest("x[i * 96 + j // 2] + x[j // 4]"),
             ["y[i * 96 + j * 4] = made[0:4]"],
         ),
@@ -77,7 +77,7 @@ def moved(text: str) -> list[str]:
         (nest("j < 5 ? x[i * 96 + j] : 0.0"), ["y[i * 96 + j * 4] = made[0:4]"]),
         (nest("x[i * 96 + j + 2]"), []),
         (nest("x[i * 97 + j]"), []),
-        (nest("x[i * 192 + j * 2]"), []),  # neighbours are fetched together
+        (nest("x[i * 192 + j * 2]"), []),  # neighbors are fetched together
         (nest("x[i * 12 + j * 8]", rows=24), ["y[i * 96 + j * 4] = made[0:4]"]),
         (nest("x[i * 97 + j]", rows=1), ["y[j * 4] = x[j * 4:4]"]),
         (nest("x[j]", columns=98), ["y[i * 98 + j * 2] = x[j * 2:2]"]),
@@ -127,7 +127,7 @@ def test_registers_become_arrays() -> None:
 
 
 def slid(value: str, step: int = 1, columns: int = 16, taps: str = "max(1 - j, 0)..min(17 - j, 3)") -> str:
-    """A kernel whose every element is made of neighbours of the element at its place, as far as there are any."""
+    """A kernel whose every element is made of neighbors of the element at its place, as far as there are any."""
     return f"""kernel "slid" {{
   input x: float32[{6 * columns * step + 8}]
   input w: float32[9]
@@ -158,7 +158,7 @@ ROW = "i * 16 + r * 16 + j + k - 17"
         ),
     ],
 )
-def test_neighbours_share_what_they_read(text: str, loaded: list[str], single: int) -> None:
+def test_neighbors_share_what_they_read(text: str, loaded: list[str], single: int) -> None:
     """Each element of a row is read once by a thread, whether it is there for all of its results or for some."""
     assert moved(text) == [*loaded, "y[i * 16 + j * 4] = made[0:4]"]
     (made,) = check(parse_kernel(text), values(parse_kernel(text)), SMALL)
@@ -173,7 +173,7 @@ def test_neighbours_share_what_they_read(text: str, loaded: list[str], single: i
         slid("acc + x[i * 16 + j + k]", taps="0..min(2 * j, 3)"),  # ends that do not go with places
     ],
 )
-def test_neighbours_that_share_nothing(text: str) -> None:
+def test_neighbors_that_share_nothing(text: str) -> None:
     assert moved(text) == []
 
 

@@ -36,7 +36,7 @@ taps = st.tuples(st.integers(-3, 3).filter(bool), st.integers(-12, 12), st.integ
 def test_borders_are_where_the_taps_inside_the_data_change(
     extent: int, size: int, drawn: list[tuple[int, int, int, int]], kernel: int
 ) -> None:
-    """Tiles are even, in order and complete, and neighbours in one segment have the same taps at every position."""
+    """Tiles are even, in order and complete, and neighbors in one segment have the same taps at every position."""
     axis, tap = Var("i"), Var("k")
     dims = [Dimension(Linear({axis: step, tap: along or 1}, begin), n, 1, False) for step, begin, n, along in drawn]
     signature = BorderSignature.of(dims, axis, [(tap, kernel)])

@@ -72,7 +72,7 @@ TURNED = """kernel "turned" {
 """
 
 
-def test_neighbours_write_next_to_each_other() -> None:
+def test_neighbors_write_next_to_each_other() -> None:
     """The loop along which results lie next to each other counts fastest, whichever stands inside."""
     (kernel,) = on_device(parse_kernel(TURNED), CUDA)
     assert "let j: int64 = n // 6\n" in to_text(kernel)

@@ -138,7 +138,7 @@ def test_elements_from_anywhere_are_collected() -> None:
 
 
 def test_outer_loops_take_what_inner_ones_cannot() -> None:
-    """A sum for each channel: neighbours are channels, what is summed lies rows apart."""
+    """A sum for each channel: neighbors are channels, what is summed lies rows apart."""
     x, y, c, k, acc = Buffer("x", SINGLE, 640), Buffer("y", SINGLE, 64), Var("c"), Var("k"), Var("acc", SINGLE)
     sums = For(k, 10, Assign(acc, acc + Load(x, k * 64 + c)), kind="reduction")
     body = forall(c, 64, Block((Declare(acc, as_expr(0.0)), sums, Store(y, c, acc))))

@@ -130,10 +130,10 @@ def test_layer_norm_shares_rows_and_hoists() -> None:
     added = te.compute((n, d), lambda i, j: x[i, j] + r[i, j], "added")
     total = te.reduce("sum", (n, 1), (d,), lambda i, o, k: added[i, k], "total")
     mean = te.compute((n, 1), lambda i, o: total[i, o] / float(d), "mean")
-    centred = te.compute((n, d), lambda i, j: added[i, j] - mean[i, 0], "centred")
-    square = te.reduce("sum", (n, 1), (d,), lambda i, o, k: centred[i, k] * centred[i, k], "square")
+    centered = te.compute((n, d), lambda i, j: added[i, j] - mean[i, 0], "centered")
+    square = te.reduce("sum", (n, 1), (d,), lambda i, o, k: centered[i, k] * centered[i, k], "square")
     scale = te.compute((n, 1), lambda i, o: call("sqrt", square[i, o] / float(d) + 1e-5), "scale")
-    y = te.compute((n, d), lambda i, j: centred[i, j] / scale[i, 0] * g[j], "y")
+    y = te.compute((n, d), lambda i, j: centered[i, j] / scale[i, 0] * g[j], "y")
     kernel = check([x, r, g], [y], X86_64_V4, tolerance=1e-5)
     assert len(outer_loops(kernel)) == 1
     assert sum(b.nbytes for b in kernel.stack) <= 4096

@@ -68,10 +68,10 @@ def test_what_else_is_read_stays_where_it_is() -> None:
 @pytest.mark.parametrize(
     ("extents", "source", "value"),
     [
-        ("2 64 32", "n * 2048 + i * 32 + j", "x[{}]"),  # neighbours are read as they are written
+        ("2 64 32", "n * 2048 + i * 32 + j", "x[{}]"),  # neighbors are read as they are written
         ("2 64 32", "n * 2048 + j * 64 + i", "j > 3 ? x[{}] : 1.0"),  # which may not be there
         ("2 64 32", "n * 1024 + j * 32 + i // 2", "x[{}]"),  # each for two of them
-        ("64 64 3", "j * 4096 + n * 64 + i", "x[{}]"),  # short rows are written: neighbours are near
+        ("64 64 3", "j * 4096 + n * 64 + i", "x[{}]"),  # short rows are written: neighbors are near
     ],
 )
 def test_no_tiles(extents: str, source: str, value: str) -> None:

@@ -52,7 +52,7 @@ def _cheap(node: Call, op: Op) -> bool:
 
 
 def _start(labels: Any, position: np.ndarray[Any, Any]) -> int | None:
-    """Where the labelled elements begin in the argument if they are consecutive there, else None."""
+    """Where the labeled elements begin in the argument if they are consecutive there, else None."""
     flat = np.asarray(labels).reshape(-1)
     if flat.size == 0:
         return 0

@@ -7,8 +7,8 @@ module = from_onnx("net.onnx", dims={"batch": 1})
 `graph` is the vocabulary in which all of them build, `arguments`
 reads what a converter asks for, `problems` collects what is wrong
 with a model; beside them lie builders by idea: `windows`,
-`products`, `normalisation`, `activations`, `reductions`,
-`recurrent`, `quantisation`, `shapes`.  A front end is a table of
+`products`, `normalization`, `activations`, `reductions`,
+`recurrent`, `quantization`, `shapes`.  A front end is a table of
 converters on top of these.
 
 The package itself is a door: `relay.frontend.from_onnx`,

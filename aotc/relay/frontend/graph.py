@@ -14,7 +14,7 @@ disappear.
     g.reshape(x, (1, -1))
 
 No format of models is known here, nor in the modules beside this
-one (windows, normalisation, matmul and so on).  They raise
+one (windows, normalization, matmul and so on).  They raise
 AotcError with codes that begin with "graph-"; a front end gives
 them its own name, once, where it is entered:
 
@@ -27,7 +27,7 @@ say, whose data lies in NHWC, passes `layout="NHWC"` to `windows`,
 works out SAME padding with `windows.same_padding`, adds the
 activation that is fused into an operator with `activations`, and,
 for tensors that carry a scale and a zero point, builds on
-`quantisation`.
+`quantization`.
 """
 
 import math

@@ -110,7 +110,7 @@ def convolve(
     """A convolution; the weight is (channels, inputs / groups,
     *kernel), or what `kernel_layout` says.
 
-    terms        zero points and scales of data and weight, where they are quantised
+    terms        zero points and scales of data and weight, where they are quantized
     attributes   those of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for sums of integers
     """
     place = attributes.get("kernel_layout", "O").index("O")
@@ -171,7 +171,7 @@ def resize(
 
     method       "nearest_neighbor", "linear" or "cubic"
     mode         how positions of the result are those of the data: "half_pixel", "align_corners", "asymmetric", ...
-    rounding     of positions, for the nearest neighbour
+    rounding     of positions, for the nearest neighbor
     attributes   others of image.resize2d: `scales`, `roi`, `layout`, `antialias`, ...
     """
     return g.op(

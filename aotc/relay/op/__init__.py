@@ -16,7 +16,7 @@ from aotc.relay.op.opdef import OpDef
 _FAMILIES = (
     "elementwise binary casts reduce shape layout join pad slice index places scatter create conv "
     "conv_transpose winograd dense packed_dense pool norm softmax resize rearrange grid sorts "
-    "scan recurrent like mask loss sparse regions neighbours detection anchors bits signals "
+    "scan recurrent like mask loss sparse regions neighbors detection anchors bits signals "
     "einsum dyn grouping annotation "
     "qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax qnn.lstm"
 )

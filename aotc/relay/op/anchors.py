@@ -53,13 +53,13 @@ def _prior_reference(a: Any, data: Array) -> Array:
     steps = [s if s > 0 else 1.0 / max(n, 1) for s, n in pairs]
     pixels = zip(extents, a.offsets, steps, strict=True)
     places = ((np.arange(n) + o) * s for n, o, s in pixels)
-    centres = np.meshgrid(*places, indexing="ij")
+    centers = np.meshgrid(*places, indexing="ij")
     sizes = np.array([*a.sizes, *a.sizes[:1] * (len(a.ratios) - 1)])
     roots = np.sqrt([*(1.0,) * len(a.sizes), *a.ratios[1:]])
     aspect = extents[0] / max(extents[1], 1)
     w = sizes * aspect * roots / 2
     h = sizes / roots / 2
-    y, x = (c[..., None] for c in centres)
+    y, x = (c[..., None] for c in centers)
     corners = [x - w, y - h, x + w, y + h]
     found = np.stack(corners, -1)
     found = found.reshape(1, -1, 4).astype(np.float32)
@@ -138,10 +138,10 @@ def _decoded_reference(a: Any, classes: Array, offsets: Array, anchors: Array) -
     spread = np.array(a.variances, dtype)
     low, high = anchors[..., :2], anchors[..., 2:]
     size = high - low
-    centre = moves[..., :2] * spread[:2] * size + (low + high) / 2
+    center = moves[..., :2] * spread[:2] * size + (low + high) / 2
     grown = np.exp(moves[..., 2:] * spread[2:])
     half = grown * size / 2
-    box = np.concatenate([centre - half, centre + half], -1)
+    box = np.concatenate([center - half, center + half], -1)
     box = np.clip(box, 0, 1) if a.clip else box
     fields = [(kind - first)[..., None], score[..., None]]
     rows = np.concatenate([*fields, box], -1).astype(dtype)
@@ -174,12 +174,12 @@ def _decoded_expand(a: Any, classes: Expr, offsets: Expr, anchors: Expr) -> Expr
     times = binary.multiply
     moved = times(times(columns(moves, 0), spread[0]), size)
     middle = binary.divide(binary.add(low, high), two)
-    centre = binary.add(moved, middle)
+    center = binary.add(moved, middle)
     wide = times(columns(moves, 2), spread[1])
     grown = times(elementwise.exp(wide), size)
     half = binary.divide(grown, two)
-    begin = binary.subtract(centre, half)
-    end = binary.add(centre, half)
+    begin = binary.subtract(center, half)
+    end = binary.add(center, half)
     box: Expr = join.concatenate([begin, end], -1)
     box = casts.clip(box, 0.0, 1.0) if a.clip else box
     names = binary.subtract(kind, constant(first))
@@ -219,7 +219,7 @@ class ProposalAttrs(Attrs):
     """Rows of image and corners (N * rpn_post_nms_top_n, 5): the best anchors, moved as predicted, that do not overlap.
 
     At each pixel, `feature_stride` apart, there is an anchor for each of `ratios` and, within, of `scales`: A in all.
-    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centres in sizes and of the
+    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centers in sizes and of the
     logarithms of sizes, or of corners with `iou_loss`; `im_info` (N, 3) has the height, width and scale of images.
     Boxes are clipped to the image. Those smaller than `rpn_min_size` times the scale, which grow by half of that on
     each side, and those of pixels outside have a score of -1. Of the `rpn_pre_nms_top_n` best, all for 0, those go that
@@ -291,9 +291,9 @@ def _moved_anchors(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
     if not a.iou_loss:
         size = number(anchors[..., 2:] - anchors[..., :2] + 1)
         middle = number((anchors[..., 2:] + anchors[..., :2]) / 2)
-        centre = add(times(first, size), middle)
+        center = add(times(first, size), middle)
         half = divide(subtract(times(elementwise.exp(second), size), one), two)
-        begin, end = subtract(centre, half), add(centre, half)
+        begin, end = subtract(center, half), add(center, half)
     image = shape.reshape(images, (batch, 1, 1, 1, 3), allowzero=True)
     extents, scale = columns(image, 1, 0), columns(image, 2)
     last = subtract(extents, one)

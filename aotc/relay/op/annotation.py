@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Infer, Precision, Quantised, TensorType, param
+from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Infer, Precision, Quantized, TensorType, param
 from aotc.relay.op.define import OpDef, Samples, exact, random_array
 from aotc.relay.op.rules import pointwise, same_type
 from aotc.tir import te
@@ -51,7 +51,7 @@ stop_fusion = _mark(
     "no kernel computes together with what uses it",
     infer=same_type,
     precision=Precision.FOLLOW,
-    quantised=Quantised.PASS,
+    quantized=Quantized.PASS,
 )
 checkpoint = _mark("checkpoint", "gradients may compute again rather than keep")
 compiler_begin = _mark("compiler_begin", "enters a region for the external compiler `compiler`", _MINE)

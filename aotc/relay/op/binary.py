@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantized, TensorType, Type, Types, args, require
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar
 from aotc.relay.op.rows import NumpyFn, binary, broadcast, choose, either, elementwise, intrinsic, wide
 from aotc.relay.op.rules import broadcast_rule, pointwise, tensor
@@ -95,9 +95,9 @@ def _compared(name: str, operation: str, kind: Kind = NUMBER) -> OpDef:
     return _plain(name, operation, kind, result="bool")
 
 
-add = _plain("add", "add", NUMBER, quantised=Quantised.RESCALE)
-subtract = _plain("subtract", "sub", NUMBER, quantised=Quantised.RESCALE)
-multiply = _plain("multiply", "mul", NUMBER, quantised=Quantised.RESCALE)
+add = _plain("add", "add", NUMBER, quantized=Quantized.RESCALE)
+subtract = _plain("subtract", "sub", NUMBER, quantized=Quantized.RESCALE)
+multiply = _plain("multiply", "mul", NUMBER, quantized=Quantized.RESCALE)
 divide = binary("divide", _by_kind(truediv, _numpy_trunc_divide), _by_kind(truediv, _trunc_div), NUMBER)
 floor_divide = binary("floor_divide", _by_kind(_floored, np.floor_divide), _by_kind(_floored, _floor_div), NUMBER)
 trunc_divide = binary(
@@ -108,8 +108,8 @@ trunc_mod = binary("trunc_mod", np.fmod, _TRUNC_MOD, NUMBER)
 floor_mod = binary("floor_mod", _by_kind(wide(_float_mod), np.mod), _by_kind(wide(_float_mod), _floor_rem), NUMBER)
 power = binary("power", _by_kind(np.power, _numpy_power), intrinsic("pow"), NUMBER, precision=Precision.NEVER)
 atan2 = binary("atan2", np.arctan2, intrinsic("atan2"), FLOAT)
-maximum = _plain("maximum", "max", NUMBER, exact=True, quantised=Quantised.PASS)
-minimum = _plain("minimum", "min", NUMBER, exact=True, quantised=Quantised.PASS)
+maximum = _plain("maximum", "max", NUMBER, exact=True, quantized=Quantized.PASS)
+minimum = _plain("minimum", "min", NUMBER, exact=True, quantized=Quantized.PASS)
 equal, not_equal = _compared("equal", "eq", ANY), _compared("not_equal", "ne", ANY)
 less, less_equal = _compared("less", "lt"), _compared("less_equal", "le")
 greater, greater_equal = _compared("greater", "gt"), _compared("greater_equal", "ge")
@@ -147,6 +147,6 @@ where = OpDef(
     pattern=OpPattern.BROADCAST,
     axes=pointwise,
     element=broadcast(select),
-    quantised=Quantised.PASS,
+    quantized=Quantized.PASS,
     samples=_where_samples,
 )

@@ -181,7 +181,7 @@ def batch_norm(
     center: bool = True,
     scale: bool = True,
 ) -> Call:
-    """Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance."""
+    """Inference with the moving statistics: a tuple of the normalized data, the mean, and the variance."""
 
 def batch_to_space_nd(data: Expr, block_shape: int | Sequence[int], crops: Sequence[Sequence[int]]) -> Call:
     """The inverse of `space_to_batch_nd`: data (N, S..., rest) as (N / prod(block), S * block - crops..., rest)."""
@@ -282,8 +282,8 @@ def contrib_dense_bits(
     """data (..., K) times the transpose of scale * (weight - zero) (N, K): (..., N), in float32.
 
     weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits along K, the first in the lowest bits, for
-             tiles of neighbouring units
-    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbours along K
+             tiles of neighboring units
+    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbors along K
     zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
 
     Sums of a block are multiplied by its scale; with `scale_first` each weight is, so that no sum overflows before.
@@ -464,7 +464,7 @@ def crop_and_resize(
 ) -> Call:
     """Box n of image box_indices[n] of `data`, resampled to `crop_size`; `extrapolation_value` outside of the image.
 
-    The corners of a box, y1, x1, y2, x2, run from 0 to 1, the centres of the first and the last pixel; one row, or
+    The corners of a box, y1, x1, y2, x2, run from 0 to 1, the centers of the first and the last pixel; one row, or
     column, is taken from the middle. `method` is "bilinear" or "nearest_neighbor".
     """
 
@@ -639,7 +639,7 @@ def grid_sample(
 ) -> Call:
     """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).
 
-    `align_corners`: whether -1 and 1 are the centres of the outermost elements, or their outer edges.
+    `align_corners`: whether -1 and 1 are the centers of the outermost elements, or their outer edges.
     """
 
 def group_norm(
@@ -652,7 +652,7 @@ def group_norm(
     center: bool = True,
     scale: bool = True,
 ) -> Call:
-    """Normalise each group of channels of each batch item; gamma and beta are per channel."""
+    """Normalize each group of channels of each batch item; gamma and beta are per channel."""
 
 def gru(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, inner: Expr, reverse: bool = False) -> Call:
     """A layer of gated recurrent units (Cho et al., 2014): (outputs, last h).
@@ -665,7 +665,7 @@ def gru(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, inner: E
 def instance_norm(
     data: Expr, gamma: Expr, beta: Expr, axis: int = 1, epsilon: float = 1e-05, center: bool = True, scale: bool = True
 ) -> Call:
-    """Normalise each channel (along `axis`) of each batch item over all other axes."""
+    """Normalize each channel (along `axis`) of each batch item over all other axes."""
 
 def isfinite(data: Expr) -> Call:
     """`isfinite` of each element."""
@@ -682,7 +682,7 @@ def l2_normalize(data: Expr, eps: float, axis: int | Sequence[int] | None = None
 def layer_norm(
     data: Expr, gamma: Expr, beta: Expr, axis: int = -1, epsilon: float = 1e-05, center: bool = True, scale: bool = True
 ) -> Call:
-    """Normalise along one axis, then scale by gamma and shift by beta."""
+    """Normalize along one axis, then scale by gamma and shift by beta."""
 
 def layout_transform(data: Expr, src_layout: str, dst_layout: str) -> Call:
     """`data` rearranged from one layout to another; incomplete blocks are filled up with zeros."""
@@ -730,9 +730,9 @@ def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: boo
     """log(sum(exp(data))) without overflow."""
 
 def lrn(data: Expr, size: int = 5, axis: int = 1, bias: float = 2.0, alpha: float = 0.0001, beta: float = 0.75) -> Call:
-    """data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
+    """data / (bias + alpha / size * sum of the squares of `size` neighbors along `axis`) ^ beta.
 
-    An even `size` sees one neighbour more after the element than before it, as in ONNX.
+    An even `size` sees one neighbor more after the element than before it, as in ONNX.
     """
 
 def lstm(data: Expr, weight: Expr, recurrent: Expr, bias: Expr, h: Expr, c: Expr, reverse: bool = False) -> Call:
@@ -962,7 +962,7 @@ def proposal(
     """Rows of image and corners (N * rpn_post_nms_top_n, 5): the best anchors, moved as predicted, that do not overlap.
 
     At each pixel, `feature_stride` apart, there is an anchor for each of `ratios` and, within, of `scales`: A in all.
-    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centres in sizes and of the
+    Of the scores (N, 2 * A, H, W) the second half counts; moves are (N, 4 * A, H, W), of centers in sizes and of the
     logarithms of sizes, or of corners with `iou_loss`; `im_info` (N, 3) has the height, width and scale of images.
     Boxes are clipped to the image. Those smaller than `rpn_min_size` times the scale, which grow by half of that on
     each side, and those of pixels outside have a score of -1. Of the `rpn_pre_nms_top_n` best, all for 0, those go that

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Attrs, DType, OpPattern, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, DType, OpPattern, Quantized, TensorType, Type, Types, args, require
 from aotc.relay.expr import Call, Expr
 from aotc.relay.op.define import Array, OpDef, Sample, Samples, along_axis, carried, choose, greater, lesser
 from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
@@ -128,7 +128,7 @@ clip = OpDef(
     pattern=OpPattern.ELEMWISE,
     axes=pointwise,
     element=lambda a, i, data: _clamped(a, data.dtype, data[i]),
-    quantised=Quantised.RESCALE,
+    quantized=Quantized.RESCALE,
     samples=_clip_samples,
 )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, param, require
+from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, param, require
 from aotc.relay.op.contract import contract, dot, result_dtype
 from aotc.relay.op.define import Array, OpDef, Scalar, along_axis, cases, extent_of, grouped, may_equal, ranked, tensor
 from aotc.tir import Tensor
@@ -287,4 +287,4 @@ contrib_dense_pack = _product(
 )
 matmul = _product("matmul", MatmulAttrs, "tensor_a tensor_b", _axes_matmul, "matmul.rank", refine=_refine)
 batch_matmul = _product("batch_matmul", BatchMatmulAttrs, "tensor_a tensor_b", _axes_batch, "batch_matmul.rank")
-bias_add = along_axis("nn.bias_add", BiasAddAttrs, "bias", add, "bias_add.bias", _BIASED, quantised=Quantised.RESCALE)
+bias_add = along_axis("nn.bias_add", BiasAddAttrs, "bias", add, "bias_add.bias", _BIASED, quantized=Quantized.RESCALE)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import DType, Precision, Quantised
+from aotc.ir import DType, Precision, Quantized
 from aotc.relay.op.define import ANY, BITS, BOOL, FLOAT, NUMBER, WITH_ZERO, Array, OpDef, Scalar
 from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic, lesser, unary, wide
 from aotc.tir import call, const, maximum, minimum, select
@@ -76,7 +76,7 @@ round = _rounded("round", either(intrinsic("round_even"), np.rint))
 sign = unary("sign", np.sign, _sign, WITH_ZERO, exact=True)
 negative = unary("negative", np.negative, lambda x: -x, NUMBER, exact=True)
 relu = unary(
-    "nn.relu", lambda x: np.maximum(x, x.dtype.type(0)), _relu, WITH_ZERO, exact=True, quantised=Quantised.PASS
+    "nn.relu", lambda x: np.maximum(x, x.dtype.type(0)), _relu, WITH_ZERO, exact=True, quantized=Quantized.PASS
 )
 exp, expm1, log, log2, log10, log1p, sqrt = map(_function, ["exp", "expm1", "log", "log2", "log10", "log1p", "sqrt"])
 rsqrt = unary("rsqrt", wide(lambda x: 1 / np.sqrt(x)), intrinsic("rsqrt"), FLOAT, precision=Precision.NEVER)
@@ -89,7 +89,7 @@ bitwise_not = unary("bitwise_not", np.invert, lambda x: ~x, BITS)
 isnan = unary("isnan", np.isnan, intrinsic("isnan"), FLOAT, result="bool")
 isinf = unary("isinf", np.isinf, lambda x: call("abs", x) > x.dtype.max, FLOAT, result="bool")
 isfinite = unary("isfinite", np.isfinite, lambda x: call("abs", x) <= x.dtype.max, FLOAT, result="bool")
-copy = unary("copy", _identity, _identity, ANY, exact=True, quantised=Quantised.PASS)
+copy = unary("copy", _identity, _identity, ANY, exact=True, quantized=Quantized.PASS)
 
 
 # --- approximations for float32 and narrower

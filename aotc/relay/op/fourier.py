@@ -95,7 +95,7 @@ def _by_factors(x: Expr, first: int, bins: int, inverse: bool, scale: float) -> 
 
     i, p, q = np.arange(first), np.arange(first), np.arange(second)
     j = np.arange(-(-bins // first))
-    # (rows, p, part, q): a vector of neighbours q for each element of a short transform
+    # (rows, p, part, q): a vector of neighbors q for each element of a short transform
     apart = shape.reshape(x, (rows, first, second, parts), allowzero=True)
     if parts == 2:
         apart = shape.transpose(apart, (0, 1, 3, 2))

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantized, TensorType, Type, Types, args, require
 from aotc.relay.op.contract import convert, float_work, promoted
 from aotc.relay.op.define import DATA_LAYOUT, FLOAT, cases, float_tensor, may_equal, random_array, require_known, tensor
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, of_formula
@@ -35,7 +35,7 @@ ALPHA: Final = -0.75
 class GridSampleAttrs(Attrs):
     """data (N, C, [D,] H, W) at the positions of grid (N, 2 or 3, [OD,] OH, OW): (N, C, [OD,] OH, OW).
 
-    `align_corners`: whether -1 and 1 are the centres of the outermost elements, or their outer edges.
+    `align_corners`: whether -1 and 1 are the centers of the outermost elements, or their outer edges.
     """
 
     method: str = "bilinear"
@@ -73,7 +73,7 @@ def _index(x: Any, extent: int) -> Any:
     return lesser(greater(x.astype("int64"), 0), extent - 1)
 
 
-def _unnormalised(a: GridSampleAttrs, g: Any, extent: int) -> Any:
+def _unnormalized(a: GridSampleAttrs, g: Any, extent: int) -> Any:
     """Positions of a grid, from -1 to 1 along an axis, as positions among its `extent` elements."""
     if a.align_corners:
         return (g + 1.0) * ((extent - 1) / 2)
@@ -113,7 +113,7 @@ def _at(a: GridSampleAttrs, k: int, i: Sequence[Any], data: Any, grid: Any) -> A
     """Where an output looks along an axis of space, of scalars or arrays; `i` are its image and its place."""
     image, *place = i
     where = (image, len(data.shape) - 3 - k, *place)
-    return _unnormalised(a, grid[where].astype("float32"), data.shape[k + 2])
+    return _unnormalized(a, grid[where].astype("float32"), data.shape[k + 2])
 
 
 def _sampled(a: GridSampleAttrs, image: Any, channel: Any, at: Sequence[Any], data: Any) -> Any:
@@ -224,6 +224,6 @@ affine_grid = OpDef(
     axes=lambda _, types: AxisMap(((0, None, None, None),)),
     compute=_affine_compute,
     precision=Precision.NEVER,
-    quantised=Quantised.REFUSE,
+    quantized=Quantized.REFUSE,
     samples=cases(AffineGridAttrs, [(((3, 2, 3),), {"target_shape": (4, 3)}, dtype) for dtype in FLOAT.examples]),
 )

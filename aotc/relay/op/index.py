@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantized, TensorType, Type, Types, args, require
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.dims import product as elements
 from aotc.relay.op.define import ANY, choose, exact, greater, lesser, may_equal, number, random_array, replaced, same
@@ -184,7 +184,7 @@ take = OpDef(
     axes=_take_axis_map,
     moved=_take_moved,
     element=_take_element,
-    quantised=Quantised.PASS,
+    quantized=Quantized.PASS,
     samples=_take_samples,
 )
 
@@ -242,7 +242,7 @@ gather = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_gather_axis_map,
     element=_gather_element,
-    quantised=Quantised.PASS,
+    quantized=Quantized.PASS,
     samples=_hostile(GatherAttrs, "axis", (
         ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 5), (2, 2, 7), -1), ((5,), (9,), 0), ((0, 5), (0, 2), 1),
     )),
@@ -309,7 +309,7 @@ gather_nd = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_gather_nd_axis_map,
     element=_gather_nd_element,
-    quantised=Quantised.PASS,
+    quantized=Quantized.PASS,
     samples=_hostile(GatherNDAttrs, "batch_dims", (
         ((5, 5), (2, 3), 0), ((5, 5, 2), (1, 2, 2), 0), ((3, 5, 2), (1, 3, 4), 1), ((3, 2, 5), (1, 3, 2), 2),
         ((5,), (1, 0), 0), ((2, 3), (0, 2), 0), ((5, 5), (2,), 0),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, Dim, Shape, TensorType, TupleType, Type, indexdiv, product, static_shape, total
-from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Quantized, Types, args, require
 from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
 from aotc.relay.op import shape as views
 from aotc.relay.op.define import Array, OpDef, Scalar, replaced, samples_of, tensor_fields
@@ -125,7 +125,7 @@ concatenate = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=all_but_axis,
     compute=_concatenate_compute,
-    quantised=Quantised.RESCALE,
+    quantized=Quantized.RESCALE,
     samples=samples_of(ConcatenateAttrs, "axis", (
         (((2, 3), (2, 1), (2, 2)), 1), (((2, 3), (1, 3)), 0), (((2, 3, 2), (2, 1, 2)), -2), (((4,),), 0),
         (((2,), (0,), (3,)), 0), (((0, 2), (0, 3)), 1), (((2, 1),) * 20, 1),
@@ -171,7 +171,7 @@ stack = OpDef(
     reference=lambda a, data: np.stack(data, axis=a.axis),
     pattern=OpPattern.INJECTIVE,
     axes=_stack_axes,
-    quantised=Quantised.RESCALE,
+    quantized=Quantized.RESCALE,
     expand=_stack_expand,
     samples=samples_of(StackAttrs, "axis", (
         (((3,),) * 2, 1), (((2, 3),) * 3, 1), (((2, 3),) * 2, 0), (((2, 3),) * 2, -1), (((),) * 2, 0), (((4,),), 0),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations: batch, layer, instance, group and RMS norm, l2_normalize, lrn; and dropout.
+"""Normalizations: batch, layer, instance, group and RMS norm, l2_normalize, lrn; and dropout.
 
 Layer, instance and group norm subtract the mean and divide by the standard deviation of
 a group of elements, then scale and shift; the variance is taken of the differences from
@@ -29,7 +29,7 @@ from aotc.tir import Tensor, all_of, call, const, maximum, te
 
 
 class BatchNormAttrs(Attrs):
-    """Inference with the moving statistics: a tuple of the normalised data, the mean, and the variance."""
+    """Inference with the moving statistics: a tuple of the normalized data, the mean, and the variance."""
 
     axis: int = 1
     epsilon: float = 1e-5
@@ -38,7 +38,7 @@ class BatchNormAttrs(Attrs):
 
 
 class LayerNormAttrs(BatchNormAttrs):
-    """Normalise along one axis, then scale by gamma and shift by beta."""
+    """Normalize along one axis, then scale by gamma and shift by beta."""
 
     axis: int = -1
 
@@ -51,11 +51,11 @@ class RMSNormAttrs(Attrs):
 
 
 class InstanceNormAttrs(BatchNormAttrs):
-    """Normalise each channel (along `axis`) of each batch item over all other axes."""
+    """Normalize each channel (along `axis`) of each batch item over all other axes."""
 
 
 class GroupNormAttrs(Attrs):
-    """Normalise each group of channels of each batch item; gamma and beta are per channel."""
+    """Normalize each group of channels of each batch item; gamma and beta are per channel."""
 
     num_groups: int = param(default=0, given=REQUIRED)
     axis: int = 1
@@ -72,9 +72,9 @@ class L2NormalizeAttrs(Attrs):
 
 
 class LRNAttrs(Attrs):
-    """data / (bias + alpha / size * sum of the squares of `size` neighbours along `axis`) ^ beta.
+    """data / (bias + alpha / size * sum of the squares of `size` neighbors along `axis`) ^ beta.
 
-    An even `size` sees one neighbour more after the element than before it, as in ONNX.
+    An even `size` sees one neighbor more after the element than before it, as in ONNX.
     """
 
     size: int = 5
@@ -143,16 +143,16 @@ def _samples_batch() -> Samples:
         yield Sample(args=(random_array((2, 3, 5, 4)), *params, np.abs(random_array((n,), seed=4))), attrs=a)
 
 
-# --- normalisation of groups of elements: layer, instance, group norm
+# --- normalization of groups of elements: layer, instance, group norm
 
 
 # As expressions of other operators, each reduction is a kernel.  On one core with AVX-512, in microseconds: layer norm
 # of (128, 768) 31 here, 40 composed; instance norm of (1, 64, 56, 56) 50 and 73; group norm of that, 8 groups, 46 and
 # 64; l2_normalize of (128, 768) 16 and 18.  So they keep tensor programs of their own.
-def _normalised(data: Tensor, axes: Sequence[int], epsilon: float, centred: bool = True) -> Tensor:
+def _normalized(data: Tensor, axes: Sequence[int], epsilon: float, centered: bool = True) -> Tensor:
     """(data - mean) / sqrt(variance + epsilon), the statistics of the elements that differ along `axes` only.
 
-    centred    else the mean is taken for zero
+    centered    else the mean is taken for zero
     """
     group = Reduction(data.shape, tuple(axes))
     count = float(max(group.count, 1))
@@ -160,7 +160,7 @@ def _normalised(data: Tensor, axes: Sequence[int], epsilon: float, centred: bool
     mean = te.compute(group.result, lambda *v: total[v] / count, "mean", materialize=True)
 
     def moved(index: tuple[Scalar, ...]) -> Scalar:
-        return data[index] - mean[group.at(index)] if centred else data[index]
+        return data[index] - mean[group.at(index)] if centered else data[index]
 
     def square(index: tuple[Scalar, ...]) -> Scalar:
         difference = moved(index)
@@ -169,7 +169,7 @@ def _normalised(data: Tensor, axes: Sequence[int], epsilon: float, centred: bool
     squares = group.reduce("sum", square, "squares")
     scale = _inverse_root(group, lambda *v: squares[v] / count + epsilon)
 
-    return te.compute(data.shape, lambda *v: moved(v) * scale[group.at(v)], "normalised")
+    return te.compute(data.shape, lambda *v: moved(v) * scale[group.at(v)], "normalized")
 
 
 def _inverse_root(group: Reduction, of: Callable[..., Scalar]) -> Tensor:
@@ -200,7 +200,7 @@ def _compute_norm(whole: bool, a: Any, *args: Tensor) -> Tensor:
     axis = rules.axis_of(a.axis, data.rank)
     split = _split(a, data.shape, axis)
     x = te.view(data, split) if split != data.shape else data
-    x = _normalised(x, _within(whole, axis, x.rank), a.epsilon)
+    x = _normalized(x, _within(whole, axis, x.rank), a.epsilon)
     x = te.view(x, data.shape) if split != data.shape else x
     result = te.compute(x.shape, lambda *v: _affine(a, x[v], gamma[v[axis]], beta[v[axis]]), "norm")
     return convert(result, args[0].dtype)
@@ -267,7 +267,7 @@ _GROUP: Any = (
 def _compute_rms(a: RMSNormAttrs, *args: Tensor) -> Tensor:
     data, gamma = (promoted(x) for x in args)
     axis = rules.axis_of(a.axis, data.rank)
-    x = _normalised(data, (axis,), a.epsilon, centred=False)
+    x = _normalized(data, (axis,), a.epsilon, centered=False)
     return convert(te.compute(x.shape, lambda *v: x[v] * gamma[v[axis]], "norm"), args[0].dtype)
 
 

@@ -22,8 +22,8 @@ class DenseBitsAttrs(Attrs):
     """data (..., K) times the transpose of scale * (weight - zero) (N, K): (..., N), in float32.
 
     weight   uint32 (tiles, ceil(K / fields), tile): integers of `bits` bits along K, the first in the lowest bits, for
-             tiles of neighbouring units
-    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbours along K
+             tiles of neighboring units
+    scale    (tiles, ceil(K / block_size), tile): those of `block_size` neighbors along K
     zero     2 ** bits + the zero points, like the scales, or one: (1, 1, 1)
 
     Sums of a block are multiplied by its scale; with `scale_first` each weight is, so that no sum overflows before.

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
+from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, require
 from aotc.relay.op.define import ANY, exact, number_like, random_array
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, each_element
 from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
@@ -161,7 +161,7 @@ pad = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_unpadded,
     moved=_moved,
-    quantised=Quantised.PASS,
+    quantized=Quantized.PASS,
     element=_pad_element,
     samples=_pad_samples,
 )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import NO_ATTRS, Shape, TensorType, Type, static_shape
-from aotc.ir.op import Arg, AxisMap, OpPattern, Quantised, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Quantized, Types, args, require
 from aotc.relay.expr import Expr, item_of
 from aotc.relay.op import casts, index, join
 from aotc.relay.op import shape as shapes
@@ -76,7 +76,7 @@ adv_index = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=lambda _, types: AxisMap(((None,) * tensor(_adv_infer(_, types)).rank,)),
     expand=_adv_expand,
-    quantised=Quantised.REFUSE,
+    quantized=Quantized.REFUSE,
     samples=_adv_samples,
 )
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from aotc.ir import Attrs, Dim, DType, TensorType, Type, frozen
-from aotc.ir.op import AxisMap, OpPattern, Precision, Quantised, Types, require
+from aotc.ir.op import AxisMap, OpPattern, Precision, Quantized, Types, require
 from aotc.relay.op import window
 from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.define import cases, greater, lesser, random_sample, ranked, require_dtype, tensor
@@ -83,7 +83,7 @@ def pool_op(
         "pattern": OpPattern.OUT_ELEMWISE_FUSABLE,
         "axes": lambda a, _: AxisMap((window.axes_kept(*pool_layouts(n, a), 2),)),
         "precision": None if mean else Precision.FOLLOW,
-        "quantised": Quantised.RESCALE if mean else Quantised.PASS,
+        "quantized": Quantized.RESCALE if mean else Quantized.PASS,
     }
     what = "mean" if mean else "greatest value"
     return in_blocks(

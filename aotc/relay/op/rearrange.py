@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import REQUIRED, Attrs, Dim, SymDim, TensorType, Type, frozen, indexdiv, param, product
-from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
+from aotc.ir.op import AxisMap, Layout, OpPattern, Quantized, Types, require
 from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import shape as shapes
@@ -321,7 +321,7 @@ space_to_batch_nd = OpDef(
     reference=_reference_to_batch,
     pattern=OpPattern.INJECTIVE,
     axes=_unblocked,
-    quantised=Quantised.RESCALE,
+    quantized=Quantized.RESCALE,
     expand=_expand_to_batch,
     samples=samples_of(SpaceToBatchNDAttrs, "block_shape paddings pad_value", (
         ((2, 4, 6, 3), (2, 3), ((0, 0), (0, 0))), ((1, 3, 5, 2), (2, 2), ((1, 0), (0, 1))),

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from aotc.ir import Attrs, DType, TensorType, Type, frozen
-from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantised, Types, args, require
+from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantized, Types, args, require
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
 from aotc.relay.op import binary as arithmetic
 from aotc.relay.op import elementwise
@@ -208,15 +208,15 @@ def _reduction(
     )
 
 
-_SELECTS: dict[str, Any] = {"exact": True, "precision": Precision.FOLLOW, "quantised": Quantised.PASS}
+_SELECTS: dict[str, Any] = {"exact": True, "precision": Precision.FOLLOW, "quantized": Quantized.PASS}
 _MEAN: dict[str, Any] = {"reference": _numpy_mean, "compute": _compute_mean}
 _ANYTHING = Kind(lambda d: True, (*NUMBER.examples, "bool"))
 # of truth values whether any of them holds, as in Relay and in numpy
-sum = _reduction("sum", _ANYTHING, np.add, "sum", quantised=Quantised.RESCALE)
+sum = _reduction("sum", _ANYTHING, np.add, "sum", quantized=Quantized.RESCALE)
 prod = _reduction("prod", NUMBER, np.multiply, "prod")
 max = _reduction("max", _ANYTHING, np.maximum, "max", limit="lowest", **_SELECTS)
 min = _reduction("min", _ANYTHING, np.minimum, "min", limit="highest", **_SELECTS)
-mean = _reduction("mean", NUMBER, np.add, "sum", quantised=Quantised.RESCALE, **_MEAN)
+mean = _reduction("mean", NUMBER, np.add, "sum", quantized=Quantized.RESCALE, **_MEAN)
 all = _reduction("all", BOOL, np.logical_and, "and")
 any = _reduction("any", BOOL, np.logical_or, "or")
 

@@ -78,7 +78,7 @@ _FACETS: Final[Any] = {"axes": _axes, "layout": Layout.FOLLOW, "precision": Prec
 class CropAndResizeAttrs(Attrs):
     """Box n of image box_indices[n] of `data`, resampled to `crop_size`; `extrapolation_value` outside of the image.
 
-    The corners of a box, y1, x1, y2, x2, run from 0 to 1, the centres of the first and the last pixel; one row, or
+    The corners of a box, y1, x1, y2, x2, run from 0 to 1, the centers of the first and the last pixel; one row, or
     column, is taken from the middle. `method` is "bilinear" or "nearest_neighbor".
     """
 

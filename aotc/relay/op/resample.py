@@ -62,7 +62,7 @@ def _coordinate(mode: str, extent: int, count: int, scale: Fraction, roi: tuple[
     product of factor and extent, which need not be whole.
     """
     resized, half = scale * extent, Fraction(1, 2)
-    centre = half / scale - half
+    center = half / scale - half
     match mode:
         case "pytorch_half_pixel" if count <= 1:
             return 0, 0
@@ -72,9 +72,9 @@ def _coordinate(mode: str, extent: int, count: int, scale: Fraction, roi: tuple[
             start, end = (_fraction(part) * (extent - 1) for part in roi)
             return ((end - start) / (count - 1), start) if count > 1 else (0, (start + end) / 2)
     offsets = {
-        "half_pixel": centre,
-        "pytorch_half_pixel": centre,
-        "half_pixel_symmetric": centre + Fraction(extent, 2) * (1 - Fraction(count) / resized),
+        "half_pixel": center,
+        "pytorch_half_pixel": center,
+        "half_pixel_symmetric": center + Fraction(extent, 2) * (1 - Fraction(count) / resized),
         "asymmetric": 0,
         "tf_half_pixel_for_nn": half / scale,
     }

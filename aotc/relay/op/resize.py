@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import REQUIRED, Attrs, Dim, DType, TensorType, Type, is_static, param, static_shape
-from aotc.ir.op import AxisMap, Layout, OpPattern, Quantised, Types, require
+from aotc.ir.op import AxisMap, Layout, OpPattern, Quantized, Types, require
 from aotc.relay.op import resample
 from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, as_dtype, convert, random_sample, replaced
 from aotc.relay.op.layout import in_blocks
@@ -325,7 +325,7 @@ def _resize(n: int) -> OpDef:
         scratch=partial(_scratch, n),
         pattern=OpPattern.INJECTIVE,
         axes=partial(_axes, n),
-        quantised=Quantised.RESCALE,
+        quantized=Quantized.RESCALE,
         compute=partial(_compute, n),
         samples=partial(_samples, n, attributes),
     )
@@ -399,7 +399,7 @@ def _upsampling(n: int, attributes: type[Attrs], resize: OpDef, samples: Callabl
         pattern=OpPattern.INJECTIVE,
         axes=partial(_axes, n),
         layout=Layout.FOLLOW,
-        quantised=Quantised.RESCALE,
+        quantized=Quantized.RESCALE,
         expand=lambda a, x: resize(x, **dict(_resized(n, a, static_shape_of(x)).items())),
         samples=samples,
     )

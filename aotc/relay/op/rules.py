@@ -184,7 +184,7 @@ def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
     return AxisMap(((None,),)) if a.axis is None else all_but_axis(a, types)
 
 
-# --- data and vectors along one of its axes: nn.bias_add, nn.prelu, normalisations
+# --- data and vectors along one of its axes: nn.bias_add, nn.prelu, normalizations
 
 
 def check_vectors(code: str, a: Any, data: TensorType, vectors: Types, what: str) -> None:

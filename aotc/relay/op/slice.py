@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantised, SymDim, TensorType, Type, Types, args, require
+from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, Attrs, param
 from aotc.relay.expr import Constant
 from aotc.relay.op.define import choose, exact, greater, ints, lesser, number, random_array, replaced, samples_of
@@ -280,7 +280,7 @@ reverse_sequence = OpDef(
     pattern=OpPattern.INJECTIVE,
     axes=_sequence_axis_map,
     element=_sequence_element,
-    quantised=Quantised.PASS,
+    quantized=Quantized.PASS,
     samples=_sequence_samples,
 )
 

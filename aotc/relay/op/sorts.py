@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, param, tensor_types
-from aotc.ir.op import AxisMap, Precision, Quantised, Types, args, require
+from aotc.ir.op import AxisMap, Precision, Quantized, Types, args, require
 from aotc.relay.op.define import NUMBER, carried, exact, may_equal, random_array, replaced, special_values
 from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_known, require_same_dtype, tensor
@@ -329,7 +329,7 @@ def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Samples],
     )
 
 
-sort = _sorting("sort", SortAttrs, partial(_cases, SortAttrs), quantised=Quantised.PASS)
+sort = _sorting("sort", SortAttrs, partial(_cases, SortAttrs), quantized=Quantized.PASS)
 argsort = _sorting("argsort", ArgsortAttrs, partial(_cases, ArgsortAttrs))
 topk = _sorting("topk", TopkAttrs, _topk_samples)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantised, TensorType, Type, Types, args, require
+from aotc.ir import Attrs, AxisMap, OpPattern, Precision, Quantized, TensorType, Type, Types, args, require
 from aotc.relay.op import conv
 from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, as_dtype, literal, random_array, random_sample
 from aotc.relay.op.rules import ranked, require_dtype, shape_text, tensor
@@ -156,7 +156,7 @@ contrib_conv2d_winograd_weight_transform = OpDef(
     axes=lambda *_: AxisMap(((None, None, 0, 1),)),  # filters are transformed one by one
     compute=_compute_weights,
     precision=Precision.NEVER,
-    quantised=Quantised.REFUSE,
+    quantized=Quantized.REFUSE,
     samples=lambda: (
         random_sample(((3, 2, 3, 3),), ConvWinogradWeightTransformAttrs(tile_size=tile)) for tile in TILES
     ),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's passes over quantised operators: `relay.qnn.transform.CanonicalizeOps()`, `Legalize()`."""
+"""Relay's passes over quantized operators: `relay.qnn.transform.CanonicalizeOps()`, `Legalize()`."""
 
 from functools import partial
 
 from aotc.relay.transform.legalize import Legalize as _Legalize
-from aotc.relay.transform.quantised import QnnCanonicalizeOps
+from aotc.relay.transform.quantized import QnnCanonicalizeOps
 
 __all__ = ["CanonicalizeOps", "Legalize"]
 

@@ -26,7 +26,7 @@ def _down(channels: int) -> _Conv:
 
 
 def _conv(data: Expr, name: str, layer: _Conv) -> Expr:
-    """A convolution, normalised and rectified."""
+    """A convolution, normalized and rectified."""
     channels, height, width, stride, same = layer
     weight = parameter(f"{name}_weight", (channels, tensor_type_of(data).shape[1], height, width), data)
     padding = (height // 2, width // 2) if same else (0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters for a network: an initialiser in, a typed module and seeded arrays out.
+"""Parameters for a network: an initializer in, a typed module and seeded arrays out.
 
 mod, params = create_workload(net)               # seeds numpy's global generator with 0
 data = np.random.uniform(-1, 1, (1, 3, 224, 224))   # goes on in the same stream
@@ -38,7 +38,7 @@ class Initializer:
             if name.endswith(suffix):
                 array[:] = value
                 return
-        raise AotcError("init", f"no rule initialises {name!r}", hint=f"known endings: weight, {', '.join(_CONSTANT)}")
+        raise AotcError("init", f"no rule initializes {name!r}", hint=f"known endings: weight, {', '.join(_CONSTANT)}")
 
     def weight(self, name: str, array: Array) -> None:
         """Fill a weight in place."""

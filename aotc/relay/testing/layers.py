@@ -53,7 +53,7 @@ def conv2d(
 
 
 def batch_norm_infer(data: Expr, name: str, *, axis: int = 1, **attributes: Any) -> Expr:
-    """Batch normalisation with stored statistics: its first result."""
+    """Batch normalization with stored statistics: its first result."""
     shape = (tensor_type_of(data).shape[axis],)
     roles = ("gamma", "beta", "moving_mean", "moving_var")
     gamma, beta, mean, var = (parameter(f"{name}_{role}", shape, data) for role in roles)

@@ -21,7 +21,7 @@ _BLOCKS = (
 
 
 def _layer(data: Expr, name: str, norm: str, channels: int, size: int, layout: str, **attributes: Any) -> Expr:
-    """A convolution called `name`, normalised under the name `norm`, and relu."""
+    """A convolution called `name`, normalized under the name `norm`, and relu."""
     body = conv2d(data, name, channels, size, data_layout=layout, **attributes)
     return relu(batch_norm_infer(body, norm, axis=layout.index("C")))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small network with a bit of everything: convolutions, normalisation, a pooled branch, a classifier.
+"""A small network with a bit of everything: convolutions, normalization, a pooled branch, a classifier.
 
 mod, params = get_workload()
 """

@@ -41,7 +41,7 @@ from aotc.relay.transform.lets import ToGraphNormalForm as ToGraphNormalForm
 from aotc.relay.transform.pack_nibbles import PackNibbles as PackNibbles
 from aotc.relay.transform.pack_weights import PackWeights as PackWeights
 from aotc.relay.transform.patches import PatchFirstLayers as PatchFirstLayers
-from aotc.relay.transform.quantised import QnnCanonicalizeOps as QnnCanonicalizeOps
+from aotc.relay.transform.quantized import QnnCanonicalizeOps as QnnCanonicalizeOps
 from aotc.relay.transform.quantized_edges import QuantizedEdges as QuantizedEdges
 from aotc.relay.transform.select_layout import SelectLayout as SelectLayout
 from aotc.relay.transform.select_signedness import SelectSignedness as SelectSignedness

@@ -133,7 +133,7 @@ class Integers:
 
 
 def qnn(name: str, *args: Expr, **attributes: Any) -> Call:
-    """A call of a quantised operator."""
+    """A call of a quantized operator."""
     op = get_op(f"qnn.{name}")
     return call(op, args, op.attrs(**attributes))
 
@@ -171,8 +171,8 @@ class AbsorbRule:
 
     name      an equation
     exact     (region, call) -> integers that stand for exactly the result, of a type that follows from the operands'
-    rounded   (region, call, wanted) -> the integers that the result's quantisation to `wanted` gives
-    sums      whether it sums products, which is worth while even if the result is not quantised
+    rounded   (region, call, wanted) -> the integers that the result's quantization to `wanted` gives
+    sums      whether it sums products, which is worth while even if the result is not quantized
 
     Both raise Refused where that would be wrong.
     """
@@ -192,7 +192,7 @@ class Region:
     rounding   how sums are rounded, as the attribute of qnn.requantize
     rescale    integers as those of another type
     table      functions of one byte
-    inside     the nodes that are computed from dequantised tensors, which whoever walks the graph adds to
+    inside     the nodes that are computed from dequantized tensors, which whoever walks the graph adds to
     """
 
     rules: Mapping[str, AbsorbRule]
@@ -262,10 +262,10 @@ class Region:
                 if rule.exact is None:
                     raise Refused("the type of its result does not follow from those of its operands", expr)
                 return rule.exact(self, expr)
-        raise Refused("an operand is not quantised", expr)
+        raise Refused("an operand is not quantized", expr)
 
     def rounded(self, expr: Expr, wanted: TensorAffineType) -> Expr:
-        """The integers that quantising `expr` gives."""
+        """The integers that quantizing `expr` gives."""
         if self._depth >= _REACH or not (isinstance(expr, Call) and expr in self.inside):
             return self.rescale(self, self.exact(expr), wanted)
         if str(expr.op) == "qnn.dequantize":

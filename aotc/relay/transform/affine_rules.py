@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import DType, Op, OpPattern, Quantised, installed_ops
+from aotc.ir import DType, Op, OpPattern, Quantized, installed_ops
 from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.binary import maximum, minimum
 from aotc.relay.op.casts import cast, clip
@@ -38,7 +38,7 @@ from aotc.relay.transform.affine import (
 from aotc.relay.transform.affine_sums import LIMIT, batched, biased, convolved, laid, multiplied, narrow, reach
 from aotc.relay.transform.affine_tables import mapped, tabled, tabulated
 
-#: Operators of one tensor that have a quantised one of the same name.
+#: Operators of one tensor that have a quantized one of the same name.
 _UNARY: Final = "sigmoid tanh exp sqrt rsqrt erf log abs nn.leaky_relu nn.softmax"
 
 
@@ -76,7 +76,7 @@ def _relu_exact(region: Region, node: Call) -> Integers:
 
 
 def _clamped(region: Region, node: Call, wanted: TensorAffineType, low: float, high: float) -> Expr:
-    """What was quantised before it is clamped, which is the same: rounding keeps the order."""
+    """What was quantized before it is clamped, which is the same: rounding keeps the order."""
     data = node.args[0]
     if str(getattr(data, "op", "")) == "qnn.dequantize" and region.exact(data).type != wanted:
         x = region.exact(data)
@@ -113,7 +113,7 @@ def _is_real(expr: Expr) -> bool:
     return tensor_type_of(expr).dtype.is_float
 
 
-def _quantised(value: Array, ty: TensorAffineType) -> Constant:
+def _quantized(value: Array, ty: TensorAffineType) -> Constant:
     """A constant as integers."""
     found = known(qnn("quantize", Constant(value.astype(np.float32)), *pair(ty), out_dtype=ty.dtype))
     assert found is not None
@@ -128,7 +128,7 @@ def _same(region: Region, node: Call, arg: Expr, ty: TensorAffineType) -> Expr:
         if found.type != ty:
             raise Refused("its operands have different scales or zero points", node)
         return found.expr
-    stored = _quantised(value, ty)
+    stored = _quantized(value, ty)
     back = known(qnn("dequantize", stored, *pair(ty)))
     if back is None or not np.array_equal(back, value):
         raise Refused("a constant is none of the numbers that its other operands can be", node)
@@ -151,7 +151,7 @@ def _chosen_exact(region: Region, node: Call) -> Integers:
     real = [a for a in node.args if _is_real(a)]
     first = next((a for a in real if known(a) is None), None)
     if first is None:
-        raise Refused("an operand is not quantised", node)
+        raise Refused("an operand is not quantized", node)
     x = region.exact(first)
     if not x.tensor.is_single and len(real) > 1:
         raise Refused("its operands have scales by channel", node)
@@ -171,19 +171,19 @@ def _split_axis(node: Call, ty: TensorAffineType) -> int:
 
 
 def _chosen(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """The operator on operands that were quantised before, which is the same: rounding keeps the order."""
+    """The operator on operands that were quantized before, which is the same: rounding keeps the order."""
     if op_of(node).name == "split":
         raise Refused("it has several results", node)
     real = [a for a in node.args if _is_real(a)]
     if not any(a in region.inside for a in real):
-        raise Refused("an operand is not quantised", node)
+        raise Refused("an operand is not quantized", node)
     args = [_to(region, a, wanted) if a in real else a for a in node.args]
     return call(op_of(node), args, node.attrs)
 
 
 def _to(region: Region, arg: Expr, wanted: TensorAffineType) -> Expr:
     value = known(arg)
-    return region.rounded(arg, wanted) if value is None else _quantised(value, wanted)
+    return region.rounded(arg, wanted) if value is None else _quantized(value, wanted)
 
 
 def _joined_exact(region: Region, node: Call) -> Integers:
@@ -196,7 +196,7 @@ def _joined_exact(region: Region, node: Call) -> Integers:
 
 
 def _joined(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-    """Each operand quantised before it is put into its place; those of bytes by qnn.concatenate."""
+    """Each operand quantized before it is put into its place; those of bytes by qnn.concatenate."""
     parts = node.args[0]
     if not isinstance(parts, Tuple):
         raise Refused("its operands are not written out", node)
@@ -285,7 +285,7 @@ def _chooses(holds: Callable[[Any], bool], reason: str) -> AbsorbRule:
 
 
 def _nearest(a: Any) -> bool:
-    """Whether a resize takes nearest neighbours, which are moves, and puts nothing beside the image."""
+    """Whether a resize takes nearest neighbors, which are moves, and puts nothing beside the image."""
     crops = a.coordinate_transformation_mode == "tf_crop_and_resize"
     return a.method == "nearest_neighbor" and not crops
 
@@ -336,6 +336,6 @@ def fallback(node: Call) -> AbsorbRule | None:
     op = node.op
     if not isinstance(op, Op):
         return None
-    if op.quantised_kind is Quantised.PASS:
+    if op.quantized_kind is Quantized.PASS:
         return None if fills(node) else _CHOICES
     return _TABLE if op.pattern <= OpPattern.BROADCAST else None

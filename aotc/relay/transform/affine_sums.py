@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of dequantised tensors as sums of products of their integers, and what is added to them.
+"""Sums of products of dequantized tensors as sums of products of their integers, and what is added to them.
 
 summed(call, "dense", x, w, (0, 1))                    # qnn.dense, int32 of scale x * w
 biased(region, call)                                   # the bias as int32 of the sums' scale, added
@@ -66,7 +66,7 @@ def _heaviest(w: Integers, axis: int) -> float:
 
 
 def summed(node: Call, name: str, x: Integers, w: Integers, axes: tuple[int, int], **more: Any) -> Integers:
-    """The sums of products of two tensors of bytes, by the quantised operator `name`.
+    """The sums of products of two tensors of bytes, by the quantized operator `name`.
 
     axes   where the weights and the result have the channels
     """

@@ -79,7 +79,7 @@ def _single(expr: Expr, root: Call) -> Constant:
 
 
 def _leaf(region: Region, root: Call) -> tuple[set[Expr], Integers]:
-    """The dequantised tensors that a function of one byte is computed from: all of them of one tensor of bytes."""
+    """The dequantized tensors that a function of one byte is computed from: all of them of one tensor of bytes."""
     leaves: dict[Expr, Integers] = {}
     seen: set[Expr] = set()
     stack: list[Expr] = [root]
@@ -140,7 +140,7 @@ def mapped(x: Integers, wanted: TensorAffineType, function: Callable[[Array], Ar
 def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
     """Integers as those of another type: as they are, by qnn.requantize, or by a table where that gives others."""
     if not isinstance(x.type, TensorAffineType):
-        raise Refused("a tuple is quantised", x.expr)
+        raise Refused("a tuple is quantized", x.expr)
     if x.type == wanted:
         return x.expr
     if not wanted.is_single or wanted.zero_point.data.size != 1:
@@ -160,7 +160,7 @@ def rescaled(region: Region, x: Integers, wanted: TensorAffineType) -> Expr:
 
 
 def tabulated(node: Call) -> Expr:
-    """A quantised operator of two functions of one byte by a table; others as they are."""
+    """A quantized operator of two functions of one byte by a table; others as they are."""
     left, right = node.args[:2]
     shared = [x for x in _origins(left) if x in _origins(right) or _is_single(right)]
     shared += [x for x in _origins(right) if _is_single(left)]

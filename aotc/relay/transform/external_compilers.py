@@ -122,7 +122,7 @@ class _Groups:
 
 
 def convex_groups(root: Expr, labels: dict[Expr, str], across: bool = False) -> dict[Expr, int]:
-    """The group of each labelled node: as large as they get, going through the graph once, without a cycle.
+    """The group of each labeled node: as large as they get, going through the graph once, without a cycle.
 
     across    whether an edge with marks on it joins what it connects, too
     """
@@ -157,9 +157,9 @@ def supports(expr: Call, target: str) -> bool:
 
 
 def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) -> Expr:
-    """`root` with marks where edges enter and leave the groups of labelled nodes, and nowhere else.
+    """`root` with marks where edges enter and leave the groups of labeled nodes, and nowhere else.
 
-    A labelled node without a group is a region of its own.
+    A labeled node without a group is a region of its own.
     """
     new: dict[Expr, Expr] = {}
 

@@ -32,12 +32,12 @@ _QUANTIZE: Final = "qnn.quantize"
 _DEQUANTIZE: Final = "qnn.dequantize"
 #: Operators that stay on real numbers unless they are named.
 _OPTIONAL: Final = ("nn.softmax",)
-_BESIDE: Final = "its operands and its result are not all quantised"
+_BESIDE: Final = "its operands and its result are not all quantized"
 
 
 @frozen
 class LeftReal:
-    """An operator between quantised tensors that stays on real numbers, and the reason."""
+    """An operator between quantized tensors that stays on real numbers, and the reason."""
 
     node: Call
     reason: str
@@ -45,7 +45,7 @@ class LeftReal:
 
 @dataclass(eq=False)
 class _Unsigned(GraphMutator):
-    """Bytes without a sign between a quantisation and its one dequantisation, which has one user.
+    """Bytes without a sign between a quantization and its one dequantization, which has one user.
 
     Operators that round around the zero point round sums of other magnitudes then: that is how ONNX Runtime does it
     on x86.
@@ -75,7 +75,7 @@ class _Unsigned(GraphMutator):
 
 
 def unsigned(function: Function) -> Function:
-    """The same values, with bytes that have no sign between each quantisation and its one dequantisation."""
+    """The same values, with bytes that have no sign between each quantization and its one dequantization."""
     return _Unsigned(users(function)).visit_function(function)
 
 
@@ -88,7 +88,7 @@ def _raised(node: Call) -> Constant:
 
 @dataclass(eq=False)
 class _Absorb(GraphMutator):
-    """Absorbs what is before each quantisation."""
+    """Absorbs what is before each quantization."""
 
     options: FakeQuantizationToInteger
     left: dict[Call, str] = field(default_factory=dict, init=False)
@@ -102,7 +102,7 @@ class _Absorb(GraphMutator):
     def rewrite(self, old: Expr, new: Expr) -> Expr:
         inside, node = self.region.inside, op_call(new)
         if node is not None and is_call(node, _QUANTIZE):
-            return self._quantised(node)
+            return self._quantized(node)
         if is_call(new, _DEQUANTIZE) or any(c in inside for c in children(new)):
             inside.add(new)
         return new if node is None or node not in inside else self._sums(node)
@@ -114,8 +114,8 @@ class _Absorb(GraphMutator):
             return node
         return self._tried(node, lambda: self.region.real(self.region.exact(node))) or node
 
-    def _quantised(self, node: Call) -> Expr:
-        """What a quantisation gives, by operators on integers."""
+    def _quantized(self, node: Call) -> Expr:
+        """What a quantization gives, by operators on integers."""
         data = node.args[0]
         if data not in self.region.inside:
             return node
@@ -154,13 +154,13 @@ class _Absorb(GraphMutator):
 
 @dataclass(frozen=True, repr=False)
 class FakeQuantizationToInteger(FunctionPass):
-    """Compute on integers what stands between dequantised and quantised tensors.
+    """Compute on integers what stands between dequantized and quantized tensors.
 
     hard_fail          AotcError (code "fake-quantization") for what stays on real numbers
-    use_qat            sums of products become integers even where their results are not quantised
+    use_qat            sums of products become integers even where their results are not quantized
     optional_qnn_ops   operators for which that is done only if they are named: "nn.softmax"
     rounding           of qnn.requantize
-    unsigned           between quantised and dequantised tensors bytes have no sign
+    unsigned           between quantized and dequantized tensors bytes have no sign
     """
 
     hard_fail: bool = False
@@ -182,7 +182,7 @@ class FakeQuantizationToInteger(FunctionPass):
 
 
 def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftReal]:
-    """The operators between quantised tensors that the pass leaves on real numbers, in order."""
+    """The operators between quantized tensors that the pass leaves on real numbers, in order."""
     rows: list[LeftReal] = []
     for function in typed(module).functions.values():
         absorb = _Absorb(chosen)

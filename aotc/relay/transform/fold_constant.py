@@ -48,7 +48,7 @@ def _folded(node: Expr, max_bytes: int) -> Expr:
             return node
 
 
-def _is_quantised(node: Expr) -> bool:
+def _is_quantized(node: Expr) -> bool:
     op = node.op if isinstance(node, Call) else None
     return isinstance(op, Op) and op.name.startswith("qnn.")
 
@@ -57,7 +57,7 @@ def _is_quantised(node: Expr) -> bool:
 class FoldConstant(FunctionPass):
     """Fold calls on constants, fields of written tuples, and choices by constants; not inside fused functions.
 
-    fold_qnn   calls of quantised operators too, which other passes may want to see as they are
+    fold_qnn   calls of quantized operators too, which other passes may want to see as they are
     """
 
     opt_level = 2
@@ -69,7 +69,7 @@ class FoldConstant(FunctionPass):
         limit = _limit(ctx)
 
         def rewrite(_: Expr, new: Expr) -> Expr:
-            if not self.fold_qnn and _is_quantised(new):
+            if not self.fold_qnn and _is_quantized(new):
                 return new
             return _folded(new, limit)
 

@@ -274,7 +274,7 @@ def _mergeable(node: _Node, phase: int) -> list[_Node]:
 def _is_narrow(node: _Node) -> bool:
     """Whether what follows a node ends, in wider elements, before a group that has an anchor already.
 
-    The bytes of a quantised result are stored then, and become wider in the group that takes them.
+    The bytes of a quantized result are stored then, and become wider in the group that takes them.
     """
     last, after = node, node.parent
     while after is not None and not after.group.anchored and after.own.pattern <= OpPattern.BROADCAST:

@@ -6,7 +6,7 @@
 =>
 %0 = fn (%p0, %p1, %p2, Primitive=1) { %0 = add(nn.conv2d(%p0, %p1), %p2); (%0, nn.relu(%0)) }(%x, %w, %y)
 
-What is normalised along rows is computed in the kernel that does so, and is no result of it if nobody else reads it:
+What is normalized along rows is computed in the kernel that does so, and is no result of it if nobody else reads it:
 
 %0 = fn (%p0, Primitive=1) { multiply(%p0, 0.125f) }(%x);
 %1 = fn (%p0, Primitive=1) { nn.softmax(%p0) }(%0)
@@ -49,7 +49,7 @@ _Group: TypeAlias = "list[Call]"
 class FuseOutputs(FunctionPass):
     """Calls of elementwise functions join the one that computes what they read, if all else is known by then.
 
-    Those that normalise rows join others that are elementwise, unless a GPU had done these sooner by themselves.
+    Those that normalize rows join others that are elementwise, unless a GPU had done these sooner by themselves.
 
     most_args      arguments and results of one kernel; a result may need room, which is an argument, too
     gpu            what kernels run on
@@ -121,7 +121,7 @@ def _more(call: Call) -> list[Expr]:
 
 
 def _is_norm(expr: Expr, gpu: Gpu) -> bool:
-    """Whether an operator normalises rows, of which there are many or which are short."""
+    """Whether an operator normalizes rows, of which there are many or which are short."""
     if not isinstance(expr, Call) or not isinstance(expr.op, OpDef):
         return False
     op = expr.op

@@ -5,7 +5,7 @@ nn.dense(%x, multiply(subtract(cast(meta[Constant][0] /* Tensor[(64, 256), int4]
 
 nn.contrib_dense_bits(%x, meta[Constant][0] /* Tensor[(1, 32, 64), uint32] */, ..., units=64, bits=4, block_size=32)
 
-Scales and zero points are constants, along units and in blocks of neighbours that are summed; how long those are is
+Scales and zero points are constants, along units and in blocks of neighbors that are summed; how long those are is
 read from them.  In: typed functions.  Out: equal ones, in which sums have the scale of a block once instead of each
 weight where models are fast; else large sums could overflow that do not by the definition.
 """
@@ -36,7 +36,7 @@ _GREATEST = 1 << 16
 
 @dataclass(frozen=True, repr=False)
 class PackWeights(FunctionPass):
-    """Keep constant weights of float32 products in 2, 4 or 8 bits, where they are dequantised integers.
+    """Keep constant weights of float32 products in 2, 4 or 8 bits, where they are dequantized integers.
 
     Not for GPUs, and not where a block of a scale is shorter than a word.
     """
@@ -79,7 +79,7 @@ class _Weights:
 
 
 def _weights(expr: Expr) -> _Weights | None:
-    """Dequantised constants of a matrix, perhaps transposed."""
+    """Dequantized constants of a matrix, perhaps transposed."""
     moved = op_call(expr, "transpose")
     if moved is not None:
         found = _weights(moved.args[0])
@@ -94,9 +94,9 @@ def _weights(expr: Expr) -> _Weights | None:
     scaled = op_call(expr, "multiply")
     if scaled is None:
         return None
-    centred = op_call(scaled.args[0], "subtract")
-    whole = op_call(scaled.args[0] if centred is None else centred.args[0], "cast")
-    zero = np.zeros(()) if centred is None else _value(centred.args[1])
+    centered = op_call(scaled.args[0], "subtract")
+    whole = op_call(scaled.args[0] if centered is None else centered.args[0], "cast")
+    zero = np.zeros(()) if centered is None else _value(centered.args[1])
     return None if whole is None else _of(scaled, whole.args[0], _value(scaled.args[1]), zero)
 
 
@@ -108,7 +108,7 @@ def _along(values: Array | None, axis: int) -> Array | None:
 def _of(made: Expr, integers: Expr, scale: Array | None, zero: Array | None) -> _Weights | None:
     """Weights, where all of it is known, scales are finite, in float32, and zero points are whole.
 
-    made    what is dequantised: a matrix of which each element has an integer of its own
+    made    what is dequantized: a matrix of which each element has an integer of its own
     """
     if not isinstance(integers, Constant) or scale is None or zero is None or integers.data.ndim != 2:
         return None

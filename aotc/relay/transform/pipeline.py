@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default pipelines: an optimisation level and a target in, the passes to run out.
+"""The default pipelines: an optimization level and a target in, the passes to run out.
 
 with PassContext(opt_level=3):
     fused = optimize(module, target)             # a module of fused functions, ready to be lowered
@@ -16,7 +16,7 @@ from aotc.relay.graph import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
 from aotc.tir import PlanMemory, Target
 
-#: What is between dequantised and quantised tensors, as frameworks compute it: sums are rescaled in float32.
+#: What is between dequantized and quantized tensors, as frameworks compute it: sums are rescaled in float32.
 FAKE_QUANTIZATION: Final = passes.FakeQuantizationToInteger(
     use_qat=True, optional_qnn_ops=("nn.softmax",), rounding="FLOAT_EVEN", unsigned=True
 )

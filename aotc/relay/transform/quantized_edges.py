@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""QuantizedEdges: inputs and outputs of a quantised model as integers, on request; what integers stand for is stated.
+"""QuantizedEdges: inputs and outputs of a quantized model as integers, on request; what integers stand for is stated.
 
 def @main(%x: Tensor[(1, 8), float32]) {
   %0 = qnn.quantize(%x, 0.5f, 3, out_dtype="int8"); ...; qnn.dequantize(%9, 0.25f, 0)
 }
 def @main(%x: Tensor[(1, 8), int8]) { ...; %9 }             with "compile.io_dtype": "int8"
 
-Calls that do nothing but move elements, as reshape and transpose, may stand between a tensor and its quantisation.
+Calls that do nothing but move elements, as reshape and transpose, may stand between a tensor and its quantization.
 
 The scale and the zero point that the graph no longer has become attributes of the module: `input_quantization` and
 `output_quantization`, which hold a list for each tensor: data type, scales, zero points, axis.  Where the graph has
@@ -109,7 +109,7 @@ def _stated(found: Meaning, dtype: str) -> Quantization | None:
 
 
 def _integers(node: Expr) -> Expr:
-    """What is dequantised to an output, or the output itself."""
+    """What is dequantized to an output, or the output itself."""
     return children(node)[1] if _dtype(node).is_float else node
 
 
@@ -261,7 +261,7 @@ class _Edges:
         meanings = (_meaning(r, r if own.is_float else x, x is not param) for r, x in ends)
         found = {_stated(m, "uint8") or m for m in meanings}
         if len(found) > 1:
-            return WhyNot("it is quantised in several ways")
+            return WhyNot("it is quantized in several ways")
         return found.pop()
 
     def _ends(self, param: Var) -> list[tuple[Expr, Expr]]:
@@ -299,7 +299,7 @@ class _Edges:
         return replace(main, params=tuple(self._params), body=body, ret_type=None)
 
     def _rewritten(self, old: Expr, new: Expr) -> Expr:
-        """A node over other inputs; what quantised these gives way to its operand."""
+        """A node over other inputs; what quantized these gives way to its operand."""
         if old in self._dropped:
             return shifted(children(new)[1], self._dropped[old], _dtype(old))
         return self._replaced.get(old, new)

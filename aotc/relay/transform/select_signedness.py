@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.ir import DType, Quantised, TensorType, span_scope
+from aotc.ir import DType, Quantized, TensorType, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, item_of, op_of, tensor_type_of
 from aotc.relay.op.binary import add, bitwise_xor
 from aotc.relay.op.casts import cast
@@ -118,7 +118,7 @@ class _Select(GraphMutator):
             if node.args and isinstance(node.args[0], Tuple):
                 made_of = self._joined(node)
             elif op_of(node).name.startswith("qnn."):
-                made_of = self._quantised(node)
+                made_of = self._quantized(node)
             else:
                 made_of = self._choice(node)
         if made_of is None:
@@ -143,8 +143,8 @@ class _Select(GraphMutator):
         wide = made(cast, zero, dtype="int32")
         return made(add, wide, Constant(np.array(shift, np.int32)))
 
-    def _quantised(self, node: Call) -> Expr | None:
-        """A quantised operator on tensors in the wanted type; None where nothing of it changes."""
+    def _quantized(self, node: Call) -> Expr | None:
+        """A quantized operator on tensors in the wanted type; None where nothing of it changes."""
         op, args = op_of(node), list(node.args)
         if not op.is_contraction and op.name.removeprefix("qnn.") not in _MOVES.split():
             return None
@@ -190,7 +190,7 @@ class _Select(GraphMutator):
         if not any(a in self.other for a in real):
             return None
         clip = op.name == "clip"
-        passes = op.quantised_kind is Quantised.PASS and op.name != "nn.relu" and not fills(node)
+        passes = op.quantized_kind is Quantized.PASS and op.name != "nn.relu" and not fills(node)
         if not (clip or passes):
             return None
         args = [self.turned(a) if a in real else a for a in node.args]

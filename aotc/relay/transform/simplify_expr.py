@@ -151,8 +151,8 @@ def _add_to_difference(node: Call) -> Outcome:
     return None
 
 
-def _order_of_quantised(node: Call) -> Outcome:
-    """The order of quantised numbers, which is that of what they stand for."""
+def _order_of_quantized(node: Call) -> Outcome:
+    """The order of quantized numbers, which is that of what they stand for."""
     inner = op_call(node.args[0], "qnn.dequantize")
     if inner is None:
         return None
@@ -290,7 +290,7 @@ _VALUES: Final = (
     Rule("not not x => x", ("logical_not",), _twice("logical_not", 0)),
     Rule("max(x, 0) => relu(x)", ("maximum",), _maximum_zero),
     Rule("where(c, x, y) => x or y", ("where",), _where),
-    Rule("argmax(dequantize(x)) => argmax(x)", ("argmax", "argmin", "argsort"), _order_of_quantised),
+    Rule("argmax(dequantize(x)) => argmax(x)", ("argmax", "argmin", "argsort"), _order_of_quantized),
     Rule("full_like(x, c) => full(c)", ("full_like", "zeros_like", "ones_like"), _of_shape),
     Rule("op_like(x, y) => op(x, shape of y)", _LIKE, _like),
     Rule("x op full(c) => x op c", _BROADCASTS, _filled),

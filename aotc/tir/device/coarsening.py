@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thread coarsening: neighbouring iterations as one thread's, which moves memory in pieces of up to 16 bytes.
+"""Thread coarsening: neighboring iterations as one thread's, which moves memory in pieces of up to 16 bytes.
 
 A loop with its body in, one of fewer iterations out:
 
@@ -118,12 +118,12 @@ class Coarsening:
         return made
 
     def stored(self, stmt: Store) -> list[Stmt]:
-        """A store for all lanes: at once, where the elements are neighbours."""
+        """A store for all lanes: at once, where the elements are neighbors."""
         index, value = self.value(stmt.index), self.value(stmt.value)
-        first = self.neighbours(stmt.buffer, index)
+        first = self.neighbors(stmt.buffer, index)
         if first is None:
             return self.each(Store(stmt.buffer, index, value))
-        if isinstance(value, Load) and (source := self.neighbours(value.buffer, value.index)) is not None:
+        if isinstance(value, Load) and (source := self.neighbors(value.buffer, value.index)) is not None:
             return self.moves(stmt.buffer, first, value.buffer, source)
         array = self.array("made", stmt.buffer.dtype)
         return [*self.each(Store(array, self.lane, value)), *self.moves(stmt.buffer, first, array, _FIRST)]
@@ -177,7 +177,7 @@ class Coarsening:
         return not self.varies(load) and first >= 0 and last < load.buffer.size
 
     def filled(self, window: Buffer, load: Load, tests: Sequence[Expr], k: Var) -> list[Stmt]:
-        """What fills a window with what is there: at once, where that is known of neighbours."""
+        """What fills a window with what is there: at once, where that is known of neighbors."""
         size, made, at = self.piece(load.dtype), list[Stmt](), 0
         while at < window.size:
             found = [self.at(test, k, n) for n in range(at, min(at + size, window.size)) for test in tests]
@@ -230,7 +230,7 @@ class Coarsening:
     # expressions
 
     def value(self, expr: Expr) -> Expr:
-        """An expression for one lane, with places in memory as plain sums where lanes are neighbours."""
+        """An expression for one lane, with places in memory as plain sums where lanes are neighbors."""
         return self.placed(substitute(expr, self.values))
 
     def placed(self, expr: Expr) -> Expr:
@@ -239,14 +239,14 @@ class Coarsening:
         return with_operands(expr, tuple(map(self.placed, operands(expr))))
 
     def fetched(self, expr: Expr, guards: Sequence[Expr], found: dict[Expr, Expr], before: list[Stmt]) -> Expr:
-        """An expression that reads arrays where it has read neighbours; what is read under conditions stays there."""
+        """An expression that reads arrays where it has read neighbors; what is read under conditions stays there."""
         if isinstance(expr, Select) and self.varies(expr.cond):
             return replace(expr, cond=self.fetched(expr.cond, guards, found, before))
         if isinstance(expr, Select):
             sides = ((expr.a, expr.cond), (expr.b, unary("not", expr.cond)))
             return Select(expr.cond, *(self.fetched(e, (*guards, cond), {}, before) for e, cond in sides))
         if isinstance(expr, Load) and expr not in found:
-            first = self.neighbours(expr.buffer, expr.index)
+            first = self.neighbors(expr.buffer, expr.index)
             if first is not None:
                 array = self.array("piece", expr.dtype)
                 moved = self.moves(array, _FIRST, expr.buffer, first)
@@ -255,8 +255,8 @@ class Coarsening:
         inner = (self.fetched(e, guards, found, before) for e in operands(expr))
         return found.get(expr) or with_operands(expr, tuple(inner))
 
-    def neighbours(self, buffer: Buffer, index: Expr) -> Expr | None:
-        """Where the elements of the lanes begin, if they are neighbours that can be moved at once."""
+    def neighbors(self, buffer: Buffer, index: Expr) -> Expr | None:
+        """Where the elements of the lanes begin, if they are neighbors that can be moved at once."""
         form = linear(index, self.ranges)
         step = form.coefficient(self.lane)
         if buffer in self.stack or not step:
@@ -293,7 +293,7 @@ def _with(stmt: Stmt, found: Mapping[Load, Expr], names: Mapping[Var, Expr]) -> 
 
 
 def lanes_of(loop: For, body: Stmt) -> int:
-    """How many iterations store a piece; 1 for what stores no neighbours."""
+    """How many iterations store a piece; 1 for what stores no neighbors."""
     stores = (s for s in walk_stmts(body) if isinstance(s, Store))
     sizes = [s.buffer.dtype.itemsize for s in stores if linear(s.index, {}).coefficient(loop.var) == 1]
     return MOST // max(sizes) if sizes else 1

@@ -4,7 +4,7 @@
 for i in 0..6: for j in 0..100: y[j * 6 + i] = ...           # independent; 600 iterations
 
 ->  for b in 0..3 block: for t in 0..256 thread:
-        n = b * 256 + t                                      # neighbours write next to each other
+        n = b * 256 + t                                      # neighbors write next to each other
         if n < 600: j = n // 6; i = n % 6; y[j * 6 + i] = ...
 
 Where there are more iterations than threads, each thread takes one after the other, as many apart as there are threads.
@@ -39,7 +39,7 @@ def nests(part: Part, gpu: Gpu) -> list[Nest]:
 
 
 def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
-    """A nest with several neighbouring iterations as one, where enough are left for all processors."""
+    """A nest with several neighboring iterations as one, where enough are left for all processors."""
     if nest.thread is not None:
         return []
     lanes = lanes_of(nest.loops[-1], nest.body)
@@ -77,7 +77,7 @@ def _flat(nest: Nest, by_rows: bool) -> Nest:
 
 
 def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
-    """A nest whose reads are by neighbours as its stores are, where enough is left for all processors."""
+    """A nest whose reads are by neighbors as its stores are, where enough is left for all processors."""
     found = Across.of(nest.loops, nest.body)
     if found is None:
         return []

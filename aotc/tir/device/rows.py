@@ -47,7 +47,7 @@ class Row:
     nest     the loops around; none for a single row
     own      scratch that is filled anew in each iteration
     common   what of it threads fill for each other
-    across   whether neighbouring iterations use elements that lie next to each other, unlike one of them by itself
+    across   whether neighboring iterations use elements that lie next to each other, unlike one of them by itself
     widest   iterations of the longest loop that threads share out
     """
 
@@ -148,7 +148,7 @@ def _has_rows(nest: Nest, threads: int) -> bool:
 
 @frozen(eq=False)
 class Rows:
-    """Rows of a block, threads of each row, and whether neighbouring threads are of different rows."""
+    """Rows of a block, threads of each row, and whether neighboring threads are of different rows."""
 
     row: Row
     rows: int

@@ -4,10 +4,10 @@
 In: loops of independent iterations, the last one that along which results lie next to each other.  Out: what a block
 does for a tile of 32 x 32 iterations:
 
-    for i in 0..100: for j in 0..200: y[100 * j + i] = x[200 * i + j]      # neighbours i write next to each other
-    ->  tile[33 * (i % 32) + j % 32] = x[200 * i + j]      # by neighbours j
+    for i in 0..100: for j in 0..200: y[100 * j + i] = x[200 * i + j]      # neighbors i write next to each other
+    ->  tile[33 * (i % 32) + j % 32] = x[200 * i + j]      # by neighbors j
         sync
-        y[100 * j + i] = tile[33 * (i % 32) + j % 32]      # by neighbours i
+        y[100 * j + i] = tile[33 * (i % 32) + j % 32]      # by neighbors i
 
 Rows of the tile are 33 apart, so that neither rows nor columns meet in one bank.  Where what is read next to each other
 is short, such as the channels of pixels, one thread takes all of it: what it fetches for the first serves the others.
@@ -34,7 +34,7 @@ LEAST: Final = 16
 class Across:
     """What is read along another axis than results are written along.
 
-    loop, last   neighbours are read by the iterations of the first, written by those of the second
+    loop, last   neighbors are read by the iterations of the first, written by those of the second
     reads        what is read so, and where in terms of the loops
     """
 
@@ -75,7 +75,7 @@ class Across:
         shared = {load: Buffer("tile", load.dtype, _SIDE * (_SIDE + 1), "shared", 16) for load in self.reads}
 
         def phase(names: Mapping[For, Var], stmts: Sequence[Stmt]) -> For:
-            """Statements for the elements of a tile; neighbouring threads are neighbours along the first loop."""
+            """Statements for the elements of a tile; neighboring threads are neighbors along the first loop."""
             turn = Var("turn")
             parts = (thread % _SIDE, turn * (threads // _SIDE) + thread // _SIDE)
             places = (

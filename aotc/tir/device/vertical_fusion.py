@@ -238,7 +238,7 @@ class _Pair:
         return self.level.put([*numbered, *by_last(counts, group, self.size, last)])
 
     def renumbered(self, block: Var, group: Var, body: Stmt) -> Block:
-        """A body for blocks in another order, in which those of a group are neighbours."""
+        """A body for blocks in another order, in which those of a group are neighbors."""
         turn, number = Var("turn"), self.level.number
         digits = Declare(group, block // self.size), Declare(turn, block % self.size)
         return Block((*digits, Declare(number, turn * self.stride + group), body))

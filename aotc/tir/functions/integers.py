@@ -13,7 +13,7 @@ def _bits(x: Expr) -> Expr:
 
 
 def _ones(u: Expr) -> Expr:
-    """Sums of neighbouring bits, then of pairs of them and so on (Warren, "Hacker's Delight", 2002)."""
+    """Sums of neighboring bits, then of pairs of them and so on (Warren, "Hacker's Delight", 2002)."""
     every = (1 << u.dtype.bits) - 1
     u = u - ((u >> 1) & (every // 3))
     u = (u & (every // 5)) + ((u >> 2) & (every // 5))

@@ -21,10 +21,10 @@ def _modulo(a: Expr, b: Expr, n: Expr) -> Expr:
     p, e = product(a, b)
     q = (p / n + SHIFTER) - SHIFTER
     most, rest = product(q, n)
-    return _centred((p - most) + (e - rest), n)
+    return _centered((p - most) + (e - rest), n)
 
 
-def _centred(r: Expr, n: Expr) -> Expr:
+def _centered(r: Expr, n: Expr) -> Expr:
     half = n * 0.5
     return select(r > half, r - n, select(r < -half, r + n, r))
 
@@ -45,7 +45,7 @@ def _fmod(x: Expr, y: Expr) -> Expr:
     half = few >> 1
     for count in (half, few - half):
         power = _modulo(power, number((count + 1023) << 52), n)
-    r = _modulo(power, _centred(_centred(m, n), n), n)
+    r = _modulo(power, _centered(_centered(m, n), n), n)
     r = select(r < 0.0, r + n, r)
     k = bits(ey + (2.0**52 + 2048)) & 8191
     first = k >> 1

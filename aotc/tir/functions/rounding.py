@@ -50,13 +50,13 @@ def round_away(x: Expr) -> Expr:
     return call("copysign", select(a - t >= as_expr(0.5, x), t + 1.0, t), x)
 
 
-def _quantised(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
+def _quantized(dtype: str, least: int, x: Expr, zero: Expr) -> Expr:
     """The low byte of a sum with 1.5 * 2^23, whose last digit is 1."""
     low = call("above", x, least - zero)
     inside = call("below", low, (least + 255) - zero)
     return cast(bitcast((inside + 12582912.0) + zero, "int32"), dtype)
 
 
-QUANTISE: Final = {
-    f"quantise_{dtype}": partial(_quantised, dtype, least) for dtype, least in (("int8", -128), ("uint8", 0))
+QUANTIZE: Final = {
+    f"quantize_{dtype}": partial(_quantized, dtype, least) for dtype, least in (("int8", -128), ("uint8", 0))
 }

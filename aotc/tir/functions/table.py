@@ -62,7 +62,7 @@ INTEGERS: Final = ("scale_once", "scale_twice", "saturate_int8", "saturate_uint8
 _FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
     **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
     **{(name, "float64"): formula for name, formula in (*_DOUBLE.items(), *ROUNDING.items())},
-    **{(name, "float32"): formula for name, formula in rounding.QUANTISE.items()},
+    **{(name, "float32"): formula for name, formula in rounding.QUANTIZE.items()},
     **{("rsqrt", name): single.rsqrt for name in ("float32", "float64")},
     **{(name, "int32"): getattr(integers, name) for name in INTEGERS},
     **{(f.__name__, str(d)): f for f in (integers.popcount, integers.clz) for d in DTYPES if d.is_integer},

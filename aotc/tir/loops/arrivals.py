@@ -100,7 +100,7 @@ class _Blocks:
         return _Parted(before, a.groups + b.groups, body)
 
     def arrived(self, before: Sequence[Stmt], call: Call, last: Stmt, group: Var) -> _Parted | None:
-        """Groups of neighbours, the last of which goes on."""
+        """Groups of neighbors, the last of which goes on."""
         match call.args:
             case (Load(index=index), Const(value=size)) if size > 0 and self.count % size == 0:
                 size = int(size)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four neighbouring vectors of floats that become bytes, as one: processors narrow four vectors at a time.
+"""Four neighboring vectors of floats that become bytes, as one: processors narrow four vectors at a time.
 
-    y[i] = quantise_uint8(a, z); y[i + 16] = quantise_uint8(b, z)     ->  y[i] = quantise_uint8_x16(a, b, c, d, z)
-    y[i + 32] = quantise_uint8(c, z); y[i + 48] = quantise_uint8(d, z)
+    y[i] = quantize_uint8(a, z); y[i + 16] = quantize_uint8(b, z)     ->  y[i] = quantize_uint8_x16(a, b, c, d, z)
+    y[i + 32] = quantize_uint8(c, z); y[i + 48] = quantize_uint8(d, z)
 
 Loops over such vectors take four of them at a time, then the others.
 """
@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Final
 
 from aotc.ir import frozen
-from aotc.tir import GROUP, LANES, Linear, linear, quantise_name, refreshed, simplify_stmt, substituted
+from aotc.tir import GROUP, LANES, Linear, linear, quantize_name, refreshed, simplify_stmt, substituted
 from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, loads_in, walk
 from aotc.tir.loops.dependence import assigned, counted, read, straight_line
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, rebuilt, stmts_of
 
-_BYTES: Final = {"quantise_int8": "int8", "quantise_uint8": "uint8"}
+_BYTES: Final = {"quantize_int8": "int8", "quantize_uint8": "uint8"}
 #: Statements of a body that is repeated.
 _LONGEST: Final = 24
 
@@ -146,6 +146,6 @@ def _merged(stmts: Sequence[Stmt], places: Sequence[int]) -> list[Stmt]:
         taken.append(register)
     first, last = stmts[places[0]], calls[-1]
     assert isinstance(first, Store)
-    name = quantise_name(_BYTES[last.name], last.lanes)
+    name = quantize_name(_BYTES[last.name], last.lanes)
     store = Store(first.buffer, first.index, Call(name, (*taken, last.args[1])))
     return [*found[: places[-1] + 1], store, *found[places[-1] + 1 :]]

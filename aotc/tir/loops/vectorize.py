@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector forms of code: what is done to each of some neighbouring elements, done to all at once.
+"""Vector forms of code: what is done to each of some neighboring elements, done to all at once.
 
 In: scalar statements that depend on a lane.  Out: statements over vectors, whose results are equal bit by bit; None for
 what has no vector form.
@@ -30,7 +30,7 @@ _PRIMITIVE: Final = frozenset({"fma", "product", "sqrt", "copysign", "isnan", "a
 MOST: Final = 32
 #: The most parts of an expression that is computed lane by lane.
 _SMALL: Final = 32
-#: 1.5 * 2^23: neighbouring float32 there are neighbouring integers.
+#: 1.5 * 2^23: neighboring float32 there are neighboring integers.
 _SHIFT: Final = 12582912.0
 
 
@@ -188,7 +188,7 @@ class _Vectorizer:
 
     def _real_steps(self, expr: Expr, dtype: DType) -> Expr | None:
         """Bytes that numbers are rounded to as float32, without being narrowed; None for other numbers."""
-        if not isinstance(expr, Call) or expr.name not in ("quantise_int8", "quantise_uint8") or dtype != "float32":
+        if not isinstance(expr, Call) or expr.name not in ("quantize_int8", "quantize_uint8") or dtype != "float32":
             return None
         x, zero = map(self.value, expr.args)
         least, most = (float(v) - zero for v in (expr.dtype.min, expr.dtype.max))

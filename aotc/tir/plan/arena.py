@@ -125,7 +125,7 @@ def _swept(blocks: Sequence[Block], align: int) -> tuple[list[int], int]:
 
 
 def _joined(gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Gaps in order, neighbours as one."""
+    """Gaps in order, neighbors as one."""
     found: list[tuple[int, int]] = []
     for begin, end in gaps:
         if found and found[-1][1] == begin:
@@ -140,10 +140,10 @@ class _Packer:
     def __init__(self, blocks: Sequence[Block], align: int, overlaps: Overlaps | None = None) -> None:
         self.blocks, self.align, self.overlaps = blocks, align, overlaps or {}
         self.sizes = [align_up(b.size, align) for b in blocks]
-        self.neighbours = self._neighbours()
+        self.neighbors = self._neighbors()
         self.bound = lower_bound(blocks, align, overlaps)
 
-    def _neighbours(self) -> list[list[int]]:
+    def _neighbors(self) -> list[list[int]]:
         """For each block, those whose lives overlap its own."""
         result: list[list[int]] = [[] for _ in self.blocks]
         live: set[int] = set()
@@ -158,7 +158,7 @@ class _Packer:
     def lowest(self, k: int, offsets: Sequence[int]) -> int:
         """The lowest offset for block `k` beside those already placed (offset >= 0)."""
         offset = 0
-        for low, high in sorted(self._taken(k, j, offsets[j]) for j in self.neighbours[k] if offsets[j] >= 0):
+        for low, high in sorted(self._taken(k, j, offsets[j]) for j in self.neighbors[k] if offsets[j] >= 0):
             if low >= offset:
                 break
             offset = max(offset, high)
@@ -187,9 +187,9 @@ class _Packer:
     def greedy_orders(self) -> list[list[int]]:
         """Orders that are good starts: large first, long first, busy first, in order of birth..."""
         blocks, sizes = self.blocks, self.sizes
-        conflict = [sum(sizes[j] for j in near) for near in self.neighbours]
+        conflict = [sum(sizes[j] for j in near) for near in self.neighbors]
         keys: list[Callable[[int], tuple[int, ...]]] = [
-            lambda k: (-sizes[k], -len(self.neighbours[k]), k),
+            lambda k: (-sizes[k], -len(self.neighbors[k]), k),
             lambda k: (-sizes[k] * (blocks[k].last - blocks[k].first + 1), k),
             lambda k: (-conflict[k] - sizes[k], k),
             lambda k: (blocks[k].first, -sizes[k], k),
@@ -222,7 +222,7 @@ def _local_search(packer: _Packer, order: list[int], offsets: list[int], peak: i
     """Move a block at the top of the arena to an earlier place in the order, keep what is no worse."""
     rng = random.Random(0)  # fixed seed: the same model gives the same plan
     best, best_peak, current, current_peak = offsets, peak, offsets, peak
-    cost = 1 + sum(map(len, packer.neighbours))
+    cost = 1 + sum(map(len, packer.neighbors))
     for _ in range(min(2000, LOCAL_SEARCH_WORK // cost)):
         if best_peak <= packer.bound:
             break

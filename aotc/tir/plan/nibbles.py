@@ -56,7 +56,7 @@ def narrowed(program: Program, cached: int = 0) -> Program:
 
 
 def _least(storage: Storage) -> int | None:
-    """The least of 16 neighbouring numbers among which all of a constant are, alike for most; None for others."""
+    """The least of 16 neighboring numbers among which all of a constant are, alike for most; None for others."""
     data = storage.data
     if data is None or storage.dtype not in BYTES or storage.size < LEAST_ELEMENTS:
         return None

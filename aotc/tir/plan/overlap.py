@@ -10,7 +10,7 @@ before the input, every byte is written after it is read for the last time:
 The order in which elements are read and written is followed through the outer loops, iteration by iteration, up to
 `EVENTS` of them; of what is inside the least element that is read and the greatest that is written count, as if the
 reads came last.  Idea: row-delayed convolutions as in Pisarchyk and Lee, "Efficient memory management for deep neural
-net inference" (2020), and diagonal memory optimisation, Blacker et al. (2023); proven from the indices here.
+net inference" (2020), and diagonal memory optimization, Blacker et al. (2023); proven from the indices here.
 """
 
 import math

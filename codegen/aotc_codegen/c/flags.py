@@ -10,7 +10,7 @@ from typing import Final
 from aotc.tir.target import Target
 
 #: Vectors and multiply-adds are those of the program: compilers choose addresses, registers and the order of work.
-OPTIMISE: Final = ("-O2", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=off")
+OPTIMIZE: Final = ("-O2", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-math-errno", "-ffp-contract=off")
 
 #: For nvcc and NVRTC: each operation is rounded by itself, as in C; a multiply-add is one where the program says so.
 ON_DEVICES: Final = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17")
@@ -18,9 +18,9 @@ ON_DEVICES: Final = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-s
 
 def cflags(target: Target) -> tuple[str, ...]:
     """Flags of gcc and clang for kernels."""
-    return (*OPTIMISE, *target.cflags)
+    return (*OPTIMIZE, *target.cflags)
 
 
 def base_cflags(target: Target) -> tuple[str, ...]:
     """Flags of gcc and clang for all other code."""
-    return (*OPTIMISE, *target.base_cflags)
+    return (*OPTIMIZE, *target.base_cflags)

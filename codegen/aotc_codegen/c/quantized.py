@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What C says of the integers of a model's inputs and outputs.
 
-In: tensors, of which some state a quantisation.  Out: text for the header (scale and zero point as macros, functions
-that quantise and dequantise a value), and for the table of tensors.
+In: tensors, of which some state a quantization.  Out: text for the header (scale and zero point as macros, functions
+that quantize and dequantize a value), and for the table of tensors.
 
     #define NET_INPUT_X_SCALE 0.25f
     #define NET_INPUT_X_ZERO_POINT 128

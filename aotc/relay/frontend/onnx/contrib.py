@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions of the quantised operators that ONNX Runtime adds to
+"""Definitions of the quantized operators that ONNX Runtime adds to
 ONNX, in the domain com.microsoft.
 
 The package `onnx` has none of them; a row says of an operator what

@@ -45,7 +45,7 @@ _SIZED_BY_DATA: Final = frozenset({"NonMaxSuppression", "StringSplit"})
 @dataclass(slots=True)
 class _Scope:
     """The tensors visible in one graph, its own before those of the
-    graph around it: values, and initialisers that nobody has read
+    graph around it: values, and initializers that nobody has read
     yet.
     """
 
@@ -219,7 +219,7 @@ def from_onnx(
     name   what source locations call the model; its file name for None
 
     The parameters of @main are the graph's inputs without
-    initialisers, under their ONNX names; initialisers become
+    initializers, under their ONNX names; initializers become
     constants. `attrs["output_names"]` keeps the names of the
     outputs; several outputs are a tuple. Declared shapes of
     intermediate and output tensors are never relied on.

@@ -268,7 +268,7 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def fixed_names(graph: GraphProto) -> set[str]:
-    """The names of initialisers."""
+    """The names of initializers."""
     return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
 
 

@@ -30,7 +30,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Axis, parameters
 from aotc.relay.frontend.onnx import contrib
 from aotc.relay.frontend.onnx.load import dtype_of_elem, elem_of_dtype
-from aotc.relay.frontend.quantisation import is_quantised
+from aotc.relay.frontend.quantization import is_quantized
 from aotc.relay.graph import Expr, known_data, tensor_type_of, type_of
 
 #: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
@@ -276,12 +276,12 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
             wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
             what = f"input {index} ({schema.inputs[index].name}) of {op}"
             raise AotcError("onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is needed")
-    if schema.domain == contrib.DOMAIN or _QUANTISED.search(op) or any(map(is_quantised, inputs)):
+    if schema.domain == contrib.DOMAIN or _QUANTIZED.search(op) or any(map(is_quantized, inputs)):
         _check_types(op, schema, inputs)
 
 
 #: Operators of integers with zero points, whose types are checked: integers of another type would mean other numbers.
-_QUANTISED: Final = re.compile("^QLinear|Integer$|uantizeLinear$")
+_QUANTIZED: Final = re.compile("^QLinear|Integer$|uantizeLinear$")
 
 
 def _check_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
@@ -301,7 +301,7 @@ def _check_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
         known = sorted(t.removeprefix("tensor(").rstrip(")") for t in formal.types)
         text = f"{formal.name} of {op} is of type {found}; it must be one of {', '.join(known)}"
         if label not in formal.types:
-            hint = "QuantizeLinear needs a DequantizeLinear before what takes floats" if is_quantised(value) else ""
+            hint = "QuantizeLinear needs a DequantizeLinear before what takes floats" if is_quantized(value) else ""
             raise AotcError("onnx-type", text, hint=hint)
         if formal.is_homogeneous:
             first, name = bound.setdefault(formal.type_str, (found, formal.name))

@@ -23,7 +23,7 @@ from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
 from aotc.relay.frontend.arguments import Axis, Maybe
 from aotc.relay.frontend.onnx.node import Converted, Converter, Int, Ints, Known, Node, Table, named
-from aotc.relay.frontend.quantisation import converted
+from aotc.relay.frontend.quantization import converted
 from aotc.relay.frontend.reductions import Axes, Reduction, plain
 from aotc.relay.frontend.shapes import from_start
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of matrix products and normalisations, and of
+"""Converters of matrix products and normalizations, and of
 recurrent layers.  What the operators for the latter lack is
 unrolled, with one product for the inputs of all steps.
 
@@ -16,7 +16,7 @@ from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.activations import elu, hard_sigmoid, leaky_relu, softplus, softsign
 from aotc.relay.frontend.arguments import Axis, Maybe, parameters
-from aotc.relay.frontend.normalisation import batch_norm, batch_norm_in, moments, per_channel, rms_norm, standardized
+from aotc.relay.frontend.normalization import batch_norm, batch_norm_in, moments, per_channel, rms_norm, standardized
 from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, whole_layer
@@ -45,7 +45,7 @@ def _gemm(a: Expr, b: Expr, c: Maybe = None, *, transA: int, transB: int, alpha:
     return g.add(y, c)
 
 
-# --- normalisation
+# --- normalization
 
 
 def _batch_normalization(
@@ -62,8 +62,8 @@ def _batch_normalization(
     mean, var = g.cast(mean, wide), g.cast(var, wide)
     axes, data = [0, *range(2, g.rank(x))], g.cast(x, wide)
     batch_mean = g.reduce("mean", data, axes, False)
-    centred = g.sub(data, g.along(batch_mean, 1, g.rank(x)))
-    batch_var = g.reduce("mean", g.mul(centred, centred), axes, False)
+    centered = g.sub(data, g.along(batch_mean, 1, g.rank(x)))
+    batch_var = g.reduce("mean", g.mul(centered, centered), axes, False)
     y = batch_norm_in(wide, x, scale, bias, batch_mean, batch_var, epsilon)
     pairs = ((mean, batch_mean), (var, batch_var))
     moved = (g.add(g.mul(old, momentum), g.mul(new, 1.0 - momentum)) for old, new in pairs)
@@ -79,9 +79,9 @@ def _layer_normalization(
         beta = bias if bias is not None else g.filled(0, g.shape(scale), g.dtype(x))
         y = g.op("nn.layer_norm", x, scale, beta, axis=-1, epsilon=epsilon, center=bias is not None)
         return [y, None, None]
-    mean, centred, var = moments(g.cast(x, stash_type), range(axis, rank))
+    mean, centered, var = moments(g.cast(x, stash_type), range(axis, rank))
     inverse = g.div(1.0, g.sqrt(g.add(var, epsilon)))
-    y = g.mul(g.cast(g.mul(centred, inverse), g.dtype(x)), scale)
+    y = g.mul(g.cast(g.mul(centered, inverse), g.dtype(x)), scale)
     return [y if bias is None else g.add(y, bias), g.cast(mean, stash_type), g.cast(inverse, stash_type)]
 
 
@@ -121,8 +121,8 @@ def _lp_normalization(x: Expr, *, axis: Axis = -1, p: int = 2) -> Expr:
 
 
 def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> Expr:
-    _, centred, var = moments(x, [g.axis(a, g.rank(x)) for a in axes or (0, 2, 3)])
-    return g.cast(g.div(centred, g.add(g.sqrt(var), 1e-9)), g.dtype(x))
+    _, centered, var = moments(x, [g.axis(a, g.rank(x)) for a in axes or (0, 2, 3)])
+    return g.cast(g.div(centered, g.add(g.sqrt(var), 1e-9)), g.dtype(x))
 
 
 # --- recurrent layers

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converters of operators of com.microsoft whose weights are
-quantised and whose arithmetic is that of floats: weights of few
+quantized and whose arithmetic is that of floats: weights of few
 bits, recurrent layers, attention.
 
 OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn.dense(x, (packed - 8) * scales)
@@ -14,11 +14,11 @@ import numpy as np
 
 from aotc.ir import AotcError, DType, require
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
 from aotc.relay.frontend.onnx.ops_nn import recurrent
-from aotc.relay.frontend.onnx.ops_quant import matmul_to_float, quantised
+from aotc.relay.frontend.onnx.ops_quant import matmul_to_float, quantized
 from aotc.relay.frontend.products import matmul
 from aotc.relay.frontend.shapes import element, from_start, take
 from aotc.relay.graph import Expr, known_data
@@ -64,7 +64,7 @@ def _mat_mul_n_bits(
     bits: int,
     **_: Any,
 ) -> Expr:
-    """A product with a matrix (N, K) of integers, dequantised."""
+    """A product with a matrix (N, K) of integers, dequantized."""
     sizes = f"K = {K}, N = {N}, block_size = {block_size}, bits = {bits}"
     require("onnx-quant", min(K, N, block_size) > 0, f"MatMulNBits needs positive sizes, got {sizes}")
     blocks = -(-K // block_size)
@@ -102,7 +102,7 @@ def _gather_block_quantized(
     gather_axis: int,
     quantize_axis: int,
 ) -> Expr:
-    """Rows of integers and of their scales, dequantised."""
+    """Rows of integers and of their scales, dequantized."""
     rank = g.rank(data)
     place, along = g.axis(gather_axis, rank), g.axis(quantize_axis, rank)
     what = "GatherBlockQuantized has blocks along"
@@ -125,11 +125,11 @@ def _gather_block_quantized(
     return q.in_blocks(rows, scales, zeros, along, block_size)
 
 
-# --- layers of floats with quantised weights
+# --- layers of floats with quantized weights
 
 
 def _dynamic_quantize_lstm(*, direction: str, node: Node) -> Converted:
-    """An LSTM of floats: only its weights are quantised."""
+    """An LSTM of floats: only its weights are quantized."""
     weights = (_along_directions(node, k, s) for k, s in ((1, 8), (2, 10)))
     inputs = [node[0], *weights, *(node.optional(k) for k in range(3, 8))]
     plain = replace(node, op_type="LSTM", inputs=inputs)
@@ -187,7 +187,7 @@ def _q_attention(
 
 def _heads(node: Node, count: int) -> Expr:
     """Queries, keys and values (3, batch, heads, steps, size)."""
-    x, w = quantised(node, node[0], 3, 6), quantised(node, node[1], 4, 7)
+    x, w = quantized(node, node[0], 3, 6), quantized(node, node[1], 4, 7)
     batch, steps, _ = g.shape(x.data)
     columns = g.dim(w.data, 1)
     fits = count > 0 and columns > 0 and columns % (3 * count) == 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of quantised operators: those of ONNX, and those that
+"""Converters of quantized operators: those of ONNX, and those that
 ONNX Runtime adds (domain com.microsoft).
 
 Results are those of the definition (dequantize, compute, quantize) to
-the roundings that docs/quantisation.md states for each operator.
+the roundings that docs/quantization.md states for each operator.
 
 OPS["QuantizeLinear"](x, scale, zero)           # qnn.quantize(x, scale, zero)
 OPS["QLinearConv"](node=node)                   # qnn.requantize(qnn.conv2d(x, w, ...), ...)
@@ -19,12 +19,12 @@ from typing import Any, Final
 from aotc.ir import DType, require
 from aotc.relay.expr import Expr, Tuple
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.onnx.node import Node, Stated, Table, named
 from aotc.relay.frontend.onnx.ops_conv import pool_window, window_of
-from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend.quantization import Onto, Quantized
 from aotc.relay.frontend.windows import Window
 
 _FLOAT: Final = DType("float32")
@@ -34,14 +34,14 @@ _UINT8: Final = DType("uint8")
 # --- numbers of a node
 
 
-def _stored(node: Node, at: int) -> Quantised:
+def _stored(node: Node, at: int) -> Quantized:
     """Three inputs: integers, their scale, their zero point."""
-    return quantised(node, node[at], at + 1, at + 2)
+    return quantized(node, node[at], at + 1, at + 2)
 
 
-def quantised(node: Node, x: Expr, scale: int, zero: int) -> Quantised:
+def quantized(node: Node, x: Expr, scale: int, zero: int) -> Quantized:
     """Integers with the inputs that are their scale and zero point."""
-    return Quantised(x, _scale(node, scale), q.zero_of(node.optional(zero)))
+    return Quantized(x, _scale(node, scale), q.zero_of(node.optional(zero)))
 
 
 def _scale(node: Node, at: int) -> Expr:
@@ -62,7 +62,7 @@ def _one(node: Node, *values: Expr) -> None:
     require("onnx-quant", fits, f"{what} are one value for each tensor")
 
 
-def _whole(node: Node, at: int) -> Quantised:
+def _whole(node: Node, at: int) -> Quantized:
     """Three inputs, of a tensor that has one scale."""
     found = _stored(node, at)
     _one(node, found.scale, found.zero)
@@ -111,17 +111,17 @@ def _dynamic_quantize_linear(x: Expr) -> list[Expr]:
 # --- sums of products
 
 
-def _convolved(node: Node, x: Quantised, w: Quantised, bias: Maybe = None) -> Expr:
+def _convolved(node: Node, x: Quantized, w: Quantized, bias: Maybe = None) -> Expr:
     window, groups = window_of(node, x.data, w.data), node.attrs["group"]
     return windows.convolve(x.data, w.data, window, bias, groups, q.terms(x, w), out_dtype="int32")
 
 
-def _plain(node: Node, at: int) -> Quantised:
+def _plain(node: Node, at: int) -> Quantized:
     """Two inputs of four: integers whose scale nobody asks for, and
     their zero point.
     """
     zero = q.zero_of(node.optional(at + 2))
-    return Quantised(node[at], g.constant(1.0, _FLOAT), zero)
+    return Quantized(node[at], g.constant(1.0, _FLOAT), zero)
 
 
 def _conv_integer(*, node: Node) -> Expr:
@@ -152,7 +152,7 @@ def _matmul_integer(*, node: Node) -> Expr:
     return q.product(a, b)
 
 
-def _check_of_vectors(*parts: Quantised) -> None:
+def _check_of_vectors(*parts: Quantized) -> None:
     """A vector is one row, or one column."""
     flat = [x for x in parts if g.rank(x.data) == 1]
     fits = all(q.single(v) for x in flat for v in (x.scale, x.zero))
@@ -192,22 +192,22 @@ def _qgemm(*, alpha: float, transA: int, transB: int, node: Node) -> Expr:
     return q.requantize(sums, scales, _onto(node, 7, dtype), axis=1)
 
 
-def matmul_to_float(a: Quantised, b: Quantised, bias: Maybe) -> Expr:
+def matmul_to_float(a: Quantized, b: Quantized, bias: Maybe) -> Expr:
     """A product of integers as real numbers, and a bias."""
     y = q.scaled(q.product(a, b), q.products(a, b))
     return y if bias is None else g.add(y, bias)
 
 
 def _matmul_integer_to_float(*, node: Node) -> Expr:
-    a = quantised(node, node[0], 2, 4)
-    return matmul_to_float(a, quantised(node, node[1], 3, 5), node.optional(6))
+    a = quantized(node, node[0], 2, 4)
+    return matmul_to_float(a, quantized(node, node[1], 3, 5), node.optional(6))
 
 
 def _dynamic_quantize_matmul(*, node: Node) -> Expr:
     numbers = q.dynamic_range(node[0], _UINT8)
     data = q.quantize(node[0], *numbers, _UINT8, work=_FLOAT)
-    a = Quantised(data, numbers[0], q.zero_of(numbers[1]))
-    return matmul_to_float(a, quantised(node, node[1], 2, 3), node.optional(4))
+    a = Quantized(data, numbers[0], q.zero_of(numbers[1]))
+    return matmul_to_float(a, quantized(node, node[1], 2, 3), node.optional(4))
 
 
 # --- elementwise
@@ -275,9 +275,9 @@ def _nhwc_max_pool(*, ceil_mode: bool = False, node: Node) -> Expr:
     return _channels_last(y)
 
 
-def _mean_of_windows(x: Quantised, onto: Onto, window: Window, modes: Any) -> Expr:
+def _mean_of_windows(x: Quantized, onto: Onto, window: Window, modes: Any) -> Expr:
     """Means of integers times a quotient of scales."""
-    whole = g.cast(q.centred(x.data, x.zero, 1), _FLOAT)
+    whole = g.cast(q.centered(x.data, x.zero, 1), _FLOAT)
     mean = windows.pool("avg", whole, window, **modes)
     steps = g.op("qnn.product", mean, g.div(x.scale, onto.scale))
     return q.saturated(g.add(g.op("round", steps), g.cast(onto.zero, _FLOAT)), onto.dtype)
@@ -288,7 +288,7 @@ def _mean(node: Node, axes: Sequence[int], keepdims: bool) -> Expr:
     x = _whole(node, 0)
     onto = _onto(node, 3, g.dtype(x.data))
     count = math.prod(g.dim(x.data, k) for k in axes)
-    sums = g.reduce("sum", q.centred(x.data, x.zero, 0), axes, keepdims)
+    sums = g.reduce("sum", q.centered(x.data, x.zero, 0), axes, keepdims)
     scaled = replace(onto, scale=g.mul(onto.scale, float(count)))
     return q.requantize(sums, x.scale, scaled)
 

@@ -3,7 +3,7 @@
 
 In: an ExportedProgram.  Out: a module, whose variables have the
 names of the program's inputs, and its parameters under the names of
-the state dictionary.  The program is functionalised first;
+the state dictionary.  The program is functionalized first;
 operators without a converter are decomposed into core operators.
 
     module, params = from_exported(torch.export.export(net, (x,)))

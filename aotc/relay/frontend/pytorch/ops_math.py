@@ -204,8 +204,8 @@ def _var(x: Expr, dim: Value = None, unbiased: Value = True, correction: Value =
     @in_float32
     def moment(y: Expr, axes: tuple[int, ...], keep: bool) -> Expr:
         count = math.prod(tv.shape(y)[a] for a in axes)
-        centred = g.sub(y, g.reduce("mean", y, axes, True))
-        squares = g.reduce("sum", g.mul(centred, centred), axes, keep)
+        centered = g.sub(y, g.reduce("mean", y, axes, True))
+        squares = g.reduce("sum", g.mul(centered, centered), axes, keep)
         return g.mul(squares, 1.0 / (count - less) if count > less else math.nan)
 
     return reduced(moment, x, dim, keepdim)

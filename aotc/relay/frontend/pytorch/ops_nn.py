@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of normalisations, softmax, matrix products, attention
+"""Converters of normalizations, softmax, matrix products, attention
 and recurrent layers.
 
 OPS["linear"](x=a, weight=w, bias=b)    # nn.bias_add(nn.dense(a, w), b)
@@ -18,7 +18,7 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.normalisation import batch_norm, per_channel, rms_norm, standardized
+from aotc.relay.frontend.normalization import batch_norm, per_channel, rms_norm, standardized
 from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.ops_shape import swap
@@ -33,7 +33,7 @@ def _affine(x: Expr, weight: Maybe, bias: Maybe, count: int | None = None) -> tu
     return scale, bias if bias is not None else g.filled(0, sizes, g.dtype(x))
 
 
-# --- normalisation
+# --- normalization
 
 
 def _batch_norm(
@@ -176,9 +176,9 @@ def _encoder_layer(
     src: Expr, num_heads: int, use_gelu: bool, norm_first: bool, eps: float, mask: Maybe = None, **layer: Any
 ) -> Expr:
     """torch's fused transformer layer: attention and two linear
-    layers, each with a sum and a normalisation.
+    layers, each with a sum and a normalization.
 
-    layer   as of `_multi_head`, and those of the linear layers (`ffn_...`) and normalisations (`norm_...`)
+    layer   as of `_multi_head`, and those of the linear layers (`ffn_...`) and normalizations (`norm_...`)
     """
 
     def attend(x: Expr) -> Expr:

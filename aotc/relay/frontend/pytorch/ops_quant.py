@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converters of `quantized_decomposed`, the operators in programs
-that PyTorch's quantiser (pt2e) leaves.
+that PyTorch's quantizer (pt2e) leaves.
 
 Numbers are divided by a scale and rounded once; torch multiplies by
 its reciprocal, which may round what lies between two integers to
@@ -16,7 +16,7 @@ import numpy as np
 from aotc.ir import DType
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.pytorch import values as tv
 from aotc.relay.frontend.pytorch.values import Table, Value

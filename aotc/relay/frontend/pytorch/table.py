@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of converters, by the names of PyTorch's operators
-without `aten::`, and of quantised ones with their namespace.
+without `aten::`, and of quantized ones with their namespace.
 
 converter_of("add_", "Tensor")          # in place or not, all overloads: the converter "add"
 """

@@ -91,7 +91,7 @@ def array_of(tensor: Any) -> Array:
     is not dense, or not on the CPU.
     """
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise AotcError("torch-tensor", "only dense tensors that are not quantised are supported")
+        raise AotcError("torch-tensor", "only dense tensors that are not quantized are supported")
     if tensor.device.type != "cpu":
         hint = "move the module with .cpu() first"
         raise AotcError("torch-device", f"a tensor lies on {tensor.device}, not on the CPU", hint=hint)

@@ -150,7 +150,7 @@ class _Conversion:
         span = Span(self.loaded.source, node=tensor.name)
         if tensor.data is not None:
             return self.values.setdefault(number, Constant(tensor.data, span))
-        zero = int(tensor.zero[0]) if tensor.quantised else 0
+        zero = int(tensor.zero[0]) if tensor.quantized else 0
         made = g.filled(zero, tensor.shape, str(tensor.dtype))
         return self.values.setdefault(number, made)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real numbers times weights of 8 bits: the numbers are quantised as
+"""Real numbers times weights of 8 bits: the numbers are quantized as
 they come, with a scale and a zero point for each row or image, as in
 XNNPACK.
 
@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from aotc.ir import frozen
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.quantisation import Quantised
+from aotc.relay.frontend.quantization import Quantized
 
 
 @frozen
@@ -36,15 +36,15 @@ class Dynamic:
         data = g.sub(g.cast(self.data, "int16"), g.cast(self.zero, "int16"))
         return Dynamic(data, g.filled(0, (1,), "int32"), self.scale)
 
-    def terms(self, w: Quantised) -> tuple[Expr, ...]:
+    def terms(self, w: Quantized) -> tuple[Expr, ...]:
         """What operators of products take after data and weights; several zero points wait for `real`."""
         zero = g.reshape(self.zero, ()) if single(self.zero) else g.constant(0, "int32")
         return zero, w.zero, g.constant(1.0, "float32"), w.scale
 
-    def real(self, sums: Expr, w: Quantised, bias: Maybe, axis: int) -> Expr:
+    def real(self, sums: Expr, w: Quantized, bias: Maybe, axis: int) -> Expr:
         """Sums of products with weights (channels first) as real numbers, and a bias along an axis."""
         if not single(self.zero):
-            whole = q.centred(w.data, w.zero, 0)
+            whole = q.centered(w.data, w.zero, 0)
             total = g.reduce("sum", whole, range(1, g.rank(whole)), False)
             sums = g.sub(sums, g.mul(self.zero, total))
         y = g.op("qnn.product", g.cast(sums, "float32"), self.scale)

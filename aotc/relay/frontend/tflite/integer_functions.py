@@ -20,8 +20,8 @@ import numpy as np
 
 from aotc.ir import Array, require
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
-from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend import quantization as q
+from aotc.relay.frontend.quantization import Onto, Quantized
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.frontend.tflite import sixteen
 from aotc.relay.frontend.tflite.node import Node
@@ -105,7 +105,7 @@ def of_real(name: str, node: Node) -> Expr:
     return q.looked_up(g.constant(_stored(y, onto)), x.data)
 
 
-def _lines(function: Function, x: Quantised, onto: Onto) -> Array:
+def _lines(function: Function, x: Quantized, onto: Onto) -> Array:
     """A function at 513 places from the least to the greatest input, each moved by half of what the middle to the next
     one is off.
     """
@@ -128,7 +128,7 @@ def absolute(node: Node) -> Expr:
     """Distances from the zero point, on the scale of the result."""
     x, onto = node.whole(0), node.onto()
     ratio = np.float32(number(x.scale)) / np.float32(number(onto.scale))
-    return scaled_twice(g.absolute(q.centred(x.data, x.zero, -1)), np.float64(ratio), onto)
+    return scaled_twice(g.absolute(q.centered(x.data, x.zero, -1)), np.float64(ratio), onto)
 
 
 def negated(node: Node) -> Expr:
@@ -143,7 +143,7 @@ def negated(node: Node) -> Expr:
 def root(node: Node) -> Expr:
     """Square roots, rounded down; of negative numbers, which LiteRT refuses, that of 0."""
     x, onto = node.whole(0), node.onto()
-    real = g.op("qnn.product", g.cast(q.centred(x.data, x.zero, -1), "float32"), x.scale)
+    real = g.op("qnn.product", g.cast(q.centered(x.data, x.zero, -1), "float32"), x.scale)
     y = g.div(g.sqrt(g.maximum(real, 0.0)), onto.scale)
     return q.saturated(g.add(g.cast(g.minimum(y, _FAR), _INT), onto.zero), onto.dtype)
 
@@ -193,7 +193,7 @@ def rsqrt(node: Node) -> Expr:
     return _inverse_roots(fx.wide(x.data), x, onto)
 
 
-def _inverse_roots(steps: Expr, x: Quantised, onto: Onto) -> Expr:
+def _inverse_roots(steps: Expr, x: Quantized, onto: Onto) -> Expr:
     """1 / sqrt(x) of integers without their zero point."""
     steps = g.unsqueeze(steps, [g.rank(steps)])
     multiplier, shift = _inverse_root(g.maximum(steps, 1))
@@ -214,7 +214,7 @@ def l2_normalized(node: Node) -> Expr:
     fits = number(onto.scale) == 1 / 128 and int(number(onto.zero)) == zero
     text = f"L2_NORMALIZATION of {onto.dtype} gives the scale 1/128 and the zero point {zero}"
     require("tflite-quant", bool(fits), text)
-    steps = fx.wide(q.centred(x.data, x.zero, -1))
+    steps = fx.wide(q.centered(x.data, x.zero, -1))
     last = g.rank(steps) - 1
     count = g.dim(steps, last)
     require("tflite-quant", count <= 8192, f"L2_NORMALIZATION of {count} integers is not supported (8192 are)")
@@ -238,7 +238,7 @@ def compared(name: str, node: Node) -> Expr:
     require("tflite-quant", bool(below), f"{node.op.name} of integers takes scales below 1")
     eight = g.constant(8, _INT)
     parts = (
-        scaled_twice(g.op("left_shift", q.centred(v.data, v.zero, -1), eight), number(v.scale), onto_whole())
+        scaled_twice(g.op("left_shift", q.centered(v.data, v.zero, -1), eight), number(v.scale), onto_whole())
         for v in (x, y)
     )
     return g.op(name, *parts)
@@ -254,7 +254,7 @@ def quotient(node: Node) -> Expr:
     zeros = fx.leading_zeros(sizes)
     inverse = fx.reciprocal(g.sub(g.op("left_shift", sizes, zeros), 1 << 31))
     bits = g.sub(g.constant(31, _WIDE), zeros)
-    a, b = (fx.wide(q.centred(v.data, v.zero, -1)) for v in (x, y))
+    a, b = (fx.wide(q.centered(v.data, v.zero, -1)) for v in (x, y))
     a, size = g.where(g.less(b, 0), g.negative(a), a), g.cast(g.absolute(b), _INT)
     inverse, bits = (g.op("take", g.reshape(v, (512,)), size, axis=0, mode="clip") for v in (inverse, bits))
     # the bits between the sign and the first digit
@@ -284,7 +284,7 @@ def summed(node: Node, axes: list[int], keep_dims: bool) -> Expr:
         term = np.float32(number(onto.zero)) - np.float32(count * int(number(x.zero))) * scale
         y = g.op("qnn.product", g.cast(_added(g.cast(x.data, _INT), axes, keep_dims), "float32"), g.constant(scale))
         return q.saturated(g.op("round", g.add(y, g.constant(term))), onto.dtype)
-    sums = _added(q.centred(x.data, x.zero, -1), axes, keep_dims)
+    sums = _added(q.centered(x.data, x.zero, -1), axes, keep_dims)
     if node.rounding.name == "tflm":
         ratio = np.float64(number(x.scale)) / np.float64(number(onto.scale))
         return scaled_twice(sums, ratio, onto)
@@ -296,7 +296,7 @@ def _added(x: Expr, axes: list[int], keep_dims: bool) -> Expr:
     return g.reduce("sum", x, axes, keep_dims)
 
 
-def brought(x: Quantised, onto: Onto) -> Expr:
+def brought(x: Quantized, onto: Onto) -> Expr:
     """uint8 on another scale, as a table: in float32, halves away from zero."""
     scale = np.float32(number(x.scale)) * (_ONE / np.float32(number(onto.scale)))
     bias = np.float32(-int(number(x.zero))) * scale

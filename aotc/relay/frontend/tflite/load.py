@@ -60,7 +60,7 @@ _HINT: Final = "the file is damaged; convert or download it again"
 class Tensor:
     """A tensor as the file declares it.
 
-    scale, zero   float32 and int32, empty where it is not quantised; one value, or one for each element of `axis`
+    scale, zero   float32 and int32, empty where it is not quantized; one value, or one for each element of `axis`
     data          the value of a constant
     variable      whether it keeps its value from run to run; at first it stands for zero
     packed        whether the file has two elements of 4 bits in a byte
@@ -79,7 +79,7 @@ class Tensor:
     scaled: bool = False
 
     @property
-    def quantised(self) -> bool:
+    def quantized(self) -> bool:
         """Whether its integers stand for real numbers."""
         return self.scale.size > 0 and self.dtype.is_integer
 
@@ -133,7 +133,7 @@ class Model:
 
 
 def demand(code: str, condition: bool, text: str, hint: str = _HINT) -> None:
-    """AotcError unless a condition holds that every sound file fulfils."""
+    """AotcError unless a condition holds that every sound file fulfills."""
     if not condition:
         raise AotcError(code, text, hint=hint)
 
@@ -254,7 +254,7 @@ class _Reader:
         scaled = given is not None and _numbers(given, "Scale", np.float32).size > 0
         # of sums nobody reads the scales
         scales = None if dtype.bits > 16 else given
-        scale, zero, axis = _quantisation(scales, shape, what)
+        scale, zero, axis = _quantization(scales, shape, what)
         held = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
         require("tflite-quant", held, f"{what} has a zero point that {dtype} does not hold")
         variable = bool(table.IsVariable())
@@ -311,7 +311,7 @@ def _options(table: Any) -> Any:
     return options
 
 
-def _quantisation(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array, Array, int]:
+def _quantization(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array, Array, int]:
     """Scales, zero points and their axis."""
     none = np.zeros(0, np.float32), np.zeros(0, np.int32), 0
     if table is None:
@@ -320,7 +320,7 @@ def _quantisation(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array,
     zero, axis = _numbers(table, "ZeroPoint", np.int64), int(table.QuantizedDimension())
     if not scale.size:
         return none
-    require("tflite-quant", table.DetailsType() == 0, f"{what} has a custom quantisation")
+    require("tflite-quant", table.DetailsType() == 0, f"{what} has a custom quantization")
     several = scale.size > 1
     fits = not several or (0 <= axis < len(shape) and shape[axis] == scale.size)
     text = f"{what} of shape {shape} has {scale.size} scales along axis {axis}"

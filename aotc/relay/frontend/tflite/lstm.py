@@ -4,7 +4,7 @@ bits with states of 16.
 
 In: the operator, whose inputs the schema orders: data, four weights
 of the data, four of the state, three of peepholes, four biases,
-projection, states, normalisation.  Out: the outputs of all steps.
+projection, states, normalization.  Out: the outputs of all steps.
 
 Gates stand in the order input, forget, cell, output.  Integers are
 those of `rounding`: TFLite Micro interpolates in a table of the
@@ -18,7 +18,7 @@ import numpy as np
 from aotc.ir import Array, frozen, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend import windows
 from aotc.relay.frontend.recurrent import Weights, whole_layer
 from aotc.relay.frontend.tflite.load import Tensor
@@ -27,7 +27,7 @@ from aotc.relay.frontend.tflite.rounding import number, onto_whole, scaled_twice
 from aotc.relay.frontend.tflite.sixteen import table
 from aotc.relay.op.qnn.fixed_point import factors_of
 
-_PEEPHOLES, _PROJECTION, _NORMALISATION = range(9, 12), range(16, 18), range(20, 24)
+_PEEPHOLES, _PROJECTION, _NORMALIZATION = range(9, 12), range(16, 18), range(20, 24)
 _BIASES, _STATE, _CELL = range(12, 16), 18, 19
 _TANH: Final = 4
 #: Of the tensors that only carry scales, that of the outputs.
@@ -100,9 +100,9 @@ class _Layer:
 
 
 def _lstm(*, time_major: bool = False, cell_clip: float = 0.0, fused_activation_function: int = 0, node: Node) -> Expr:
-    others = (*_PEEPHOLES, *_PROJECTION, *_NORMALISATION)
+    others = (*_PEEPHOLES, *_PROJECTION, *_NORMALIZATION)
     unusual = [k for k in others if node.optional(k) is not None]
-    text = "an LSTM with peepholes, a projection or layer normalisation is not supported"
+    text = "an LSTM with peepholes, a projection or layer normalization is not supported"
     require("tflite-options", not unusual, text)
     diagonal = node.op.option("DiagonalRecurrentTensors")
     plain = fused_activation_function == _TANH and not diagonal

@@ -24,7 +24,7 @@ import numpy as np
 from aotc.ir import AotcError, Array, frozen, require
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe, parameters
-from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend.quantization import Onto, Quantized
 from aotc.relay.frontend.tflite.load import Operator, Tensor
 from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, PRODUCTS, RUY, Rounding
 from aotc.relay.graph import Constant, Expr, known_data
@@ -136,7 +136,7 @@ class Node:
     @property
     def in_integers(self) -> bool:
         """Whether the first output holds integers that stand for real numbers."""
-        return self.result.quantised
+        return self.result.quantized
 
     @property
     def in_words(self) -> bool:
@@ -145,9 +145,9 @@ class Node:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether real numbers meet weights (input 1) of integers, so that they are quantised as they come."""
+        """Whether real numbers meet weights (input 1) of integers, so that they are quantized as they come."""
         weights = self.tensor(1)
-        dynamic = not self.in_integers and weights.quantised
+        dynamic = not self.in_integers and weights.quantized
         text = f"{self.op.name} of real numbers takes weights of int8, here it has {weights.dtype}"
         require("tflite-quant", not dynamic or weights.dtype == "int8", text)
         return dynamic
@@ -160,25 +160,25 @@ class Node:
         require("tflite-runtime-shape", found is None or value is not None, text)
         return value
 
-    # --- quantised tensors
+    # --- quantized tensors
 
-    def quantised(self, index: int) -> Quantised:
+    def quantized(self, index: int) -> Quantized:
         """An input of integers that stand for real numbers."""
         tensor = self.tensor(index)
         text = f"input {index} of {self.op.name} ({tensor.dtype}) has no scale; its output has one"
-        require("tflite-quant", tensor.quantised, text)
+        require("tflite-quant", tensor.quantized, text)
         return stored(self[index], tensor)
 
-    def whole(self, index: int) -> Quantised:
+    def whole(self, index: int) -> Quantized:
         """An input of one scale."""
-        found, tensor = self.quantised(index), self.tensor(index)
+        found, tensor = self.quantized(index), self.tensor(index)
         text = f"input {index} of {self.op.name} has several scales; one is needed"
         require("tflite-quant", tensor.scale.size == 1, text)
         return found
 
-    def weights(self, index: int, axis: int) -> Quantised:
+    def weights(self, index: int, axis: int) -> Quantized:
         """An input of one scale, or of one for each element of an axis."""
-        found, tensor = self.quantised(index), self.tensor(index)
+        found, tensor = self.quantized(index), self.tensor(index)
         fits = tensor.scale.size == 1 or tensor.axis == axis
         text = f"input {index} of {self.op.name} has scales along axis {tensor.axis}; axis {axis} is needed"
         require("tflite-quant", fits, text)
@@ -187,7 +187,7 @@ class Node:
     def real(self, index: int) -> Expr:
         """An input as real numbers."""
         tensor = self.tensor(index)
-        return real(self[index], tensor) if tensor.quantised else self[index]
+        return real(self[index], tensor) if tensor.quantized else self[index]
 
     def onto(self) -> Onto:
         """What real numbers become in the first output."""
@@ -241,7 +241,7 @@ def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) ->
     XNNPACK leaves to LiteRT: depthwise convolutions of uint8, 16 bits, convolutions by 4 bits, and layers
     whose bias has no scale.
     """
-    held = [t for t in tensors if t is not None and t.quantised]
+    held = [t for t in tensors if t is not None and t.quantized]
     if asked.name != "litert" or not held:
         return asked
     words = held[0].dtype == "int16"
@@ -256,10 +256,10 @@ def rounding_of(asked: Rounding, name: str, tensors: Sequence[Tensor | None]) ->
     return RUY if bare or halves else asked
 
 
-def stored(x: Expr, tensor: Tensor) -> Quantised:
+def stored(x: Expr, tensor: Tensor) -> Quantized:
     """Integers with the scale and zero point that a tensor declares."""
     scale, zero = (Constant(v.reshape(()) if v.size == 1 else v) for v in (tensor.scale, tensor.zero))
-    return Quantised(x, scale, zero)
+    return Quantized(x, scale, zero)
 
 
 def real(x: Expr, tensor: Tensor) -> Expr:
@@ -309,12 +309,12 @@ def same_scales(a: Tensor, b: Tensor) -> bool:
 
 
 def check_scales(node: Node, moves: bool) -> None:
-    """AotcError (code "tflite-quant") where quantised tensors meet a converter of real numbers, or, where it moves
+    """AotcError (code "tflite-quant") where quantized tensors meet a converter of real numbers, or, where it moves
     integers as they are, have different scales.
     """
-    found = [t for t in (*node.inputs, *node.results) if t is not None and t.quantised]
+    found = [t for t in (*node.inputs, *node.results) if t is not None and t.quantized]
     if not moves:
-        text = f"{node.op.name} of quantised tensors is not supported"
+        text = f"{node.op.name} of quantized tensors is not supported"
         hint = "leave the operator in float when converting the model"
         if found:
             raise AotcError("tflite-quant", text, hint=hint)
@@ -332,7 +332,7 @@ def check_types(node: Node) -> None:
         return
     places = (0, 1) if name in _PAIRS else (2,) if name == "TRANSPOSE_CONV" else (0,)
     data = [t for t in (*(node.inputs[k] for k in places if k < count), *node.results[:1]) if t is not None]
-    held = [t for t in data if t.quantised]
+    held = [t for t in data if t.quantized]
     if not held:
         return
     turns, weights = name in _TURNING, node.inputs[1] if name in _WEIGHTED and count > 1 else None
@@ -343,8 +343,8 @@ def check_types(node: Node) -> None:
     require("tflite-quant", fits and (len(kinds) == 1 or name in _CHANGING), text)
     text = f"the output of {name} ({node.result.dtype}) has no scale; its inputs have one"
     require("tflite-quant", turns or node.in_integers, text)
-    centred = name in _CHANGING or all(t.dtype.bits == 8 or not t.zero.any() for t in held)
-    words = name in IN_WORDS and centred
+    centered = name in _CHANGING or all(t.dtype.bits == 8 or not t.zero.any() for t in held)
+    words = name in IN_WORDS and centered
     if not words and any(t.dtype.bits != 8 for t in held):
         text = f"{name} of integers of more than 8 bits is not supported"
-        raise AotcError("tflite-quant", text, hint="quantise its data to 8 bits when converting the model")
+        raise AotcError("tflite-quant", text, hint="quantize its data to 8 bits when converting the model")

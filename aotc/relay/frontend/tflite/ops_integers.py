@@ -6,7 +6,7 @@ what XNNPACK does instead.
 In: the operator with its inputs.  Out: integers of its output.
 
     hard_swish(node)
-    resized(node, (8, 8), False, True)      # bilinear, of centres of pixels
+    resized(node, (8, 8), False, True)      # bilinear, of centers of pixels
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ import numpy as np
 
 from aotc.ir import Array, require
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
-from aotc.relay.frontend.quantisation import Quantised
+from aotc.relay.frontend import quantization as q
+from aotc.relay.frontend.quantization import Quantized
 from aotc.relay.frontend.tflite import sixteen
 from aotc.relay.frontend.tflite.node import Node, check_scales
 from aotc.relay.frontend.tflite.rounding import every, number, onto_whole, scaled_twice
@@ -27,8 +27,8 @@ from aotc.relay.op.qnn.fixed_point import factors_of
 _INT: Final = "int32"
 
 
-def _centred(x: Quantised) -> Expr:
-    return q.centred(x.data, x.zero, -1)
+def _centered(x: Quantized) -> Expr:
+    return q.centered(x.data, x.zero, -1)
 
 
 def _whole(ratio: Any) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def leaky_relu(node: Node, alpha: float) -> Expr:
     """x, or alpha * x where it is negative."""
     x, onto = node.whole(0), node.onto()
     up, down = number(x.scale) / onto_scale(node), number(x.scale) * np.float32(alpha) / onto_scale(node)
-    steps = _centred(x)
+    steps = _centered(x)
     fits = 2.0**-8 <= up <= 128 and 2.0**-8 <= abs(down) < 128
     if node.rounding.name != "litert" or not fits:
         # factors are positive
@@ -97,10 +97,10 @@ def onto_scale(node: Node) -> Array:
 def prelu(node: Node) -> Expr:
     """x, or a slope that broadcasts times x where it is negative."""
     x, slope, onto = node.whole(0), node.whole(1), node.onto()
-    steps = _centred(x)
+    steps = _centered(x)
     scales = (number(v).astype(np.float64) for v in (x.scale, slope.scale, onto.scale))
     a, b, c = scales
-    below = scaled_twice(g.mul(steps, _centred(slope)), a * b / c, onto)
+    below = scaled_twice(g.mul(steps, _centered(slope)), a * b / c, onto)
     return g.where(g.less(steps, 0), below, scaled_twice(steps, a / c, onto))
 
 
@@ -111,7 +111,7 @@ def squared_difference(node: Node) -> Expr:
     twice = 2 * np.float64(max(number(a.scale), number(b.scale)))
     parts = []
     for v in (a, b):
-        wide = g.op("left_shift", _centred(v), g.constant(bits, _INT))
+        wide = g.op("left_shift", _centered(v), g.constant(bits, _INT))
         parts.append(scaled_twice(wide, np.float64(number(v.scale)) / twice, onto_whole()))
     d = g.sub(*parts)
     return scaled_twice(g.mul(d, d), twice * twice / ((1 << 2 * bits) * np.float64(number(onto.scale))), onto)
@@ -120,7 +120,7 @@ def squared_difference(node: Node) -> Expr:
 # --- images
 
 
-def _lines(count: int, size: int, corners: bool, centres: bool, exact: bool) -> tuple[Array, Array, Array]:
+def _lines(count: int, size: int, corners: bool, centers: bool, exact: bool) -> tuple[Array, Array, Array]:
     """For each line of a result the two lines that it lies between, and the weight of the second one: of 10 bits, or
     (not `exact`) of 11 from float32.
     """
@@ -129,26 +129,26 @@ def _lines(count: int, size: int, corners: bool, centres: bool, exact: bool) -> 
     if not exact:
         scale = np.float32(size - aligned) / np.float32(count - aligned)
         place = n.astype(np.float32) * scale
-        if centres and not corners:
+        if centers and not corners:
             place = np.clip(place + (np.float32(0.5) * scale - np.float32(0.5)), 0, np.float32(last))
         low = place.astype(np.int64)
         part = np.rint((place - low.astype(np.float32)) * np.float32(2048)).astype(np.int64)
         return low, np.minimum(low + 1, last), part
     top, bottom = (1024 * last, count - 1) if aligned else (1024 * size, count)
     scale = (top + bottom // 2) // bottom
-    place = n * scale + ((scale // 2 - 512) if centres else 0)
+    place = n * scale + ((scale // 2 - 512) if centers else 0)
     low = np.maximum(place // 1024, 0)
     return low, np.minimum(-(-place // 1024), last), place - 1024 * low
 
 
-def resized(node: Node, sizes: Sequence[int], corners: bool, centres: bool) -> Expr:
+def resized(node: Node, sizes: Sequence[int], corners: bool, centers: bool) -> Expr:
     """Between pixels, by weights of 10 bits, halves away from zero; XNNPACK's have 11, halves up."""
     check_scales(node, True)
     exact, wide = node.rounding.name != "litert", "int64" if node.in_words else _INT
     y = g.cast(node[0], wide)
     bits = 10 if exact else 11
     for axis, count in ((2, sizes[1]), (1, sizes[0])):
-        low, high, part = _lines(count, g.dim(y, axis), corners, centres, exact)
+        low, high, part = _lines(count, g.dim(y, axis), corners, centers, exact)
         first, second = (g.op("take", y, g.constant(v, _INT), axis=axis, mode="clip") for v in (low, high))
         weights = [g.along(g.constant(v, wide), axis, 4) for v in ((1 << bits) - part, part)]
         y = g.add(g.mul(first, weights[0]), g.mul(second, weights[1]))
@@ -166,7 +166,7 @@ def matmul(node: Node, a: Expr, b: Expr) -> Expr:
     """Products of matrices, which are turned as they are to be; XNNPACK takes those of constants around 0."""
     x, y, onto = node.whole(0), node.whole(1), node.onto()
     wide = "int64" if node.in_words else _INT
-    sums = q.product(Quantised(a, x.scale, x.zero), Quantised(b, y.scale, y.zero), wide)
+    sums = q.product(Quantized(a, x.scale, x.zero), Quantized(b, y.scale, y.zero), wide)
     if node.rounding.name == "litert" and known_data(node[1]) is not None and q.is_zero(y.zero):
         return node.rounding.requantized(sums, node.rounding.ratio(x.scale, y.scale, onto), onto)
     both = (number(x.scale) * number(y.scale)).astype(np.float64)

@@ -15,7 +15,7 @@ from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.tflite import integer_functions, ops_integers, sixteen
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales, same_scales
 from aotc.relay.frontend.tflite.rounding import INTERVALS, number, rescaled_twice
@@ -88,7 +88,7 @@ def _curve(name: str, x: Expr, *, node: Node) -> Expr:
 
 
 def _quantize(x: Expr, *, node: Node) -> Expr:
-    if node.tensor(0).quantised:
+    if node.tensor(0).quantized:
         return node.rounding.rescaled(node.whole(0), node.onto())
     _require_real(node, g.dtype(x).is_float)
     return node.rounding.quantize(x, node.onto())
@@ -100,8 +100,8 @@ def _require_real(node: Node, fits: bool) -> None:
 
 
 def _dequantize(x: Expr, *, node: Node) -> Expr:
-    _require_real(node, node.tensor(0).quantised or g.dtype(x).is_float)
-    return node.real(0) if node.tensor(0).quantised else g.cast(x, node.result.dtype)
+    _require_real(node, node.tensor(0).quantized or g.dtype(x).is_float)
+    return node.real(0) if node.tensor(0).quantized else g.cast(x, node.result.dtype)
 
 
 # --- two tensors
@@ -144,8 +144,8 @@ def _binary(name: str, a: Expr, b: Expr) -> Expr:
 
 
 def _compared(name: str, a: Expr, b: Expr, *, node: Node) -> Expr:
-    quantised = node.tensor(0).quantised or node.tensor(1).quantised
-    return integer_functions.compared(name, node) if quantised else g.op(name, a, b)
+    quantized = node.tensor(0).quantized or node.tensor(1).quantized
+    return integer_functions.compared(name, node) if quantized else g.op(name, a, b)
 
 
 def _squared_difference(a: Expr, b: Expr, *, node: Node) -> Expr:
@@ -192,7 +192,7 @@ def _mean(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
     require("tflite-quant", count > 0, "MEAN of no integers is not supported")
     few = count < 1 << (16 if node.in_words else 23)
     require("tflite-quant", few, f"MEAN of {count} integers of {node.result.dtype} is not supported")
-    sums = g.reduce("sum", q.centred(whole.data, whole.zero, -1), places, bool(keep_dims))
+    sums = g.reduce("sum", q.centered(whole.data, whole.zero, -1), places, bool(keep_dims))
     return node.rounding.mean(sums, whole, count, node.onto())
 
 

@@ -17,7 +17,7 @@ from aotc.ir import Array, require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend import products, windows
-from aotc.relay.frontend import quantisation as q
+from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.arguments import Maybe
 from aotc.relay.frontend.tflite import ops_integers, sixteen
 from aotc.relay.frontend.tflite.dynamic import dynamic
@@ -66,13 +66,13 @@ def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
         return node.activated(y)
     x, w = node.whole(0), node.weights(1, place)
     onto, sums = node.onto(), _sums(node, place)
-    _require_centred(node)
+    _require_centered(node)
     y = windows.convolve(x.data, w.data, window, bias, terms=q.terms(x, w), out_dtype=sums, **how)
     ratio = node.rounding.ratio(x.scale, w.scale, onto)
     return node.activated(_requantized(node, y, ratio, onto, last))
 
 
-def _require_centred(node: Node) -> None:
+def _require_centered(node: Node) -> None:
     """TFLite Micro ignores zero points of weights of int8, LiteRT refuses them."""
     weights = node.tensor(1)
     fits = weights.dtype == "uint8" or not weights.zero.any()
@@ -146,7 +146,7 @@ def _transpose_conv(
     if not node.in_integers:
         return node.activated(windows.convolve_transposed(x, w, window, bias, 1, more, **how))
     a, b, onto = node.whole(2), node.weights(1, 0), node.onto()
-    _require_centred(node)
+    _require_centered(node)
     how |= {"terms": q.terms(a, b), "out_dtype": _sums(node, 0, 3)}
     y = windows.convolve_transposed(x, w, window, bias, 1, more, **how)
     return node.activated(_requantized(node, y, node.rounding.ratio(a.scale, b.scale, onto), onto, 3))

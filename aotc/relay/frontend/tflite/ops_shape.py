@@ -235,8 +235,8 @@ def _gather_nd(x: Expr, indices: Expr) -> Expr:
 
 def _scatter_nd(indices: Expr, updates: Expr, shape: Ints, *, node: Node) -> Expr:
     """Both interpreters start at the integer 0 and add integers as they are."""
-    centred = not node.in_integers or _zero(node) == 0
-    require("tflite-quant", centred, "SCATTER_ND of integers takes the zero point 0")
+    centered = not node.in_integers or _zero(node) == 0
+    require("tflite-quant", centered, "SCATTER_ND of integers takes the zero point 0")
     sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
     zeros, depth = g.filled(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
     places = _first(checked_indices(indices, sizes[:depth]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose integers a quantised model gives: a table from operators to
+"""Whose integers a quantized model gives: a table from operators to
 the arithmetic of one interpreter.
 
 tflm     TFLite Micro: quotients of scales in double precision as
@@ -26,8 +26,8 @@ import numpy as np
 from aotc.ir import Array, DType, frozen, require
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantisation as q
-from aotc.relay.frontend.quantisation import Onto, Quantised
+from aotc.relay.frontend import quantization as q
+from aotc.relay.frontend.quantization import Onto, Quantized
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.op.qnn.fixed_point import factors_of
 
@@ -68,11 +68,11 @@ class Rounding:
     name: str
     work: Any
     products: str
-    add: Callable[[Quantised, Quantised, Onto, int], Expr]
-    softmax: Callable[[Quantised, Onto, float], Expr]
+    add: Callable[[Quantized, Quantized, Onto, int], Expr]
+    softmax: Callable[[Quantized, Onto, float], Expr]
     quantize: Callable[[Expr, Onto], Expr]
-    rescaled: Callable[[Quantised, Onto], Expr]
-    curve: Callable[[str, Quantised, Onto], Expr]
+    rescaled: Callable[[Quantized, Onto], Expr]
+    curve: Callable[[str, Quantized, Onto], Expr]
 
     def within(self, fits: bool) -> Rounding:
         """Who computes: not XNNPACK where scales are not as it wants them."""
@@ -90,12 +90,12 @@ class Rounding:
         both = number(x) * number(w)
         return np.asarray(both.astype(self.work) / number(onto.scale).astype(self.work))
 
-    def product(self, a: Quantised, b: Quantised, onto: Onto) -> Expr:
+    def product(self, a: Quantized, b: Quantized, onto: Onto) -> Expr:
         """A product of elements."""
-        whole = g.mul(q.centred(a.data, a.zero, -1), q.centred(b.data, b.zero, -1))
+        whole = g.mul(q.centered(a.data, a.zero, -1), q.centered(b.data, b.zero, -1))
         return self.requantized(whole, self.ratio(a.scale, b.scale, onto), onto)
 
-    def mean(self, sums: Expr, x: Quantised, count: int, onto: Onto) -> Expr:
+    def mean(self, sums: Expr, x: Quantized, count: int, onto: Onto) -> Expr:
         """Sums of `count` elements divided by it.
 
         In float32, the zero point added before the rounding; or as a part of the multiplier, whose last digits get
@@ -160,7 +160,7 @@ def onto_whole(dtype: str = _INT) -> Onto:
 # --- sums
 
 
-def _sum_of_shifted(a: Quantised, b: Quantised, onto: Onto, sign: int, once: bool = False) -> Expr:
+def _sum_of_shifted(a: Quantized, b: Quantized, onto: Onto, sign: int, once: bool = False) -> Expr:
     """Both with 20 more bits (of 16 bits 15), brought to twice the larger scale, added, rounded anew.
 
     once    shifts come before the products, so that these are rounded once
@@ -173,14 +173,14 @@ def _sum_of_shifted(a: Quantised, b: Quantised, onto: Onto, sign: int, once: boo
         ratio, exponent = np.frexp(ratio) if once else (ratio, 0)
         places = bits + int(exponent)
         name = "left_shift" if places >= 0 else "right_shift"
-        x = g.op(name, q.centred(v.data, v.zero, -1), g.constant(abs(places), _INT))
+        x = g.op(name, q.centered(v.data, v.zero, -1), g.constant(abs(places), _INT))
         shifted.append(_rescaled(x, ratio, onto_whole(), _TWICE))
     total = g.op("add" if sign > 0 else "subtract", *shifted)
     ratio = twice / ((1 << bits) * np.float64(number(onto.scale)))
     return _rescaled(total, ratio, onto, _TWICE)
 
 
-def _sum_of_words(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
+def _sum_of_words(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
     """LiteRT's own: of 16 bits by shifts where all scales are powers of two, else in blocks where it adds."""
     scales = [number(v.scale) for v in (a, b, onto)]
     if onto.dtype.bits == 8:
@@ -195,7 +195,7 @@ def _sum_of_words(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
     return q.saturated(total, onto.dtype)
 
 
-def _sum_in_blocks(a: Quantised, b: Quantised, onto: Onto) -> Expr:
+def _sum_in_blocks(a: Quantized, b: Quantized, onto: Onto) -> Expr:
     """Sums of tensors of one shape, but for axes of 1 in front: 16 elements at a time are shifted before they are
     multiplied, those that are left behind.
     """
@@ -212,7 +212,7 @@ def _sum_in_blocks(a: Quantised, b: Quantised, onto: Onto) -> Expr:
     return g.reshape(g.concat(parts, 0), shapes[0]) if parts else _sum_of_shifted(a, b, onto, 1)
 
 
-def _sum_of_products(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
+def _sum_of_products(a: Quantized, b: Quantized, onto: Onto, sign: int) -> Expr:
     """Both times integers of 21 bits, added, shifted with halves up."""
     if onto.dtype.bits != 8:
         return _sum_of_shifted(a, b, onto, sign)
@@ -220,7 +220,7 @@ def _sum_of_products(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
     shift = 20 - (int(np.frexp(max(ratios))[1]) - 1)
     factors = [int(np.rint(np.ldexp(r, shift))) for r in ratios]
     factors[1] *= sign
-    parts = [g.mul(q.centred(v.data, v.zero, -1), f) for v, f in zip((a, b), factors, strict=True)]
+    parts = [g.mul(q.centered(v.data, v.zero, -1), f) for v, f in zip((a, b), factors, strict=True)]
     total = g.add(g.add(*parts), 1 << (shift - 1))
     y = g.add(g.op("right_shift", total, g.constant(shift, _INT)), onto.zero)
     return q.saturated(y, onto.dtype)
@@ -229,7 +229,7 @@ def _sum_of_products(a: Quantised, b: Quantised, onto: Onto, sign: int) -> Expr:
 # --- softmax
 
 
-def _softmax_of_fixed_point(x: Quantised, onto: Onto, beta: float) -> Expr:
+def _softmax_of_fixed_point(x: Quantized, onto: Onto, beta: float) -> Expr:
     """Exponentials with 31 digits, their sum with 19, and its reciprocal by Newton's."""
     ratio = min(float(number(x.scale)) * beta * (1 << 26), float((1 << 31) - 1))
     factors = factors_of(np.float64(ratio), np.float64(1), "TFLITE")
@@ -251,7 +251,7 @@ def _softmax_of_fixed_point(x: Quantised, onto: Onto, beta: float) -> Expr:
     return q.saturated(y, onto.dtype)
 
 
-def _below_greatest(x: Quantised) -> Expr:
+def _below_greatest(x: Quantized) -> Expr:
     """255 less the distance to the greatest element of the row."""
     data = g.cast(x.data, _INT)
     top = g.reduce("max", data, [g.rank(data) - 1], True)
@@ -262,7 +262,7 @@ def _taken(table: Expr, place: Expr) -> Expr:
     return g.op("take", table, place, axis=0, mode="clip")
 
 
-def _softmax_of_table(x: Quantised, onto: Onto, beta: float) -> Expr:
+def _softmax_of_table(x: Quantized, onto: Onto, beta: float) -> Expr:
     """Exponentials of float32 from a table, added in order."""
     scale = np.float32(-number(x.scale) * np.float32(beta))
     steps = np.arange(255, -1, -1, dtype=np.float32)
@@ -308,16 +308,16 @@ def _to_even(x: Expr, onto: Onto) -> Expr:
 # --- onto another scale
 
 
-def rescaled_twice(x: Quantised, onto: Onto) -> Expr:
+def rescaled_twice(x: Quantized, onto: Onto) -> Expr:
     """By an integer of 31 bits, rounded twice."""
     ratio = np.float64(number(x.scale)) / np.float64(number(onto.scale))
-    return _rescaled(q.centred(x.data, x.zero, -1), ratio, onto, _TWICE)
+    return _rescaled(q.centered(x.data, x.zero, -1), ratio, onto, _TWICE)
 
 
-def _rescaled_by_eighths(x: Quantised, onto: Onto) -> Expr:
+def _rescaled_by_eighths(x: Quantized, onto: Onto) -> Expr:
     """By an integer with 8 bits behind the point, halves up, where scales are near and types equal ones of 8 bits."""
     source, ratio = g.dtype(x.data), number(x.scale) / number(onto.scale)
-    whole = q.centred(x.data, x.zero, -1)
+    whole = q.centered(x.data, x.zero, -1)
     if source != onto.dtype and source.bits == onto.dtype.bits == 8:
         ratio = np.float64(number(x.scale)) / np.float64(number(onto.scale))
         return _rescaled_up(whole, ratio, onto, -1)
@@ -332,13 +332,13 @@ def _rescaled_by_eighths(x: Quantised, onto: Onto) -> Expr:
 # --- curves
 
 
-def every(x: Quantised) -> Expr:
+def every(x: Quantized) -> Expr:
     """All integers of 8 bits in the order of their bits, without the zero point, as int64."""
     bits = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
     return g.sub(g.constant(bits.astype(np.int64)), fx.wide(x.zero))
 
 
-def _curve_of_fixed_point(name: str, x: Quantised, onto: Onto) -> Expr:
+def _curve_of_fixed_point(name: str, x: Quantized, onto: Onto) -> Expr:
     """With 4 bits before the point; beyond what these hold, the ends."""
     steps = every(x)
     factors = factors_of(np.float64(number(x.scale)) * (1 << 27), np.float64(1), "TFLITE")
@@ -355,7 +355,7 @@ def _curve_of_fixed_point(name: str, x: Quantised, onto: Onto) -> Expr:
     return q.looked_up(g.cast(y, onto.dtype), x.data)
 
 
-def _curve_of_float(name: str, x: Quantised, onto: Onto) -> Expr:
+def _curve_of_float(name: str, x: Quantized, onto: Onto) -> Expr:
     """Of real numbers, to the nearest, even ones of two."""
     real = np.float32(number(x.scale)) * number(every(x)).astype(np.float32)
     exact = 1 / (1 + np.exp(-real.astype(np.float64))) if name == "LOGISTIC" else np.tanh(real.astype(np.float64))

@@ -22,7 +22,7 @@ import numpy as np
 from aotc.ir import Array, require
 from aotc.relay.frontend import graph as g
 from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.quantisation import Onto, Quantised, saturated
+from aotc.relay.frontend.quantization import Onto, Quantized, saturated
 from aotc.relay.frontend.tflite import fixed_point as fx
 from aotc.relay.frontend.tflite.load import Tensor
 from aotc.relay.frontend.tflite.rounding import RUY, nearest, number, onto_whole, scaled_twice
@@ -103,7 +103,7 @@ def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
     return saturated(g.op("right_shift", y, along(last)), onto.dtype)
 
 
-def litert_dense(sums: Expr, x: Quantised, w: Quantised, onto: Onto, biased: bool) -> Expr:
+def litert_dense(sums: Expr, x: Quantized, w: Quantized, onto: Onto, biased: bool) -> Expr:
     """LiteRT's fully connected layers: sums of 32 bits are rounded twice, those with a bias in double precision."""
     if not biased:
         return RUY.requantized(g.cast(sums, _INT), RUY.dense_ratio(x.scale, w.scale, onto), onto, 1)
@@ -128,7 +128,7 @@ def check(name: str, weight: Tensor, axis: int, bias: Maybe) -> None:
     require("tflite-quant", reached < 1 << 47, text)
 
 
-def curve(name: str, x: Quantised, onto: Onto, series: bool) -> Expr:
+def curve(name: str, x: Quantized, onto: Onto, series: bool) -> Expr:
     """LOGISTIC or TANH, between two values of the table; numbers are brought to 12 digits times 3 first.
 
     series   of 3 bits before the point, gemmlowp's functions
@@ -199,7 +199,7 @@ def interpolated(values: Array, x: Expr) -> Expr:
     return g.add(low, _right(g.add(g.mul(g.sub(high, low), rest), 64), 7))
 
 
-def softmax(x: Quantised, onto: Onto, beta: float, work: Any = np.float32) -> Expr:
+def softmax(x: Quantized, onto: Onto, beta: float, work: Any = np.float32) -> Expr:
     """Exponentials of -10 to 0 from a table, and the reciprocal of their sum from another one, both computed in `work`:
     that of TFLite Micro, or LiteRT's float64.
     """

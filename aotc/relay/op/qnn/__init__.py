@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dialect of quantised operators, Relay's `qnn`: integers with scales and zero points as arguments.
+"""The dialect of quantized operators, Relay's `qnn`: integers with scales and zero points as arguments.
 
 real = scale * (stored - zero point)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that build calls of quantised operators, under Relay's names; see `aotc.relay.op.builders`.
+"""The functions that build calls of quantized operators, under Relay's names; see `aotc.relay.op.builders`.
 
 quantize(data, 0.1, 3, out_dtype="uint8")                    # relay.qnn.op.quantize
 """

@@ -69,7 +69,7 @@ def concatenate(
     output_zero_point: Expr | int,
     axis: int = 0,
 ) -> Call:
-    """Quantised tensors one after the other along an axis, as integers of the output's scale and zero point."""
+    """Quantized tensors one after the other along an axis, as integers of the output's scale and zero point."""
 
 def conv1d(
     data: Expr,

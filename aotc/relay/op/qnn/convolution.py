@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of quantised tensors: qnn.conv1d to qnn.conv3d, and qnn.conv1d_transpose to qnn.conv3d_transpose.
+"""Convolutions of quantized tensors: qnn.conv1d to qnn.conv3d, and qnn.conv1d_transpose to qnn.conv3d_transpose.
 
 sum((data - input_zero_point) * (kernel - kernel_zero_point)) over each window, padding standing for 0
 
@@ -55,7 +55,7 @@ class _Kind:
 
     def infer(self, a: Any, types: Types) -> Type:
         data, kernel, xz, wz, x_scale, w_scale = types
-        x, w = q.quantised(data), q.quantised(kernel, "kernel")
+        x, w = q.quantized_type(data), q.quantized_type(kernel, "kernel")
         q.check_pairs((xz, x_scale), x, None, *NAMES[::2])
         result = tensor(self.plain.infer(self.plainly(a), (x, w)))
         outer = TensorType((result.shape[self.place(a)],))
@@ -77,8 +77,8 @@ class _Kind:
         if not self.transposed:
             return _Sums(self, self.plainly(a), data, kernel, (xz, wz)).expr()
         if q.is_vector(wz):
-            centred = q.centred(kernel, wz, axis)
-            kernel, wz = q.converted(centred, "int16"), q.constant(0, "int32")
+            centered = q.centered(kernel, wz, axis)
+            kernel, wz = q.converted(centered, "int16"), q.constant(0, "int32")
         convolve = partial(_convolved, CONVOLUTIONS[self.n], (xz, wz))
         return conv_transpose.expand(self.n, a, data, kernel, convolve)
 
@@ -178,7 +178,7 @@ def _samples(attributes: type[Attrs], rows: Any) -> Samples:
 
 def _operator(n: int, plain: OpDef, letters: str, rows: Any, more: str = "") -> OpDef:
     own = [f for f in fields(plain.attrs) if f.name != "pad_value"]
-    name = f"Quantised{plain.attrs.__name__}"
+    name = f"Quantized{plain.attrs.__name__}"
     attributes: Any = variant(record("ConvAttrs", own), name, out_dtype="int32")
     attributes.__doc__ = f"""{plain.doc.splitlines()[0]}
 

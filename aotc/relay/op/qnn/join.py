@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qnn.concatenate: quantised tensors of several scales as one.
+"""qnn.concatenate: quantized tensors of several scales as one.
 
 concatenate((x, y), (0.1, 0.2), (0, 3), 0.2, 3, axis=1)    # y's elements stay as they are
 
@@ -24,7 +24,7 @@ from aotc.relay.op.qnn import scale, table
 
 
 class ConcatenateAttrs(Attrs):
-    """Quantised tensors one after the other along an axis, as integers of the output's scale and zero point."""
+    """Quantized tensors one after the other along an axis, as integers of the output's scale and zero point."""
 
     axis: int = 0
 
@@ -46,7 +46,7 @@ def _infer(a: ConcatenateAttrs, types: Types) -> Type:
     data, scales, zeros = (tensor_fields(ty, arg.name) for ty, arg in zip(types[:3], _ARGS, strict=False))
     same = len(data) == len(scales) == len(zeros)
     require("qnn.inputs", same, f"{len(data)} tensors with {len(scales)} scales and {len(zeros)} zero points")
-    result = q.quantised(join.concatenate.infer(a, types[:1]), bits=32)
+    result = q.quantized_type(join.concatenate.infer(a, types[:1]), bits=32)
     for ty, *pair in zip(data, scales, zeros, strict=True):
         q.check_pairs(pair, ty, None, *q.FROM)
     q.check_pairs(types[3:], result, None, *q.ONTO)

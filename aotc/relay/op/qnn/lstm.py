@@ -26,7 +26,7 @@ _GATES: Final = 4
 _MOST_UNITS: Final = 1 << 14
 
 
-class QuantisedLSTMAttrs(Attrs):
+class QuantizedLSTMAttrs(Attrs):
     """`digits` of the cell behind the point; `clip`, the cell's greatest value if not 0; the outputs' zero point."""
 
     digits: int = 12
@@ -50,7 +50,7 @@ class _Arithmetic:
     gate: Callable[[Any, Any], Any]
 
     def cell(
-        self, a: QuantisedLSTMAttrs, sums: list[Any], c: Any, output: words.Factor, *curve: Any
+        self, a: QuantizedLSTMAttrs, sums: list[Any], c: Any, output: words.Factor, *curve: Any
     ) -> tuple[Any, Any]:
         """The state and the cell after a step, of scalar expressions or arrays; `output` scales the state."""
         keep = curve[-1]
@@ -84,7 +84,7 @@ _SERIES: Final = _Arithmetic(
 )
 
 
-def _infer(how: _Arithmetic, a: QuantisedLSTMAttrs, types: Types) -> Type:
+def _infer(how: _Arithmetic, a: QuantizedLSTMAttrs, types: Types) -> Type:
     data, weight = tensor(types[0], "data"), tensor(types[1], "the recurrent weight")
     text = f"data must be (steps, batch, 4 * hidden), got {data}"
     require("recurrent.data", data.rank == 3, text)
@@ -117,7 +117,7 @@ def _axes(_: Any, types: Types) -> AxisMap:
     return AxisMap(tuple((None, batch.get(number), None) for number in range(len(types))))
 
 
-def _reference(how: _Arithmetic, a: QuantisedLSTMAttrs, x: Array, r: Array, *rest: Array) -> Array:
+def _reference(how: _Arithmetic, a: QuantizedLSTMAttrs, x: Array, r: Array, *rest: Array) -> Array:
     bias, multiplier, shift, h, c, *tables = rest
     tables = [t.astype(np.int32) for t in tables]
     curve = (*(t.__getitem__ for t in tables), lambda v: v)
@@ -143,7 +143,7 @@ class _Builder:
     """
 
     how: _Arithmetic
-    attributes: QuantisedLSTMAttrs
+    attributes: QuantizedLSTMAttrs
     shape: tuple[int, int, int]
     inputs: list[Buffer]
     gates: Buffer
@@ -196,7 +196,7 @@ def _copied(source: Buffer, target: Buffer) -> Stmt:
     return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
-def _compute(how: _Arithmetic, a: QuantisedLSTMAttrs, x: Tensor, r: Tensor, *rest: Tensor) -> Tensor:
+def _compute(how: _Arithmetic, a: QuantizedLSTMAttrs, x: Tensor, r: Tensor, *rest: Tensor) -> Tensor:
     steps, batch, columns = x.shape
     shape = steps, batch, columns // _GATES
     scratch = (Scratch(x.dtype, columns, private=True), *(Scratch(v.dtype, v.size) for v in rest[3:5]))
@@ -216,7 +216,7 @@ def _samples(how: _Arithmetic, parameters: int) -> Samples:
         logistic = 65536 / (1 + np.exp(-np.arange(256) / 24))
         table = np.minimum(np.rint(logistic), 65535).astype(np.uint16)
         given = (x, r, bias, multiplier, np.array([0, -1, 2, -5, -22], np.int32), h, c, table)
-        return exact(QuantisedLSTMAttrs(**rest), *given[:parameters])
+        return exact(QuantizedLSTMAttrs(**rest), *given[:parameters])
 
     yield sample(1, 1, 3)
     yield sample(7, 1, 20, digits=11, zero_point=-5)
@@ -238,7 +238,7 @@ def _layer(name: str, how: _Arithmetic, count: int, *texts: str) -> OpDef:
     return OpDef(
         name=name,
         doc=_DOC.format(*texts),
-        attrs=QuantisedLSTMAttrs,
+        attrs=QuantizedLSTMAttrs,
         args=args(*_ARGUMENTS.split()[:count]),
         infer=partial(_infer, how),
         reference=partial(_reference, how),

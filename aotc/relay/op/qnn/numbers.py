@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantised operators share: type rules of scales and zero points, their checks, arithmetic on arrays.
+"""What quantized operators share: type rules of scales and zero points, their checks, arithmetic on arrays.
 
 quantized(x, scale, zero, DType("int8"))       # numpy: clip(round_even(x / scale) + zero)
 made(multiply, x, y)                           # a call, or its value where x and y are constants
@@ -41,7 +41,7 @@ def scales(*names: str) -> tuple[Arg, ...]:
 # --- type rules
 
 
-def quantised(ty: Type, what: str = "data", bits: int = 16) -> TensorType:
+def quantized_type(ty: Type, what: str = "data", bits: int = 16) -> TensorType:
     """The type of a tensor of integers; AotcError (code "dtype") for others, and for those of more `bits`."""
     found = tensor(ty, what)
     fits = found.dtype.is_integer and found.dtype.bits <= bits
@@ -174,7 +174,7 @@ def size_of(x: Expr, axis: int) -> int:
     if isinstance(size, int):
         return size
     text = f"axis {axis_of(axis, ty.rank)} of {ty} has a size that is not known at compile time"
-    raise AotcError("qnn.axis", text, hint="fix the size of that axis: quantised operators compute with it")
+    raise AotcError("qnn.axis", text, hint="fix the size of that axis: quantized operators compute with it")
 
 
 def is_vector(x: Expr) -> bool:
@@ -209,7 +209,7 @@ def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
     return made(shape.expand_dims, x, axis=1, num_newaxis=after) if after else x
 
 
-def centred(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
+def centered(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
     """Integers as int32, their zero point taken off."""
     wide = converted(x, "int32")
     if is_zero(zero):
@@ -286,7 +286,7 @@ def quantized(x: Array, scale: Array, zero: Array, dtype: DType, axis: int | Non
 
 
 def facets(pattern: OpPattern, sums: bool = False) -> dict[str, Any]:
-    """Facets of operators of quantised tensors: scales stay in float32, whatever the precision of a program.
+    """Facets of operators of quantized tensors: scales stay in float32, whatever the precision of a program.
 
     sums  whether it sums products
     """

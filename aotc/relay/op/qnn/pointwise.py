@@ -71,7 +71,7 @@ def ratio_limit(dtype: DType) -> float:
 
 
 def _infer(a: Any, types: Types) -> Type:
-    x, y = q.quantised(types[0], "lhs"), q.quantised(types[1], "rhs")
+    x, y = q.quantized_type(types[0], "lhs"), q.quantized_type(types[1], "rhs")
     require_same_dtype(x, y)
     q.check_pairs(types[2:4], x, a.lhs_axis, *_LEFT)
     q.check_pairs(types[4:6], y, a.rhs_axis, *_RIGHT)
@@ -105,7 +105,7 @@ def _sum_expand(combine: Callable[[Expr, Expr], Expr], a: Any, *operands: Expr) 
     terms = []
     for data, scale, zero, axis in ((x, sx, zx, a.lhs_axis), (y, sy, zy, a.rhs_axis)):
         ratio = q.div(q.laid(scale, axis, q.rank_of(data), work), onto)
-        terms.append(q.made(rounded.product, q.converted(q.centred(data, zero, axis), work), ratio))
+        terms.append(q.made(rounded.product, q.converted(q.centered(data, zero, axis), work), ratio))
     return q.nearest(combine(*terms), zo, None, dtype)
 
 
@@ -114,7 +114,7 @@ def _product_expand(a: Any, *operands: Expr) -> Expr:
     left = q.laid(sx, a.lhs_axis, q.rank_of(x), "float32")
     both = q.made(rounded.product, left, q.laid(sy, a.rhs_axis, q.rank_of(y), "float32"))
     ratio = q.div(both, q.laid(so, None, 0, "float32"))
-    lhs, rhs = q.centred(x, zx, a.lhs_axis), q.centred(y, zy, a.rhs_axis)
+    lhs, rhs = q.centered(x, zx, a.lhs_axis), q.centered(y, zy, a.rhs_axis)
     if q.dtype_of(x).bits > 8:
         # int32 does not hold the products of 17-bit differences
         whole = q.made(rounded.product, q.converted(lhs, "float32"), q.converted(rhs, "float32"))

@@ -18,8 +18,8 @@ from aotc.relay.op.qnn import numbers as q
 from aotc.relay.op.qnn import rounded, scale
 
 _NAMES = (*q.FROM, *q.ONTO)
-QuantisedAvgPoolAttrs: Any = variant(pool.avg_pool2d.attrs, "QuantisedAvgPoolAttrs")
-QuantisedAvgPoolAttrs.__doc__ = """The mean over each window of the numbers that integers stand for.
+QuantizedAvgPoolAttrs: Any = variant(pool.avg_pool2d.attrs, "QuantizedAvgPoolAttrs")
+QuantizedAvgPoolAttrs.__doc__ = """The mean over each window of the numbers that integers stand for.
 
 round_even(mean(data - input_zero_point) * (input_scale / output_scale)) + output_zero_point, saturated; the mean,
 the ratio and the product are each rounded to float32.
@@ -27,7 +27,7 @@ the ratio and the product are each rounded to float32.
 
 
 def _infer(a: Any, types: Types) -> Type:
-    data = q.quantised(types[0])
+    data = q.quantized_type(types[0])
     q.check_pairs(types[1:], data, None, *_NAMES)
     return pool.avg_pool2d.infer(a, types[:1])
 
@@ -40,7 +40,7 @@ def _reference(a: Any, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Ar
 
 def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
     q.checked(q.dtype_of(x), _NAMES, s, z, so, zo)
-    mean = pool.avg_pool2d(q.converted(q.centred(x, z), "float32"), **dict(a.items()))
+    mean = pool.avg_pool2d(q.converted(q.centered(x, z), "float32"), **dict(a.items()))
     ratio = q.div(q.laid(s, None, 0, "float32"), q.laid(so, None, 0, "float32"))
     return q.nearest(q.made(rounded.product, mean, ratio), zo, None, q.dtype_of(x))
 
@@ -56,12 +56,12 @@ def _samples() -> Samples:
         ):
             x = random_array((1, 8, 7, 3) if "layout" in given else (1, 3, 8, 7), dtype)
             pair = (scale.scale_array(0.0137), scale.zero_array(5))
-            yield q.with_constants(QuantisedAvgPoolAttrs(**given), x, *pair, *onto)
+            yield q.with_constants(QuantizedAvgPoolAttrs(**given), x, *pair, *onto)
 
 
 avg_pool2d = OpDef(
     name="qnn.avg_pool2d",
-    attrs=QuantisedAvgPoolAttrs,
+    attrs=QuantizedAvgPoolAttrs,
     args=(*args("data"), *q.scales(*_NAMES)),
     infer=_infer,
     reference=_reference,

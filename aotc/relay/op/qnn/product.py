@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of quantised matrices: qnn.dense and qnn.batch_matmul.
+"""Products of quantized matrices: qnn.dense and qnn.batch_matmul.
 
 dense(x, w, 128, 0, 0.05, 0.01)                # x (..., K), w (N, K) -> int32 (..., N)
 batch_matmul(x, y, 0, 0, 0.05, 0.01)           # x (B, M, K), y (B, N, K) -> int32 (B, M, N)
@@ -130,7 +130,7 @@ def zero_points(*zeros: Any) -> tuple[Array, ...]:
     return (*(np.asarray(z, np.int32) for z in zeros), *scales)
 
 
-class QuantisedDenseAttrs(Attrs):
+class QuantizedDenseAttrs(Attrs):
     """Sums of (data - input_zero_point) * (weight - kernel_zero_point): data (..., K), weight (N, K), int32 (..., N).
 
     The weights' scales and zero points are one value, or one for each of N.
@@ -140,7 +140,7 @@ class QuantisedDenseAttrs(Attrs):
     out_dtype: str = "int32"
 
 
-class QuantisedMatmulAttrs(Attrs):
+class QuantizedMatmulAttrs(Attrs):
     """Sums of (x - x_zero_point) * (y - y_zero_point): x (B, M, K), y (B, N, K), int32 (B, M, N)."""
 
     out_dtype: str = "int32"
@@ -148,7 +148,7 @@ class QuantisedMatmulAttrs(Attrs):
 
 def _plain(a: Any) -> tuple[OpDef, Attrs]:
     """The operator of plain integers, and its attributes."""
-    if isinstance(a, QuantisedDenseAttrs):
+    if isinstance(a, QuantizedDenseAttrs):
         made = products.DenseAttrs(units=a.units, out_dtype=a.out_dtype)
         return products.dense, made
     plain = products.BatchMatmulAttrs(out_dtype=a.out_dtype, transpose_b=True)
@@ -157,11 +157,11 @@ def _plain(a: Any) -> tuple[OpDef, Attrs]:
 
 def _channels(a: Any) -> int | None:
     """The axis of the second operand along which its zero points lie."""
-    return 0 if isinstance(a, QuantisedDenseAttrs) else None
+    return 0 if isinstance(a, QuantizedDenseAttrs) else None
 
 
 def _infer(names: Sequence[str], a: Any, types: Types) -> Type:
-    x, y = (q.quantised(ty, name) for ty, name in zip(types[:2], names, strict=False))
+    x, y = (q.quantized_type(ty, name) for ty, name in zip(types[:2], names, strict=False))
     op, plain = _plain(a)
     result = op.infer(plain, (x, y))
     q.check_pairs(types[2::2], x, None, names[2], names[4])
@@ -209,23 +209,23 @@ def _expand(name: str, names: Sequence[str], a: Any, *given: Expr) -> Expr:
 
 def _dense_samples() -> Samples:
     for shape, weight in (((3, 17), (5, 17)), ((2, 3, 8), (4, 8)), ((1, 33), (40, 33))):
-        a, w = QuantisedDenseAttrs(units=weight[0]), random_array(weight, "int8", 1)
+        a, w = QuantizedDenseAttrs(units=weight[0]), random_array(weight, "int8", 1)
         x, unsigned = random_array(shape, "int8"), random_array(shape, "uint8")
         yield q.with_constants(a, unsigned, w, *zero_points(117, 0))
         yield q.with_constants(a, x, w, *zero_points(-128, np.arange(weight[0]) - 2))
         yield exact(a, x, random_array(weight, "uint8", 1), *zero_points(-7, 128))
-        yield exact(QuantisedDenseAttrs(units=None), x, w, *zero_points(0, 0))
+        yield exact(QuantizedDenseAttrs(units=None), x, w, *zero_points(0, 0))
 
 
 def _matmul_samples() -> Samples:
     for left, right in (((2, 3, 4), (2, 5, 4)), ((1, 3, 7), (2, 2, 7))):
         x, y = random_array(left, "uint8"), random_array(right, "int8", 1)
-        yield exact(QuantisedMatmulAttrs(), x, y, *zero_points(3, -9))
-        yield q.with_constants(QuantisedMatmulAttrs(), x, y, *zero_points(128, 0))
+        yield exact(QuantizedMatmulAttrs(), x, y, *zero_points(3, -9))
+        yield q.with_constants(QuantizedMatmulAttrs(), x, y, *zero_points(128, 0))
 
 
 def _product(attributes: type[Attrs], names: Sequence[str], samples: Any, order: str = "") -> OpDef:
-    dense = attributes is QuantisedDenseAttrs
+    dense = attributes is QuantizedDenseAttrs
     name = "qnn.dense" if dense else "qnn.batch_matmul"
     return OpDef(
         name=name,
@@ -244,5 +244,5 @@ def _product(attributes: type[Attrs], names: Sequence[str], samples: Any, order:
 _DENSE = ("data", "weight", *NAMES)
 _MATMUL = ("x", "y", "x_zero_point", "y_zero_point", "x_scale", "y_scale")
 _ORDER = " ".join((*_DENSE, "units", "out_dtype"))
-dense = _product(QuantisedDenseAttrs, _DENSE, _dense_samples, _ORDER)
-batch_matmul = _product(QuantisedMatmulAttrs, _MATMUL, _matmul_samples)
+dense = _product(QuantizedDenseAttrs, _DENSE, _dense_samples, _ORDER)
+batch_matmul = _product(QuantizedMatmulAttrs, _MATMUL, _matmul_samples)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantised, args
+from aotc.ir import NO_ATTRS, DType, OpPattern, Precision, Quantized, args
 from aotc.relay.op.define import Array, OpDef, Samples, broadcast, elementwise, exact, random_array, special_values
 from aotc.relay.op.rules import broadcast_rule, pointwise
 from aotc.tir import INSTRUCTIONS, call
@@ -60,7 +60,7 @@ def _byte(dtype: str) -> OpDef:
     doc = f"data to the nearest integers, even ones of two, plus the zero point, saturated as {dtype}; NaN is {low}."
     return _row(
         f"nearest_{dtype}",
-        f"quantise_{dtype}",
+        f"quantize_{dtype}",
         "data zero",
         doc,
         infer=broadcast_rule(dtype, accept=lambda ty: ty.dtype == "float32"),
@@ -115,7 +115,7 @@ def _saturated(dtype: str) -> OpDef:
         yield exact(NO_ATTRS, np.array([-(2**31), 2**31 - 1, -129, -128, -1, 0, 127, 128, 255, 256], np.int32))
 
     facets: dict[str, Any] = {"infer": broadcast_rule(dtype, accept=lambda ty: ty.dtype == "int32"), "samples": samples}
-    facets["quantised"] = Quantised.REFUSE
+    facets["quantized"] = Quantized.REFUSE
     facets["reference"] = lambda _, data: np.clip(data, low, high).astype(dtype)
     return _row(f"saturate_{dtype}", f"saturate_{dtype}", "data", f"data as {dtype}, the nearest value.", **facets)
 

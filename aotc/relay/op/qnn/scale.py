@@ -116,7 +116,7 @@ class DequantizeAttrs(Attrs):
 
 
 def _dequantize_infer(a: DequantizeAttrs, types: Types) -> Type:
-    data = q.quantised(types[0], bits=32)
+    data = q.quantized_type(types[0], bits=32)
     q.check_pairs(types[1:], data, a.axis, *q.FROM)
     result = DType(a.out_dtype)
     require("dtype", result.is_float, f"data type {result} is not a float type")
@@ -129,7 +129,7 @@ def _dequantize_expand(a: DequantizeAttrs, data: Expr, scale: Expr, zero: Expr) 
     if q.is_zero(zero):
         real = q.converted(data, a.out_dtype)
     else:
-        real = q.converted(q.centred(data, zero, a.axis), a.out_dtype)
+        real = q.converted(q.centered(data, zero, a.axis), a.out_dtype)
     return q.mul(real, q.laid(scale, a.axis, ty.rank, a.out_dtype))
 
 
@@ -197,7 +197,7 @@ _ROUNDINGS = ("None", *ROUNDINGS, "FLOAT_EVEN")
 
 
 def _requantize_infer(a: RequantizeAttrs, types: Types) -> Type:
-    data = q.quantised(types[0], bits=32)
+    data = q.quantized_type(types[0], bits=32)
     q.check_pairs(types[1:3], data, a.axis, *q.FROM)
     q.check_pairs(types[3:5], data, a.axis, *q.ONTO)
     _check_rounding(a.rounding, a.compute_dtype)
@@ -250,7 +250,7 @@ def _requantize_expand(
         return q.saturated(scaled, out_zero, a.axis, dtype)
     single = (q.converted(q.settled(s), "float32") for s in (scale, out_scale))
     ratio = q.div(*single)
-    real = q.converted(q.centred(data, zero, a.axis), "float32")
+    real = q.converted(q.centered(data, zero, a.axis), "float32")
     real = q.mul(real, q.laid(ratio, a.axis, ty.rank))
     return q.nearest(real, out_zero, a.axis, dtype)
 

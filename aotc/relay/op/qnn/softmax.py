@@ -22,7 +22,7 @@ from aotc.relay.op.qnn import rounded, scale, table
 from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
 
 
-class QuantisedSoftmaxAttrs(Attrs):
+class QuantizedSoftmaxAttrs(Attrs):
     """Softmax along an axis of the numbers that integers of 8 bits stand for, as integers of the same type.
 
     round_even(e * (1 / (total * output_scale))) + output_zero_point, saturated.  The integers e are
@@ -38,7 +38,7 @@ _BITS: Final = 30
 _DIFFERENCES: Final = np.arange(256, dtype=np.float64) - 255
 
 
-def _infer(a: QuantisedSoftmaxAttrs, types: Types) -> Type:
+def _infer(a: QuantizedSoftmaxAttrs, types: Types) -> Type:
     data = tensor(table.infer_one(a, types))
     require_dtype(data.dtype, data.dtype.bits == 8)
     axis_of(a.axis, data.rank)
@@ -51,7 +51,7 @@ def _table(scale: Array) -> Array:
     return np.rint(np.exp(_DIFFERENCES * step) * 2.0**_BITS).astype(np.int32)
 
 
-def _reference(a: QuantisedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
+def _reference(a: QuantizedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array, zo: Array) -> Array:
     wide = x.astype(np.int32)
     terms = _table(s)[wide - wide.max(a.axis, keepdims=True, initial=-128) + 255]
     total = terms.sum(a.axis, np.int64, keepdims=True).astype(np.float32)
@@ -70,7 +70,7 @@ def _table_expr(s: Expr) -> Expr:
     return q.converted(q.made(elementwise.round, scaled), "int32")
 
 
-def _expand(a: QuantisedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
+def _expand(a: QuantizedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
     q.checked(q.dtype_of(x), table.NAMES, s, z, so, zo)
     ty = tensor_type_of(x)
     axis = axis_of(a.axis, ty.rank)
@@ -88,16 +88,16 @@ def _samples() -> Samples:
     pair = (scale.scale_array(0.1), scale.zero_array(3), scale.scale_array(1 / 256))
     for shape, axis in (((3, 7), -1), ((2, 5, 3), 1), ((1, 40), 1)):
         for dtype, zero in (("uint8", 0), ("int8", -128)):
-            a = QuantisedSoftmaxAttrs(axis=axis)
+            a = QuantizedSoftmaxAttrs(axis=axis)
             yield q.with_constants(a, random_array(shape, dtype), *pair, scale.zero_array(zero))
-    yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, scale.zero_array(0))
+    yield exact(QuantizedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, scale.zero_array(0))
     other = (*pair[:2], scale.scale_array(0.0039), scale.zero_array(0))
-    yield exact(QuantisedSoftmaxAttrs(), random_array((2, 9), "uint8"), *other)
+    yield exact(QuantizedSoftmaxAttrs(), random_array((2, 9), "uint8"), *other)
 
 
 softmax = OpDef(
     name="qnn.softmax",
-    attrs=QuantisedSoftmaxAttrs,
+    attrs=QuantizedSoftmaxAttrs,
     args=table.ARGS,
     infer=_infer,
     reference=_reference,

@@ -36,7 +36,7 @@ class LeakyReluAttrs(Attrs):
 
 def infer_one(_: Any, types: Types) -> Type:
     """Type rule: integers of one scale as integers of the same type and another scale."""
-    data = q.quantised(types[0], "x")
+    data = q.quantized_type(types[0], "x")
     q.check_pairs(types[1:], data, None, *NAMES)
     return data
 
@@ -65,7 +65,7 @@ def create_integer_lookup_op(
     in_dtype: str = "uint8",
     out_dtype: str = "uint8",
 ) -> Expr:
-    """A function of float32 arrays on quantised numbers of 8 bits, as a table of its results.
+    """A function of float32 arrays on quantized numbers of 8 bits, as a table of its results.
 
     Raises AotcError for scales and zero points that are not constants, several of them, and wider integers.
     """
@@ -154,7 +154,7 @@ def _row(
 
 
 def _plain(op: OpDef) -> OpDef:
-    """The function of quantised numbers that an operator is of real ones."""
+    """The function of quantized numbers that an operator is of real ones."""
     return _row(op.name.rpartition(".")[2], lambda _, x: op.reference(NO_ATTRS, x), lambda _, x: q.made(op, x))
 
 

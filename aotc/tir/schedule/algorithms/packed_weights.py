@@ -57,7 +57,7 @@ class PackedProduct:
     The program takes x, words (tiles, words of a column, tile), scales (tiles, blocks, tile), and zero points like
     these, or one.
 
-    block         neighbours in a column that have one scale; whole words, or the whole depth
+    block         neighbors in a column that have one scale; whole words, or the whole depth
     scale_first   each integer is multiplied by its scale, not the sum of a block, which may overflow before
     """
 

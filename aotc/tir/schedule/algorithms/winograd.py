@@ -7,7 +7,7 @@
         for tile, vector of output channels: A^T M A, to the stack, then each element to `store`
 
 A strip is as high, or a part of a row as wide, as its V and M fit the second-level cache together.  Splitting columns
-by their remainder modulo the tile's size puts element (i, j) of neighbouring tiles side by side: the transform is
+by their remainder modulo the tile's size puts element (i, j) of neighboring tiles side by side: the transform is
 vectors throughout.
 """
 
@@ -147,7 +147,7 @@ class _Registers:
 
 
 def _in_pairs(rows: Matrix) -> Iterator[tuple[Any, ...]]:
-    """Each row of a matrix after its number; two neighbours together where they mirror each other."""
+    """Each row of a matrix after its number; two neighbors together where they mirror each other."""
     k = 0
     while k < len(rows):
         pair = rows[k : k + 2]

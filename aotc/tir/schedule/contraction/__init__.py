@@ -55,7 +55,7 @@ from aotc.tir.schedule.contraction.candidate import Candidate, Request
 from aotc.tir.schedule.contraction.choice import choose
 from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Irregular, analyse, divided, in_groups, in_order
+from aotc.tir.schedule.contraction.space import Irregular, analyze, divided, in_groups, in_order
 
 __all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_warps", "candidates", "pack_block"]
 
@@ -93,6 +93,6 @@ def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: 
         if target.dots is not None and bytes_alone and lanes in LANES:
             found += by_lanes(Request(*in_groups(c), a, b, finish, target, lanes))
     with suppress(Irregular):
-        request = Request(analyse(c), None, a, b, finish, target, lanes)
+        request = Request(analyze(c), None, a, b, finish, target, lanes)
         found += [*by_lanes(request), *by_pixels(request), *by_taps(request)]
     return found

@@ -35,7 +35,7 @@ from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn, produc
 from aotc.tir.schedule.contraction.space import (
     Analysis,
     Irregular,
-    analyse,
+    analyze,
     apart,
     digits,
     finite_weights,
@@ -44,7 +44,7 @@ from aotc.tir.schedule.contraction.space import (
 )
 from aotc.tir.stmt import Assign, If, Stmt, Store, Sync, Wait, loops
 
-#: Neighbouring accumulators of a thread: their operands are loaded together.
+#: Neighboring accumulators of a thread: their operands are loaded together.
 _QUAD: Final = 4
 #: Elements between rows in shared memory, so that threads that store down a column meet in fewer of its banks.
 _GAP: Final = 4
@@ -152,7 +152,7 @@ class Tile:
         return dtype
 
     def own(self, thread: Expr, along: bool) -> tuple[Place, Place]:
-        """Which rows and columns of a tile are a thread's own; neighbours have neighbouring rows, or columns."""
+        """Which rows and columns of a tile are a thread's own; neighbors have neighboring rows, or columns."""
         quick, slow = thread % self.rows, thread // self.rows
         if along:
             quick, slow = thread // self.columns, thread % self.columns
@@ -222,7 +222,7 @@ def by_blocks(
     whole, (c, places) = c, _without_quotients(c)
     try:
         grouped = in_words(c)
-        analysis = grouped[0] if grouped is not None else analyse(c, False)
+        analysis = grouped[0] if grouped is not None else analyze(c, False)
     except Irregular:
         return None
     # zeros beside infinities
@@ -362,7 +362,7 @@ def _sides(
     """Both operands of a tile, and how many elements of them are shared at a time.
 
     one     the thread, in its group
-    along   whether neighbouring threads have neighbouring columns
+    along   whether neighboring threads have neighboring columns
     tiles   which tile of rows, and of columns, a block has
     """
     dtype, (a, b), sizes = tile.of(analysis.c.dtype), halves, (tile.height, tile.width)
@@ -445,7 +445,7 @@ def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -
 def _summed(
     acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, element: _Element
 ) -> Stmt:
-    """What becomes of the sums of all groups, in shared memory, if any; neighbouring threads finish neighbours."""
+    """What becomes of the sums of all groups, in shared memory, if any; neighboring threads finish neighbors."""
     if not sums.size:
         return _each(acc, left, right, tile, element)
     parts = _Parts(tile, wide, thread, sums)

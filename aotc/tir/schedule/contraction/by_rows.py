@@ -6,9 +6,9 @@ are one row; in depthwise convolutions the runs are what channels read at each t
 
     for position:
       for taps: col[...] = bytes(data)                     # bytes of `fill` outside of the data
-      tile[0:n] = byte_rows(col, weights of n outputs); y[0:n] = requantise(tile[0:n], ...)
+      tile[0:n] = byte_rows(col, weights of n outputs); y[0:n] = requantize(tile[0:n], ...)
 
-The sums become bytes by one call where they are requantised in words of 32 bits, else one by one.
+The sums become bytes by one call where they are requantized in words of 32 bits, else one by one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aotc.tir.schedule.contraction import space
 from aotc.tir.schedule.contraction.by_runs import Data
 from aotc.tir.schedule.contraction.candidate import Request
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Irregular, Pixels, Split, analyse, flat, fused, in_groups, row_axis
+from aotc.tir.schedule.contraction.space import Irregular, Pixels, Split, analyze, flat, fused, in_groups, row_axis
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loops
 
@@ -39,7 +39,7 @@ def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
         raise Irregular("no sums of rows of bytes")
     if 0 in (space.points(c.axes), space.points(c.reduce_axes)) or c.group or c.block:
         raise Irregular("no rows")
-    req = Request(analyse(c), None, a, b, store, target, 1)
+    req = Request(analyze(c), None, a, b, store, target, 1)
     return (_depthwise if req.outputs[0] in space.used(req.analysis.a) else _whole)(req).nest()
 
 
@@ -158,9 +158,9 @@ class _Rows:
         names = {**self.at.unfuse, channel: begin + output}
         index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.c.axes)
         stmt = self.req.store(index, Load(tile, output))
-        return self._requantised(stmt, output, count) or forall(output, count, stmt)
+        return self._requantized(stmt, output, count) or forall(output, count, stmt)
 
-    def _requantised(self, stmt: Stmt, output: Var, count: int) -> Stmt | None:
+    def _requantized(self, stmt: Stmt, output: Var, count: int) -> Stmt | None:
         """The statement for all sums at once, if it makes bytes in words of 32 bits."""
         match stmt:
             case Block(stmts=(Declare(var=var, value=total), Store() as last)):
@@ -181,7 +181,7 @@ class _Rows:
         if None in operands or not isinstance(zero, Const) or to.coefficient(output) != 1 or high < low:
             return None
         self.spread.update(spread)
-        name = f"requantise_{value.name.removeprefix('scale_')}"
+        name = f"requantize_{value.name.removeprefix('scale_')}"
         numbers = [const(n, "int32") for n in (int(zero.value), low, high)]
         made = call(name, *(x for x in operands if x is not None), *numbers)
         return Store(last.buffer, simplify(substitute(last.index, {output: as_expr(0)}), {}), made)

@@ -7,7 +7,7 @@
         sum = acc of all threads of the warp; parts[t % 64 // 32, t // 64] = sum; sync
         y[4 * b + t] = parts of t added in their order               # by the first 4 threads
 
-The operand of the long side is read once, neighbours by neighbouring threads: along the reduction, or along its own
+The operand of the long side is read once, neighbors by neighboring threads: along the reduction, or along its own
 axis where the elements lie next to each other there.  Each thread multiplies them with all of the thin side.  Where
 the long side alone is enough for all threads, as the pixels of an image are, each walks the whole reduction.
 """
@@ -68,7 +68,7 @@ class _Slices:
 
     names        values of the axes that blocks walk
     wide, deep   columns of a block (those of the long side), and threads for each
-    warp         threads of a warp that share out one sum, neighbours `spread` apart
+    warp         threads of a warp that share out one sum, neighbors `spread` apart
     first        the column with which it begins
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tilings of depthwise convolutions of bytes, channels last, four taps at a time.  A Request in, candidates out.
 
-Four taps of a column of the kernel are four vectors of neighbouring channels, zeros where there are fewer.  Interleaved
+Four taps of a column of the kernel are four vectors of neighboring channels, zeros where there are fewer.  Interleaved
 byte by byte, each quarter of them is an operand of sums of four products.  The quarters of a row of the output are
 stored before it is computed, with the padding, so that one loop adds up the products of all its tiles:
 

@@ -20,7 +20,7 @@ from aotc.tir.simplify import simplify
 
 @frozen(eq=False)
 class Words(Half):
-    """An operand of bytes, of which `place` counts four neighbouring steps.
+    """An operand of bytes, of which `place` counts four neighboring steps.
 
     near   whether these lie next to each other, from a multiple of four on
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an analysed contraction to a candidate: a tiling with the scratch that it needs and its estimated cost.
+"""From an analyzed contraction to a candidate: a tiling with the scratch that it needs and its estimated cost.
 
 `by_lanes` and `by_pixels` propose operands, tiles and borders; `candidate` decides what is alike for both: which
 reduction axes are loops, how many partial sums there are, where scratch is filled, and what it all costs.

@@ -53,7 +53,7 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
     columns    output positions that share the weights, 0 if not known
     pitch      bytes from the data of one position to those of the next, 0 if they are not one after the other
     """
-    if target.gpu is not None:  # neighbouring threads load neighbouring channels
+    if target.gpu is not None:  # neighboring threads load neighboring channels
         return 0 if n <= 2 or 0 < columns < LEAST else min(target.gpu.warp, -(-n // 4) * 4)
     acc = DType("float32") if DType(dtype).is_narrow_float else DType(dtype)
     acc = DType("int32") if acc.is_integer and acc.bits < 32 else acc

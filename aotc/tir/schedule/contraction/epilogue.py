@@ -101,7 +101,7 @@ def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
 
 
 def _strides(tile: Tile) -> dict[TileAxis, int]:
-    """The distances of neighbours on the stack, along each axis of a tile."""
+    """The distances of neighbors on the stack, along each axis of a tile."""
     tiled = tile.tiling.tiled
     return {axis: math.prod(inner.width for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How the threads of a block bring pieces of an operand to shared memory, while they multiply the piece before.
 
-    xs[16 x 64] = async x[...:4]                             # neighbours: 16 bytes at once, from multiples of them on
+    xs[16 x 64] = async x[...:4]                             # neighbors: 16 bytes at once, from multiples of them on
     xs[16 x 64] = async inside ? x[...] : 0                  # single numbers of 4 bytes
     held[4] = inside ? cast(x[...]) : fill  ...  xs = held   # what no device copies: through registers
 
-Asynchronous copies are under way until their thread waits for them.  Neighbours are rows or columns of the product, or
+Asynchronous copies are under way until their thread waits for them.  Neighbors are rows or columns of the product, or
 steps of the reduction, if tiles take their rows that way.  Where an operand ends, zeros are shared.
 """
 
@@ -22,7 +22,7 @@ from aotc.tir.schedule.contraction.by_slices import Half
 from aotc.tir.schedule.contraction.space import apart, digits, flat, points
 from aotc.tir.simplify import simplify
 
-#: Neighbours in memory that are fetched at once even where others follow far away: 32 bytes.
+#: Neighbors in memory that are fetched at once even where others follow far away: 32 bytes.
 SECTOR: Final = 8
 #: Bytes of one asynchronous copy at least.
 _LEAST: Final = 4
@@ -75,7 +75,7 @@ class Steps:
 
 @frozen(eq=False)
 class Piece:
-    """Neighbours along some axes that lie next to each other: from `index`, of their `number`, so many elements on."""
+    """Neighbors along some axes that lie next to each other: from `index`, of their `number`, so many elements on."""
 
     number: Var
     index: Expr
@@ -117,8 +117,8 @@ class Side:
     own       which one of a tile is one of a thread's own
     pitch     elements of shared memory from one step to the next, or from one row to the next
     tile      which tile a block has
-    piece     neighbours that are copied at once; None for single elements
-    deep      whether neighbours, here and in shared memory, are steps
+    piece     neighbors that are copied at once; None for single elements
+    deep      whether neighbors, here and in shared memory, are steps
     """
 
     whole: Half

@@ -98,7 +98,7 @@ def even_segments(extent: int, size: int) -> tuple[Segment, ...]:
 
 
 def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tuple[Segment, ...]:
-    """Even tiles; neighbours are in one segment if their positions have equal signatures."""
+    """Even tiles; neighbors are in one segment if their positions have equal signatures."""
     found: list[tuple[object, Segment]] = []
     changes = signature.changes()
     for segment in even_segments(extent, size):

@@ -3,7 +3,7 @@
 
 A te.Contraction in, an `Analysis` of it out; operands become `Operand`s, flat positions in a buffer:
 
-    analysis = analyse(conv)
+    analysis = analyze(conv)
     analysis.pixel                         # the axes of the data only: n, oh, ow
     analysis.channel                       # the axes of the weights: oc
 """
@@ -122,7 +122,7 @@ def require_dense(position: Linear, axes: Sequence[te.Axis], distance: int) -> N
 
 
 def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
-    """How far from each other neighbours along the last one of some axes are in memory."""
+    """How far from each other neighbors along the last one of some axes are in memory."""
     axis = next((var for var, extent in reversed(axes) if extent > 1), None)
     names: dict[Var, Expr] = {var: const(0) for dim in dims for var in dim.variables}
     first, second = (substitute(flat(dims).expr(), {**names, **one}) for one in ({}, {axis: const(1)} if axis else {}))
@@ -162,7 +162,7 @@ class Analysis:
     channel: tuple[te.Axis, ...]
 
 
-def analyse(c: te.Contraction, whole: bool = True) -> Analysis:
+def analyze(c: te.Contraction, whole: bool = True) -> Analysis:
     """The dependences of a contraction; `whole` says that its weights must be read in range."""
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     a = dimensions(c.a.shape, c.a_index, ranges)
@@ -199,7 +199,7 @@ def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
     b_index = tuple(substitute(i, names) for i in c.b_index)
     whole = replace(c, a_index=a_index, b_index=b_index, group=group)
     every = replace(whole, reduce_axes=(*axes, (place, group)))
-    found = analyse(every, bool(c.group))
+    found = analyze(every, bool(c.group))
     return replace(found, c=replace(whole, reduce_axes=axes)), place
 
 
@@ -262,7 +262,7 @@ def independent(dims: Iterable[Dimension], var: Var) -> bool:
 
 
 def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dimension]) -> bool:
-    """Whether two neighbouring output axes are one in the operand: no border, no gap between rows."""
+    """Whether two neighboring output axes are one in the operand: no border, no gap between rows."""
     if any(not d.inside and d.variables & {outer[0], inner[0]} for d in dims):
         return False
     step, unit = position.coefficient(outer[0]), position.coefficient(inner[0])
@@ -308,7 +308,7 @@ class Split:
 
 @frozen(eq=False)
 class Pixels:
-    """The axes of the data; neighbours that are one in memory have the inner one's variable."""
+    """The axes of the data; neighbors that are one in memory have the inner one's variable."""
 
     axes: tuple[te.Axis, ...]
     position: Linear

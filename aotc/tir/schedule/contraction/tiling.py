@@ -31,7 +31,7 @@ class Product:
     """What one step of the reduction multiplies and adds, `lanes` accumulators at a time.
 
     Whatever an instruction can do for `acc += x * y` is said here and in the cost model: one that sums `group`
-    neighbouring products of bytes into an accumulator of int32 has its loads and its update in this class.
+    neighboring products of bytes into an accumulator of int32 has its loads and its update in this class.
 
     dtype   the type of the accumulators; operands are converted to it when they are loaded, unless they are in groups
     x       read as vectors

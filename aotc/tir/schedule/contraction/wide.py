@@ -10,7 +10,7 @@ With two groups and two rows, a product of matrices of bytes has the sums of two
     y = pair(data of j [8 bytes], data of j + 1); acc[i][j] = mmla(acc[i][j], y, w of outputs 0 and 1), acc[i][j + 1] =
         mmla(acc[i][j + 1], y, w of outputs 2 and 3)
 
-A position without a neighbour is summed up as in any other tile.
+A position without a neighbor is summed up as in any other tile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

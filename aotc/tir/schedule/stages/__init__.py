@@ -15,7 +15,7 @@ the stages of a group share their outer loops.
     [['total', 'mean']]
 
     inline     what is stored, and what is computed where it is read
-    dividing   results of groups of neighbours by axes of their own
+    dividing   results of groups of neighbors by axes of their own
     grouping   stages, and groups of them
     inplace    outputs that may take the memory of an input
     body       expressions of elements from the definitions of tensors

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes of results in two, where these read what was reduced of several neighbours each.  Outputs in, outputs out.
+"""Axes of results in two, where these read what was reduced of several neighbors each.  Outputs in, outputs out.
 
     y[n, c, i] = x[n, c, i] - mean[n, c // 8]
     =>  y'[n, g, c, i] = x[n, g * 8 + c, i] - mean[n, g]           # y is y' under its own shape
@@ -16,7 +16,7 @@ from typing import TypeAlias
 from aotc.tir import INDEX, Binary, Const, Element, Expr, Var, graph, operands, substitute, te, with_operands
 from aotc.tir.schedule.stages.inline import Plan
 
-#: Tensors of what shape are divided, along which axis, and how many neighbours stay together.
+#: Tensors of what shape are divided, along which axis, and how many neighbors stay together.
 _Way: TypeAlias = "tuple[tuple[int, ...], int, int]"
 
 

@@ -48,7 +48,7 @@ from aotc.tir.schedule.stages.kernel import KernelBuilder
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, forall, loops, rebuilt, walk_stmts
 
 COMBINE: Final = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "and": "and", "or": "or"}
-#: Least results of a row whose accumulators are summed together, where neighbours read up to _ROW_STRIDE apart.
+#: Least results of a row whose accumulators are summed together, where neighbors read up to _ROW_STRIDE apart.
 _ROW_STRIDED: Final = 4
 _ROW_STRIDE: Final = 4
 #: Reductions over so few elements are written out; over fewer if borders multiply the code.
@@ -225,7 +225,7 @@ def _rows(parts: _Reduction, var: Var, extent: int) -> Stmt:
 
 
 def _along(acc: Var, row: Buffer, var: Var, base: Expr, width: Operand, body: Stmt) -> Stmt:
-    """A body for neighbouring values of a variable from `base` on, each with an accumulator in a row."""
+    """A body for neighboring values of a variable from `base` on, each with an accumulator in a row."""
     lane = Var("l")
     return forall(lane, width, refreshed(_replaced(body, {var: base + lane, acc: Load(row, lane)})))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised operators said by integer arithmetic.
+"""Quantized operators said by integer arithmetic.
 
 qnn.CanonicalizeOps: replace operators of the `qnn` dialect with their definition.
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much error each layer of a quantised model adds, by itself.
+"""How much error each layer of a quantized model adds, by itself.
 
 In: the float model, the same with pairs of QuantizeLinear and DequantizeLinear, sets of inputs.  Out: for each layer
-the power of its result in the float model over that of the error which it makes there if it alone is quantised, in dB.
+the power of its result in the float model over that of the error which it makes there if it alone is quantized, in dB.
 
-    layer_errors(prepared, quantised, names, sets)[0]           # Layer("conv1", "Conv", 38.2), the worst first
+    layer_errors(prepared, quantized, names, sets)[0]           # Layer("conv1", "Conv", 38.2), the worst first
 
-One model computes it: the float model, and beside it each quantised layer, fed with the float model's tensors.
+One model computes it: the float model, and beside it each quantized layer, fed with the float model's tensors.
 """
 
 import math
@@ -32,7 +32,7 @@ WORSE_DB: Final = 6.0
 
 @frozen
 class Layer:
-    """A node that is quantised; `snr_db` is None where its result has no error."""
+    """A node that is quantized; `snr_db` is None where its result has no error."""
 
     node: str
     operator: str
@@ -52,13 +52,13 @@ def power(tensor: Any) -> float:
 
 
 def layer_errors(
-    model: onnx.ModelProto, quantised: onnx.ModelProto, names: Container[str], sets: Sequence[Arrays]
+    model: onnx.ModelProto, quantized: onnx.ModelProto, names: Container[str], sets: Sequence[Arrays]
 ) -> list[Layer]:
     """The layers, the worst first.
 
-    names    of nodes that are quantised: others read and write integers, too, but add no error
+    names    of nodes that are quantized: others read and write integers, too, but add no error
     """
-    twins = _Twins(model, quantised, names)
+    twins = _Twins(model, quantized, names)
     if not twins.layers:
         return []
     sums = _run(twins.model(), sets)
@@ -92,18 +92,18 @@ def _run(model: onnx.ModelProto, sets: Sequence[Arrays]) -> list[float]:
 
 @dataclass(eq=False)
 class _Twins:
-    """The float model with quantised layers beside its own.
+    """The float model with quantized layers beside its own.
 
-    layers    those that are quantised, in order
+    layers    those that are quantized, in order
     """
 
     float_model: onnx.ModelProto
-    quantised: onnx.ModelProto
+    quantized: onnx.ModelProto
     names: Container[str]
     layers: list[NodeProto] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        graph, float_graph = self.quantised.graph, self.float_model.graph
+        graph, float_graph = self.quantized.graph, self.float_model.graph
         self._constants = {tensor.name for tensor in graph.initializer}
         self._makers = {name: node for node in graph.node for name in node.output}
         self._readers: dict[str, NodeProto] = {}
@@ -139,7 +139,7 @@ class _Twins:
         return next((name for name in names if name in self._float), "")
 
     def _fed(self, name: str) -> str:
-        """What a quantised layer reads in place of a tensor; "" where that cannot be had."""
+        """What a quantized layer reads in place of a tensor; "" where that cannot be had."""
         maker = self._makers.get(name)
         own = self._called(name)
         if name in self._constants:
@@ -159,13 +159,13 @@ class _Twins:
         return own
 
     def _add(self, node: NodeProto) -> None:
-        """A layer, if it is quantised and what it reads and makes is known in float."""
+        """A layer, if it is quantized and what it reads and makes is known in float."""
         reader = self._readers.get(node.output[0])
-        dequantised = [name for name in node.input if self._is_dequantised(name)]
+        dequantized = [name for name in node.input if self._is_dequantized(name)]
         names = node.output[0], self._behind(reader) if reader is not None else ""
         expected = self._in_float(*names)
         nested = any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute)
-        if nested or not expected or (reader is None and not dequantised):
+        if nested or not expected or (reader is None and not dequantized):
             return
         inputs = [name and self._fed(name) for name in node.input]
         if any(name and not fed for name, fed in zip(node.input, inputs, strict=True)):
@@ -185,7 +185,7 @@ class _Twins:
         self._put(inverse, inverse.input, inverse.output)
         return read
 
-    def _is_dequantised(self, name: str) -> bool:
+    def _is_dequantized(self, name: str) -> bool:
         maker = self._makers.get(name)
         return maker is not None and maker.op_type == DEQUANTIZE
 
@@ -195,7 +195,7 @@ class _Twins:
 
     def _compare(self, expected: str, made: str) -> None:
         """The powers of a signal and of its error as outputs, in double precision."""
-        names = [f"{made}/{part}" for part in ("float", "quantised", "error", "signal_power", "error_power")]
+        names = [f"{made}/{part}" for part in ("float", "quantized", "error", "signal_power", "error_power")]
         wide = {"to": onnx.TensorProto.DOUBLE}
         for node in (
             helper.make_node("Cast", [expected], [names[0]], **wide),
@@ -212,10 +212,10 @@ class _Twins:
         found = onnx.ModelProto()
         found.CopyFrom(self.float_model)
         graph = found.graph
-        found.ir_version = max(found.ir_version, self.quantised.ir_version)
+        found.ir_version = max(found.ir_version, self.quantized.ir_version)
         del found.opset_import[:]
-        found.opset_import.extend(self.quantised.opset_import)
-        for tensor in self.quantised.graph.initializer:
+        found.opset_import.extend(self.quantized.opset_import)
+        for tensor in self.quantized.graph.initializer:
             copied = graph.initializer.add()
             copied.CopyFrom(tensor)
             copied.name = self._called(tensor.name)

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from tests.frontend.test_quantised_onnx import Case, Generator, numbers, scales, zero
+from tests.frontend.test_quantized_onnx import Case, Generator, numbers, scales, zero
 
 
 def mean(rng: Generator, dtype: str, axes: list[int], keepdims: int) -> Case:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float models quantised, compiled and measured beside what they were.
+"""Float models quantized, compiled and measured beside what they were.
 
 report = quantize("net.onnx", "net_int8.onnx", "samples", per_channel=True)
 report["layers"][0], report["suggested_exclusions"], report["ratio"]
@@ -25,9 +25,9 @@ from aotc.ir.written import require_other_file
 from aotc.measuring.bench import take_turns
 from aotc.measuring.contestants import Contestant, ours, started
 from aotc.measuring.timing import summary
-from aotc.quantising.calibration import Data, calibration_sets
-from aotc.quantising.layers import decibels, layer_errors, power, suggested
-from aotc.quantising.quantiser import Settings, layers_of, prepare, quantise, quantiser
+from aotc.quantizing.calibration import Data, calibration_sets
+from aotc.quantizing.layers import decibels, layer_errors, power, suggested
+from aotc.quantizing.quantizer import Settings, layers_of, prepare, quantize_prepared, quantizer
 from aotc.relay.frontend.onnx import load_model
 from aotc.relay.frontend.onnx.signature import pin_hint
 from aotc.relay.module import IRModule
@@ -51,27 +51,27 @@ def quantize(
     seconds: float = 5.0,
     **options: Any,
 ) -> dict[str, Any]:
-    """Quantise an ONNX model, write the result, compile both, measure them in turns; what was found, ready for JSON.
+    """Quantize an ONNX model, write the result, compile both, measure them in turns; what was found, ready for JSON.
 
     model         a path or ModelProto of a float model; dynamic dimensions are pinned by `dims` and `input_shapes`
     output        the .onnx file that is written, which `aotc.compile` takes; None for the report alone
     calibration   what ranges of activations are found on: an .npz file, a folder of such, or mappings from the names
-                  of inputs to arrays (see `aotc.quantising.calibration`)
-    per_channel, method, weights, exclude   see `aotc.quantising.quantiser.Settings`
+                  of inputs to arrays (see `aotc.quantizing.calibration`)
+    per_channel, method, weights, exclude   see `aotc.quantizing.quantizer.Settings`
     seconds       to measure, at most
     options       as for `aotc.compile`; with `build=False` nothing is compiled and measured; `io_dtype` is for the
-                  quantised model; for a target without an operating system nothing is run, and memories are told
+                  quantized model; for a target without an operating system nothing is run, and memories are told
 
-    In the report "layers", the worst first, have the error that each adds if it alone is quantised: signal to noise in
+    In the report "layers", the worst first, have the error that each adds if it alone is quantized: signal to noise in
     dB, None for no error; "suggested_exclusions" are nodes that are much worse than others; "outputs" have the error
-    of the whole; "float32" and "quantised" tell sizes and times, "ratio" is that of the times. For a target without an
+    of the whole; "float32" and "quantized" tell sizes and times, "ratio" is that of the times. For a target without an
     operating system they have "ram_bytes" and "flash_bytes" instead, with the size of code estimated.
 
     Raises AotcError, with a diagnostic for each thing that is wrong with model, settings or calibration data.
     """
     settings = Settings(per_channel, method, weights, tuple(exclude))
     chosen = CompileOptions(**options)
-    quantiser()
+    quantizer()
     _require_onnx(model, output)
     if chosen.build and not chosen.machine.bare:
         require_cpu(chosen.machine)
@@ -81,7 +81,7 @@ def quantize(
     sets = calibration_sets(calibration, types)
     prepared = prepare(with_static_inputs(part_of(load_model(model), chosen.cut), types), weights, per_channel)
     chosen.progress(f"calibrating on {len(sets)} sets of inputs")
-    made = quantise(prepared, sets, settings)
+    made = quantize_prepared(prepared, sets, settings)
     compared = sets[:: -(-len(sets) // MOST_COMPARED)]
     chosen.progress("measuring the error of each layer")
     layers = layer_errors(prepared, made, layers_of(prepared, settings), compared)
@@ -103,10 +103,10 @@ def quantize(
 def _require_onnx(model: object, output: str | Path | None) -> None:
     others = (is_relay_text, is_exported_program, is_tflite)
     if isinstance(model, IRModule) or any(is_other(model) for is_other in others):
-        text = "only ONNX models are quantised"
-        raise AotcError("quantize", text, hint="export the model to ONNX, or quantise it in the framework it is from")
+        text = "only ONNX models are quantized"
+        raise AotcError("quantize", text, hint="export the model to ONNX, or quantize it in the framework it is from")
     if output is not None and Path(output).suffix != ".onnx":
-        text = f"the quantised model is an ONNX file, and {output} is not called such"
+        text = f"the quantized model is an ONNX file, and {output} is not called such"
         hint = f"for example: {Path(output).with_suffix('.onnx')}"
         raise AotcError("quantize", text, hint=hint)
     if output is not None:
@@ -121,7 +121,7 @@ def _require_static(types: Mapping[str, TensorType]) -> None:
 
 
 def _both(model: str | Path | onnx.ModelProto, chosen: CompileOptions) -> tuple[CompileOptions, CompileOptions]:
-    """The options for the float model and for the quantised one, whose shapes are static."""
+    """The options for the float model and for the quantized one, whose shapes are static."""
     plain = replace(chosen, output=None, name=model_name(model, chosen.name), io_dtype=None)
     return plain, replace(plain, io_dtype=chosen.io_dtype, input_shapes=None, dims=None, cut_before=(), cut_after=())
 
@@ -142,13 +142,18 @@ def _costs(
 def _needs(model: str | Path | onnx.ModelProto, made: onnx.ModelProto, chosen: CompileOptions) -> dict[str, Any]:
     """What both models take of the memories of a machine without an operating system."""
     found: dict[str, Any] = {}
-    parts = zip(("float32", "quantised"), _both(model, chosen), (model, made), strict=True)
+    parts = zip(("float32", "quantized"), _both(model, chosen), (model, made), strict=True)
     for what, options, own in parts:
         chosen.progress(f"planning the memory of the {what} model")
         sizes = footprint(options.compilation(own))
         assert sizes is not None, "the target has no operating system"
         found[what] = {f"{kind}_bytes": sum(sizes[part] for part in COUNTED[kind]) for kind in ("ram", "flash")}
-    return found
+    return _both_spellings(found)
+
+
+def _both_spellings(report: dict[str, Any]) -> dict[str, Any]:
+    """`report` with its entry "quantized" under its name of release 0.1, too, for programs that read that one."""
+    return {**report, "quantised": report["quantized"]}  # codespell:ignore quantised
 
 
 def _measured(
@@ -169,7 +174,7 @@ def _measured(
     times = take_turns(contestants, TURNS, seconds)
     rows = [_facts(compiled, found) for compiled, found in zip(both, times, strict=True)]
     ratio = min(times[1]) / min(times[0])
-    return {"outputs": outputs, "float32": rows[0], "quantised": rows[1], "ratio": ratio}
+    return {"outputs": outputs, **_both_spellings({"float32": rows[0], "quantized": rows[1]}), "ratio": ratio}
 
 
 def _results(session: Session, arrays: Arrays) -> list[Array]:
@@ -180,9 +185,9 @@ def _results(session: Session, arrays: Arrays) -> list[Array]:
     return list(real_values(infos, named).values())
 
 
-def _compared(plain: Session, quantised: Session, sets: Sequence[Arrays]) -> list[dict[str, Any]]:
-    """For each output how large the error of the quantised model is."""
-    rows = [(_results(plain, arrays), _results(quantised, arrays)) for arrays in sets]
+def _compared(plain: Session, quantized: Session, sets: Sequence[Arrays]) -> list[dict[str, Any]]:
+    """For each output how large the error of the quantized model is."""
+    rows = [(_results(plain, arrays), _results(quantized, arrays)) for arrays in sets]
     found = []
     for k, info in enumerate(plain.get_outputs()):
         pairs = [(wanted[k].astype(float), made[k].astype(float)) for wanted, made in rows]

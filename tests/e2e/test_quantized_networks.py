@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that ONNX Runtime's tool quantised, compiled: the bytes of its optimised kernels, its noise at most.
+"""Networks that ONNX Runtime's tool quantized, compiled: the bytes of its optimized kernels, its noise at most.
 
-Networks are seeded.  Where the arithmetic between the first quantisation and the last dequantisation is on integers,
+Networks are seeded.  Where the arithmetic between the first quantization and the last dequantization is on integers,
 outputs are equal bit for bit.
 """
 
@@ -19,7 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.checking.compare import QUANTISED_DB, decibels
+from aotc.checking.compare import QUANTIZED_DB, decibels
 from aotc.checking.exact import run_in_double
 from aotc.checking.reference import in_float64
 from aotc.checking.unrounded import by_definition, without_rounding
@@ -98,7 +98,7 @@ def fire() -> Net:
 
 
 def gated() -> Net:
-    """x * sigmoid(x), leaky ReLU, nearest neighbours, and a head in another order."""
+    """x * sigmoid(x), leaky ReLU, nearest neighbors, and a head in another order."""
     n = Net(1, 4, 8, 8)
     x = n.conv("x", 8, 4)
     x = n.op("Mul", x, n.op("Sigmoid", x))
@@ -131,8 +131,8 @@ class Data:
         return next(self.items, None)
 
 
-def quantised(net: Net, path: Path, how: str) -> Path:
-    """The network in a file, quantised: "qdq-s8-channel" and so on."""
+def quantized(net: Net, path: Path, how: str) -> Path:
+    """The network in a file, quantized: "qdq-s8-channel" and so on."""
     form, dtype, *channel = how.split("-")
     weight = quantization.QuantType.QInt8
     kind = {"s8": quantization.QuantType.QInt8, "u8": quantization.QuantType.QUInt8}[dtype]
@@ -167,7 +167,7 @@ def largest(report: Any) -> float:
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", NETS)
 def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
-    path = quantised(NETS[name](), tmp_path, how)
+    path = quantized(NETS[name](), tmp_path, how)
     report = verify(path, seeds=3)
     assert report.ok and report.reference == "onnxruntime's integer kernels"
     if name != "fire":
@@ -184,7 +184,7 @@ def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["qdq-u8-channel", "qdq-s8-channel", "qop-s8"])
 @pytest.mark.parametrize("name", NETS)
 def test_all_levels_and_targets_give_equal_bits(name: str, how: str, tmp_path: Path) -> None:
-    path, shape = quantised(NETS[name](), tmp_path, how), NETS[name]().shape
+    path, shape = quantized(NETS[name](), tmp_path, how), NETS[name]().shape
     rng = np.random.default_rng(5)
     inputs = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(4)]
     found = {}
@@ -199,7 +199,7 @@ def test_all_levels_and_targets_give_equal_bits(name: str, how: str, tmp_path: P
 @pytest.mark.parametrize("level", [0, 3])
 @pytest.mark.parametrize("name", ["mobile", "fire"])
 def test_a_microcontroller_gives_the_same_bits(name: str, level: int, tmp_path: Path) -> None:
-    here, path = board("cortex-m4"), quantised(NETS[name](), tmp_path, "qdq-s8-channel")
+    here, path = board("cortex-m4"), quantized(NETS[name](), tmp_path, "qdq-s8-channel")
     options = CompileOptions(
         target="cortex-m4", opt_level=level, build=False, output=tmp_path / "net", name="net", workspace_io=True
     )
@@ -214,7 +214,7 @@ def test_a_microcontroller_gives_the_same_bits(name: str, level: int, tmp_path: 
 def test_noise_is_that_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
     """What rounding to integers takes from the network of real numbers."""
     net = mixed() if name == "mixed" else NETS[name]()
-    path = quantised(net, tmp_path, how)
+    path = quantized(net, tmp_path, how)
     compiled = CompileOptions().compiled(path).session()
     both = [ort.InferenceSession(str(p), providers=["CPUExecutionProvider"]) for p in (path, tmp_path / "float.onnx")]
     rng = np.random.default_rng(1)
@@ -224,7 +224,7 @@ def test_noise_is_that_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> N
         for found, session in zip(results, (compiled, *both), strict=True):
             found.append(session.run(None, x)[0])
     ours, theirs, exact = map(np.stack, results)
-    assert decibels(ours, exact) >= decibels(theirs, exact) - QUANTISED_DB
+    assert decibels(ours, exact) >= decibels(theirs, exact) - QUANTIZED_DB
 
 
 def mixed() -> Net:
@@ -240,7 +240,7 @@ def mixed() -> Net:
 
 
 def resized() -> Net:
-    """Means of neighbours, which often lie between two integers."""
+    """Means of neighbors, which often lie between two integers."""
     n = Net(1, 4, 8, 8)
     n.op("Resize", n.conv("x", 8, 4), "", n.constant(np.array([1, 1, 2, 2], np.float32)), mode="linear")
     return n
@@ -248,19 +248,19 @@ def resized() -> Net:
 
 @pytest.mark.parametrize("how", ["qdq-u8-channel", "qdq-s8-channel"])
 def test_numbers_between_two_integers_are_judged_by_noise(how: str, tmp_path: Path) -> None:
-    assert verify(quantised(resized(), tmp_path, how), seeds=2).ok
+    assert verify(quantized(resized(), tmp_path, how), seeds=2).ok
 
 
 @pytest.mark.parametrize("how", ["qop-u8-channel", "dynamic-u8"])
 def test_operators_of_integers_are_judged_by_noise(how: str, tmp_path: Path) -> None:
-    """Between them some compute on real numbers, which are rounded to a neighbour now and then."""
-    report = verify(quantised(mixed(), tmp_path, how), seeds=2)
+    """Between them some compute on real numbers, which are rounded to a neighbor now and then."""
+    report = verify(quantized(mixed(), tmp_path, how), seeds=2)
     assert report.ok, report
     assert any("noise" in o.reason or o.ok for case in report.cases for o in case.outputs)
 
 
 @pytest.mark.parametrize(("shape", "more"), [((), {}), ((3,), {"axis": 0}), ((3, 3), {"axis": 1, "block_size": 2})])
-def test_dequantised_in_double_precision(shape: tuple[int, ...], more: dict[str, int]) -> None:
+def test_dequantized_in_double_precision(shape: tuple[int, ...], more: dict[str, int]) -> None:
     rng = np.random.default_rng(0)
     stored = rng.integers(-128, 128, (3, 5)).astype(np.int8)
     scale, zero = np.asarray(rng.random(shape), np.float32), np.asarray(rng.integers(-128, 128, shape), np.int8)
@@ -277,19 +277,19 @@ def test_dequantised_in_double_precision(shape: tuple[int, ...], more: dict[str,
 
 
 def test_what_stays_on_real_numbers_is_listed(tmp_path: Path) -> None:
-    rows = inspect_model(quantised(mixed(), tmp_path, "qdq-u8"), target="x86-64-v3")["left_real"]
+    rows = inspect_model(quantized(mixed(), tmp_path, "qdq-u8"), target="x86-64-v3")["left_real"]
     found = {row["operator"]: row for row in rows}
     assert found["nn.layer_norm"]["reason"] == "there is no rule for nn.layer_norm"
     assert found["image.resize2d"]["reason"] == "it weighs elements with real numbers"
     # PRelu, behind which the tool puts no QuantizeLinear
-    assert found["where"]["reason"] == "its operands and its result are not all quantised"
+    assert found["where"]["reason"] == "its operands and its result are not all quantized"
     assert found["nn.layer_norm"]["nodes"] and "nn.conv2d" not in found
     assert inspect_model(tmp_path / "float.onnx", target="x86-64-v3")["left_real"] == []
 
 
 def test_bytes_take_one_byte(tmp_path: Path) -> None:
     net = fire()
-    path = quantised(net, tmp_path, "qdq-u8-channel")
+    path = quantized(net, tmp_path, "qdq-u8-channel")
     options = {"target": "x86-64-v3", "build": False}
     small, large = (CompileOptions(**options).compiled(p).metadata for p in (path, tmp_path / "float.onnx"))
     assert small["memory"]["peak"] < 0.5 * large["memory"]["peak"]
@@ -310,13 +310,13 @@ def test_operands_have_no_wider_copies(target: str, models: Path, tmp_path: Path
 
 @pytest.mark.parametrize("name", NETS)
 def test_operators_of_integers_stand_for_those_of_real_numbers(name: str, tmp_path: Path) -> None:
-    """Without rounding all forms of a network give about what the network gave before it was quantised."""
+    """Without rounding all forms of a network give about what the network gave before it was quantized."""
     model = NETS[name]().model()
     x = {"x": np.random.default_rng(9).standard_normal(NETS[name]().shape)}
     plain = run_in_double(model, x)
     found = {}
     for how in ("qdq-u8-channel", "qop-u8-channel", "qop-s8", "dynamic-u8"):
-        work = without_rounding(onnx.load(quantised(NETS[name](), tmp_path, how)))
+        work = without_rounding(onnx.load(quantized(NETS[name](), tmp_path, how)))
         found[how] = run_in_double(work, x)
     for output, wanted in plain.items():
         assert min(decibels(f[output], wanted) for f in found.values()) > 25

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole networks that PyTorch's quantiser (pt2e, in torchao) made, compiled to C, against the programs run by torch."""
+"""Whole networks that PyTorch's quantizer (pt2e, in torchao) made, compiled to C, against the programs run by torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 import aotc
 from aotc import relay
-from aotc.checking.compare import QUANTISED_DB, decibels
+from aotc.checking.compare import QUANTIZED_DB, decibels
 from aotc.reporting.inspect import inspect_model
 from tests.frontend_pytorch.both import leaves
 from tests.frontend_pytorch.nets import NETS, spread_statistics
@@ -63,12 +63,12 @@ def outputs(name: str, how: Any) -> tuple[list[str], list[np.ndarray[Any, Any]]]
         prepared = prepare_pt2e(torch.export.export(net, inputs).module(), quantizer)
         for _ in range(2):
             prepared(*example())
-        quantised = convert_pt2e(prepared)
-        for key, value in quantised.named_parameters():
+        quantized = convert_pt2e(prepared)
+        for key, value in quantized.named_parameters():
             if key.endswith("bias"):
                 value.copy_((value * 2**10).round() / 2**10)
-        program = torch.export.export(quantised, inputs)
-        theirs, exact = (leaves(f(*inputs))[0] for f in (quantised, net))
+        program = torch.export.export(quantized, inputs)
+        theirs, exact = (leaves(f(*inputs))[0] for f in (quantized, net))
     module, _ = relay.frontend.from_exported_program(program)
     left = [row["operator"] for row in inspect_model(module)["left_real"]]
     session = aotc.compile(module, cflags=("-O1",)).session()
@@ -80,14 +80,14 @@ def test_integers_of_a_residual_network() -> None:
     left, (ours, theirs, exact) = outputs("resnet", config(powers=True))
     np.testing.assert_array_equal(ours, theirs)
     assert 5 < decibels(ours, exact) < 60
-    # its quantiser leaves biases and sums beside convolutions in float32
+    # its quantizer leaves biases and sums beside convolutions in float32
     assert set(left) == {"nn.bias_add", "add"}
 
 
 @pytest.mark.parametrize(("name", "how"), [("inverted", {}), ("encoder", {"is_dynamic": True})])
 def test_noise_is_that_of_torch(name: str, how: dict[str, bool]) -> None:
     left, (ours, theirs, exact) = outputs(name, config(**how))
-    assert decibels(ours, exact) >= decibels(theirs, exact) - QUANTISED_DB
+    assert decibels(ours, exact) >= decibels(theirs, exact) - QUANTIZED_DB
     assert decibels(ours, theirs) > decibels(theirs, exact)
     # products with scales that are found at run time are left, too
     assert ("nn.dense" in left) == bool(how) and "nn.conv2d" not in left

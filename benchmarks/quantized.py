@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure quantised models beside ONNX Runtime and OpenVINO, and beside their float32 twins.
+"""Measure quantized models beside ONNX Runtime and OpenVINO, and beside their float32 twins.
 
-Each network of `benchmarks.networks` is quantised by ONNX Runtime's own tool, from calibration data drawn from a
-seed: weights of int8 with one scale per output channel, activations of uint8 and of int8, each with quantising and
-dequantising nodes (QDQ).  MiniLM is quantised dynamically, as transformers are.  Trained models that are quantised
+Each network of `benchmarks.networks` is quantized by ONNX Runtime's own tool, from calibration data drawn from a
+seed: weights of int8 with one scale per output channel, activations of uint8 and of int8, each with quantizing and
+dequantizing nodes (QDQ).  MiniLM is quantized dynamically, as transformers are.  Trained models that are quantized
 already are taken as they are.  The decoder has weights of 4 bits in blocks of 32, 126 MB with their scales;
 its step is measured against the time in which they can be read, too.
 
 Times are minima of one run in milliseconds; each contestant has its own better one of the two signednesses.  *best* is
 the faster rival whose outputs agree with ONNX Runtime's; a star marks those of others.
 
-    python -m benchmarks.quantised                         # all of them
-    python -m benchmarks.quantised resnet18 ds_cnn --seconds 5 --json figures.json
-    python -m benchmarks.quantised decoder
-    python -m benchmarks.quantised --scaling               # one thread and two, beside no rivals
+    python -m benchmarks.quantized                         # all of them
+    python -m benchmarks.quantized resnet18 ds_cnn --seconds 5 --json figures.json
+    python -m benchmarks.quantized decoder
+    python -m benchmarks.quantized --scaling               # one thread and two, beside no rivals
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from aotc.tir.target import get_target
 from benchmarks.networks import NETWORKS, Network, steps
 from benchmarks.run import ROOT, circumstances
 
-#: Networks of convolutions, and those that are quantised while they run.
+#: Networks of convolutions, and those that are quantized while they run.
 STATIC: Final = ("resnet18", "resnet50", "mobilenet_v2", "ds_cnn", "unet")
 DYNAMIC: Final = ("minilm",)
 #: Trained models with integers inside, and those whose float32 twins are at hand.
@@ -49,7 +49,7 @@ TRAINED: Final = {
     "squeezenet10_int8_qdq": "squeezenet10_fp32",
     "yunet_n_320_int8_qdq": "yunet_n_320",
 }
-#: Weights of 4 bits beside floats: width, heads and layers of a decoder, and neighbours that share a scale.
+#: Weights of 4 bits beside floats: width, heads and layers of a decoder, and neighbors that share a scale.
 DECODER: Final = "decoder"
 SIZES: Final = (2048, 32, 4)
 BLOCK: Final = 32
@@ -61,7 +61,7 @@ TWO: Final = ("model", "int8, 1 thread", "2 threads", "scaling", "float32, 1 thr
 HEAD: Final = ("model", "aotc int8", "aotc float32", *AGAINST, "of best", "of float32", "arena MB", "library MB")
 
 
-def quantised(model: onnx.ModelProto, folder: Path, *, signed: bool = False, seed: int = 0) -> Path:
+def quantized(model: onnx.ModelProto, folder: Path, *, signed: bool = False, seed: int = 0) -> Path:
     """The QDQ version of a float32 model, with a scale for each output channel, in a file of its own."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -88,7 +88,7 @@ def quantised(model: onnx.ModelProto, folder: Path, *, signed: bool = False, see
     return path
 
 
-def dynamically_quantised(model: onnx.ModelProto, folder: Path) -> Path:
+def dynamically_quantized(model: onnx.ModelProto, folder: Path) -> Path:
     """A model whose products are of integers with scales found while it runs."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -132,7 +132,7 @@ def _input(model: onnx.ModelProto) -> tuple[str, list[int]]:
 
 
 def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
-    """A float32 model and its quantised versions."""
+    """A float32 model and its quantized versions."""
     models = Path(os.environ.get("AOTC_MODELS", ROOT.parent / "shared" / "models"))
     if name in TRAINED:
         return models / f"{TRAINED[name]}.onnx", [models / f"{name}.onnx"]
@@ -142,8 +142,8 @@ def versions(name: str, folder: Path) -> tuple[Path, list[Path]]:
         return path, [path]
     model = NETWORKS[name]()
     if name in DYNAMIC:
-        return folder / "float.onnx", [dynamically_quantised(model, folder)]
-    return folder / "float.onnx", [quantised(model, folder, signed=signed) for signed in (False, True)]
+        return folder / "float.onnx", [dynamically_quantized(model, folder)]
+    return folder / "float.onnx", [quantized(model, folder, signed=signed) for signed in (False, True)]
 
 
 def least(results: list[dict[str, Any]], name: str, agreeing: bool = True, number: int = 0) -> float | None:
@@ -189,14 +189,14 @@ def _cell(value: float | None, digits: int) -> str:
 def measured(
     names: tuple[str, ...], seconds: float, scaling: bool
 ) -> Iterator[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
-    """The name, the figures of the float32 model and those of each quantised version."""
+    """The name, the figures of the float32 model and those of each quantized version."""
     how: dict[str, Any] = {"seconds": seconds, "cache": False, "threads": (1, 2) if scaling else (1,)}
     against = () if scaling else AGAINST
     for name in names:
         with tempfile.TemporaryDirectory() as scratch:
-            source, quantised_versions = versions(name, Path(scratch))
+            source, quantized_versions = versions(name, Path(scratch))
             pins = PINS.get(name, {})
-            results = [bench(p, against=against, input_shapes=pins, **how) for p in quantised_versions]
+            results = [bench(p, against=against, input_shapes=pins, **how) for p in quantized_versions]
             yield name, results[0] if name == DECODER else bench(source, against=(), **how), results
 
 
@@ -206,7 +206,7 @@ def measured(
 @option("--scaling", "Measure one thread and two, without rivals.", is_flag=True)
 @option("--json json_file", "Write all figures there.", PATH)
 def main(names: tuple[str, ...], seconds: float, scaling: bool, json_file: Path | None) -> None:
-    """Measure the quantised versions of NAMES, or of all networks."""
+    """Measure the quantized versions of NAMES, or of all networks."""
     logging.disable(logging.WARNING)
     chosen, found = names or (*STATIC, *DYNAMIC, DECODER, *TRAINED), []
     head, made = (TWO, scaled) if scaling else (HEAD, row)
@@ -215,7 +215,7 @@ def main(names: tuple[str, ...], seconds: float, scaling: bool, json_file: Path 
             if not found:
                 print(circumstances(results[0]))
                 print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
-            found.append({"name": name, "float32": plain, "quantised": results})
+            found.append({"name": name, "float32": plain, "quantized": results})
             print(made(name, plain, results), flush=True)
             if name == DECODER and not scaling:
                 print(share(results[0]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalisations of data (batch, channels, ...), as operators where
+"""Normalizations of data (batch, channels, ...), as operators where
 there is one, else as compositions.
 
 batch_norm(x, scale, offset, mean, variance, 1e-5)
@@ -18,14 +18,14 @@ def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
     """Mean, data minus mean, and variance, reduced axes kept; of narrow floats in float32."""
     x = g.cast(x, g.summed_as(g.dtype(x)))
     mean = g.reduce("mean", x, axes, True)
-    centred = g.sub(x, mean)
-    return mean, centred, g.reduce("mean", g.mul(centred, centred), axes, True)
+    centered = g.sub(x, mean)
+    return mean, centered, g.reduce("mean", g.mul(centered, centered), axes, True)
 
 
 def standardized(x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """Mean 0 and variance 1 over some axes."""
-    _, centred, variance = moments(x, axes)
-    return g.cast(g.div(centred, g.sqrt(g.add(variance, epsilon))), g.dtype(x))
+    _, centered, variance = moments(x, axes)
+    return g.cast(g.div(centered, g.sqrt(g.add(variance, epsilon))), g.dtype(x))
 
 
 def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:

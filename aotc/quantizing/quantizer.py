@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A float model and what it was calibrated on in, the quantised model out: ONNX Runtime's quantiser does it.
+"""A float model and what it was calibrated on in, the quantized model out: ONNX Runtime's quantizer does it.
 
-    prepared = prepare(onnx_model, weights="int8")                  # constants folded, normalisations in convolutions
-    quantised = quantise(prepared, [{"x": array}], Settings(per_channel=True))
+    prepared = prepare(onnx_model, weights="int8")                  # constants folded, normalizations in convolutions
+    quantized = quantize_prepared(prepared, [{"x": array}], Settings(per_channel=True))
 
 Activations become uint8, weights int8 or int4; the model says so by pairs of QuantizeLinear and DequantizeLinear.
 """
@@ -28,7 +28,7 @@ METHODS: Final = {"minmax": "MinMax", "percentile": "Percentile"}
 WEIGHTS: Final = {"int8": "QInt8", "int4": "QInt4"}
 #: The first versions of ONNX with int4, and with a scale for each channel.
 INT4_OPSET, CHANNEL_OPSET = 21, 13
-_QUANTISED: Final = re.compile(r"Quantize|QLinear|Integer$")
+_QUANTIZED: Final = re.compile(r"Quantize|QLinear|Integer$")
 _MOST_SHOWN: Final = 300
 #: ONNX Runtime's numbers of what is logged at least; the second is its default.
 _ERRORS, _WARNINGS = 3, 2
@@ -36,7 +36,7 @@ _ERRORS, _WARNINGS = 3, 2
 
 @frozen
 class Settings:
-    """How to quantise.
+    """How to quantize.
 
     per_channel   a scale for each output channel of weights, not one for all
     method        "minmax": ranges hold all values; "percentile": all but the most extreme ones
@@ -56,10 +56,10 @@ class Settings:
         require_known("quantize", "type of weights", self.weights, WEIGHTS)
 
 
-def quantiser() -> Any:
+def quantizer() -> Any:
     """ONNX Runtime's package; AotcError where it is missing."""
     if importlib.util.find_spec("onnxruntime") is None:
-        text = "quantising needs ONNX Runtime, which is not installed"
+        text = "quantizing needs ONNX Runtime, which is not installed"
         raise AotcError("quantize", text, hint="pip install 'aotc[quantize]'")
     import onnxruntime.quantization
 
@@ -67,7 +67,7 @@ def quantiser() -> Any:
 
 
 class Feed:
-    """Sets of inputs as the quantiser takes them: those in a range, one after the other."""
+    """Sets of inputs as the quantizer takes them: those in a range, one after the other."""
 
     def __init__(self, sets: Sequence[Arrays]) -> None:
         self._sets = sets
@@ -90,7 +90,7 @@ class Feed:
 
 @contextmanager
 def _asked(what: str) -> Iterator[Path]:
-    """An empty folder for the quantiser, which is silent meanwhile; AotcError for what it raises."""
+    """An empty folder for the quantizer, which is silent meanwhile; AotcError for what it raises."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # it logs tracebacks of what it raises, too
     runtime = importlib.import_module("onnxruntime")
@@ -111,10 +111,10 @@ def _asked(what: str) -> Iterator[Path]:
 
 
 def require_float(model: onnx.ModelProto) -> None:
-    """AotcError for a model that is quantised already."""
-    found = [node for node in model.graph.node if _QUANTISED.search(node.op_type)]
+    """AotcError for a model that is quantized already."""
+    found = [node for node in model.graph.node if _QUANTIZED.search(node.op_type)]
     if found:
-        text = f"the model is quantised already: node {found[0].name!r} is {found[0].op_type}"
+        text = f"the model is quantized already: node {found[0].name!r} is {found[0].op_type}"
         raise AotcError("quantize", text, hint="`aotc compile` takes it as it is")
 
 
@@ -137,10 +137,10 @@ def named(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def prepare(model: onnx.ModelProto, weights: str, per_channel: bool = False) -> onnx.ModelProto:
-    """The float model as it is quantised: constants folded, normalisations in convolutions, all shapes known."""
-    package = quantiser()
+    """The float model as it is quantized: constants folded, normalizations in convolutions, all shapes known."""
+    package = quantizer()
     require_float(model)
-    with _asked("prepare the model for being quantised") as folder:
+    with _asked("prepare the model for being quantized") as folder:
         ready = named(model)
         opset = max((o.version for o in ready.opset_import if o.domain in ("", "ai.onnx")), default=0)
         least = INT4_OPSET if weights == "int4" else CHANNEL_OPSET if per_channel else 0
@@ -192,7 +192,7 @@ def _left(known: Sequence[str]) -> str:
 
 
 def layers_of(model: onnx.ModelProto, settings: Settings) -> set[str]:
-    """The names of the nodes of a prepared model that are quantised."""
+    """The names of the nodes of a prepared model that are quantized."""
     from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
     kinds = {*QDQRegistry, *QLinearOpsRegistry}
@@ -200,18 +200,18 @@ def layers_of(model: onnx.ModelProto, settings: Settings) -> set[str]:
     return {node.name for node in nodes}.difference(settings.exclude)
 
 
-def quantise(model: onnx.ModelProto, sets: Sequence[Arrays], settings: Settings) -> onnx.ModelProto:
+def quantize_prepared(model: onnx.ModelProto, sets: Sequence[Arrays], settings: Settings) -> onnx.ModelProto:
     """A prepared model with pairs of QuantizeLinear and DequantizeLinear.
 
     Raises AotcError: code "quantize" for an exclusion of what does not exist, for what ONNX Runtime refuses, and
-    where nothing is left to quantise.
+    where nothing is left to quantize.
     """
-    package = quantiser()
+    package = quantizer()
     require_nodes(model, settings.exclude)
     # percentiles of one set at a time, so that not all activations of all sets are in memory
     extra: dict[str, Any] = {"CalibStridedMinMax": 1, "CalibTensorRangeSymmetric": False}
-    with _asked("quantise the model") as folder:
-        source, path = folder / "prepared.onnx", folder / "quantised.onnx"
+    with _asked("quantize the model") as folder:
+        source, path = folder / "prepared.onnx", folder / "quantized.onnx"
         # of a model in memory it moves the weights away
         save(model, source)
         package.quantize_static(
@@ -231,6 +231,6 @@ def quantise(model: onnx.ModelProto, sets: Sequence[Arrays], settings: Settings)
     del made.opset_import[:]
     made.opset_import.extend(kept)
     if not any(node.op_type == "QuantizeLinear" for node in made.graph.node):
-        text = "nothing of the model is quantised: ONNX Runtime quantises none of its operators that are not excluded"
+        text = "nothing of the model is quantized: ONNX Runtime quantizes none of its operators that are not excluded"
         raise AotcError("quantize", text)
     return made

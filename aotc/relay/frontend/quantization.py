@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised tensors, as calls of the operators `qnn.*`: real =
+"""Quantized tensors, as calls of the operators `qnn.*`: real =
 scale * (stored - zero point).
 
 In: tensors with scales and zero points, which are tensors too: one
@@ -9,10 +9,10 @@ elements.  Out: expressions.
     quantize(x, scale, zero, DType("uint8"), work=DType("float32"))     # qnn.quantize
     dequantize(q, scale, zero, DType("float32"))                        # qnn.dequantize, of a constant too
 
-A quantised product is one of integers, brought to the result's
+A quantized product is one of integers, brought to the result's
 scale:
 
-    x, w = Quantised(x, x_scale, x_zero), Quantised(w, w_scales, w_zero)
+    x, w = Quantized(x, x_scale, x_zero), Quantized(w, w_scales, w_zero)
     sums = windows.convolve(x.data, w.data, window, bias, terms=terms(x, w))
     requantize(sums, products(x, w), Onto(y_scale, y_zero, DType("int8")), axis=1)
 
@@ -54,7 +54,7 @@ class Onto:
 
 
 @frozen
-class Quantised:
+class Quantized:
     """Integers, their scale and their zero point."""
 
     data: Expr
@@ -94,13 +94,13 @@ def is_zero(x: Maybe) -> bool:
     return x is None or (isinstance(x, Constant) and not x.data.any())
 
 
-def is_quantised(x: Expr | None) -> bool:
-    """Whether a tensor has just been quantised."""
+def is_quantized(x: Expr | None) -> bool:
+    """Whether a tensor has just been quantized."""
     return isinstance(x, Call) and getattr(x.op, "name", "") == "qnn.quantize"
 
 
-def centred(x: Expr, zero: Expr, axis: int) -> Expr:
-    """A quantised tensor as int32, its zero point (one, or one
+def centered(x: Expr, zero: Expr, axis: int) -> Expr:
+    """A quantized tensor as int32, its zero point (one, or one
     along `axis`) taken off.
     """
     wide = g.cast(x, _INT)
@@ -193,7 +193,7 @@ def quantize(
 
 
 def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -> Expr:
-    """The real numbers that a quantised tensor stands for, as
+    """The real numbers that a quantized tensor stands for, as
     `dtype`; `places` as in `quantize`.
     """
     _require_fit(x, scale, zero, **places)
@@ -238,7 +238,7 @@ def require_finite(scale: Expr) -> None:
     """AotcError (code "qnn.scale") for scales of blocks that are
     known and not finite.
 
-    They may be 0 or negative: quantisers of weights make such of
+    They may be 0 or negative: quantizers of weights make such of
     blocks of zeros, and to reach the greatest magnitude.
     """
     value = known_data(scale)
@@ -254,25 +254,25 @@ def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) ->
     shape, work = g.shape(x), g.dtype(scales)
     scales, zeros = (_blocks(v, shape, axis, block_size) for v in (scales, zeros))
     # weights stay integers: a pass finds them
-    centred = g.kept("subtract", g.kept("cast", x, dtype=str(work)), zeros)
-    return g.kept("multiply", centred, scales)
+    centered = g.kept("subtract", g.kept("cast", x, dtype=str(work)), zeros)
+    return g.kept("multiply", centered, scales)
 
 
 # --- sums of products
 
 
-def terms(x: Quantised, w: Quantised) -> tuple[Expr, Expr, Expr, Expr]:
+def terms(x: Quantized, w: Quantized) -> tuple[Expr, Expr, Expr, Expr]:
     """What operators of products take after data and weights."""
     return x.zero, w.zero, x.scale, w.scale
 
 
-def product(a: Quantised, b: Quantised, dtype: str = "int32") -> Expr:
+def product(a: Quantized, b: Quantized, dtype: str = "int32") -> Expr:
     """numpy's matmul of integers without their zero points; these are
     one each where the sums are no int32.
     """
     rows, columns = not single(a.zero), not single(b.zero)
     if rows or (columns and g.rank(b.data) != 2):
-        return matmul(centred(a.data, a.zero, g.rank(a.data) - 2), centred(b.data, b.zero, g.rank(b.data) - 1))
+        return matmul(centered(a.data, a.zero, g.rank(a.data) - 2), centered(b.data, b.zero, g.rank(b.data) - 1))
     one = g.constant(1.0, _FLOAT)
     scales = (v if single(v) else one for v in (a.scale, b.scale))
     numbers = a.zero, b.zero, *scales
@@ -286,7 +286,7 @@ def product(a: Quantised, b: Quantised, dtype: str = "int32") -> Expr:
     return matmul(a.data, b.data, Products(dense, batched))
 
 
-def products(x: Quantised, w: Quantised) -> Expr:
+def products(x: Quantized, w: Quantized) -> Expr:
     """The scale of products."""
     return g.mul(x.scale, w.scale)
 
@@ -320,7 +320,7 @@ def rescaled(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
 # --- functions of 8 bits
 
 
-def mapped(x: Quantised, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
+def mapped(x: Quantized, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
     """A function of the real numbers, stored anew: a table of what
     all integers give, computed in float64 and rounded once.
     """

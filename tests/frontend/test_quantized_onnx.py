@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantised operators of ONNX and of com.microsoft: their arithmetic in numpy, what ONNX Runtime computes, and what
+"""Quantized operators of ONNX and of com.microsoft: their arithmetic in numpy, what ONNX Runtime computes, and what
 they are converted to give the same bits.
 
 Scales are small multiples of one number, so that many results lie between two integers, where roundings show.
@@ -478,7 +478,7 @@ def test_attention_on_bytes(causal: int, mask: str | None, past: int) -> None:
 
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("each", [False, True])
-def test_a_recurrent_layer_with_quantised_weights_is_one_of_floats(direction: str, each: bool) -> None:
+def test_a_recurrent_layer_with_quantized_weights_is_one_of_floats(direction: str, each: bool) -> None:
     rng = np.random.default_rng(0)
     count, size, units = 2 if direction == "bidirectional" else 1, 5, 4
     shape = (count, 4 * units) if each else (count,)
@@ -493,7 +493,7 @@ def test_a_recurrent_layer_with_quantised_weights_is_one_of_floats(direction: st
     case = Case("DynamicQuantizeLSTM", args, attributes=attributes, outputs=3)
     for ours, wanted, theirs in zip(case.ours(), plain, case.theirs(), strict=True):
         np.testing.assert_allclose(ours, wanted, rtol=1e-6, atol=1e-6)
-        np.testing.assert_allclose(ours, theirs, atol=0.05)  # of which the data is quantised too
+        np.testing.assert_allclose(ours, theirs, atol=0.05)  # of which the data is quantized too
 
 
 # --- definitions
@@ -549,7 +549,7 @@ def test_numbers_that_are_none(op: str, args: list[Any], code: str, text: str) -
     assert problem.span is not None and problem.span.node == "the_node"
 
 
-def test_a_quantised_tensor_where_floats_are_needed() -> None:
+def test_a_quantized_tensor_where_floats_are_needed() -> None:
     case = Case("QuantizeLinear", [np.zeros((1, 2, 4, 4), F), SCALE, ZERO], domain="")
     model = case.model()
     kernel = numpy_helper.from_array(np.zeros((3, 2, 1, 1), np.uint8), "w")

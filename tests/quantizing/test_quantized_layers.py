@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that people deploy, quantised in each of the forms that ONNX Runtime's tool has, beside its kernels.
+"""Networks that people deploy, quantized in each of the forms that ONNX Runtime's tool has, beside its kernels.
 
 Each kernel of integers gives the bytes of ONNX Runtime's when it is fed with the operands that ONNX Runtime had, but
 for numbers next to ties where ONNX Runtime's rounds otherwise than the model defines; and so does the whole network
@@ -19,7 +19,7 @@ import onnx
 import onnx.version_converter
 import pytest
 
-from aotc.checking.compare import QUANTISED_DB, decibels
+from aotc.checking.compare import QUANTIZED_DB, decibels
 from aotc.checking.inputs import random_inputs
 from aotc.driver.compile import CompileOptions
 from benchmarks.networks import NETWORKS
@@ -27,7 +27,7 @@ from benchmarks.run import PINS
 from tests.targets.machines import has_vnni
 
 pytest.importorskip("onnxruntime")
-from tests.quantising.networks import FORMS, Seen, Work, pinned, session
+from tests.quantizing.networks import FORMS, Seen, Work, pinned, session
 
 TRAINED = ("mnist8", "ultraface_rfb320", "vittrack", "ppocr_cls")
 QUICK = (("ds_cnn", "qdq-s8"), ("ds_cnn", "dynamic"), ("mnist8", "qop-u8"))
@@ -40,14 +40,14 @@ SEEDS, MANY = range(1, 4), range(1, 61)
 FEW = 100
 OTHERWISE = {"QLinearAdd", "QLinearMul", "QLinearAveragePool", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearConcat"}
 OTHERWISE |= {"QLinearSoftmax"}
-"""Kernels of ONNX Runtime that round otherwise than docs/quantisation.md defines."""
+"""Kernels of ONNX Runtime that round otherwise than docs/quantization.md defines."""
 SHARE = 1e-3
 """Of the elements of a tensor; a softmax may differ anywhere by a step."""
 
 
 @pytest.fixture
-def quantised(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], Work]:
-    """quantised("resnet18", "qdq-u8"), with a scale for each channel where the tool can do that."""
+def quantized(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], Work]:
+    """quantized("resnet18", "qdq-u8"), with a scale for each channel where the tool can do that."""
 
     def made(name: str, form: str) -> Work:
         if name in NETWORKS:
@@ -81,11 +81,11 @@ def maker(seen: Seen, name: str) -> str:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "form"), CASES)
 def test_kernels_of_networks_give_the_bytes_of_onnx_runtime(
-    name: str, form: str, quantised: Callable[[str, str], Work]
+    name: str, form: str, quantized: Callable[[str, str], Work]
 ) -> None:
     if not has_vnni():
         pytest.skip("ONNX Runtime's products of bytes saturate on this processor")
-    work = quantised(name, form)
+    work = quantized(name, form)
     inputs = random_inputs(work.types, 0)
     seen = work.seen(inputs)
     assert seen.compared
@@ -100,8 +100,8 @@ def test_kernels_of_networks_give_the_bytes_of_onnx_runtime(
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("name", "form"), CASES)
-def test_noise_of_networks_is_that_of_onnx_runtime(name: str, form: str, quantised: Callable[[str, str], Work]) -> None:
-    work = quantised(name, form)
+def test_noise_of_networks_is_that_of_onnx_runtime(name: str, form: str, quantized: Callable[[str, str], Work]) -> None:
+    work = quantized(name, form)
     runs = [CompileOptions(cflags=("-O1",)).compiled(work.path).session(), session(work.path), session(work.plain)]
     names = [o.name for o in runs[1].get_outputs()]
     seen = work.seen(random_inputs(work.types, 0))
@@ -113,4 +113,4 @@ def test_noise_of_networks_is_that_of_onnx_runtime(name: str, form: str, quantis
         assert np.array_equal(ours, theirs) or not whole, output
         mine, other = decibels(ours, exact), decibels(theirs, exact)
         print(f"{name} {form} {output}: {mine:.2f} dB, {other:.2f} dB, {'equal' if whole else ''}")
-        assert mine >= other - QUANTISED_DB, output
+        assert mine >= other - QUANTIZED_DB, output

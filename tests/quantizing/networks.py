@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Float networks quantised by ONNX Runtime's own tool, and cut into pieces where tensors of bytes are.
+"""Float networks quantized by ONNX Runtime's own tool, and cut into pieces where tensors of bytes are.
 
 work = Work.of(model, "qdq-u8", folder)
-seen = work.seen(inputs)                       # the bytes that ONNX Runtime's optimised kernels give
+seen = work.seen(inputs)                       # the bytes that ONNX Runtime's optimized kernels give
 pieces = seen.cut()                            # a model whose kernels take those bytes, each one by itself
 
 The forms: pairs of QuantizeLinear and DequantizeLinear ("qdq-u8", "qdq-s8"), operators of integers ("qop-u8",
@@ -29,7 +29,7 @@ from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_sha
 
 from aotc.checking.inputs import Arrays, random_inputs
 from aotc.ir.types import TensorType
-from aotc.quantising.quantiser import Feed
+from aotc.quantizing.quantizer import Feed
 
 FORMS = ("qdq-u8", "qdq-s8", "qop-u8", "dynamic")
 BYTES = (np.dtype(np.uint8), np.dtype(np.int8))
@@ -48,13 +48,13 @@ def types_of(model: onnx.ModelProto) -> dict[str, TensorType]:
     }
 
 
-def session(model: Path | bytes, level: Any = _LEVELS.ORT_ENABLE_ALL, optimised: Path | None = None) -> Any:
-    """A session of one thread; `optimised` is where its graph is written."""
+def session(model: Path | bytes, level: Any = _LEVELS.ORT_ENABLE_ALL, optimized: Path | None = None) -> Any:
+    """A session of one thread; `optimized` is where its graph is written."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = level
     options.intra_op_num_threads, options.log_severity_level = 1, 3
-    if optimised is not None:
-        options.optimized_model_filepath = str(optimised)
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
     return onnxruntime.InferenceSession(
         model if isinstance(model, bytes) else str(model), options, providers=["CPUExecutionProvider"]
     )
@@ -88,7 +88,7 @@ def pinned(model: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onnx.Mod
 
 @dataclass
 class Work:
-    """A float model, its quantised version, and both in files."""
+    """A float model, its quantized version, and both in files."""
 
     plain: Path
     path: Path
@@ -96,7 +96,7 @@ class Work:
 
     @staticmethod
     def of(model: onnx.ModelProto, form: str, folder: Path, *, per_channel: bool = True) -> Work:
-        """A model quantised by what it computes on seeded inputs."""
+        """A model quantized by what it computes on seeded inputs."""
         source, plain, path = (folder / f"{name}.onnx" for name in ("source", "float", form))
         onnx.save(model, source)
         types = types_of(model)
@@ -119,7 +119,7 @@ class Work:
         return Work(plain, path, types)
 
     def model(self) -> onnx.ModelProto:
-        """The quantised model."""
+        """The quantized model."""
         return onnx.load(self.path)
 
     def narrow(self, inputs: Arrays) -> list[str]:
@@ -135,17 +135,17 @@ class Work:
         return [n for n in made if values[n].dtype in BYTES]
 
     def seen(self, inputs: Arrays) -> Seen:
-        """What the optimised kernels compute, and which operators do."""
-        where, signed = self.path.with_suffix(".optimised.onnx"), self.path.stem.endswith("s8")
+        """What the optimized kernels compute, and which operators do."""
+        where, signed = self.path.with_suffix(".optimized.onnx"), self.path.stem.endswith("s8")
         if signed:
             # bytes become unsigned ones, unless somebody looks at them
-            session(self.path, optimised=where)
+            session(self.path, optimized=where)
             model = onnx.load(where)
             names = [n for node in model.graph.node for n in node.output]
             runs = session(exposed(model, names).SerializeToString(), _LEVELS.ORT_DISABLE_ALL)
         else:
             model, names = self.model(), self.narrow(inputs)
-            runs = session(exposed(model, names).SerializeToString(), optimised=where)
+            runs = session(exposed(model, names).SerializeToString(), optimized=where)
         values = dict(zip([o.name for o in runs.get_outputs()], runs.run(None, inputs), strict=True))
         names = [n for n in names if not signed or values[n].dtype in BYTES]
         makers = {n: node for node in onnx.load(where).graph.node for n in node.output}
@@ -154,7 +154,7 @@ class Work:
 
 @dataclass
 class Seen:
-    """Tensors of bytes and outputs of a run of a model, and the nodes that made them in the optimised graph."""
+    """Tensors of bytes and outputs of a run of a model, and the nodes that made them in the optimized graph."""
 
     model: onnx.ModelProto
     names: list[str]
@@ -185,7 +185,7 @@ class Seen:
 
     @property
     def compared(self) -> list[str]:
-        """The integers, and scales that are found at run time; of optimised graphs what kernels of integers made."""
+        """The integers, and scales that are found at run time; of optimized graphs what kernels of integers made."""
         dynamic = [node.output[1] for node in self.makers.values() if node.op_type == "DynamicQuantizeLinear"]
         found = [n for n in self.names if self.values[n].dtype.kind in "iu" or n in dynamic]
         return [n for n in found if not self.only_integers or self.on_integers(n)]
@@ -195,14 +195,14 @@ class Seen:
         return inputs | {f"{n}__given": self.values[n] for n in self.names}
 
     def on_integers(self, name: str) -> bool:
-        """Whether a kernel of integers made a tensor, or the quantisation of an input."""
+        """Whether a kernel of integers made a tensor, or the quantization of an input."""
         node = self.makers.get(name)
         if node is None or node.op_type != "QuantizeLinear":
             return True
         return node.input[0] not in self.makers
 
     def whole(self, outputs: Sequence[str]) -> bool:
-        """Whether nothing is computed on real numbers between the first quantisation and the last dequantisation."""
+        """Whether nothing is computed on real numbers between the first quantization and the last dequantization."""
         ends = all(n in self.makers and self.makers[n].op_type == "DequantizeLinear" for n in outputs)
         return ends and all(map(self.on_integers, self.names))
 

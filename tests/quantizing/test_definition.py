@@ -4,7 +4,7 @@ definition: each QuantizeLinear rounds what its operators give in double precisi
 
 Each kernel is fed with the integers that ONNX Runtime computes without optimizations.  Its results are those of the
 definition, but for numbers next to ties, where float32 may round to the neighbor.  Where ONNX Runtime's optimized
-kernels give other integers than the definition, these lie next to ties, too, but for its softmax: docs/quantisation.md
+kernels give other integers than the definition, these lie next to ties, too, but for its softmax: docs/quantization.md
 names the causes.
 """
 
@@ -30,7 +30,7 @@ from tests.share import share
 pytest.importorskip("onnxruntime")
 import onnxruntime
 
-from tests.quantising.networks import Seen, Work, exposed, session
+from tests.quantizing.networks import Seen, Work, exposed, session
 
 FORMS = ("qdq-u8", "qdq-s8")
 NEAR = 2.0**-12

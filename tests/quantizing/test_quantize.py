@@ -15,11 +15,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
-from aotc.quantising.layers import LEAST_DB, Layer, decibels, layer_errors, suggested
-from aotc.quantising.quantiser import CHANNEL_OPSET, Settings, prepare, quantise
+from aotc.quantizing.layers import LEAST_DB, Layer, decibels, layer_errors, suggested
+from aotc.quantizing.quantizer import CHANNEL_OPSET, Settings, prepare, quantize_prepared
 from tests.cli.invoke import DIGITS, call, refused, save, value
 from tests.conftest import missing
-from tests.quantising.models import digits
+from tests.quantizing.models import digits
 
 if importlib.util.find_spec("onnxruntime") is None:
     missing("onnxruntime")
@@ -34,7 +34,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def run(model: onnx.ModelProto | str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The first output, as ONNX Runtime computes it without optimisations."""
+    """The first output, as ONNX Runtime computes it without optimizations."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -56,7 +56,7 @@ def test_the_model_that_is_written(report: dict[str, Any]) -> None:
 
 
 def test_sizes_and_times(report: dict[str, Any]) -> None:
-    plain, small = report["float32"], report["quantised"]
+    plain, small = report["float32"], report["quantized"]
     assert small["weights_bytes"] < plain["weights_bytes"] and small["arena_bytes"] < plain["arena_bytes"]
     assert plain["library_bytes"] > 0 and plain["milliseconds"]["min"] > 0
     assert report["ratio"] == small["milliseconds"]["min"] / plain["milliseconds"]["min"]
@@ -78,7 +78,7 @@ def test_errors_of_layers_are_those_of_each_alone(report: dict[str, Any]) -> Non
     # convolutions and what is behind them are one layer
     assert sorted(told) == sorted(name for name in names if "relu" not in name)
     others = [name for name in names if name != "dense"]
-    alone = quantise(prepared, digits(30), Settings(per_channel=True, exclude=others))
+    alone = quantize_prepared(prepared, digits(30), Settings(per_channel=True, exclude=others))
     for model, name in ((prepared, "logits"), (alone, "logits_DequantizeLinear_Output")):
         del model.graph.output[:]
         model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 10]))
@@ -95,7 +95,7 @@ def test_scales_for_channels_of_old_models(models: Path) -> None:
     prepared = prepare(model, "int8", per_channel=True)
     rng = np.random.default_rng(0)
     sets = [{"Input3": rng.standard_normal((1, 1, 28, 28)).astype(np.float32)} for _ in range(4)]
-    made = quantise(prepared, sets, Settings(per_channel=True))
+    made = quantize_prepared(prepared, sets, Settings(per_channel=True))
     found, wanted = (run(m, sets[0]) for m in (made, prepared))
     assert np.abs(found - wanted).max() < 0.2 * wanted.std()
     assert any(a.name == "axis" for n in made.graph.node if n.op_type == "DequantizeLinear" for a in n.attribute)
@@ -161,7 +161,7 @@ def test_layers_in_branches_are_left_out() -> None:
     graph = helper.make_graph(nodes, "g", [value("x", (2, 2))], [value("out", (2, 2))], tensors)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     sets = [{"x": np.random.default_rng(k).standard_normal((2, 2)).astype(np.float32)} for k in range(2)]
-    made = quantise(model, sets, Settings())
+    made = quantize_prepared(model, sets, Settings())
     names = {"product", "choice", "sum"}
     assert {layer.node for layer in layer_errors(model, made, names, sets)} == {"product", "sum"}
 
@@ -199,14 +199,14 @@ def test_refusals(tmp_path: Path) -> None:
     arguments = ("-o", out, "--calibration", data)
     text = refused("quantize", DIGITS, *arguments, "--exclude", "conv3", "--exclude", "nothing")
     assert "no node 'conv3'" in text and "no node 'nothing'" in text
-    assert "nothing of the model is quantised" in refused(
+    assert "nothing of the model is quantized" in refused(
         "quantize", DIGITS, *arguments, *(f"--exclude={n.name}" for n in onnx.load(DIGITS).graph.node)
     )
     assert "is not called such" in refused("quantize", DIGITS, "-o", tmp_path / "q.txt", "--calibration", data)
     twin = DIGITS.parent / "digits_int8.onnx"
-    assert "is quantised already: node 'image_QuantizeLinear'" in refused("quantize", twin, *arguments)
+    assert "is quantized already: node 'image_QuantizeLinear'" in refused("quantize", twin, *arguments)
     (tmp_path / "net.relay").write_text('#[version = "0.0.5"]\ndef @main(%x: Tensor[(2), float32]) { exp(%x) }')
-    assert "only ONNX models are quantised" in refused("quantize", tmp_path / "net.relay", *arguments)
+    assert "only ONNX models are quantized" in refused("quantize", tmp_path / "net.relay", *arguments)
     np.savez(data, image=np.full((1, 1, 8, 8), np.nan, np.float32))
     assert "64 of 64 values are NaN" in refused("quantize", DIGITS, *arguments)
     assert not out.exists()
@@ -268,8 +268,8 @@ def test_memories_of_a_board_before_and_after(tmp_path: Path) -> None:
     found = json.loads(call("quantize", DIGITS, *arguments, "--json").out)
     assert "ratio" not in found
     for memory in ("ram_bytes", "flash_bytes"):
-        assert found["quantised"][memory] > 0
-    assert found["quantised"]["ram_bytes"] < found["float32"]["ram_bytes"]
+        assert found["quantized"][memory] > 0
+    assert found["quantized"]["ram_bytes"] < found["float32"]["ram_bytes"]
     shown = call("quantize", DIGITS, *arguments)
     assert "RAM" in shown.out and "flash" in shown.out
 

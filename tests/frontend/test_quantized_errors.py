@@ -15,7 +15,7 @@ from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.reporting.inspect import inspect_model
-from tests.frontend.test_quantised_onnx import Case, F
+from tests.frontend.test_quantized_onnx import Case, F
 
 STORED: Final = np.zeros((4, 8), np.int8)
 REAL: Final = np.zeros((4, 8), F)
@@ -59,7 +59,7 @@ def test_scales_lie_along_an_axis_that_there_is(op: str, domain: str) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf])
 def test_scales_of_blocks(value: float) -> None:
-    """Those that weights are dequantised with may be 0 or negative, as quantisers make them."""
+    """Those that weights are dequantized with may be 0 or negative, as quantizers make them."""
     where: Any = {"axis": 1, "block_size": 4}
     zeros, text = np.zeros((4, 2), np.int8), "a scale of a block is not finite"
     refused("QuantizeLinear", [REAL, blocks(value), zeros], "qnn.scale", f"[3] is {value:g}: not positive", **where)

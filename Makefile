@@ -59,6 +59,7 @@ lint: setup ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'runtime_c/*.c' 'runtime_c/*.h' 'runtime_c/*.cpp' 'examples/*.c')
 	$(BIN)/mypy
+	$(BIN)/codespell
 
 format: setup ## Format Python and C sources
 	$(BIN)/ruff check --fix .

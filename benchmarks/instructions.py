@@ -50,7 +50,7 @@ def counted(shape: Shape, target: str, folder: Path) -> float:
     folder.mkdir()
     made = compile(model(shape), output=folder / "shape", target=target, name="shape", build=False)
     program = made.path / "build/shape_example"
-    run(["make", "-s", f"CC={here.cc}", "LDFLAGS=-static", program.relative_to(made.path)], made.path)
+    run(["make", "-s", f"CC={here.cc}", "LDFLAGS=-static", "STATIC=1", program.relative_to(made.path)], made.path)
     rng = np.random.default_rng(1)
     inputs = [rng.integers(-128, 128, s).astype(shape.dtype) for s in shape.inputs]
     files = [write_raw(folder, f"input{k}", x) for k, x in enumerate(inputs)]

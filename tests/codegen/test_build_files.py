@@ -157,3 +157,27 @@ def test_pages_and_build_files_name_files_that_exist(tmp_path: Path, kind: str) 
     if kind == "single":
         code = {name for name in files if name.endswith((".c", ".h", ".S"))}
         assert code == {"src/net.c", "include/net.h"} == {name for name in code if f"`{name}`" in files["README.md"]}
+
+
+def copies_of(weights: bytes, folder: Path) -> dict[str, int]:
+    """How often each file below a folder holds the bytes of the weights, for those that do."""
+    found = {path.relative_to(folder).as_posix(): path.read_bytes().count(weights) for path in folder.rglob("*.*")}
+    found |= {path.name: path.read_bytes().count(weights) for path in folder.glob("build/*_example")}
+    return {name: count for name, count in found.items() if count}
+
+
+@pytest.mark.parametrize("options", [(), ("PORTABLE_PARAMS=1",)], ids=" ".join)
+def test_make_leaves_the_weights_once_in_each_library(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Neither objects nor the example program have a copy, nor has the text of the array any place to stay in."""
+    net = compiled(tmp_path / "net")
+    weights = (net / "src" / "net_params.bin").read_bytes()[:4096]
+    made(net, *options)
+    expected = {"src/net_params.bin": 1, "build/libnet.so": 1}
+    assert copies_of(weights, net) == expected
+    assert not [*net.glob("build/**/*params_array*")]
+    shutil.move(net, tmp_path / "moved")
+    assert "y:" in run(["build/net_example"], tmp_path / "moved")
+    shutil.move(tmp_path / "moved", net)
+    made(net, "static", *options)
+    assert copies_of(weights, net) == {**expected, "build/libnet.a": 1}
+    assert "gcc" not in made(net, "all", "static", *options)

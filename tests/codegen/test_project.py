@@ -187,7 +187,7 @@ def test_a_model_without_inputs(tmp_path: Path) -> None:
 
 def test_only_the_models_own_names_are_visible(tmp_path: Path) -> None:
     emit(affine("net", BIG), tmp_path, target=C)
-    run(["make", "-s", "-j2"], tmp_path)
+    run(["make", "-s", "-j2", "all", "static"], tmp_path)
     rows = [line.split() for line in run(["nm", "-D", "build/libnet.so"], tmp_path).splitlines()]
     defined = {r[-1] for r in rows if len(r) == 3}
     assert {n for n in defined if not n.startswith("_")} == {"net_run", "net_info", "aotc_model_entry"}
@@ -300,7 +300,7 @@ int main(void) {
 }
 """.replace("static AOTC_BUFFER;", "static float x[12], y[12];\n"
             "static unsigned char work[NET_WORKSPACE_BYTES + 64] __attribute__((aligned(64)));"))  # fmt: skip
-    run(["make", "-s", "-j2"], tmp_path)
+    run(["make", "-s", "-j2", "static"], tmp_path)
     flags = ["-Iinclude", "-fsanitize=address,undefined"]
     run(["gcc", *flags, "bad.c", "build/libnet.a", "build/libaotc_rt.a", "-lm", "-o", "bad"], tmp_path)
     assert run(["./bad"], tmp_path).split() == ["0", "1", "1", "1", "1", "2", "2", "3"]

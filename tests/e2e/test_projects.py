@@ -76,7 +76,7 @@ def test_two_models_in_one_program(tmp_path: Path, options: tuple[str, ...], cla
     for name, size in (("first", 12), ("second", 200)):
         project = aotc.compile(affine(size, seed=size), output=tmp_path / name, name=name, target="c", cflags=["-O1"])
         expected.append(project.session().run(None, {"x": x[:, :size]})[0][0, -1])
-        run(["make", "-s", "-j2", f"CFLAGS={STRICT}", *options], tmp_path / name)
+        run(["make", "-s", "-j2", f"CFLAGS={STRICT}", "static", *options], tmp_path / name)
     assert (tmp_path / "second" / "src" / "second_params.bin").exists()
     assert not (tmp_path / "first" / "src" / "first_params.bin").exists()
     (tmp_path / "main.c").write_text(TWO)
@@ -131,7 +131,7 @@ def c_block(markdown: str) -> str:
 @pytest.mark.parametrize("document", ["project", "repository"])
 def test_c_code_of_the_documents_compiles_and_runs(tmp_path: Path, document: str) -> None:
     model = aotc.compile(DIGITS, output=tmp_path / "digits", build=False)
-    run(["make", "-s", "-j2", "CFLAGS=-O1"], model.path)
+    run(["make", "-s", "-j2", "CFLAGS=-O1", "static"], model.path)
     readme = model.path / "README.md" if document == "project" else ROOT / "README.md"
     (tmp_path / "app.c").write_text(c_block(readme.read_text(encoding="utf-8")))
     archives = ["digits/build/libdigits.a", "digits/build/libaotc_rt.a"]

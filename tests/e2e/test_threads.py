@@ -128,6 +128,8 @@ def test_warnings_and_make(model: CompiledModel, tmp_path: Path) -> None:
         for source in ("src/net.c", "src/net_threads.c", "runtime/aotc_pool.c"):
             command = [*compiler, *flags, "-c", source, "-o", str(tmp_path / "unit.o")]
             subprocess.run(command, cwd=model.path, check=True)
-    subprocess.run(["make", f"BUILD={tmp_path}/build", "-j2"], cwd=model.path, check=True, capture_output=True)
+    subprocess.run(
+        ["make", f"BUILD={tmp_path}/build", "-j2", "static"], cwd=model.path, check=True, capture_output=True
+    )
     symbols = subprocess.run(["nm", tmp_path / "build" / "libnet.a"], capture_output=True, text=True, check=True)
     assert "pthread" not in symbols.stdout

@@ -76,7 +76,7 @@ class Machine:
         """The outputs of a model that was compiled without a library: its own Makefile builds its example program."""
         name, outputs = model.metadata["name"], model.metadata["outputs"]
         program = f"build/{name}_example"
-        run(["make", "-s", "-j2", f"CC={self.cc}", "CFLAGS=-O1", "LDFLAGS=-static", program], model.path)
+        run(["make", "-s", "-j2", f"CC={self.cc}", "CFLAGS=-O1", "LDFLAGS=-static", "STATIC=1", program], model.path)
         files = [write_raw(model.path, f"input{k}", x) for k, x in enumerate(inputs)]
         results = [model.path / f"output{k}.bin" for k in range(len(outputs))]
         self.run(model.path / program, *files, *results)

@@ -9,9 +9,14 @@ MODEL  ?=
 TIME   ?= 10m
 SEED   ?=
 ARGS   ?=
+# Each worker gets one half of the files, so that modules and what their tests share are made in one process only.
+PYTEST := -n $(JOBS) --dist worksteal
+QUICK  := tests/arch tests/ir tests/relay tests/golden tests/errors tests/plan tests/passes tests/ops/test_registry.py \
+  tests/codegen/test_printer.py tests/codegen/test_dialects.py tests/runtime/test_session.py tests/frontend/test_convert.py \
+  tests/cli/test_commands.py tests/e2e/test_compile_api.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cuda demo-embedded digits test test-all fuzz fuzz-kernels lint format conformance bench train clean
+.PHONY: help setup demo demo-cuda demo-embedded digits quick test test-all fuzz fuzz-kernels lint format conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -39,13 +44,16 @@ demo-embedded: $(VENV)/.verify ## Compile the quantized digits network to firmwa
 digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
 	$(MAKE) -C examples/digits PYTHON="$$(cd "$(BIN)" && pwd)/python"
 
-test: setup ## Run the tests
-	sh tests/setup.sh tools
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+quick: setup ## Run what a change most likely breaks, in 3 minutes on two cores
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow" $(QUICK)
 
-test-all: setup ## Run the tests, slow ones included
+test: setup ## Run the tests, long sweeps by a seeded share (AOTC_TEST_SEED), in 15 minutes on two cores
 	sh tests/setup.sh tools
-	$(BIN)/python -m pytest -n $(JOBS) --hypothesis-profile=random
+	$(BIN)/python -m pytest $(PYTEST) -m "not slow"
+
+test-all: setup ## Run the tests, all cases of all sweeps included, which takes hours
+	sh tests/setup.sh tools
+	$(BIN)/python -m pytest $(PYTEST) --hypothesis-profile=random
 
 fuzz: setup ## Fuzz the readers and compare executions of random graphs for TIME (10m, 1h), from SEED or a random one
 	$(BIN)/python -m tests.fuzz --time $(TIME) $(if $(SEED),--seed $(SEED))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,11 @@ from aotc.driver.wiring import install
 ROOT = Path(__file__).parents[1]
 
 install()
+
+# Tests start hundreds of Python processes.  Without files of byte code each of these compiles every module of aotc,
+# which takes longer than what most of them do.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A change is judged by examples that are drawn alike each time; `make test-all` looks for others.
 settings.register_profile("seeded", derandomize=True)

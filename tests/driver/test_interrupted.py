@@ -313,6 +313,7 @@ def interrupted(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]
     model = relu(tmp_path / "m.onnx", 4, 8)
     (tmp_path / "tmp").mkdir()
     environment = os.environ | {"TMPDIR": str(tmp_path / "tmp"), "AOTC_CACHE_DIR": str(tmp_path / "cache")}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the second process has as many events as the first one
     command = ["compile", model, "-o", tmp_path / "home" / "net", "--cflags=-O0", "--threads"]
 
     def start(at: int, number: signal.Signals, **more: str) -> subprocess.Popen[str]:
@@ -339,7 +340,7 @@ def ended(process: subprocess.Popen[str], folder: Path, number: signal.Signals) 
         assert is_complete(folder / "home" / "net")
 
 
-SEEDS = [*range(4), *(pytest.param(k, marks=pytest.mark.slow) for k in range(4, 24))]
+SEEDS = [*range(3), *(pytest.param(k, marks=pytest.mark.slow) for k in range(3, 24))]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

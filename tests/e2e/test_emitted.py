@@ -48,9 +48,7 @@ def supported(target: str) -> bool:
     return target == "c" or (host in order and order.index(target) <= order.index(host))
 
 
-@pytest.mark.parametrize("language", LANGUAGES)
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(("name", "target", "language"), share(product(NETWORKS, TARGETS, LANGUAGES), 5))
 def test_no_warnings(emitted: Emitted, clang: str, tmp_path: Path, name: str, target: str, language: str) -> None:
     """Of parsers, and of GCC's optimizer, which finds more."""
     project = emitted(name, target).path
@@ -126,7 +124,7 @@ def build_of_exact(name: str, sanitize: str) -> list[str | Path]:
     return [*driver, *sanitize.split(), "-g", f"build/lib{name}.a", "build/libaotc_rt.a", "-lm", "-pthread"]
 
 
-@pytest.mark.parametrize(("name", "target"), share(product(NETWORKS, TARGETS), 3))
+@pytest.mark.parametrize(("name", "target"), share(product(NETWORKS, TARGETS), 2))
 def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) -> None:
     if not supported(target):
         pytest.skip(f"this machine does not run {target}")
@@ -146,7 +144,7 @@ def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) ->
     assert run(["./exact"], project) == "0 outputs differ\n"
 
 
-@pytest.mark.parametrize("name", share(NETWORKS, 2))
+@pytest.mark.parametrize("name", share(NETWORKS, 1))
 def test_no_races(emitted: Emitted, tmp_path: Path, name: str) -> None:
     """Three threads share one run, under the sanitizer that sees whatever nobody waits for."""
     target = next(t for t in reversed(TARGETS) if supported(t))

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 import aotc
 from tests.e2e.projects import DIGITS, ROOT, affine, run, tree, write_raw
+from tests.share import share
 
 STRICT = "-O1 -Wall -Wextra -Wconversion -Wshadow -Werror"
 
@@ -27,7 +28,7 @@ def compile_elsewhere(model: Path, output: Path, cwd: Path, seed: int) -> None:
     run([sys.executable, "-m", "aotc.cli", *arguments], cwd, PYTHONHASHSEED=str(seed), PYTHONPATH=paths)
 
 
-@pytest.mark.parametrize("name", ["digits", "vittrack", pytest.param("yolox_nano", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", share(["digits", "vittrack", "yolox_nano"], 0, always=["digits"]))
 def test_the_same_model_gives_the_same_bytes(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Sources, metadata and library: whatever the working directory, output path, hash seed and file name."""
     source = DIGITS if name == "digits" else request.getfixturevalue("models") / f"{name}.onnx"

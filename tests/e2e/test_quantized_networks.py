@@ -26,6 +26,7 @@ from aotc.checking.unrounded import by_definition, without_rounding
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.reporting.inspect import inspect_model
+from tests.share import share_of_each
 from tests.targets.firmware import board
 from tests.targets.machines import has_vnni
 
@@ -164,8 +165,7 @@ def largest(report: Any) -> float:
     return max(o.max_abs for case in report.cases for o in case.outputs)
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "how"), share_of_each(NETS, HOW, 3))
 def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
     path = quantized(NETS[name](), tmp_path, how)
     report = verify(path, seeds=3)
@@ -181,8 +181,7 @@ def test_bytes_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
         np.testing.assert_allclose(session.run(None, x)[0], want, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("how", ["qdq-u8-channel", "qdq-s8-channel", "qop-s8"])
-@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize(("name", "how"), share_of_each(NETS, ["qdq-u8-channel", "qdq-s8-channel", "qop-s8"], 1))
 def test_all_levels_and_targets_give_equal_bits(name: str, how: str, tmp_path: Path) -> None:
     path, shape = quantized(NETS[name](), tmp_path, how), NETS[name]().shape
     rng = np.random.default_rng(5)
@@ -196,8 +195,7 @@ def test_all_levels_and_targets_give_equal_bits(name: str, how: str, tmp_path: P
     assert {k: int((v != first).sum()) for k, v in found.items() if not np.array_equal(v, first)} == {}
 
 
-@pytest.mark.parametrize("level", [0, 3])
-@pytest.mark.parametrize("name", ["mobile", "fire"])
+@pytest.mark.parametrize(("name", "level"), share_of_each(["mobile", "fire"], [0, 3], 1))
 def test_a_microcontroller_gives_the_same_bits(name: str, level: int, tmp_path: Path) -> None:
     here, path = board("cortex-m4"), quantized(NETS[name](), tmp_path, "qdq-s8-channel")
     options = CompileOptions(
@@ -209,8 +207,7 @@ def test_a_microcontroller_gives_the_same_bits(name: str, level: int, tmp_path: 
     np.testing.assert_array_equal(found, want)
 
 
-@pytest.mark.parametrize("how", ["qdq-u8-channel", "qdq-s8-channel"])
-@pytest.mark.parametrize("name", [*NETS, "mixed"])
+@pytest.mark.parametrize(("name", "how"), share_of_each([*NETS, "mixed"], ["qdq-u8-channel", "qdq-s8-channel"], 1))
 def test_noise_is_that_of_onnx_runtime(name: str, how: str, tmp_path: Path) -> None:
     """What rounding to integers takes from the network of real numbers."""
     net = mixed() if name == "mixed" else NETS[name]()

@@ -77,18 +77,18 @@ def test_resnet18() -> None:
     assert_verified(verify(resnet18(), seeds=SEEDS))
 
 
-@pytest.mark.parametrize("name", [*share(LIGHT, 2), HEAVY])
+@pytest.mark.parametrize("name", [*share(LIGHT, 1), HEAVY])
 def test_light_models(name: str) -> None:
     assert_verified(verify(light_model(name), seeds=SEEDS, cflags=("-O2",)))
 
 
-@pytest.mark.parametrize("name", [*share((*LIGHT[2:], *LIGHT[:2]), 2), HEAVY])  # others than above
+@pytest.mark.parametrize("name", [*share((*LIGHT[2:], *LIGHT[:2]), 1), HEAVY])  # others than above
 def test_light_models_with_random_weights(name: str) -> None:
     model = with_random_weights(light_model(name), seed=len(name))
     assert_verified(verify(model, seeds=SEEDS, cflags=("-O2",)))
 
 
-@pytest.mark.parametrize("name", share(PINS, 8))
+@pytest.mark.parametrize("name", share(PINS, 3))
 def test_trained_models(name: str, models: Path) -> None:
     path = models / f"{name}.onnx"
     assert path.exists(), f"{name} is missing from {models}"

@@ -41,9 +41,12 @@ def _swapped(op: str) -> Callable[[Any, Operand], Expr]:
 
 
 class _Operators:
-    """Operator syntax for every expression class; each builds through the folding constructors."""
+    """Operator syntax for every expression class; each builds through the folding constructors.
 
-    __slots__: ClassVar[tuple[str, ...]] = ()
+    `_hash` keeps the hash of a node once it was asked for (`_hashed_once`).
+    """
+
+    __slots__: ClassVar[tuple[str, ...]] = ("_hash",)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         # kernels have very many: what dataclasses would do looks for the fields of each
@@ -69,6 +72,26 @@ class _Operators:
     def astype(self, dtype: str) -> Expr:
         """This value converted to `dtype`."""
         return cast(self, dtype)  # type: ignore[arg-type]
+
+
+def _hashed_once(cls: type[T]) -> type[T]:
+    """Class decorator: the hash of a node is computed once.
+
+    It is made of the hashes of the operands: each look-up in a dictionary would walk the whole expression as a tree,
+    however many parts it shares.
+    """
+    computed = cls.__hash__
+
+    def remembered_hash(self: Any) -> int:
+        try:
+            found: int = self._hash
+        except AttributeError:
+            found = computed(self)
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    cls.__hash__ = remembered_hash  # type: ignore[method-assign]
+    return cls
 
 
 def _of_part(path: str, _: type[T]) -> T:
@@ -108,6 +131,7 @@ class Const(_Operators):
         return operator.index(self.value)  # type: ignore[arg-type]
 
 
+@_hashed_once
 @frozen
 class Binary(_Operators):
     """`op` of ARITHMETIC, BITWISE or COMPARE on two operands of one dtype and lane count."""
@@ -122,6 +146,7 @@ class Binary(_Operators):
         return BOOL if self.op in COMPARE else self.a.dtype
 
 
+@_hashed_once
 @frozen
 class Unary(_Operators):
     """`op` is "neg" or "not" (bitwise on integers, logical on bool)."""
@@ -132,6 +157,7 @@ class Unary(_Operators):
     lanes = _of_part("a.lanes", int)
 
 
+@_hashed_once
 @frozen
 class Cast(_Operators):
     """Conversion as C does it where C defines it; the printer makes the rest match numpy's astype."""
@@ -141,6 +167,7 @@ class Cast(_Operators):
     lanes = _of_part("a.lanes", int)
 
 
+@_hashed_once
 @frozen
 class Bitcast(_Operators):
     """The number of another dtype, as wide as that of `a`, that has these bits."""
@@ -150,6 +177,7 @@ class Bitcast(_Operators):
     lanes = _of_part("a.lanes", int)
 
 
+@_hashed_once
 @frozen
 class Select(_Operators):
     """`a` where `cond` holds, else `b`.  Only the chosen operand is evaluated (a load may be out of range)."""
@@ -161,6 +189,7 @@ class Select(_Operators):
     lanes = _of_part("a.lanes", int)
 
 
+@_hashed_once
 @frozen
 class Load(_Operators):
     """`lanes` elements of a buffer from flat `index` on, `stride` apart (no alignment promised)."""
@@ -178,6 +207,7 @@ class Load(_Operators):
         return self.index + min(distance, 0), abs(distance) + 1
 
 
+@_hashed_once
 @frozen
 class Broadcast(_Operators):
     """A scalar repeated over `lanes`."""
@@ -187,6 +217,7 @@ class Broadcast(_Operators):
     dtype = _of_part("a.dtype", DType)
 
 
+@_hashed_once
 @frozen
 class Pack(_Operators):
     """A vector of scalars of one dtype, one for each lane."""
@@ -202,6 +233,7 @@ class Pack(_Operators):
         return len(self.parts)
 
 
+@_hashed_once
 @frozen
 class Call(_Operators):
     """A function or an instruction of INSTRUCTIONS, which says what it takes and gives.
@@ -223,6 +255,7 @@ class Call(_Operators):
         return known.width(*self.args) if known.width else known.result(BOOL, self.args[0].lanes)[1]
 
 
+@_hashed_once
 @frozen
 class Element(_Operators):
     """A read of a te tensor at indices.  Only in tensor expressions: scheduling replaces it by `Load`."""
@@ -435,18 +468,47 @@ def walk(expr: Expr) -> Iterator[Expr]:
             stack.extend(reversed(operands(node)))
 
 
+def walk_once(expr: Expr) -> Iterator[Expr]:
+    """Every sub-expression, users before operands, an object that is shared by several users only once.
+
+    Expressions that share parts may stand for trees of exponential size: questions about what occurs in one use this
+    walk, and only those about how often it occurs use `walk`.
+    """
+    stack, seen = [expr], set[int]()
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        if not isinstance(node, (Var, Const)):
+            stack.extend(reversed(operands(node)))
+
+
 def loads_in(expr: Expr) -> Iterator[Load]:
-    """The loads in an expression, those in the indices of others too."""
-    return (n for n in walk(expr) if isinstance(n, Load))
+    """The loads in an expression, those in the indices of others too; each object once."""
+    return (n for n in walk_once(expr) if isinstance(n, Load))
 
 
 def mentioned(expr: Expr) -> Iterator[Var | Buffer]:
-    """The variables in an expression, and the buffers that it loads from."""
-    return (n.buffer if isinstance(n, Load) else n for n in walk(expr) if isinstance(n, (Load, Var)))
+    """The variables in an expression, and the buffers of its loads, once for each object."""
+    return (n.buffer if isinstance(n, Load) else n for n in walk_once(expr) if isinstance(n, (Load, Var)))
 
 
 def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """`expr` with variables replaced, folded on the way up."""
-    if isinstance(expr, Var):
-        return mapping.get(expr, expr)
-    return with_operands(expr, tuple(substitute(o, mapping) for o in operands(expr)))
+    """`expr` with variables replaced, folded on the way up; parts that are shared stay shared."""
+    return mapping.get(expr, expr) if isinstance(expr, Var) else _substituted(expr, mapping, {})
+
+
+def _substituted(expr: Expr, mapping: Mapping[Var, Expr], made: dict[int, Expr]) -> Expr:
+    """`substitute` for an expression; `made` has the results for the objects met so far, by identity."""
+    match expr:
+        case Var():
+            return mapping.get(expr, expr)
+        case Const():
+            return expr
+    fresh = made.get(id(expr))
+    if fresh is None:
+        fresh = with_operands(expr, tuple([_substituted(o, mapping, made) for o in operands(expr)]))
+        made[id(expr)] = fresh
+    return fresh

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Binary, all_of, mentioned, operands, with_operands, wrapped
-from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk
+from aotc.tir.expr import BOOL, COMPARE, INDEX, Cast, Const, Expr, Select, Unary, Var, binary, select, unary, walk_once
 from aotc.tir.stmt import LAUNCHED, Block, For, If, Stmt, changed, rebuilt, refreshed, substituted, walk_stmts
 
 #: An int, or an infinity where nothing is known.
@@ -31,13 +31,18 @@ _ALL: Interval = (-math.inf, math.inf)
 
 @dataclass(slots=True)
 class _Scope:
-    """Ranges (not copied: a kernel may have thousands of loops), and the intervals that expressions have under them.
+    """Ranges (not copied: a kernel may have thousands of loops), and what was found out about expressions under them.
 
-    A bound is asked for at every level above it; without the memory the work would double from level to level.
+    found   the intervals of expressions: a bound is asked for at every level above it, and without the memory the work
+            would double from level to level
+    forms   sums of terms of index expressions, by identity, each with the expression, which stays alive so
+    made    simplified expressions, likewise: what several users share is simplified once, and stays shared
     """
 
     known: Ranges
     found: dict[Expr, Interval] = field(default_factory=dict)
+    forms: dict[int, tuple[Expr, Linear]] = field(default_factory=dict)
+    made: dict[int, tuple[Expr, Expr]] = field(default_factory=dict)
 
 
 #: What functions take that call each other for the parts of an expression.
@@ -64,12 +69,12 @@ class Linear:
 
     def coefficient(self, var: Var) -> int | None:
         """The factor of `var`, None if the expression depends on it in another way too."""
-        if any(var in walk(atom) for atom in self.terms if atom is not var):
+        if any(var in walk_once(atom) for atom in self.terms if atom is not var):
             return None
         return self.terms.get(var, 0)
 
     def depends_on(self, var: Var) -> bool:
-        return any(node is var for atom in self.terms for node in walk(atom))
+        return any(node is var for atom in self.terms for node in walk_once(atom))
 
     def expr(self) -> Expr:
         """The sum as an expression, positive terms first, the constant last."""
@@ -92,8 +97,18 @@ def linear(expr: Expr, ranges: _Known) -> Linear:
     match expr:
         case Const():
             return Linear(const=int(expr.value))
-        case Var() if _single(ranges.known.get(expr)):
-            return Linear(const=int(ranges.known[expr][0]))
+        case Var():
+            single = _single(ranges.known.get(expr))
+            return Linear(const=int(ranges.known[expr][0])) if single else _atom(expr)
+    found = ranges.forms.get(id(expr))
+    if found is None:
+        found = ranges.forms[id(expr)] = expr, _form(expr, ranges)
+    return found[1]
+
+
+def _form(expr: Expr, ranges: _Scope) -> Linear:
+    """`linear` of an expression that has operands."""
+    match expr:
         case Binary(op="add"):
             return linear(expr.a, ranges).plus(linear(expr.b, ranges))
         case Binary(op="sub"):
@@ -298,9 +313,14 @@ def simplify(expr: Expr, ranges: _Known) -> Expr:
     their indices and conditions.
     """
     ranges = _scope(ranges)
-    if expr.dtype == INDEX and expr.lanes == 1:
-        return recombined(linear(expr, ranges), {}).expr()
-    return _rebuilt(expr, ranges)
+    if isinstance(expr, Const):
+        return expr
+    found = ranges.made.get(id(expr))
+    if found is None:
+        index = expr.dtype == INDEX and expr.lanes == 1
+        simple = recombined(linear(expr, ranges), {}).expr() if index else _rebuilt(expr, ranges)
+        found = ranges.made[id(expr)] = expr, simple
+    return found[1]
 
 
 def _rebuilt(expr: Expr, ranges: _Scope) -> Expr:

@@ -15,7 +15,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from aotc.tir import Interval, Linear, bounds, is_sum, linear, linear_bounds, stmt_exprs
+from aotc.tir import Interval, Linear, bounds, is_sum, linear, linear_bounds, nodes, stmt_exprs
 from aotc.tir.expr import INDEX, Binary, Buffer, Call, Const, Expr, Load, Var, loads_in, mentioned, substitute, walk
 from aotc.tir.loops.digits import Access, plain, shared, tell_apart
 from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts, warp_call
@@ -307,7 +307,9 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
 
 def _reads(loop: For) -> Counter[object]:
     """How often a loop mentions each register, and loads from each buffer."""
-    return Counter(read for s in walk_stmts(loop.body) for e in stmt_exprs(s) for read in mentioned(e))
+    # one object may stand at several places of an expression: each of them counts
+    places = (n for n in nodes(loop.body) if isinstance(n, (Load, Var)))
+    return Counter(n.buffer if isinstance(n, Load) else n for n in places)
 
 
 def _accumulates(place: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[object, int]) -> bool:

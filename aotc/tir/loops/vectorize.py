@@ -11,11 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
+from itertools import islice
 from typing import Any, Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Broadcast, Const, Expr, Load, Var, as_expr, assigned, cast, mentioned, select, substitute, walk
-from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Cast, Pack, Select, Unary, bitcast, call, loads_in
+from aotc.tir import (
+    Broadcast,
+    Cast,
+    Const,
+    Expr,
+    Load,
+    Var,
+    as_expr,
+    assigned,
+    call,
+    cast,
+    mentioned,
+    select,
+    substitute,
+)
+from aotc.tir.expr import COMPARE, INDEX, Binary, Bitcast, Call, Pack, Select, Unary, bitcast, loads_in, walk, walk_once
 from aotc.tir.functions.table import definition
 from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, drop_dead, nodes, walk_stmts
@@ -199,7 +214,7 @@ class _Vectorizer:
         if self.scalars is None:
             raise ScalarError(why)
         whole = self._made_of(expr)
-        parts = list(walk(whole))
+        parts = list(islice(walk(whole), _SMALL + 1))
         unknown = any(isinstance(n, Var) and n in self.vectors for n in parts)
         if unknown or len(parts) > _SMALL or any(isinstance(n, Call) for n in parts):
             raise ScalarError(why)
@@ -322,7 +337,7 @@ def _may_read_all(chosen: Select) -> bool:
     """
     tested = set(loads_in(chosen.cond))
     guarded = [n for part in (chosen.a, chosen.b) for n in loads_in(part) if n not in tested]
-    compared = [n.a.dtype for n in walk(chosen.cond) if isinstance(n, Binary) and n.op in COMPARE]
+    compared = [n.a.dtype for n in walk_once(chosen.cond) if isinstance(n, Binary) and n.op in COMPARE]
     gathers = any(any(loads_in(load.index)) for load in guarded)
-    computed = any(isinstance(n, (Load, Var)) and n.dtype.is_bool for n in walk(chosen.cond))
+    computed = any(isinstance(n, (Load, Var)) and n.dtype.is_bool for n in walk_once(chosen.cond))
     return not guarded or not (gathers or computed or any(d.is_integer for d in compared))

@@ -10,7 +10,7 @@ This module is a door: its names, listed in `__init__.pyi`, come when they are a
 neither onnx nor the compiler.
 """
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 
 __version__ = "0.1.0"
 

@@ -11,8 +11,8 @@ from aotc import te as te
 from aotc import testing as testing
 from aotc import tir as tir
 from aotc import transform as transform
-from aotc.driver.compilation import CompiledModel as CompiledModel
 from aotc.driver.compile import compile as compile
+from aotc.driver.pipeline import CompiledModel as CompiledModel
 from aotc.error import TVMError as TVMError
 from aotc.ir.device import Device as Device
 from aotc.ir.device import cpu as cpu

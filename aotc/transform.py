@@ -5,14 +5,14 @@ with aotc.transform.PassContext(opt_level=3):
     mod = aotc.transform.Sequential([relay.transform.FoldConstant()])(mod)
 """
 
-from aotc.driver.wiring import install as _install
+from aotc.driver.dependency_injection import install as _install
 from aotc.ir import ModulePass as ModulePass
 from aotc.ir import Pass as Pass
 from aotc.ir import Sequential as Sequential
 from aotc.ir import module_pass as module_pass
 from aotc.ir.transform import PassContext as PassContext
 from aotc.ir.transform import PassInfo as PassInfo
-from aotc.relay.transform.base import function_pass as function_pass
+from aotc.relay.transform.pass_base import function_pass as function_pass
 from aotc.relay_api.passes import PrintIR as PrintIR
 
 _install()

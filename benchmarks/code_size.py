@@ -48,7 +48,7 @@ _KERNEL: Final = re.compile(r"^(?:static )?void \w+_(\w+)\([^;]*?\) \{$.*?^\}$",
 def compiled(path: Path, folder: Path, target: str) -> dict[str, Any]:
     """The figures of compiling a model in this process, which must have done nothing before."""
     from aotc import compile
-    from aotc.driver.wiring import install
+    from aotc.driver.dependency_injection import install
 
     install()
     model = compile(path, output=folder, name="net", target=target, cache=False)

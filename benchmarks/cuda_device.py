@@ -232,7 +232,7 @@ def facts() -> dict[str, Any]:
     """The device, and what a large copy reaches."""
     import torch
 
-    from benchmarks.cuda_rivals import seconds
+    from benchmarks.cuda_competitors import seconds
 
     found: dict[str, Any] = {"torch": torch.__version__, "numpy": np.__version__}
     if not torch.cuda.is_available():
@@ -252,7 +252,7 @@ def child(words: Sequence[str]) -> None:
         case ["bits", name, first, end]:
             print(json.dumps(bits(name, int(first), int(end))))
         case ["speed", name]:
-            from benchmarks.cuda_rivals import speed
+            from benchmarks.cuda_competitors import speed
 
             case = Case(CASES / f"{name}.npz")
             for result in speed(case.data["model"].tobytes(), case.inputs(), Opened(case), case.about):

@@ -25,21 +25,21 @@ from typing import Any
 
 import numpy as np
 import onnx
-from aotc_codegen.c.kernels import PrintedKernels
-from aotc_codegen.c.params import Params
-from aotc_codegen.cuda.project import device_text, emit_device
+from aotc_codegen.c.kernel_files import PrintedKernels
+from aotc_codegen.c.parameter_files import Params
+from aotc_codegen.cuda.cuda_project import device_text, emit_device
 from onnx import TensorProto, helper, numpy_helper
 
-from aotc.driver.build import build_library
-from aotc.driver.cache import default_cache
 from aotc.driver.compile import CompileOptions
-from aotc.driver.emulation import EMULATOR, emulating, fake_driver
+from aotc.driver.compile_sources import build_library
+from aotc.driver.cuda_emulation import EMULATOR, emulating, fake_driver
+from aotc.driver.dependency_injection import install
 from aotc.driver.nvrtc import find_nvrtc
+from aotc.driver.object_cache import default_cache
 from aotc.driver.toolchain import find_toolchain
-from aotc.driver.wiring import install
 from aotc.relay.op import FAMILIES, operators_of
 from aotc.tir.passes import scheduled
-from aotc.tir.plan.memory import plan_memory
+from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.target import CUDA
 from benchmarks import cuda_device

@@ -26,10 +26,10 @@ from typing import Any
 import click
 import numpy as np
 
-from aotc.driver.budgets import measured_code
 from aotc.driver.compile import compile
+from aotc.driver.dependency_injection import install
+from aotc.driver.memory_budgets import measured_code
 from aotc.driver.toolchain import find_toolchain
-from aotc.driver.wiring import install
 from benchmarks.instructions import kernels_of
 from tests.targets.firmware import board, program_of
 

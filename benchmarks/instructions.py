@@ -24,11 +24,11 @@ import click
 import numpy as np
 
 from aotc import relay
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
-from aotc.driver.wiring import install
+from aotc.driver.dependency_injection import install
+from aotc.driver.pipeline import CompiledModel
 from aotc.relay.module import IRModule
-from benchmarks.contraction import Shape, byte_conv, model
+from benchmarks.single_operators import Shape, byte_conv, model
 from tests.e2e.projects import run, write_raw
 from tests.targets.firmware import MACHINES, board, program_of
 from tests.targets.icount import by_function, count

@@ -35,7 +35,7 @@ from aotc.cli.console import reporting
 from aotc.cli.options import PATH, option
 from aotc.driver.toolchain import find_toolchain
 from aotc.measuring.bench import bench
-from aotc.measuring.probe import Probe
+from aotc.measuring.machine_peak import Probe
 from aotc.tir.target import get_target
 from benchmarks.networks import NETWORKS, Network, steps
 from benchmarks.run import ROOT, circumstances

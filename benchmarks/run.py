@@ -24,7 +24,7 @@ import onnx
 from aotc.cli.console import reporting
 from aotc.cli.options import PATH, SHAPES, option, read_counts, read_names
 from aotc.measuring.bench import bench
-from aotc.measuring.contestants import RIVALS
+from aotc.measuring.competitors import RIVALS
 from benchmarks.networks import NETWORKS
 
 ROOT = Path(__file__).parents[1]

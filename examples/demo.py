@@ -35,20 +35,20 @@ from rich.table import Table
 
 import aotc
 from aotc.checking.compare import Comparison
-from aotc.checking.inputs import OTHER_INPUTS, InputRanges, InputSet, session_inputs
+from aotc.checking.input_generation import OTHER_INPUTS, InputRanges, InputSet, session_inputs
 from aotc.checking.reference import Reference, onnx_reference
 from aotc.checking.verify import EXIT_CODES, Run, judged, worth
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import ARCHITECTURES, INPUTS, PATH, SHAPES, TARGET, option
-from aotc.cli.tables import show_project
-from aotc.driver.compilation import CompiledModel
+from aotc.cli.result_tables import show_project
 from aotc.driver.compile import model_name
+from aotc.driver.dependency_injection import install
+from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import find_toolchain, resolve_target
-from aotc.driver.wiring import install
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import PassProfile, PassTimingInstrument
 from aotc.relay.frontend.onnx import load_model
-from aotc.reporting.text import unit
+from aotc.reporting.text_tables import unit
 from aotc.runtime.session import Session
 from benchmarks.models import resnet18
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from aotc.driver.wiring import install
+from aotc.driver.dependency_injection import install
 
 ROOT = Path(__file__).parents[1]
 

@@ -22,8 +22,8 @@ import onnx
 import onnxruntime  # type: ignore[import-untyped]
 
 from aotc.checking.compare import exact_error
-from aotc.checking.exact import InDouble
-from aotc.checking.inputs import Arrays
+from aotc.checking.float64_reference import InDouble
+from aotc.checking.input_generation import Arrays
 from aotc.checking.verify import verify
 from aotc.runtime.library import read_metadata
 from aotc.runtime.session import load

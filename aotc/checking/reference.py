@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from aotc.checking.inputs import OTHER_INPUTS, Arrays
-from aotc.checking.memory import DEFAULT_MEMORY_BYTES
+from aotc.checking.input_generation import OTHER_INPUTS, Arrays
+from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES
 from aotc.ir import AotcError, DType, Op, TensorType, Type, frozen, leaves, parts, with_parts
 from aotc.relay.expr import Call, Constant, Expr, Function, Var, as_function
-from aotc.relay.graph import IRModule, evaluate, mutated, reinfer_module
+from aotc.relay.graph_api import IRModule, evaluate, mutated, reinfer_module
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -140,8 +140,8 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
     @cache
     def in_double_precision() -> Any:
         # onnx's evaluator takes long to import
-        from aotc.checking.exact import InDouble
-        from aotc.checking.unrounded import without_rounding
+        from aotc.checking.dequantized_model import without_rounding
+        from aotc.checking.float64_reference import InDouble
 
         return InDouble(without_rounding(model) if quantized else model, memory)
 
@@ -150,14 +150,14 @@ def onnx_reference(model: ModelProto, memory: int = DEFAULT_MEMORY_BYTES) -> Ref
         return found
 
     def defined(inputs: Arrays) -> Arrays:
-        from aotc.checking.exact import InDouble
-        from aotc.checking.unrounded import by_definition
+        from aotc.checking.dequantized_model import by_definition
+        from aotc.checking.float64_reference import InDouble
 
         found: Arrays = InDouble(by_definition(model), memory).run(in_float64(inputs))
         return found
 
     def rounded(inputs: Arrays) -> Arrays:
-        from aotc.checking.exact import InDouble
+        from aotc.checking.float64_reference import InDouble
 
         found: Arrays = InDouble(model, memory, is_wide=False).run(inputs)
         return found

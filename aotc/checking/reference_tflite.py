@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.checking.inputs import Arrays
+from aotc.checking.input_generation import Arrays
 from aotc.checking.reference import Reference, session_runner
 from aotc.ir import AotcError, frozen, open_regular
 

@@ -14,7 +14,7 @@ import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.node import map_aggregate
 
-from aotc.checking.inputs import Arrays
+from aotc.checking.input_generation import Arrays
 from aotc.checking.reference import Reference, or_none
 
 

@@ -28,7 +28,7 @@ from aotc.checking.compare import (
     little_compared,
     nothing_compared,
 )
-from aotc.checking.inputs import (
+from aotc.checking.input_generation import (
     NO_RANGES,
     Arrays,
     InputRanges,
@@ -39,15 +39,14 @@ from aotc.checking.inputs import (
     real_values,
     stored_inputs,
 )
-from aotc.checking.memory import DEFAULT_MEMORY_BYTES
-from aotc.checking.project import built_project
+from aotc.checking.kernel_bisection import first_suspect
+from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES
+from aotc.checking.prebuilt_project import built_project
 from aotc.checking.reference import ExactRun, Reference, no_result, onnx_reference, relay_reference
 from aotc.checking.reference_tflite import TfliteFile, rounding_at_hand, tflite_reference
-from aotc.checking.suspects import first_suspect
-from aotc.driver.compilation import Compilation, CompiledModel
 from aotc.driver.compile import CompileOptions
-from aotc.driver.emulation import is_emulated
-from aotc.driver.importing import (
+from aotc.driver.cuda_emulation import is_emulated
+from aotc.driver.import_model import (
     is_exported_program,
     is_relay_text,
     is_tflite,
@@ -56,11 +55,12 @@ from aotc.driver.importing import (
     read_relay_text,
     require_whole_tflite,
 )
+from aotc.driver.pipeline import Compilation, CompiledModel
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, DType, TensorType, frozen, gpus
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.graph import IRModule, infer_module
-from aotc.relay.op.domains import input_domains
+from aotc.relay.graph_api import IRModule, infer_module
+from aotc.relay.op.input_domains import input_domains
 from aotc.runtime.session import Session
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import MofNCompleteColumn, Progress
 
-from aotc.driver.scratch import output_file
+from aotc.driver.temporary_folders import output_file
 from aotc.ir.diagnostics import AotcError, texts_of
 
 #: What a command found, as --json prints it; what is printed of it else, part by part.

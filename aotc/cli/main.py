@@ -15,27 +15,27 @@ import click
 from aotc import __version__
 from aotc.checking.verify import EXIT_CODES, verify
 from aotc.cli import options as options_of
-from aotc.cli import tables
+from aotc.cli import result_tables
 from aotc.cli.console import Reporter, reporting
 from aotc.cli.options import PATH, Command, Declaration, RenamingCommand, flag, option
-from aotc.cli.streams import standard_streams
-from aotc.cli.watch import WATCH_OPTIONS, PassProgress, StageTimes, Watch
-from aotc.driver.cache import default_cache
+from aotc.cli.pass_inspection_options import WATCH_OPTIONS, PassProgress, StageTimes, Watch
+from aotc.cli.standard_streams import standard_streams
 from aotc.driver.compile import compile
-from aotc.driver.replay import read_replay, replay
+from aotc.driver.failure_replay import read_replay, replay
+from aotc.driver.object_cache import default_cache
 from aotc.driver.toolchain import find_toolchain, resolve_target, version_of
 from aotc.ir import AotcError, PassTimingInstrument, listening
-from aotc.ir.written import require_other_file
+from aotc.ir.atomic_write import require_other_file
 from aotc.measuring.bench import bench
-from aotc.measuring.contestants import RIVALS
+from aotc.measuring.competitors import RIVALS
 from aotc.measuring.profile import profile
 from aotc.measuring.run import run_library
 from aotc.measuring.tuning import cluster_runner, run_here, tune
 from aotc.quantizing.quantize import quantize
 from aotc.quantizing.quantizer import METHODS, WEIGHTS
+from aotc.reporting.compile_report import PassReport
 from aotc.reporting.inspect import LIBRARIES, inspect_model, inspect_project
-from aotc.reporting.report import PassReport
-from aotc.reporting.support import config_table, support_table, target_table
+from aotc.reporting.support_tables import config_table, support_table, target_table
 
 
 class _Program(click.Group):
@@ -127,7 +127,7 @@ def compile_command(
     if out.quiet and timing:
         out.text(data, times)
     else:
-        out.result(data, tables.show_compiled)
+        out.result(data, result_tables.show_compiled)
 
 
 def _facts(build: bool, options: Mapping[str, Any]) -> dict[str, str]:
@@ -178,11 +178,11 @@ def run_command(
             page = PassReport(str(library))
             page.add_profile(found)
             page.save_html(report)
-        out.result(found, tables.show_profile)
+        out.result(found, result_tables.show_profile)
         return
     result = run_library(library, outputs=output, repeat=repeat or 1, threads=threads, **options)
 
-    out.result(result, tables.show_run)
+    out.result(result, result_tables.show_run)
 
 
 @command(
@@ -217,7 +217,7 @@ def verify_command(out: Reporter, model: Path, **options: Any) -> None:
     infinite or empty throughout.
     """
     report = verify(model, progress=out.stage, **options)
-    out.result(report.as_dict(), tables.show_report)
+    out.result(report.as_dict(), result_tables.show_report)
     if not report.ok:
         raise SystemExit(EXIT_CODES[report.verdict])
 
@@ -248,7 +248,7 @@ def bench_command(out: Reporter, model: Path, output: Path | None, **options: An
     result = bench(model, progress=out.stage, **options)
     if output is not None:
         out.write(output, result)
-    out.result(result, tables.show_bench)
+    out.result(result, result_tables.show_bench)
     # the first is ours
     if not all(turn["contestants"][0]["agrees"] for turn in result["rounds"]):
         raise SystemExit(1)
@@ -270,7 +270,7 @@ def tune_command(out: Reporter, model: Path, scheduler: str | None, **options: A
     with out.bar("measuring contractions") as advance:
         runner = cluster_runner(scheduler) if scheduler is not None else run_here
         report = tune(model, runner=runner, advance=advance, **options)
-        out.result(report, tables.show_tuning)
+        out.result(report, result_tables.show_tuning)
 
 
 @command(
@@ -294,7 +294,7 @@ def quantize_command(out: Reporter, model: Path, **options: Any) -> None:
     The errors of layers are what each adds if it alone is quantized.
     """
     report = quantize(model, progress=out.stage, **options)
-    out.result(report, tables.show_quantized)
+    out.result(report, result_tables.show_quantized)
 
 
 @command(
@@ -317,11 +317,11 @@ def inspect_command(out: Reporter, model: Path, memory: bool, **options: Any) ->
     project.
     """
     if model.is_dir() or model.suffix in LIBRARIES:
-        out.result(inspect_project(model), tables.show_project)
+        out.result(inspect_project(model), result_tables.show_project)
         return
     out.stage("inspecting the model")
     found = inspect_model(model, **options)
-    out.result(found, tables.show_memory if memory and "moments" in found else tables.show_model)
+    out.result(found, result_tables.show_memory if memory and "moments" in found else result_tables.show_model)
 
 
 @command("replay", click.argument("file", type=PATH))
@@ -358,22 +358,22 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
     entries, used = cache.clear() if clear else cache.usage()
     data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
 
-    out.result(data, tables.show_cache)
+    out.result(data, result_tables.show_cache)
 
 
 @command("ops")
 def ops_command(out: Reporter) -> None:
     """List the operators, and those of ONNX and TFLite that use them."""
-    out.result(support_table(), tables.show_operators)
+    out.result(support_table(), result_tables.show_operators)
 
 
 @command("targets")
 def targets_command(out: Reporter) -> None:
     """List the machines that --target can name, and which of them this machine runs code for."""
-    out.result(target_table(), tables.show_targets)
+    out.result(target_table(), result_tables.show_targets)
 
 
 @command("config")
 def config_command(out: Reporter) -> None:
     """List the keys that --config can set, with type, default and meaning."""
-    out.result(config_table(), tables.show_config)
+    out.result(config_table(), result_tables.show_config)

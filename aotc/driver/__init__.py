@@ -9,6 +9,6 @@ In: a model in any form, and `CompileOptions`.  Out: a graph, programs, a C proj
 Whoever imports a part of it can look up operators and passes by name.
 """
 
-from aotc.driver.wiring import install
+from aotc.driver.dependency_injection import install
 
 install()

@@ -17,14 +17,14 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias
 
-from aotc_codegen.c.names import model_identifier
+from aotc_codegen.c.c_identifiers import model_identifier
 
-from aotc.driver.budgets import Budgets
-from aotc.driver.compilation import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
-from aotc.driver.importing import Cut, imported, is_tflite, with_params
-from aotc.driver.memories import read_memories
-from aotc.driver.observe import require_passes
-from aotc.driver.place import check_destination
+from aotc.driver.import_model import Cut, imported, is_tflite, with_params
+from aotc.driver.memory_budgets import Budgets
+from aotc.driver.memory_map import read_memories
+from aotc.driver.output_folder import check_destination
+from aotc.driver.pass_observers import require_passes
+from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
 from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
@@ -93,7 +93,8 @@ class CompileOptions:
     rounding      whose integers a quantized TFLite model gives: "tflm" (TFLite Micro's) or "litert"; for None what the
                   configuration says as `tflite.rounding`, or "tflm"
     disabled_pass passes to leave out, by name; FuseOps and ExpandOps make the kernels and cannot be left out
-    config        options of passes and limits of the compiler (`aotc.ir.budget`) by key, as `PassContext` takes them
+    config        options of passes and limits of the compiler (`aotc.ir.compile_time_limits`) by key, as
+                  `PassContext` takes them
     instruments   pass instruments, see `aotc.ir.instrument`
     io_dtype      "int8" or "uint8": integers for inputs that are only quantized and outputs that are dequantized;
                   for some of them: a mapping from names to these or "float32", where "" stands for all others
@@ -104,7 +105,7 @@ class CompileOptions:
     cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
     build         make the library, not only the C project
     check_compiler   build all kernels once more at -O0 and compare what both compute; a difference is an error
-    cache         take objects that were compiled before from the user's cache (see `aotc.driver.cache`)
+    cache         take objects that were compiled before from the user's cache (see `aotc.driver.object_cache`)
     tuning        file of records of `aotc tune`; None for the user's, False for none
     threads       make kernels that threads can share; None does where the target runs several, True is an error
                   elsewhere; their number is chosen at `load`
@@ -112,7 +113,7 @@ class CompileOptions:
     environment   "bare": a static library for programs without an operating system, which calls kernels directly;
                   "hosted": for programs that run on one; for None, that of the target
     profile       deprecated name of `environment`
-    memories      file that tells of the board's memories, in place of the target's (see `aotc.driver.memories`)
+    memories      file that tells of the board's memories, in place of the target's (see `aotc.driver.memory_map`)
     selftest, single_file   without an operating system: a function that runs the model on known values; all code in
                             one source and one header
     emulated      make kernels for GPUs so that this machine's processor runs them, very slowly

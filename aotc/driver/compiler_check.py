@@ -23,15 +23,15 @@ from signal import strsignal
 from typing import Any, Final
 
 import numpy as np
-from aotc_codegen.c.cpu import asking
+from aotc_codegen.c.c_identifiers import nodes_of
+from aotc_codegen.c.cpu_feature_check import asking
+from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.host_project import BANNER
+from aotc_codegen.c.kernel_files import print_kernels
 from aotc_codegen.c.kernel_table import PREFIX, call_entries
-from aotc_codegen.c.kernels import print_kernels
-from aotc_codegen.c.names import nodes_of
-from aotc_codegen.c.project import BANNER
-from aotc_codegen.c.templates import render
 
-from aotc.driver.build import object_compiler
-from aotc.driver.process import run
+from aotc.driver.compile_sources import object_compiler
+from aotc.driver.subprocesses import run
 from aotc.driver.toolchain import (
     ObjectCompiler,
     Toolchain,
@@ -42,8 +42,8 @@ from aotc.driver.toolchain import (
     version_of,
 )
 from aotc.ir import AotcError, Array, Diagnostic, DType, Span, architecture, frozen
-from aotc.ir.written import temporary_folder
-from aotc.runtime.tensor import TensorInfo
+from aotc.ir.atomic_write import temporary_folder
+from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir import Buffer, Kernel, Program, Target
 
 LOG: Final = logging.getLogger("aotc")

@@ -17,14 +17,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from aotc_codegen.c.flags import ON_DEVICES
+from aotc_codegen.c.compiler_flags import ON_DEVICES
 
 from aotc.driver import nvrtc_worker
-from aotc.driver.cache import ObjectCache, digest
-from aotc.driver.process import Finished, run
+from aotc.driver.object_cache import ObjectCache, digest
+from aotc.driver.subprocesses import Finished, run
 from aotc.driver.toolchain import CC_SECONDS, MESSAGE_LINES, PROBE_SECONDS
 from aotc.ir import AotcError, frozen, refusals
-from aotc.ir.written import written
+from aotc.ir.atomic_write import written
 from aotc.tir import Gpu
 
 #: From a CUDA text, for compute capabilities (80 for 8.0), code by the name of its architecture.

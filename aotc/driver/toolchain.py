@@ -19,10 +19,10 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from aotc.driver.cache import ObjectCache, default_cache, digest
-from aotc.driver.process import Finished, end_all, run
+from aotc.driver.object_cache import ObjectCache, default_cache, digest
+from aotc.driver.subprocesses import Finished, end_all, run
 from aotc.ir import AotcError, architecture, frozen, refusals, report_progress
-from aotc.ir.written import temporary_folder
+from aotc.ir.atomic_write import temporary_folder
 from aotc.tir import TARGETS, Target, feature_names, get_target, host_target, require_exact
 
 CANDIDATES = ("cc", "gcc", "clang")

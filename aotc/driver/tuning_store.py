@@ -23,10 +23,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from aotc.driver.cache import cache_folder, digest
+from aotc.driver.object_cache import cache_folder, digest
 from aotc.driver.toolchain import cpu_fact
 from aotc.ir import AotcError, frozen
-from aotc.tir.schedule.contraction.choice import Site
+from aotc.tir.schedule.contraction.tiling_choice import Site
 
 LOG = logging.getLogger("aotc")
 #: More than so many (about 5 MB), and the oldest go.
@@ -49,7 +49,7 @@ _LONGEST_TEXT: Final = 1000
 class Record:
     """The fastest tiling of a contraction on a CPU.
 
-    signature, candidate    of `aotc.tir.schedule.contraction.choice`
+    signature, candidate    of `aotc.tir.schedule.contraction.tiling_choice`
     seconds                 one call takes
     trials                  candidates that were measured
     """
@@ -186,7 +186,7 @@ def _check_tables(base: sqlite3.Connection) -> bool:
 
 
 class Recorded:
-    """A chooser of `aotc.tir.schedule.contraction.choice`: what the records say of this CPU.
+    """A chooser of `aotc.tir.schedule.contraction.tiling_choice`: what the records say of this CPU.
 
     tuning    None for the user's records, False for none, or a file; read when the first contraction comes
     """

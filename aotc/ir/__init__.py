@@ -11,6 +11,6 @@ The package itself is how other modules get these words; `__init__.pyi` says whe
 has a few names more, such as `aotc.ir.structural_equal`, which nobody inside imports.
 """
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)

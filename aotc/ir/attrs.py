@@ -16,7 +16,7 @@ from inspect import Parameter
 from typing import Any, Final, TypeAlias, TypeVar
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.records import dataclass_transform, frozen
+from aotc.ir.frozen_dataclass import dataclass_transform, frozen
 
 T = TypeVar("T")
 #: The default of a parameter that has none.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from enum import Enum
 
-from aotc.ir.records import fill, frozen
+from aotc.ir.frozen_dataclass import fill, frozen
 from aotc.ir.types import FuncType
 
 

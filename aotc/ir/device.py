@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.records import frozen
+from aotc.ir.frozen_dataclass import frozen
 
 _KINDS: Final = {"cpu": "cpu", "llvm": "cpu", "c": "cpu", "host": "cpu", "cuda": "cuda", "gpu": "cuda"}
 _TYPES: Final = {"cpu": 1, "cuda": 2}

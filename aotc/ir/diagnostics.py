@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.printable import printable
-from aotc.ir.records import frozen
 
 if TYPE_CHECKING:
     from aotc.ir.span import Span

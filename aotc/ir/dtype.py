@@ -19,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.records import frozen
+from aotc.ir.frozen_dataclass import frozen
 
 
 @frozen

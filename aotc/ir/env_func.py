@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Final
 
 from aotc.ir.diagnostics import require_known
-from aotc.ir.records import frozen
+from aotc.ir.frozen_dataclass import frozen
 
 _PREFIX: Final = "tvm.relay.type_relation."
 

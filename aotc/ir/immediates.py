@@ -8,7 +8,7 @@ IntImm("int64", 3).value               # 3
 from __future__ import annotations
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.dtype import DType
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Final, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError
-from aotc.ir.files import refusals
+from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.manifest import remove_recorded, write_recorded
-from aotc.ir.records import frozen
+from aotc.ir.regular_files import refusals
 
 C = TypeVar("C", bound=type)
 #: How an instrument prints a module.

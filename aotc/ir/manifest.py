@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, TypeAlias
 
+from aotc.ir.atomic_write import written
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.files import read_table, refusals
-from aotc.ir.written import written
+from aotc.ir.regular_files import read_table, refusals
 
 #: Of a project, and while files of a project are exchanged.
 MANIFEST: Final = "aotc-manifest.json"

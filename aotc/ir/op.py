@@ -3,7 +3,7 @@
 
 The graph floor knows what an operator *is*; the operators themselves live in
 `aotc.relay.op`, which adds what needs tensor programs.  `install` is called once, by
-`aotc.driver.wiring`.
+`aotc.driver.dependency_injection`.
 
     get_op("nn.relu").infer(NO_ATTRS, [TensorType((2,), "float32")])
 """
@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias
 
 from aotc.ir.attrs import REQUIRED, Attrs, NoAttrs, Takes
-from aotc.ir.budget import Cost
+from aotc.ir.compile_time_limits import Cost
 from aotc.ir.diagnostics import AotcError, nearest
-from aotc.ir.records import frozen
+from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.span import Span, current_span
 from aotc.ir.types import TensorType, Type, tensor_types
 

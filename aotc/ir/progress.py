@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeAlias
 
-from aotc.ir.scope import setting
+from aotc.ir.context_variables import setting
 
 #: Called with the number of items that are done, the number of all items, and the name of the item under way.
 Listener: TypeAlias = Callable[[int, int, str], None]

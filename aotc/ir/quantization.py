@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from aotc.ir.dtype import DType
-from aotc.ir.records import frozen
+from aotc.ir.frozen_dataclass import frozen
 
 Array = np.ndarray[Any, Any]
 

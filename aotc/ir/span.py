@@ -12,9 +12,9 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import field, replace
 
+from aotc.ir.context_variables import setting
+from aotc.ir.frozen_dataclass import frozen
 from aotc.ir.printable import masked, printable
-from aotc.ir.records import frozen
-from aotc.ir.scope import setting
 
 
 @frozen

@@ -17,7 +17,7 @@ from functools import update_wrapper
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, AotcValueError, nearest
-from aotc.ir.failure import Failure, blaming, pardoning
+from aotc.ir.failure_context import Failure, blaming, pardoning
 from aotc.ir.instrument import PassInfo as PassInfo
 from aotc.ir.instrument import PassInstrument
 from aotc.ir.pass_context import PassConfigError as PassConfigError

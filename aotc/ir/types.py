@@ -18,10 +18,10 @@ from operator import attrgetter, index
 from typing import Any, Final, TypeAlias
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, assert_never
-from aotc.ir.dims import Dim, Shape, SymDim, is_static, numel, static_shape
+from aotc.ir.dimensions import Dim, Shape, SymDim, is_static, numel, static_shape
 from aotc.ir.dtype import DType
 from aotc.ir.env_func import EnvFunc
-from aotc.ir.records import fill, frozen
+from aotc.ir.frozen_dataclass import fill, frozen
 
 T = typing.TypeVar("T")
 
@@ -238,8 +238,8 @@ class RefType(_Compound):
 class TypeRelation(_Compound):
     """A relation of types that `func` states, the first `num_inputs` of which determine the others.
 
-    Types of functions may have relations as constraints, and `aotc.relay.solver` solves them; inference goes by the
-    rules of operators.  `func` None is a relation of which nothing is known.
+    Types of functions may have relations as constraints, and `aotc.relay.type_solver` solves them; inference goes
+    by the rules of operators.  `func` None is a relation of which nothing is known.
     """
 
     func: EnvFunc | None

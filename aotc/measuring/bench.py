@@ -26,17 +26,17 @@ from typing import Any, Final
 import onnx
 from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
-from aotc.checking.inputs import NO_RANGES, InputRanges, InputSet, session_inputs, session_types
+from aotc.checking.input_generation import NO_RANGES, InputRanges, InputSet, session_inputs, session_types
 from aotc.checking.reference import Reference
 from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
-from aotc.driver.compilation import CompiledModel, Progress
 from aotc.driver.compile import CompileOptions
-from aotc.driver.importing import Cut, is_exported_program, is_relay_text, is_tflite, part_of, require_whole_tflite
+from aotc.driver.import_model import Cut, is_exported_program, is_relay_text, is_tflite, part_of, require_whole_tflite
+from aotc.driver.pipeline import CompiledModel, Progress
 from aotc.driver.toolchain import find_toolchain, require_cpu, version_of
 from aotc.driver.tuning_store import cpu_model
 from aotc.ir import AotcError
-from aotc.ir.written import temporary_folder
-from aotc.measuring.contestants import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
+from aotc.ir.atomic_write import temporary_folder
+from aotc.measuring.competitors import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
 from aotc.measuring.timing import milliseconds, summary, turns
 from aotc.relay.frontend.onnx import load_model
 from aotc.runtime.library import find_library

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.checking.inputs import NO_RANGES, InputRanges, session_inputs
+from aotc.checking.input_generation import NO_RANGES, InputRanges, session_inputs
 from aotc.driver.toolchain import find_toolchain, resolve_target
 from aotc.ir import AotcError, Array
-from aotc.measuring.gpu import DeviceClock
-from aotc.measuring.probe import Probe
+from aotc.measuring.gpu_timing import DeviceClock
+from aotc.measuring.machine_peak import Probe
 from aotc.measuring.timing import milliseconds, summary, turns
 from aotc.runtime.library import MARKER, find_library, read_metadata
 from aotc.runtime.session import Binding, Session, load

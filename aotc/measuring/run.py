@@ -7,9 +7,9 @@ run_library("build/net", inputs="in.npz", outputs="out.npz", repeat=20)["millise
 from pathlib import Path
 from typing import Any
 
-from aotc.checking.inputs import NO_RANGES, InputRanges, save_arrays, session_inputs
-from aotc.driver.scratch import output_file
-from aotc.ir.written import require_other_file
+from aotc.checking.input_generation import NO_RANGES, InputRanges, save_arrays, session_inputs
+from aotc.driver.temporary_folders import output_file
+from aotc.ir.atomic_write import require_other_file
 from aotc.measuring.timing import milliseconds, summary
 from aotc.runtime.session import load
 

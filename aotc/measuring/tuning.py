@@ -24,16 +24,16 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.compilation import check_table, compile_table
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import check_table, compile_table
 from aotc.driver.toolchain import FindToolchain, require_cpu
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model, store_path
 from aotc.ir import AotcError, Array, frozen
 from aotc.measuring.timing import milliseconds, turns
 from aotc.tir import Buffer, Expr, Kernel, Stmt, Store, Target, drop_dead, hoist_invariants, simplify_stmt, te
 from aotc.tir.schedule.contraction import candidates
-from aotc.tir.schedule.contraction.candidate import Candidate
-from aotc.tir.schedule.contraction.choice import Site
+from aotc.tir.schedule.contraction.tiling_candidate import Candidate
+from aotc.tir.schedule.contraction.tiling_choice import Site
 
 LOG = logging.getLogger("aotc")
 #: Samples of each candidate, at least 2 where they take long.

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.checking.inputs import Arrays
+from aotc.checking.input_generation import Arrays
 from aotc.ir import AotcError, Array, Diagnostic, TensorType, nearest, open_regular, refusals
 
 #: What is wrong with calibration data has this code.

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from aotc.checking.inputs import Arrays
+from aotc.checking.input_generation import Arrays
 from aotc.ir import frozen
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"

@@ -12,24 +12,24 @@ from typing import Any, Final
 
 import onnx
 
-from aotc.checking.inputs import Arrays, input_types, real_values, stored_inputs
+from aotc.checking.input_generation import Arrays, input_types, real_values, stored_inputs
 from aotc.checking.verify import with_static_inputs
-from aotc.driver.budgets import COUNTED
-from aotc.driver.compilation import CompiledModel, footprint
 from aotc.driver.compile import CompileOptions, model_name
-from aotc.driver.importing import is_exported_program, is_relay_text, is_tflite, part_of
-from aotc.driver.scratch import output_file
+from aotc.driver.import_model import is_exported_program, is_relay_text, is_tflite, part_of
+from aotc.driver.memory_budgets import COUNTED
+from aotc.driver.pipeline import CompiledModel, footprint
+from aotc.driver.temporary_folders import output_file
 from aotc.driver.toolchain import require_cpu
 from aotc.ir import AotcError, Array, TensorType
-from aotc.ir.written import require_other_file
+from aotc.ir.atomic_write import require_other_file
 from aotc.measuring.bench import take_turns
-from aotc.measuring.contestants import Contestant, ours, started
+from aotc.measuring.competitors import Contestant, ours, started
 from aotc.measuring.timing import summary
 from aotc.quantizing.calibration import Data, calibration_sets
 from aotc.quantizing.layers import decibels, layer_errors, power, suggested
 from aotc.quantizing.quantizer import Settings, layers_of, prepare, quantize_prepared, quantizer
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.frontend.onnx.signature import pin_hint
+from aotc.relay.frontend.onnx.model_inputs import pin_hint
 from aotc.relay.module import IRModule
 from aotc.runtime.session import Session
 

@@ -19,9 +19,9 @@ from typing import Any, Final
 
 import onnx
 
-from aotc.checking.inputs import Arrays
+from aotc.checking.input_generation import Arrays
 from aotc.ir import AotcError, Diagnostic, frozen, nearest, require_known
-from aotc.ir.written import temporary_folder
+from aotc.ir.atomic_write import temporary_folder
 
 #: How ranges of activations are found, and what weights become.
 METHODS: Final = {"minmax": "MinMax", "percentile": "Percentile"}

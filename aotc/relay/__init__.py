@@ -9,11 +9,11 @@ lib = relay.build(aotc.IRModule.from_expr(relay.nn.relu(x)), "llvm")
 import importlib
 import typing as _typing
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 from aotc.ir.op import Op as _Op
 from aotc.relay.module import IRModule as _IRModule
-from aotc.relay.printed import Printed as _Printed
 from aotc.relay.text import printer as _printer
+from aotc.relay.text_repr import Printed as _Printed
 
 _Printed.astext = _Op.astext = _printer.astext
 _Printed.to_text = _printer.to_text

@@ -12,18 +12,26 @@ from types import SimpleNamespace
 from typing import Any, TypeGuard
 
 from aotc.ir import AotcError, Op, PassContext, Sequential, TensorType, installed_passes
-from aotc.relay.blocks import Blocks, is_atom, left_alone
 from aotc.relay.calibration import get_calibration_data as get_calibration_data
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Match, Tuple, TupleGetItem, Var
 from aotc.relay.feature import Feature as Feature
 from aotc.relay.feature import detect_feature as detect_feature
-from aotc.relay.graph import IRModule, binders, children, pattern_vars, post_order, solver_functions, structural_hash
-from aotc.relay.kinds import all_type_vars as all_type_vars
-from aotc.relay.kinds import bound_type_vars as bound_type_vars
-from aotc.relay.kinds import check_kind as check_kind
-from aotc.relay.kinds import free_type_vars as free_type_vars
-from aotc.relay.solver import TypeSolver as TypeSolver
-from aotc.relay.unmatched import unmatched_cases as unmatched_cases
+from aotc.relay.graph_api import (
+    IRModule,
+    binders,
+    children,
+    pattern_vars,
+    post_order,
+    solver_functions,
+    structural_hash,
+)
+from aotc.relay.match_exhaustiveness import unmatched_cases as unmatched_cases
+from aotc.relay.node_scopes import Blocks, is_atom, left_alone
+from aotc.relay.type_kinds import all_type_vars as all_type_vars
+from aotc.relay.type_kinds import bound_type_vars as bound_type_vars
+from aotc.relay.type_kinds import check_kind as check_kind
+from aotc.relay.type_kinds import free_type_vars as free_type_vars
+from aotc.relay.type_solver import TypeSolver as TypeSolver
 from aotc.relay.visitor import all_vars as all_vars
 from aotc.relay.visitor import bound_vars as bound_vars
 from aotc.relay.visitor import free_vars as free_vars

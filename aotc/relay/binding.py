@@ -13,7 +13,7 @@ import numpy as np
 
 from aotc.ir import AotcError, AotcTypeError, Diagnostic, Op, TensorType, Type, nearest
 from aotc.relay.analysis import bound_vars, free_vars
-from aotc.relay.graph import Constant, Expr, Function, Node, Var, merge_types, substitute
+from aotc.relay.graph_api import Constant, Expr, Function, Node, Var, merge_types, substitute
 
 
 def bind_params_by_name(function: Function, params: Mapping[str, np.ndarray[Any, Any]]) -> Function:

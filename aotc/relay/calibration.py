@@ -12,7 +12,7 @@ import numpy as np
 
 from aotc.ir import NDArray, leaves
 from aotc.relay.expr import Call, Function, GlobalVar, Tuple
-from aotc.relay.graph import IRModule, bind_arguments, evaluate, infer_module, post_order
+from aotc.relay.graph_api import IRModule, bind_arguments, evaluate, infer_module, post_order
 
 
 class ByFunction(dict[str, Any]):

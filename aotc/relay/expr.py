@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Graph expressions: immutable, typed nodes that share freely.
 
-Nodes compare by identity; `aotc.relay.structural.structural_equal` compares programs.  `checked_type` is filled
-by type inference; `span` says where a node came from and survives rewrites.
+Nodes compare by identity; `aotc.relay.structural_equality.structural_equal` compares programs.  `checked_type` is
+filled by type inference; `span` says where a node came from and survives rewrites.
 
     x = Var("x", TensorType((2, 3), "float32"))
     f = Function((x,), Call(get_op("nn.relu"), (x,)))
@@ -23,10 +23,10 @@ import numpy as np
 
 from aotc.ir import NO_ATTRS, AotcTypeError, Attrs, AxisMap, DType, Op, Span, current_span, get_op, infer_op
 from aotc.ir import types as ir_types
+from aotc.ir.frozen_dataclass import dataclass_transform, fill
 from aotc.ir.ndarray import HostArray, literal
-from aotc.ir.records import dataclass_transform, fill
 from aotc.ir.types import FuncType, GlobalTypeVar, IncompleteType, TensorType, TupleType, Type
-from aotc.relay.graph import Clause, Printed, TypeData, type_arguments
+from aotc.relay.graph_api import Clause, Printed, TypeData, type_arguments
 
 T = TypeVar("T")
 EMPTY_ATTRS: Final[Mapping[str, Any]] = MappingProxyType({})

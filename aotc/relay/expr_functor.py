@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from aotc.relay.graph import Expr, children, kind_of, rebuild
+from aotc.relay.graph_api import Expr, children, kind_of, rebuild
 
 #: Visits inside each other on one stack: with a few calls of Python's for each, far from its limit of 1000.
 NESTED: Final = 64

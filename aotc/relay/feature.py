@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 
-from aotc.relay.graph import Expr, Function, Let, children, is_atom, kind_of, post_order
+from aotc.relay.graph_api import Expr, Function, Let, children, is_atom, kind_of, post_order
 
 
 class Feature(IntEnum):

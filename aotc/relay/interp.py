@@ -23,7 +23,7 @@ from aotc.ir import AotcError, DType, GlobalVar, Op, Task, as_array, fits, froze
 from aotc.ir.types import FuncType, RefType, TensorType, TupleType, Type, TypeCall
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, If, Let, Match, RefCreate, RefRead, RefWrite
-from aotc.relay.graph import IRModule, Tuple, TupleGetItem, Var
+from aotc.relay.graph_api import IRModule, Tuple, TupleGetItem, Var
 from aotc.relay.visitor import children, free_vars, post_order
 
 #: An array, a tuple of values, a function with what it captured, or an operator.

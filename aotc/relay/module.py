@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, overload
 
 from aotc.ir import AotcError, AotcTypeError, DType, GlobalTypeVar, Quantization, nearest
-from aotc.relay.graph import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed, TypeData
+from aotc.relay.graph_api import EMPTY_ATTRS, Expr, Function, GlobalVar, Printed, TypeData
 from aotc.relay.visitor import free_vars
 
 EMPTY_TYPES: Final[Mapping[GlobalTypeVar, TypeData]] = MappingProxyType({})

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from aotc.ir import AotcError, Type
-from aotc.relay.graph import Block, Expr, If, Var
+from aotc.relay.graph_api import Block, Expr, If, Var
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ GlobalVarSupply(module).fresh_global("main")       # GlobalVar("main_1")
 
 from collections.abc import Sequence
 
-from aotc.relay.graph import GlobalVar, IRModule, fresh_name
+from aotc.relay.graph_api import GlobalVar, IRModule, fresh_name
 
 
 class NameSupply:

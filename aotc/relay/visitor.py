@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from aotc.ir import Op, frozen
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, as_function
-from aotc.relay.graph import Clause, RefCreate, RefRead, RefWrite, Tuple, TupleGetItem, Var, pattern_vars, with_vars
+from aotc.relay.graph_api import Clause, RefCreate, RefRead, RefWrite, Tuple, TupleGetItem, Var, pattern_vars, with_vars
 
 T = TypeVar("T")
 

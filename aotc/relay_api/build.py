@@ -15,15 +15,15 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from aotc_codegen.c.names import model_identifier
+from aotc_codegen.c.c_identifiers import model_identifier
 
-from aotc.driver.compilation import Compilation, CompiledModel
-from aotc.driver.emulation import is_emulated
-from aotc.driver.importing import with_params
-from aotc.driver.scratch import output_file
+from aotc.driver.cuda_emulation import is_emulated
+from aotc.driver.import_model import with_params
+from aotc.driver.pipeline import Compilation, CompiledModel
+from aotc.driver.temporary_folders import output_file
 from aotc.ir import AotcError, AotcTypeError, NDArray, PassContext
 from aotc.relay.backend import Executor, Runtime
-from aotc.relay.graph import Function, IRModule
+from aotc.relay.graph_api import Function, IRModule
 from aotc.relay.text.printer import astext
 from aotc.relay_api.graph import constant_names, graph_json, graph_machine
 from aotc.relay_api.target import Target

@@ -18,12 +18,12 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from aotc.driver.importing import with_params
+from aotc.driver.import_model import with_params
 from aotc.ir import AotcError, Array, Device, as_array, as_tensors, require_device, require_known
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested
 from aotc.relay.analysis import free_vars
 from aotc.relay.expr import Constant, Expr, Function, GlobalVar, Let, Tuple, Var, as_function, type_of
-from aotc.relay.graph import IRModule, fresh_name, infer_module, mutated, substitute
+from aotc.relay.graph_api import IRModule, fresh_name, infer_module, mutated, substitute
 from aotc.relay.interp import Closure, apply, bind_arguments, evaluate
 from aotc.relay_api.build import compile_static, executor_threads, require_module
 from aotc.relay_api.target import Target

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 
-from aotc.driver.wiring import install
+from aotc.driver.dependency_injection import install
 from aotc.ir import AotcError, Span, TensorType, Type
 from aotc.ir.immediates import Any as Any
 from aotc.relay.expr import const as const
-from aotc.relay.graph import IRModule, Var
-from aotc.relay.op.functions import FUNCTIONS
+from aotc.relay.graph_api import IRModule, Var
+from aotc.relay.op.call_builders import FUNCTIONS
 from aotc.relay.text.parser import parse
 
 install()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.runtime.forks import ScratchDirectory
+from aotc.runtime.fork_safety import ScratchDirectory
 
 
 class TempDirectory:

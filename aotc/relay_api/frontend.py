@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aotc.driver.importing import pytorch_front_end, tflite_front_end
+from aotc.driver.import_model import pytorch_front_end, tflite_front_end
 from aotc.ir import AotcError, NDArray, PassContext, array
 from aotc.relay.frontend.onnx.convert import from_onnx as convert_onnx
-from aotc.relay.graph import IRModule, tensor_type_of
+from aotc.relay.graph_api import IRModule, tensor_type_of
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from aotc.driver.compilation import Compilation
+from aotc.driver.pipeline import Compilation
 from aotc.relay.module import fresh_name
-from aotc.runtime.graph_machine import GraphMachine, GraphNode
-from aotc.runtime.tensor import TensorInfo
+from aotc.runtime.graph_interpreter import GraphMachine, GraphNode
+from aotc.runtime.tensor_info import TensorInfo
 from aotc.tir.plan.program import Program, Storage, View
 
 

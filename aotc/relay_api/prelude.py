@@ -10,9 +10,9 @@ prelude.hd(prelude.map(f, cons(x, nil())))
 from functools import cache
 from typing import Final
 
-from aotc.driver.wiring import install
+from aotc.driver.dependency_injection import install
 from aotc.ir import AotcError, require_known
-from aotc.relay.graph import GlobalVar, IRModule, infer_module
+from aotc.relay.graph_api import GlobalVar, IRModule, infer_module
 from aotc.relay.text.parser import parse
 
 install()

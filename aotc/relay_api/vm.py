@@ -17,22 +17,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from aotc.driver.compilation import Compilation
-from aotc.driver.importing import with_params
+from aotc.driver.import_model import with_params
+from aotc.driver.pipeline import Compilation
 from aotc.ir import AotcError, DType, FuncType, PassContext, TensorType, TupleType, Type, tensor_types, types_in
-from aotc.relay.backend.kernels import anchor_name
+from aotc.relay.backend.function_to_kernel import anchor_name
 from aotc.relay.backend.vm import compile_bytecode
 from aotc.relay.expr import Call, Function, Var, as_function, type_of
-from aotc.relay.graph import IRModule, evaluate, infer_function, post_order, substitute
+from aotc.relay.graph_api import IRModule, evaluate, infer_function, post_order, substitute
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.text.parser import parse_expr
 from aotc.relay.text.printer import astext
-from aotc.relay.transform.functions import LambdaLift
 from aotc.relay.transform.fuse_ops import FuseOps
-from aotc.relay.transform.lets import ToANormalForm
+from aotc.relay.transform.let_conversion import ToANormalForm
+from aotc.relay.transform.module_functions import LambdaLift
 from aotc.relay_api.build import require_module
 from aotc.relay_api.target import Target
-from aotc.runtime.forks import Turns
+from aotc.runtime.fork_safety import Turns
 from aotc.runtime.module import KernelModule
 from aotc.runtime.vm import Executable, Run, SavedKernel, Value, install_compiler, runner
 from aotc.tir.target import Target as MachineTarget

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.compilation import footprint
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import footprint
 from aotc.ir import AotcError, Span, TensorType
 from aotc.ir.diagnostics import texts_of
 from aotc.relay.frontend.onnx import load_model
-from aotc.relay.frontend.onnx.signature import declared_types, pin_flags
-from aotc.relay.graph import Constant, IRModule, list_op_freqs, post_order
+from aotc.relay.frontend.onnx.model_inputs import declared_types, pin_flags
+from aotc.relay.graph_api import Constant, IRModule, list_op_freqs, post_order
 from aotc.relay.transform.fake_quantization_to_integer import left_real
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 from aotc.runtime.library import is_project, read_metadata

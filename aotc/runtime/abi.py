@@ -16,7 +16,7 @@ import cffi
 from aotc_runtime_c import cuda_sources, sources
 
 from aotc.ir.dtype import DType
-from aotc.runtime.forks import own_lock
+from aotc.runtime.fork_safety import own_lock
 
 _HEADER, _SOURCE = (path.read_text(encoding="utf-8") for path in sources())
 _CUDA_HEADER = cuda_sources()[0].read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ from typing import Any, Final
 from aotc.ir import AotcError, AotcTypeError, Device, NDArray, frozen, nearest, refusals, require_device
 from aotc.ir.manifest import write_recorded
 from aotc.runtime.graph_executor import BenchmarkResult, GraphModule, measure, require_counts
-from aotc.runtime.graph_machine import GraphBinding, GraphMachine
+from aotc.runtime.graph_interpreter import GraphBinding, GraphMachine
 from aotc.runtime.params import save_param_dict
 
 #: Which files of a folder dumps wrote.

@@ -18,11 +18,11 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AotcError, AotcTypeError, Device, NDArray, TensorType, as_array, frozen, require_device
-from aotc.runtime.graph_machine import GraphMachine
+from aotc.runtime.graph_interpreter import GraphMachine
 from aotc.runtime.module import CompiledLibrary
 from aotc.runtime.params import load_param_dict
 from aotc.runtime.session import Session
-from aotc.runtime.tensor import TensorInfo, check_inputs, require_none, unknown_names
+from aotc.runtime.tensor_info import TensorInfo, check_inputs, require_none, unknown_names
 
 _COLUMNS: Final = ("mean", "median", "max", "min", "std")
 

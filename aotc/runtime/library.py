@@ -18,9 +18,9 @@ from typing import Any, Final
 from aotc.ir import AotcError, DType, Quantization, architecture, elf_architecture, nearest, read_table, refusals
 from aotc.ir.manifest import MANIFEST, PENDING
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, MAX_THREADS, ffi
-from aotc.runtime.forks import Turns
-from aotc.runtime.image import require_checksum, require_whole
-from aotc.runtime.tensor import TensorInfo
+from aotc.runtime.fork_safety import Turns
+from aotc.runtime.library_integrity import require_checksum, require_whole
+from aotc.runtime.tensor_info import TensorInfo
 
 #: What tells of a project, in its directory.
 MARKER: Final = "metadata.json"

@@ -12,12 +12,12 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 from aotc.ir import AotcError, Device, gpus, nearest, open_regular, refusals, require_device
-from aotc.runtime.forks import ScratchDirectory
-from aotc.runtime.gpu import is_for_gpus
-from aotc.runtime.graph_machine import GraphMachine
-from aotc.runtime.image import require_checksum
-from aotc.runtime.kernels import holds_kernels
+from aotc.runtime.fork_safety import ScratchDirectory
+from aotc.runtime.gpu_session import is_for_gpus
+from aotc.runtime.graph_interpreter import GraphMachine
+from aotc.runtime.kernel_library import holds_kernels
 from aotc.runtime.library import Library, find_library, is_inside, shown
+from aotc.runtime.library_integrity import require_checksum
 from aotc.runtime.session import Session
 
 #: What stands before the name that a user gave to `relay.build` in the C name of the model.

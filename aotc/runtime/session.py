@@ -22,14 +22,14 @@ from typing import Any, Final, NoReturn, TypeAlias
 import numpy as np
 
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
-from aotc.runtime import tensor as tensors
+from aotc.runtime import tensor_info as tensors
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
 from aotc.runtime.dlpack import is_on_gpu
-from aotc.runtime.exchange import Exchange
-from aotc.runtime.forks import own_lock
-from aotc.runtime.gpu import DeviceSession, open_device
+from aotc.runtime.fork_safety import own_lock
+from aotc.runtime.gpu_session import DeviceSession, open_device
+from aotc.runtime.gpu_tensors import Exchange
 from aotc.runtime.library import Library, Threads, find_library
-from aotc.runtime.tensor import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
+from aotc.runtime.tensor_info import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
 
 _POINTERS: Final = ffi.typeof("void *[]")
 #: Flags of numpy arrays that are aligned and C-contiguous.

@@ -28,10 +28,10 @@ from aotc.ir.bytecode import Instruction, Opcode, VMFunction
 from aotc.ir.ndarray import as_array, as_tensors
 from aotc.ir.quantization import Quantization
 from aotc.ir.types import FuncType, TensorType, TupleType, Type, leaves, nested, tensor_types
-from aotc.runtime.image import checksum, require_checksum
-from aotc.runtime.kernels import KernelInfo, KernelLibrary
+from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
+from aotc.runtime.library_integrity import checksum, require_checksum
 from aotc.runtime.module import KernelModule
-from aotc.runtime.tensor import TensorInfo
+from aotc.runtime.tensor_info import TensorInfo
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 

@@ -10,6 +10,6 @@ The package itself is how other modules get these words; `__init__.pyi` says whe
     from aotc.tir import Expr, For, Kernel, Load, Target, te
 """
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from aotc.ir import DType, frozen
-from aotc.tir.instructions import INSTRUCTIONS
-from aotc.tir.numerics import wrapped
+from aotc.tir.instruction_table import INSTRUCTIONS
+from aotc.tir.numpy_semantics import wrapped
 
 T = TypeVar("T")
 #: The type of index arithmetic.

@@ -24,11 +24,11 @@ import numpy as np
 from aotc.ir import AotcError, DType, assert_never, frozen
 from aotc.tir import OPS, Binary, Bitcast, Broadcast, Element, Intrinsic, Pack, counters, mentioned, operands, walk
 from aotc.tir.expr import BOOL, COMPARE, INDEX, Buffer, Call, Cast, Const, Expr, Load, Select, Unary, Var, loads_in
-from aotc.tir.functions.define import Function
-from aotc.tir.functions.table import ROUNDING, definition
-from aotc.tir.instructions import INSTRUCTIONS, WARP
-from aotc.tir.loops.dependence import extent_of, outer_assigns, read, straight_line, written
-from aotc.tir.numerics import NAMESPACE, wrapped
+from aotc.tir.functions.function_definition import Function
+from aotc.tir.functions.function_table import ROUNDING, definition
+from aotc.tir.instruction_table import INSTRUCTIONS, WARP
+from aotc.tir.loops.loop_dependence import extent_of, outer_assigns, read, straight_line, written
+from aotc.tir.numpy_semantics import NAMESPACE, wrapped
 from aotc.tir.stmt import (
     LAUNCHED,
     PART,

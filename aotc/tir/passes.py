@@ -12,15 +12,15 @@ from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, Pass, PassContext, PassInfo, PassInstrument, Sequential, report_progress
 from aotc.tir import C, Kernel, Program, Target, Threads
-from aotc.tir.device.launches import launched
-from aotc.tir.functions.fuse import fused_kernel
-from aotc.tir.loops.lanes import with_vectors
-from aotc.tir.plan.memory import check_plan, plan_memory, savings, with_io, work_in_place
-from aotc.tir.plan.nibbles import narrowed
-from aotc.tir.plan.order import ordered
-from aotc.tir.plan.views import take_views
-from aotc.tir.threads.parallel import for_teams
-from aotc.tir.verify import verify
+from aotc.tir.device.lower_to_launches import launched
+from aotc.tir.functions.fma_contraction import fused_kernel
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.loops.loop_vectorization import with_vectors
+from aotc.tir.plan.copy_elimination import take_views
+from aotc.tir.plan.memory_plan import check_plan, plan_memory, savings, with_io, work_in_place
+from aotc.tir.plan.pack_int4 import narrowed
+from aotc.tir.plan.step_order import ordered
+from aotc.tir.threads.parallel_kernels import for_teams
 
 
 class ProgramPass(Pass[Any]):

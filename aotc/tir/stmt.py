@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from aotc.ir import DType, Form, Span, alike, frozen, remembered
 from aotc.tir import expr as values
 from aotc.tir.expr import Buffer, Call, Expr, Load, Operand, Var, as_expr, substitute, walk
-from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.instruction_table import INSTRUCTIONS
 
 #: The number of a thread in its team, from 0.
 PART: Final = Var("part")
@@ -32,13 +32,13 @@ LAUNCHED: Final = KINDS[3:]
 class For:
     """`for var in begin, begin+step, ... < end`.
 
-    kind   what its iterations are to each other, as whoever makes the loop knows and `aotc.tir.verify` proves:
+    kind   what its iterations are to each other, as whoever makes the loop knows and `aotc.tir.kernel_verifier` proves:
 
         "independent"   none reads or writes what another one writes, but for private scratch that each fills anew: they
                         may run in any order, or at once, each with private scratch of its own
         "reduction"     all that one hands to another are values that each combines with its own, by one operation
                         (sum, product, least, greatest, and, or): another order gives another rounding
-        "block"         independent; each is a block of threads of a device, which share memory (`aotc.tir.launch`)
+        "block"         independent; each is a block of threads of a device, which share memory (`aotc.tir.gpu_launch`)
         "thread"        independent between one barrier and the next; each is a thread of a block
         "serial"        nothing is said
 
@@ -173,12 +173,12 @@ class Kernel:
     inplace           (output, input) index pairs that may be the same memory, because every element of the
                       output is written after the last read of the elements of the input at that index
     overlaps          (output, input) index pairs whose memory may overlap as far as the order of its accesses lets
-                      it (aotc/tir/plan/overlap.py): iterations run in the order in which they stand
+                      it (aotc/tir/plan/inplace_overlap.py): iterations run in the order in which they stand
     macs              multiply-accumulate operations of one call
     approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
     span              the model nodes it computes
     source            the user's code, which defines it under this very name; the body is empty then
-    team              every thread of a team calls it, and does its share (see aotc/tir/threads/parallel.py)
+    team              every thread of a team calls it, and does its share (see aotc/tir/threads/parallel_kernels.py)
     private           workspace of which each thread needs its own
     """
 
@@ -220,7 +220,7 @@ _KERNELS: Final = Form(
 
 
 def remembered_kernel(kind: str, source: object, span: Span | None, make: Callable[[], Kernel]) -> Kernel:
-    """`make()`, or the kernel that it gave for an equal source before (`aotc.ir.memo`), with a span."""
+    """`make()`, or the kernel that it gave for an equal source before (`aotc.ir.persistent_memo`), with a span."""
     made = remembered(kind, source, make, _KERNELS)
     return alike(replace(made, span=span), made)
 

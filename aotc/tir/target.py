@@ -16,12 +16,12 @@ from numbers import Integral, Real
 from typing import Any, Final
 
 from aotc.ir import AotcError, DType, architecture, frozen, nearest, require_known
-from aotc.tir.costs import Dots as Dots
-from aotc.tir.costs import Threads as Threads
-from aotc.tir.costs import Tiles as Tiles
-from aotc.tir.costs import Winograd as Winograd
-from aotc.tir.exact import require_exact
-from aotc.tir.pairs import BLOCK
+from aotc.tir.arm_dsp_kernels import BLOCK
+from aotc.tir.fast_math_check import require_exact
+from aotc.tir.target_costs import Dots as Dots
+from aotc.tir.target_costs import Threads as Threads
+from aotc.tir.target_costs import Tiles as Tiles
+from aotc.tir.target_costs import Winograd as Winograd
 
 
 @frozen(kw_only=True)
@@ -158,10 +158,10 @@ class Target:
     spaces           its memories: what one of them may hold goes into the first that has room for it
     bare             there is no operating system: the library is static, calls are direct, and the C library need
                      not have more than memcpy and memset
-    dialect          the language of its kernels, by the names of `aotc_codegen.c.dialect`
+    dialect          the language of its kernels, by the names of `aotc_codegen.c.c_dialects`
     cflags           what gcc and clang need for kernels, beyond the defaults
     base_cflags      for all other code: it runs on every processor of the architecture, and says what one lacks
-    features         what the processor must have beyond that, by the names of `aotc_codegen.c.cpu`
+    features         what the processor must have beyond that, by the names of `aotc_codegen.c.cpu_feature_check`
     level            what its kernels are called by in a library that has several versions of them
     versions         the targets of which a library has kernels, the best first; the
                      other fields are then those that graphs, weights and kernels

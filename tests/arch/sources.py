@@ -48,7 +48,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
-VOCABULARIES = ("aotc.ir", "aotc.tir", "aotc.relay.graph", "aotc.relay.op.define")
+VOCABULARIES = ("aotc.ir", "aotc.tir", "aotc.relay.graph_api", "aotc.relay.op.operator_definition")
 """Modules that fetch their names from the modules that their stubs name."""
 
 

@@ -29,7 +29,7 @@ TENSOR = ALGORITHMS | {
     "aotc.tir.plan",
     "aotc.tir.schedule",
     "aotc.tir.threads",
-    "aotc.tir.verify",
+    "aotc.tir.kernel_verifier",
 }
 IMPORTED = GRAPH | {"aotc.relay.frontend", "aotc.relay.frontend.onnx"}
 GRAPH_TOOLS = {"aotc.relay.transform", "aotc.relay.instrument"}
@@ -58,9 +58,9 @@ FLOORS: dict[str, set[str]] = {
     "aotc.tir.loops": LOOPS,
     "aotc.tir.plan": LOOPS,
     "aotc.tir.threads": PLANS,
-    "aotc.tir.verify": LOOPS,
-    "aotc.tir.device": PLANS | {"aotc.tir.threads", "aotc.tir.verify"},
-    "aotc.tir.passes": PLANS | {"aotc.tir.device", "aotc.tir.threads", "aotc.tir.verify"},
+    "aotc.tir.kernel_verifier": LOOPS,
+    "aotc.tir.device": PLANS | {"aotc.tir.threads", "aotc.tir.kernel_verifier"},
+    "aotc.tir.passes": PLANS | {"aotc.tir.device", "aotc.tir.threads", "aotc.tir.kernel_verifier"},
     "aotc.tir.schedule": ALGORITHMS,
     "aotc.tir.schedule.stages": STAGES,
     "aotc.tir.schedule.contraction": CONTRACTION,

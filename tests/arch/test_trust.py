@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 ALLOWED = {
-    ("aotc/measuring/contestants.py", "exec"),  # `aotc bench`: the module that pnnx writes
+    ("aotc/measuring/competitors.py", "exec"),  # `aotc bench`: the module that pnnx writes
     ("aotc/measuring/tuning.py", "pickle.loads"),  # jobs on a worker of the user's cluster
     ("aotc/tir/interp.py", "exec"),  # kernels in Python of our own writing
 }

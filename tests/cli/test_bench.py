@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from aotc.driver.process import Finished
+from aotc.driver.subprocesses import Finished
 from aotc.ir.diagnostics import AotcError
-from aotc.measuring import contestants
+from aotc.measuring import competitors
 from aotc.measuring.bench import take_turns
-from aotc.measuring.contestants import RIVALS, Contestant, Made
+from aotc.measuring.competitors import RIVALS, Contestant, Made
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 
 QUICK = ("--cflags=-O1", "--repeat", "2")
@@ -60,8 +60,8 @@ def test_model_that_cannot_be_converted(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n, *p: True if n == "pnnx" else find(n, *p))
-    monkeypatch.setattr(contestants, "run", fail)
-    entrant = contestants.Entrant(DIGITS, {}, tmp_path)
+    monkeypatch.setattr(competitors, "run", fail)
+    entrant = competitors.Entrant(DIGITS, {}, tmp_path)
     for _ in range(2):
         with pytest.raises(AotcError, match=r"cannot convert the model \(exit code 139\): no such operator"):
             _ = entrant.pnnx
@@ -70,8 +70,8 @@ def test_model_that_cannot_be_converted(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 def _stand_in(monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], outputs: Callable[[], list[Any]]) -> None:
     """Instead of torch, which reads the models themselves."""
-    monkeypatch.setattr(contestants, "_THROUGH_PNNX", ())
-    monkeypatch.setattr(contestants, "RIVALS", {**RIVALS, "torch": _rival(run, outputs)})
+    monkeypatch.setattr(competitors, "_THROUGH_PNNX", ())
+    monkeypatch.setattr(competitors, "RIVALS", {**RIVALS, "torch": _rival(run, outputs)})
 
 
 def _rival(run: Callable[[], object], outputs: Callable[[], list[Any]]) -> Callable[..., Made]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aotc.cli.console import Reporter
-from aotc.cli.watch import StageTimes
+from aotc.cli.pass_inspection_options import StageTimes
 from aotc.driver.compile import compile
 from aotc.ir import listening
 from tests.cli.invoke import DIGITS, call, relu

@@ -13,7 +13,7 @@ import pytest
 import aotc
 from aotc.cli.options import read_bytes
 from aotc.driver.compile import CompileOptions
-from aotc.ir.budget import LIMITS
+from aotc.ir.compile_time_limits import LIMITS
 from aotc.ir.transform import PassContext
 from aotc.tir import TARGETS
 from tests.cli.invoke import DIGITS, call, relu

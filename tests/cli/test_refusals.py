@@ -14,7 +14,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from aotc.ir.machine import architecture
+from aotc.ir.architecture_names import architecture
 from tests.cli.invoke import DIGITS, call, refused, relu, save, value
 from tests.share import share
 

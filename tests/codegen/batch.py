@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aotc_codegen.c.cpu import asking
-from aotc_codegen.c.dialect import GNU_C, Dialect
-from aotc_codegen.c.flags import OPTIMIZE
-from aotc_codegen.c.printer import print_kernel
-from aotc_codegen.c.templates import render
+from aotc_codegen.c.c_dialects import GNU_C, Dialect
+from aotc_codegen.c.compiler_flags import OPTIMIZE
+from aotc_codegen.c.cpu_feature_check import asking
+from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.kernel_printer import print_kernel
 
 from aotc.tir.passes import kernel_passes
 from aotc.tir.stmt import Kernel

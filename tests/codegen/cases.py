@@ -12,9 +12,9 @@ import numpy as np
 
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import BITWISE, BOOL, COMPARE, Binary, Buffer, Call, Cast, Expr, Load, Select, Unary, Var
-from aotc.tir.functions.table import INTEGERS as WORDS
-from aotc.tir.instruction import KINDS
-from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.functions.function_table import INTEGERS as WORDS
+from aotc.tir.instruction_definition import KINDS
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.stmt import For, Kernel, Store
 from tests.codegen.bits import differing
 

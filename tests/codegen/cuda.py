@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from aotc_codegen.c.dialect import C99
+from aotc_codegen.c.c_dialects import C99
 
 from aotc.tir.stmt import Kernel
 from tests.codegen import batch

@@ -13,7 +13,7 @@ import numpy as np
 from aotc.ir.dtype import DType
 from aotc.ir.span import Span
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.plan.memory import plan_memory, work_in_place
+from aotc.tir.plan.memory_plan import plan_memory, work_in_place
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Store
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.dialect import CUDA
-from aotc_codegen.c.printer import print_kernel
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.c.c_dialects import CUDA
+from aotc_codegen.c.kernel_printer import print_kernel
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType

@@ -10,22 +10,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.dialect import C99, GNU_C
-from aotc_codegen.c.printer import print_kernel
+from aotc_codegen.c.c_dialects import C99, GNU_C
+from aotc_codegen.c.kernel_printer import print_kernel
 
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.relay.op import REGISTRY
 from aotc.tir.expr import Buffer, Call, Expr, Load, Var, as_expr, call
-from aotc.tir.instruction import Instruction, Text
-from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.instruction_definition import Instruction, Text
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import For, Intrinsic, Kernel, Store, Sync, walk_stmts
 from aotc.tir.target import C
 from aotc.tir.text import to_text
-from aotc.tir.threads.parallel import for_team
-from aotc.tir.verify import verify
+from aotc.tir.threads.parallel_kernels import for_team
 from tests.codegen import cuda
 from tests.codegen.batch import run_batch
 from tests.codegen.cases import call_cases

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.dialect import GNU_C
-from aotc_codegen.c.names import KEYWORDS, Names, comment_text, identifier, string_text
-from aotc_codegen.c.printer import origin, print_kernel
+from aotc_codegen.c.c_dialects import GNU_C
+from aotc_codegen.c.c_identifiers import KEYWORDS, Names, comment_text, identifier, string_text
+from aotc_codegen.c.kernel_printer import origin, print_kernel
 from hypothesis import given
 from hypothesis import strategies as st
 

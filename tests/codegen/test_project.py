@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c import kernels as kernel_files
-from aotc_codegen.c.cpu import cpu_check
-from aotc_codegen.c.kernels import print_kernels
-from aotc_codegen.c.names import model_identifier
-from aotc_codegen.c.project import emit
+from aotc_codegen.c import kernel_files as kernel_files
+from aotc_codegen.c.c_identifiers import model_identifier
+from aotc_codegen.c.cpu_feature_check import cpu_check
+from aotc_codegen.c.host_project import emit
+from aotc_codegen.c.kernel_files import print_kernels
 
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
 
 from aotc.tir import launch_of
-from aotc.tir.device.launches import on_device
+from aotc.tir.device.lower_to_launches import on_device
 from aotc.tir.expr import Buffer
-from aotc.tir.launch import counters
+from aotc.tir.gpu_launch import counters
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import finished

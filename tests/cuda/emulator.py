@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from aotc.driver.emulation import emulated_images, fake_driver
+from aotc.driver.cuda_emulation import emulated_images, fake_driver
 
 Array = np.ndarray[Any, Any]
 

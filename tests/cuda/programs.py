@@ -9,7 +9,7 @@ import numpy as np
 
 from aotc.ir.dtype import DType
 from aotc.tir.parse import parse_kernel
-from aotc.tir.plan.memory import plan_memory
+from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
 

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from aotc_codegen.cuda.project import device_text
-from aotc_codegen.cuda.resources import resident, resources
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_project import device_text
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.kernel_resources import resident, resources
 
 from aotc.driver.compile import CompileOptions, for_architectures
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
-from aotc.tir.device.launches import on_device
-from aotc.tir.launch import launch_of
+from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.gpu_launch import launch_of
 from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Target

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.resources import resources
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.kernel_resources import resources
 from onnx import numpy_helper, parser
 
 from aotc.driver.compile import CompileOptions
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.device import vertical_fusion
-from aotc.tir.device.launches import launched
+from aotc.tir.device.lower_to_launches import launched
+from aotc.tir.gpu_launch import counters, launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import counters, launch_of
 from aotc.tir.parse import parse_kernel
-from aotc.tir.schedule.contraction.by_blocks import Tile
+from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
 from aotc.tir.stmt import Kernel
 from tests.codegen.batch import finished
 from tests.conftest import missing

@@ -17,9 +17,9 @@ from onnx import parser
 import aotc
 from aotc.driver import nvrtc
 from aotc.driver.compile import CompileOptions
-from aotc.driver.emulation import emulating
+from aotc.driver.cuda_emulation import emulating
 from aotc.ir.diagnostics import AotcError
-from aotc.reporting.text import spilled
+from aotc.reporting.text_tables import spilled
 from tests.cli.invoke import call
 from tests.conftest import missing
 

@@ -15,17 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.flags import ON_DEVICES
-from aotc_codegen.cuda.resources import resources
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.c.compiler_flags import ON_DEVICES
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.kernel_resources import resources
 
 from aotc.driver.nvrtc import FLAGS as NVRTC_FLAGS
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
+from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import launch_of
 from aotc.tir.passes import kernel_passes
-from aotc.tir.schedule.contraction.by_blocks import Tile
+from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu, Target
 from tests.conftest import missing

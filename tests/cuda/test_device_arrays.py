@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.build import build_library
-from aotc.driver.emulation import emulating, fake_driver
+from aotc.driver.compile_sources import build_library
+from aotc.driver.cuda_emulation import emulating, fake_driver
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime import dlpack
 from aotc.runtime.dlpack import DeviceArray, capsule_of, on_gpu
-from aotc.runtime.gpu import Driver
+from aotc.runtime.gpu_session import Driver
 from aotc.runtime.session import Session, load
 from aotc.tir.target import get_target
 from tests.cuda.programs import SIZE, diamond_results

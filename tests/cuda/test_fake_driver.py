@@ -13,7 +13,7 @@ import aotc_runtime_c
 import numpy as np
 import pytest
 
-from aotc.driver.emulation import emulated_images, fake_driver
+from aotc.driver.cuda_emulation import emulated_images, fake_driver
 from aotc.ir.device import gpus
 
 KERNELS = """\

@@ -11,14 +11,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.resources import resources
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.kernel_resources import resources
 
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.expr import Buffer
+from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import launch_of
 from aotc.tir.parse import parse_kernel
 from aotc.tir.passes import scheduled
 from aotc.tir.stmt import Kernel

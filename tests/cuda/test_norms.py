@@ -10,23 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Tuple, Var
-from aotc.relay.infer import infer_module
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.binary import add, multiply
-from aotc.relay.op.elementwise import relu, sigmoid
+from aotc.relay.op.binary_elementwise import add, multiply
+from aotc.relay.op.elementwise_unary import relu, sigmoid
 from aotc.relay.op.opdef import Accuracy
+from aotc.relay.type_inference import infer_module
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
 from tests.cuda.device import CUDA, run_batch

@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from aotc_codegen.cuda.project import device_text
+from aotc_codegen.cuda.cuda_project import device_text
 
-from aotc.driver.cache import ObjectCache
 from aotc.driver.nvrtc import DeviceCompiler, find_nvrtc
+from aotc.driver.object_cache import ObjectCache
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.target import get_target
 from tests.conftest import missing

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from aotc.driver.emulation import fake_driver
+from aotc.driver.cuda_emulation import fake_driver
 from tests.conformance.onnx_suite import Case, all_cases, compiled, failing, read_list, run_cases
 
 JOBS = max(1, (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))

@@ -13,8 +13,8 @@ import pytest
 
 from aotc.relay import op as operators
 from aotc.relay.op.opdef import OpDef, Sample
-from aotc.tir.device.launches import on_device
-from aotc.tir.launch import launch_of
+from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.gpu_launch import launch_of
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
 from tests.cuda.device import CUDA, run_batch

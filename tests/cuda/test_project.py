@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.project import device_text, emit_device
+from aotc_codegen.cuda.cuda_project import device_text, emit_device
 
-from aotc.driver.build import build_library
-from aotc.driver.emulation import emulated_images, fake_driver
+from aotc.driver.compile_sources import build_library
+from aotc.driver.cuda_emulation import emulated_images, fake_driver
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import ffi

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.resources import resources
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.kernel_resources import resources
 
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import Sample
-from aotc.tir.device.launches import on_device
+from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule.algorithms import persistent as algorithm
 from aotc.tir.stmt import Block, Kernel, Stmt, Sync, rebuilt, walk_stmts
 from aotc.tir.target import Target
-from aotc.tir.verify import verify
 from tests.codegen.batch import finished
 from tests.codegen.bits import wrong
 from tests.conftest import missing

@@ -13,7 +13,7 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.contrib.graph_executor import GraphModule
-from aotc.driver.emulation import fake_driver
+from aotc.driver.cuda_emulation import fake_driver
 from aotc.ir.diagnostics import AotcError
 
 X = np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)

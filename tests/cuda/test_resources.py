@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from aotc_codegen.cuda.resources import Resources, resident, resources
+from aotc_codegen.cuda.kernel_resources import Resources, resident, resources
 
 from aotc.driver import nvrtc_worker
 from aotc.driver.nvrtc import FLAGS, find_nvrtc

@@ -6,9 +6,9 @@ from __future__ import annotations
 import itertools
 import random
 
-from aotc_codegen.cuda.schedule import edges, place_of
+from aotc_codegen.cuda.launch_schedule import edges, place_of
 
-from aotc.tir.plan.memory import plan_memory
+from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program
 from tests.cuda.programs import SIZE, diamond, pointwise, step, storage
 

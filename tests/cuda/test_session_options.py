@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.build import build_library
-from aotc.driver.emulation import DRIVER, emulating, fake_driver
+from aotc.driver.compile_sources import build_library
+from aotc.driver.cuda_emulation import DRIVER, emulating, fake_driver
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.runtime.abi import STATUS_MESSAGES, ffi
-from aotc.runtime.gpu import Device, DeviceSession
+from aotc.runtime.gpu_session import Device, DeviceSession
 from aotc.runtime.library import Library, find_library
 from aotc.tir.target import get_target
 from tests.cuda.programs import SIZE, diamond_results

@@ -11,10 +11,10 @@ import numpy as np
 
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import Sample
-from aotc.tir.device.launches import on_device
-from aotc.tir.launch import launch_of
+from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.gpu_launch import launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.target import Target
-from aotc.tir.verify import verify
 from tests.cuda.device import CUDA, run_batch
 from tests.ops.harness import Job, kernel_job
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotc_codegen.cuda.resources import resources
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
+from aotc_codegen.cuda.kernel_resources import resources
 from onnx import parser
 
 from aotc.driver.compile import CompileOptions
@@ -17,10 +17,10 @@ from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.op import REGISTRY
 from aotc.tir import te
-from aotc.tir.launch import launch_of
+from aotc.tir.gpu_launch import launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Kernel
-from aotc.tir.verify import verify
 from tests.codegen.batch import finished
 from tests.conftest import missing
 from tests.cuda.device import CUDA, run_batch

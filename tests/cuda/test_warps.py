@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from aotc_codegen.cuda.source import device_source, print_device_kernels
+from aotc_codegen.cuda.cuda_source import device_source, print_device_kernels
 
 from aotc.driver.nvrtc import find_nvrtc
 from aotc.ir.diagnostics import AotcError
+from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA
-from aotc.tir.verify import verify
 from tests.conftest import missing
 from tests.cuda.emulator import Array, build, launch
 from tests.tir.contractions import matmul

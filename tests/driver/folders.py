@@ -8,7 +8,7 @@ files_of(folder)["src/net.c"]
 from collections.abc import Mapping
 from pathlib import Path
 
-from aotc.driver.place import staged
+from aotc.driver.output_folder import staged
 
 
 def write(folder: Path, files: Mapping[str, str]) -> None:

@@ -18,11 +18,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 import aotc
-from aotc.driver.cache import ObjectCache, cache_folder, default_cache, digest
+from aotc.driver.object_cache import ObjectCache, cache_folder, default_cache, digest
 from aotc.driver.toolchain import ObjectCompiler, Toolchain
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
+from aotc.ir.atomic_write import written
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.written import written
 from aotc.tir.schedule.lower import Lowering
 from aotc.tir.stmt import Kernel
 from tests.cli.invoke import DIGITS, call, refused

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from aotc_codegen.c.dialect import GNU_C
-from aotc_codegen.c.kernels import print_kernels
+from aotc_codegen.c.c_dialects import GNU_C
+from aotc_codegen.c.kernel_files import print_kernels
 
 import aotc
 from aotc import relay
-from aotc.driver.compilation import Compilation
+from aotc.driver.pipeline import Compilation
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.interp import evaluate

@@ -21,8 +21,8 @@ from aotc import relay
 from aotc.checking.verify import verify
 from aotc.cli.main import main
 from aotc.driver import compiler_check
-from aotc.driver.compilation import check_table
 from aotc.driver.compiler_check import KINDS, made_values, unequal
+from aotc.driver.pipeline import check_table
 from aotc.driver.toolchain import cross_compiler, find_toolchain, resolve_target
 from aotc.ir import AotcError
 from aotc.ir.dtype import DTYPES, DType
@@ -172,7 +172,7 @@ def test_what_tuning_finds_is_checked(tmp_path: Path) -> None:
 
 def test_verify_checks_unless_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[object] = []
-    monkeypatch.setattr("aotc.driver.compilation.check_project", lambda *args: checked.append(args) or [])
+    monkeypatch.setattr("aotc.driver.pipeline.check_project", lambda *args: checked.append(args) or [])
     assert verify(model(), seeds=1, target="c").ok and len(checked) == 1
     assert verify(model(), seeds=1, target="c", check_compiler=False).ok and len(checked) == 1
 

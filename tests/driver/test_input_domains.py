@@ -12,16 +12,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc import relay
-from aotc.checking.inputs import input_types, random_inputs, ranged, session_inputs
+from aotc.checking.input_generation import input_types, random_inputs, ranged, session_inputs
 from aotc.driver.compile import CompileOptions
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
-from aotc.relay.domains import Domain, before_affine, combined, draw, read_domain
 from aotc.relay.expr import Function
-from aotc.relay.infer import infer_module
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.domains import input_domains
+from aotc.relay.op.input_domains import input_domains
+from aotc.relay.type_inference import infer_module
+from aotc.relay.value_domains import Domain, before_affine, combined, draw, read_domain
 from aotc.relay.visitor import free_vars
 
 TABLE = np.random.default_rng(0).standard_normal((100, 4)).astype(np.float32)

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from aotc.driver.place import staged
-from aotc.driver.scratch import left_behind
+from aotc.driver.output_folder import staged
+from aotc.driver.temporary_folders import left_behind
+from aotc.ir.atomic_write import output_file, written
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.interrupts import new_folders, temporary, uninterrupted
 from aotc.ir.manifest import MANIFEST, PENDING, file_checksum
-from aotc.ir.written import output_file, written
 from aotc.runtime.library import is_project
 from tests.cli.invoke import DIGITS, relu
 from tests.driver.folders import emit, files_of, write

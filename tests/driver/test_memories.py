@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import aotc
 from aotc import relay
 from aotc.cli.main import main
-from aotc.driver.memories import read_memories
+from aotc.driver.memory_map import read_memories
 from aotc.ir import AotcError
 from tests.conftest import require_tool
 from tests.e2e.projects import DIGITS

@@ -20,9 +20,9 @@ from aotc import relay
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Expr, Function, Var
 from aotc.relay.module import IRModule
-from aotc.reporting.graphs import BOXES, Node, difference, nodes_of
-from aotc.reporting.pictures import Box, Picture, arena_picture, roofline_picture
-from aotc.reporting.report import PassReport
+from aotc.reporting.compile_report import PassReport
+from aotc.reporting.graph_drawing import BOXES, Node, difference, nodes_of
+from aotc.reporting.svg_charts import Box, Picture, arena_picture, roofline_picture
 from tests.conftest import require_tool
 from tests.effort import grows_linearly
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.place import staged
+from aotc.driver.output_folder import staged
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.manifest import MANIFEST, PENDING, file_checksum, manifest_text
 from aotc.runtime.library import is_project

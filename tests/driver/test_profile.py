@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.build import build_library
+from aotc.driver.compile_sources import build_library
 from aotc.driver.toolchain import find_toolchain, resolve_target
-from aotc.measuring.probe import Probe
+from aotc.measuring.machine_peak import Probe
 from aotc.measuring.profile import profile, quiet_runs
 from aotc.runtime.abi import ffi
 from aotc.tir.target import C
@@ -112,7 +112,7 @@ def test_the_probe_is_compiled_as_kernels_are(monkeypatch: pytest.MonkeyPatch) -
         flags.extend(arguments[2].cflags)
         return build_library(*arguments, **options)
 
-    monkeypatch.setattr("aotc.measuring.probe.build_library", built)
+    monkeypatch.setattr("aotc.measuring.machine_peak.build_library", built)
     target = resolve_target("host")
     Probe(target, find_toolchain())
     assert set(target.cflags) < set(flags)

@@ -13,17 +13,17 @@ from click.testing import CliRunner
 
 import aotc
 from aotc.cli.main import main
-from aotc.driver.replay import keeping_failures, replay
+from aotc.driver.failure_replay import keeping_failures, replay
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.instrument import pass_instrument
 from aotc.ir.op import Precision
 from aotc.ir.transform import PassContext, module_pass
-from aotc.relay.backend import kernels
+from aotc.relay.backend import function_to_kernel
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.elementwise import relu
-from aotc.relay.structural import structural_equal
+from aotc.relay.op.elementwise_unary import relu
+from aotc.relay.structural_equality import structural_equal
 from aotc.relay.text.parser import parse
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.convert_layout import ConvertLayout
@@ -78,7 +78,7 @@ def test_a_pass_that_fails(kind: Any, folder: Path) -> None:
 
 def test_a_kernel_that_fails(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "schedule", broken)
+        patch.setattr(function_to_kernel, "schedule", broken)
         error, file = failing(folder, target="host")
         assert "kernel conv2d failed" in str(error)
         with pytest.raises(ValueError, match="a fault of the compiler"):

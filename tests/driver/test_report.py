@@ -14,11 +14,11 @@ import aotc
 from aotc import relay
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.expr import Constant, Expr, Function, Var
-from aotc.relay.instrument.measure import measure
+from aotc.relay.instrument.pass_statistics import measure
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
-from aotc.relay.transform.base import Rewriter, Rule, WhyNot, function_pass
-from aotc.reporting.report import PassReport
+from aotc.relay.transform.pass_base import Rewriter, Rule, WhyNot, function_pass
+from aotc.reporting.compile_report import PassReport
 from aotc.tir.target import X86_64_V3, Target
 
 RESNET_MACS = 1_826_857_472

@@ -14,10 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc import relay
-from aotc.checking.suspects import COMPILER, SCHEDULE, Suspect, first_suspect
+from aotc.checking.kernel_bisection import COMPILER, SCHEDULE, Suspect, first_suspect
 from aotc.checking.verify import verify
-from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import Compilation
 from aotc.relay.module import IRModule
 from aotc.tir import passes
 from aotc.tir.stmt import Kernel, Stmt, Store, rebuilt

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from aotc_codegen.c.templates import render
+from aotc_codegen.c.file_templates import render
 
 from aotc import relay
 from aotc.driver.compile import compile

@@ -15,12 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from aotc.checking import reference
 from aotc.checking.compare import Comparison, compare, exact_error, judge_by_exact
-from aotc.checking.exact import run_in_double
-from aotc.checking.inputs import INPUT_FACTORS, random_inputs, read_inputs, save_arrays
+from aotc.checking.float64_reference import run_in_double
+from aotc.checking.input_generation import INPUT_FACTORS, random_inputs, read_inputs, save_arrays
 from aotc.checking.reference import onnx_reference, or_none
 from aotc.checking.verify import verify
-from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.runtime.session import Session

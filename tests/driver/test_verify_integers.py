@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc.checking.compare import compare, judge_by_definition
-from aotc.checking.exact import run_in_double
-from aotc.checking.unrounded import by_definition
+from aotc.checking.dequantized_model import by_definition
+from aotc.checking.float64_reference import run_in_double
 from aotc.checking.verify import verify
 
 pytest.importorskip("onnxruntime")

@@ -13,8 +13,8 @@ import aotc
 from aotc import relay
 from aotc.checking.reference import in_double, relay_reference
 from aotc.checking.verify import verify
-from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.interp import evaluate
 from aotc.relay.testing import mlp, resnet

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.pipeline import CompiledModel
 from tests.e2e.projects import emit
 
 Emitted = Callable[[str, str], CompiledModel]

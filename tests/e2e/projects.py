@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.pipeline import CompiledModel
 from benchmarks.models import resnet18
 
 ROOT = Path(__file__).parents[2]

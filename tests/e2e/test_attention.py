@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
+from aotc.driver.pipeline import CompiledModel
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Var
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, multiply, where
+from aotc.relay.op.binary_elementwise import add, multiply, where
+from aotc.relay.op.concat_split import repeat
 from aotc.relay.op.dense import batch_matmul
-from aotc.relay.op.join import repeat
 from aotc.relay.op.shape import reshape, transpose
 from aotc.relay.op.softmax import softmax
 from aotc.runtime.session import load

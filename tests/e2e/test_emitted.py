@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import aotc
-from aotc.driver.build import build_library
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.compile_sources import build_library
+from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import Toolchain, resolve_target
 from tests.e2e.conftest import Emitted
 from tests.e2e.projects import NETWORKS, TARGETS, run, run_all, write_raw

@@ -15,8 +15,8 @@ import aotc
 from aotc import relay
 from aotc.contrib import external, graph_executor
 from aotc.contrib.debugger import debug_executor
+from aotc.ir.architecture_names import architecture
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.machine import architecture
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.dataflow_pattern import is_op, wildcard

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.cpu import CPUID
+from aotc_codegen.c.cpu_feature_check import CPUID
 from aotc_runtime_c import include_dir, loader_sources, sources
 
 import aotc
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import require_cpu, resolve_target
+from aotc.ir.architecture_names import architecture
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.machine import architecture
 from aotc.ir.types import TensorType
 from aotc.measuring.profile import profile
 from aotc.relay.expr import Constant, Function, Var

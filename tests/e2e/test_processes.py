@@ -18,16 +18,16 @@ from textwrap import dedent
 import numpy as np
 import pytest
 
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
+from aotc.driver.pipeline import CompiledModel
 from aotc.ir.diagnostics import AotcError, AotcTypeError, Diagnostic
 from aotc.ir.span import Span
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Function, Var
 from aotc.relay.module import IRModule
 from aotc.relay.op.dense import dense
-from aotc.relay.op.elementwise import relu
-from aotc.runtime.forks import ScratchDirectory
+from aotc.relay.op.elementwise_unary import relu
+from aotc.runtime.fork_safety import ScratchDirectory
 from aotc.runtime.session import load
 
 ROOT = Path(__file__).parents[2]

@@ -20,9 +20,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from aotc.checking.compare import QUANTIZED_DB, decibels
-from aotc.checking.exact import run_in_double
+from aotc.checking.dequantized_model import by_definition, without_rounding
+from aotc.checking.float64_reference import run_in_double
 from aotc.checking.reference import in_float64
-from aotc.checking.unrounded import by_definition, without_rounding
 from aotc.checking.verify import verify
 from aotc.driver.compile import CompileOptions
 from aotc.reporting.inspect import inspect_model

@@ -15,7 +15,7 @@ import pytest
 from onnx import ModelProto, NodeProto, helper
 
 from aotc.driver.compile import CompileOptions
-from aotc.driver.observe import ProgramVerifier
+from aotc.driver.pass_observers import ProgramVerifier
 from tests.frontend.evaluation import Array, model_of, ort_run
 from tests.share import share
 

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import aotc
 from aotc import relay
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
+from aotc.driver.pipeline import CompiledModel
 from aotc.relay.op.recurrent import lstm
 from aotc.runtime.session import load
 from tests.targets.native import native_targets

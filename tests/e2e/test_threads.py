@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import compile
+from aotc.driver.pipeline import CompiledModel
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, Var
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense
-from aotc.relay.op.elementwise import relu
+from aotc.relay.op.elementwise_unary import relu
 from aotc.relay.op.pool import global_avg_pool2d, max_pool2d
 from aotc.relay.op.shape import batch_flatten
 from aotc.relay.op.softmax import softmax

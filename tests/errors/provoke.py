@@ -27,29 +27,29 @@ from unittest import mock
 import numpy as np
 import onnx
 import pytest
-from aotc_codegen.c.dialect import C99
-from aotc_codegen.c.printer import print_kernel
+from aotc_codegen.c.c_dialects import C99
+from aotc_codegen.c.kernel_printer import print_kernel
 from onnx import TensorProto, helper, parser
 
 import aotc
 from aotc import relay
-from aotc.checking.inputs import random_inputs
+from aotc.checking.input_generation import random_inputs
 from aotc.checking.reference import session_runner
 from aotc.cli.console import reporting
 from aotc.cli.main import main
 from aotc.contrib import graph_executor
 from aotc.contrib.debugger import debug_executor
+from aotc.driver.failure_replay import keeping_failures, replay
 from aotc.driver.nvrtc import find_nvrtc
-from aotc.driver.replay import keeping_failures, replay
 from aotc.driver.tuning_store import TuningStore
 from aotc.ir.diagnostics import AotcError, Diagnostic
 from aotc.ir.types import TensorType
-from aotc.measuring.contestants import require_rivals
+from aotc.measuring.competitors import require_rivals
 from aotc.measuring.profile import profile
-from aotc.relay.backend.kernels import lower_function
+from aotc.relay.backend.function_to_kernel import lower_function
 from aotc.relay.backend.lower import lower_calls
+from aotc.relay.constant_evaluation import wrap
 from aotc.relay.dataflow_pattern import DFPatternCallback, is_op, rewrite, wildcard
-from aotc.relay.evaluate import wrap
 from aotc.relay.expr import with_type
 from aotc.relay.frontend import from_exported_program, from_pytorch
 from aotc.relay.instrument.verifier import Verifier, check_module
@@ -57,10 +57,10 @@ from aotc.reporting.inspect import inspect_project
 from aotc.runtime.abi import ffi
 from aotc.tir import te
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
 from aotc.tir.target import get_target
-from aotc.tir.verify import verify
 
 RELAY_HEADER = '#[version = "0.0.5"]\n'
 ONNX_HEADER = '<ir_version: 11, opset_import: ["" : 25]>\n'

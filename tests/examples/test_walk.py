@@ -19,9 +19,9 @@ import pytest
 
 import aotc
 from aotc import relay
-from aotc.driver.compilation import Compilation
+from aotc.driver.pipeline import Compilation
 from aotc.ir.transform import PassContext
-from aotc.tir.schedule.contraction.choice import Site
+from aotc.tir.schedule.contraction.tiling_choice import Site
 from aotc.tir.target import get_target
 
 ROOT = Path(__file__).parents[2]

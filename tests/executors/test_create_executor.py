@@ -17,9 +17,9 @@ from relay.programs import functions, inputs
 import aotc
 from aotc import relay
 from aotc.contrib.graph_executor import GraphModule
+from aotc.ir.architecture_names import architecture
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
-from aotc.ir.machine import architecture
+from aotc.ir.dimensions import SymDim
 from aotc.ir.types import FuncType, TensorType, TupleType, leaves
 from aotc.relay.expr import Expr, Function, GlobalVar, Let, Tuple, Var, call
 from aotc.relay.op import REGISTRY

@@ -14,8 +14,8 @@ import pytest
 from aotc_codegen.c.kernel_table import emit_kernels
 
 from aotc import relay
-from aotc.driver.build import object_compiler
-from aotc.driver.compilation import Compilation
+from aotc.driver.compile_sources import object_compiler
+from aotc.driver.pipeline import Compilation
 from aotc.driver.toolchain import Toolchain
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
@@ -23,7 +23,7 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Function, Var
 from aotc.relay.module import IRModule
-from aotc.runtime.kernels import KernelLibrary
+from aotc.runtime.kernel_library import KernelLibrary
 from aotc.tir.expr import Buffer, Load, call, const
 from aotc.tir.expr import Var as Index
 from aotc.tir.stmt import Kernel, Store, loops

@@ -15,17 +15,17 @@ from relay.programs import chain, if_chain, let_chain
 
 import aotc
 from aotc import relay
-from aotc.driver.compilation import Compilation
+from aotc.driver.pipeline import Compilation
 from aotc.ir.bytecode import Opcode
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.op import Op
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
-from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.testing import mlp, resnet
+from aotc.relay.type_inference import infer_function
 from aotc.relay_api.target import Target
 from aotc.relay_api.vm import Kernels, compile
 from aotc.runtime.vm import VirtualMachine

@@ -15,7 +15,7 @@ from evaluation import model_of
 from onnx import ModelProto, NodeProto, helper
 
 from aotc.driver.compile import CompileOptions
-from aotc.ir.budget import spending
+from aotc.ir.compile_time_limits import spending
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.op import Op
 from aotc.relay.analysis import list_op_freqs
@@ -23,7 +23,7 @@ from aotc.relay.expr import Call
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.text.parser import parse
 from aotc.relay.transform.fold_constant import FoldConstant
-from aotc.relay.transform.functions import Inline
+from aotc.relay.transform.module_functions import Inline
 from aotc.relay.visitor import post_order
 from aotc.tir.plan.program import Program
 from tests.effort import calls_of

@@ -9,7 +9,7 @@ import pkgutil
 import pytest
 
 from aotc.relay import frontend
-from aotc.relay.frontend.arguments import parameters
+from aotc.relay.frontend.converter_signatures import parameters
 
 FILES = [m.name for m in pkgutil.walk_packages(frontend.__path__, "aotc.relay.frontend.") if ".ops_" in m.name]
 

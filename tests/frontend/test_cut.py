@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import aotc
-from aotc.relay.frontend.cut import Links, select_nodes
+from aotc.relay.frontend.graph_cut import Links, select_nodes
 from aotc.relay.frontend.onnx import cut_model
 from tests.cli.invoke import call, refused, save, value
 

@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from aotc.checking.exact import run_in_double
+from aotc.checking.float64_reference import run_in_double
 from aotc.ir.transform import PassContext
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.interp import evaluate

@@ -15,11 +15,11 @@ from evaluation import Array
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.frontend.arguments import parameters
+from aotc.relay.frontend.converter_signatures import parameters
 from aotc.relay.frontend.onnx import from_onnx, supported_ops
-from aotc.relay.frontend.onnx.contrib import DEFINITIONS
+from aotc.relay.frontend.onnx.converter_table import converter_of
 from aotc.relay.frontend.onnx.node import OLDEST, schema_of
-from aotc.relay.frontend.onnx.table import converter_of
+from aotc.relay.frontend.onnx.ort_functions import DEFINITIONS
 
 DOMAINS: Final = {"": onnx.defs.onnx_opset_version(), "ai.onnx.ml": 5, "com.microsoft": 1}
 RANKS: Final = (0, 1, 2, 3, 7)

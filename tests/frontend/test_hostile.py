@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper
 
-from aotc.ir.budget import spending
+from aotc.ir.compile_time_limits import spending
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.frontend.onnx import from_onnx, load_model
 

@@ -14,8 +14,8 @@ from onnxruntime.capi import _pybind_state
 
 from aotc.ir import AotcError
 from aotc.relay.frontend.onnx import from_onnx
+from aotc.relay.frontend.onnx.converter_table import converter_of
 from aotc.relay.frontend.onnx.node import OLDEST
-from aotc.relay.frontend.onnx.table import converter_of
 from tests.frontend.evaluation import model_of, ort_run, run_model
 
 OPSETS = range(7, onnx.defs.onnx_opset_version() + 1)

@@ -20,12 +20,12 @@ import pytest
 from evaluation import Array, run_model
 from onnx import ModelProto, helper, numpy_helper
 
-from aotc.checking.exact import run_in_double
+from aotc.checking.float64_reference import run_in_double
 from aotc.driver.compile import compile
 from aotc.ir.diagnostics import AotcError
-from aotc.relay.frontend.graph import FOLD_BYTES
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.frontend.onnx.contrib import DEFINITIONS, DOMAIN
+from aotc.relay.frontend.onnx.ort_functions import DEFINITIONS, DOMAIN
+from aotc.relay.frontend.op_calls import FOLD_BYTES
 from aotc.runtime.session import load
 from tests.ops.exact import from_ties
 from tests.targets.machines import has_vnni

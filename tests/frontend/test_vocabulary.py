@@ -14,14 +14,14 @@ from onnx import helper
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
-from aotc.relay.evaluate import evaluate_call
+from aotc.relay.constant_evaluation import evaluate_call
 from aotc.relay.expr import Call, Constant, Var
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import quantization, windows
+from aotc.relay.frontend import conv_pool, quantization
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import relu6
+from aotc.relay.frontend.conv_pool import Window
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.frontend.quantization import Onto, Quantized
-from aotc.relay.frontend.windows import Window
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_a_quantized_layer_with_the_channels_last() -> None:
     y_scale, y_zero = np.float32(6 / 255), np.uint8(0)
 
     window = Window((3, 3), (2, 2), (1, 1), ())
-    window = window.padded(windows.same_padding((5, 6), window))
+    window = window.padded(conv_pool.same_padding((5, 6), window))
     assert window.pads == (1, 0, 1, 1)
     data = Quantized(g.constant(x), g.constant(x_scale, "float32"), g.constant(x_zero, "int32"))
     weight = Quantized(g.constant(w), g.constant(w_scales), g.constant(0, "int32"))
     layouts = {"data_layout": "NHWC", "kernel_layout": "OHWI", "out_dtype": "int32"}
     terms = quantization.terms(data, weight)
-    sums = windows.convolve(data.data, weight.data, window, g.constant(bias), terms=terms, **layouts)
+    sums = conv_pool.convolve(data.data, weight.data, window, g.constant(bias), terms=terms, **layouts)
     onto = Onto(g.constant(y_scale), g.constant(y_zero, "int32"), DType("uint8"))
     stored = quantization.requantize(sums, quantization.products(data, weight), onto, axis=3)
     kept = Quantized(stored, onto.scale, onto.zero).real

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import aotc
 from aotc import AotcError, relay
 from aotc.checking.verify import verify
-from aotc.relay.frontend.pytorch.walk import call_operator
+from aotc.relay.frontend.pytorch.operator_conversion import call_operator
 from tests.frontend_pytorch.both import as_module
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import aotc
 from aotc import relay
-from aotc.relay.frontend.pytorch.forms import form_of, functional_name
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import form_of, functional_name
 from tests.frontend_pytorch.both import NAMES, Wrapped, as_module, compare, leaves, values
 from tests.frontend_pytorch.cases import all_cases
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 import aotc
 from aotc import AotcError
 from aotc.checking.verify import verify
-from aotc.driver.importing import import_exported, load_exported
-from aotc.relay.frontend.pytorch.program import Refused, _expression
+from aotc.driver.import_model import import_exported, load_exported
+from aotc.relay.frontend.pytorch.pt2_validation import Refused, _expression
 
 Records = dict[str, Any]
 MODEL, WEIGHTS, CONSTANTS = "models/model.json", "data/weights/", "data/constants/"

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import aotc
 from aotc import relay
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.relay.frontend.pytorch import CONVERTERS, converter_of
 from aotc.relay.interp import evaluate
 from tests.frontend_pytorch.both import as_module, check, compare, exported, leaves, values

@@ -99,7 +99,7 @@ class Mutations:
 
 
 def innermost(frames: Sequence[tuple[str, str]]) -> str:
-    """The innermost of (file, function) that is ours, from the outermost on: "aotc/relay/infer.py:visit"."""
+    """The innermost of (file, function) that is ours, from the outermost on: "aotc/relay/type_inference.py:visit"."""
     for file, function in reversed(frames):
         path = Path(file)
         if path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in SOURCES:

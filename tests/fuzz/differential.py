@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from aotc.checking.compare import Array
-from aotc.driver.importing import read_relay_text
+from aotc.driver.import_model import read_relay_text
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from aotc.checking.compare import Array
-from aotc.driver.compilation import CompiledModel
 from aotc.driver.compile import CompileOptions, compile
+from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import resolve_target
 from aotc.ir.dtype import DType
 from aotc.relay.module import IRModule

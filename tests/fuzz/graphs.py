@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from aotc.checking.compare import Array
-from aotc.checking.inputs import save_arrays
+from aotc.checking.input_generation import save_arrays
 from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.checking.inputs import save_arrays
+from aotc.checking.input_generation import save_arrays
 from aotc.tir.parse import parse_kernel
 from aotc.tir.target import get_target
 from aotc.tir.text import to_text

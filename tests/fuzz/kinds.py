@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from aotc.driver.wiring import install
+from aotc.driver.dependency_injection import install
 from tests.fuzz import (
     differential,
     graphs,

@@ -21,9 +21,9 @@ import numpy as np
 
 import aotc
 from aotc import relay
-from aotc.checking.inputs import read_inputs, save_arrays
-from aotc.driver.cache import ObjectCache
+from aotc.checking.input_generation import read_inputs, save_arrays
 from aotc.driver.compile import compile
+from aotc.driver.object_cache import ObjectCache
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.ir.types import TensorType
 from aotc.reporting.inspect import inspect_project

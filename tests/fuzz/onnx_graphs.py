@@ -20,7 +20,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from aotc.checking.compare import Array
-from aotc.checking.inputs import save_arrays
+from aotc.checking.input_generation import save_arrays
 from aotc.driver.compile import CompileOptions
 from aotc.ir.dtype import DType
 from tests.fuzz.case import Files, Found, Stage

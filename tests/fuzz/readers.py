@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from aotc.checking.inputs import input_types, random_inputs
+from aotc.checking.input_generation import input_types, random_inputs
 from aotc.driver.compile import CompileOptions, compile
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.types import tensor_types

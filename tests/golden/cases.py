@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import Compilation
 from aotc.ir.types import TensorType
 from aotc.relay.module import IRModule
 from aotc.relay.text.parser import parse

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from aotc_codegen.cuda.project import device_text, emit_device
+from aotc_codegen.cuda.cuda_project import device_text, emit_device
 
 from aotc.tir.text import to_text
 from tests.e2e.projects import tree

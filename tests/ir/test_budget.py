@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from aotc.ir.budget import LIMITS, Budget, Cost, budget, spending
+from aotc.ir.compile_time_limits import LIMITS, Budget, Cost, budget, spending
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext

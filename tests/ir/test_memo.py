@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from aotc.ir.dtype import DType
-from aotc.ir.memo import alike, remembered, remembering
-from aotc.ir.plain import Form
+from aotc.ir.persistent_memo import alike, remembered, remembering
+from aotc.ir.safe_json import Form
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Load, Var
 from aotc.tir.stmt import PART, PARTS, Block, For, Kernel, Store, remembered_kernel

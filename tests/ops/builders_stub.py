@@ -21,7 +21,7 @@ HEAD = """# SPDX-License-Identifier: Apache-2.0
 # Written by `python -m tests.ops.builders_stub` from the table of operators.
 from collections.abc import Sequence
 
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.relay.expr import {}
 """
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
-from aotc.relay.backend.kernels import lower_function
+from aotc.relay.backend.function_to_kernel import lower_function
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, call
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.relay.visitor import mutated, post_order

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.attrs import Attrs
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Var, type_of
 from aotc.relay.op import REGISTRY

@@ -21,7 +21,7 @@ from onnx.reference import ReferenceEvaluator
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType, tensor_types
-from aotc.relay.backend.kernels import lower_function
+from aotc.relay.backend.function_to_kernel import lower_function
 from aotc.relay.expr import Constant, Expr, Function, Var, call
 from aotc.relay.frontend.onnx import from_onnx
 from aotc.relay.interp import evaluate

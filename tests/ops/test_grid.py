@@ -8,7 +8,7 @@ import pytest
 
 from aotc.ir.types import TensorType
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.grid import METHODS, PADDINGS, GridSampleAttrs
+from aotc.relay.op.grid_sample import METHODS, PADDINGS, GridSampleAttrs
 from tests.ops.oracle import close, error_code, normal, ort, reference
 
 ONNX_MODE = {"nearest": "nearest", "bilinear": "linear", "bicubic": "cubic"}

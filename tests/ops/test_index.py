@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.attrs import Attrs
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, create, index, scatter, sorts
-from aotc.relay.op.create import ArangeAttrs
-from aotc.relay.op.index import GatherAttrs, GatherNDAttrs, OneHotAttrs, TakeAttrs
+from aotc.relay.op import REGISTRY, gather, scatter, sorting, tensor_creation
+from aotc.relay.op.cumulative import ScanAttrs
+from aotc.relay.op.gather import GatherAttrs, GatherNDAttrs, OneHotAttrs, TakeAttrs
 from aotc.relay.op.opdef import Array, Sample
-from aotc.relay.op.scan import ScanAttrs
 from aotc.relay.op.scatter import ScatterElementsAttrs, ScatterNDAttrs
-from aotc.relay.op.sorts import ArgsortAttrs, SortAttrs, TopkAttrs
+from aotc.relay.op.sorting import ArgsortAttrs, SortAttrs, TopkAttrs
+from aotc.relay.op.tensor_creation import ArangeAttrs
 from tests.ops.harness import interpret, kernel_job
 from tests.ops.oracle import close, error_code, normal, onnx_reference, reference
 
@@ -78,14 +78,14 @@ def test_one_hot_of_indices_outside_is_off() -> None:
 
 def test_index_errors() -> None:
     places = var(2, 2, dtype="int64")
-    assert error_code(index.take, var(3), var(2)) == "indices"
-    assert error_code(index.take, var(3), places, 0, 0, "raise") == "take.mode"
-    assert error_code(index.take, var(0), places, 0) == "take.empty"
-    assert error_code(index.take, var(3, 4), places, 0, 1) == "take.batch_dims"
-    assert error_code(index.gather, var(3, 1), 0, places) == "gather.shape"
-    assert error_code(index.gather, var(3), 0, places) == "gather.rank"
-    assert error_code(index.gather_nd, var(3), places) == "gather_nd.depth"
-    assert error_code(index.one_hot, places, 1.0, 0.0, -1) == "one_hot.depth"
+    assert error_code(gather.take, var(3), var(2)) == "indices"
+    assert error_code(gather.take, var(3), places, 0, 0, "raise") == "take.mode"
+    assert error_code(gather.take, var(0), places, 0) == "take.empty"
+    assert error_code(gather.take, var(3, 4), places, 0, 1) == "take.batch_dims"
+    assert error_code(gather.gather, var(3, 1), 0, places) == "gather.shape"
+    assert error_code(gather.gather, var(3), 0, places) == "gather.rank"
+    assert error_code(gather.gather_nd, var(3), places) == "gather_nd.depth"
+    assert error_code(gather.one_hot, places, 1.0, 0.0, -1) == "one_hot.depth"
     assert error_code(scatter.scatter_elements, var(3, 3), places, var(2, 1)) == "scatter.updates"
     assert error_code(scatter.scatter_elements, var(3, 3), places, var(2, 2), 0, "div") == "scatter.reduction"
     assert error_code(scatter.scatter_nd, var(3, 3), places, var(2, 2)) == "scatter_nd.updates"
@@ -159,13 +159,13 @@ def test_topk_agrees_with_onnx() -> None:
 
 
 def test_topk_types() -> None:
-    both = sorts.topk(var(SymDim("n"), 5), k=2).checked_type
+    both = sorting.topk(var(SymDim("n"), 5), k=2).checked_type
     assert isinstance(both, TupleType)
     assert both.fields[1] == TensorType((SymDim("n"), 2), "int32")
-    assert sorts.topk(var(5), k=2, ret_type="indices", dtype="int64").checked_type == TensorType((2,), "int64")
-    assert sorts.topk(var(5), k=0, ret_type="values").checked_type == TensorType((5,), "float32")
-    assert error_code(sorts.topk, var(5), 6) == "topk.k"
-    assert error_code(sorts.topk, var(5), 2, -1, "all") == "topk.ret_type"
+    assert sorting.topk(var(5), k=2, ret_type="indices", dtype="int64").checked_type == TensorType((2,), "int64")
+    assert sorting.topk(var(5), k=0, ret_type="values").checked_type == TensorType((5,), "float32")
+    assert error_code(sorting.topk, var(5), 6) == "topk.k"
+    assert error_code(sorting.topk, var(5), 2, -1, "all") == "topk.ret_type"
 
 
 # --- cumsum
@@ -201,7 +201,7 @@ def test_arange_of_floats_agrees_with_onnx() -> None:
 
 
 def test_arange_errors() -> None:
-    assert error_code(create.arange, 0, 1, 0) == "arange.step"
-    assert error_code(create.arange, 0, float("inf"), 1) == "arange.step"
-    assert error_code(create.arange, 0, 1, 0.5, "int32") == "arange.fraction"
-    assert error_code(create.zeros, (2, -1), "float32") == "init.shape"
+    assert error_code(tensor_creation.arange, 0, 1, 0) == "arange.step"
+    assert error_code(tensor_creation.arange, 0, float("inf"), 1) == "arange.step"
+    assert error_code(tensor_creation.arange, 0, 1, 0.5, "int32") == "arange.fraction"
+    assert error_code(tensor_creation.zeros, (2, -1), "float32") == "init.shape"

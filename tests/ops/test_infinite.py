@@ -25,7 +25,7 @@ from aotc.relay.op import REGISTRY
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.opdef import Array, OpDef, Sample
 from aotc.relay.op.pad import pad
-from aotc.relay.op.window import pad_pairs
+from aotc.relay.op.window_attributes import pad_pairs
 from aotc.relay.text.printer import astext
 from aotc.relay.transform import FoldExplicitPadding, FuseOps
 from aotc.relay.visitor import post_order

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.attrs import Attrs
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.op import AxisMap
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var
-from aotc.relay.op import REGISTRY, join, layout, pad, shape, slice
-from aotc.relay.op.join import ConcatenateAttrs, SplitAttrs
+from aotc.relay.op import REGISTRY, concat_split, layout, pad, shape, slice
+from aotc.relay.op.concat_split import ConcatenateAttrs, SplitAttrs
 from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.op.opdef import Array, Sample
 from aotc.relay.op.pad import PadAttrs
@@ -172,14 +172,14 @@ def test_concatenate_as_numpy(parts: list[int], axis: int) -> None:
 
 def test_concatenate_errors_and_unknown_dimensions() -> None:
     n = SymDim("n", 4)
-    assert error_code(join.concatenate, [var(2, 3), var(2, 3, 1)], 0) == "concatenate.rank"
-    assert error_code(join.concatenate, [var(2, 3), var(3, 3)], 1) == "concatenate.shape"
-    assert error_code(join.concatenate, [var(2), var(2, dtype="int8")], 0) == "dtype-mismatch"
-    assert error_code(join.concatenate, [], 0) == "concatenate.empty"
-    assert error_code(join.concatenate, var(2), 0) == "expected-tuple"
-    joined = join.concatenate([var(n, 3), var(2, 3)], 1).checked_type
+    assert error_code(concat_split.concatenate, [var(2, 3), var(2, 3, 1)], 0) == "concatenate.rank"
+    assert error_code(concat_split.concatenate, [var(2, 3), var(3, 3)], 1) == "concatenate.shape"
+    assert error_code(concat_split.concatenate, [var(2), var(2, dtype="int8")], 0) == "dtype-mismatch"
+    assert error_code(concat_split.concatenate, [], 0) == "concatenate.empty"
+    assert error_code(concat_split.concatenate, var(2), 0) == "expected-tuple"
+    joined = concat_split.concatenate([var(n, 3), var(2, 3)], 1).checked_type
     assert joined == TensorType((2, 6), "float32")
-    longer = join.concatenate([var(n, 3), var(2, 3)], 0).checked_type
+    longer = concat_split.concatenate([var(n, 3), var(2, 3)], 0).checked_type
     assert isinstance(longer, TensorType) and longer.shape[0] == SymDim("n+2", 6)
 
 
@@ -193,11 +193,11 @@ def test_split_as_numpy(where: int | tuple[int, ...]) -> None:
 
 
 def test_split_errors() -> None:
-    assert error_code(join.split, var(5), 2) == "split.sections"
-    assert error_code(join.split, var(5), 0) == "split.sections"
-    assert error_code(join.split, var(5), (3, 2)) == "split.indices"
-    assert error_code(join.split, var(5), (6,)) == "split.indices"
-    ty = join.split(var(SymDim("n", 8)), (2,)).checked_type
+    assert error_code(concat_split.split, var(5), 2) == "split.sections"
+    assert error_code(concat_split.split, var(5), 0) == "split.sections"
+    assert error_code(concat_split.split, var(5), (3, 2)) == "split.indices"
+    assert error_code(concat_split.split, var(5), (6,)) == "split.indices"
+    ty = concat_split.split(var(SymDim("n", 8)), (2,)).checked_type
     assert ty == TupleType((TensorType((2,), "float32"), TensorType((SymDim("n-2", 6),), "float32")))
 
 

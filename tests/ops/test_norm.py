@@ -10,8 +10,8 @@ from onnx.reference import ReferenceEvaluator
 
 from aotc.ir.types import TensorType, TupleType
 from aotc.relay.expr import Var, type_of
-from aotc.relay.op import REGISTRY, norm
-from aotc.relay.op.norm import (
+from aotc.relay.op import REGISTRY, normalization
+from aotc.relay.op.normalization import (
     BatchNormAttrs,
     GroupNormAttrs,
     InstanceNormAttrs,
@@ -37,7 +37,7 @@ def test_batch_norm_result_and_backward_inference() -> None:
     data = TensorType((1, 3, 4, 5))
     x = Var("x", data)
     params = [Var(n, TensorType((3,))) for n in "gbmv"]
-    assert type_of(norm.batch_norm(x, *params)) == TupleType((data, TensorType((3,)), TensorType((3,))))
+    assert type_of(normalization.batch_norm(x, *params)) == TupleType((data, TensorType((3,)), TensorType((3,))))
     refine = REGISTRY["nn.batch_norm"].refine
     assert refine is not None
     assert list(refine(BatchNormAttrs(), [data, None, None, None, None])) == [data, *[TensorType((3,))] * 4]
@@ -114,9 +114,9 @@ def test_softmax_of_large_and_infinite_values() -> None:
 
 def test_dropout_is_the_identity() -> None:
     x = Var("x", TensorType((2, 3)))
-    assert type_of(norm.dropout(x)) == TensorType((2, 3))
+    assert type_of(normalization.dropout(x)) == TensorType((2, 3))
     data = normal(2, 3)
-    np.testing.assert_array_equal(REGISTRY["nn.dropout"].reference(norm.DropoutAttrs(), data)[0], data)
+    np.testing.assert_array_equal(REGISTRY["nn.dropout"].reference(normalization.DropoutAttrs(), data)[0], data)
 
 
 def test_ill_typed_norms() -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from aotc.ir.attrs import NO_ATTRS
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Var
-from aotc.relay.op import REGISTRY, binary, casts, elementwise
+from aotc.relay.op import REGISTRY, binary_elementwise, casts, elementwise_unary
 from aotc.relay.op.casts import CastAttrs, ClipAttrs, PReluAttrs
 from aotc.relay.op.opdef import Array, Sample
 from tests.ops.harness import interpret, kernel_job
@@ -162,23 +162,23 @@ def test_prelu_agrees_with_onnx_and_solves_alpha() -> None:
 
 def test_dtypes_must_match() -> None:
     x, y = Var("x", TensorType((2,), "float32")), Var("y", TensorType((2,), "int32"))
-    assert error_code(binary.add, x, y) == "dtype-mismatch"
-    assert error_code(binary.logical_and, x, x) == "dtype"
-    assert error_code(elementwise.exp, y) == "dtype"
-    assert error_code(binary.where, x, x, x) == "where.condition"
+    assert error_code(binary_elementwise.add, x, y) == "dtype-mismatch"
+    assert error_code(binary_elementwise.logical_and, x, x) == "dtype"
+    assert error_code(elementwise_unary.exp, y) == "dtype"
+    assert error_code(binary_elementwise.where, x, x, x) == "where.condition"
 
 
 def test_shapes_must_broadcast() -> None:
     x, y = Var("x", TensorType((2, 3), "float32")), Var("y", TensorType((2,), "float32"))
-    assert error_code(binary.add, x, y) == "broadcast"
+    assert error_code(binary_elementwise.add, x, y) == "broadcast"
 
 
 def test_unknown_dimensions_broadcast() -> None:
     n = SymDim("n")
     x, y = Var("x", TensorType((n, 3), "float32")), Var("y", TensorType((1,), "float32"))
-    assert binary.add(x, y).checked_type == TensorType((n, 3), "float32")
-    assert binary.less(x, x).checked_type == TensorType((n, 3), "bool")
+    assert binary_elementwise.add(x, y).checked_type == TensorType((n, 3), "float32")
+    assert binary_elementwise.less(x, x).checked_type == TensorType((n, 3), "bool")
 
 
 def test_untyped_arguments_wait_for_inference() -> None:
-    assert binary.add(Var("x"), Constant(np.zeros(3, np.float32))).checked_type is None
+    assert binary_elementwise.add(Var("x"), Constant(np.zeros(3, np.float32))).checked_type is None

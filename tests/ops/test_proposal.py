@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.relay.op import anchors
+from aotc.relay.op import anchor_boxes
 from tests.ops.oracle import close, error_code, reference, var
 
 
@@ -70,7 +70,7 @@ def test_proposals_are_the_best_boxes(iou_loss: bool, most: int) -> None:
     images = np.array([[48, 64, 1.0], [30, 41, 0.6]])
     given: Any = {"scales": (0.5, 1.0, 2.0), "ratios": (0.5, 1.5), "rpn_min_size": 9, "threshold": 0.3}
     counts: Any = {"rpn_pre_nms_top_n": most, "rpn_post_nms_top_n": 20, "iou_loss": iou_loss}
-    a = anchors.ProposalAttrs(**given, **counts)
+    a = anchor_boxes.ProposalAttrs(**given, **counts)
     moves *= 12 if iou_loss else 1
     found = reference("vision.proposal", a, scores, moves, images)
     assert found.shape == (40, 5)
@@ -80,8 +80,8 @@ def test_proposals_are_the_best_boxes(iou_loss: bool, most: int) -> None:
 def test_what_is_refused() -> None:
     fields: Any = {"scales": (1.0,), "ratios": (1.0,)}
     good = var(1, 2, 3, 3), var(1, 4, 3, 3), var(1, 3)
-    assert str(anchors.proposal(*good, **fields).checked_type) == "Tensor[(300, 5), float32]"
-    assert error_code(anchors.proposal, good[0], good[0], good[2], **fields) == "boxes.offsets"
-    assert error_code(anchors.proposal, *good, scales=(0.0,), ratios=(1.0,)) == "boxes.anchors"
-    assert error_code(anchors.proposal, *good[:2], var(1, 3, 1), **fields) == "boxes.data"
-    assert error_code(anchors.proposal, *good[:2], var(1, 3, dtype="float64"), **fields) == "dtype-mismatch"
+    assert str(anchor_boxes.proposal(*good, **fields).checked_type) == "Tensor[(300, 5), float32]"
+    assert error_code(anchor_boxes.proposal, good[0], good[0], good[2], **fields) == "boxes.offsets"
+    assert error_code(anchor_boxes.proposal, *good, scales=(0.0,), ratios=(1.0,)) == "boxes.anchors"
+    assert error_code(anchor_boxes.proposal, *good[:2], var(1, 3, 1), **fields) == "boxes.data"
+    assert error_code(anchor_boxes.proposal, *good[:2], var(1, 3, dtype="float64"), **fields) == "dtype-mismatch"

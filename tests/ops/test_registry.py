@@ -13,7 +13,7 @@ import pytest
 
 from aotc.ir.attrs import Attrs
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.op import OpPattern
 from aotc.ir.types import TensorType, TupleType, Type, tensor_types
 from aotc.relay.op import FAMILIES, REGISTRY, operators_of

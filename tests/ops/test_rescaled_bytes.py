@@ -12,7 +12,7 @@ from aotc.ir.dtype import DType
 from aotc.relay.instrument.op_difference import count_ops
 from aotc.relay.interp import evaluate
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.qnn.join import ConcatenateAttrs
+from aotc.relay.op.qnn.concatenate import ConcatenateAttrs
 from aotc.relay.transform import InferType, QnnCanonicalizeOps
 
 CONCATENATE = REGISTRY["qnn.concatenate"]

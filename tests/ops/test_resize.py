@@ -11,8 +11,8 @@ import pytest
 from aotc.ir.types import TensorType
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.rearrange import SubPixelAttrs
-from aotc.relay.op.resample import COORDINATES, ROUNDINGS
 from aotc.relay.op.resize import UpSamplingAttrs, resize1d, resize2d, resize3d
+from aotc.relay.op.resize_sampling import COORDINATES, ROUNDINGS
 from tests.ops.oracle import close, error_code, normal, onnx_reference, ort, reference
 
 Resize2DAttrs = resize2d.attrs

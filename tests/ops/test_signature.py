@@ -12,14 +12,14 @@ import pytest
 from aotc import relay, te
 from aotc.ir.attrs import REQUIRED, Attrs, param
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.op import Arg, args
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Var
 from aotc.relay.op import REGISTRY, builders
+from aotc.relay.op.builder_signature import function_of, signature_of
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.op.rules import same_type
-from aotc.relay.op.signature import function_of, signature_of
+from aotc.relay.op.type_rules import same_type
 from tests.ops.builders_stub import STUBS, render
 
 X = Var("x", TensorType((2, 3), "float32"))

@@ -11,10 +11,10 @@ from aotc.ir.transform import Pass, PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Constant, Expr, Function, Var
-from aotc.relay.infer import infer_module
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
+from aotc.relay.type_inference import infer_module
 
 
 def var(name: str, *shape: int, dtype: str = "float32") -> Var:

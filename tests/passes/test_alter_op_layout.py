@@ -18,7 +18,7 @@ from aotc.relay.op.conv import conv1d, conv2d, conv3d
 from aotc.relay.op.dense import dense, matmul
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.recurrent import gru, lstm, rnn
-from aotc.relay.structural import structural_equal
+from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform.alter_op_layout import AlterOpLayout
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.visitor import post_order

@@ -29,11 +29,11 @@ from aotc.relay.instrument.op_difference import OpDifference
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
+from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import Conv2DAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.conv_transpose import conv2d_transpose
-from aotc.relay.op.elementwise import relu, tanh
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.elementwise_unary import relu, tanh
 from aotc.relay.op.layout import LayoutTransformAttrs, layout_transform
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.relay.op.pad import pad
@@ -43,7 +43,7 @@ from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import reshape, squeeze, transpose
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.softmax import softmax
-from aotc.relay.structural import structural_equal
+from aotc.relay.structural_equality import structural_equal
 from aotc.relay.testing import dcgan, mlp, mobilenet, resnet, squeezenet
 from aotc.relay.transform import ConvertLayout, FoldConstant
 from aotc.relay.transform.convert_layout_rules import Order, Plan, agrees

@@ -10,16 +10,16 @@ from relay.programs import functions
 
 from aotc.ir.transform import PassContext, Sequential
 from aotc.relay.expr import Call, Expr, Function, Let, Tuple, Var
-from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.casts import cast
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.elementwise import exp, negative, relu
+from aotc.relay.op.elementwise_unary import exp, negative, relu
 from aotc.relay.op.softmax import softmax
-from aotc.relay.structural import assert_structural_equal
+from aotc.relay.structural_equality import assert_structural_equal
 from aotc.relay.testing import squeezenet
 from aotc.relay.transform import CanonicalizeCast, DefuseOps, EliminateCommonSubexpr, FuseOps
+from aotc.relay.type_inference import infer_module
 
 # --- DefuseOps
 

@@ -20,24 +20,24 @@ from aotc.ir.types import TensorType
 from aotc.relay.analysis import free_vars, list_op_freqs
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, splat
-from aotc.relay.infer import infer_function
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.casts import cast, clip
+from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense
-from aotc.relay.op.elementwise import exp, relu, sqrt, tanh
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.elementwise_unary import exp, relu, sqrt, tanh
 from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import transpose
 from aotc.relay.op.softmax import softmax
-from aotc.relay.op.sorts import argsort
-from aotc.relay.structural import assert_structural_equal, structural_equal
+from aotc.relay.op.sorting import argsort
+from aotc.relay.structural_equality import assert_structural_equal, structural_equal
 from aotc.relay.transform.expand_ops import CanonicalizeOps, SimplifyInference
 from aotc.relay.transform.fold_constant import FoldConstant
 from aotc.relay.transform.fold_scale_axis import FoldScaleAxis
 from aotc.relay.transform.fuse_ops import FuseOps, fuse
+from aotc.relay.type_inference import infer_function
 from aotc.relay.visitor import post_order
 from tests.effort import grows_linearly
 

@@ -14,7 +14,7 @@ from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, Var
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.structural import assert_structural_equal
+from aotc.relay.structural_equality import assert_structural_equal
 from aotc.relay.testing import TempOpAttr
 from aotc.relay.visitor import post_order
 from aotc.transform import Sequential

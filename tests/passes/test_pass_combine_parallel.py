@@ -9,10 +9,10 @@ import pytest
 from passes.graphs import checked, const, module_of, noise, ops, var
 
 from aotc.relay.expr import Expr, Tuple
-from aotc.relay.op.binary import add, divide, multiply
+from aotc.relay.op.binary_elementwise import add, divide, multiply
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, bias_add, dense
-from aotc.relay.op.elementwise import exp, relu, tanh
+from aotc.relay.op.elementwise_unary import exp, relu, tanh
 from aotc.relay.transform import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
 
 X = var("x", 1, 4, 6, 6)

@@ -8,8 +8,8 @@ import pytest
 from passes.graphs import checked, const, module_of, noise, ops, var
 
 from aotc.relay.expr import Constant, Expr, splat
-from aotc.relay.op.binary import divide
-from aotc.relay.op.elementwise import exp
+from aotc.relay.op.binary_elementwise import divide
+from aotc.relay.op.elementwise_unary import exp
 from aotc.relay.transform import DivToMul, FoldConstant
 
 

@@ -9,7 +9,7 @@ from passes.graphs import const, module_of, ops, var
 
 from aotc import relay
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, If, Let, Tuple, TupleGetItem, Var, call
@@ -17,10 +17,10 @@ from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY, dyn, operators_of
-from aotc.relay.op.binary import multiply
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.index import take
-from aotc.relay.op.join import concatenate
+from aotc.relay.op.binary_elementwise import multiply
+from aotc.relay.op.concat_split import concatenate
+from aotc.relay.op.elementwise_unary import relu
+from aotc.relay.op.gather import take
 from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.op.shape import shape_of
 from aotc.relay.op.slice import strided_slice

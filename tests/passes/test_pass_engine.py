@@ -16,17 +16,17 @@ from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext, PassInfo, Sequential, module_pass
 from aotc.ir.types import FuncType, TensorType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, Let, Var, call, with_type
-from aotc.relay.instrument.dump import dump_ir
+from aotc.relay.instrument.dump_ir import dump_ir
 from aotc.relay.instrument.op_difference import OpDifference
 from aotc.relay.instrument.verifier import Verifier, check_module
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.casts import cast
-from aotc.relay.op.elementwise import exp, negative, relu
+from aotc.relay.op.elementwise_unary import exp, negative, relu
 from aotc.relay.op.shape import transpose
 from aotc.relay.transform import PASSES, FoldConstant, InferType, SimplifyExpr
-from aotc.relay.transform.base import Rewriter, Rule, WhyNot, function_pass, rewrite_report
+from aotc.relay.transform.pass_base import Rewriter, Rule, WhyNot, function_pass, rewrite_report
 from aotc.relay.visitor import post_order
 
 

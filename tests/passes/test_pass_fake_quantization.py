@@ -19,16 +19,16 @@ from aotc.relay.instrument.op_difference import count_ops
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, maximum, multiply, subtract
+from aotc.relay.op.binary_elementwise import add, maximum, multiply, subtract
 from aotc.relay.op.casts import clip, leaky_relu
+from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.conv_transpose import conv2d_transpose
 from aotc.relay.op.dense import batch_matmul, bias_add, dense, matmul
-from aotc.relay.op.elementwise import exp, relu, sigmoid, tanh
-from aotc.relay.op.grid import affine_grid
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.elementwise_unary import exp, relu, sigmoid, tanh
+from aotc.relay.op.grid_sample import affine_grid
 from aotc.relay.op.layout import layout_transform
-from aotc.relay.op.norm import layer_norm
+from aotc.relay.op.normalization import layer_norm
 from aotc.relay.op.pad import pad
 from aotc.relay.op.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from aotc.relay.op.qnn.builders import dequantize, quantize
@@ -37,10 +37,10 @@ from aotc.relay.op.resize import resize2d
 from aotc.relay.op.shape import expand_dims, reshape, squeeze, transpose
 from aotc.relay.op.slice import strided_slice
 from aotc.relay.op.softmax import softmax
-from aotc.relay.op.sorts import topk
-from aotc.relay.structural import structural_equal
+from aotc.relay.op.sorting import topk
+from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform import FakeQuantizationToInteger, QuantizedEdges, SelectSignedness
-from aotc.relay.transform.affine import TensorAffineType, affine
+from aotc.relay.transform.affine_quantization import TensorAffineType, affine
 from aotc.relay.transform.fake_quantization_to_integer import left_real
 from aotc.relay.transform.pipeline import FAKE_QUANTIZATION
 from aotc.tir import TARGETS

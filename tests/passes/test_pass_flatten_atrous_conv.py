@@ -14,10 +14,10 @@ from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Constant, Expr
 from aotc.relay.module import IRModule
 from aotc.relay.op.conv import Conv2DAttrs, conv1d, conv2d
-from aotc.relay.op.elementwise import relu
+from aotc.relay.op.elementwise_unary import relu
 from aotc.relay.op.rearrange import batch_to_space_nd, space_to_batch_nd
 from aotc.relay.transform import FlattenAtrousConv
-from aotc.relay.transform.base import rewrite_report
+from aotc.relay.transform.pass_base import rewrite_report
 
 NHWC: dict[str, Any] = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 NONE = ((0, 0), (0, 0))

@@ -10,22 +10,22 @@ import pytest
 from passes.graphs import checked, const, module_of, noise, ops, var
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.span import Span
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
-from aotc.relay.evaluate import evaluate_call
+from aotc.relay.constant_evaluation import evaluate_call
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem, Var, call, splat, type_of
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.binary import add, multiply
-from aotc.relay.op.create import full, ones, zeros, zeros_like
-from aotc.relay.op.elementwise import exp, relu
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.binary_elementwise import add, multiply
+from aotc.relay.op.concat_split import concatenate, split
+from aotc.relay.op.elementwise_unary import exp, relu
 from aotc.relay.op.pad import pad
-from aotc.relay.op.qnn.scale import quantize
+from aotc.relay.op.qnn.requantize import quantize
 from aotc.relay.op.shape import broadcast_to, expand_dims, reshape, shape_of, transpose
+from aotc.relay.op.tensor_creation import full, ones, zeros, zeros_like
 from aotc.relay.transform import FoldConstant
 
 

@@ -12,11 +12,11 @@ from passes.graphs import checked, const, module_of, noise, ops, var
 
 from aotc.ir.transform import PassContext
 from aotc.relay.expr import Constant, Expr, Tuple, Var
-from aotc.relay.op.binary import add, multiply, subtract
+from aotc.relay.op.binary_elementwise import add, multiply, subtract
 from aotc.relay.op.casts import leaky_relu
 from aotc.relay.op.conv import conv1d, conv2d, conv3d
 from aotc.relay.op.dense import bias_add, dense
-from aotc.relay.op.elementwise import exp, relu
+from aotc.relay.op.elementwise_unary import exp, relu
 from aotc.relay.op.pool import max_pool2d
 from aotc.relay.transform import FoldScaleAxis, ForwardFoldScaleAxis
 

@@ -9,12 +9,12 @@ from passes.graphs import checked, const, module_of, var
 from aotc.ir.types import FuncType, TensorType
 from aotc.relay.analysis import well_formed
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Var
-from aotc.relay.infer import infer_module
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, greater, multiply, subtract
-from aotc.relay.op.elementwise import exp, relu, tanh
+from aotc.relay.op.binary_elementwise import add, greater, multiply, subtract
+from aotc.relay.op.elementwise_unary import exp, relu, tanh
 from aotc.relay.transform import EtaExpand, FuseOps, Inline, LambdaLift, ToANormalForm
+from aotc.relay.type_inference import infer_module
 from aotc.relay.visitor import post_order
 
 VECTOR = TensorType((4,), "float32")

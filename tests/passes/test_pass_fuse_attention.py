@@ -14,15 +14,15 @@ from aotc.relay.analysis import list_op_freqs
 from aotc.relay.backend.lower import lower_calls
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, multiply, where
+from aotc.relay.op.binary_elementwise import add, multiply, where
 from aotc.relay.op.casts import cast
+from aotc.relay.op.concat_split import repeat
 from aotc.relay.op.dense import batch_matmul
-from aotc.relay.op.elementwise import relu, tanh
-from aotc.relay.op.join import repeat
+from aotc.relay.op.elementwise_unary import relu, tanh
 from aotc.relay.op.shape import reshape, transpose
 from aotc.relay.op.softmax import softmax
-from aotc.relay.transform.base import rewrite_report
 from aotc.relay.transform.fuse_attention import RULE, FuseAttention
+from aotc.relay.transform.pass_base import rewrite_report
 from aotc.relay.transform.pipeline import optimize
 from aotc.relay.visitor import post_order
 from aotc.tir.target import get_target

@@ -11,10 +11,10 @@ from relay.programs import functions, inputs
 from aotc.relay.analysis import free_vars, list_op_freqs
 from aotc.relay.expr import Call, Expr, Function, Tuple
 from aotc.relay.interp import evaluate
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.elementwise import relu, sigmoid
-from aotc.relay.op.norm import rms_norm
+from aotc.relay.op.elementwise_unary import relu, sigmoid
+from aotc.relay.op.normalization import rms_norm
 from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import reshape
 from aotc.relay.op.softmax import softmax

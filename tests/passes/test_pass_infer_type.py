@@ -9,20 +9,20 @@ from passes.graphs import const, var
 
 from aotc.ir.attrs import NO_ATTRS
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.span import Span
 from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
-from aotc.relay.infer import infer_expr, infer_function, infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.binary import add, less, subtract
+from aotc.relay.op.binary_elementwise import add, less, subtract
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import bias_add, dense
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.norm import batch_norm
+from aotc.relay.op.elementwise_unary import relu
+from aotc.relay.op.normalization import batch_norm
 from aotc.relay.transform import InferType
-from aotc.relay.unify import join_types, merge_types
+from aotc.relay.type_inference import infer_expr, infer_function, infer_module
+from aotc.relay.type_unification import join_types, merge_types
 from aotc.relay.visitor import post_order
 
 F32 = TensorType((2, 3), "float32")

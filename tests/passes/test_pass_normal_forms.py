@@ -13,16 +13,15 @@ import aotc
 from aotc.ir.transform import Pass, PassContext, Sequential
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var
-from aotc.relay.infer import infer_module
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, greater, multiply, subtract
+from aotc.relay.op.binary_elementwise import add, greater, multiply, subtract
+from aotc.relay.op.concat_split import split
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.elementwise import exp, negative, relu, tanh
-from aotc.relay.op.join import split
+from aotc.relay.op.elementwise_unary import exp, negative, relu, tanh
 from aotc.relay.op.reduce import sum as sum_of
-from aotc.relay.structural import structural_equal
+from aotc.relay.structural_equality import structural_equal
 from aotc.relay.testing import mlp
 from aotc.relay.transform import (
     FuseOps,
@@ -33,6 +32,7 @@ from aotc.relay.transform import (
     ToGraphNormalForm,
 )
 from aotc.relay.transform.pipeline import optimize
+from aotc.relay.type_inference import infer_module
 from aotc.relay.visitor import post_order
 from aotc.tir.target import C
 

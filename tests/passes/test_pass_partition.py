@@ -18,11 +18,11 @@ from aotc.relay.dataflow_pattern import is_op, wildcard
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple
 from aotc.relay.module import IRModule
 from aotc.relay.op.annotation import compiler_begin, compiler_end
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
+from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.contrib import get_pattern_table, register_pattern_table
 from aotc.relay.op.dense import dense
-from aotc.relay.op.elementwise import exp, negative, relu, tanh
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.elementwise_unary import exp, negative, relu, tanh
 from aotc.relay.transform import AnnotateTarget, InferType, Inline, MergeComposite, PartitionGraph
 from aotc.relay.transform import MergeCompilerRegions as Merge
 from aotc.relay.visitor import post_order

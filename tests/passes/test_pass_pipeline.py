@@ -20,10 +20,10 @@ from aotc.relay.instrument.op_difference import count_ops
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, multiply, subtract
+from aotc.relay.op.binary_elementwise import add, multiply, subtract
+from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.elementwise import exp, negative, relu, tanh
-from aotc.relay.op.join import concatenate
+from aotc.relay.op.elementwise_unary import exp, negative, relu, tanh
 from aotc.relay.op.pool import max_pool2d
 from aotc.relay.op.shape import reshape, transpose
 from aotc.relay.op.softmax import softmax

@@ -6,17 +6,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aotc.ir.dims import SymDim, is_static
+from aotc.ir.dimensions import SymDim, is_static
 from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
+from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.join import concatenate
-from aotc.relay.structural import structural_equal
+from aotc.relay.op.elementwise_unary import relu
+from aotc.relay.structural_equality import structural_equal
 from aotc.relay.transform.select_layout import SelectLayout
 from aotc.relay.visitor import post_order
 from aotc.tir.target import get_target

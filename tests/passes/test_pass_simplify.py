@@ -15,24 +15,24 @@ from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.transform import Pass
 from aotc.relay.expr import Call, Constant, Expr, Function, Let, Tuple, TupleGetItem, Var, splat
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, divide, greater, maximum, multiply, power, subtract, where
+from aotc.relay.op.binary_elementwise import add, divide, greater, maximum, multiply, power, subtract, where
+from aotc.relay.op.broadcast_like import broadcast_to_like, cast_like, collapse_sum_like, reshape_like
 from aotc.relay.op.casts import cast, clip
+from aotc.relay.op.concat_split import concatenate, repeat, split, tile
 from aotc.relay.op.conv import conv2d
-from aotc.relay.op.create import full, full_like, ones, ones_like, zeros, zeros_like
 from aotc.relay.op.dense import bias_add, dense
-from aotc.relay.op.elementwise import copy, exp, logical_not, negative, relu
-from aotc.relay.op.join import concatenate, repeat, split, tile
+from aotc.relay.op.elementwise_unary import copy, exp, logical_not, negative, relu
 from aotc.relay.op.layout import layout_transform
-from aotc.relay.op.like import broadcast_to_like, cast_like, collapse_sum_like, reshape_like
-from aotc.relay.op.norm import batch_norm, dropout
+from aotc.relay.op.normalization import batch_norm, dropout
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.pad import pad
 from aotc.relay.op.pool import avg_pool2d, max_pool2d
-from aotc.relay.op.qnn.scale import dequantize
+from aotc.relay.op.qnn.requantize import dequantize
 from aotc.relay.op.reduce import argmax, argmin
 from aotc.relay.op.shape import batch_flatten, broadcast_to, expand_dims, reshape, squeeze, transpose
 from aotc.relay.op.slice import strided_slice
-from aotc.relay.op.sorts import argsort
+from aotc.relay.op.sorting import argsort
+from aotc.relay.op.tensor_creation import full, full_like, ones, ones_like, zeros, zeros_like
 from aotc.relay.transform import (
     CanonicalizeOps,
     DeadCodeElimination,

@@ -16,9 +16,9 @@ from aotc.ir.transform import PassContext
 from aotc.relay.expr import Call, Expr, Function, Tuple, Var
 from aotc.relay.module import IRModule
 from aotc.relay.op.annotation import stop_fusion
-from aotc.relay.op.binary import add
-from aotc.relay.op.elementwise import exp, relu
-from aotc.relay.op.join import concatenate
+from aotc.relay.op.binary_elementwise import add
+from aotc.relay.op.concat_split import concatenate
+from aotc.relay.op.elementwise_unary import exp, relu
 from aotc.relay.transform import FuseOps, SimplifyExpr, SplitArgs
 from aotc.relay.visitor import post_order
 

@@ -16,8 +16,8 @@ from aotc import relay
 from aotc.relay.analysis import free_vars, list_op_freqs
 from aotc.relay.expr import Call, Expr, Function, Tuple, type_of
 from aotc.relay.interp import evaluate
-from aotc.relay.op.binary import multiply
-from aotc.relay.op.elementwise import exp, relu
+from aotc.relay.op.binary_elementwise import multiply
+from aotc.relay.op.elementwise_unary import exp, relu
 from aotc.relay.op.reduce import max as max_
 from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import reshape

@@ -18,19 +18,19 @@ from aotc.ir.transform import PassContext
 from aotc.ir.types import TensorType, tensor_types
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, call
-from aotc.relay.infer import infer_module
 from aotc.relay.instrument.verifier import Verifier
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
+from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, bias_add, dense
-from aotc.relay.op.elementwise import exp, relu, sigmoid
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.elementwise_unary import exp, relu, sigmoid
 from aotc.relay.op.softmax import SoftmaxAttrs, softmax
 from aotc.relay.testing import mlp, resnet
 from aotc.relay.transform import ToMixedPrecision
+from aotc.relay.type_inference import infer_module
 from aotc.relay.visitor import post_order
 
 KEEP = {"relay.ToMixedPrecision.keep_orig_output_dtype": True}

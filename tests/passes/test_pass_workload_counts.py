@@ -10,7 +10,7 @@ from aotc.ir.transform import Pass, PassContext, Sequential
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.expr import Call, Constant, Function
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, multiply
+from aotc.relay.op.binary_elementwise import add, multiply
 from aotc.relay.testing import dcgan, squeezenet
 from aotc.relay.transform import (
     CanonicalizeOps,

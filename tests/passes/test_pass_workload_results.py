@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.wiring import install
+from aotc.driver.dependency_injection import install
 from aotc.ir.transform import PassContext, get_pass, installed_passes
 from aotc.relay.binding import bind_params_by_name
 from aotc.relay.interp import evaluate

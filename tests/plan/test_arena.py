@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aotc.tir.plan.arena import Arrangement, Block, _Packer, _swept, align_up, lower_bound, place
+from aotc.tir.plan.arena_packing import Arrangement, Block, _Packer, _swept, align_up, lower_bound, place
 from tests.effort import doubles
 
 

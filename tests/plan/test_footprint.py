@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from aotc.driver.budgets import Budgets, Way, ways_to_bytes
 from aotc.driver.compile import CompileOptions, compile
+from aotc.driver.memory_budgets import Budgets, Way, ways_to_bytes
 from aotc.ir import AotcError
-from aotc.tir.plan.footprint import code_bytes, moments, most_taken, stack_bytes
-from aotc.tir.plan.memory import check_plan, plan_memory, work_in_place
+from aotc.tir.plan.memory_footprint import code_bytes, moments, most_taken, stack_bytes
+from aotc.tir.plan.memory_plan import check_plan, plan_memory, work_in_place
 from tests.conftest import ROOT
 from tests.plan.test_memory import SIZE, elementwise, program, storage
 

@@ -9,7 +9,7 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var
-from aotc.tir.plan.memory import check_plan, lifetimes, plan_memory, work_in_place
+from aotc.tir.plan.memory_plan import check_plan, lifetimes, plan_memory, work_in_place
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import For, Kernel, Stmt, Store
 

@@ -10,11 +10,11 @@ import pytest
 
 from aotc.ir import DType
 from aotc.tir.expr import Buffer
-from aotc.tir.plan import arena
-from aotc.tir.plan import order as orders
-from aotc.tir.plan.memory import groups
-from aotc.tir.plan.order import ordered
+from aotc.tir.plan import arena_packing
+from aotc.tir.plan import step_order as orders
+from aotc.tir.plan.memory_plan import groups
 from aotc.tir.plan.program import Program, Step, Storage, View
+from aotc.tir.plan.step_order import ordered
 from aotc.tir.stmt import Block, Kernel
 
 I8 = DType("int8")
@@ -45,7 +45,9 @@ def drawn(seed: int, count: int) -> Program:
 
 def bound(program: Program, steps: tuple[Step, ...] | None = None) -> int:
     made = program if steps is None else Program(**{**vars_of(program), "steps": steps})
-    return arena.lower_bound([arena.Block(s.nbytes, life.first, life.last) for s, life in groups(made).items()], 1)
+    return arena_packing.lower_bound(
+        [arena_packing.Block(s.nbytes, life.first, life.last) for s, life in groups(made).items()], 1
+    )
 
 
 def vars_of(program: Program) -> dict[str, object]:

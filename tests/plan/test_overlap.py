@@ -16,8 +16,8 @@ from aotc.tir import C
 from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr
 from aotc.tir.interp import compile_kernel, run_kernel
 from aotc.tir.passes import ProgramVerifier, program_passes
-from aotc.tir.plan.memory import check_plan, overlaps, plan_memory
-from aotc.tir.plan.overlap import in_sequence, least_distance
+from aotc.tir.plan.inplace_overlap import in_sequence, least_distance
+from aotc.tir.plan.memory_plan import check_plan, overlaps, plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, loops
 from tests.codegen.bits import same

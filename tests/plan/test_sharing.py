@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.dialect import DIALECTS
-from aotc_codegen.c.kernels import PrintedKernels, print_kernels
-from aotc_codegen.c.templates import render
+from aotc_codegen.c.c_dialects import DIALECTS
+from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Var, as_expr, call, operands, with_operands
 from aotc.tir.interp import run_kernel
-from aotc.tir.plan import sharing
-from aotc.tir.plan.sharing import Shared, shared_kernels
+from aotc.tir.plan import merge_kernels
+from aotc.tir.plan.merge_kernels import Shared, shared_kernels
 from aotc.tir.stmt import Kernel, Store, loops, map_exprs
 from aotc.tir.target import get_target
 from aotc.tir.text import to_text
@@ -66,7 +66,7 @@ def told(shared: Shared, values: Sequence[Const]) -> Kernel:
 
 def shared_of(kernels: Sequence[Kernel], monkeypatch: pytest.MonkeyPatch) -> list[Shared]:
     """Whatever can be shared, whether or not it is worth it."""
-    monkeypatch.setattr(sharing, "GROWTH", -1e9)
+    monkeypatch.setattr(merge_kernels, "GROWTH", -1e9)
     return shared_kernels(kernels)
 
 
@@ -132,7 +132,7 @@ def sibling(kernel: Kernel, rng: np.random.Generator) -> Kernel:
         info = np.iinfo(const.dtype.numpy)
         return Const(int(rng.integers(max(info.min, 1 - (1 << 31)), min(info.max, (1 << 31) - 1))), const.dtype)
 
-    return sharing._with(kernel, other)
+    return merge_kernels._with(kernel, other)
 
 
 def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
@@ -148,7 +148,7 @@ def caller(printed: PrintedKernels, kernels: Sequence[Kernel]) -> str:
 
 def test_groups_with_one_text_are_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alignments, which C does not say, keep them apart before."""
-    monkeypatch.setattr(sharing, "GROWTH", -1e9)
+    monkeypatch.setattr(merge_kernels, "GROWTH", -1e9)
     sizes = {(4, 6): 64, (8, 3): 64, (5, 7): 16, (9, 2): 16}
     kernels = [transposed(*size, scaled(2.0), align=align) for size, align in sizes.items()]
     printed = print_kernels(kernels, "net", DIALECTS[M4.dialect], share=True)

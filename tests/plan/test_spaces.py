@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.tir.expr import Load, Var
-from aotc.tir.plan.arena import Block, place
-from aotc.tir.plan.memory import check_plan, plan_memory
+from aotc.tir.plan.arena_packing import Block, place
+from aotc.tir.plan.memory_plan import check_plan, plan_memory
+from aotc.tir.plan.memory_spaces import accessed, accesses, spread
 from aotc.tir.plan.program import Part, Program
-from aotc.tir.plan.spaces import accessed, accesses, spread
 from aotc.tir.stmt import For, Store
 from tests.plan.test_arena import assert_valid, blocks
 from tests.plan.test_memory import SIZE, elementwise, program, storage

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aotc.checking.inputs import Arrays
+from aotc.checking.input_generation import Arrays
 from tests.cli.invoke import DIGITS
 
 IMAGES = np.fromfile(DIGITS.parent / "digits_test.bin", np.uint8).reshape(-1, 65)[:, :64]

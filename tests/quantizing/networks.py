@@ -27,7 +27,7 @@ from onnx import helper
 from onnxruntime import quantization as tool
 from onnxruntime.tools.onnx_model_utils import fix_output_shapes, make_input_shape_fixed
 
-from aotc.checking.inputs import Arrays, random_inputs
+from aotc.checking.input_generation import Arrays, random_inputs
 from aotc.ir.types import TensorType
 from aotc.quantizing.quantizer import Feed
 

@@ -19,8 +19,8 @@ import numpy as np
 import onnx
 import pytest
 
-from aotc.checking.exact import run_in_double
-from aotc.checking.inputs import random_inputs
+from aotc.checking.float64_reference import run_in_double
+from aotc.checking.input_generation import random_inputs
 from aotc.checking.reference import in_float64
 from aotc.driver.compile import CompileOptions
 from benchmarks.networks import NETWORKS

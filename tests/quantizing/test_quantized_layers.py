@@ -20,7 +20,7 @@ import onnx.version_converter
 import pytest
 
 from aotc.checking.compare import QUANTIZED_DB, decibels
-from aotc.checking.inputs import random_inputs
+from aotc.checking.input_generation import random_inputs
 from aotc.driver.compile import CompileOptions
 from benchmarks.networks import NETWORKS
 from benchmarks.run import PINS

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var
-from aotc.relay.op.binary import add, maximum, multiply
+from aotc.relay.op.binary_elementwise import add, maximum, multiply
+from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.dense import dense
-from aotc.relay.op.elementwise import negative, relu, tanh
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.elementwise_unary import negative, relu, tanh
 from aotc.relay.op.reduce import sum as sum_
 from aotc.relay.op.shape import transpose
 from aotc.relay.op.softmax import softmax

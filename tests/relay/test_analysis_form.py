@@ -17,15 +17,15 @@ from aotc.relay.analysis import (
     well_formed,
 )
 from aotc.relay.expr import Call, Expr, Function, GlobalVar, If, Let, Tuple, Var
-from aotc.relay.infer import infer_module
-from aotc.relay.op.binary import add, greater, multiply
+from aotc.relay.op.binary_elementwise import add, greater, multiply
 from aotc.relay.op.conv import conv1d, conv2d
 from aotc.relay.op.conv_transpose import conv2d_transpose
 from aotc.relay.op.dense import batch_matmul, dense, matmul
-from aotc.relay.op.elementwise import exp, negative, relu
+from aotc.relay.op.elementwise_unary import exp, negative, relu
 from aotc.relay.op.reduce import sum as sum_of
 from aotc.relay.testing import resnet
 from aotc.relay.transform import FuseOps, ToBasicBlockNormalForm
+from aotc.relay.type_inference import infer_module
 
 
 def test_well_formed() -> None:

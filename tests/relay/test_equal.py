@@ -17,10 +17,10 @@ from aotc.ir.span import Span, span_scope
 from aotc.ir.types import TensorType
 from aotc.relay.expr import Constant, Expr, Function, If, Let, Tuple, TupleGetItem, Var, splat, with_type
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, multiply
-from aotc.relay.op.elementwise import relu, tanh
+from aotc.relay.op.binary_elementwise import add, multiply
+from aotc.relay.op.elementwise_unary import relu, tanh
 from aotc.relay.op.softmax import softmax
-from aotc.relay.structural import assert_structural_equal, difference, structural_equal, structural_hash
+from aotc.relay.structural_equality import assert_structural_equal, difference, structural_equal, structural_hash
 from aotc.relay.visitor import Mutator
 from relay.programs import MATRIX, chain, functions, let_chain, matrix
 
@@ -151,8 +151,8 @@ def test_long_programs(make: object) -> None:
 def test_hashes_are_the_same_in_every_process() -> None:
     root = Path(__file__).parents[2]
     code = (
-        "from aotc.driver.wiring import install; install();"
-        "from relay.programs import chain; from aotc.relay.structural import structural_hash;"
+        "from aotc.driver.dependency_injection import install; install();"
+        "from relay.programs import chain; from aotc.relay.structural_equality import structural_hash;"
         "print(structural_hash(chain(3)))"
     )
     paths = ":".join(str(root / p) for p in (".", "codegen", "runtime_c", "tests"))

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 
 from aotc.ir.attrs import NO_ATTRS
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.op import Op, OpPattern
 from aotc.ir.types import FuncType, TensorType, TupleType
 from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, call
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, less, multiply, subtract
-from aotc.relay.op.elementwise import relu
-from aotc.relay.op.rules import same_type
+from aotc.relay.op.binary_elementwise import add, less, multiply, subtract
+from aotc.relay.op.elementwise_unary import relu
+from aotc.relay.op.type_rules import same_type
 from aotc.relay.testing import resnet
 from aotc.relay.text.parser import parse
 from relay.programs import MATRIX, chain, functions, if_chain, inputs, let_chain, scalar

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.dims import SymDim
+from aotc.ir.dimensions import SymDim
 from aotc.ir.dtype import DTYPES, DType
 from aotc.ir.span import Span, span_scope
 from aotc.ir.transform import PassContext
@@ -34,20 +34,20 @@ from aotc.relay.expr import (
     tensor_type_of,
 )
 from aotc.relay.frontend.onnx import from_onnx
-from aotc.relay.infer import infer_expr
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
-from aotc.relay.op.binary import add, less, subtract
+from aotc.relay.op.binary_elementwise import add, less, subtract
+from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import dense
-from aotc.relay.op.elementwise import relu, tanh
-from aotc.relay.op.join import concatenate
+from aotc.relay.op.elementwise_unary import relu, tanh
 from aotc.relay.op.softmax import softmax
-from aotc.relay.structural import assert_structural_equal, same_bits, structural_equal
+from aotc.relay.structural_equality import assert_structural_equal, same_bits, structural_equal
 from aotc.relay.text.parser import parse, parse_expr
 from aotc.relay.text.printer import astext, to_text
 from aotc.relay.transform.fuse_ops import fuse
 from aotc.relay.transform.pipeline import optimize
+from aotc.relay.type_inference import infer_expr
 from aotc.tir.target import get_target
 from relay.programs import MATRIX, chain, functions, if_chain, let_chain, matrix
 

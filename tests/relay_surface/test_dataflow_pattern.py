@@ -37,7 +37,7 @@ from aotc.relay.dataflow_pattern import (
     wildcard,
 )
 from aotc.relay.interp import evaluate
-from aotc.relay.structural import assert_structural_equal
+from aotc.relay.structural_equality import assert_structural_equal
 
 DEEP = 10_000
 

@@ -13,9 +13,9 @@ import pytest
 import aotc
 from aotc import relay
 from aotc.contrib.graph_executor import GraphModule
-from aotc.driver import compilation
-from aotc.driver.cache import ObjectCache
+from aotc.driver import pipeline
 from aotc.driver.compile import CompileOptions
+from aotc.driver.object_cache import ObjectCache
 from aotc.driver.tuning_store import Record, TuningStore, cpu_model
 from aotc.measuring.tuning import collect
 
@@ -90,7 +90,7 @@ def test_a_second_build_takes_all_from_the_cache(tmp_path: Path, monkeypatch: py
         caches.append(ObjectCache(tmp_path / "objects", 1 << 30))
         return caches[-1]
 
-    monkeypatch.setattr(compilation, "default_cache", fresh)
+    monkeypatch.setattr(pipeline, "default_cache", fresh)
     monkeypatch.setattr("aotc.driver.toolchain.default_cache", fresh)
     built(halves(), {})
     assert all(cache.misses for cache in caches)

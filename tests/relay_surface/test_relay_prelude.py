@@ -13,7 +13,7 @@ from aotc import relay
 from aotc.relay import transform
 from aotc.relay.analysis import TypeSolver, check_kind
 from aotc.relay.prelude import Prelude
-from aotc.relay.solver import solver_functions
+from aotc.relay.type_solver import solver_functions
 
 INT = relay.scalar_type("int32")
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from aotc.ir.diagnostics import AotcError
-from aotc.runtime.image import require_whole
+from aotc.runtime.library_integrity import require_whole
 from aotc.runtime.module import load_module
 from aotc.runtime.session import load
 from tests.images import IMAGES, damaged

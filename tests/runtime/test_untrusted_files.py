@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from aotc.driver.place import staged
+from aotc.driver.output_folder import staged
 from aotc.ir.diagnostics import AotcError
 from aotc.measuring.profile import profile
 from aotc.reporting.inspect import inspect_project

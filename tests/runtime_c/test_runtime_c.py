@@ -16,7 +16,7 @@ from aotc_runtime_c import bare_sources, cuda_sources, include_dir, loader_sourc
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES as ALL_DTYPES
 from aotc.runtime.abi import ABI_VERSION, DTYPES, ENTRY_SYMBOL, STATUS_MESSAGES, ffi
-from aotc.runtime.image import require_whole
+from aotc.runtime.library_integrity import require_whole
 from tests.images import IMAGES, damaged
 
 HERE = Path(__file__).parent

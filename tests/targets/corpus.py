@@ -20,7 +20,7 @@ from itertools import product
 from pathlib import Path
 
 from aotc import relay
-from aotc.relay.backend.kernels import lower_function
+from aotc.relay.backend.function_to_kernel import lower_function
 from aotc.tir.expr import Call
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Kernel, nodes

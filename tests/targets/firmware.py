@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.pipeline import CompiledModel
 from aotc.tir.target import Target, get_target
 from tests.codegen.batch import Array
 from tests.conftest import require_tool

@@ -20,9 +20,9 @@ import numpy as np
 from aotc import relay
 from aotc.ir.types import TensorType
 from aotc.relay.expr import type_of
-from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.transform.expand_ops import ExpandOps
+from aotc.relay.type_inference import infer_module
 
 Array = np.ndarray[Any, Any]
 LONGEST_ROW = 17

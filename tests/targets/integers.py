@@ -21,10 +21,10 @@ import numpy as np
 from aotc.ir.types import TensorType
 from aotc.relay import const
 from aotc.relay.expr import Expr, Function, Tuple, Var, tensor_type_of
-from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
 from aotc.relay.op import builders as op
 from aotc.relay.op.qnn import builders as qnn
+from aotc.relay.type_inference import infer_module
 
 Array = np.ndarray[Any, Any]
 LEAST, MOST = 2.0**-20, 2.0**4

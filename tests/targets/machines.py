@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import cross_compiler
+from aotc.ir.architecture_names import architecture
 from aotc.ir.dtype import DType
-from aotc.ir.machine import architecture
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target, get_target
 from tests.codegen.batch import FLAGS, Array, source_of

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from aotc.driver.toolchain import require_cpu
+from aotc.ir.architecture_names import architecture
 from aotc.ir.diagnostics import AotcError
-from aotc.ir.machine import architecture
 from aotc.tir.target import TARGETS, Target
 
 

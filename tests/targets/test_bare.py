@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.params import Params
-from aotc_codegen.c.weights import Weights
+from aotc_codegen.c.bare_metal_weights import Weights
+from aotc_codegen.c.parameter_files import Params
 
 import aotc
 from aotc import relay
-from aotc.driver.budgets import undefined_symbols
-from aotc.driver.compilation import CompiledModel
+from aotc.driver.memory_budgets import undefined_symbols
+from aotc.driver.pipeline import CompiledModel
 from aotc.driver.toolchain import find_toolchain
 from aotc.ir import AotcError, DType
 from aotc.tir.plan.program import Storage

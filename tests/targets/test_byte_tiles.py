@@ -14,8 +14,8 @@ import aotc
 from aotc import relay
 from aotc.ir import NO_ATTRS
 from aotc.relay.expr import Expr
-from aotc.relay.op.qnn import rounded
-from aotc.tir import pairs, rows
+from aotc.relay.op.qnn import defined_rounding
+from aotc.tir import arm_dsp_kernels, arm_mve_kernels
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import Array
 from tests.share import share
@@ -111,7 +111,7 @@ def test_layers_give_the_bytes_of_the_portable_library(name: str, seed: int, tmp
 
 def test_functions_mean_what_their_portable_text_does() -> None:
     """The meanings of the instructions: products of the bytes that went in, whatever order they lie in."""
-    rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in pairs.rows()}
+    rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in arm_dsp_kernels.rows()}
     for run in (1, 3, 4, 9, 16):
         size = -(-run // 4) * 4
         x = rng.integers(-128, 128, (2, run)).astype(np.int8)
@@ -121,14 +121,14 @@ def test_functions_mean_what_their_portable_text_does() -> None:
         packed = packed.reshape(4, -1, 4).transpose(1, 0, 2).reshape(-1)
         sums = x.astype(np.int32) @ w.astype(np.int32).T
         col = meanings["pairs2"](*x)
-        assert col.size == pairs.paired(run)
+        assert col.size == arm_dsp_kernels.paired(run)
         np.testing.assert_array_equal(meanings["pairs2x4"](col, packed), sums.T.reshape(-1))
         np.testing.assert_array_equal(meanings["bytes1x4"](x[0], packed), sums[0])
 
 
 def test_functions_on_rows_mean_what_their_portable_text_does() -> None:
     """Sums of rows and of channels, and what requantizes them."""
-    rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in rows.rows()}
+    rng, meanings = np.random.default_rng(0), {row.name: row.meaning for row in arm_mve_kernels.rows()}
     for run, outputs in ((1, 2), (3, 5), (16, 4), (37, 1)):
         x, w = (rng.integers(-128, 128, s).astype(np.int8) for s in (run, (outputs, run)))
         sums = w.astype(np.int32) @ x.astype(np.int32)
@@ -142,6 +142,6 @@ def test_functions_on_rows_mean_what_their_portable_text_does() -> None:
     multiplier, shift = (rng.integers(a, b, x.size).astype(np.int32) for a, b in ((0, (1 << 31) - 1), (14, 29)))
     zero, low, high = (np.int32(n) for n in (-5, -100, 90))
     for name in ("once", "twice"):
-        scaled = getattr(rounded, f"scale_{name}").reference(NO_ATTRS, x, multiplier, shift)
+        scaled = getattr(defined_rounding, f"scale_{name}").reference(NO_ATTRS, x, multiplier, shift)
         found = meanings[f"requantize_{name}"](x, np.zeros_like(x), multiplier, shift, zero, low, high)
         np.testing.assert_array_equal(found, np.clip(scaled.astype(np.int64) + zero, low, high))

@@ -17,16 +17,16 @@ import pytest
 
 from aotc.driver import toolchain
 from aotc.driver.toolchain import cross_compiler
+from aotc.ir.architecture_names import architecture
 from aotc.ir.dtype import DType
-from aotc.ir.machine import architecture
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import batch_matmul, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
-from aotc.tir import Broadcast, Call, Load, Store, as_expr, call, nibbles, wide_dots
-from aotc.tir.dots import BYTES, LANES, dot_name
+from aotc.tir import Broadcast, Call, Load, Store, as_expr, call, grouped_dot_products, int4_unpacking
 from aotc.tir.expr import Buffer
-from aotc.tir.instruction import split_type
+from aotc.tir.instruction_definition import split_type
+from aotc.tir.int8_dot_products import BYTES, LANES, dot_name
 from aotc.tir.interp import run_kernel
 from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import TARGETS
@@ -236,7 +236,7 @@ def test_the_report_names_targets_that_are_not_run(monkeypatch: pytest.MonkeyPat
 def wide_instructions() -> list[tuple[Kernel, list[Array]]]:
     """Those that take several groups, and integers of 4 bits, on some numbers."""
     rng, jobs = np.random.default_rng(6), []
-    for row in (*wide_dots.rows(), *nibbles.rows()):
+    for row in (*grouped_dot_products.rows(), *int4_unpacking.rows()):
         types = [split_type(text, 1) for text in row.takes]
         dtype, lanes = row.result(*types[0])
         buffers = [Buffer(f"p{k}", *one) for k, one in enumerate(types)]

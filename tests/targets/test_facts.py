@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aotc_codegen.c.dialect import DIALECTS
-from aotc_codegen.c.project import emit
+from aotc_codegen.c.c_dialects import DIALECTS
+from aotc_codegen.c.host_project import emit
 
 from aotc.driver import toolchain
 from aotc.driver.compile import compile
@@ -21,8 +21,8 @@ from aotc.tir.passes import PlanMemory
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
-from aotc.tir.schedule.contraction.cost import step_cost, waiting_cost
-from aotc.tir.schedule.stages.inline import plan_storage
+from aotc.tir.schedule.contraction.tiling_cost import step_cost, waiting_cost
+from aotc.tir.schedule.stages.storage_plan import plan_storage
 from aotc.tir.target import TARGETS, Budget, C, Space, Target, Threads, Tiles, Winograd, get_target
 from aotc.tir.text import to_text
 from tests.codegen.programs import affine

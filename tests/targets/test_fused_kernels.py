@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c.flags import OPTIMIZE
+from aotc_codegen.c.compiler_flags import OPTIMIZE
 from onnx import TensorProto, helper, numpy_helper
 
 import aotc
 from aotc import relay
 from aotc.ir.dtype import DType
-from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
+from aotc.relay.type_inference import infer_module
 from aotc.tir.expr import Binary, Buffer, Load, Select, Var, const
 from aotc.tir.stmt import Block, Declare, For, Kernel, Store
 from aotc.tir.target import Target

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aotc_codegen.c import kernels
+from aotc_codegen.c import kernel_files
 
 from aotc.driver.compile import CompileOptions
 from aotc.ir.types import leaves
@@ -33,7 +33,7 @@ EACH = 10
 @pytest.fixture(autouse=True)
 def one_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """All kernels of a model in one file: compilers read vectors' headers once."""
-    monkeypatch.setattr(kernels, "FILE_CHARACTERS", sys.maxsize)
+    monkeypatch.setattr(kernel_files, "FILE_CHARACTERS", sys.maxsize)
 
 
 def check(target: str, first: int, folder: Path) -> None:

@@ -16,11 +16,11 @@ from aotc.ir.dtype import DType
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.dense import contrib_dense_pack
 from aotc.relay.op.opdef import Accuracy, Sample
-from aotc.tir import Call, Load, Store, amx, as_expr, call, const
-from aotc.tir.dots import BYTES
+from aotc.tir import Call, Load, Store, amx_kernels, as_expr, call, const
 from aotc.tir.expr import Buffer
+from aotc.tir.int4_unpacking import of_nibbles
+from aotc.tir.int8_dot_products import BYTES
 from aotc.tir.interp import run_kernel
-from aotc.tir.nibbles import of_nibbles
 from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import TARGETS
 from tests.codegen.batch import STRICT
@@ -49,7 +49,7 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
         y = Buffer("y", DType("int32"), rows * blocks * 16)
         numbers = (rows, pitch, blocks, apart, width, steps, n1, x1, w1, n2, x2, w2)
         operands = (Load(x, as_expr(0), x.size), Load(w, as_expr(0), w.size), *(const(n, "int32") for n in numbers))
-        store = Store(y, as_expr(0), call(amx.matrices_name(data, weights), *operands))
+        store = Store(y, as_expr(0), call(amx_kernels.matrices_name(data, weights), *operands))
         kernel = Kernel(name="sums", inputs=(x, w), outputs=(y,), body=store)
         jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (w.size,), weights)]))
         half = Buffer("w", DType("uint8"), w.size // 2)
@@ -59,7 +59,7 @@ def functions() -> list[tuple[Kernel, list[Array]]]:
             *operands[2:],
             const(number - 8 * (weights == "int8"), "int32"),
         )
-        store = Store(y, as_expr(0), call(of_nibbles(amx.matrices_name(data, weights)), *operands))
+        store = Store(y, as_expr(0), call(of_nibbles(amx_kernels.matrices_name(data, weights)), *operands))
         kernel = Kernel(name="sums", inputs=(x, half), outputs=(y,), body=store)
         jobs.append((kernel, [some_bytes(rng, (x.size,), data), some_bytes(rng, (half.size,), "uint8")]))
     return jobs
@@ -149,7 +149,7 @@ def test_layers_on_the_processor(tmp_path: Path) -> None:
 REFUSED = """
 import ctypes
 import numpy as np
-from aotc.driver.compilation import compile_table
+from aotc.driver.pipeline import compile_table
 from aotc.ir import AotcError
 from tests.targets.test_matrices import NAME, TARGETS, product
 

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aotc.driver.compilation import Compilation
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import Compilation
 from aotc.ir.dtype import DType
 from aotc.ir.types import tensor_types
 from aotc.relay.analysis import extract_fused_functions
-from aotc.relay.backend.kernels import anchor_name, lower_function
-from aotc.relay.backend.views import view_offsets
+from aotc.relay.backend.function_to_kernel import anchor_name, lower_function
+from aotc.relay.backend.view_functions import view_offsets
 from aotc.relay.expr import Function, type_of
-from aotc.relay.structural import structural_hash
+from aotc.relay.structural_equality import structural_hash
 from aotc.runtime.session import load
 from aotc.tir.target import Target
 from benchmarks.networks import NETWORKS

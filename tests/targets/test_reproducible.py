@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from aotc.checking.inputs import input_types, random_inputs
-from aotc.driver.compilation import ACCURACIES, Compilation
+from aotc.checking.input_generation import input_types, random_inputs
 from aotc.driver.compile import CompileOptions
+from aotc.driver.pipeline import ACCURACIES, Compilation
 from aotc.ir import DType
 from aotc.relay import op as operators
 from aotc.relay.expr import Constant
@@ -29,12 +29,12 @@ from aotc.relay.op.opdef import OpDef, Sample
 from aotc.relay.text.parser import parse
 from aotc.relay.visitor import post_order
 from aotc.tir.expr import Call
-from aotc.tir.functions.table import definition
-from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.functions.function_table import definition
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interp import run_kernel
 from aotc.tir.passes import kernel_passes
-from aotc.tir.plan import numerics as name_of
-from aotc.tir.schedule.contraction.choice import Site, choosing
+from aotc.tir.plan import numerics_id as name_of
+from aotc.tir.schedule.contraction.tiling_choice import Site, choosing
 from aotc.tir.stmt import Kernel, nodes
 from aotc.tir.target import TARGETS, Budget, Target, Tiles, in_order
 from tests.fuzz.execute import run_program

@@ -13,13 +13,13 @@ import pytest
 
 from aotc import relay
 from aotc.ir.dtype import DType
-from aotc.relay.infer import infer_module
 from aotc.relay.module import IRModule
-from aotc.relay.op.qnn.rounded import NEAREST
+from aotc.relay.op.qnn.defined_rounding import NEAREST
+from aotc.relay.type_inference import infer_module
 from aotc.tir.expr import Buffer, Call, Const, Load, Var, as_expr, call, cast
 from aotc.tir.interp import run_kernel
-from aotc.tir.loops import joined as together
-from aotc.tir.loops.nest import filled
+from aotc.tir.loops import merge_narrowing_stores as together
+from aotc.tir.loops.loop_nest_rewrites import filled
 from aotc.tir.stmt import Block, Kernel, Store, forall, nodes
 from aotc.tir.target import X86_64, X86_64_V3, X86_64_V4, Target
 from tests.codegen.batch import Array, finished

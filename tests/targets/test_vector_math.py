@@ -8,9 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from aotc_codegen.c.flags import cflags
+from aotc_codegen.c.compiler_flags import cflags
 
-from aotc.tir.functions.table import ULP
+from aotc.tir.functions.function_table import ULP
 from aotc.tir.target import get_target
 from tests.codegen.batch import STRICT
 from tests.conftest import require_tool

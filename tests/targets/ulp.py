@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from aotc_codegen.c.flags import cflags
+from aotc_codegen.c.compiler_flags import cflags
 
 from aotc import tir
 from aotc.ir.dtype import DType
 from aotc.ir.types import TensorType
-from aotc.relay.backend.kernels import lower_function
+from aotc.relay.backend.function_to_kernel import lower_function
 from aotc.relay.expr import Function, Var, call
 from aotc.relay.op import REGISTRY
 from aotc.tir.passes import kernel_passes

@@ -11,7 +11,7 @@ import numpy as np
 from aotc.tir import te
 from aotc.tir.expr import Binary, Call, Cast, Const, Element, Expr, Select, Unary, Var
 from aotc.tir.graph import topological
-from aotc.tir.schedule.stages.reduce import identity
+from aotc.tir.schedule.stages.reduction_loops import identity
 
 BINARY = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.true_divide, "floordiv": np.floor_divide,

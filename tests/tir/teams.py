@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from aotc.tir.interp import run_kernel
-from aotc.tir.plan.memory import merged_kernel
+from aotc.tir.plan.memory_plan import merged_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Threads
-from aotc.tir.threads.parallel import COMMON, for_team
+from aotc.tir.threads.parallel_kernels import COMMON, for_team
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Form: TypeAlias = "tuple[Kernel, Sequence[Array], list[Array] | None]"

@@ -14,17 +14,17 @@ from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.device import vertical_fusion
 from aotc.tir.device.horizontal_fusion import joined_kernel
-from aotc.tir.device.launches import launched
+from aotc.tir.device.lower_to_launches import launched
+from aotc.tir.gpu_launch import counters, launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import counters, launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
-from aotc.tir.plan.memory import check_plan, lifetimes, plan_memory
+from aotc.tir.plan.memory_plan import check_plan, lifetimes, plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.contraction.by_blocks import Tile
+from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
 from aotc.tir.target import CUDA, Gpu
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.tir.contractions import Case, conv, matmul
 from tests.tir.programs import run_program
 

@@ -12,19 +12,19 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DType
 from aotc.tir import te
-from aotc.tir.device.alignment import with_alignment
-from aotc.tir.device.launches import on_device
+from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.device.parameter_alignment import with_alignment
 from aotc.tir.expr import maximum
+from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.schedule import schedule
-from aotc.tir.schedule.contraction.by_blocks import Tile
+from aotc.tir.schedule.contraction.gpu_block_tiles import Tile
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.tir.contractions import Case, conv, matmul
 
 CASES = {

@@ -9,16 +9,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aotc.driver.compilation import Compilation
+from aotc.driver.pipeline import Compilation
 from aotc.ir.diagnostics import AotcError
 from aotc.ir.transform import PassContext
 from aotc.relay.module import IRModule
+from aotc.tir.gpu_launch import launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import launch_of
-from aotc.tir.schedule.contraction.by_warps import Warps
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.schedule.contraction.gpu_tensor_cores import Warps
 from aotc.tir.stmt import walk_stmts, warp_call
 from aotc.tir.target import CUDA, Gpu
-from aotc.tir.verify import verify
 from tests.tir.contractions import Case, conv, matmul
 
 #: Warps by rows and columns, groups, steps: small ones, for the interpreter.

@@ -11,14 +11,14 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.op import REGISTRY
-from aotc.tir.launch import launch_of
+from aotc.tir.gpu_launch import launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.passes import scheduled
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, Gpu
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.ops.harness import kernel_job
 from tests.share import share
 from tests.tir.programs import program_of

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from aotc.tir import te
 from aotc.tir.expr import Buffer, Expr, Load, Var
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import contraction
 from aotc.tir.schedule.contraction import build_contraction, candidates, naive, pack_block
-from aotc.tir.schedule.contraction.cost import inside_share
-from aotc.tir.schedule.contraction.segments import BorderSignature, bordered_segments
-from aotc.tir.schedule.contraction.space import Dimension
+from aotc.tir.schedule.contraction.index_space import Dimension
+from aotc.tir.schedule.contraction.tile_segments import BorderSignature, bordered_segments
+from aotc.tir.schedule.contraction.tiling_cost import inside_share
 from aotc.tir.simplify import Linear
 from aotc.tir.stmt import Assign, Declare, Kernel, Stmt, Store, walk_stmts
 from aotc.tir.target import TARGETS, Target, get_target
-from aotc.tir.verify import verify
 from tests.share import draw, share_of_each
 
 V4 = get_target("x86-64-v4")

@@ -12,15 +12,15 @@ import pytest
 from aotc.ir.dtype import DType
 from aotc.ir.transform import PassContext
 from aotc.relay.op import REGISTRY
-from aotc.tir.device.launches import on_device
+from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.gpu_launch import Launch, launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import Launch, launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.passes import ProgramVerifier, scheduled
 from aotc.tir.stmt import For, Kernel, walk_stmts
 from aotc.tir.target import CUDA, Budget, Gpu, Target
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.codegen.batch import finished
 from tests.ops.harness import kernel_job
 from tests.share import share

@@ -12,14 +12,14 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, binary, call, cast
-from aotc.tir.functions.fuse import fused
-from aotc.tir.functions.table import definition
-from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.functions.fma_contraction import fused
+from aotc.tir.functions.function_table import definition
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Kernel, Store, forall, nodes
 from aotc.tir.target import TARGETS
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.codegen.batch import finished, run_batch
 from tests.codegen.bits import wrong
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aotc_codegen.c.flags import cflags
+from aotc_codegen.c.compiler_flags import cflags
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Load, Var, call
-from aotc.tir.functions.table import ULP_DOUBLE
-from aotc.tir.instructions import INSTRUCTIONS
+from aotc.tir.functions.function_table import ULP_DOUBLE
+from aotc.tir.instruction_table import INSTRUCTIONS
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Kernel, Store, forall, nodes
 from aotc.tir.target import TARGETS
-from aotc.tir.verify import verify
 from tests.codegen.batch import STRICT, build, finished, run_batch, source_of
 from tests.codegen.batch import call as run
 from tests.codegen.bits import differing, wrong

@@ -10,12 +10,12 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.device.horizontal_fusion import fuse_launches, joined_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
-from aotc.tir.plan.memory import plan_memory
+from aotc.tir.plan.memory_plan import plan_memory
 from aotc.tir.plan.program import Program, Step, Storage, View
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import Gpu
-from aotc.tir.verify import verify
 from tests.tir.programs import run_program
 
 GPU = Gpu()

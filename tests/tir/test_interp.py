@@ -10,8 +10,8 @@ from aotc.ir.diagnostics import AotcError
 from aotc.ir.dtype import DTYPES, DType
 from aotc.tir.expr import Binary, Broadcast, Buffer, Call, Cast, Const, Load, Select, Var, as_expr, const
 from aotc.tir.interp import compile_kernel, run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, While
-from aotc.tir.verify import verify
 
 F32 = DType("float32")
 INTEGERS = [d for d in DTYPES if d.is_integer]

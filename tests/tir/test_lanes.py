@@ -15,10 +15,10 @@ import pytest
 from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, INDEX, Buffer, Load, Pack, Var, as_expr, binary, call, cast, maximum, select, unary
 from aotc.tir.interp import run_kernel
-from aotc.tir.loops.lanes import with_vectors
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.loops.loop_vectorization import with_vectors
 from aotc.tir.stmt import Assign, Block, Declare, For, Kernel, Stmt, Store, forall, nodes, walk_stmts
 from aotc.tir.target import AARCH64, X86_64, X86_64_V3, X86_64_V4, C
-from aotc.tir.verify import verify
 from tests.codegen.batch import STRICT, build, run_batch, source_of
 from tests.codegen.bits import same
 from tests.share import share

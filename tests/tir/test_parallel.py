@@ -19,14 +19,14 @@ from aotc.ir.dtype import DType
 from aotc.tir import te
 from aotc.tir.expr import INDEX, Binary, Buffer, Const, Expr, Load, Operand, Var, minimum, operands, with_operands
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import PART, PARTS, Assign, Block, Declare, For, If, Kernel, Stmt, Store, Sync, map_exprs, walk_stmts
 from aotc.tir.target import C, Target, get_target
 from aotc.tir.text import to_text
-from aotc.tir.threads import parallel
-from aotc.tir.threads.division import Leaf, Nest, divided, largest_share
-from aotc.tir.verify import verify
+from aotc.tir.threads import parallel_kernels
+from aotc.tir.threads.loop_division import Leaf, Nest, divided, largest_share
 from tests.tir.graphs import Graph, graphs
 from tests.tir.teams import EAGER, TEAMS, wrong_teams
 
@@ -37,7 +37,7 @@ ZERO = Const(0, INDEX)
 
 def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset()) -> Kernel:
     """The kernel for a team on a machine where small ones are worth it, too."""
-    return parallel.for_team(kernel, constants, EAGER)
+    return parallel_kernels.for_team(kernel, constants, EAGER)
 
 
 def each(var: Var, end: Operand, body: Stmt, kind: str = "independent", **more: Any) -> For:
@@ -300,7 +300,7 @@ def test_meetings_stand_between_what_depends() -> None:
 def test_small_kernels_are_left_alone() -> None:
     """What is small is the machine's to say."""
     kernel = elementwise((1000,))
-    assert parallel.for_team(kernel) is kernel
+    assert parallel_kernels.for_team(kernel) is kernel
     assert for_team(kernel).team
 
 

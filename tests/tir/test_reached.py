@@ -11,8 +11,8 @@ import pytest
 
 from aotc.tir import INDEX, Const, Declare, Expr, For, Var, as_expr
 from aotc.tir.expr import unary
-from aotc.tir.loops import reached as module
-from aotc.tir.loops.reached import Around, reached
+from aotc.tir.loops import reachable_indices as module
+from aotc.tir.loops.reachable_indices import Around, reached
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block
 

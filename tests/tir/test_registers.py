@@ -16,10 +16,10 @@ from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import Accuracy, OpDef, Sample
 from aotc.tir.expr import Buffer, Load, Var, as_expr, const, maximum
 from aotc.tir.interp import run_kernel
-from aotc.tir.loops.lanes import with_vectors
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.loops.loop_vectorization import with_vectors
 from aotc.tir.stmt import Block, For, If, Kernel, Store, forall, loops, walk_stmts
 from aotc.tir.target import X86_64_V3, Target, get_target
-from aotc.tir.verify import verify
 from tests.codegen.batch import run_batch
 from tests.codegen.bits import same
 from tests.ops.harness import Array, Job, assert_agrees, flat, kernel_job

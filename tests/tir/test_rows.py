@@ -13,14 +13,14 @@ import pytest
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.op import REGISTRY
 from aotc.relay.op.opdef import Sample
-from aotc.tir.device.launches import on_device
+from aotc.tir.device.lower_to_launches import on_device
+from aotc.tir.gpu_launch import Launch, launch_of
 from aotc.tir.interp import run_kernel
-from aotc.tir.launch import Launch, launch_of
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import CUDA, C, Target, in_order
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.ops.harness import Job, assert_agrees, kernel_job
 from tests.share import share
 from tests.tir.test_device import check

@@ -9,8 +9,8 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, as_expr, binary
-from aotc.tir.loops.lanes import with_vectors
-from aotc.tir.loops.scalar import scalar_loops
+from aotc.tir.loops.loop_vectorization import with_vectors
+from aotc.tir.loops.scalar_loop_reasons import scalar_loops
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, forall
 from aotc.tir.target import X86_64_V3, C
 

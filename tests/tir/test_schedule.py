@@ -30,13 +30,13 @@ from aotc.tir.expr import (
     walk,
 )
 from aotc.tir.interp import run_kernel
-from aotc.tir.loops.lanes import with_vectors
-from aotc.tir.loops.scalar import scalar_loops
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.loops.loop_vectorization import with_vectors
+from aotc.tir.loops.scalar_loop_reasons import scalar_loops
 from aotc.tir.schedule import schedule
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store, stmt_exprs, walk_stmts
 from aotc.tir.target import X86_64_V4, C, Target
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 from tests.tir.evaluate import evaluate
 from tests.tir.graphs import Graph, graphs
 

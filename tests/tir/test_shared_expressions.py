@@ -14,8 +14,8 @@ import pytest
 
 from aotc.ir.dtype import DType
 from aotc.tir.expr import INDEX, Buffer, Expr, Load, Var, binary, cast, loads_in, mentioned, select, substitute
-from aotc.tir.loops.dependence import why_not
-from aotc.tir.loops.vectorize import vectorized
+from aotc.tir.loops.loop_dependence import why_not
+from aotc.tir.loops.statement_vectorization import vectorized
 from aotc.tir.simplify import bounds, linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store
 from tests.effort import calls_of

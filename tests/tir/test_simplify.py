@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from aotc.ir.dtype import DType
 from aotc.tir.expr import BOOL, Binary, Buffer, Const, Expr, Select, Var, all_of, as_expr, binary, const, walk
 from aotc.tir.interp import run_kernel
-from aotc.tir.loops.nest import merge_loops, split_loops, unroll_bounds
+from aotc.tir.loops.loop_nest_rewrites import merge_loops, split_loops, unroll_bounds
 from aotc.tir.simplify import bounds, simplify, simplify_stmt
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, drop_dead, loops, walk_stmts
 from tests.effort import calls_of

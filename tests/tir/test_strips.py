@@ -15,13 +15,13 @@ from aotc.relay.op.softmax import SoftmaxAttrs, softmax
 from aotc.tir import te
 from aotc.tir.expr import const, select
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.attention import padded_pitch, strip_rows
 from aotc.tir.schedule.lower import Lowering
 from aotc.tir.stmt import Kernel
 from aotc.tir.target import TARGETS, Target, get_target
-from aotc.tir.threads.parallel import for_team
-from aotc.tir.verify import verify
+from aotc.tir.threads.parallel_kernels import for_team
 
 V4 = get_target("x86-64-v4")
 SMALL = replace(V4, name="small", l2=8 * 3200)

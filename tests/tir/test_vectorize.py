@@ -14,9 +14,9 @@ import pytest
 from aotc.ir.dtype import DType
 from aotc.tir.expr import Buffer, Expr, Load, Var, binary, call, cast, maximum, minimum, select
 from aotc.tir.interp import run_kernel
-from aotc.tir.loops.vectorize import MOST, ScalarError, vector_form, vectorized
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.loops.statement_vectorization import MOST, ScalarError, vector_form, vectorized
 from aotc.tir.stmt import Block, Declare, For, If, Kernel, Stmt, Store
-from aotc.tir.verify import verify
 from tests.codegen.batch import STRICT, build, run_batch, source_of
 
 ODD = [0.0, -0.0, 1.5, -2.25, 6.0, 7.5, np.inf, -np.inf, np.nan, 1e-40, 3e38, -3e38]

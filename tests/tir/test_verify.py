@@ -27,8 +27,8 @@ from aotc.tir.expr import (
     maximum,
     minimum,
 )
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Kernel, Stmt, Store, While
-from aotc.tir.verify import verify
 
 F32, I32 = DType("float32"), DType("int32")
 X, Y, OTHER = Buffer("x", F32, 8), Buffer("y", F32, 8), Buffer("other", F32, 8)

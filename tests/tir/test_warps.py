@@ -8,9 +8,9 @@ import pytest
 
 from aotc.ir.diagnostics import AotcError
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.parse import parse_kernel
 from aotc.tir.text import to_text
-from aotc.tir.verify import verify
 
 SUMS = """kernel "sums" {
   input x: float32[192] align 4

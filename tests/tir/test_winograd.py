@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from aotc.tir import te
 from aotc.tir.expr import maximum
 from aotc.tir.interp import run_kernel
+from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule import schedule
 from aotc.tir.schedule.algorithms.winograd import convolution_cost, cut_strips
 from aotc.tir.target import TARGETS, Target, get_target
-from aotc.tir.verify import verify
-from aotc.tir.winograd import TAPS, TILES, matrices
+from aotc.tir.winograd_matrices import TAPS, TILES, matrices
 
 V4 = get_target("x86-64-v4")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from aotc.ir import AotcError, TensorType, nearest, tensor_types
-from aotc.relay.backend.kernels import require_static
+from aotc.relay.backend.function_to_kernel import require_static
 from aotc.relay.expr import Function, type_of
 from aotc.tir import Block, Buffer, Kernel, UserSource
 

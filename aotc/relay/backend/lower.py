@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from aotc.ir import AotcError, Op, Quantization, TensorType, leaves, nested, report_progress, span_scope, tensor_types
-from aotc.ir.budget import budget
-from aotc.relay.backend.kernels import anchor_name, dynamic_inputs, refuse_interpreted, require_static
-from aotc.relay.backend.table import FunctionTable, lower_kernel
-from aotc.relay.backend.views import view_offsets
+from aotc.ir.compile_time_limits import budget
+from aotc.relay.backend.function_to_kernel import anchor_name, dynamic_inputs, refuse_interpreted, require_static
+from aotc.relay.backend.kernel_table import FunctionTable, lower_kernel
+from aotc.relay.backend.view_functions import view_offsets
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
-from aotc.relay.graph import IRModule, mention, output_names, post_order, quantizations
+from aotc.relay.graph_api import IRModule, mention, output_names, post_order, quantizations
 from aotc.tir import Kernel, Program, Step, Storage, Target, View, copy_step
 
 #: Where an expression's result lies: a view, or a tuple of values.

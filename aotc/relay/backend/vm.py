@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, FuncType, Instruction, Opcode, Task, VMFunction, frozen, run
-from aotc.relay.backend.kernels import refuse_interpreted
-from aotc.relay.backend.table import FunctionTable
+from aotc.relay.backend.function_to_kernel import refuse_interpreted
+from aotc.relay.backend.kernel_table import FunctionTable
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Tuple, TupleGetItem, Var, type_of
 from aotc.relay.module import IRModule
 

@@ -9,7 +9,7 @@ conv_relu.partition(mod["main"])                 # with a function for each matc
 
 import importlib
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 from aotc.relay.dataflow_pattern import groups as _groups
 from aotc.relay.dataflow_pattern import matcher as _matcher
 from aotc.relay.dataflow_pattern.patterns import DFPattern as _DFPattern
@@ -19,7 +19,7 @@ _DFPattern.match, _DFPattern.partition = _matcher.match, _groups.partition
 
 def _no_more() -> dict[str, object]:
     """No further names, but operators are known by theirs from here on."""
-    importlib.import_module("aotc.driver.wiring").install()
+    importlib.import_module("aotc.driver.dependency_injection").install()
     return {}
 
 

@@ -23,7 +23,7 @@ from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.matcher import Matcher, NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Match, Tuple, TupleGetItem, Var
-from aotc.relay.graph import Mutator, bound_by, children, infer_expr, post_order, rebuild
+from aotc.relay.graph_api import Mutator, bound_by, children, infer_expr, post_order, rebuild
 
 #: The attribute of the functions that partitioning makes: the operators inside, in order.
 PARTITIONED: Final = "PartitionedFromPattern"

@@ -16,7 +16,7 @@ from aotc.ir import AotcTypeError, Op, TensorType
 from aotc.relay.dataflow_pattern import patterns
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, TupleGetItem, Var
-from aotc.relay.graph import children, depth_first, infer_expr, structural_equal, users
+from aotc.relay.graph_api import children, depth_first, infer_expr, structural_equal, users
 
 NodeMap: TypeAlias = "dict[DFPattern, list[Expr]]"
 

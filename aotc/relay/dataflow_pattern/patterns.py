@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcTypeError, DType, Op, Type, dataclass_transform, get_op
-from aotc.relay.graph import Call, Expr, Function, If, Let, Tuple, TupleGetItem, depth_first
+from aotc.relay.graph_api import Call, Expr, Function, If, Let, Tuple, TupleGetItem, depth_first
 
 #: The index of a TupleGetItemPattern that takes any field.
 ANY_INDEX: Final = -1

@@ -18,7 +18,7 @@ from aotc.ir import AotcError, AotcTypeError, Op, merge_spans, span_scope
 from aotc.relay.dataflow_pattern.groups import Group, find_groups
 from aotc.relay.dataflow_pattern.matcher import NodeMap
 from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types
-from aotc.relay.graph import Expr, IRModule, Mutator, Node, infer_expr, post_order, structural_equal
+from aotc.relay.graph_api import Expr, IRModule, Mutator, Node, infer_expr, post_order, structural_equal
 
 _MOST_ROUNDS: Final = 100
 #: Rounds after which rules are taken to undo each other.

@@ -16,6 +16,6 @@ The package itself is a door: `relay.frontend.from_onnx`,
 parameters, as Relay does.
 """
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -11,7 +11,7 @@ In: a tensor and numbers.  Out: a tensor of its shape and data type.
 import math
 
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 
 
 def softplus(x: Expr) -> Expr:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What front ends for Relay ask about expressions: `infer_type(relay.exp(x)).checked_type`."""
 
-from aotc.relay.graph import Expr, Function, IRModule, infer_module
+from aotc.relay.graph_api import Expr, Function, IRModule, infer_module
 
 
 def infer_type(node: Expr, mod: IRModule | None = None) -> Expr:

@@ -11,7 +11,7 @@ from functools import reduce as fold
 
 from aotc.ir import DType
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 
 
 def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:

@@ -30,12 +30,12 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import AotcError, DType, frozen, require
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.products import Products, matmul
-from aotc.relay.graph import Call, Constant, Expr, known_data
-from aotc.relay.op.qnn.numbers import checked_scales
-from aotc.relay.op.window import may_equal
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.matmul_einsum import Products, matmul
+from aotc.relay.graph_api import Call, Constant, Expr, known_data
+from aotc.relay.op.qnn.quant_params import checked_scales
+from aotc.relay.op.window_attributes import may_equal
 
 _SATURATING: Final = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 _FLOAT: Final = DType("float32")

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import AotcError, frozen, require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Maybe
 from aotc.relay.op.recurrent import DTYPES
 
 #: Longer unrolled sequences are refused: each step becomes code of its own.

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from aotc.ir.diagnostics import AotcError
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 
 Axes: TypeAlias = tuple[int, ...]
 Reduction: TypeAlias = Callable[[Expr, Axes, bool], Expr]

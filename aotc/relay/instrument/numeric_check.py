@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import AotcError, DType, PassInfo, TensorType, TupleType, Type, Watch, leaves
-from aotc.relay.domains import FREE, Domain, draw
-from aotc.relay.graph import IRModule, evaluate, type_of
-from aotc.relay.op.domains import input_domains
+from aotc.relay.graph_api import IRModule, evaluate, type_of
+from aotc.relay.op.input_domains import input_domains
+from aotc.relay.value_domains import FREE, Domain, draw
 
 Array = np.ndarray[Any, Any]
 #: What a difference may be, relative to the largest value of the result; integers and bools must be equal.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 
 from aotc.ir import PassInfo, Watch, frozen
-from aotc.relay.graph import IRModule, list_op_freqs
+from aotc.relay.graph_api import IRModule, list_op_freqs
 
 
 @frozen

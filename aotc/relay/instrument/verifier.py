@@ -9,7 +9,17 @@ from collections.abc import Generator, Iterator
 from graphlib import CycleError, TopologicalSorter
 
 from aotc.ir import AotcError, Diagnostic, PassInfo, Watch
-from aotc.relay.graph import Expr, Function, GlobalVar, IRModule, Var, bound_by, children, post_order, reinfer_module
+from aotc.relay.graph_api import (
+    Expr,
+    Function,
+    GlobalVar,
+    IRModule,
+    Var,
+    bound_by,
+    children,
+    post_order,
+    reinfer_module,
+)
 
 
 def _has_cycle(root: Expr) -> bool:

@@ -14,14 +14,60 @@ from typing import Any
 from aotc.relay.op.opdef import OpDef
 
 _FAMILIES = (
-    "elementwise binary casts reduce shape layout join pad slice index places scatter create conv "
-    "conv_transpose winograd dense packed_dense pool norm softmax resize rearrange grid sorts "
-    "scan recurrent like mask loss sparse regions neighbors detection anchors bits signals "
-    "einsum dyn grouping annotation "
-    "qnn.rounded qnn.scale qnn.convolution qnn.product qnn.pointwise qnn.table qnn.join qnn.pool qnn.softmax qnn.lstm"
+    "elementwise_unary",
+    "binary_elementwise",
+    "casts",
+    "reduce",
+    "shape",
+    "layout",
+    "concat_split",
+    "pad",
+    "slice",
+    "gather",
+    "advanced_indexing",
+    "scatter",
+    "tensor_creation",
+    "conv",
+    "conv_transpose",
+    "winograd_conv",
+    "dense",
+    "packed_dense",
+    "pool",
+    "normalization",
+    "softmax",
+    "resize",
+    "rearrange",
+    "grid_sample",
+    "sorting",
+    "cumulative",
+    "recurrent",
+    "broadcast_like",
+    "masking",
+    "loss",
+    "sparse",
+    "roi_ops",
+    "morphology_correlation",
+    "non_max_suppression",
+    "anchor_boxes",
+    "bit_operations",
+    "fft_windows",
+    "einsum",
+    "dyn",
+    "unique_and_segments",
+    "annotation",
+    "qnn.defined_rounding",
+    "qnn.requantize",
+    "qnn.convolution",
+    "qnn.dense_batch_matmul",
+    "qnn.add_subtract_mul",
+    "qnn.lookup_table",
+    "qnn.concatenate",
+    "qnn.pool",
+    "qnn.softmax",
+    "qnn.lstm",
 )
-#: The files of operators, in the order in which tables list them.
-FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES.split())
+#: The modules that define operators, in the order in which tables of operators list them.
+FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES)
 
 
 def operators_of(family: ModuleType) -> tuple[OpDef, ...]:
@@ -37,7 +83,7 @@ def __getattr__(name: str) -> Any:
     """Relay's names: the functions of operators without a prefix, and what `aotc.relay.op.op` has."""
     if name in ("nn", "image", "vision", "op"):
         return import_module(f"{__name__}.{name}")
-    functions = import_module(f"{__name__}.functions").FUNCTIONS
+    functions = import_module(f"{__name__}.call_builders").FUNCTIONS
     found = functions.get(name) if "." not in name else None
     found = found or vars(import_module(f"{__name__}.op")).get(name)
     if found is None or name.startswith("_"):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from aotc.ir import NO_ATTRS, REQUIRED, Attrs, Infer, Precision, Quantized, TensorType, param
-from aotc.relay.op.define import OpDef, Samples, exact, random_array
-from aotc.relay.op.rules import pointwise, same_type
+from aotc.relay.op.operator_definition import OpDef, Samples, exact, random_array
+from aotc.relay.op.type_rules import pointwise, same_type
 from aotc.tir import te
 
 

@@ -16,9 +16,19 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Quantized, TensorType, Type, Types, args, require
 from aotc.relay.expr import Call, Expr
-from aotc.relay.op.define import Array, OpDef, Sample, Samples, along_axis, carried, choose, greater, lesser
-from aotc.relay.op.rules import float_tensor, pointwise, require_dtype, tensor
-from aotc.relay.op.samples import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Sample,
+    Samples,
+    along_axis,
+    carried,
+    choose,
+    greater,
+    lesser,
+)
+from aotc.relay.op.sample_arguments import ANY, FLOAT, NUMBER, accuracy, exact, random_array, special_values
+from aotc.relay.op.type_rules import float_tensor, pointwise, require_dtype, tensor
 from aotc.tir import const
 
 E = TypeVar("E", bound=Expr)

@@ -26,11 +26,11 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AotcError, Attrs, AxisMap, Dim, DType, OpPattern, TensorType, Type, Types, args, frozen, require
-from aotc.relay.op import window
-from aotc.relay.op.contract import accumulator, as_dtype, contract, dot, float_work, result_dtype
-from aotc.relay.op.define import Array, OpDef, Scalar, cases, extent_of, ranked, shape_text, tensor
+from aotc.relay.op import window_attributes
+from aotc.relay.op.contraction import accumulator, as_dtype, contract, dot, float_work, result_dtype
 from aotc.relay.op.layout import in_blocks
-from aotc.relay.op.window import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
+from aotc.relay.op.operator_definition import Array, OpDef, Scalar, cases, extent_of, ranked, shape_text, tensor
+from aotc.relay.op.window_attributes import KERNEL_LAYOUT, arrange, pick, positions, spread, steps
 from aotc.tir import Tensor
 
 
@@ -57,8 +57,8 @@ class ConvAttrs(Attrs):
 
 
 def _attributes(n: int) -> type[ConvAttrs]:
-    padding = window.paddings(n, 2 if n == 1 else n)
-    return window.for_axes(n, ConvAttrs, f"Conv{n}DAttrs", padding=padding, kernel_layout=KERNEL_LAYOUT[n])
+    padding = window_attributes.paddings(n, 2 if n == 1 else n)
+    return window_attributes.for_axes(n, ConvAttrs, f"Conv{n}DAttrs", padding=padding, kernel_layout=KERNEL_LAYOUT[n])
 
 
 Conv1DAttrs, Conv2DAttrs, Conv3DAttrs = map(_attributes, (1, 2, 3))
@@ -107,8 +107,8 @@ class _Form:
 
 
 def _form(n: int, a: ConvAttrs) -> _Form:
-    kernel, block, group, letter = window.grouped(a.kernel_layout, "o")
-    data, out = window.layouts(n, a.data_layout, a.out_layout)
+    kernel, block, group, letter = window_attributes.grouped(a.kernel_layout, "o")
+    data, out = window_attributes.layouts(n, a.data_layout, a.out_layout)
     along = KERNEL_LAYOUT[n].index(letter) if letter else 0
     return _Form(n, data, positions(kernel, KERNEL_LAYOUT[n]), out, block, group, along)
 
@@ -149,7 +149,7 @@ def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
     _check_fill(a.pad_value, data.dtype)
     _check_packed(form, a, outer, weight.shape)
     sizes = kernel_sizes(n, a, weight, kernel)
-    extents = window.window_extents(n, a, space, sizes)
+    extents = window_attributes.window_extents(n, a, space, sizes)
     return TensorType(arrange((batch, outer, *extents), form.out), result_dtype(data, weight, a.out_dtype))
 
 
@@ -177,11 +177,11 @@ def check_channels(a: Any, channels: Dim, inner: Dim, total: Dim, transposed: bo
         text = f"{channels} input channels cannot be divided among {a.groups} groups"
         require("conv.in-channels", channels % a.groups == 0, text)
         text = f"{channels} input channels: with groups={a.groups} the weight must take {wanted} channels, not {inner}"
-        require("conv.in-channels", window.may_equal(inner, wanted), text)
+        require("conv.in-channels", window_attributes.may_equal(inner, wanted), text)
     if isinstance(total, int):
         text = f"{total} output channels cannot be divided among {a.groups} groups"
         require("conv.out-channels", total % a.groups == 0, text)
-        given = a.channels is None or window.may_equal(a.channels, total)
+        given = a.channels is None or window_attributes.may_equal(a.channels, total)
         require("conv.out-channels", given, f"channels is {a.channels}, the weight has {total}")
 
 
@@ -195,7 +195,7 @@ def _kernel_shape(n: int, a: ConvAttrs, data: TensorType, sizes: Sequence[int]) 
 
 def _unpacked(form: _Form, a: ConvAttrs, weight: Array, inputs: int) -> Array:
     """The kernel as (O, I, spatial...)."""
-    plain = window.canonical(weight, (*form.kernel, *range(form.n + 2, weight.ndim)))
+    plain = window_attributes.canonical(weight, (*form.kernel, *range(form.n + 2, weight.ndim)))
     shape: Any = form.kernel_shape(weight.shape, a, inputs)
     for axis in [form.along] * bool(form.group) + [0] * bool(form.block):
         plain = np.moveaxis(plain, -1, axis + 1)
@@ -209,17 +209,17 @@ def _unpacked(form: _Form, a: ConvAttrs, weight: Array, inputs: int) -> Array:
 
 def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
     form = _form(n, a)
-    x = window.canonical(float_work(data), form.data)
+    x = window_attributes.canonical(float_work(data), form.data)
     w = _unpacked(form, a, float_work(weight), x.shape[1])
     out_dtype = a.out_dtype or str(data.dtype)
-    extents = window.window_extents(n, a, x.shape[2:], w.shape[2:])
+    extents = window_attributes.window_extents(n, a, x.shape[2:], w.shape[2:])
     if a.pad_value:
-        x = np.pad(x, ((0, 0), (0, 0), *window.pad_pairs(a.padding, n)), constant_values=a.pad_value)
+        x = np.pad(x, ((0, 0), (0, 0), *window_attributes.pad_pairs(a.padding, n)), constant_values=a.pad_value)
         a = replace(a, padding=(0,) * n)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:])
     images = x.reshape(x.shape[0], a.groups, w.shape[1], *x.shape[2:])
     total = summed_by_taps(n, a, images, kernels, extents, accumulator(DType.of(x), out_dtype))
-    return window.laid_out(as_dtype(total.reshape(x.shape[0], w.shape[0], *extents), out_dtype), form.out)
+    return window_attributes.laid_out(as_dtype(total.reshape(x.shape[0], w.shape[0], *extents), out_dtype), form.out)
 
 
 def summed_by_taps(
@@ -261,7 +261,7 @@ def _compute(n: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
     found = form.kernel_shape(weight.shape, a, inputs)
     outer, inner, *kernel = (int(d) for d in found if isinstance(d, int))
     strides, dilation, pads = steps(n, a)
-    extents = window.window_extents(n, a, space, kernel)
+    extents = window_attributes.window_extents(n, a, space, kernel)
     per_group = outer // a.groups
 
     # the channels innermost where they are in the data, or become so in a copy
@@ -385,7 +385,7 @@ def operators(
 
     def axes(n: int, a: Any, _: Types) -> AxisMap:
         """Only the batch axis: channels and windows are summed."""
-        return AxisMap((window.axes_kept(*window.layouts(n, a.data_layout, a.out_layout), 1),))
+        return AxisMap((window_attributes.axes_kept(*window_attributes.layouts(n, a.data_layout, a.out_layout), 1),))
 
     counted = {"refine": refine, "scratch": scratch, "axes": axes} | facets
     for n, made in enumerate(attributes, 1):
@@ -405,7 +405,7 @@ def operators(
 def _is_own(kernel: str) -> bool:
     """Whether blocks of a kernel's layout, if any, are those of output channels that are packed for kernels."""
     try:
-        window.grouped(kernel, "o")
+        window_attributes.grouped(kernel, "o")
     except AotcError:
         return False
     return True

@@ -23,15 +23,15 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, Type, Types, frozen, require
-from aotc.ir.budget import budget
+from aotc.ir.compile_time_limits import budget
 from aotc.relay.expr import Expr, splat, tensor_type_of
-from aotc.relay.op import conv, join, window
+from aotc.relay.op import concat_split, conv, window_attributes
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
-from aotc.relay.op.contract import accumulator, as_dtype, contract, float_work, result_dtype
-from aotc.relay.op.define import Array, Scalar, extent_of, ranked, static_shape_of, tensor, types_of
+from aotc.relay.op.contraction import accumulator, as_dtype, contract, float_work, result_dtype
+from aotc.relay.op.operator_definition import Array, Scalar, extent_of, ranked, static_shape_of, tensor, types_of
 from aotc.relay.op.rearrange import Rearrangement
-from aotc.relay.op.window import TRANSPOSED_LAYOUT, arrange, each_axis, pick, spread, steps
+from aotc.relay.op.window_attributes import TRANSPOSED_LAYOUT, arrange, each_axis, pick, spread, steps
 from aotc.tir import Tensor
 
 
@@ -56,7 +56,7 @@ class ConvTransposeAttrs(Attrs):
 
 def _attributes(n: int) -> type[ConvTransposeAttrs]:
     more: Any = {"output_padding": each_axis(n, 0), "kernel_layout": TRANSPOSED_LAYOUT[n]}
-    return window.for_axes(n, ConvTransposeAttrs, f"Conv{n}DTransposeAttrs", **more)
+    return window_attributes.for_axes(n, ConvTransposeAttrs, f"Conv{n}DTransposeAttrs", **more)
 
 
 Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_attributes, (1, 2, 3))
@@ -64,8 +64,8 @@ Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_attribut
 
 def _layouts(n: int, a: ConvTransposeAttrs) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     """Where the canonical axes are found in data, kernel and result."""
-    source, result = window.layouts(n, a.data_layout, a.out_layout)
-    return source, window.positions(a.kernel_layout, TRANSPOSED_LAYOUT[n]), result
+    source, result = window_attributes.layouts(n, a.data_layout, a.out_layout)
+    return source, window_attributes.positions(a.kernel_layout, TRANSPOSED_LAYOUT[n]), result
 
 
 def _extent(dim: Dim, kernel: int, stride: int, dilation: int, pad: tuple[int, int], more: int) -> Dim:
@@ -100,15 +100,15 @@ def _kernel_shape(n: int, a: ConvTransposeAttrs, data: TensorType, sizes: Sequen
 def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
     """Taps move a stride apart over the result."""
     source, form, result = _layouts(n, a)
-    x = window.canonical(float_work(data), source)
-    w = window.canonical(float_work(weight), form)
+    x = window_attributes.canonical(float_work(data), source)
+    w = window_attributes.canonical(float_work(weight), form)
     made = tensor(_infer(n, a, types_of((data, weight))))
     batch, channels, *extents = pick(made.static_shape, result)
     kernels = w.reshape(a.groups, w.shape[0] // a.groups, *w.shape[1:]).swapaxes(1, 2)
     images = x.reshape(batch, a.groups, w.shape[0] // a.groups, *x.shape[2:])
     acc = accumulator(DType.of(x), made.dtype)
     total = conv.summed_by_taps(n, a, images, kernels, extents, acc, transposed=True)
-    return window.laid_out(as_dtype(total.reshape(batch, channels, *extents), made.dtype), result)
+    return window_attributes.laid_out(as_dtype(total.reshape(batch, channels, *extents), made.dtype), result)
 
 
 # --- one program
@@ -254,7 +254,7 @@ class _Weave:
         full = [tuple(p for p in c if p is not None) for c in combinations]
         alike = {tuple((p.count, p.dilation, p.shift) for p in c) for c in full}
         if len(alike) == 1 and all(len(c) == self.n for c in full):
-            kernels = join.stack([self.kernel(c) for c in full], axis=1)
+            kernels = concat_split.stack([self.kernel(c) for c in full], axis=1)
             total = self.channels * len(full)
             shape = static_shape_of(kernels)
             parts = self.convolve(shapes.reshape(kernels, (total, *shape[2:])), full[0], total, blocks)
@@ -264,7 +264,7 @@ class _Weave:
             found = [
                 self.convolve(self.kernel(c), c, self.channels, blocks) if len(c) == self.n else none for c in full
             ]
-            parts = join.stack(found, axis=2)
+            parts = concat_split.stack(found, axis=2)
         return shapes.reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
 
     def woven(self) -> Expr:

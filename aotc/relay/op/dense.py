@@ -15,8 +15,19 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, param, require
-from aotc.relay.op.contract import contract, dot, result_dtype
-from aotc.relay.op.define import Array, OpDef, Scalar, along_axis, cases, extent_of, grouped, may_equal, ranked, tensor
+from aotc.relay.op.contraction import contract, dot, result_dtype
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Scalar,
+    along_axis,
+    cases,
+    extent_of,
+    grouped,
+    may_equal,
+    ranked,
+    tensor,
+)
 from aotc.tir import Tensor
 
 

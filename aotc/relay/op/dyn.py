@@ -23,10 +23,10 @@ import numpy as np
 from aotc.ir import Attrs, NoAttrs, SymDim, TensorType, TupleType, Type, check_rank, frozen, record, tensor_types
 from aotc.ir.op import Arg, AxisMap, Precision, Types, require
 from aotc.relay.expr import call as node
-from aotc.relay.graph import Call, Constant, Expr, known_data
-from aotc.relay.op import create, index, join, resize, shape, slice, sorts, sparse
+from aotc.relay.graph_api import Call, Constant, Expr, known_data
+from aotc.relay.op import concat_split, gather, resize, shape, slice, sorting, sparse, tensor_creation
 from aotc.relay.op import pad as padding
-from aotc.relay.op.define import Array, OpDef, Sample, random_array, signature_of, tensor, types_of
+from aotc.relay.op.operator_definition import Array, OpDef, Sample, random_array, signature_of, tensor, types_of
 
 NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -211,13 +211,13 @@ reshape = _dynamic(
 squeeze = _dynamic(shape.squeeze, "axis", (({}, (1, 3, 1), [0, -1]), ({}, (2, 1), [1]), ({}, (1, 2), [])))
 expand_dims = _dynamic(shape.expand_dims, "axis", (({}, (2, 3), -1), ({"num_newaxis": 2}, (2, 3), [1])))
 broadcast_to = _dynamic(shape.broadcast_to, "shape", (({}, (3, 1), [2, 3, 4]), ({}, (), [2])), fixed={"dtype": ""})
-tile = _dynamic(join.tile, "reps", (({}, (2, 3), [2]), ({}, (2,), [2, 1, 3])))
-full = _dynamic(create.full, "shape", (({"dtype": "int32"}, 2.5, [2, 3]), ({}, 2.5, [])))
+tile = _dynamic(concat_split.tile, "reps", (({}, (2, 3), [2]), ({}, (2,), [2, 1, 3])))
+full = _dynamic(tensor_creation.full, "shape", (({"dtype": "int32"}, 2.5, [2, 3]), ({}, 2.5, [])))
 _FILLED: Any = (({"dtype": "int32"}, [2, 3]), ({}, []))
-zeros = _dynamic(create.zeros, "shape", _FILLED)
-ones = _dynamic(create.ones, "shape", _FILLED)
+zeros = _dynamic(tensor_creation.zeros, "shape", _FILLED)
+ones = _dynamic(tensor_creation.ones, "shape", _FILLED)
 one_hot = _dynamic(
-    index.one_hot,
+    gather.one_hot,
     "depth",
     (({}, [0, 2, 5], 1.0, 0.0, 3), ({"axis": 0, "dtype": "int32"}, [[0, 1]], 2.0, -1.0, [4])),
     keeps=True,
@@ -231,7 +231,7 @@ strided_slice = _dynamic(
     keeps=True,
 )
 topk = _dynamic(
-    sorts.topk,
+    sorting.topk,
     "k",
     (
         ({"dtype": "int64"}, (2, 5), 3),

@@ -15,9 +15,18 @@ import numpy as np
 
 from aotc.ir import AotcError, Attrs, AxisMap, DType, TensorType, Type, Types, require
 from aotc.relay.expr import Constant, Expr, const, item_of, tensor_type_of
-from aotc.relay.op import binary, casts, dense, join, reduce, shape
-from aotc.relay.op.define import Array, OpDef, Sample, Samples, accumulator, accuracy, as_dtype, random_array
-from aotc.relay.op.rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
+from aotc.relay.op import binary_elementwise, casts, concat_split, dense, reduce, shape
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Sample,
+    Samples,
+    accumulator,
+    accuracy,
+    as_dtype,
+    random_array,
+)
+from aotc.relay.op.type_rules import require_dtype, require_same_dtype, static_shape_of, tensor, tensor_fields
 
 
 def expanded(equation: str, operands: Sequence[Expr]) -> Expr:
@@ -124,7 +133,7 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
         places = np.arange(static_shape_of(x)[first])
         row, column = (Constant(places.reshape(-1, *ones)) for ones in after)
         zero = const(0, str(ty.dtype))
-        x = reduce.sum(binary.where(binary.equal(row, column), x, zero), axis=(second,))
+        x = reduce.sum(binary_elementwise.where(binary_elementwise.equal(row, column), x, zero), axis=(second,))
         del axes[second]
     return x, axes
 
@@ -206,7 +215,7 @@ def _samples() -> Samples:
 einsum = OpDef(
     name="einsum",
     attrs=EinsumAttrs,
-    args=join.concatenate.args,
+    args=concat_split.concatenate.args,
     infer=_infer,
     reference=_reference,
     axes=lambda a, types: AxisMap(((None,) * tensor(_infer(a, types)).rank,)),

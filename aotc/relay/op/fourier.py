@@ -23,12 +23,12 @@ from typing import Final
 import numpy as np
 
 from aotc.ir import DType
-from aotc.ir.budget import array_cost, budget
+from aotc.ir.compile_time_limits import array_cost, budget
 from aotc.relay.expr import Constant, Expr, tensor_type_of
-from aotc.relay.op import binary, dense, shape
+from aotc.relay.op import binary_elementwise, dense, shape
 from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array
-from aotc.relay.op.rules import static_shape_of
+from aotc.relay.op.type_rules import static_shape_of
 
 #: What a pass over a signal takes, in products of an element: two factors need two more of them.
 PASS_PRODUCTS: Final = 24
@@ -108,7 +108,9 @@ def _by_factors(x: Expr, first: int, bins: int, inverse: bool, scale: float) -> 
     real = np.stack([twiddles.real, twiddles.real], 1)
     imaginary = np.stack([-twiddles.imag, twiddles.imag], 1)
     swapped = slices.reverse(made, axis=2)
-    rotated = binary.add(binary.multiply(made, constant(real)), binary.multiply(swapped, constant(imaginary)))
+    rotated = binary_elementwise.add(
+        binary_elementwise.multiply(made, constant(real)), binary_elementwise.multiply(swapped, constant(imaginary))
+    )
     lines = shape.reshape(rotated, (rows * first, 2 * second), allowzero=True)
     # (part, q) to (j, part)
     long = _real_form(roots(second, j[:, None] * q)).transpose(3, 2, 0, 1).reshape(2 * second, 2 * len(j))

@@ -25,7 +25,17 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, OpPattern, TensorType, Type, Types, frozen, get_op, require
 from aotc.relay.expr import Call, Expr, call, tensor_type_of
-from aotc.relay.op.define import Array, Index, OpDef, Samples, Scalar, exact, extent_of, random_array, tensor
+from aotc.relay.op.operator_definition import (
+    Array,
+    Index,
+    OpDef,
+    Samples,
+    Scalar,
+    exact,
+    extent_of,
+    random_array,
+    tensor,
+)
 from aotc.tir import Tensor, all_of, as_expr, const, select
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
 from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
-from aotc.relay.op import binary, casts, elementwise, index, reduce, shape
-from aotc.relay.op.define import Array, OpDef, Sample, Samples, float_work, may_equal, random_array
-from aotc.relay.op.rules import float_tensor, ranked, require_dtype, require_known, require_same_dtype, tensor
+from aotc.relay.op import binary_elementwise, casts, elementwise_unary, gather, reduce, shape
+from aotc.relay.op.operator_definition import Array, OpDef, Sample, Samples, float_work, may_equal, random_array
+from aotc.relay.op.type_rules import float_tensor, ranked, require_dtype, require_known, require_same_dtype, tensor
 
 _REDUCTIONS: Final = ("mean", "sum", "none")
 
@@ -47,7 +47,7 @@ def _infer(a: NLLLossAttrs, types: Types) -> Type:
 
 def _reference(a: NLLLossAttrs, data: Array, targets: Array, weights: Array) -> Array:
     narrow, data, weights = data.dtype, float_work(data), float_work(weights)
-    ignored, at = targets == a.ignore_index, index.clipped(targets, data.shape[1])
+    ignored, at = targets == a.ignore_index, gather.clipped(targets, data.shape[1])
     weight = np.where(ignored, 0, weights[at])
     values = np.take_along_axis(data, np.expand_dims(at, 1), 1).squeeze(1)
     loss = np.where(ignored, 0, -values * weight)
@@ -62,17 +62,19 @@ def _expand(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Expr:
 
 def _loss(a: NLLLossAttrs, data: Expr, targets: Expr, weights: Expr) -> Call:
     ty, given = tensor_type_of(data), casts.cast(targets, "int64")
-    ignored = binary.equal(given, Constant(np.asarray(a.ignore_index, np.int64)))
+    ignored = binary_elementwise.equal(given, Constant(np.asarray(a.ignore_index, np.int64)))
     last = Constant(np.asarray(ty.static_shape[1] - 1, np.int64))
-    at = binary.minimum(binary.maximum(given, Constant(np.asarray(0, np.int64))), last)
+    at = binary_elementwise.minimum(binary_elementwise.maximum(given, Constant(np.asarray(0, np.int64))), last)
     nothing = Constant(np.zeros((), ty.dtype.numpy))
-    weight = binary.where(ignored, nothing, index.take(weights, at, axis=0))
-    values = shape.squeeze(index.gather(data, 1, shape.expand_dims(at, 1)), axis=1)
-    loss = binary.where(ignored, nothing, elementwise.negative(binary.multiply(values, weight)))
+    weight = binary_elementwise.where(ignored, nothing, gather.take(weights, at, axis=0))
+    values = shape.squeeze(gather.gather(data, 1, shape.expand_dims(at, 1)), axis=1)
+    loss = binary_elementwise.where(
+        ignored, nothing, elementwise_unary.negative(binary_elementwise.multiply(values, weight))
+    )
     if a.reduction == "none":
         return loss
     total = reduce.sum(loss)
-    return binary.divide(total, reduce.sum(weight)) if a.reduction == "mean" else total
+    return binary_elementwise.divide(total, reduce.sum(weight)) if a.reduction == "mean" else total
 
 
 def _axes(a: NLLLossAttrs, types: Types) -> AxisMap:

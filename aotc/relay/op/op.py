@@ -24,7 +24,7 @@ from aotc.ir.op import Arg, Op, Types, get_op, install, installed_ops, register_
 from aotc.ir.op import OpPattern as OpPattern
 from aotc.ir.op import get_op as get
 from aotc.relay.expr import const as const
-from aotc.relay.op.rules import broadcast_rule, pointwise
+from aotc.relay.op.type_rules import broadcast_rule, pointwise
 
 __all__ = [
     "OpPattern",

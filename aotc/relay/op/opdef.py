@@ -19,7 +19,7 @@ import numpy as np
 from aotc import tir
 from aotc.ir import NO_ATTRS, Attrs, Axes, AxisMap, Infer, Op, TensorType, Type, Types, frozen, nested, tensor_types
 from aotc.relay.expr import Call, Expr
-from aotc.relay.op.signature import build
+from aotc.relay.op.builder_signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -92,7 +92,7 @@ class OpDef(Op):
             object.__setattr__(self, "compute", each_element(self.name, self.infer, self.element))
 
     def __call__(self, *args: Any, **attributes: Any) -> Call:
-        """A call of the operator, as its function under Relay's name builds it; see `aotc.relay.op.signature`."""
+        """Build a call of the operator from arguments and attributes (`aotc.relay.op.builder_signature`)."""
         return build(self, args, attributes)
 
     def work(self, attributes: Attrs, types: Types, result: Type) -> int:

@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, OpPattern, TensorType, Type, Types, args, frozen, require
-from aotc.relay.op.define import Accuracy, Array, OpDef, Sample, random_array, ranked, require_dtype, tensor
+from aotc.relay.op.operator_definition import (
+    Accuracy,
+    Array,
+    OpDef,
+    Sample,
+    random_array,
+    ranked,
+    require_dtype,
+    tensor,
+)
 from aotc.tir import Tensor, const, te
 from aotc.tir.schedule.algorithms.packed_weights import WORD, PackedProduct, packed_product
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Arg, Attrs, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, require
-from aotc.relay.op.define import ANY, exact, number_like, random_array
 from aotc.relay.op.opdef import Array, Index, OpDef, Sample, Samples, Scalar, each_element
-from aotc.relay.op.rules import extent_of, require_known, require_same_dtype, scalar, tensor
+from aotc.relay.op.operator_definition import ANY, exact, number_like, random_array
+from aotc.relay.op.type_rules import extent_of, require_known, require_same_dtype, scalar, tensor
 from aotc.tir import Tensor, all_of, as_expr, minimum, select
 
 MODES: Final = ("constant", "edge", "reflect", "wrap")

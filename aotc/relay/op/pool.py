@@ -24,12 +24,12 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from aotc.ir import Attrs, Dim, DType, TensorType, Type, frozen
 from aotc.ir.op import AxisMap, OpPattern, Precision, Quantized, Types, require
-from aotc.relay.op import window
-from aotc.relay.op.contract import as_dtype, float_work, sum_type, truncated_quotient
-from aotc.relay.op.define import cases, greater, lesser, random_sample, ranked, require_dtype, tensor
+from aotc.relay.op import window_attributes
+from aotc.relay.op.contraction import as_dtype, float_work, sum_type, truncated_quotient
 from aotc.relay.op.layout import in_blocks
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.window import arrange, each_axis, for_axes, pick, spread, steps
+from aotc.relay.op.operator_definition import cases, greater, lesser, random_sample, ranked, require_dtype, tensor
+from aotc.relay.op.window_attributes import arrange, each_axis, for_axes, pick, spread, steps
 from aotc.tir import Const, Operand, Tensor, all_of, binary, const, maximum, te
 
 
@@ -53,7 +53,7 @@ class AvgPoolAttrs(MaxPoolAttrs):
 
 def pool_layouts(n: int, a: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Where the canonical axes are found in data and result."""
-    return window.layouts(n, a.layout, a.out_layout)
+    return window_attributes.layouts(n, a.layout, a.out_layout)
 
 
 def pool_op(
@@ -76,12 +76,14 @@ def pool_op(
         source, result = pool_layouts(n, a)
         dtype = DType.of(data)
         work = data.astype(sum_type(dtype).numpy) if mean else float_work(data)
-        return window.laid_out(as_dtype(values(a, window.canonical(work, source), dtype), data.dtype), result)
+        return window_attributes.laid_out(
+            as_dtype(values(a, window_attributes.canonical(work, source), dtype), data.dtype), result
+        )
 
     name = "_".join(filter(None, (kind, "avg" if mean else "max", f"pool{n}d")))
     shared: dict[str, Any] = {
         "pattern": OpPattern.OUT_ELEMWISE_FUSABLE,
-        "axes": lambda a, _: AxisMap((window.axes_kept(*pool_layouts(n, a), 2),)),
+        "axes": lambda a, _: AxisMap((window_attributes.axes_kept(*pool_layouts(n, a), 2),)),
         "precision": None if mean else Precision.FOLLOW,
         "quantized": Quantized.RESCALE if mean else Quantized.PASS,
     }
@@ -144,12 +146,12 @@ class _Window:
 
 def windows_of(n: int, a: MaxPoolAttrs, space: Sequence[int]) -> list[_Window]:
     size = spread(a.pool_size, n)
-    counts = window.window_extents(n, a, space, size, a.ceil_mode)
+    counts = window_attributes.window_extents(n, a, space, size, a.ceil_mode)
     return [_Window(*w) for w in zip(space, size, *steps(n, a), counts, strict=True)]
 
 
 def _extents(n: int, a: MaxPoolAttrs, space: Sequence[Dim]) -> list[Dim]:
-    return window.window_extents(n, a, space, spread(a.pool_size, n), a.ceil_mode)
+    return window_attributes.window_extents(n, a, space, spread(a.pool_size, n), a.ceil_mode)
 
 
 def pooled(n: int, a: Any, data: Tensor, parts: Sequence[Any], mean: bool = False, name: str = "") -> te.Reduce:
@@ -289,7 +291,7 @@ def _samples(n: int, attributes: type[MaxPoolAttrs]) -> Samples:
 
 def _pool(n: int, mean: bool) -> OpDef:
     base, size = AvgPoolAttrs if mean else MaxPoolAttrs, each_axis(n, given=(1,) * n)
-    attributes = window.for_axes(n, base, f"{'Avg' if mean else 'Max'}Pool{n}DAttrs", pool_size=size)
+    attributes = window_attributes.for_axes(n, base, f"{'Avg' if mean else 'Max'}Pool{n}DAttrs", pool_size=size)
     return pool_op(
         n,
         "",

@@ -27,9 +27,19 @@ from aotc.relay.expr import Expr, tensor_type_of
 from aotc.relay.op import pad
 from aotc.relay.op import shape as shapes
 from aotc.relay.op import slice as slices
-from aotc.relay.op.define import Array, OpDef, Samples, arrange, cases, pick, positions, random_sample, samples_of
-from aotc.relay.op.rules import extent_of, ranked, require_known, row_but, static_shape_of, tensor
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Samples,
+    arrange,
+    cases,
+    pick,
+    positions,
+    random_sample,
+    samples_of,
+)
 from aotc.relay.op.shape import times
+from aotc.relay.op.type_rules import extent_of, ranked, require_known, row_but, static_shape_of, tensor
 
 
 @frozen

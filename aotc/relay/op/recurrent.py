@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, Types, args, frozen, require
-from aotc.relay.op.define import may_equal, random_array, require_known, shape_text, tensor
-from aotc.relay.op.elementwise import logistic
+from aotc.relay.op.elementwise_table import NumpyFn, either, greater, intrinsic
+from aotc.relay.op.elementwise_unary import logistic
 from aotc.relay.op.opdef import Accuracy, Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.rows import NumpyFn, either, greater, intrinsic
+from aotc.relay.op.operator_definition import may_equal, random_array, require_known, shape_text, tensor
 from aotc.tir import Target, Tensor, const, te
 from aotc.tir.schedule.algorithms.persistent import persistent
 from aotc.tir.schedule.algorithms.recurrence import Cell, Recurrence, Scalars, recurrence

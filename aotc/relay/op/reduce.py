@@ -22,12 +22,22 @@ import numpy as np
 from aotc.ir import Attrs, DType, TensorType, Type, frozen
 from aotc.ir.op import Arg, AxisMap, OpPattern, Precision, Quantized, Types, args, require
 from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
-from aotc.relay.op import binary as arithmetic
-from aotc.relay.op import elementwise
+from aotc.relay.op import binary_elementwise as arithmetic
+from aotc.relay.op import elementwise_unary
 from aotc.relay.op.casts import in_float32
-from aotc.relay.op.contract import convert, float_work, promoted, sum_type, truncated_quotient
-from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, axes_of, carried, require_dtype, tensor
-from aotc.relay.op.samples import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
+from aotc.relay.op.contraction import convert, float_work, promoted, sum_type, truncated_quotient
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Sample,
+    Samples,
+    Scalar,
+    axes_of,
+    carried,
+    require_dtype,
+    tensor,
+)
+from aotc.relay.op.sample_arguments import BOOL, FLOAT, NUMBER, Kind, accuracy, exact, random_array, special_values
 from aotc.tir import Tensor, binary, call, const, select, te
 
 T = TypeVar("T")
@@ -360,7 +370,7 @@ def std(
     unbiased: bool = False,
 ) -> Call:
     """The square root of the variance."""
-    return in_float32(lambda x: elementwise.sqrt(variance(x, axis, keepdims, exclude, unbiased)), data)
+    return in_float32(lambda x: elementwise_unary.sqrt(variance(x, axis, keepdims, exclude, unbiased)), data)
 
 
 def mean_variance(
@@ -392,8 +402,8 @@ def logsumexp(data: Expr, axis: int | Sequence[int] | None = None, keepdims: boo
     def shifted(x: Expr) -> Call:
         greatest = max(x, axis, True)
         zero = Constant(np.zeros((), tensor_type_of(x).dtype.numpy))
-        finite = arithmetic.where(elementwise.isfinite(greatest), greatest, zero)
-        total = elementwise.log(sum(elementwise.exp(arithmetic.subtract(x, finite)), axis, keepdims))
+        finite = arithmetic.where(elementwise_unary.isfinite(greatest), greatest, zero)
+        total = elementwise_unary.log(sum(elementwise_unary.exp(arithmetic.subtract(x, finite)), axis, keepdims))
         return arithmetic.add(total, finite if keepdims else sum(finite, axis))
 
     return in_float32(shifted, data)

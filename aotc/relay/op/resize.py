@@ -23,12 +23,32 @@ import numpy as np
 
 from aotc.ir import REQUIRED, Attrs, Dim, DType, TensorType, Type, is_static, param, static_shape
 from aotc.ir.op import AxisMap, Layout, OpPattern, Quantized, Types, require
-from aotc.relay.op import resample
-from aotc.relay.op.define import Array, OpDef, Sample, Samples, Scalar, as_dtype, convert, random_sample, replaced
+from aotc.relay.op import resize_sampling
 from aotc.relay.op.layout import in_blocks
-from aotc.relay.op.resample import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
-from aotc.relay.op.rules import extent_of, ranked, require_known, static_shape_of, tensor
-from aotc.relay.op.window import DATA_LAYOUT, arrange, canonical, each_axis, for_axes, laid_out, pick, positions, spread
+from aotc.relay.op.operator_definition import (
+    Array,
+    OpDef,
+    Sample,
+    Samples,
+    Scalar,
+    as_dtype,
+    convert,
+    random_sample,
+    replaced,
+)
+from aotc.relay.op.resize_sampling import AxisMapping, ResizeAttrs, axes_of, first_tap, pass_order, rounding, widened
+from aotc.relay.op.type_rules import extent_of, ranked, require_known, static_shape_of, tensor
+from aotc.relay.op.window_attributes import (
+    DATA_LAYOUT,
+    arrange,
+    canonical,
+    each_axis,
+    for_axes,
+    laid_out,
+    pick,
+    positions,
+    spread,
+)
 from aotc.tir import Tensor, all_of, call, const, maximum, minimum, select, te
 
 #: Outputs along an axis that are looked at one by one, to find out whether they lie as simply as they seem to.
@@ -72,7 +92,7 @@ def _mapped(n: int, a: ResizeAttrs, shape: Sequence[int]) -> tuple[tuple[int, ..
 
 
 def _interpolate(x: Array, dimension: int, a: ResizeAttrs, axis: AxisMapping) -> Array:
-    index, weight = resample.tap_table(a, axis)
+    index, weight = resize_sampling.tap_table(a, axis)
     shape = [-1 if k == dimension else 1 for k in range(x.ndim)]
     total = np.zeros_like(np.take(x, index[:, 0], dimension))
     for k in range(index.shape[1]):
@@ -175,7 +195,7 @@ def _along_taps(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, st
     start, taps = first_tap(a, axis)
 
     def weights_at(o: Scalar) -> list[Scalar]:
-        items = resample.weights(a, _fraction_at(axis, o, x.dtype))
+        items = resize_sampling.weights(a, _fraction_at(axis, o, x.dtype))
         if not a.cubic_exclude:
             return items
         kept = [_on_data(axis, _element_at(axis, o, start + k), w) for k, w in enumerate(items)]
@@ -198,7 +218,7 @@ def _along_widened(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping,
 
     def raw(o: Scalar, k: Scalar) -> Scalar:
         distance = (k + start).astype(x.dtype) - _fraction_at(axis, o, x.dtype)
-        weight: Scalar = resample.falloff(a, call("abs", distance) * float(axis.scale))
+        weight: Scalar = resize_sampling.falloff(a, call("abs", distance) * float(axis.scale))
         return _on_data(axis, _element_at(axis, o, k) + start, weight) if a.cubic_exclude else weight
 
     weight = te.compute((axis.count, taps), raw, "weight", materialize=True)
@@ -269,9 +289,9 @@ def _infer(n: int, a: ResizeAttrs, types: Types) -> Type:
 
 def _check_names(a: ResizeAttrs) -> None:
     mode = a.coordinate_transformation_mode
-    require_known("resize.method", "method", a.method, resample.METHODS)
-    require_known("resize.mode", "coordinate mode", mode, resample.COORDINATES)
-    require_known("resize.rounding", "rounding", a.rounding_method, resample.ROUNDINGS)
+    require_known("resize.method", "method", a.method, resize_sampling.METHODS)
+    require_known("resize.mode", "coordinate mode", mode, resize_sampling.COORDINATES)
+    require_known("resize.rounding", "rounding", a.rounding_method, resize_sampling.ROUNDINGS)
     crop = mode != "tf_crop_and_resize" or a.roi is not None
     require("resize.roi", crop, "tf_crop_and_resize needs a roi")
 
@@ -296,10 +316,10 @@ def _samples(n: int, attributes: type[ResizeAttrs]) -> Samples:
         fields |= {"size": size[:n], "method": method, "coordinate_transformation_mode": mode}
         return random_sample((shape,), attributes(**fields), dtype)
 
-    nearest, *_ = resample.METHODS
-    *modes, crop = resample.COORDINATES
+    nearest, *_ = resize_sampling.METHODS
+    *modes, crop = resize_sampling.COORDINATES
     yield from (sample(size, mode=mode) for mode in modes)
-    yield from (sample((7, 7, 7), nearest, rounding_method=name) for name in resample.ROUNDINGS)
+    yield from (sample((7, 7, 7), nearest, rounding_method=name) for name in resize_sampling.ROUNDINGS)
     yield sample(size, nearest, "asymmetric", rounding_method="")
     yield sample((7, 3, 5), "cubic", cubic_alpha=-0.75)
     yield sample((7, 3, 5), "cubic", cubic_exclude=1)

@@ -18,10 +18,18 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Precision, TensorType, Type, Types, args, require
-from aotc.relay.op.define import axis_of, carried, may_equal, replaced, require_known, require_same_dtype, tensor
-from aotc.relay.op.index import as_index, counted, integer_tensor, same_but, tuple_length
+from aotc.relay.op.gather import as_index, counted, integer_tensor, same_but, tuple_length
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
-from aotc.relay.op.samples import ANY, NUMBER, accuracy, exact, random_array
+from aotc.relay.op.operator_definition import (
+    axis_of,
+    carried,
+    may_equal,
+    replaced,
+    require_known,
+    require_same_dtype,
+    tensor,
+)
+from aotc.relay.op.sample_arguments import ANY, NUMBER, accuracy, exact, random_array
 from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Tensor, Var, binary, forall, te
 from aotc.tir.stmt import loops
 

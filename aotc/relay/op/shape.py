@@ -15,8 +15,16 @@ import numpy as np
 
 from aotc.ir import Attrs, Dim, DType, NoAttrs, Shape, SymDim, TensorType, Type, is_static, param, product, static_shape
 from aotc.ir.op import AxisMap, OpPattern, Precision, Types, require
-from aotc.relay.op.define import axis_of, broadcast_at, broadcast_dim, literal, samples_of, shape_text, tensor
 from aotc.relay.op.opdef import Index, OpDef, Samples, Scalar, each_element
+from aotc.relay.op.operator_definition import (
+    axis_of,
+    broadcast_at,
+    broadcast_dim,
+    literal,
+    samples_of,
+    shape_text,
+    tensor,
+)
 from aotc.tir import Tensor, const, te
 
 

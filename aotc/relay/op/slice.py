@@ -19,10 +19,20 @@ import numpy as np
 from aotc.ir import Arg, AxisMap, Dim, OpPattern, Quantized, SymDim, TensorType, Type, Types, args, require
 from aotc.ir.attrs import NO_ATTRS, Attrs, param
 from aotc.relay.expr import Constant
-from aotc.relay.op.define import choose, exact, greater, ints, lesser, number, random_array, replaced, samples_of
-from aotc.relay.op.index import as_index, counted, integer_tensor
+from aotc.relay.op.gather import as_index, counted, integer_tensor
 from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, each_element, of_formula
-from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, require_same_dtype, row_but, tensor
+from aotc.relay.op.operator_definition import (
+    choose,
+    exact,
+    greater,
+    ints,
+    lesser,
+    number,
+    random_array,
+    replaced,
+    samples_of,
+)
+from aotc.relay.op.type_rules import all_but_axis, axis_of, require_dtype, require_same_dtype, row_but, tensor
 from aotc.tir import Tensor
 
 # --- strided_slice

@@ -14,10 +14,17 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import Attrs, OpPattern
-from aotc.relay.op.contract import as_dtype, convert, float_work, promoted
-from aotc.relay.op.define import ScalarFn, all_but_axis, axis_of, float_along_axis, intrinsic, random_sample
-from aotc.relay.op.elementwise import clamped_exp
+from aotc.relay.op.contraction import as_dtype, convert, float_work, promoted
+from aotc.relay.op.elementwise_unary import clamped_exp
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
+from aotc.relay.op.operator_definition import (
+    ScalarFn,
+    all_but_axis,
+    axis_of,
+    float_along_axis,
+    intrinsic,
+    random_sample,
+)
 from aotc.relay.op.reduce import Reduction
 from aotc.tir import Tensor, call, te
 

@@ -16,11 +16,11 @@ import numpy as np
 from aotc.ir import NO_ATTRS, Attrs, Shape, SymDim, TensorType, TupleType, Type, param
 from aotc.ir.op import Arg, AxisMap, OpPattern, Types, args, require
 from aotc.relay.expr import Expr, tensor_type_of
-from aotc.relay.op import create, index, scatter, shape
-from aotc.relay.op.define import choose, exact, greater, may_equal, number_like, random_array
+from aotc.relay.op import gather, scatter, shape, tensor_creation
+from aotc.relay.op.advanced_indexing import coordinate
 from aotc.relay.op.opdef import Array, OpDef, Samples, of_formula
-from aotc.relay.op.places import coordinate
-from aotc.relay.op.rules import ranked, require_same_dtype, scalar, static_shape_of, tensor
+from aotc.relay.op.operator_definition import choose, exact, greater, may_equal, number_like, random_array
+from aotc.relay.op.type_rules import ranked, require_same_dtype, scalar, static_shape_of, tensor
 from aotc.tir import Tensor, te
 
 # --- sparse_to_dense
@@ -37,7 +37,7 @@ class SparseToDenseAttrs(Attrs):
 
 
 def _dense_infer(a: SparseToDenseAttrs, types: Types) -> Type:
-    indices = index.integer_tensor(types[0], "sparse_indices")
+    indices = gather.integer_tensor(types[0], "sparse_indices")
     values = tensor(types[1], "sparse_values")
     require_same_dtype(values, scalar("sparse.default", types[2], "default value"))
     wide = indices.shape[1] if indices.rank == 2 else 1
@@ -57,7 +57,7 @@ def _rows(indices: Sequence[int], rank: int) -> tuple[int, int]:
 
 def _dense_reference(a: SparseToDenseAttrs, indices: Array, values: Array, default: Array) -> Array:
     count, rank = _rows(indices.shape, len(a.output_shape))
-    places = index.as_index(indices).reshape(count, rank).T
+    places = gather.as_index(indices).reshape(count, rank).T
     base = np.full(a.output_shape, default, values.dtype)
     plain = scatter.ScatterNDAttrs()
     each = np.broadcast_to(values, (count,))
@@ -68,7 +68,7 @@ def _dense_reference(a: SparseToDenseAttrs, indices: Array, values: Array, defau
 def _dense_expand(a: SparseToDenseAttrs, indices: Expr, values: Expr, default: Expr) -> Expr:
     count, rank = _rows(static_shape_of(indices), len(a.output_shape))
     places = shape.transpose(shape.reshape(indices, (count, rank), allowzero=count == 0), (1, 0))
-    base = create.full(default, a.output_shape, dtype=str(tensor_type_of(values).dtype))
+    base = tensor_creation.full(default, a.output_shape, dtype=str(tensor_type_of(values).dtype))
     return scatter.scatter_nd(base, places, shape.broadcast_to(values, (count,)), mode="update")
 
 
@@ -110,8 +110,8 @@ sparse_to_dense = OpDef(
 
 
 def _reshape_infer(_: Any, types: Types) -> TupleType:
-    indices = ranked("sparse.indices", index.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
-    given = (index.integer_tensor(t, "shape") for t in types[1:])
+    indices = ranked("sparse.indices", gather.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
+    given = (gather.integer_tensor(t, "shape") for t in types[1:])
     old, new = (ranked("sparse.shape", t, 1, "a shape") for t in given)
     require_same_dtype(indices, old)
     require_same_dtype(indices, new)
@@ -123,9 +123,9 @@ def _reshape_infer(_: Any, types: Types) -> TupleType:
 
 def _resolved(old: Any, new: Any) -> list[Any]:
     """The extents of the new shape: of -1 what the others leave of the old one."""
-    extents = [index.as_index(new[(k,)]) for k in range(new.shape[0])]
+    extents = [gather.as_index(new[(k,)]) for k in range(new.shape[0])]
     one = extents[0] * 0 + 1  # of an old shape without axes, too
-    elements = prod((index.as_index(old[(k,)]) for k in range(old.shape[0])), start=one)
+    elements = prod((gather.as_index(old[(k,)]) for k in range(old.shape[0])), start=one)
     left = elements // greater(prod(extents) * -1, 1)
     return [choose(n < 0, left, n) for n in extents]
 
@@ -145,7 +145,7 @@ def _place_element(_: Any, i: Any, indices: Any, old: Any, new: Any) -> Any:
     extents = _resolved(old, new)
     at = extents[0] * 0  # an old shape may have no axes
     for k in range(old.shape[0]):
-        at = at * index.as_index(old[(k,)]) + index.as_index(indices[(i[0], k)])
+        at = at * gather.as_index(old[(k,)]) + gather.as_index(indices[(i[0], k)])
     axes = range(len(extents))
     found = _chosen([coordinate(at, extents, k) for k in axes], i[1])
     return found.astype(indices.dtype)
@@ -189,10 +189,10 @@ sparse_reshape = OpDef(
 
 
 def _fill_infer(_: Any, types: Types) -> Type:
-    indices = ranked("sparse.indices", index.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
+    indices = ranked("sparse.indices", gather.integer_tensor(types[0], "sparse_indices"), 2, "sparse_indices")
     values = ranked("sparse.values", types[1], 1, "sparse_values")
     default = tensor(types[3], "default_value")
-    dense = index.integer_tensor(types[2], "dense_shape")
+    dense = gather.integer_tensor(types[2], "dense_shape")
     ranked("sparse.shape", dense, 1, "dense_shape")
     require_same_dtype(values, default)
     rank = indices.shape[1]

@@ -4,6 +4,6 @@
 mod, params = testing.resnet.get_workload(num_layers=18)
 """
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)

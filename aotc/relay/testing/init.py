@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError
-from aotc.relay.graph import Function, IRModule, infer_module, tensor_type_of
+from aotc.relay.graph_api import Function, IRModule, infer_module, tensor_type_of
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 P = ParamSpec("P")

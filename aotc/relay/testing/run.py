@@ -8,7 +8,7 @@ run_infer_type(relay.add(x, y)).checked_type
 from typing import Any
 
 from aotc.ir import Device, Pass, cpu, cuda
-from aotc.relay.graph import Expr, Function, IRModule, infer_module
+from aotc.relay.graph_api import Expr, Function, IRModule, infer_module
 
 
 def _entry(expr: Expr, module: IRModule) -> Expr:

@@ -60,7 +60,7 @@ def _checked(op: Op, name: str, value: object, hint: Any) -> object:
     try:
         return _convert(value, hint)
     except TypeError:
-        kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("aotc.ir.dims.SymDim", "dimension")
+        kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("aotc.ir.dimensions.SymDim", "dimension")
         written = " or ".join(_WRITTEN.get(part, part) for part in kind.split(" | "))
         text = f"attribute `{name}` of {op.name} must be {kind}, got {value!r}"
         raise AotcError("attribute", text, hint=f"write {written}") from None

@@ -21,15 +21,15 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import FuncType, GlobalTypeVar, Op, Span, Task, TupleType, get_op, make_node, nearest, run
-from aotc.relay import expr as graph
+from aotc.relay import expr as graph_api
 from aotc.relay.adt import Clause, Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, RefCreate, RefRead
-from aotc.relay.graph import IRModule, RefWrite, Tuple, TupleGetItem, Var, fields_of
+from aotc.relay.graph_api import IRModule, RefWrite, Tuple, TupleGetItem, Var, fields_of
 from aotc.relay.text.attributes import make_attrs, takes_dimension
 from aotc.relay.text.cursor import HINTS, Cursor, dim_value, scalar, type_, type_params, value
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import KEY, VERSION, load
-from aotc.relay.text.names import Names
+from aotc.relay.text.name_scopes import Names
 
 #: Precedence (higher binds tighter; all associate to the left) and operator of each infix sign.
 _LEVELS: Final = {
@@ -203,7 +203,7 @@ class _Parser(Cursor):
                     body: Expr = yield self._expr()
                     if not self.accept(";"):
                         break
-                    unused = graph.with_type(Var("v", None, self.span(token)), body.checked_type)
+                    unused = graph_api.with_type(Var("v", None, self.span(token)), body.checked_type)
                     lets.append((unused, body, self.span(token)))
         for var, bound, span in reversed(lets):
             body = Let(var, bound, body, span)
@@ -222,7 +222,7 @@ class _Parser(Cursor):
             bound: Expr = yield self._expr()
         else:
             bound = yield self._expr()
-            var = var if var.annotation is not None else graph.with_type(var, bound.checked_type)
+            var = var if var.annotation is not None else graph_api.with_type(var, bound.checked_type)
             self.names.bind(var.name, var)
         self.expect(";")
         return var, bound, self.span(start)
@@ -415,7 +415,7 @@ class _Parser(Cursor):
         """A call, typed as far as its parts are."""
         if isinstance(callee, Op):
             with self.placing(start):
-                return graph.call(callee, args, make_attrs(callee, attrs), self.span(start))
+                return graph_api.call(callee, args, make_attrs(callee, attrs), self.span(start))
         if isinstance(callee, (Tuple, Constant, RefCreate, RefWrite)):
             self.fail(f"a {type(callee).__name__.lower()} cannot be called", start, hint=HINTS["callee"])
         key = attrs.get("attrs_type_key", "" if attrs else None)

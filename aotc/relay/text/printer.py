@@ -19,7 +19,7 @@ from typing import Any, Final
 from aotc.ir import DictAttrs, Op, Span, Task, assert_never, run
 from aotc.relay.adt import Pattern, PatternConstructor, PatternTuple, PatternVar, PatternWildcard, TypeData, inner
 from aotc.relay.expr import Call, Constant, Constructor, Expr, Function, GlobalVar, If, Let, Match, RefCreate, RefRead
-from aotc.relay.graph import Block, Blocks, IRModule, RefWrite, Tuple, TupleGetItem, Var
+from aotc.relay.graph_api import Block, Blocks, IRModule, RefWrite, Tuple, TupleGetItem, Var
 from aotc.relay.text import literals
 from aotc.relay.text.literals import KEY, dump
 from aotc.relay.visitor import children, depth_first, kind_of, post_order

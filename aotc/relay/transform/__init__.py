@@ -7,7 +7,7 @@ The stub beside this file, `__init__.pyi`, says in which module each pass lives.
 from types import MappingProxyType
 
 from aotc.ir import Pass
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 
 __getattr__, __dir__ = lazy_names(__name__)
 

@@ -29,16 +29,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aotc.ir import Dim, Op, PassContext, frozen, is_static, numel, span_scope
-from aotc.relay.graph import MAX_BYTES, Call, Constant, Expr, Function, IRModule, evaluate_call, tensor_type_of, users
-from aotc.relay.op import winograd
+from aotc.relay.graph_api import (
+    MAX_BYTES,
+    Call,
+    Constant,
+    Expr,
+    Function,
+    IRModule,
+    evaluate_call,
+    tensor_type_of,
+    users,
+)
+from aotc.relay.op import winograd_conv
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import BatchMatmulAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, contrib_dense_pack
 from aotc.relay.op.layout import layout_transform
 from aotc.relay.op.recurrent import RecurrentAttrs
 from aotc.relay.op.shape import reshape
-from aotc.relay.op.window import DATA_LAYOUT, KERNEL_LAYOUT, grouped, pick, positions
-from aotc.relay.transform.alter_layouts import altered
-from aotc.relay.transform.base import FunctionPass, GraphMutator, is_finite, recall
+from aotc.relay.op.window_attributes import DATA_LAYOUT, KERNEL_LAYOUT, grouped, pick, positions
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_finite, recall
+from aotc.relay.transform.user_alter_layout import altered
 from aotc.tir import BYTES, GROUP, TAPS, TILES, C, Target
 from aotc.tir.schedule.algorithms.recurrence import column_block, recurrent_block
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
@@ -229,7 +239,7 @@ class _Pack(GraphMutator):
         """The weight in another layout, transformed first for Winograd tiles of a size other than 0."""
         key = (weight, f"{target}/{tile}")
         if key not in self.known:
-            plain = _evaluated(winograd.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
+            plain = _evaluated(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
             self.known[key] = _evaluated(layout_transform(plain, source, target))
         return self.known[key]
 
@@ -253,7 +263,7 @@ class _Pack(GraphMutator):
         tiles = [-(-extent // tile) for extent in tensor_type_of(call).static_shape[2:]]
         block = _block(call, channels, tiles, self.target, channels_last=False)
         packed = self._packed(weight, "HWOI", f"HWOI{block}o", tile)
-        return winograd.contrib_conv2d_winograd_without_weight_transform(
+        return winograd_conv.contrib_conv2d_winograd_without_weight_transform(
             call.args[0], packed, tile, attrs.padding, channels=channels
         )
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from aotc.ir import AotcError, Pass, PassContext, SymDim, TensorType
-from aotc.relay.graph import Expr, Function, IRModule, Var, infer_module, substitute
+from aotc.relay.graph_api import Expr, Function, IRModule, Var, infer_module, substitute
 
 
 @dataclass(frozen=True, repr=False)

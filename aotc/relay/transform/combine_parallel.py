@@ -18,15 +18,15 @@ from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from aotc.ir import NO_ATTRS, OpPattern, frozen, merge_spans, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, as_function, axis_map, op_of, tensor_type_of
-from aotc.relay.graph import children, depth_first, outside_scopes, post_order, rebuild, structural_equal, users
-from aotc.relay.op.binary import add
+from aotc.relay.graph_api import children, depth_first, outside_scopes, post_order, rebuild, structural_equal, users
+from aotc.relay.op.binary_elementwise import add
+from aotc.relay.op.concat_split import concatenate, split, stack
 from aotc.relay.op.conv import ConvAttrs
 from aotc.relay.op.dense import BiasAddAttrs, batch_matmul
-from aotc.relay.op.join import concatenate, split, stack
 from aotc.relay.op.shape import expand_dims, squeeze
 from aotc.relay.op.slice import strided_slice
-from aotc.relay.op.window import full_padding, spread
-from aotc.relay.transform.base import FunctionPass, op_call, recall
+from aotc.relay.op.window_attributes import full_padding, spread
+from aotc.relay.transform.pass_base import FunctionPass, op_call, recall
 
 T = TypeVar("T")
 

@@ -20,13 +20,13 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from aotc.ir import AotcError, AotcValueError, Op, TensorType, TupleType, frozen, installed_ops, nearest, span_scope
-from aotc.ir.records import fill
+from aotc.ir.frozen_dataclass import fill
 from aotc.relay.expr import Call, Expr, Function, Tuple, TupleGetItem, as_function, call, op_of, tensor_type_of, type_of
 from aotc.relay.op.layout import Layout, LayoutTransformAttrs, layout_transform, without_blocks
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.transform import convert_layout_rules as rules
-from aotc.relay.transform.base import FunctionPass, outside_kernels
 from aotc.relay.transform.convert_layout_rules import AS_IT_WAS, CONVERTIBLE, Order, Plan
+from aotc.relay.transform.pass_base import FunctionPass, outside_kernels
 from aotc.relay.visitor import post_order, rebuild
 
 LOG: Final = logging.getLogger("aotc.pass")

@@ -28,13 +28,13 @@ from aotc.ir import Attrs, AxisMap, Op, TensorType, TupleType, Type, frozen
 from aotc.ir import Layout as Kind
 from aotc.relay.expr import Call, axis_map, op_of, tensor_type_of, type_of
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.join import concatenate, split
+from aotc.relay.op.concat_split import concatenate, split
 from aotc.relay.op.layout import Layout, without_blocks
 from aotc.relay.op.pad import PadAttrs
 from aotc.relay.op.reduce import ReduceAttrs
-from aotc.relay.op.rules import axes_of, pointwise
 from aotc.relay.op.slice import StridedSliceAttrs
-from aotc.relay.op.window import KERNEL_LAYOUT
+from aotc.relay.op.type_rules import axes_of, pointwise
+from aotc.relay.op.window_attributes import KERNEL_LAYOUT
 
 
 @frozen

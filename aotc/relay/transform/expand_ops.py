@@ -23,7 +23,7 @@ FastMath: approximations instead of elementary functions.
 nn.softmax(tanh(%x))
 nn.fast_softmax(fast_tanh(%x))
 
-In: typed functions.  Out: equal but for the errors that `aotc.relay.op.elementwise` states.
+In: typed functions.  Out: equal but for the errors that `aotc.relay.op.elementwise_unary` states.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ import numpy as np
 
 from aotc.ir import AotcError, Op, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, TupleGetItem, call, op_of, tensor_type_of
-from aotc.relay.op.binary import add, divide, multiply
-from aotc.relay.op.elementwise import fast_erf, fast_exp, fast_tanh, negative, sqrt
+from aotc.relay.op.binary_elementwise import add, divide, multiply
+from aotc.relay.op.elementwise_unary import fast_erf, fast_exp, fast_tanh, negative, sqrt
 from aotc.relay.op.opdef import OpDef
 from aotc.relay.op.shape import expand_dims
 from aotc.relay.op.softmax import fast_softmax
-from aotc.relay.transform.base import FunctionPass, Outcome, Rule, RulePass, rewrite_nodes, settled
+from aotc.relay.transform.pass_base import FunctionPass, Outcome, Rule, RulePass, rewrite_nodes, settled
 
 
 def _expanded(device: bool, _: Expr, new: Expr) -> Expr:

@@ -35,9 +35,9 @@ from aotc.ir import Op, Pass, PassContext, TupleType, get_op_attr, merge_spans
 from aotc.relay.dataflow_pattern.groups import is_free, partition
 from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, type_of
-from aotc.relay.graph import IRModule, fresh_name, infer_module, outside_scopes
+from aotc.relay.graph_api import IRModule, fresh_name, infer_module, outside_scopes
 from aotc.relay.op.annotation import compiler_begin, compiler_end
-from aotc.relay.transform.base import FunctionPass, is_call, is_left_alone, op_call, typed
+from aotc.relay.transform.pass_base import FunctionPass, is_call, is_left_alone, op_call, typed
 from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_children
 
 

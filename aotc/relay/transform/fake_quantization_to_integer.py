@@ -21,12 +21,12 @@ import numpy as np
 
 from aotc.ir import AotcError, PassContext, frozen, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, call, op_of, tensor_type_of
-from aotc.relay.graph import IRModule, children, post_order, users
-from aotc.relay.op.qnn.numbers import known
-from aotc.relay.transform.affine import Refused, Region, stated
-from aotc.relay.transform.affine_rules import RULES, fallback
-from aotc.relay.transform.affine_tables import rescaled, tabled
-from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, is_call, op_call, record, typed
+from aotc.relay.graph_api import IRModule, children, post_order, users
+from aotc.relay.op.qnn.quant_params import known
+from aotc.relay.transform.affine_quantization import Refused, Region, stated
+from aotc.relay.transform.integer_lookup_tables import rescaled, tabled
+from aotc.relay.transform.integer_operator_rules import RULES, fallback
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, is_call, op_call, record, typed
 
 _QUANTIZE: Final = "qnn.quantize"
 _DEQUANTIZE: Final = "qnn.dequantize"

@@ -7,7 +7,7 @@ add(%x, multiply(2f, 3f))
 add(%x, 6f)
 
 A result larger than `relay.FoldConstant.max_bytes` (64 MiB) and larger than its arguments
-together is left to run time, and so is what the budget of the compilation (`aotc.ir.budget`) does
+together is left to run time, and so is what the budget of the compilation (`aotc.ir.compile_time_limits`) does
 not suffice for; one value repeated takes the memory of one element, whatever its shape.
 
 DynamicToStatic: operators whose shapes are arguments, where these are known after all.
@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from aotc.ir import AotcError, Op, PassContext, span_scope, spending
 from aotc.relay.expr import Call, Constant, Expr, Function, If, Tuple, TupleGetItem
 from aotc.relay.expr import call as node_of
-from aotc.relay.graph import MAX_BYTES, IRModule, evaluate_call, post_order
+from aotc.relay.graph_api import MAX_BYTES, IRModule, evaluate_call, post_order
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, rewrite_nodes, settled
+from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes, settled
 
 
 def _limit(ctx: PassContext) -> int:

@@ -23,15 +23,15 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from aotc.ir import Op, Sequential, Span, TensorType, frozen, merge_spans, span_scope
-from aotc.relay.graph import Call, Constant, Expr, Function, IRModule, post_order, tensor_type_of, users
-from aotc.relay.op.binary import divide, multiply
+from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, post_order, tensor_type_of, users
+from aotc.relay.op.binary_elementwise import divide, multiply
 from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
 from aotc.relay.op.dense import DenseAttrs, dense
 from aotc.relay.op.layout import Layout
 from aotc.relay.op.shape import reshape, squeeze
-from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, recall
 from aotc.relay.transform.expand_ops import along_axis
 from aotc.relay.transform.fold_constant import FoldConstant
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call, op_call, recall
 from aotc.relay.transform.simplify_expr import VIEWS
 
 _ANCHORS: Final = (conv1d, conv2d, conv3d, dense)

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from aotc.ir import Op, OpPattern, frozen
-from aotc.relay.graph import Call, Constant, Expr, Function, op_of, post_order, rebuild, tensor_type_of, users
+from aotc.relay.graph_api import Call, Constant, Expr, Function, op_of, post_order, rebuild, tensor_type_of, users
 from aotc.relay.op.softmax import SoftmaxAttrs
-from aotc.relay.transform import base
-from aotc.relay.transform.base import FunctionPass, GraphMutator, WhyNot, op_call, uniform_value
+from aotc.relay.transform import pass_base
 from aotc.relay.transform.fuse_ops import Signature, call_function
-from aotc.tir.schedule.contraction.by_lanes import PANEL_ROWS
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, op_call, uniform_value
+from aotc.tir.schedule.contraction.cpu_weight_vectors import PANEL_ROWS
 
 RULE: Final = "batch_matmul(softmax(f(batch_matmul(q, k))), v) => one kernel"
 #: Operators between the products, and before each operand.
@@ -40,12 +40,12 @@ class FuseAttention(FunctionPass):
     def rewritten(self, function: Function) -> Function:
         finder = _Finder(users(function))
         regions: dict[Expr, list[Call]] = {}
-        for node in post_order(function, base.outside_kernels):
+        for node in post_order(function, pass_base.outside_kernels):
             last = op_call(node, _PRODUCT)
             if last is not None:
                 start = time.perf_counter()
                 found = finder.region(last)
-                base.record(RULE, last if isinstance(found, list) else found, time.perf_counter() - start)
+                pass_base.record(RULE, last if isinstance(found, list) else found, time.perf_counter() - start)
                 if isinstance(found, list):
                     regions[found[0]] = found
         return _Fuse(regions).visit_function(function) if regions else function

@@ -23,8 +23,8 @@ from typing import Any, Final, TypeAlias
 
 from aotc.ir import DType, Op, OpPattern, PassContext, TensorType, TupleType, Type, merge_spans
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, type_of
-from aotc.relay.graph import IRModule, children, left_alone, mutated, post_order, rebuild, substitute
-from aotc.relay.transform.base import FunctionPass, is_finite
+from aotc.relay.graph_api import IRModule, children, left_alone, mutated, post_order, rebuild, substitute
+from aotc.relay.transform.pass_base import FunctionPass, is_finite
 
 #: Most nodes in one group.
 MAX_DEPTH: Final = 256

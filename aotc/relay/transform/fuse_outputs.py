@@ -25,9 +25,9 @@ from typing import Final, TypeAlias
 
 from aotc.ir import Op, OpPattern, TensorType, leaves, merge_spans
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, as_function, op_of, tensor_type_of
-from aotc.relay.graph import Var, outside_scopes, post_order, rebuild, substitute, type_of, users
+from aotc.relay.graph_api import Var, outside_scopes, post_order, rebuild, substitute, type_of, users
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, outside_kernels
+from aotc.relay.transform.pass_base import FunctionPass, outside_kernels
 from aotc.tir import Gpu, graph, spreads, te
 
 #: Results of one kernel.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from aotc.ir import AotcError, is_attached, span_scope
-from aotc.relay.graph import Call, Expr, Function, Node, infer_expr, merge_types, op_of, type_of
+from aotc.relay.graph_api import Call, Expr, Function, Node, infer_expr, merge_types, op_of, type_of
 from aotc.relay.op.op import LEGALIZE
-from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
+from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
 
 
 def of_type(made: Any, call: Call, key: str) -> Expr:

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from aotc.ir import DType, Op, PassContext, frozen
-from aotc.relay.graph import Call, Constant, Expr, Function, evaluate_call, tensor_type_of
+from aotc.relay.graph_api import Call, Constant, Expr, Function, evaluate_call, tensor_type_of
 from aotc.relay.op.dense import DenseAttrs, MatmulAttrs
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.packed_dense import contrib_dense_bits, pack
 from aotc.relay.op.shape import TransposeAttrs, permutation
-from aotc.relay.transform.base import FunctionPass, op_call, rewrite_nodes
+from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
 from aotc.tir import C, Target
 from aotc.tir.schedule.algorithms.packed_weights import WORD, column_tile
 

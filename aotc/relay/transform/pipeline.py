@@ -12,7 +12,7 @@ from typing import Final
 
 from aotc.ir import AotcError, Op, Pass, PassContext, Sequential, is_attached
 from aotc.relay import transform as passes
-from aotc.relay.graph import Call, IRModule, Let, post_order
+from aotc.relay.graph_api import Call, IRModule, Let, post_order
 from aotc.relay.op.op import ALTER_OP_LAYOUT, LEGALIZE
 from aotc.tir import PlanMemory, Target
 

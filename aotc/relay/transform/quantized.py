@@ -7,7 +7,8 @@ qnn.conv2d(%x, %w, 3, 0, ...)
 subtract(nn.conv2d(nn.pad(%x, 3), %w, out_dtype="int32"), meta[Constant][0])
 
 In: typed functions.  Out: equal, without operators of the dialect but products that are rounded in a way of their own
-(`aotc.relay.op.qnn.rounded`).  A scale or a zero point that is none is an error that names the call; sums that can
+(`aotc.relay.op.qnn.defined_rounding`).  A scale or a zero point that is none is an error that names the call; sums
+                                         that can
 leave int32 are warned of.
 """
 
@@ -16,7 +17,7 @@ from typing import ClassVar
 from aotc.ir import AotcError, Diagnostic, span_scope
 from aotc.relay.expr import Call, Expr, Function
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, rewrite_nodes, settled
+from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes, settled
 
 _PREFIX = "qnn."
 

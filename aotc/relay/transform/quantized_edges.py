@@ -23,11 +23,11 @@ import numpy as np
 
 from aotc.ir import AotcError, Diagnostic, DType, Pass, PassContext, Quantization, TensorType, nearest
 from aotc.relay.expr import Call, Expr, Function, Tuple, Var, call, op_of, tensor_type_of, type_of
-from aotc.relay.graph import IRModule, children, infer_module, mention, mutated, output_names, post_order
+from aotc.relay.graph_api import IRModule, children, infer_module, mention, mutated, output_names, post_order
 from aotc.relay.op.layout import fills
-from aotc.relay.op.qnn.numbers import known
-from aotc.relay.transform.base import WhyNot, is_call, op_call, typed
+from aotc.relay.op.qnn.quant_params import known
 from aotc.relay.transform.fake_quantization_to_integer import unsigned
+from aotc.relay.transform.pass_base import WhyNot, is_call, op_call, typed
 from aotc.relay.transform.select_signedness import turned
 
 #: What an interface can be asked for.

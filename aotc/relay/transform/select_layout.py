@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any, Final
 
 from aotc.ir import Attrs, Form, Op, PassContext, TensorType, remembered, tensor_types
-from aotc.relay.graph import Call, Expr, Function, IRModule, post_order, tensor_type_of, type_of
+from aotc.relay.graph_api import Call, Expr, Function, IRModule, post_order, tensor_type_of, type_of
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs, conv2d
 from aotc.relay.op.layout import LayoutTransformAttrs
 from aotc.relay.transform.alter_op_layout import choose_tiles, pack_convolution, winograd_cost
-from aotc.relay.transform.base import FunctionPass, Rewriter, Rule, op_call, recall
 from aotc.relay.transform.convert_layout import convert
+from aotc.relay.transform.pass_base import FunctionPass, Rewriter, Rule, op_call, recall
 from aotc.tir import Block, Buffer, C, Target, te
 from aotc.tir.schedule.contraction import candidates
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from aotc.ir import DType, Quantized, TensorType, span_scope
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, call, item_of, op_of, tensor_type_of
-from aotc.relay.op.binary import add, bitwise_xor
+from aotc.relay.op.binary_elementwise import add, bitwise_xor
 from aotc.relay.op.casts import cast
 from aotc.relay.op.layout import fills
-from aotc.relay.op.qnn.numbers import made
-from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call, op_call, uniform_value
+from aotc.relay.op.qnn.quant_params import made
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call, op_call, uniform_value
 from aotc.relay.visitor import post_order
 from aotc.tir import C, Target
 

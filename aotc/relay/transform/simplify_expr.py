@@ -26,12 +26,12 @@ import numpy as np
 from aotc.ir import DType, NoAttrs, OpPattern, PassContext, TensorType
 from aotc.relay.expr import Call, Constant, Expr, Tuple, splat, tensor_type_of
 from aotc.relay.op import REGISTRY
-from aotc.relay.op.binary import divide, multiply
+from aotc.relay.op.binary_elementwise import divide, multiply
+from aotc.relay.op.broadcast_like import collapse_sum_to
 from aotc.relay.op.casts import cast as make_cast
-from aotc.relay.op.elementwise import relu, rsqrt, sqrt
-from aotc.relay.op.like import collapse_sum_to
+from aotc.relay.op.elementwise_unary import relu, rsqrt, sqrt
 from aotc.relay.op.shape import TransposeAttrs, broadcast_to, permutation, reshape, transpose
-from aotc.relay.transform.base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
+from aotc.relay.transform.pass_base import Outcome, Rule, RulePass, WhyNot, is_uniform, op_call, recall, uniform_value
 
 #: Operators that broadcast their operands against each other, as numpy does.
 _BROADCASTS: Final = tuple(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from aotc.ir import AotcValueError, span_scope
 from aotc.relay.expr import Call, Expr, Function, Tuple
 from aotc.relay.op.annotation import stop_fusion
-from aotc.relay.transform.base import FunctionPass, op_call, recall, rewrite_nodes
+from aotc.relay.transform.pass_base import FunctionPass, op_call, recall, rewrite_nodes
 
 
 @dataclass(frozen=True, repr=False)

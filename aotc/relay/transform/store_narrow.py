@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from aotc.ir import Op, OpPattern, TensorType, leaves, nested, tensor_types
 from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, as_function, op_of, tensor_type_of
-from aotc.relay.graph import post_order, rebuild, substitute, type_of, users
+from aotc.relay.graph_api import post_order, rebuild, substitute, type_of, users
 from aotc.relay.op.opdef import OpDef
-from aotc.relay.transform.base import FunctionPass, outside_kernels
+from aotc.relay.transform.pass_base import FunctionPass, outside_kernels
 from aotc.tir import Target, body_cost, domain, te, topological
 from aotc.tir.graph import base, elements, sources
 from aotc.tir.target import C

@@ -22,9 +22,9 @@ from aotc.ir.diagnostics import AotcError, AotcValueError, Diagnostic, nearest
 from aotc.ir.op import Op, Precision, installed_ops
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var, item_of, op_of, type_of
 from aotc.relay.expr import call as node_of
-from aotc.relay.graph import IRModule, children, global_uses, with_children
+from aotc.relay.graph_api import IRModule, children, global_uses, with_children
 from aotc.relay.op.casts import cast
-from aotc.relay.transform.base import FunctionPass, GraphMutator, is_call
+from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, is_call
 
 KEEP_OUTPUT: Final = "relay.ToMixedPrecision.keep_orig_output_dtype"
 WIDE: Final = DType("float32")

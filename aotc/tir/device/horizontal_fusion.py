@@ -14,10 +14,10 @@ from typing import Final, TypeAlias
 
 from aotc.ir import merge_spans
 from aotc.tir import Block, Declare, For, Gpu, If, Kernel, Program, Step, Stmt, Storage, as_expr, refreshed, substituted
-from aotc.tir.device.grid import is_sound
-from aotc.tir.device.parts import elsewhere
+from aotc.tir.device.kernel_fission import elsewhere
+from aotc.tir.device.thread_block_mapping import is_sound
 from aotc.tir.expr import Buffer, Expr, Var, maximum
-from aotc.tir.launch import launch_of, loops_of, shared_bytes
+from aotc.tir.gpu_launch import launch_of, loops_of, shared_bytes
 
 #: Launches that become one at most, and how far back the first of them may lie.
 _MOST: Final = 8

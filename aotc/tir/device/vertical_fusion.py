@@ -7,8 +7,8 @@ dense      (x, w, a)     # 96 blocks: 16 rows and 32 columns each         dense_
 layer_norm (a, g, y)     # a row for each block                      =>       # the last of 12 blocks does 16 rows
 
 What a block made alone, it goes on with after a barrier, as with means of its own channels.  What several made, the
-last of them to arrive does (`aotc.tir.loops.arrivals`).  No operator is named: ways to group the blocks are tried, and
-the verifier says which one is right.
+last of them to arrive does (`aotc.tir.loops.last_block_reduction`).  No operator is named: ways to group the blocks
+are tried, and the verifier says which one is right.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final, TypeAlias
 
 from aotc.ir import DType, frozen, merge_spans
 from aotc.tir import INDEX, Binary, Block, Buffer, Const, Gpu, Launch, Step, Var, View, as_expr, bounds, launch_of, walk
-from aotc.tir.device.alignment import temporary
-from aotc.tir.device.grid import is_sound
+from aotc.tir.device.block_per_row import statements
 from aotc.tir.device.horizontal_fusion import POINTER, Places, Span, share_of, spans
-from aotc.tir.device.rows import statements
-from aotc.tir.launch import by_last, loops_of, shared_bytes
+from aotc.tir.device.parameter_alignment import temporary
+from aotc.tir.device.thread_block_mapping import is_sound
+from aotc.tir.gpu_launch import by_last, loops_of, shared_bytes
 from aotc.tir.stmt import Declare, For, If, Kernel, Stmt, Sync, arrival, nodes, stmts_of, walk_stmts
 
 #: Statements that one thread does before a launch of its own would have ended: it begins later, and waits for memory.

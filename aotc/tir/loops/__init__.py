@@ -4,7 +4,7 @@
 In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
 
     >>> from aotc.tir.expr import Buffer, Load, Var
-    >>> from aotc.tir.loops.nest import merge_loops
+    >>> from aotc.tir.loops.loop_nest_rewrites import merge_loops
     >>> from aotc.tir.stmt import For, Store
     >>> i, j, x, y = Var("i"), Var("j"), Buffer("x", "float32", 32), Buffer("y", "float32", 32)
     >>> merge_loops(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value

@@ -132,7 +132,7 @@ class Program:
     steps             the schedule; temporaries are the "temp" storage that the steps mention
     homes             temporaries that are computed in place: whose bytes each takes over
     resident          inputs and outputs that callers may keep in the arena: the temporaries that are there
-    plan              filled in by `aotc.tir.plan.memory`
+    plan              filled in by `aotc.tir.plan.memory_plan`
     """
 
     name: str

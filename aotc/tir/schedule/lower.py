@@ -11,18 +11,18 @@ from collections.abc import Sequence
 
 from aotc.ir.diagnostics import AotcError
 from aotc.tir import Buffer, Expr, Target, Var, graph, simplify_stmt, te
-from aotc.tir.loops.nest import copied, hoist_invariants, optimized
+from aotc.tir.loops.loop_nest_rewrites import copied, hoist_invariants, optimized
 from aotc.tir.loops.vector_access import MOST
 from aotc.tir.schedule.algorithms.attention import build_chain, find_chains
 from aotc.tir.schedule.algorithms.winograd import build_winograd
 from aotc.tir.schedule.contraction import build_contraction, by_warps
-from aotc.tir.schedule.stages.body import Slot
-from aotc.tir.schedule.stages.dividing import divided
-from aotc.tir.schedule.stages.grouping import Group, Stage, form_groups, form_stages
-from aotc.tir.schedule.stages.inline import plan_storage
-from aotc.tir.schedule.stages.inplace import inplace_pairs
-from aotc.tir.schedule.stages.kernel import KernelBuilder
-from aotc.tir.schedule.stages.reduce import reduce_nest
+from aotc.tir.schedule.stages.inplace_outputs import inplace_pairs
+from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
+from aotc.tir.schedule.stages.reduction_loops import reduce_nest
+from aotc.tir.schedule.stages.scalar_expressions import Slot
+from aotc.tir.schedule.stages.split_pooled_axes import divided
+from aotc.tir.schedule.stages.stage_grouping import Group, Stage, form_groups, form_stages
+from aotc.tir.schedule.stages.storage_plan import plan_storage
 from aotc.tir.stmt import Block, Kernel, Stmt, drop_dead, loops, substituted
 
 
@@ -40,7 +40,7 @@ class Lowering:
         self.stages = form_stages(plan)
         self.groups = form_groups(self.stages, plan, target)
         self.chains = find_chains(plan, self.groups, outputs)
-        # on a device, what begins elsewhere is copied first where pieces are read (aotc.tir.device.alignment)
+        # on a device, what begins elsewhere is copied first where pieces are read (aotc.tir.device.parameter_alignment)
         align = MOST if target.gpu is not None else 4
         self.input_buffers = tuple(Buffer(t.name, t.dtype, t.size, align=align) for t in inputs)
         self.output_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in outputs)

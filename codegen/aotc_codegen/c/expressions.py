@@ -18,12 +18,24 @@ from typing import Final
 from aotc.ir import AotcError, DType, frozen
 from aotc.tir import INSTRUCTIONS, Text, bounds
 from aotc.tir import expr as tir
-from aotc.tir.functions.narrow import bits_of
-from aotc.tir.functions.table import ROUNDING, definition
-from aotc_codegen.c.ctypes import carrier, is_small
-from aotc_codegen.c.helpers import BLOCKS
-from aotc_codegen.c.scope import ANY, EQUALITY, LEVELS, OR, PRIMARY, PRODUCT, SHIFT, TERNARY, UNARY, Piece, Scope
-from aotc_codegen.c.vectors import Vectors, extreme
+from aotc.tir.functions.float16_conversion import bits_of
+from aotc.tir.functions.function_table import ROUNDING, definition
+from aotc_codegen.c.c_types import carrier, is_small
+from aotc_codegen.c.helper_functions import BLOCKS
+from aotc_codegen.c.printing_scope import (
+    ANY,
+    EQUALITY,
+    LEVELS,
+    OR,
+    PRIMARY,
+    PRODUCT,
+    SHIFT,
+    TERNARY,
+    UNARY,
+    Piece,
+    Scope,
+)
+from aotc_codegen.c.vector_expressions import Vectors, extreme
 
 _BIT_SYMBOLS: Final = {"and": "&", "or": "|", "xor": "^"}
 _SHIFTS: Final = {"shl": "<<", "shr": ">>"}

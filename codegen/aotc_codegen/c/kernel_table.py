@@ -15,10 +15,10 @@ from typing import Any, Final
 from aotc_runtime_c import sources as runtime_sources
 
 from aotc.tir import Kernel, Target
-from aotc_codegen.c.cpu import cpu_check
-from aotc_codegen.c.kernels import print_kernels
-from aotc_codegen.c.project import Content, common_words, kernel_files, runtime_files, write_files
-from aotc_codegen.c.templates import render
+from aotc_codegen.c.cpu_feature_check import cpu_check
+from aotc_codegen.c.file_templates import render
+from aotc_codegen.c.host_project import Content, common_words, kernel_files, runtime_files, write_files
+from aotc_codegen.c.kernel_files import print_kernels
 
 #: No helper function of kernels begins with it.
 PREFIX: Final = "kernels"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from aotc.tir import NUMBER, Kernel, Program, Target, code_bytes, largest_frame, lifetimes, stack_bytes
-from aotc_codegen.c.names import nodes_of
-from aotc_codegen.c.params import Params
-from aotc_codegen.c.schedule import tensors_of
+from aotc_codegen.c.c_identifiers import nodes_of
+from aotc_codegen.c.parameter_files import Params
+from aotc_codegen.c.schedule_calls import tensors_of
 from aotc_codegen.c.workspace import workspaces_of
 
 VERSION: Final = version("aotc")

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AotcError, frozen
-from aotc_codegen.c.schedule import Tensor
+from aotc_codegen.c.schedule_calls import Tensor
 
 #: How far results of float32 may lie from those that are known, in parts of the largest: other machines round products
 #: and sums together, or not.

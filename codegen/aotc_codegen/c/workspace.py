@@ -11,8 +11,8 @@ from typing import Any
 
 from aotc.ir import frozen
 from aotc.tir.plan.program import Program, Storage
-from aotc_codegen.c.names import Names, comment_text
-from aotc_codegen.c.templates import render
+from aotc_codegen.c.c_identifiers import Names, comment_text
+from aotc_codegen.c.file_templates import render
 
 
 @frozen

@@ -12,8 +12,8 @@ ops_*     one converter per ONNX operator, in families; `table` lists them
 """
 
 from aotc.relay.frontend.onnx.convert import from_onnx
+from aotc.relay.frontend.onnx.converter_table import supported_ops
 from aotc.relay.frontend.onnx.cut import cut_model
 from aotc.relay.frontend.onnx.load import load_model
-from aotc.relay.frontend.onnx.table import supported_ops
 
 __all__ = ["cut_model", "from_onnx", "load_model", "supported_ops"]

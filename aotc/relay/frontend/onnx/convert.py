@@ -22,18 +22,18 @@ from typing import Any, Final
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from aotc.ir import AotcError, Span, TensorType, current_span, require, span_scope
-from aotc.ir.budget import budget, spending
+from aotc.ir.compile_time_limits import budget, spending
 from aotc.ir.printable import printable
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.error_collection import PoisonedError, Problems
 from aotc.relay.frontend.onnx import load
-from aotc.relay.frontend.onnx.expansion import check_expansion, function_key
-from aotc.relay.frontend.onnx.function import bind_function, function_of
+from aotc.relay.frontend.onnx.converter_table import converter_of
+from aotc.relay.frontend.onnx.function_bodies import bind_function, function_of
+from aotc.relay.frontend.onnx.function_expansion import check_expansion, function_key
 from aotc.relay.frontend.onnx.load import LoadedModel
+from aotc.relay.frontend.onnx.model_inputs import input_types, pin_hint
 from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node, schema_of
-from aotc.relay.frontend.onnx.signature import input_types, pin_hint
-from aotc.relay.frontend.onnx.table import converter_of
-from aotc.relay.frontend.problems import PoisonedError, Problems
-from aotc.relay.graph import Call, Constant, Expr, Function, IRModule, Tuple, Var
+from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple, Var
 
 _LOG: Final = logging.getLogger(__name__)
 

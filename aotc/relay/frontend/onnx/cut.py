@@ -13,7 +13,7 @@ import onnx
 from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from aotc.ir import AotcError
-from aotc.relay.frontend.cut import CODE, Links, select_nodes
+from aotc.relay.frontend.graph_cut import CODE, Links, select_nodes
 from aotc.relay.frontend.onnx.load import captured_names
 
 

@@ -24,8 +24,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
 
 from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.problems import Problems
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.visitor import depth_first
 
 #: Characters of a text from a model that a message repeats.

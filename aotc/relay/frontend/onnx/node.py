@@ -26,12 +26,12 @@ import onnx
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, helper
 
 from aotc.ir import AotcError, Array, DType, TensorType, TupleType, require
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Axis, parameters
-from aotc.relay.frontend.onnx import contrib
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Axis, parameters
+from aotc.relay.frontend.onnx import ort_functions
 from aotc.relay.frontend.onnx.load import dtype_of_elem, elem_of_dtype
 from aotc.relay.frontend.quantization import is_quantized
-from aotc.relay.graph import Expr, known_data, tensor_type_of, type_of
+from aotc.relay.graph_api import Expr, known_data, tensor_type_of, type_of
 
 #: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
 #: newer ones as inputs are found in either.
@@ -192,8 +192,8 @@ def schema_of(op_type: str, domain: str, version: int) -> Any:
     """The definition of an operator in a version of its domain,
     None where there is none.
     """
-    if domain == contrib.DOMAIN:
-        return contrib.DEFINITIONS.get(op_type) if version else None
+    if domain == ort_functions.DOMAIN:
+        return ort_functions.DEFINITIONS.get(op_type) if version else None
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
@@ -276,7 +276,7 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
             wanted = f"at least {low}" if high is None else " or ".join(map(str, range(low, high + 1)))
             what = f"input {index} ({schema.inputs[index].name}) of {op}"
             raise AotcError("onnx-rank", f"{what} has shape ({', '.join(map(str, ty.shape))}); rank {wanted} is needed")
-    if schema.domain == contrib.DOMAIN or _QUANTIZED.search(op) or any(map(is_quantized, inputs)):
+    if schema.domain == ort_functions.DOMAIN or _QUANTIZED.search(op) or any(map(is_quantized, inputs)):
         _check_types(op, schema, inputs)
 
 

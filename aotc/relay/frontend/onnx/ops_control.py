@@ -14,10 +14,10 @@ from onnx import GraphProto
 
 from aotc.ir import AotcError, require
 from aotc.relay.expr import Constant, Expr, If, Tuple, TupleGetItem, type_of
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Axis
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Axis
+from aotc.relay.frontend.data_movement import element
 from aotc.relay.frontend.onnx.node import Int, Ints, Items, Known, Node, Table, named
-from aotc.relay.frontend.shapes import element
 
 
 def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, node: Node) -> Sequence[Expr]:

@@ -15,13 +15,13 @@ import numpy as np
 
 from aotc.ir import require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import windows
-from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend import conv_pool
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.conv_pool import Window
+from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.data_movement import take
 from aotc.relay.frontend.onnx.node import Converted, Ints, Node, Table, named
 from aotc.relay.frontend.reductions import p_norm
-from aotc.relay.frontend.shapes import take
-from aotc.relay.frontend.windows import Window
 
 #: Values of `auto_pad` for which the padding does not depend on the data.
 _PLAIN = ("", "NOTSET", "VALID")
@@ -61,7 +61,7 @@ def _window(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
         return window
     spatial = _spatial(x)
     require("onnx-window", auto in ("SAME_UPPER", "SAME_LOWER"), f"auto_pad {auto!r} is not supported here")
-    return window.padded(windows.same_padding(spatial, window, auto == "SAME_UPPER"))
+    return window.padded(conv_pool.same_padding(spatial, window, auto == "SAME_UPPER"))
 
 
 def _spatial(x: Expr) -> list[int]:
@@ -70,7 +70,7 @@ def _spatial(x: Expr) -> list[int]:
 
 def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
     """The extents of the weight of a convolution."""
-    rank = windows.spatial_rank(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.spatial_rank(g.rank(x), f"{node.op_type} of an input")
     shape, given = g.shape(w, "the weight"), node.attrs.get("kernel_shape")
     fits = len(shape) == rank + 2 and (given is None or tuple(given) == shape[2:])
     text = f"a weight of shape {shape} does not fit the input and kernel_shape {given}"
@@ -84,12 +84,12 @@ def window_of(node: Node, x: Expr, w: Expr) -> Window:
 
 
 def _conv(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, node: Node) -> Expr:
-    return windows.convolve(x, w, window_of(node, x, w), bias, group)
+    return conv_pool.convolve(x, w, window_of(node, x, w), bias, group)
 
 
 def _conv_transpose(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, node: Node) -> Expr:
     window, extra = _transposed_padding(x, _stated(_kernel(node, x, w), **node.attrs), **node.attrs)
-    return windows.convolve_transposed(x, w, window, bias, group, extra)
+    return conv_pool.convolve_transposed(x, w, window, bias, group, extra)
 
 
 def _transposed_padding(
@@ -107,7 +107,7 @@ def _transposed_padding(
     target = output_shape[-window.rank :]
     totals = [n + more - wanted for n, more, wanted in zip(window.reach(sizes), extra, target, strict=True)]
     extra = tuple(more + max(-total, 0) for more, total in zip(extra, totals, strict=True))
-    return window.padded(windows.halves([max(t, 0) for t in totals], auto_pad == "SAME_UPPER")), extra
+    return window.padded(conv_pool.halves([max(t, 0) for t in totals], auto_pad == "SAME_UPPER")), extra
 
 
 # --- pools
@@ -116,19 +116,19 @@ def _transposed_padding(
 def pool_window(node: Node, x: Expr) -> Window:
     """The window of a pool, over as many axes as `x` has spatial ones."""
     kernel = node.attrs.get("kernel_shape", [])
-    rank = windows.spatial_rank(g.rank(x), f"{node.op_type} of an input")
+    rank = conv_pool.spatial_rank(g.rank(x), f"{node.op_type} of an input")
     require("onnx-window", len(kernel) == rank, f"kernel_shape {kernel} does not fit an input of rank {rank + 2}")
     return _window(node, x, kernel)
 
 
 def _average_pool(x: Expr, *, ceil_mode: bool = False, count_include_pad: bool = False, node: Node) -> Expr:
     modes = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-    return windows.pool("avg", x, pool_window(node, x), **modes)
+    return conv_pool.pool("avg", x, pool_window(node, x), **modes)
 
 
 def _max_pool(x: Expr, *, ceil_mode: bool = False, storage_order: bool = False, node: Node) -> Converted:
     window = pool_window(node, x)
-    result = windows.pool("max", x, window, ceil_mode=ceil_mode)
+    result = conv_pool.pool("max", x, window, ceil_mode=ceil_mode)
     return [result, _pool_indices(x, window, g.shape(result), storage_order)] if node.wants(1) else result
 
 
@@ -141,7 +141,7 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
     padded = g.pad(x, _widths(shape, window, counts), float("-inf") if dtype.is_float else dtype.min)
     steps = [math.prod(sizes[:k]) if column_major else math.prod(sizes[k + 1 :]) for k in range(rank)]
     g.check_unrolled(math.prod(window.kernel), "the indices of a pool")
-    begins, parts = zip(*windows.taps(padded, window, counts), strict=True)
+    begins, parts = zip(*conv_pool.taps(padded, window, counts), strict=True)
     stacked = g.concat([g.reshape(part, (1, *result)) for part in parts], 0)
     best = g.cast(g.op("argmax", stacked, axis=(0,), keepdims=False), "int64")
     firsts = [(np.arange(counts[k]) * window.strides[k] - window.pads[k]) * steps[k] for k in range(rank)]
@@ -203,12 +203,12 @@ def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: Node) -> Exp
     """
     window = pool_window(node, x)
     _check_order(p)
-    result = windows.pool("avg", x, window, ceil_mode=ceil_mode)
+    result = conv_pool.pool("avg", x, window, ceil_mode=ceil_mode)
     widths = _widths(g.shape(x), window, g.shape(result)[2:])
     whole = window.padded((0,) * (2 * window.rank))
 
     def total(y: Expr) -> Expr:
-        mean = windows.pool("avg", g.pad(y, widths), whole, ceil_mode=False, count_include_pad=True)
+        mean = conv_pool.pool("avg", g.pad(y, widths), whole, ceil_mode=False, count_include_pad=True)
         return g.mul(mean, float(math.prod(window.kernel)))
 
     return p_norm(x, p, total)

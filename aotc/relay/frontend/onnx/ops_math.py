@@ -19,13 +19,13 @@ from functools import reduce as fold
 from aotc.ir import AotcError, DType
 from aotc.relay.expr import Constant, Expr
 from aotc.relay.frontend import activations, reductions
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, gelu, hard_sigmoid, leaky_relu, mish, softplus, softsign, swish
-from aotc.relay.frontend.arguments import Axis, Maybe
+from aotc.relay.frontend.converter_signatures import Axis, Maybe
+from aotc.relay.frontend.data_movement import from_start
 from aotc.relay.frontend.onnx.node import Converted, Converter, Int, Ints, Known, Node, Table, named
 from aotc.relay.frontend.quantization import converted
 from aotc.relay.frontend.reductions import Axes, Reduction, plain
-from aotc.relay.frontend.shapes import from_start
 
 _UNARY = {
     "BitwiseNot": "bitwise_not", "Neg": "negative", "Not": "logical_not", "Relu": "nn.relu",

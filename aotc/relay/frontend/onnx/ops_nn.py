@@ -13,15 +13,15 @@ from typing import Final
 
 from aotc.ir import DType, require
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import elu, hard_sigmoid, leaky_relu, softplus, softsign
-from aotc.relay.frontend.arguments import Axis, Maybe, parameters
+from aotc.relay.frontend.converter_signatures import Axis, Maybe, parameters
+from aotc.relay.frontend.data_movement import element
+from aotc.relay.frontend.matmul_einsum import einsum, matmul
 from aotc.relay.frontend.normalization import batch_norm, batch_norm_in, moments, per_channel, rms_norm, standardized
 from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
-from aotc.relay.frontend.products import einsum, matmul
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, whole_layer
 from aotc.relay.frontend.reductions import p_norm
-from aotc.relay.frontend.shapes import element
 
 _FLOAT32: Final = DType("float32")
 

@@ -13,15 +13,15 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AotcError, DType, require
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.data_movement import element, from_start, take
+from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import Converted, Node, Table, named
 from aotc.relay.frontend.onnx.ops_nn import recurrent
 from aotc.relay.frontend.onnx.ops_quant import matmul_to_float, quantized
-from aotc.relay.frontend.products import matmul
-from aotc.relay.frontend.shapes import element, from_start, take
-from aotc.relay.graph import Expr, known_data
+from aotc.relay.graph_api import Expr, known_data
 
 _FLOAT: Final = DType("float32")
 _UINT8: Final = DType("uint8")

@@ -18,14 +18,14 @@ from typing import Any, Final
 
 from aotc.ir import DType, require
 from aotc.relay.expr import Expr, Tuple
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import conv_pool
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend import windows
-from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend.conv_pool import Window
+from aotc.relay.frontend.converter_signatures import Maybe
 from aotc.relay.frontend.onnx.node import Node, Stated, Table, named
 from aotc.relay.frontend.onnx.ops_conv import pool_window, window_of
 from aotc.relay.frontend.quantization import Onto, Quantized
-from aotc.relay.frontend.windows import Window
 
 _FLOAT: Final = DType("float32")
 _UINT8: Final = DType("uint8")
@@ -113,7 +113,7 @@ def _dynamic_quantize_linear(x: Expr) -> list[Expr]:
 
 def _convolved(node: Node, x: Quantized, w: Quantized, bias: Maybe = None) -> Expr:
     window, groups = window_of(node, x.data, w.data), node.attrs["group"]
-    return windows.convolve(x.data, w.data, window, bias, groups, q.terms(x, w), out_dtype="int32")
+    return conv_pool.convolve(x.data, w.data, window, bias, groups, q.terms(x, w), out_dtype="int32")
 
 
 def _plain(node: Node, at: int) -> Quantized:
@@ -271,14 +271,14 @@ def _qlinear_average_pool(
 
 def _nhwc_max_pool(*, ceil_mode: bool = False, node: Node) -> Expr:
     x = _channels_first(node[0])
-    y = windows.pool("max", x, pool_window(node, x), ceil_mode=ceil_mode)
+    y = conv_pool.pool("max", x, pool_window(node, x), ceil_mode=ceil_mode)
     return _channels_last(y)
 
 
 def _mean_of_windows(x: Quantized, onto: Onto, window: Window, modes: Any) -> Expr:
     """Means of integers times a quotient of scales."""
     whole = g.cast(q.centered(x.data, x.zero, 1), _FLOAT)
-    mean = windows.pool("avg", whole, window, **modes)
+    mean = conv_pool.pool("avg", whole, window, **modes)
     steps = g.op("qnn.product", mean, g.div(x.scale, onto.scale))
     return q.saturated(g.add(g.op("round", steps), g.cast(onto.zero, _FLOAT)), onto.dtype)
 

@@ -20,11 +20,11 @@ import numpy as np
 
 from aotc.ir import AotcError, Dim, DType, is_static, require
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Axis, Maybe
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Axis, Maybe
+from aotc.relay.frontend.data_movement import checked_indices, depth_to_space, from_start, padded, space_to_depth, take
 from aotc.relay.frontend.onnx.node import Int, Ints, Known, Node, Table, named
-from aotc.relay.frontend.shapes import checked_indices, depth_to_space, from_start, padded, space_to_depth, take
-from aotc.relay.op.rules import broadcast_shape
+from aotc.relay.op.type_rules import broadcast_shape
 
 # --- reshaping
 

@@ -21,11 +21,11 @@ import numpy as np
 
 from aotc.ir import AotcError, Array, require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import windows
+from aotc.relay.frontend import conv_pool
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.data_movement import padded, take
+from aotc.relay.frontend.matmul_einsum import matmul
 from aotc.relay.frontend.onnx.node import Int, Ints, Node, Table, named
-from aotc.relay.frontend.products import matmul
-from aotc.relay.frontend.shapes import padded, take
 from aotc.relay.op.fourier import fourier_matrix, transformed
 
 # --- resizing
@@ -127,7 +127,7 @@ def _resize(
     order, extents = [*kept, *changed], [shape[k] for k in changed]
     sizes, scales, starts, ends = zip(*(axes[k] for k in changed), strict=True)
     exact = not crops and all(n * scale == size for n, scale, size in zip(extents, scales, sizes, strict=True))
-    y = windows.resize(
+    y = conv_pool.resize(
         g.reshape(g.transpose(x, order), (1, math.prod(shape[k] for k in kept), *extents)),
         sizes,
         method,
@@ -148,7 +148,7 @@ _SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 def _grid_sample(x: Expr, grid: Expr, *, mode: str, padding_mode: str, align_corners: bool) -> Expr:
-    return windows.grid_sample(x, grid, _SAMPLING.get(mode, mode), padding_mode, align_corners)
+    return conv_pool.grid_sample(x, grid, _SAMPLING.get(mode, mode), padding_mode, align_corners)
 
 
 def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Expr:

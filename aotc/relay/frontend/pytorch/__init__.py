@@ -13,9 +13,9 @@ values    arguments and data types as PyTorch sees them
 Importing this package needs torch.
 """
 
-from aotc.relay.frontend.pytorch.archive import load_exported
-from aotc.relay.frontend.pytorch.exported import from_exported
-from aotc.relay.frontend.pytorch.script import from_script
-from aotc.relay.frontend.pytorch.table import CONVERTERS, converter_of
+from aotc.relay.frontend.pytorch.converter_table import CONVERTERS, converter_of
+from aotc.relay.frontend.pytorch.exported_program import from_exported
+from aotc.relay.frontend.pytorch.pt2_archive import load_exported
+from aotc.relay.frontend.pytorch.torchscript import from_script
 
 __all__ = ["CONVERTERS", "converter_of", "from_exported", "from_script", "load_exported"]

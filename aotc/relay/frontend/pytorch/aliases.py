@@ -27,9 +27,9 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import AotcError, frozen
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.pytorch.values import Absent, Value, is_tensor, shape
-from aotc.relay.graph import Expr
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.pytorch.converter_values import Absent, Value, is_tensor, shape
+from aotc.relay.graph_api import Expr
 
 Redo = Callable[[Value], Value]
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from aotc.ir import require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import windows
-from aotc.relay.frontend.pytorch import values as tv
-from aotc.relay.frontend.pytorch.values import Table, Value
-from aotc.relay.frontend.windows import Window
+from aotc.relay.frontend import conv_pool
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.conv_pool import Window
+from aotc.relay.frontend.pytorch import converter_values as tv
+from aotc.relay.frontend.pytorch.converter_values import Table, Value
 
 
 def _per_axis(value: Value, rank: int) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def _window(rank: int, kernel: Value, stride: Value = None, padding: Value = 0, 
     strides = _per_axis(stride, rank) if stride not in (None, []) else sizes
     window = Window(sizes, strides, _per_axis(dilation, rank), ())
     if padding == "same":
-        return window.padded(windows.halves([span - 1 for span in window.spans()]))
+        return window.padded(conv_pool.halves([span - 1 for span in window.spans()]))
     return window.padded(_per_axis(0 if padding == "valid" else padding, rank) * 2)
 
 
@@ -53,8 +53,8 @@ def _convolution(
     require("torch-shape", 1 <= rank <= 3, f"a convolution with a weight of {rank + 2} dimensions is not supported")
     window = _window(rank, tv.shape(weight)[2:], **places)
     if transposed:
-        return _batched(windows.convolve_transposed, x, rank, weight, window, bias, groups, _per_axis(extra, rank))
-    return _batched(windows.convolve, x, rank, weight, window, bias, groups)
+        return _batched(conv_pool.convolve_transposed, x, rank, weight, window, bias, groups, _per_axis(extra, rank))
+    return _batched(conv_pool.convolve, x, rank, weight, window, bias, groups)
 
 
 _transposed = partial(_convolution, transposed=True)
@@ -67,7 +67,7 @@ def _pool(kind: str, rank: int, x: Expr, kernel_size: Value, ceil_mode: bool = F
     include = options.pop("count_include_pad", True)
     divisor = options.pop("divisor_override", None)
     window = _window(rank, kernel_size, **options)
-    pool = partial(_batched, partial(windows.pool, kind), x, rank, window, ceil_mode=bool(ceil_mode))
+    pool = partial(_batched, partial(conv_pool.pool, kind), x, rank, window, ceil_mode=bool(ceil_mode))
     if kind == "max":
         return pool()
     if divisor is None:
@@ -110,13 +110,13 @@ def _upsample(
     exact = [factors[k] or target[k] / extents[k] for k in range(rank)]
     given = any(f * n != t for f, n, t in zip(exact, extents, target, strict=True)) and mode != "align_corners"
     rounding = "floor" if mode == "asymmetric" else "round_prefer_ceil"
-    return windows.resize(x, target, method, mode, rounding, scales=tuple(exact) if given else None)
+    return conv_pool.resize(x, target, method, mode, rounding, scales=tuple(exact) if given else None)
 
 
 def _grid_sampler(x: Expr, grid: Expr, interpolation_mode: int, padding_mode: int, align_corners: bool) -> Expr:
     method = ("bilinear", "nearest", "bicubic")[interpolation_mode]
     edges = ("zeros", "border", "reflection")[padding_mode]
-    return windows.grid_sample(x, grid, method, edges, bool(align_corners))
+    return conv_pool.grid_sample(x, grid, method, edges, bool(align_corners))
 
 
 def _im2col(x: Expr, kernel_size: Value, **places: Value) -> Expr:
@@ -127,7 +127,7 @@ def _im2col(x: Expr, kernel_size: Value, **places: Value) -> Expr:
     y = g.pad(x, [(0, 0), (0, 0), *((p, p) for p in window.pads[:2])])
     n, c, *extents = tv.shape(y)
     counts = [(m - span) // s + 1 for m, span, s in zip(extents, window.spans(), window.strides, strict=True)]
-    taps = [g.reshape(part, (n, c, 1, math.prod(counts))) for _, part in windows.taps(y, window, counts)]
+    taps = [g.reshape(part, (n, c, 1, math.prod(counts))) for _, part in conv_pool.taps(y, window, counts)]
     return g.reshape(g.concat(taps, 2), (n, c * len(taps), math.prod(counts)))
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 from aotc.ir import AotcError, SymDim
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.pytorch import values as tv
-from aotc.relay.frontend.pytorch.values import Table, Value
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.pytorch import converter_values as tv
+from aotc.relay.frontend.pytorch.converter_values import Table, Value
 
 
 def _full(size: Value, fill_value: Value, dtype: str | None = None) -> Expr:

@@ -12,11 +12,11 @@ from functools import partial
 
 from aotc.ir import AotcError, require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.activations import gelu, mish, prelu, relu6, softplus, softsign, swish
-from aotc.relay.frontend.arguments import Axis
-from aotc.relay.frontend.pytorch import values as tv
-from aotc.relay.frontend.pytorch.values import Converter, Table, Value
+from aotc.relay.frontend.converter_signatures import Axis
+from aotc.relay.frontend.pytorch import converter_values as tv
+from aotc.relay.frontend.pytorch.converter_values import Converter, Table, Value
 from aotc.relay.frontend.reductions import Reduction, in_float32, log_sum_exp, over, p_norm, plain, top_k
 
 

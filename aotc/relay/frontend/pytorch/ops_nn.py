@@ -16,13 +16,13 @@ import numpy as np
 from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Maybe
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.matmul_einsum import einsum, matmul
 from aotc.relay.frontend.normalization import batch_norm, per_channel, rms_norm, standardized
-from aotc.relay.frontend.products import einsum, matmul
-from aotc.relay.frontend.pytorch import values as tv
+from aotc.relay.frontend.pytorch import converter_values as tv
+from aotc.relay.frontend.pytorch.converter_values import Table, Value
 from aotc.relay.frontend.pytorch.ops_shape import swap
-from aotc.relay.frontend.pytorch.values import Table, Value
 from aotc.relay.frontend.recurrent import Activation, State, Unrolled, Weights, linear, whole_layer
 
 

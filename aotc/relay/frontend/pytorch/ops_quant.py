@@ -15,11 +15,11 @@ import numpy as np
 
 from aotc.ir import DType
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.pytorch import values as tv
-from aotc.relay.frontend.pytorch.values import Table, Value
+from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.pytorch import converter_values as tv
+from aotc.relay.frontend.pytorch.converter_values import Table, Value
 
 #: The namespace of the operators.
 NAMESPACE: Final = "quantized_decomposed"

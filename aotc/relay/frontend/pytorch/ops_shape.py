@@ -16,11 +16,11 @@ import numpy as np
 
 from aotc.ir import AotcError, Dim, SymDim, is_static, require, static_shape
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Axis
-from aotc.relay.frontend.pytorch import values as tv
-from aotc.relay.frontend.pytorch.values import Table, Value
-from aotc.relay.frontend.shapes import depth_to_space, element, from_start, padded, space_to_depth, take
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Axis
+from aotc.relay.frontend.data_movement import depth_to_space, element, from_start, padded, space_to_depth, take
+from aotc.relay.frontend.pytorch import converter_values as tv
+from aotc.relay.frontend.pytorch.converter_values import Table, Value
 
 _INT64_MAX = (1 << 63) - 1
 

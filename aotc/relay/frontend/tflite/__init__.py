@@ -13,7 +13,7 @@ Importing this package needs `tflite`, the schema of the format.
 """
 
 from aotc.relay.frontend.tflite.convert import from_tflite
+from aotc.relay.frontend.tflite.converter_table import CONVERTERS
 from aotc.relay.frontend.tflite.load import read_model
-from aotc.relay.frontend.tflite.table import CONVERTERS
 
 __all__ = ["CONVERTERS", "from_tflite", "read_model"]

@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from aotc.ir import AotcError, Span, TensorType, nearest, require, require_known
-from aotc.ir.budget import budget, spending
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.cut import Links, select_nodes
-from aotc.relay.frontend.problems import PoisonedError, Problems
+from aotc.ir.compile_time_limits import budget, spending
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.error_collection import PoisonedError, Problems
+from aotc.relay.frontend.graph_cut import Links, select_nodes
+from aotc.relay.frontend.tflite.converter_table import CONVERTERS, INTEGERS, MOVES
+from aotc.relay.frontend.tflite.integer_semantics import ROUNDINGS, Rounding
 from aotc.relay.frontend.tflite.load import Model, Operator, Tensor, read_model
 from aotc.relay.frontend.tflite.node import Node, apply, check_scales, check_types, rounding_of
-from aotc.relay.frontend.tflite.rounding import ROUNDINGS, Rounding
-from aotc.relay.frontend.tflite.table import CONVERTERS, INTEGERS, MOVES
-from aotc.relay.graph import Constant, Expr, Function, IRModule, Tuple, Var, tensor_type_of
+from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var, tensor_type_of
 
 _PINNED = "aotc compiles for static shapes: give those of the inputs (--input-shape)"
 

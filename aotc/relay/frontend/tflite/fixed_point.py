@@ -21,7 +21,7 @@ import numpy as np
 
 from aotc.ir import Array
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 
 _WIDE: Final = "int64"
 #: exp(-2^k), k from -2, without bits before the point.

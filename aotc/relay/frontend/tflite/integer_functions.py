@@ -19,14 +19,14 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Array, require
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.quantization import Onto, Quantized
 from aotc.relay.frontend.tflite import fixed_point as fx
-from aotc.relay.frontend.tflite import sixteen
+from aotc.relay.frontend.tflite import int16x8
+from aotc.relay.frontend.tflite.integer_semantics import every, nearest, number, onto_whole, scaled_twice
 from aotc.relay.frontend.tflite.node import Node
-from aotc.relay.frontend.tflite.rounding import every, nearest, number, onto_whole, scaled_twice
-from aotc.relay.graph import Expr
+from aotc.relay.graph_api import Expr
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 _INT: Final = "int32"
@@ -99,7 +99,7 @@ def of_real(name: str, node: Node) -> Expr:
     """A function of the real numbers that integers stand for."""
     x, onto, function = node.whole(0), node.onto(), _FUNCTIONS[name]
     if node.in_words:
-        return g.cast(sixteen.interpolated(_lines(function, x, onto), g.cast(x.data, _INT)), onto.dtype)
+        return g.cast(int16x8.interpolated(_lines(function, x, onto), g.cast(x.data, _INT)), onto.dtype)
     real = np.float32(number(x.scale)) * number(every(x)).astype(np.float32)
     y = _away(function(real, onto) * (_ONE / np.float32(number(onto.scale)))) + np.float32(number(onto.zero))
     return q.looked_up(g.constant(_stored(y, onto)), x.data)

@@ -26,8 +26,8 @@ import numpy as np
 import tflite
 
 from aotc.ir import AotcError, Array, DType, Span, frozen, open_regular, require
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.problems import Problems
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.error_collection import Problems
 
 #: The version of the schema, which stands in every file.
 VERSION: Final = 3

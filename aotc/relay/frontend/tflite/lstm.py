@@ -17,14 +17,14 @@ import numpy as np
 
 from aotc.ir import Array, frozen, require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import conv_pool
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend import windows
 from aotc.relay.frontend.recurrent import Weights, whole_layer
+from aotc.relay.frontend.tflite.int16x8 import table
+from aotc.relay.frontend.tflite.integer_semantics import number, onto_whole, scaled_twice
 from aotc.relay.frontend.tflite.load import Tensor
 from aotc.relay.frontend.tflite.node import Node, Table
-from aotc.relay.frontend.tflite.rounding import number, onto_whole, scaled_twice
-from aotc.relay.frontend.tflite.sixteen import table
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 _PEEPHOLES, _PROJECTION, _NORMALIZATION = range(9, 12), range(16, 18), range(20, 24)
@@ -61,7 +61,7 @@ class _Layer:
         one, none = g.constant(1.0, "float32"), g.constant(0, "int32")
         sums = g.op("qnn.dense", data, w, x.zero, none, one, one, units=units)
         bias = g.concat([self.node[k] for k in _BIASES], 0)
-        sums = windows.with_bias(sums, bias, 1)
+        sums = conv_pool.with_bias(sums, bias, 1)
         ratios = np.repeat(ratios, units // 4)
         return scaled_twice(sums, ratios, onto_whole("int16"))
 

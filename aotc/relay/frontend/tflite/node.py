@@ -22,12 +22,12 @@ from typing import Annotated, Any, Final, TypeAlias
 import numpy as np
 
 from aotc.ir import AotcError, Array, frozen, require
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend.arguments import Maybe, parameters
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.converter_signatures import Maybe, parameters
 from aotc.relay.frontend.quantization import Onto, Quantized
+from aotc.relay.frontend.tflite.integer_semantics import BUILTIN, INTERVALS, PRODUCTS, RUY, Rounding
 from aotc.relay.frontend.tflite.load import Operator, Tensor
-from aotc.relay.frontend.tflite.rounding import BUILTIN, INTERVALS, PRODUCTS, RUY, Rounding
-from aotc.relay.graph import Constant, Expr, known_data
+from aotc.relay.graph_api import Constant, Expr, known_data
 
 #: An input whose value is known at compile time.
 Known: TypeAlias = Annotated[Array, "known"]

@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Array, require
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
 from aotc.relay.frontend.quantization import Quantized
-from aotc.relay.frontend.tflite import sixteen
+from aotc.relay.frontend.tflite import int16x8
+from aotc.relay.frontend.tflite.integer_semantics import every, number, onto_whole, scaled_twice
 from aotc.relay.frontend.tflite.node import Node, check_scales
-from aotc.relay.frontend.tflite.rounding import every, number, onto_whole, scaled_twice
-from aotc.relay.graph import Expr, known_data
+from aotc.relay.graph_api import Expr, known_data
 from aotc.relay.op.qnn.fixed_point import factors_of
 
 _INT: Final = "int32"
@@ -171,4 +171,4 @@ def matmul(node: Node, a: Expr, b: Expr) -> Expr:
         return node.rounding.requantized(sums, node.rounding.ratio(x.scale, y.scale, onto), onto)
     both = (number(x.scale) * number(y.scale)).astype(np.float64)
     ratio = both / np.float64(number(onto.scale))
-    return sixteen.requantized(sums, ratio, onto, -1) if node.in_words else scaled_twice(sums, ratio, onto)
+    return int16x8.requantized(sums, ratio, onto, -1) if node.in_words else scaled_twice(sums, ratio, onto)

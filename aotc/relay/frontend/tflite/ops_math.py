@@ -14,11 +14,11 @@ from typing import Final
 from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import activations, reductions
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.tflite import integer_functions, ops_integers, sixteen
+from aotc.relay.frontend.tflite import int16x8, integer_functions, ops_integers
+from aotc.relay.frontend.tflite.integer_semantics import INTERVALS, number, rescaled_twice
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales, same_scales
-from aotc.relay.frontend.tflite.rounding import INTERVALS, number, rescaled_twice
 
 Unary = Callable[[Expr], Expr]
 
@@ -83,7 +83,7 @@ def _curve(name: str, x: Expr, *, node: Node) -> Expr:
         return g.op({"LOGISTIC": "sigmoid", "TANH": "tanh"}[name], x)
     whole, onto = node.whole(0), node.onto()
     if node.in_words:
-        return sixteen.curve(name, whole, onto, node.rounding.name != "tflm")
+        return int16x8.curve(name, whole, onto, node.rounding.name != "tflm")
     return node.rounding.curve(name, whole, onto)
 
 

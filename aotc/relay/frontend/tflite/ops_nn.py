@@ -15,15 +15,15 @@ import numpy as np
 
 from aotc.ir import Array, require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
-from aotc.relay.frontend import products, windows
+from aotc.relay.frontend import conv_pool, matmul_einsum
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import quantization as q
-from aotc.relay.frontend.arguments import Maybe
-from aotc.relay.frontend.tflite import ops_integers, sixteen
-from aotc.relay.frontend.tflite.dynamic import dynamic
+from aotc.relay.frontend.conv_pool import Window
+from aotc.relay.frontend.converter_signatures import Maybe
+from aotc.relay.frontend.tflite import int16x8, ops_integers
+from aotc.relay.frontend.tflite.dynamic_quantization import dynamic
 from aotc.relay.frontend.tflite.node import Ints, Node, Table, check_scales
 from aotc.relay.frontend.tflite.ops_shape import check_extents
-from aotc.relay.frontend.windows import Window
 
 _SAME: Final = 0
 #: Types of data and probabilities, the digits of these and what stands for 0.
@@ -45,7 +45,7 @@ def window_of(x: Expr, kernel: Sequence[int], strides: Sequence[int], padding: i
     window = Window(tuple(kernel), tuple(strides), tuple(dilations), (0, 0, 0, 0))
     spatial = g.shape(x)[1:3]
     if padding == _SAME:
-        return window.padded(windows.same_padding(spatial, window))
+        return window.padded(conv_pool.same_padding(spatial, window))
     fits = all(n >= s for n, s in zip(spatial, window.spans(), strict=True))
     require("graph-shape", fits, f"a window of {window.spans()} does not fit {spatial}")
     return window
@@ -62,12 +62,12 @@ def _convolved(node: Node, window: Window, groups: int, layout: str) -> Expr:
     if node.is_dynamic:
         return node.activated(_dynamically_convolved(node, window, how))
     if not node.in_integers:
-        y = windows.convolve(node[0], node.real(1), window, bias, **how)
+        y = conv_pool.convolve(node[0], node.real(1), window, bias, **how)
         return node.activated(y)
     x, w = node.whole(0), node.weights(1, place)
     onto, sums = node.onto(), _sums(node, place)
     _require_centered(node)
-    y = windows.convolve(x.data, w.data, window, bias, terms=q.terms(x, w), out_dtype=sums, **how)
+    y = conv_pool.convolve(x.data, w.data, window, bias, terms=q.terms(x, w), out_dtype=sums, **how)
     ratio = node.rounding.ratio(x.scale, w.scale, onto)
     return node.activated(_requantized(node, y, ratio, onto, last))
 
@@ -83,12 +83,12 @@ def _sums(node: Node, axis: int, bias: int = 2) -> str:
     """The type of a layer's sums; the weights have an axis of outputs, the bias is an input."""
     if not node.in_words:
         return "int32"
-    sixteen.check(node.op.name, node.tensor(1), axis, node.optional(bias))
-    return sixteen.SUMS
+    int16x8.check(node.op.name, node.tensor(1), axis, node.optional(bias))
+    return int16x8.SUMS
 
 
 def _requantized(node: Node, sums: Expr, ratio: Array, onto: q.Onto, axis: int) -> Expr:
-    how = sixteen.requantized if node.in_words else node.rounding.requantized
+    how = int16x8.requantized if node.in_words else node.rounding.requantized
     return how(sums, ratio, onto, axis)
 
 
@@ -97,7 +97,7 @@ def _dynamically_convolved(node: Node, window: Window, how: Any) -> Expr:
     one = {*window.kernel, *window.strides} == {1}
     x, w = dynamic(node[0], (3,) if one else (1, 2, 3)), node.weights(1, how["kernel_layout"].index("O"))
     x = x.around_zero() if not one and g.dim(node[0], 0) != 1 else x
-    sums = windows.convolve(x.data, w.data, window, terms=x.terms(w), out_dtype="int32", **how)
+    sums = conv_pool.convolve(x.data, w.data, window, terms=x.terms(w), out_dtype="int32", **how)
     return x.real(sums, w, node.optional(2), 3)
 
 
@@ -136,7 +136,7 @@ def _transpose_conv(
     strides = stride_h, stride_w
     require("tflite-options", min(strides) > 0, f"strides must be positive: {strides}")
     window = Window(g.shape(w)[1:3], strides, (1, 1), (0, 0, 0, 0))
-    window = window.padded(windows.same_padding(target, window)) if padding == _SAME else window
+    window = window.padded(conv_pool.same_padding(target, window)) if padding == _SAME else window
     spans = window.reach(g.shape(x)[1:3])
     pads = [b + a for b, a in zip(window.pads[:2], window.pads[2:], strict=True)]
     more = tuple(t - s + p for t, s, p in zip(target, spans, pads, strict=True))
@@ -144,11 +144,11 @@ def _transpose_conv(
     require("graph-shape", fits, f"extents {target} do not fit {g.shape(x)} with strides {strides}")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI"}
     if not node.in_integers:
-        return node.activated(windows.convolve_transposed(x, w, window, bias, 1, more, **how))
+        return node.activated(conv_pool.convolve_transposed(x, w, window, bias, 1, more, **how))
     a, b, onto = node.whole(2), node.weights(1, 0), node.onto()
     _require_centered(node)
     how |= {"terms": q.terms(a, b), "out_dtype": _sums(node, 0, 3)}
-    y = windows.convolve_transposed(x, w, window, bias, 1, more, **how)
+    y = conv_pool.convolve_transposed(x, w, window, bias, 1, more, **how)
     return node.activated(_requantized(node, y, node.rounding.ratio(a.scale, b.scale, onto), onto, 3))
 
 
@@ -171,8 +171,8 @@ def _conv_3d(
     require("tflite-options", min(*strides, *dilations) > 0, f"strides and dilations must be positive: {strides}")
     window = Window(g.shape(w)[:3], strides, dilations, (0,) * 6)
     spatial = g.shape(x)[1:4]
-    window = window.padded(windows.same_padding(spatial, window)) if padding == _SAME else window
-    y = windows.convolve(x, w, window, bias, data_layout="NDHWC", kernel_layout="DHWIO")
+    window = window.padded(conv_pool.same_padding(spatial, window)) if padding == _SAME else window
+    y = conv_pool.convolve(x, w, window, bias, data_layout="NDHWC", kernel_layout="DHWIO")
     return node.activated(y)
 
 
@@ -187,7 +187,7 @@ def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False,
     least = min(g.rank(a), g.rank(b))
     require("graph-rank", least >= 2, f"matrices need rank 2, there is one of {least}")
     a, b = turned(a) if adj_x else a, turned(b) if adj_y else b
-    return ops_integers.matmul(node, a, b) if node.in_integers else products.matmul(a, b)
+    return ops_integers.matmul(node, a, b) if node.in_integers else matmul_einsum.matmul(a, b)
 
 
 def _fully_connected(
@@ -205,13 +205,13 @@ def _fully_connected(
         return g.reshape(node.activated(y), (*lead, units))
     if not node.in_integers:
         y = g.op("nn.dense", g.reshape(x, rows), node.real(1), units=units)
-        return g.reshape(node.activated(windows.with_bias(y, bias, 1)), (*lead, units))
+        return g.reshape(node.activated(conv_pool.with_bias(y, bias, 1)), (*lead, units))
     a, b = node.whole(0), node.weights(1, 0)
     onto, wide = node.onto(), _sums(node, 0)
     sums = g.op("qnn.dense", g.reshape(a.data, rows), b.data, *q.terms(a, b), units=units, out_dtype=wide)
-    sums = windows.with_bias(sums, bias, 1)
+    sums = conv_pool.with_bias(sums, bias, 1)
     if node.in_words and node.rounding.name == "builtin":
-        y = sixteen.litert_dense(sums, a, b, onto, bias is not None)
+        y = int16x8.litert_dense(sums, a, b, onto, bias is not None)
     else:
         y = _requantized(node, sums, node.rounding.dense_ratio(a.scale, b.scale, onto), onto, 1)
     return g.reshape(node.activated(y), (*lead, units))
@@ -228,7 +228,7 @@ def _pool_window(x: Expr, node: Node) -> Window:
 
 
 def _max_pool_2d(x: Expr, *, node: Node) -> Expr:
-    y = windows.pool("max", x, _pool_window(x, node), layout=_NHWC)
+    y = conv_pool.pool("max", x, _pool_window(x, node), layout=_NHWC)
     return node.activated(y)
 
 
@@ -236,7 +236,7 @@ def _average_pool_2d(x: Expr, *, node: Node) -> Expr:
     """The mean of integers, halves away from zero; the zero point stays in it."""
     window = _pool_window(x, node)
     if not node.in_integers:
-        return node.activated(windows.pool("avg", x, window, layout=_NHWC))
+        return node.activated(conv_pool.pool("avg", x, window, layout=_NHWC))
     check_scales(node, True)
     count = math.prod(map(min, window.kernel, g.shape(x)[1:3]))
     few = count < 1 << (32 - g.dtype(x).bits)
@@ -247,7 +247,7 @@ def _average_pool_2d(x: Expr, *, node: Node) -> Expr:
 def _mean_of_integers(x: Expr, window: Window) -> Expr:
     ones = g.filled(1, (g.dim(x, 3), *window.kernel, 1), "int8")
     how: dict[str, Any] = {"data_layout": _NHWC, "kernel_layout": "OHWI", "groups": g.dim(x, 3)}
-    sums = windows.convolve(x, ones, window, out_dtype="int32", **how)
+    sums = conv_pool.convolve(x, ones, window, out_dtype="int32", **how)
     counts = _counts(g.shape(x)[1:3], window, g.shape(sums)[1:3])
     half = g.op("floor_divide", counts, g.constant(2, "int32"))
     size = g.op("floor_divide", g.add(g.absolute(sums), half), counts)
@@ -270,7 +270,7 @@ def _counts(spatial: Sequence[int], window: Window, counts: Sequence[int]) -> Ex
 
 def _l2_pool_2d(x: Expr, *, node: Node) -> Expr:
     window = _pool_window(x, node)
-    root = g.in_float32(lambda y: g.sqrt(windows.pool("avg", g.mul(y, y), window, layout=_NHWC)), x)
+    root = g.in_float32(lambda y: g.sqrt(conv_pool.pool("avg", g.mul(y, y), window, layout=_NHWC)), x)
     return node.activated(root)
 
 
@@ -282,7 +282,7 @@ def _resize_bilinear(
     require("graph-rank", g.rank(x) == 4, f"data of rank {g.rank(x)} is not supported (4 is)")
     if node.in_integers:
         return ops_integers.resized(node, sizes, align_corners, half_pixel_centers)
-    return windows.resize(x, sizes, "linear", mode, layout=_NHWC)
+    return conv_pool.resize(x, sizes, "linear", mode, layout=_NHWC)
 
 
 # --- activations along an axis
@@ -300,7 +300,7 @@ def _softmax(x: Expr, *, beta: float, node: Node) -> Expr:
     if kinds[0] != "int16":
         return node.rounding.softmax(node.whole(0), onto, float(beta))
     work = np.float32 if node.rounding.name == "tflm" else np.float64
-    return sixteen.softmax(node.whole(0), onto, float(beta), work)
+    return int16x8.softmax(node.whole(0), onto, float(beta), work)
 
 
 def _log_softmax(x: Expr) -> Expr:

@@ -12,12 +12,12 @@ import numpy as np
 
 from aotc.ir import Array, require
 from aotc.relay.expr import Expr
-from aotc.relay.frontend import graph as g
+from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend import reductions
-from aotc.relay.frontend.shapes import checked_indices, take
+from aotc.relay.frontend.data_movement import checked_indices, take
 from aotc.relay.frontend.tflite.integer_functions import brought
 from aotc.relay.frontend.tflite.node import Ints, Known, Node, Table, check_scales, same_scales
-from aotc.relay.frontend.tflite.slices import Index, sliced
+from aotc.relay.frontend.tflite.strided_slice import Index, sliced
 
 
 def _reshape(x: Expr, shape: Ints | None = None, *, new_shape: Any = None) -> Expr:

@@ -4,7 +4,7 @@
 quantize(data, 0.1, 3, out_dtype="uint8")                    # relay.qnn.op.quantize
 """
 
-from aotc.relay.op.functions import FUNCTIONS
+from aotc.relay.op.call_builders import FUNCTIONS
 
 _FOUND = {name.removeprefix("qnn."): f for name, f in FUNCTIONS.items() if name.startswith("qnn.")}
 __all__ = sorted(_FOUND)

@@ -17,11 +17,11 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, TensorType, Type, Types, args, frozen, record, variant
 from aotc.relay.expr import Expr, splat, tensor_type_of
-from aotc.relay.op import conv, conv_transpose, join, pad, reduce, window
-from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array, tensor
-from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import product as sums
-from aotc.relay.op.qnn.product import NAMES, zero_points
+from aotc.relay.op import concat_split, conv, conv_transpose, pad, reduce, window_attributes
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact, random_array, tensor
+from aotc.relay.op.qnn import dense_batch_matmul as sums
+from aotc.relay.op.qnn import quant_params as q
+from aotc.relay.op.qnn.dense_batch_matmul import NAMES, zero_points
 
 _ORDER: Final = """data kernel input_zero_point kernel_zero_point input_scale kernel_scale kernel_size channels strides
 padding dilation groups data_layout kernel_layout out_layout {} out_dtype"""
@@ -41,11 +41,11 @@ class _Kind:
 
     def place(self, a: Any) -> int:
         """The axis of output channels in the result."""
-        return window.layouts(self.n, a.data_layout, a.out_layout)[1][1]
+        return window_attributes.layouts(self.n, a.data_layout, a.out_layout)[1][1]
 
     def channels(self, a: Any) -> int | None:
         """That in the kernel; None where it has those of one group."""
-        where = window.positions(a.kernel_layout, self.letters)
+        where = window_attributes.positions(a.kernel_layout, self.letters)
         grouped = self.transposed and a.groups > 1
         return None if grouped else where[self.letters.index("O")]
 
@@ -128,24 +128,24 @@ class _Sums:
     def windows(self, data: Expr, a: Any, outer: int) -> Expr:
         """The sums of the data of each window, for each output channel or for all."""
         kind, shape = self.kind, tensor_type_of(self.kernel).static_shape
-        _, inner, *taps = window.pick(shape, window.positions(a.kernel_layout, kind.letters))
+        _, inner, *taps = window_attributes.pick(shape, window_attributes.positions(a.kernel_layout, kind.letters))
         ones = splat(1, (a.groups, inner, *taps), "int8")
         own = a.replace(channels=a.groups, kernel_layout=kind.letters, kernel_size=tuple(taps))
         seen = q.made(kind.plain, data, ones, **dict(own.items()))
         if a.groups in (1, outer):
             return seen
-        return q.made(join.repeat, seen, repeats=outer // a.groups, axis=kind.place(a))
+        return q.made(concat_split.repeat, seen, repeats=outer // a.groups, axis=kind.place(a))
 
     def padded(self) -> tuple[Expr, Any]:
         """Data and attributes with what stands for 0 as padding, written out where it is not known."""
         n, a, data, zero = self.kind.n, self.a, self.data, self.zeros[0]
-        pads, value = window.pad_pairs(a.padding, n), q.known(zero)
+        pads, value = window_attributes.pad_pairs(a.padding, n), q.known(zero)
         if not any(map(any, pads)):
             return data, a
         if value is not None:
             return data, a.replace(pad_value=int(value.reshape(())))
-        source = window.positions(a.data_layout, window.DATA_LAYOUT[n])
-        widths = window.arrange(((0, 0), (0, 0), *pads), source)
+        source = window_attributes.positions(a.data_layout, window_attributes.DATA_LAYOUT[n])
+        widths = window_attributes.arrange(((0, 0), (0, 0), *pads), source)
         filling = q.laid(zero, None, 0, q.dtype_of(data))
         written = q.made(pad.pad, data, pad_value=filling, pad_width=widths)
         return written, a.replace(padding=(0,) * (2 * n))
@@ -200,10 +200,12 @@ def _operator(n: int, plain: OpDef, letters: str, rows: Any, more: str = "") -> 
 
 
 _PLAIN = enumerate((conv.conv1d, conv.conv2d, conv.conv3d), 1)
-conv1d, conv2d, conv3d = (_operator(n, plain, window.KERNEL_LAYOUT[n], conv.SAMPLES[n]) for n, plain in _PLAIN)
+conv1d, conv2d, conv3d = (
+    _operator(n, plain, window_attributes.KERNEL_LAYOUT[n], conv.SAMPLES[n]) for n, plain in _PLAIN
+)
 CONVOLUTIONS: Final = {1: conv1d, 2: conv2d, 3: conv3d}
 _WOVEN = (conv_transpose.conv1d_transpose, conv_transpose.conv2d_transpose, conv_transpose.conv3d_transpose)
 conv1d_transpose, conv2d_transpose, conv3d_transpose = (
-    _operator(n, plain, window.TRANSPOSED_LAYOUT[n], conv_transpose.SAMPLES[n], "output_padding")
+    _operator(n, plain, window_attributes.TRANSPOSED_LAYOUT[n], conv_transpose.SAMPLES[n], "output_padding")
     for n, plain in enumerate(_WOVEN, 1)
 )

@@ -16,16 +16,16 @@ import numpy as np
 
 from aotc.ir import frozen
 from aotc.relay.expr import Constant, Expr
-from aotc.relay.op import binary
+from aotc.relay.op import binary_elementwise
 from aotc.relay.op.opdef import Array
-from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import rounded
+from aotc.relay.op.qnn import defined_rounding
+from aotc.relay.op.qnn import quant_params as q
 
 #: The roundings in integers.
 ROUNDINGS: Final = ("UPWARD", "TONEAREST", "TFLITE")
 _BITS: Final = 31
 #: The least shift that operators of 32 bits take, and these.
-_OF_WORDS: Final = {"UPWARD": (33, rounded.scale_once), "TFLITE": (1, rounded.scale_twice)}
+_OF_WORDS: Final = {"UPWARD": (33, defined_rounding.scale_once), "TFLITE": (1, defined_rounding.scale_twice)}
 #: Of the last shift: a product has 62 bits and a sign, and a half is added to it.
 _LONGEST: Final = 62
 
@@ -78,21 +78,21 @@ class Factors:
 
         if self.left.any():
             least = -(np.int64(1 << _BITS) >> self.left)
-            x = q.made(binary.maximum, x, along(least))
-            x = q.made(binary.minimum, x, along(-least - 1))
-            x = q.made(binary.left_shift, x, along(self.left))
+            x = q.made(binary_elementwise.maximum, x, along(least))
+            x = q.made(binary_elementwise.minimum, x, along(-least - 1))
+            x = q.made(binary_elementwise.left_shift, x, along(self.left))
         v = q.mul(x, along(self.multiplier))
         if self.rounding == "TFLITE":
             v = q.add(v, q.constant(1 << _BITS - 1, "int64"))
-            v = q.made(binary.right_shift, v, q.constant(_BITS, "int64"))
+            v = q.made(binary_elementwise.right_shift, v, q.constant(_BITS, "int64"))
         if not self.right.any():
             return v
         half = (np.int64(1) << self.right) >> 1
         up = along(half)
         if self.rounding != "UPWARD":
-            negative = q.made(binary.less, v, q.constant(0, "int64"))
-            up = q.made(binary.where, negative, along(half - (self.right > 0)), up)
-        return q.made(binary.right_shift, q.add(v, up), along(self.right))
+            negative = q.made(binary_elementwise.less, v, q.constant(0, "int64"))
+            up = q.made(binary_elementwise.where, negative, along(half - (self.right > 0)), up)
+        return q.made(binary_elementwise.right_shift, q.add(v, up), along(self.right))
 
 
 def factors_of(source: Array, result: Array, rounding: str) -> Factors:

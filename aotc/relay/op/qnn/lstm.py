@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from aotc.ir import Attrs, AxisMap, Dim, TensorType, Type, Types, args, frozen, require
-from aotc.relay.op.define import exact, greater, lesser, may_equal, random_array, shape_text, tensor
 from aotc.relay.op.opdef import Array, OpDef, Sample, Samples
-from aotc.relay.op.qnn import words
+from aotc.relay.op.operator_definition import exact, greater, lesser, may_equal, random_array, shape_text, tensor
+from aotc.relay.op.qnn import fixed_point_int16
 from aotc.tir import Buffer, ExternProgram, Load, Scratch, Tensor, Var, as_expr, te
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, forall, kept
 
@@ -50,37 +50,37 @@ class _Arithmetic:
     gate: Callable[[Any, Any], Any]
 
     def cell(
-        self, a: QuantizedLSTMAttrs, sums: list[Any], c: Any, output: words.Factor, *curve: Any
+        self, a: QuantizedLSTMAttrs, sums: list[Any], c: Any, output: fixed_point_int16.Factor, *curve: Any
     ) -> tuple[Any, Any]:
         """The state and the cell after a step, of scalar expressions or arrays; `output` scales the state."""
         keep = curve[-1]
         i, f, o = (keep(self.logistic(sums[k], *curve)) for k in (0, 1, 3))
-        new = keep(self.tanh(sums[2], words.GATE, *curve))
-        part = self.product(i, new, 2 * words.WORD - a.digits)
-        c = words.saturated(self.product(f, c, words.WORD) + part)
+        new = keep(self.tanh(sums[2], fixed_point_int16.GATE, *curve))
+        part = self.product(i, new, 2 * fixed_point_int16.WORD - a.digits)
+        c = fixed_point_int16.saturated(self.product(f, c, fixed_point_int16.WORD) + part)
         c = keep(lesser(greater(c, -a.clip), a.clip) if a.clip > 0 else c)
-        h = words.scaled(keep(o * self.tanh(c, a.digits, *curve)), output, keep)
-        return words.saturated(h + a.zero_point, 8), c
+        h = fixed_point_int16.scaled(keep(o * self.tanh(c, a.digits, *curve)), output, keep)
+        return fixed_point_int16.saturated(h + a.zero_point, 8), c
 
 
 def _halved(a: Any, b: Any, bits: int) -> Any:
     """Rounded to one bit more, halves up, and then away from zero."""
-    return words.saturated(words.divided((a * b + 1) >> 1, bits - 1))
+    return fixed_point_int16.saturated(fixed_point_int16.divided((a * b + 1) >> 1, bits - 1))
 
 
 _TABLE: Final = _Arithmetic(
     range(30),
-    words.logistic_by_table,
-    words.tanh_by_table,
+    fixed_point_int16.logistic_by_table,
+    fixed_point_int16.tanh_by_table,
     _halved,
-    lambda x, h: words.saturated(x + words.saturated(h)),
+    lambda x, h: fixed_point_int16.saturated(x + fixed_point_int16.saturated(h)),
 )
 _SERIES: Final = _Arithmetic(
     range(9, 16),
-    words.logistic_by_series,
-    words.tanh_by_series,
-    lambda a, b, bits: words.saturated(words.divided(a * b, bits)),
-    lambda x, h: words.saturated(x + h),
+    fixed_point_int16.logistic_by_series,
+    fixed_point_int16.tanh_by_series,
+    lambda a, b, bits: fixed_point_int16.saturated(fixed_point_int16.divided(a * b, bits)),
+    lambda x, h: fixed_point_int16.saturated(x + h),
 )
 
 
@@ -127,7 +127,7 @@ def _reference(how: _Arithmetic, a: QuantizedLSTMAttrs, x: Array, r: Array, *res
     outputs = np.empty((*x.shape[:2], hidden), np.int8)
     for t, part in enumerate(x):
         sums = h.astype(np.int32) @ r.T.astype(np.int32) + bias
-        gates = how.gate(part.astype(np.int32), words.scaled(sums, each, curve[-1]))
+        gates = how.gate(part.astype(np.int32), fixed_point_int16.scaled(sums, each, curve[-1]))
         output = (multiplier[_GATES], shift[_GATES])
         h, c = how.cell(a, np.split(gates, _GATES, axis=1), c, output, *curve)
         outputs[t] = h
@@ -159,7 +159,7 @@ class _Builder:
         first = [_copied(source, state) for source, state in zip(self.inputs[5:7], (self.h, self.c), strict=True)]
         return Block((*first, For(t, steps, step)))
 
-    def _factor(self, place: Any) -> words.Factor:
+    def _factor(self, place: Any) -> fixed_point_int16.Factor:
         return Load(self.inputs[3], place), Load(self.inputs[4], place)
 
     def _products(self, row: Any, b: Any) -> Stmt:
@@ -171,7 +171,7 @@ class _Builder:
         stmts: list[Stmt] = [Declare(acc, Load(bias, place))]
         pair = Load(weight, place * hidden + k).astype("int32") * Load(self.h, b * hidden + k).astype("int32")
         stmts.append(For(k, hidden, Assign(acc, acc + pair), kind="reduction"))
-        h = words.scaled(acc, self._factor(gate), lambda v: kept("scaled", v, stmts))
+        h = fixed_point_int16.scaled(acc, self._factor(gate), lambda v: kept("scaled", v, stmts))
         given = Load(x, row * (_GATES * hidden) + place).astype("int32")
         stmts.append(Store(self.gates, place, self.how.gate(given, h).astype("int16")))
         return For(gate, _GATES, forall(unit, hidden, Block(stmts)))

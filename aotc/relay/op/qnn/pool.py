@@ -13,9 +13,9 @@ import numpy as np
 from aotc.ir import DType, Layout, OpPattern, Type, Types, args, variant
 from aotc.relay.expr import Expr
 from aotc.relay.op import pool
-from aotc.relay.op.define import Array, OpDef, Samples, random_array
-from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import rounded, scale
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, random_array
+from aotc.relay.op.qnn import defined_rounding, requantize
+from aotc.relay.op.qnn import quant_params as q
 
 _NAMES = (*q.FROM, *q.ONTO)
 QuantizedAvgPoolAttrs: Any = variant(pool.avg_pool2d.attrs, "QuantizedAvgPoolAttrs")
@@ -42,11 +42,11 @@ def _expand(a: Any, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
     q.checked(q.dtype_of(x), _NAMES, s, z, so, zo)
     mean = pool.avg_pool2d(q.converted(q.centered(x, z), "float32"), **dict(a.items()))
     ratio = q.div(q.laid(s, None, 0, "float32"), q.laid(so, None, 0, "float32"))
-    return q.nearest(q.made(rounded.product, mean, ratio), zo, None, q.dtype_of(x))
+    return q.nearest(q.made(defined_rounding.product, mean, ratio), zo, None, q.dtype_of(x))
 
 
 def _samples() -> Samples:
-    onto = (scale.scale_array(0.013), scale.zero_array(3))
+    onto = (requantize.scale_array(0.013), requantize.zero_array(3))
     for dtype in ("int8", "uint8"):
         for given in (
             {"pool_size": (2, 2), "strides": (2, 2)},
@@ -55,7 +55,7 @@ def _samples() -> Samples:
             {"pool_size": (8, 7)},
         ):
             x = random_array((1, 8, 7, 3) if "layout" in given else (1, 3, 8, 7), dtype)
-            pair = (scale.scale_array(0.0137), scale.zero_array(5))
+            pair = (requantize.scale_array(0.0137), requantize.zero_array(5))
             yield q.with_constants(QuantizedAvgPoolAttrs(**given), x, *pair, *onto)
 
 

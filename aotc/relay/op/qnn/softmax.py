@@ -15,11 +15,11 @@ import numpy as np
 
 from aotc.ir import Attrs, DType, OpPattern, Type, Types
 from aotc.relay.expr import Constant, Expr, tensor_type_of
-from aotc.relay.op import elementwise, index, reduce
-from aotc.relay.op.define import Array, OpDef, Samples, exact, random_array
-from aotc.relay.op.qnn import numbers as q
-from aotc.relay.op.qnn import rounded, scale, table
-from aotc.relay.op.rules import all_but_axis, axis_of, require_dtype, tensor
+from aotc.relay.op import elementwise_unary, gather, reduce
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, exact, random_array
+from aotc.relay.op.qnn import defined_rounding, lookup_table, requantize
+from aotc.relay.op.qnn import quant_params as q
+from aotc.relay.op.type_rules import all_but_axis, axis_of, require_dtype, tensor
 
 
 class QuantizedSoftmaxAttrs(Attrs):
@@ -39,7 +39,7 @@ _DIFFERENCES: Final = np.arange(256, dtype=np.float64) - 255
 
 
 def _infer(a: QuantizedSoftmaxAttrs, types: Types) -> Type:
-    data = tensor(table.infer_one(a, types))
+    data = tensor(lookup_table.infer_one(a, types))
     require_dtype(data.dtype, data.dtype.bits == 8)
     axis_of(a.axis, data.rank)
     return data
@@ -66,39 +66,39 @@ def _table_expr(s: Expr) -> Expr:
     if scale is not None:
         return Constant(_table(scale))
     powers = q.mul(Constant(_DIFFERENCES), q.laid(s, None, 0, "float64"))
-    scaled = q.mul(q.made(elementwise.exp, powers), q.constant(2.0**_BITS, "float64"))
-    return q.converted(q.made(elementwise.round, scaled), "int32")
+    scaled = q.mul(q.made(elementwise_unary.exp, powers), q.constant(2.0**_BITS, "float64"))
+    return q.converted(q.made(elementwise_unary.round, scaled), "int32")
 
 
 def _expand(a: QuantizedSoftmaxAttrs, x: Expr, s: Expr, z: Expr, so: Expr, zo: Expr) -> Expr:
-    q.checked(q.dtype_of(x), table.NAMES, s, z, so, zo)
+    q.checked(q.dtype_of(x), lookup_table.NAMES, s, z, so, zo)
     ty = tensor_type_of(x)
     axis = axis_of(a.axis, ty.rank)
     wide = q.converted(x, "int32")
     greatest = reduce.max(wide, axis=axis, keepdims=True)
     place = q.sub(wide, q.sub(greatest, q.constant(255, "int32")))
-    terms = index.take(_table_expr(s), place, axis=0)
+    terms = gather.take(_table_expr(s), place, axis=0)
     total = reduce.sum(q.converted(terms, "int64"), axis=axis, keepdims=True)
     steps = q.mul(q.converted(total, "float32"), q.laid(so, None, 0, "float32"))
     inverse = q.div(q.constant(1, "float32"), steps)
-    return q.nearest(q.made(rounded.product, q.converted(terms, "float32"), inverse), zo, None, ty.dtype)
+    return q.nearest(q.made(defined_rounding.product, q.converted(terms, "float32"), inverse), zo, None, ty.dtype)
 
 
 def _samples() -> Samples:
-    pair = (scale.scale_array(0.1), scale.zero_array(3), scale.scale_array(1 / 256))
+    pair = (requantize.scale_array(0.1), requantize.zero_array(3), requantize.scale_array(1 / 256))
     for shape, axis in (((3, 7), -1), ((2, 5, 3), 1), ((1, 40), 1)):
         for dtype, zero in (("uint8", 0), ("int8", -128)):
             a = QuantizedSoftmaxAttrs(axis=axis)
-            yield q.with_constants(a, random_array(shape, dtype), *pair, scale.zero_array(zero))
-    yield exact(QuantizedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, scale.zero_array(0))
-    other = (*pair[:2], scale.scale_array(0.0039), scale.zero_array(0))
+            yield q.with_constants(a, random_array(shape, dtype), *pair, requantize.zero_array(zero))
+    yield exact(QuantizedSoftmaxAttrs(), random_array((2, 9), "uint8"), *pair, requantize.zero_array(0))
+    other = (*pair[:2], requantize.scale_array(0.0039), requantize.zero_array(0))
     yield exact(QuantizedSoftmaxAttrs(), random_array((2, 9), "uint8"), *other)
 
 
 softmax = OpDef(
     name="qnn.softmax",
     attrs=QuantizedSoftmaxAttrs,
-    args=table.ARGS,
+    args=lookup_table.ARGS,
     infer=_infer,
     reference=_reference,
     axes=all_but_axis,

@@ -4,7 +4,7 @@
 import sys
 from functools import partial
 
-from aotc.ir.lazy import lazy_names
+from aotc.ir.lazy_exports import lazy_names
 from aotc.relay_api.expr import op_namespace as _op_namespace
 
 #: Relay's module of the builders, which its users name too.

@@ -36,4 +36,4 @@ from aotc.relay.op.qnn.builders import softmax as softmax
 from aotc.relay.op.qnn.builders import sqrt as sqrt
 from aotc.relay.op.qnn.builders import subtract as subtract
 from aotc.relay.op.qnn.builders import tanh as tanh
-from aotc.relay.op.qnn.scale import requantize_config as requantize_config
+from aotc.relay.op.qnn.requantize import requantize_config as requantize_config

@@ -23,12 +23,12 @@ from typing import Final
 from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Load, Target, Var, as_expr, graph, optimized, substitute, substituted, te
 from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
-from aotc.tir.schedule.contraction.space import variables
-from aotc.tir.schedule.stages.body import Body, Slot
-from aotc.tir.schedule.stages.grouping import Group, Stage
-from aotc.tir.schedule.stages.inline import Plan
-from aotc.tir.schedule.stages.kernel import KernelBuilder
+from aotc.tir.schedule.contraction.index_space import variables
+from aotc.tir.schedule.contraction.tiling_cost import computed_lanes, pack_block
+from aotc.tir.schedule.stages.kernel_builder import KernelBuilder
+from aotc.tir.schedule.stages.scalar_expressions import Body, Slot
+from aotc.tir.schedule.stages.stage_grouping import Group, Stage
+from aotc.tir.schedule.stages.storage_plan import Plan
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
 from aotc.tir.stmt import Block, Intrinsic, Stmt, Store, forall, loops
 

@@ -28,7 +28,7 @@ from typing import Final, TypeAlias
 from aotc.ir import DType, frozen
 from aotc.tir import Assign, Block, Declare, ExternProgram, For, Scratch, Stmt, Store, Target, forall, kept
 from aotc.tir.expr import Broadcast, Buffer, Const, Expr, Load, Operand, Pack, Var, as_expr, bitcast, call, const
-from aotc.tir.nibbles import COUNT, PICKED
+from aotc.tir.int4_unpacking import COUNT, PICKED
 
 FLOAT: Final = DType("float32")
 WORD: Final = DType("uint32")

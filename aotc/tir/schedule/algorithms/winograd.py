@@ -22,8 +22,8 @@ from aotc.ir import frozen
 from aotc.tir import TAPS, Matrix, Target, filled, matrices, private_buffer, te
 from aotc.tir.expr import Buffer, Const, Expr, Load, Var, all_of, as_expr, const, maximum, minimum
 from aotc.tir.schedule.contraction import build_contraction
-from aotc.tir.schedule.contraction.cost import computed_lanes
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.tiling_cost import computed_lanes
 from aotc.tir.stmt import Block, If, Stmt, Store, forall, kept, loops
 
 #: Coefficients closer than this are equal.

@@ -44,18 +44,18 @@ from contextlib import suppress
 
 from aotc.tir import BYTES, LANES, Buffer, Target, te
 from aotc.tir.schedule.contraction import naive
-from aotc.tir.schedule.contraction.by_lanes import by_lanes
-from aotc.tir.schedule.contraction.by_matrices import by_matrices
-from aotc.tir.schedule.contraction.by_pixels import by_pixels
-from aotc.tir.schedule.contraction.by_rows import by_rows
-from aotc.tir.schedule.contraction.by_runs import by_runs
-from aotc.tir.schedule.contraction.by_taps import by_taps
-from aotc.tir.schedule.contraction.by_warps import by_warps
-from aotc.tir.schedule.contraction.candidate import Candidate, Request
-from aotc.tir.schedule.contraction.choice import choose
-from aotc.tir.schedule.contraction.cost import computed_lanes, pack_block
+from aotc.tir.schedule.contraction.arm_dsp import by_runs
+from aotc.tir.schedule.contraction.arm_mve import by_rows
+from aotc.tir.schedule.contraction.cpu_data_vectors import by_pixels
+from aotc.tir.schedule.contraction.cpu_weight_vectors import by_lanes
+from aotc.tir.schedule.contraction.gpu_tensor_cores import by_warps
+from aotc.tir.schedule.contraction.index_space import Irregular, analyze, divided, in_groups, in_order
+from aotc.tir.schedule.contraction.int8_depthwise import by_taps
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
-from aotc.tir.schedule.contraction.space import Irregular, analyze, divided, in_groups, in_order
+from aotc.tir.schedule.contraction.tiling_candidate import Candidate, Request
+from aotc.tir.schedule.contraction.tiling_choice import choose
+from aotc.tir.schedule.contraction.tiling_cost import computed_lanes, pack_block
+from aotc.tir.schedule.contraction.x86_amx import by_matrices
 
 __all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_warps", "candidates", "pack_block"]
 

@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 from aotc.ir import frozen
 from aotc.tir import Buffer, Expr, Intrinsic, Load, Stmt, Store, Var, as_expr, minimum, private_buffer
-from aotc.tir.loops.vectorize import MOST, vectorized
-from aotc.tir.schedule.contraction.segments import TileAxis
+from aotc.tir.loops.statement_vectorization import MOST, vectorized
+from aotc.tir.schedule.contraction.tile_segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
 from aotc.tir.stmt import loops
 

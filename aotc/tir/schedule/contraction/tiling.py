@@ -19,10 +19,10 @@ from typing import Any
 
 from aotc.ir import DType, frozen
 from aotc.tir import Assign, Broadcast, Const, Expr, Load, Stmt, Var, call, cast, dot_name, substitute, te, word_of
+from aotc.tir.schedule.contraction.index_space import Dimension, Operand
 from aotc.tir.schedule.contraction.naive import StoreFn
-from aotc.tir.schedule.contraction.segments import Segment, TileAxis
-from aotc.tir.schedule.contraction.space import Dimension, Operand
-from aotc.tir.schedule.contraction.staging import CopyFn
+from aotc.tir.schedule.contraction.operand_staging import CopyFn
+from aotc.tir.schedule.contraction.tile_segments import Segment, TileAxis
 from aotc.tir.simplify import simplify
 
 

@@ -6,7 +6,7 @@ In: the tensor expressions that a kernel's outputs need.  Out: groups of stages.
 the stages of a group share their outer loops.
 
     >>> from aotc.tir import target, te
-    >>> from aotc.tir.schedule.stages import grouping, inline
+    >>> from aotc.tir.schedule.stages import stage_grouping, storage_plan
     >>> x = te.placeholder((4, 8), "float32", "x")
     >>> total = te.reduce("sum", (4,), (8,), lambda i, k: x[i, k], "total")
     >>> mean = te.compute((4,), lambda i: total[i] / 8.0, "mean")

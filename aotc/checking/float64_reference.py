@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model in double precision: how far a single-precision result is from what was meant.
+
+In: an ONNX model in float32.  Out: its outputs computed in float64 by onnx's own reference evaluator, which shares
+no code with this compiler or with ONNX Runtime.  Convolutions and pools are ours
+(`aotc.checking.onnx_evaluator_windows`).
+
+    InDouble(model, memory=1 << 30).run({"x": array})["y"]            # array and result in float64
+"""
+
+import copy
+from collections.abc import Iterator
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+from aotc.checking.input_generation import Arrays
+from aotc.checking.memory_budget import DEFAULT_MEMORY_BYTES, memory_error
+from aotc.checking.onnx_evaluator_windows import STRIP_BYTES, WINDOW_OPERATORS
+from aotc.relay.frontend.onnx.load import messages
+
+#: How many arrays as large as its results an operator of the evaluator makes at the same time, the results among them.
+TEMPORARY_RESULTS: Final = 4
+
+
+class GlobalMaxPool(OpRun):  # type: ignore[misc]
+    """The maximum over all spatial axes, however many; the evaluator's own takes two."""
+
+    op_domain = ""
+
+    def _run(self, x: Any) -> tuple[Any]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class DequantizeLinear(OpRun):  # type: ignore[misc]
+    """Integers with a scale, scales along an axis, or for blocks; the evaluator's own begins with version 19."""
+
+    op_domain = ""
+
+    def _run(self, x: Any, scale: Any, zero: Any = None, **_: Any) -> tuple[Any]:
+        axis, block = getattr(self, "axis", 1), getattr(self, "block_size", 0)
+
+        def laid(values: Any) -> Any:
+            wide = np.asarray(values).astype(np.float64)
+            if wide.size == 1:
+                return wide.reshape(())
+            if block:
+                return np.repeat(wide, block, axis).take(np.arange(x.shape[axis]), axis)
+            return wide.reshape([-1 if k == axis % x.ndim else 1 for k in range(x.ndim)])
+
+        real = x.astype(np.float64) - (0 if zero is None else laid(zero))
+        return (np.asarray(real * laid(scale)),)
+
+
+class MatMulNBits(OpRun):  # type: ignore[misc]
+    """A product with a matrix (N, K) of integers of a few bits, the first in the lowest bits of a byte."""
+
+    op_domain = "com.microsoft"
+
+    def _run(self, x: Any, packed: Any, scales: Any, *more: Any, **_: Any) -> tuple[Any]:
+        zeros, groups, bias = (*more, None, None, None)[:3]
+        rows, columns, bits = self.N, self.K, self.bits
+        count = -(-columns // self.block_size)
+
+        def unpacked(values: Any, size: int) -> Any:
+            parts = values.reshape(rows, -1)[..., None] >> np.arange(0, 8, bits) & (1 << bits) - 1
+            return parts.reshape(rows, -1)[:, :size].astype(np.float64)
+
+        if groups is None:
+            groups = np.arange(columns) // self.block_size
+        if zeros is None:
+            zeros = np.full((rows, count), 2.0 ** (bits - 1))
+        elif zeros.dtype == np.uint8:
+            zeros = unpacked(zeros, count)
+        scales, zeros = (v.reshape(rows, count)[:, groups] for v in (scales, zeros))
+        y = x @ ((unpacked(packed, columns) - zeros) * scales).T
+        return (y if bias is None else y + bias,)
+
+
+_OPERATORS = (GlobalMaxPool, DequantizeLinear, MatMulNBits, *WINDOW_OPERATORS)
+
+
+def _widen_node(node: onnx.NodeProto) -> None:
+    if node.op_type == "Upsample":
+        # the evaluator's own knows the nearest mode only
+        node.op_type, node.input[1:] = "Resize", ["", *node.input[1:]]
+        how = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        node.attribute.extend(helper.make_attribute(*item) for item in how.items())
+    for attribute in node.attribute:
+        to_dtype = node.op_type in ("Cast", "EyeLike") and attribute.name in ("to", "dtype")
+        if to_dtype and attribute.i == TensorProto.FLOAT:
+            attribute.i = TensorProto.DOUBLE
+        if node.op_type == "Constant" and attribute.name in ("value_float", "value_floats"):
+            array = np.asarray(helper.get_attribute_value(attribute), np.float64)
+            attribute.CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
+
+
+def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model with every float32 turned into float64."""
+    wide = copy.deepcopy(model)
+    for message in list(messages(wide)):
+        match message:
+            case onnx.NodeProto():
+                _widen_node(message)
+            case TensorProto(data_type=TensorProto.FLOAT):
+                array = numpy_helper.to_array(message).astype(np.float64)
+                message.CopyFrom(numpy_helper.from_array(array, message.name))
+            case onnx.TypeProto.Tensor(elem_type=TensorProto.FLOAT):
+                message.elem_type = TensorProto.DOUBLE
+    return wide
+
+
+class InDouble:
+    """A model in double precision, evaluated node by node; values are freed after their last use.
+
+    memory    the most bytes that weights, values and temporary arrays may take at any time
+    is_wide   False for the precision of the model itself
+    """
+
+    def __init__(self, model: onnx.ModelProto, memory: int = DEFAULT_MEMORY_BYTES, is_wide: bool = True) -> None:
+        self._memory = memory
+        self._outputs = [o.name for o in model.graph.output]
+        wide = in_double(model) if is_wide else model
+        self._result_bytes = _bytes_of_values(wide)
+        self._evaluator = ReferenceEvaluator(wide, new_ops=list(_OPERATORS))
+        self._last_uses = _last_uses(wide.graph)
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """The outputs by name.
+
+        Raises AotcError (code "memory") where the budget of memory does not do, and whatever the evaluator does.
+        """
+        evaluator = self._evaluator
+        values: dict[str, Any] = {"": None, **evaluator.rt_inits_, **inputs}
+        held = sum(map(_bytes_of, values.values()))
+        for node, dying in zip(evaluator.rt_nodes_, self._last_uses, strict=True):
+            self._require_memory(node, held)
+            context = {"context": values} if node.need_context() else {}
+            made = node.run(*(values[name] for name in node.input), **context)
+            for name, value in zip(node.output, made, strict=False):
+                values[name] = value
+                held += _bytes_of(value)
+            for name in dying:
+                held -= _bytes_of(values.pop(name, None))
+        return {name: np.asarray(values[name]) for name in self._outputs}
+
+    def _require_memory(self, node: Any, held: int) -> None:
+        own = sum(self._result_bytes.get(name, 0) for name in node.output)
+        more = own + STRIP_BYTES if isinstance(node, WINDOW_OPERATORS) else TEMPORARY_RESULTS * own
+        if held + more > self._memory:
+            raise memory_error(f"node {node.onnx_node.name!r} ({node.op_type})", held + more, self._memory)
+
+
+def _bytes_of(value: Any) -> int:
+    """The bytes of an array or of a sequence of arrays."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(_bytes_of, value))
+    return int(getattr(value, "nbytes", 0))
+
+
+def _bytes_of_values(model: onnx.ModelProto) -> dict[str, int]:
+    """The bytes of the values whose shapes are inferred, by name."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    found = {}
+    for value in (*graph.value_info, *graph.output):
+        ty = value.type.tensor_type
+        if ty.HasField("shape") and ty.elem_type not in (TensorProto.UNDEFINED, TensorProto.STRING):
+            size = helper.tensor_dtype_to_np_dtype(ty.elem_type).itemsize
+            found[value.name] = size * prod(d.dim_value for d in ty.shape.dim)
+    return found
+
+
+def _names_used(node: onnx.NodeProto) -> Iterator[str]:
+    """The names that a node and the graphs inside of it read."""
+    for message in messages(node):
+        if isinstance(message, onnx.NodeProto):
+            yield from message.input
+        elif isinstance(message, onnx.GraphProto):
+            yield from (o.name for o in message.output)
+
+
+def _last_uses(graph: onnx.GraphProto) -> list[list[str]]:
+    """List, for each node, the computed values that no later node reads and that are no outputs: they can be freed."""
+    last: dict[str, int] = {}
+    for k, node in enumerate(graph.node):
+        last |= dict.fromkeys(node.output, k) | dict.fromkeys(_names_used(node), k)
+    made = {name for node in graph.node for name in node.output if name} - {o.name for o in graph.output}
+    dying: list[list[str]] = [[] for _ in graph.node]
+    for name in made:
+        dying[last[name]].append(name)
+    return dying
+
+
+def run_in_double(model: onnx.ModelProto, inputs: Arrays) -> Arrays:
+    """The outputs by name of `model` in double precision; raises whatever the evaluator does."""
+    return InDouble(model).run(inputs)

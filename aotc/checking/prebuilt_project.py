@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A project that was built before, as a compiled model: the library that lies there, checked to be of the model.
+
+In: the directory of an emitted project (or a library file) and the module of the model.  Out: a `CompiledModel`.
+
+    built_project(Path("build/net"), module, target).session()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from aotc_codegen.c.metadata import APPROXIMATE_BOUND, BOUND
+
+from aotc.driver.pipeline import CompiledModel
+from aotc.driver.toolchain import resolve_target
+from aotc.ir import AotcError, TensorType, tensor_types
+from aotc.relay.graph_api import IRModule, type_of
+from aotc.relay.module import output_names
+from aotc.runtime.library import MARKER, Library, libraries_of, read_metadata
+from aotc.runtime.tensor_info import TensorInfo
+from aotc.tir import Target
+
+
+def built_project(path: Path, module: IRModule, target: Target) -> CompiledModel:
+    """The library in a project that was made last, by `aotc compile` or by `make`.
+
+    target    what the model is compiled for where no project is given
+
+    Raises AotcError: code "load" for what is no project, is not built, or is for another machine; code "project" where
+    its inputs or outputs are not those of the model.
+    """
+    metadata = _metadata_of(path)
+    library = _library_of(path, metadata)
+    found = Library(library)
+    inputs = [(p.name, type_of(p)) for p in module.main.params]
+    results = tensor_types(type_of(module.main.body))
+    outputs = list(zip(output_names(module, len(results)), results, strict=True))
+    problems = [*_differences("input", found.inputs, inputs), *_differences("output", found.outputs, outputs)]
+    if problems:
+        hint = "compile the model anew, or state the shapes that the project was compiled for (--dim, --input-shape)"
+        raise AotcError("project", f"{path} is no project of this model: {problems[0]}", notes=problems[1:], hint=hint)
+    bound = APPROXIMATE_BOUND if metadata.get("error_bound") == APPROXIMATE_BOUND else BOUND
+    return CompiledModel(path, library, metadata | {"error_bound": bound}, target)
+
+
+def _metadata_of(path: Path) -> dict[str, Any]:
+    """The metadata of a project or of the one that a library lies in; none where it lies elsewhere."""
+    folders = [path] if path.is_dir() else path.absolute().parents[:2]
+    return next((found for folder in folders if (found := read_metadata(folder))), {})
+
+
+def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
+    if not path.is_dir():
+        return path
+    if not metadata:
+        hint = "--project takes the directory that `aotc compile -o` wrote, or the library in it"
+        raise AotcError("load", f"{path} is no project of a compiled model: it has no {MARKER}", hint=hint)
+    libraries = libraries_of(path)
+    if libraries:
+        return max(libraries, key=lambda file: file.stat().st_mtime_ns)
+    stated = metadata.get("target")
+    if isinstance(stated, str) and resolve_target(stated).bare:
+        text = f"{path} is a project of firmware for {stated}: no library of it runs on this machine"
+        hint = "compile with --selftest to compare on the board, or with --target c to compare the same model here"
+        raise AotcError("load", text, hint=hint)
+    raise AotcError("load", f"{path} is not built: there is no library in lib/ or build/", hint=f"run `make -C {path}`")
+
+
+def _differences(kind: str, infos: Sequence[TensorInfo], wanted: Sequence[tuple[str, Any]]) -> list[str]:
+    """How the inputs or outputs of a library differ from those of the model."""
+    have, want = [i.name for i in infos], [name for name, _ in wanted]
+    if have != want:
+        return [f"its {kind}s are {', '.join(map(repr, have))}, those of the model {', '.join(map(repr, want))}"]
+    found = []
+    for info, (name, ty) in zip(infos, wanted, strict=True):
+        own = TensorType(info.shape, info.dtype)
+        # integers may stand for the model's real numbers
+        alike = isinstance(ty, TensorType) and (ty.dtype == info.dtype or info.quantization is not None)
+        if not alike or list(ty.shape) != list(info.shape):
+            found.append(f"{kind} {name!r} is {own}, in the model {ty}")
+    return found

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of `aotc compile` that look at passes: flags in, instruments and a report out.
+
+watch = Watch(out, model, output, facts, report=Path("out.html"), print_after=("FuseOps",), ...)
+with watch.writing() as stage:
+    watch.done(compile(model, instruments=watch.instruments(), progress=stage))
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+from aotc.cli.console import Reporter
+from aotc.driver.pass_observers import NumericCheck, ProgramVerifier, TextAfter, dump_ir, require_passes
+from aotc.driver.pipeline import WRITING, CompiledModel
+from aotc.ir import AotcError, PassInfo, PassInstrument
+from aotc.ir.instrument import ALL_LEVELS
+from aotc.reporting.compile_report import PassReport
+
+WATCH_OPTIONS: Final = ("report", "print_after", "stop_after", "check_passes", "dump", "show_meta_data")
+#: Why a pass may not run.
+_NOT_RUN: Final = (
+    "-O (3 is the default), the model and the target decide which passes run; "
+    "some run at level 4 only, which a PassContext in Python has"
+)
+
+
+@dataclass
+class StageTimes:
+    """Wall-clock times of the stages of a compilation, the run of the C compiler among them.
+
+    The time of a stage ends where the next one begins, so that the times add up to that of the whole.
+    """
+
+    begins: list[tuple[str, float]] = field(default_factory=lambda: [("preparing", time.perf_counter())])
+
+    def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
+        """Return `show`, which is called with the name of each stage as it begins, with the time noted first."""
+
+        def begin(name: str) -> None:
+            self.begins.append((name, time.perf_counter()))
+            show(name)
+
+        return begin
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the name and the seconds of each stage, in order; the last one ends now."""
+        ends = [*(began for _, began in self.begins[1:]), time.perf_counter()]
+        return [{"stage": n, "seconds": end - began} for (n, began), end in zip(self.begins, ends, strict=True)]
+
+    def __str__(self) -> str:
+        rows = self.rows()
+        whole = sum(row["seconds"] for row in rows)
+        lines = [f"{r['stage']:24} {r['seconds']:9.3f} s  {r['seconds'] / max(whole, 1e-9):6.1%}" for r in rows]
+        return "\n".join([*lines, f"{'all stages':24} {whole:9.3f} s\n"])
+
+
+class PassProgress(PassInstrument):
+    """Shows the name of each pass as it begins."""
+
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        self._show(info.name)
+
+
+class _Stopped(Exception):
+    """The compilation has come to the pass after which it was to stop, with this text of the program."""
+
+
+@dataclass
+class Watch:
+    """What a command is to tell about the passes.
+
+    facts      what the report says at its head
+    stopped    the text of the program at the pass after which it was to stop; None if it did not
+
+    The other fields are the options.  Raises AotcError for names that no pass has, and for a report that could not be
+    written.
+    """
+
+    out: Reporter
+    model: Path
+    output: Path | None
+    facts: dict[str, str]
+    report: Path | None
+    print_after: tuple[str, ...]
+    stop_after: str | None
+    check_passes: bool
+    dump: Path | None
+    show_meta_data: bool
+    stopped: str | None = None
+
+    def __post_init__(self) -> None:
+        self._stops = [self.stop_after] if self.stop_after is not None else []
+        require_passes([*self.print_after, *self._stops])
+        if self.report is not None:
+            _check_place(self.report, self.model, self.output)
+        self._report = PassReport(str(self.model), list(self.facts.items()))
+        self._print = TextAfter(self.print_after, self._tell, self.show_meta_data)
+
+    def instruments(self) -> list[Any]:
+        """The instruments that the options ask for."""
+        found: list[Any] = [self._report] if self.report is not None else []
+        found += [dump_ir(self.dump, True, self.show_meta_data)] if self.dump is not None else []
+        found += [self._print] if self.print_after else []
+        found += [NumericCheck(), ProgramVerifier()] if self.check_passes else []
+        found += [TextAfter(self._stops, _stop, self.show_meta_data)] if self._stops else []
+        return found
+
+    def _tell(self, name: str, text: str) -> None:
+        self.out.note(f"// after {name}\n{text}\n")
+
+    def done(self, model: CompiledModel) -> CompiledModel:
+        """Tell the report what came out, and give it back."""
+        if self.report is not None:
+            self._report.stage("")
+            self._report.add_result(model)
+        return model
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[str], None]]:
+        """What is told each stage; the report is written at the end, also of what failed."""
+
+        def stage(name: str) -> None:
+            if name == WRITING and self._stops:
+                # all passes have run
+                text = f"the pass {self.stop_after!r} did not run"
+                raise AotcError("stop-after", text, hint=_NOT_RUN)
+            self.out.stage(name)
+            self._report.stage(name)
+
+        try:
+            yield stage
+        except _Stopped as stop:
+            self.stopped = str(stop)
+        except AotcError as error:
+            self._write_report(error)
+            raise
+        self._write_report(None)
+        if self._print.missing:
+            self.out.note(f"these passes did not run: {', '.join(sorted(self._print.missing))}")
+
+    def _write_report(self, failure: AotcError | None) -> None:
+        """Write the report, if one is wanted and there is something to tell; a second problem goes with the first."""
+        if self.report is None or (failure is not None and not self._report.passes):
+            return
+        self._report.stage("")
+        if self.stopped is not None:
+            self._report.unfinished = "stopped"
+        try:
+            self._report.save_html(self.report)
+        except AotcError as error:
+            raise AotcError.collect([*(failure.diagnostics if failure else ()), *error.diagnostics]) from failure
+
+
+def _stop(_: str, text: str) -> None:
+    raise _Stopped(text)
+
+
+def _check_place(report: Path, model: Path, output: Path | None) -> None:
+    """AotcError for a report that could not be written when all work is done, or would replace the model."""
+    place = report.resolve()
+    problems = {
+        "it is a directory": report.is_dir(),
+        f"there is no directory {report.parent}": not report.parent.is_dir() and report.parent != output,
+        "it is the model": place == model.resolve(),
+        "it is the directory of the project": output is not None and place == output.resolve(),
+    }
+    for problem in (text for text, found in problems.items() if found):
+        raise AotcError("report", f"cannot write {report}: {problem}")

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An emitted project to a shared library, without make: the C files compile in parallel,
+and objects that were compiled before come from the cache.
+
+build_library(directory, metadata, toolchain, target)        # directory/lib/libnet.so
+record_checksum(directory, metadata, library)                # for whoever loads it
+"""
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from aotc_codegen.c.compiler_flags import base_cflags
+from aotc_codegen.c.metadata import write_metadata
+
+from aotc.driver.toolchain import ObjectCompiler, Toolchain, archiver, require_machine, require_vectors, run_compiler
+from aotc.ir.atomic_write import temporary_folder
+from aotc.ir.diagnostics import AotcError, Diagnostic
+from aotc.runtime.library_integrity import checksum
+from aotc.tir.target import Target
+
+#: Without a hash of all parameters, which takes most of the time of linking.
+_LINK_FLAGS = ("-Wl,--build-id=none",) if sys.platform == "linux" else ()
+
+
+def object_compiler(
+    directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
+) -> ObjectCompiler:
+    """What compiles the files of a project for its library; arguments as those of `build_library`."""
+    hidden = () if visible else ("-fvisibility=hidden",)
+    shared = ("-ffunction-sections", "-fdata-sections") if target.bare else ("-fPIC", *hidden)
+    flags = ("-std=c99", *shared, "-Iinclude", "-Isrc", *base_cflags(target))
+    special = {directory / file: isa["cflags"] for isa in metadata.get("isas", ()) for file in isa["files"]}
+    return ObjectCompiler(toolchain, flags, directory, special)
+
+
+def build_library(
+    directory: Path, metadata: Mapping[str, Any], toolchain: Toolchain, target: Target, *, visible: bool = False
+) -> Path:
+    """Compile and link the project in `directory`; the path of the library.
+
+    metadata  "library", its path; "isas", the instruction sets with the flags of their files: other files are then
+              for every processor of the architecture; "externals", the user's code
+    visible   every function can be called from outside, not only those that are marked
+
+    Raises AotcError with the compiler's message: code "compiler-failed", or "external" where the user's code for a
+    kernel does not compile, or does not define it; code "no-compiler" as `require_machine`, "no-vectors" as
+    `require_vectors`.
+    """
+    require_machine(toolchain, target)
+    require_vectors(toolchain, target)
+    library = directory / str(metadata["library"])
+    library.parent.mkdir(exist_ok=True)
+    patterns = ("src/*.c", "src/*.S", "runtime/*.c")
+    sources = sorted(path for pattern in patterns for path in directory.glob(pattern))
+    sources = [s for s in sources if s.name != "params_to_c.c"]
+    compiler = object_compiler(directory, metadata, toolchain, target, visible=visible)
+    with temporary_folder(".objects-", directory.absolute()) as scratch:
+        objects = {source: Path(scratch) / f"{source.name}.o" for source in sources}
+        externals = {directory / e["source"]: e for e in metadata.get("externals", ())}
+        _compile_externals(compiler, {source: (objects[source], e) for source, e in externals.items()})
+        # the largest first, after the parameters: they take longest
+        rest = objects.keys() - externals.keys()
+        ranked = sorted(rest, key=lambda s: (s.suffix == ".c", -s.stat().st_size, s))
+        compiler.compile_all([(source, objects[source]) for source in ranked])
+        if target.bare:
+            command = (archiver(toolchain), "rcs", str(metadata["library"]), *sorted(map(str, objects.values())))
+            run_compiler(command, directory, toolchain.seconds, library)
+            return library
+        threads = ("-pthread",) if any(s.name == "aotc_pool.c" for s in sources) else ()
+        files = (*map(str, objects.values()), *threads, "-lm", *_LINK_FLAGS, "-o", str(metadata["library"]))
+        link = partial(run_compiler, cwd=directory, seconds=toolchain.seconds, made=library)
+        _link(link, (*toolchain.cc, "-shared", *toolchain.cflags, *files), list(externals.values()))
+    return library
+
+
+def record_checksum(directory: Path, metadata: dict[str, Any], library: Path) -> None:
+    """Add the SHA-256 of a project's library to those of its sources, and write the metadata again."""
+    name = library.relative_to(directory).as_posix()
+    metadata["sha256"] = metadata["sha256"] | {name: checksum(library)}
+    write_metadata(directory, metadata)
+
+
+#: What the metadata say of a kernel whose code is the user's.
+External: TypeAlias = "Mapping[str, str]"
+
+
+def _complaint(external: External, what: str, lines: Sequence[str]) -> Diagnostic:
+    text = f"what the generator for {external['generator']!r} wrote for @{external['kernel']} {what}"
+    hint = f"it must define, not as static: {external['prototype']}"
+    return Diagnostic("external", text, notes=tuple(lines), hint=hint)
+
+
+def _compile_externals(compiler: ObjectCompiler, jobs: Mapping[Path, tuple[Path, External]]) -> None:
+    """Compile the user's files; one error for all that the compiler refuses."""
+    problems: list[Diagnostic] = []
+    for source, (target, external) in jobs.items():
+        try:
+            compiler.compile(source, target)
+        except AotcError as error:
+            said = [d.notes or (d.message,) for d in error.diagnostics]
+            problems += [_complaint(external, "does not compile", lines) for lines in said]
+    if problems:
+        raise AotcError.collect(problems)
+
+
+def _link(link: Callable[[Sequence[str]], None], command: Sequence[str], externals: Sequence[External]) -> None:
+    """Link the library; what the user's code does not define is an error here, not at loading."""
+    flag = "-Wl,-u,_" if sys.platform == "darwin" else "-Wl,--require-defined="
+    required = [f"{flag}{e['kernel']}" for e in externals]
+    try:
+        link((*command, *required))
+    except AotcError as error:
+        said = [line for d in error.diagnostics for line in d.notes if re.search("undefined|not defined", line, re.I)]
+        missing = []
+        for e in externals:
+            lines = [line for line in said if re.search(rf"\b_?{e['kernel']}\b", line)]
+            if lines:
+                missing.append(_complaint(e, "does not define it", lines))
+        if missing:
+            raise AotcError.collect(missing) from error
+        if not required:
+            raise
+        # a linker that cannot be asked
+        link(command)

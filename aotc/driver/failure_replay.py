@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step of the compiler that failed, as a file that shows it again without the rest of the compilation.
+
+with keeping_failures():
+    compile(...)                     # a pass that raises leaves aotc-pass-FuseOps-1a2b3c4d.json, and one diagnostic
+replay("aotc-pass-FuseOps-1a2b3c4d.json")            # raises what the pass did, or gives the program after it
+
+The file is JSON: the program before the step as Relay text with its constants, the step's name and options, the pass
+context, the target.  It is written to $AOTC_REPLAY_DIR, else to a private folder among the temporary files.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from aotc.driver.object_cache import digest
+from aotc.driver.temporary_folders import written
+from aotc.ir import AotcError, DType, Failure, Form, Precision, failure_of, open_regular, spending
+from aotc.ir.transform import Pass, PassContext, get_pass
+from aotc.relay.backend.function_to_kernel import lower_function
+from aotc.relay.graph_api import Function, IRModule
+from aotc.relay.text.parser import parse
+from aotc.relay.text.printer import astext
+from aotc.tir import Budget, Dots, Gpu, Space, Target, Threads, Tiles, Winograd, to_text
+
+_FORMAT: Final = "aotc-replay"
+_FAULT: Final = "this is a fault of aotc, please report it"
+_CONTEXT: Final = ("opt_level", "required_pass", "disabled_pass")
+#: Options of a step by name.
+_OPTIONS: Final[Form[dict[str, Any]]] = Form(
+    dict, [Target, Threads, Gpu, Tiles, Dots, Winograd, Budget, Space, DType, Precision]
+)
+
+
+@contextmanager
+def keeping_failures() -> Iterator[None]:
+    """A step that fails in the block leaves a file and becomes an AotcError (code "internal") that names it."""
+    try:
+        yield
+    except AotcError:
+        raise
+    except Exception as error:
+        failure = failure_of(error)
+        if failure is None:
+            raise
+        text = f"{failure.stage} {failure.name} failed: {type(error).__name__}: {error}"
+        raise AotcError("internal", text, hint=_kept(failure, str(error))) from error
+
+
+def _kept(failure: Failure, problem: str) -> str:
+    """Write the file; what the user is told of it."""
+    given = os.environ.get("AOTC_REPLAY_DIR")
+    if not isinstance(failure.program, (IRModule, Function)):
+        return f"{_FAULT} with the model; tensor passes work on kernels, and replay files hold graphs"
+    folder = Path(given or tempfile.gettempdir())
+    try:
+        data = json.dumps(_as_json(failure, problem), indent=1).encode()
+        # nobody else is to read the model there, or to say what the file replaces
+        if not given:
+            folder = Path(tempfile.mkdtemp(prefix="aotc-replay-"))
+        path = folder / f"aotc-{failure.stage}-{failure.name}-{digest(data.decode())[:8]}.json"
+        with written(path) as file:
+            file.write(data)
+    except OSError as error:
+        return f"{_FAULT}; {folder} cannot keep what shows it: {error.strerror}"
+    except TypeError as error:
+        return f"no file shows this again: {error}"
+    return f"{_FAULT}; `aotc replay {path}` shows it again"
+
+
+def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
+    context = failure.context or PassContext(0)
+    program = failure.program
+    module = program if isinstance(program, IRModule) else IRModule({"main": program})
+    options = _fields(failure.options) if isinstance(failure.options, Pass) else {"target": failure.options}
+    return {
+        "format": _FORMAT,
+        "version": version("aotc"),
+        "stage": failure.stage,
+        "name": failure.name,
+        "options": json.loads(_OPTIONS.dump(options)),
+        "context": {name: getattr(context, name) for name in _CONTEXT} | {"config": dict(context.config)},
+        "problem": problem,
+        "program": astext(module, True),
+    }
+
+
+def _fields(item: Pass[Any]) -> dict[str, Any]:
+    """The options of a pass; TypeError for one that cannot be made again from its name and fields."""
+    try:
+        known = type(get_pass(item.info.name))
+    except AotcError:
+        known = None
+    if known is not type(item):
+        raise TypeError(f"{item.info.name} is not a pass of aotc")
+    options: dict[str, Any] = {f.name: getattr(item, f.name) for f in fields(item)} if is_dataclass(item) else {}
+    return {name: dict(value) if isinstance(value, Mapping) else value for name, value in options.items()}
+
+
+def read_replay(path: str | Path) -> dict[str, Any]:
+    """The contents of a file that a failure left.
+
+    Raises AotcError (code "replay") for any other file, and for one of another version of aotc.
+    """
+    try:
+        with open_regular(path, "replay") as file:
+            data = json.loads(file.read())
+    except (ValueError, RecursionError):
+        data = None
+    if not isinstance(data, dict) or data.get("format") != _FORMAT:
+        raise AotcError("replay", f"{path} is not a file that a failed pass or kernel left")
+    if data.get("version") != version("aotc"):
+        given = f"is of aotc {data['version']}" if data.get("version") else "names no version of aotc"
+        text = f"{path} {given}, this is {version('aotc')}"
+        raise AotcError("replay", text, hint="install that version, or compile the model again")
+    for field in ("stage", "name", "options", "context", "program"):
+        if field not in data:
+            raise AotcError("replay", f"{path} is damaged: it has no {field}")
+    return data
+
+
+def replay(path: str | Path) -> str:
+    """Do again the step that a file tells of: the program after it, as text.
+
+    Raises what the step raises; AotcError (code "replay") for a file that is damaged.
+    """
+    data = read_replay(path)
+    try:
+        context = PassContext(**data["context"])
+        module = parse(data["program"])
+        name = str(data["name"])
+        options = _OPTIONS.load(json.dumps(data["options"]).encode())
+        step = type(get_pass(name))(**options) if data["stage"] == "pass" else None
+        if step is None and not isinstance(options.get("target"), Target):
+            raise TypeError("a kernel without its target")
+    except (AotcError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise AotcError("replay", f"{path} is damaged: {error}") from error
+    with spending(context.config), context:
+        if step:
+            return astext(step(module))
+        return to_text(lower_function(module.main, name, options["target"]))

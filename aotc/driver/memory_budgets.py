@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Budgets of memory, flash and stack: what a model takes of each, and an error where that is too much.
+
+budgets = Budgets(ram=64 << 10, flash=256 << 10)
+budgets.check(program, footprint)        # AotcError with all that do not hold, and what would help
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from aotc_codegen.c.c_identifiers import nodes_of
+
+from aotc.driver.subprocesses import run
+from aotc.driver.toolchain import PROBE_SECONDS, Toolchain
+from aotc.ir import AotcError, Diagnostic, frozen
+from aotc.tir import Program, Storage, most_taken
+
+#: How many of the tensors that live at the peak an error names.
+SHOWN: Final = 4
+#: What a float32 gives up when it becomes a byte.
+_SAVED_BY_BYTES: Final = 0.75
+#: A row of `size -A`: a section of code, its bytes.
+_CODE: Final = re.compile(r"^(?:\.text\S*|__text)\s+(\d+)", re.MULTILINE)
+_SYMBOL: Final = re.compile(r"^(?:[0-9a-f]+)? +(\w) (\S+)$", re.MULTILINE)
+
+
+@frozen
+class Way:
+    """Something that takes less: what to do, and how many bytes that saves, measured or about."""
+
+    what: str
+    saved: int
+    measured: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.what} ({'' if self.measured else 'about '}{self.saved} bytes less)"
+
+
+@frozen(kw_only=True)
+class Budgets:
+    """Bytes that a model may take; None for any.
+
+    ram      the arena, and the caller's inputs and outputs
+    flash    code, and parameters with what lies behind them: values of a self-test, a checksum
+    stack    of a run
+    """
+
+    ram: int | None = None
+    flash: int | None = None
+    stack: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ram", "flash", "stack"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and value > 0):
+                raise AotcError("over-budget", f"a budget of {name} is a whole number of bytes, not {value!r}")
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value in (self.ram, self.flash, self.stack))
+
+    def check(self, program: Program, footprint: Mapping[str, Any], ways: Callable[[str], Sequence[Way]]) -> None:
+        """Raise AotcError (code "over-budget") with a diagnostic for each budget that is exceeded.
+
+        footprint   as the metadata of a project have it
+        ways        what would take less of "ram", "flash" or "stack", asked for where a budget is exceeded
+        """
+        problems: list[Diagnostic] = []
+        found = {"ram": _ram(program, footprint), "flash": _flash(program, footprint), "stack": _stack(footprint)}
+        for name, (taken, text, notes) in found.items():
+            budget = getattr(self, name)
+            if budget is None or taken <= budget:
+                continue
+            message = f"the model needs {taken} bytes of {name}, {taken - budget} more than the budget of {budget}"
+            better = sorted(ways(name), key=lambda way: -way.saved)
+            hint = "; ".join(map(str, better)) or "no option that was tried takes less"
+            if not better or better[0].saved < taken - budget:
+                more = "none is enough by itself, and " if better else ""
+                hint += f"; {more}{_left(name, program, footprint)}: a smaller model, or --{name} {taken}"
+            problems.append(Diagnostic("over-budget", f"{message}: {text}", notes=tuple(notes), hint=hint))
+        if problems:
+            raise AotcError.collect(problems)
+
+
+UNLIMITED: Final = Budgets()
+_Needs = tuple[int, str, list[str]]
+#: What of a footprint counts against each budget.
+COUNTED: Final = {"ram": ("arena", "io"), "flash": ("code", "parameters"), "stack": ("stack",)}
+
+
+def _ram(program: Program, footprint: Mapping[str, Any]) -> _Needs:
+    """The arena and the caller's tensors, and when the arena is fullest."""
+    arena, outside = footprint["arena"], footprint["io"]
+    text, notes = f"{arena} of the arena, {outside} of inputs and outputs outside of it", list[str]()
+    most = most_taken(program)
+    if most is not None and most[0].live:
+        moment, step = most
+        nodes = ", ".join(nodes_of(step.span)[:SHOWN])
+        live = [_tensor(s) for s in moment.live[:SHOWN]]
+        live += [f"{len(moment.live) - SHOWN} more"] if len(moment.live) > SHOWN else []
+        place = f"step {moment.step} ({step.kernel.name}{': ' if nodes else ''}{nodes})"
+        notes.append(f"the arena is fullest in {place}, with {moment.size} bytes: {', '.join(live)}")
+        gap = program.plan.gap
+        notes += [f"{gap} bytes of the arena are gaps between tensors"] if gap else []
+    return arena + outside, text, notes
+
+
+def _tensor(storage: Storage) -> str:
+    return f"{storage.name} {storage.dtype}{list(storage.shape)} {storage.nbytes}"
+
+
+def _flash(program: Program, footprint: Mapping[str, Any]) -> _Needs:
+    code, parameters = footprint["code"], footprint["parameters"]
+    how = "measured" if footprint["code_measured"] else "estimated"
+    return code + parameters, f"{code} of code ({how}), {parameters} of parameters", []
+
+
+def _stack(footprint: Mapping[str, Any]) -> _Needs:
+    return footprint["stack"], f"estimated, the largest frame is that of {footprint['stack_kernel']}", []
+
+
+def _left(name: str, program: Program, footprint: Mapping[str, Any]) -> str:
+    """What no option changes."""
+    if name == "ram":
+        least = program.plan.lower_bound
+        return f"inputs and outputs take {footprint['io']} bytes, what one step works on {least}"
+    if name == "flash":
+        return f"{footprint['parameters']} bytes are parameters"
+    arrays = max((b.nbytes for kernel in program.kernels for b in kernel.stack), default=0)
+    if arrays:
+        return f"the largest array there has {arrays} bytes"
+    return "what is left are registers and addresses"
+
+
+@frozen(kw_only=True)
+class Change:
+    """Another way to compile a model, which may take less.
+
+    what     as an error says it
+    helps    the budgets that it may help with
+    config   of the pass context
+    profile, cflags   as `CompileOptions` takes them
+    selftest   whether a self-test stays
+    """
+
+    what: str
+    helps: tuple[str, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environment: str = ""
+    cflags: tuple[str, ...] = ()
+    selftest: bool = True
+
+
+CHANGES: Final = (
+    Change(
+        what="order steps for memory (--config compile.reorder=true)", helps=("ram",), config={"compile.reorder": True}
+    ),
+    Change(
+        what="let results overlap inputs that die (--config compile.overlap=true)",
+        helps=("ram",),
+        config={"compile.overlap": True},
+    ),
+    Change(
+        what="keep inputs and outputs in the arena (--workspace-io)",
+        helps=("ram",),
+        config={"compile.workspace_io": True},
+    ),
+    Change(
+        what="take and give integers where the model quantizes (--io-dtype int8)",
+        helps=("ram", "flash"),
+        config={"compile.io_dtype": "int8"},
+    ),
+    *(
+        Change(
+            what=f"run the first layers in {count} parts (--config compile.patches={count})",
+            helps=("ram",),
+            config={"compile.patches": count},
+        )
+        for count in (2, 4, 8)
+    ),
+    Change(
+        what="share kernels among layers, keep large arrays off the stack (--environment bare)",
+        helps=("flash", "stack"),
+        environment="bare",
+    ),
+    Change(
+        what="keep all arrays off the stack (--config compile.stack_bytes=0)",
+        helps=("stack",),
+        config={"compile.stack_bytes": 0},
+    ),
+    Change(what="have the C compiler optimize for size (--cflags=-Os)", helps=("flash",), cflags=("-Os",)),
+    Change(what="leave --selftest out", helps=("flash",), selftest=False),
+)
+
+
+def ways_by_changes(name: str, taken: int, measured: Callable[[Change], int | None]) -> list[Way]:
+    """What changes save of a budget, each by itself.
+
+    taken      bytes that the model takes
+    measured   what it takes with a change; None where that cannot be
+    """
+    tried = ((change, measured(change)) for change in CHANGES if name in change.helps)
+    return [Way(change.what, taken - less, True) for change, less in tried if less is not None and less < taken]
+
+
+def ways_to_bytes(program: Program, name: str) -> list[Way]:
+    """What integers of 8 bits would save, where most of it is not of such."""
+    most = most_taken(program)
+    live = most[0].live if most is not None else ()
+    found = {"ram": live, "flash": program.constants}.get(name, ())
+    floats = sum(s.nbytes for s in found if str(s.dtype) == "float32")
+    if 2 * floats <= sum(s.nbytes for s in found):
+        return []
+    # tensors that overlap have some bytes once
+    there = min(floats, most[0].size) if name == "ram" and most is not None else floats
+    return [Way("quantize the model to int8 (aotc quantize)", int(_SAVED_BY_BYTES * there))]
+
+
+def _told(toolchain: Toolchain, tool: str, *words: str) -> str:
+    """What one of a compiler's tools prints; nothing where there is none."""
+    probe = partial(run, seconds=PROBE_SECONDS)
+    try:
+        found = probe([*toolchain.cc, f"-print-prog-name={tool}"]).output.decode().strip()
+        return probe([found or tool, *words]).output.decode()
+    except (OSError, TimeoutError):
+        return ""
+
+
+def measured_code(library: Path, toolchain: Toolchain) -> int | None:
+    """Bytes of code in a library, by the `size` of its compiler's tools; None where there is none."""
+    sizes = _CODE.findall(_told(toolchain, "size", "-A", str(library)))
+    return sum(map(int, sizes)) if sizes else None
+
+
+def undefined_symbols(library: Path, toolchain: Toolchain) -> list[str]:
+    """What a library calls of others, by `nm`."""
+    rows = _SYMBOL.findall(_told(toolchain, "nm", "-g", str(library)))
+    there = {symbol for kind, symbol in rows if kind != "U"}
+    return sorted({symbol for _, symbol in rows} - there)

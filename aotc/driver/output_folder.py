@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results on disk: files in the output folder that aotc did not write stay as they are.
+
+with staged(Path("build/net")) as work:          # a scratch folder inside of build/net
+    ...                                          # write into `work`; its files take their places on success
+
+The manifest of a project (`aotc.ir.manifest`) has the names and checksums of all files that were written; no other file
+is replaced or removed, unless `overwrite` says so.  Files are exchanged one by one:
+
+1. every file is looked at; one that is in the way is an error, and nothing was written
+2. a pending manifest with the old and the new checksums is written, and the manifest is removed
+3. new files are renamed to their places, old ones that are not made any more are removed
+4. the new manifest is written, and the pending one is removed
+
+A project without a manifest is not built and not loaded: where a process was killed between 2 and 4, the next compile
+recognizes all files by the pending manifest and exchanges those that are left.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from aotc.driver.temporary_folders import exclusively, left_behind, scratch_folder, written
+from aotc.ir import AotcError, frozen, refusals
+from aotc.ir.interrupts import new_folders, uninterrupted
+from aotc.ir.manifest import (
+    MANIFEST,
+    PENDING,
+    Found,
+    Known,
+    checksums,
+    look,
+    manifest_text,
+    mount_points,
+    read_manifest,
+)
+
+LOG = logging.getLogger("aotc")
+_HINT: Final = "move them away, name another directory, or replace them with --overwrite (in Python overwrite=True)"
+_DAMAGED: Final = f"it says which files aotc wrote, and these are left alone without it; {_HINT}"
+_OTHER_PATH: Final = "give another path with -o"
+
+
+def check_destination(output: Path, overwrite: bool = False) -> None:
+    """Raise AotcError (code "output") unless a project can be written to `output`, as far as is known without it.
+
+    overwrite    files that were changed since aotc wrote them may be replaced
+    """
+    with refusals("output", f"use {output}"):
+        if output.is_symlink() or (output.exists() and not output.is_dir()):
+            raise AotcError("output", f"{output} is not a directory", hint=_OTHER_PATH)
+        above = next((p for p in output.absolute().parents if os.path.lexists(p)), output)
+        if not above.is_dir():
+            raise AotcError("output", f"cannot write to {output}: {above} is not a directory", hint=_OTHER_PATH)
+        if output.is_dir():
+            _Exchange.of(output, {}, overwrite).require_possible()
+
+
+def _known(output: Path, overwrite: bool) -> dict[str, set[str]]:
+    """Read the manifests in a folder; AotcError (code "output") for damaged ones, unless they are overwritten."""
+    known: dict[str, set[str]] = {}
+    for name in (MANIFEST, PENDING):
+        try:
+            for path, sums in read_manifest(output / name, "output", _DAMAGED).items():
+                known.setdefault(path, set()).update(sums)
+        except AotcError:
+            if not overwrite:
+                raise
+    return known
+
+
+@frozen
+class _Exchange:
+    """The files of a project that take the places of an earlier one's.
+
+    known       checksums of the earlier files by path, of each one or two
+    new         checksums of the files that come
+    found       what is at each of these paths now
+    overwrite   files that are not ours may be replaced where a new one comes
+    """
+
+    output: Path
+    known: Known
+    new: Mapping[str, str]
+    found: Mapping[str, Found]
+    overwrite: bool
+
+    @classmethod
+    def of(cls, output: Path, new: Mapping[str, str], overwrite: bool) -> _Exchange:
+        known, mounts = _known(output, overwrite), mount_points(output)
+        found = {path: look(output, path, mounts) for path in {**known, **new}}
+        manifests = {path: look(output, path, mounts, read=False) for path in (MANIFEST, PENDING)}
+        return cls(output, known, new, found | manifests, overwrite)
+
+    def is_ours(self, path: str) -> bool:
+        """Whether an earlier run wrote the file that is at a path now."""
+        return self.found[path].checksum in self.known.get(path, ())
+
+    def is_current(self, path: str) -> bool:
+        """Whether the file at a path has the contents that it is to have."""
+        return self.found[path].exists and self.found[path].checksum == self.new.get(path)
+
+    def _problems(self) -> Iterator[tuple[Found, str]]:
+        for path, found in self.found.items():
+            if not found.exists or self.is_ours(path) or self.is_current(path):
+                continue
+            if path in (MANIFEST, PENDING):
+                # others were read
+                if found.problem:
+                    yield found, found.problem
+            elif found.checksum and path in self.known:
+                if path in self.new or not self.overwrite:
+                    yield found, "changed since aotc wrote it"
+            elif path in self.new:
+                yield found, found.problem or "not written by aotc"
+
+    def require_possible(self) -> None:
+        """Raise AotcError (code "output") that names every file in the way."""
+        problems = {f.at: reason for f, reason in self._problems() if not (self.overwrite and f.removable)}
+        if problems:
+            rows = [f"{path}: {reason}" for path, reason in sorted(problems.items())]
+            names = ", ".join(sorted(problems)[:3]) + (", ..." if len(problems) > 3 else "")
+            text = f"{self.output} holds files that would be lost: {names}"
+            raise AotcError("output", text, notes=rows, hint=_HINT)
+        for folder in {self.output, *(self.output / PurePosixPath(path).parent for path in self.found)}:
+            if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    def carry_out(self, work: Path) -> None:
+        """Rename the new files from `work` to their places, and remove those of the earlier project."""
+        if not all(map(self.is_current, self.new)) or self.known.keys() != self.new.keys() or self._is_pending():
+            former = {path: found.checksum for path, found in self.found.items() if self.is_ours(path)}
+            self._write(PENDING, manifest_text(self.new, former))
+            (self.output / MANIFEST).unlink(missing_ok=True)
+            for path in {self.found[path].at for path in self.new if self.found[path].problem}:
+                (self.output / path).unlink()
+            for path in self.new:
+                if not self.is_current(path):
+                    (self.output / path).parent.mkdir(parents=True, exist_ok=True)
+                    (work / path).replace(self.output / path)
+            self._remove(path for path in self.known if path not in self.new and self.is_ours(path))
+            self._write(MANIFEST, manifest_text(self.new))
+        (self.output / PENDING).unlink(missing_ok=True)
+
+    def _is_pending(self) -> bool:
+        return not self.found[MANIFEST].exists or self.found[PENDING].exists
+
+    def _write(self, name: str, text: str) -> None:
+        path = self.output / name
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.unlink()
+        with written(path) as file:
+            file.write(text.encode())
+
+    def _remove(self, paths: Iterable[str]) -> None:
+        """Remove files, and the folders that are empty then, the deepest first."""
+        gone = list(paths)
+        for path in gone:
+            (self.output / path).unlink(missing_ok=True)
+        folders = {folder for path in gone for folder in PurePosixPath(path).parents if folder.name}
+        for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
+            with suppress(OSError):
+                (self.output / folder).rmdir()
+
+
+def _install(work: Path, output: Path, overwrite: bool) -> None:
+    """Move the files of `work` to `output`; a lock lets one process at a time do so."""
+    paths = (p.relative_to(work).as_posix() for p in sorted(work.rglob("*")) if p.is_file())
+    new = checksums(work, (path for path in paths if path != MANIFEST))
+    with exclusively(output):
+        exchange = _Exchange.of(output, new, overwrite)
+        exchange.require_possible()
+        with uninterrupted():
+            exchange.carry_out(work)
+
+
+@contextmanager
+def staged(output: Path, overwrite: bool = False) -> Iterator[Path]:
+    """A scratch directory whose files go to `output` when the block succeeds; a failure changes nothing there.
+
+    overwrite    files that aotc did not write, or that were changed since, may be replaced
+
+    Raises AotcError (code "output") where `check_destination` does, where a file that aotc did not write is in the way,
+    and where nothing can be written.
+    """
+    check_destination(output, overwrite)
+    try:
+        with new_folders(output), scratch_folder(output) as scratch:
+            for left in left_behind(output):
+                LOG.warning("%s may be left over from a run that was killed: remove it if it is not yours", left)
+            work = scratch / "new"
+            work.mkdir()
+            yield work
+            _install(work, output, overwrite)
+    except OSError as error:
+        raise AotcError("output", f"cannot write to {error.filename or output}: {error.strerror or error}") from error

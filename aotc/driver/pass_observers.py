@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instruments that the driver and the command line attach to a compilation.
+
+passes = PassList()
+compile(model, instruments=[passes]); passes.names       # ("InferType", "DeadCodeElimination", ...)
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from aotc.ir import ALL_LEVELS, AotcError, PassInfo, PassInstrument, installed_passes, nearest
+from aotc.relay.instrument.dump_ir import dump_ir as dump_ir
+from aotc.relay.instrument.dump_ir import text_of
+from aotc.relay.instrument.numeric_check import NumericCheck as NumericCheck
+from aotc.tir import NAMES
+from aotc.tir import ProgramVerifier as ProgramVerifier
+
+
+class PassList(PassInstrument):
+    """Keeps the names of the pipeline's passes that ran, in order; passes inside these are left out."""
+
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        self._depth = 0
+
+    def run_before_pass(self, module: Any, info: PassInfo) -> None:
+        if self._depth == 1:
+            # 0 is the pipeline itself
+            self.names = (*self.names, info.name)
+        self._depth += 1
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        self._depth -= 1
+
+    def pass_failed(self, info: PassInfo) -> None:
+        self._depth -= 1
+
+
+def require_passes(names: Iterable[str]) -> None:
+    """AotcError (code "unknown-pass") with the nearest names for names that no pass has, all at once."""
+    known = [*installed_passes(), *NAMES, "optimize"]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        text = f"there is no pass called {', '.join(map(repr, unknown))}"
+        raise AotcError("unknown-pass", text, hint=nearest(unknown[0], known) or f"known: {', '.join(known)}")
+
+
+@dataclass(eq=False)
+class TextAfter(PassInstrument):
+    """Tells the text of the program after each run of a pass of some names; values of constants with `show_meta_data`.
+
+    tell      gets the name of the pass and the text; what it raises ends the compilation
+    missing   the names of which no pass has run
+    """
+
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+    names: Collection[str]
+    tell: Callable[[str, str], object]
+    show_meta_data: bool = False
+
+    def __post_init__(self) -> None:
+        self.missing = set(self.names)
+
+    def run_after_pass(self, module: Any, info: PassInfo) -> None:
+        if info.name in self.names:
+            self.missing.discard(info.name)
+            self.tell(info.name, text_of(module, self.show_meta_data))

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One fused function to one kernel, through each operator's `compute`.
+
+In: a primitive Function.  Out: a Kernel whose inputs are the function's parameters (tuples flattened).
+
+    lower_function(fused, "conv2d", target)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+from aotc.ir import AotcError, Diagnostic, DType, Op, SymDim, Type, leaves, nested, tensor_types
+from aotc.relay.graph_api import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var, kind_of, post_order, type_of
+from aotc.relay.op.opdef import OpDef
+from aotc.tir import Kernel, Target, const, te
+from aotc.tir.schedule import schedule
+
+Value: TypeAlias = "te.Tensor | tuple[Any, ...]"
+
+
+def dynamic_shapes(ty: Type, expr: Expr, what: str) -> list[Diagnostic]:
+    """Diagnostics (code "dynamic-shape") for tensors of a type whose shapes are not known."""
+    found = list[Diagnostic]()
+    for tensor in tensor_types(ty):
+        if not tensor.is_static:
+            symbols = dict.fromkeys(d.name for d in tensor.shape if isinstance(d, SymDim) and d.name)
+            dims = " ".join(f"--dim {name}=1" for name in symbols) or "--dim batch=1"
+            text = f"{what} has a shape that is not known at compile time: {tensor}"
+            hint = f"pin it, e.g. {dims} or --input-shape NAME:1,3,224,224"
+            found.append(Diagnostic("dynamic-shape", text, expr.span, hint=hint))
+    return found
+
+
+def dynamic_inputs(main: Function) -> list[Diagnostic]:
+    """`dynamic_shapes` of all parameters of a function that have types."""
+    typed = ((p, p.checked_type) for p in main.params)
+    return [d for p, ty in typed if ty is not None for d in dynamic_shapes(ty, p, f"input {p.name!r}")]
+
+
+def require_static(ty: Type, expr: Expr, what: str) -> None:
+    """Raise AotcError (code "dynamic-shape") unless every tensor of a type has a known shape."""
+    if found := dynamic_shapes(ty, expr, what):
+        raise AotcError.collect(found)
+
+
+_INTERPRETED: Final = frozenset({"constructor", "match", "ref_create", "ref_read", "ref_write"})
+
+
+def refuse_interpreted(node: Expr) -> None:
+    """Raise AotcError for what only the interpreter computes: references, values of data types, matches."""
+    refused = node.op if isinstance(node, Call) else node
+    if kind_of(refused).name in _INTERPRETED:
+        text = f"a {type(refused).__name__} cannot be compiled"
+        raise AotcError("control-flow", text, span=node.span, hint='the executor "debug" computes it')
+
+
+def _constant(node: Constant) -> te.Tensor:
+    """A constant inside a fused function: one value, repeated over its shape."""
+    if node.data.size > 1 and not node.is_splat:
+        text = f"a constant of shape {node.data.shape} inside a kernel: kernels take constants as parameters"
+        hint = "leave relay.FuseOps.link_params off; the constants are part of the library in any case"
+        raise AotcError("constant-in-kernel", text, span=node.span, hint=hint)
+    value = node.data.reshape(-1)[0].item() if node.data.size else 0
+    dtype = DType.of(node.data)
+    return te.compute(node.data.shape, lambda *_: const(value, dtype), "const")
+
+
+def _apply(node: Call, args: Sequence[Value]) -> Value:
+    op = node.op
+    if not isinstance(op, OpDef) or op.compute is None:
+        name = op.name if isinstance(op, Op) else type(op).__name__
+        dynamic = isinstance(op, OpDef) and op.static is not None
+        hint = "DynamicToStatic turns it into one that can where its shape is constant" if dynamic else ""
+        raise AotcError("no-compute", f"operator {name} cannot be compiled to C", span=node.span, hint=hint)
+    return op.compute(node.attrs, *args)
+
+
+def lower_function(function: Function, name: str, target: Target) -> Kernel:
+    """The kernel of a fused function, whose attribute `Finite` lists parameters that hold no infinity and no NaN.
+
+    Raises AotcError for a shape that is not static and for an operator without a tensor program.
+    """
+    values: dict[Expr, Value] = {}
+    inputs: list[te.Placeholder] = []
+    for k, param in enumerate(function.params):
+        require_static(type_of(param), param, f"{name}: an input")
+        first, finite = len(inputs), k in function.attrs.get("Finite", ())
+        for ty in tensor_types(type_of(param)):
+            inputs.append(te.placeholder(ty.static_shape, ty.dtype, f"p{len(inputs)}", finite=finite))
+        values[param] = nested(type_of(param), iter(inputs[first:]))
+    for node in post_order(function.body):
+        if node in values or isinstance(node, Op):
+            continue
+        require_static(type_of(node), node, f"{name}: a result")
+        match node:
+            case Constant():
+                values[node] = _constant(node)
+            case Call():
+                values[node] = _apply(node, [values[a] for a in node.args])
+            case Tuple():
+                values[node] = tuple(values[f] for f in node.fields)
+            case TupleGetItem():
+                whole = values[node.tuple_value]
+                assert isinstance(whole, tuple)
+                values[node] = whole[node.index]
+            case Var():
+                raise AssertionError(f"free variable {node.name} in a fused function")
+            case _:
+                raise AotcError("fused-control-flow", f"{type(node).__name__} inside a fused function", span=node.span)
+    return schedule(name, inputs, leaves(values[function.body]), target, span=function.span)
+
+
+def anchor_name(function: Function) -> str:
+    """What a reader would call the kernel: the operator that fuses least, without its namespace."""
+    operators = [n.op for n in post_order(function.body) if isinstance(n, Call) and isinstance(n.op, Op)]
+    if not operators:
+        return "copy"
+    return max(operators, key=lambda op: op.pattern).name.rpartition(".")[2]

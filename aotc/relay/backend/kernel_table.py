@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions that become kernels: equal ones are one kernel, and each is lowered by its kind.
+
+table = FunctionTable()
+table.number(fused), table.number(equal_one)         # 0, 0
+kernel = lower_kernel(table.functions[0], target)
+"""
+
+from aotc.ir.failure_context import Failure, blaming
+from aotc.relay.backend.external import external_kernel
+from aotc.relay.backend.function_to_kernel import anchor_name, lower_function
+from aotc.relay.graph_api import Function, structural_equal, structural_hash
+from aotc.tir import Kernel, Target
+
+
+class FunctionTable:
+    """Functions by number, in the order in which they come; structurally equal ones have one number.
+
+    functions    the first of each number
+    """
+
+    def __init__(self) -> None:
+        self.functions: list[Function] = []
+        self._numbers: dict[Function, int] = {}
+        self._by_hash: dict[int, list[int]] = {}
+
+    def number(self, function: Function) -> int:
+        """The number of a function."""
+        if function in self._numbers:
+            return self._numbers[function]
+        alike = self._by_hash.setdefault(structural_hash(function), [])
+        equal = (k for k in alike if structural_equal(self.functions[k], function, exact=True))
+        found = next(equal, len(self.functions))
+        if found == len(self.functions):
+            self.functions.append(function)
+            alike.append(found)
+        self._numbers[function] = found
+        return found
+
+
+def lower_kernel(function: Function, target: Target) -> Kernel:
+    """The kernel of a primitive function, called after its operator, or of one that the user's code computes.
+
+    Raises AotcError for shapes that are not static and operators without a tensor program.
+    """
+    if "Compiler" in function.attrs:
+        return external_kernel(function)
+    name = anchor_name(function)
+    with blaming(Failure("kernel", name, function, target)):
+        return lower_function(function, name, target)

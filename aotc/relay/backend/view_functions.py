@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which fused functions move no data: their results are contiguous parts of their one argument.
+
+In: a primitive Function.  Out: the element offset of each result within the argument, or None.
+
+    fn (%p0: Tensor[(4, 6), float32]) { strided_slice(%p0, begin=[2, 0], ...) }      # [12]
+
+The answer comes from running the operators' references on a numbering of the argument's elements, so
+reshapes, squeezes, slices, splits and transposes that only move axes of size 1 need no rules of their own.
+The numbering is a shuffled one: an operator that computes (interpolates, say) cannot hit it by accident.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import FuncType, Op, OpPattern, TensorType, tensor_types
+from aotc.ir.compile_time_limits import budget
+from aotc.relay.graph_api import Call, Expr, Function, Tuple, TupleGetItem, Var, post_order
+
+#: Larger arguments are copied rather than numbered, to bound the memory of the compiler.
+MOST_ELEMENTS: Final = 1 << 24
+_MOVES: Final = (OpPattern.INJECTIVE, OpPattern.BROADCAST)
+#: Operators that are there for passes, and give their argument.
+_MARKS: Final = frozenset({"annotation.stop_fusion", "annotation.compiler_begin", "annotation.compiler_end"})
+
+
+def _apply(node: Expr, values: dict[Expr, Any]) -> Any:
+    """The numbering of a node's result; None if the node may do more than move elements."""
+    match node:
+        case Call(op=Op(arity=1) as op) if op.pattern in _MOVES or op.name in _MARKS:
+            argument = values[node.args[0]]
+            if not isinstance(argument, tuple) and _cheap(node, op):
+                return op.reference(node.attrs, argument)
+            return None
+        case Tuple():
+            return tuple(values[f] for f in node.fields)
+        case TupleGetItem():
+            return values[node.tuple_value][node.index]
+        case _:
+            return None
+
+
+def _cheap(node: Call, op: Op) -> bool:
+    """Whether a call gives no more elements than it takes (a view has no more than its argument), and is affordable."""
+    types = [a.checked_type for a in node.args if a.checked_type is not None]
+    result = node.checked_type
+    if result is None or isinstance(result, FuncType) or not all(t.is_static for t in tensor_types(result)):
+        return False
+    grows = sum(t.numel for t in tensor_types(result)) > sum(t.numel for ty in types for t in tensor_types(ty))
+    return not grows and budget().fits(op.cost(node.attrs, types, result))
+
+
+def _start(labels: Any, position: np.ndarray[Any, Any]) -> int | None:
+    """Where the labeled elements begin in the argument if they are consecutive there, else None."""
+    flat = np.asarray(labels).reshape(-1)
+    if flat.size == 0:
+        return 0
+    if flat.dtype != position.dtype or flat.min() < 0 or flat.max() >= position.size:
+        return None
+    places = position[flat]
+    consecutive = places[-1] - places[0] == flat.size - 1 and bool((np.diff(places) == 1).all())
+    return int(places[0]) if consecutive else None
+
+
+def view_offsets(function: Function) -> list[int] | None:
+    """The offset, in elements, of each result of `function` in its only argument; None if it must compute."""
+    if len(function.params) != 1:
+        return None
+    param = function.params[0]
+    ty = param.checked_type
+    if not isinstance(ty, TensorType) or not ty.is_static or ty.numel > MOST_ELEMENTS:
+        return None
+    labels = np.random.default_rng(0).permutation(ty.numel)
+    position = np.empty_like(labels)
+    position[labels] = np.arange(ty.numel)
+    values: dict[Expr, Any] = {param: labels.reshape(ty.static_shape)}
+    for node in post_order(function.body):
+        if isinstance(node, (Op, Var)):
+            continue
+        value = _apply(node, values)
+        if value is None:
+            return None
+        values[node] = value
+    result = values[function.body]
+    starts = [_start(v, position) for v in (result if isinstance(result, tuple) else (result,))]
+    return None if None in starts else [s for s in starts if s is not None]

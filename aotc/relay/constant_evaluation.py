@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constant evaluation: a call of an operator on constants in, a constant (or a tuple of them) out.
+
+Memory and time are bounded: where the result or an argument would be larger than a limit, and larger than what is
+stored, or the budget (`aotc.ir.compile_time_limits`) does not suffice, nothing is computed.  Splats (one value,
+repeated) stay splats: they are computed on one element.
+
+    evaluate_call(call(add, (one, two)), max_bytes=1 << 20)       # Constant(3), or None where it is too large
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import AotcError, Attrs, Cost, FuncType, Op, OpPattern, TensorType, TupleType, Type, tensor_types
+from aotc.ir.compile_time_limits import budget
+from aotc.relay.expr import Call, Constant, Expr, Tuple, axis_map
+
+#: Default limit for a folded constant that is larger than the constants it is made of.
+MAX_BYTES: Final = 64 << 20
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+Value: TypeAlias = "Array | tuple[Array, ...]"
+
+#: Results that hold one value everywhere.
+_UNIFORM: Final = frozenset({"zeros", "ones", "full", "zeros_like", "ones_like", "full_like"})
+#: Results whose elements are elements of the first argument: of a splat they are splats.
+_MOVES: Final = frozenset(
+    {"broadcast_to", "reshape", "transpose", "squeeze", "expand_dims", "nn.batch_flatten", "strided_slice"}
+    | {"tile", "repeat", "reverse", "copy"}
+)
+#: Results that depend on the argument's type alone.
+_SHAPE_ONLY: Final = frozenset({"shape_of", "ndarray_size", "zeros_like", "ones_like"})
+_IMPURE: Final = frozenset({"nn.dropout"})
+
+
+def is_constant(expr: Expr) -> bool:
+    """Whether `expr` is a constant, or a tuple of them."""
+    return all(isinstance(part, Constant) for part in _parts(expr))
+
+
+def _parts(expr: Expr) -> tuple[Expr, ...]:
+    return expr.fields if isinstance(expr, Tuple) else (expr,)
+
+
+def evaluate_call(node: Call, max_bytes: int = MAX_BYTES) -> Expr | None:
+    """The value of a typed operator call on constants; None where it has none, or one that is too large.
+
+    max_bytes    limit for results that are larger than all arguments together; splats count as one element
+    """
+    op, ty = node.op, node.checked_type
+    if not isinstance(op, Op) or not op.computed or op.name in _IMPURE:
+        return None
+    if ty is None or isinstance(ty, FuncType):
+        return None
+    if not all(t.is_static for t in tensor_types(ty)):
+        return None
+    if op.name in _SHAPE_ONLY:
+        return _of_shape(node, op, ty)
+    if not all(is_constant(a) for a in node.args):
+        return None
+    uniform = _uniform(node, op, ty)
+    if uniform is not None:
+        return uniform
+    stored = sum(map(_stored_bytes, node.args))
+    if max(_shown_bytes(node), *map(_shown_bytes, node.args), 0) > max(max_bytes, stored):
+        return None
+    if not budget().affords(_cost(node, op, ty, stored)):
+        return None
+    return wrap(run_reference(op, node.attrs, [value_of(a) for a in node.args]), ty, node)
+
+
+def _cost(node: Call, op: Op, ty: Type, stored: int) -> Cost:
+    """What evaluating a call takes beyond the constants that are there already, and as much again for the result."""
+    cost = op.cost(node.attrs, [a.checked_type for a in node.args if a.checked_type is not None], ty)
+    shown = _shown_bytes(node) + sum(map(_shown_bytes, node.args))
+    return Cost(cost.work, cost.nbytes + max(shown - 2 * stored, 0))
+
+
+def run_reference(op: Op, attributes: Attrs, args: Sequence[Value]) -> Any:
+    """Call an operator's numpy reference, floating-point warnings silenced."""
+    with np.errstate(all="ignore"):
+        return op.reference(attributes, *args)
+
+
+def value_of(expr: Expr) -> Value:
+    """The arrays of a constant or of a tuple of constants."""
+    if isinstance(expr, Tuple):
+        return tuple(f.data for f in expr.fields if isinstance(f, Constant))
+    assert isinstance(expr, Constant)
+    return expr.data
+
+
+def wrap(value: Any, ty: Type, origin: Expr) -> Expr:
+    """A reference's result as constants of exactly the type that inference promised.
+
+    Raises AotcError (code "reference-type") if the reference breaks the promise.
+    """
+    if isinstance(ty, TupleType):
+        return Tuple((wrap(v, t, origin) for v, t in zip(value, ty.fields, strict=True)), origin.span)
+    array = np.asarray(value)
+    constant = Constant(array, origin.span)
+    if constant.checked_type != ty:
+        name = origin.op if isinstance(origin, Call) else type(origin).__name__
+        message = f"evaluating {name} gave {constant.checked_type} where {ty} is due"
+        raise AotcError("reference-type", message, span=origin.span)
+    return constant
+
+
+def _shown_bytes(expr: Expr) -> int:
+    """Bytes that a typed expression would take if no splat were stored as one element: what references may make."""
+    return sum(t.nbytes for t in tensor_types(expr.checked_type)) if expr.checked_type is not None else 0
+
+
+def _stored_bytes(expr: Expr) -> int:
+    """Bytes that a constant argument really takes."""
+    return sum(part.stored.nbytes for part in _parts(expr) if isinstance(part, Constant))
+
+
+def _of_shape(node: Call, op: Op, ty: Type) -> Expr | None:
+    """The value of an operator that looks at the argument's type only; the argument may be anything."""
+    source = node.args[0].checked_type
+    if not isinstance(source, TensorType) or not source.is_static or not isinstance(ty, TensorType):
+        return None
+    if op.name in _UNIFORM:
+        one = run_reference(op, node.attrs, [np.zeros((1,), source.dtype.numpy)])
+        return _spread(np.asarray(one), ty, node)
+    stand_in = np.broadcast_to(np.zeros((), source.dtype.numpy), source.static_shape)
+    return wrap(run_reference(op, node.attrs, [stand_in]), ty, node)
+
+
+def _uniform(node: Call, op: Op, ty: Type) -> Expr | None:
+    """The value as a splat where it is one by construction: computed on one element, never materialized."""
+    if not isinstance(ty, TensorType) or ty.numel <= 1:
+        return None
+    if op.name in _UNIFORM:
+        return _filled(node, op, ty)
+    arrays = [a.data for a in node.args if isinstance(a, Constant)]
+    if not arrays or len(arrays) != len(node.args):
+        return None
+    if op.name in _MOVES:
+        return _spread(arrays[0].flat[0:1], ty, node) if _one_value(arrays[0]) else None
+    if op.pattern > OpPattern.BROADCAST or not all(map(_one_value, arrays)) or _by_position(node, ty):
+        return None
+    one = np.asarray(run_reference(op, node.attrs, [_shrunk(a) for a in arrays]))
+    return _spread(one, ty, node) if one.size == 1 else None
+
+
+def _by_position(node: Call, ty: TensorType) -> bool:
+    """Whether elements depend on where they stand: an axis of the result walks no argument, as the axes of trilu."""
+    maps = axis_map(node)
+    if maps is None:
+        return False
+    return any(d != 1 and all(axes[k] is None for axes in maps.inputs) for k, d in enumerate(ty.shape))
+
+
+def _filled(node: Call, op: Op, ty: TensorType) -> Expr | None:
+    """zeros, ones, full: the value that the operator writes, found on the smallest shape of the same rank."""
+    if not any(f == "shape" for f, _ in node.attrs.items()):
+        return None
+    small = node.attrs.replace(shape=(1,) * ty.rank)
+    return _spread(np.asarray(run_reference(op, small, [value_of(a) for a in node.args])), ty, node)
+
+
+def _one_value(array: Array) -> bool:
+    return array.size == 1 or (array.size > 1 and not any(array.strides))
+
+
+def _shrunk(array: Array) -> Array:
+    """The one value of a splat, as an array of the same rank."""
+    return array[(slice(0, 1),) * array.ndim] if array.ndim else array
+
+
+def _spread(one: Array, ty: TensorType, origin: Expr) -> Constant:
+    value = one.reshape(()).astype(ty.dtype.numpy, copy=False)
+    return Constant(np.broadcast_to(value, ty.static_shape), origin.span)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What moves elements without computing: single elements, blocks
+between channels and space, padding that cuts.
+
+element(x, 1, 3)                        # x[:, 3]
+depth_to_space(x, 2)                    # (n, 4 * c, h, w) to (n, c, 2 * h, 2 * w)
+padded(x, [(0, 0), (-1, 2)])            # the first column cut off, two added behind the last
+
+Data with the channels last is transposed around blocks: the pass
+that moves transposes makes one of several.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from aotc.ir import AotcError, require
+from aotc.relay.expr import Constant, Expr
+from aotc.relay.frontend import op_calls as g
+
+
+def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
+    """Indices into axes of a size (or of several, along their last
+    axis); constant ones counted from the start.
+
+    Raises AotcError (code "graph-index") for constant ones that are
+    out of range.
+    """
+    if not isinstance(indices, Constant):
+        return indices
+    extent, array = np.array(size), indices.data.astype(np.int64)
+    if np.any((array < -extent) | (array >= extent)):
+        raise AotcError("graph-index", "a constant index is out of range")
+    return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
+
+
+def take(x: Expr, indices: Expr, axis: int) -> Expr:
+    """Elements of an axis by their positions, which count from 0;
+    constant ones are checked.
+    """
+    size = g.dims(x)[axis] if 0 <= axis < g.rank(x) else None
+    places = checked_indices(indices, size) if isinstance(size, int) else indices
+    return g.op("take", x, places, axis=axis, mode="clip")
+
+
+def from_start(indices: Expr, size: int) -> Expr:
+    """Indices into an axis of a size counted from its start:
+    negative ones count from its end.
+    """
+    if isinstance(indices, Constant):
+        return checked_indices(indices, size)
+    return g.where(g.less(indices, 0), g.add(indices, size), indices)
+
+
+def element(x: Expr, axis: int, index: int) -> Expr:
+    """One element of an axis, which goes away."""
+    return g.squeeze(g.cut(x, [index], [index + 1], [axis]), [axis])
+
+
+def _quotient(value: int, size: int, power: int = 1) -> int:
+    """`value` by a power of a blocksize; AotcError (code "graph-shape") with a remainder."""
+    whole: int = size**power
+    if size <= 0 or value % whole:
+        divisor = f"{whole}, the blocksize {size} to the power of {power}" if power > 1 else f"the blocksize {size}"
+        raise AotcError("graph-shape", f"{value} is not a multiple of {divisor}")
+    return value // whole
+
+
+def _in_pairs(start: int, spatial: int, blocks_first: bool) -> list[int]:
+    """The order of axes in which each extent stands before its
+    block, from `start` on: (depth, *blocks, *extents), or the
+    blocks before the depth.
+    """
+    depth, first = (start + spatial, start) if blocks_first else (start, start + 1)
+    pairs = (axis for k in range(spatial) for axis in (start + 1 + spatial + k, first + k))
+    return [*range(start), depth, *pairs]
+
+
+def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
+    """Channels as blocks of the spatial axes, which are the last
+    ones: (..., depth * size**spatial, *extents).
+
+    blocks_first   the channels of one block lie side by side, not the blocks of one channel
+    """
+    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
+    extents = shape[len(lead) + 1 :]
+    depth, blocks = _quotient(channels, size, spatial), (size,) * spatial
+    parts = (*blocks, depth) if blocks_first else (depth, *blocks)
+    y = g.transpose(g.reshape(x, (*lead, *parts, *extents)), _in_pairs(len(lead), spatial, blocks_first))
+    return g.reshape(y, (*lead, depth, *(d * size for d in extents)))
+
+
+def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
+    """Blocks of the spatial axes as channels: the inverse of
+    `depth_to_space`.
+    """
+    *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
+    small = [_quotient(d, size) for d in shape[len(lead) + 1 :]]
+    y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
+    y = g.transpose(y, np.argsort(_in_pairs(len(lead), spatial, blocks_first)).tolist())
+    return g.reshape(y, (*lead, channels * size**spatial, *small))
+
+
+def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mode: str = "constant") -> Expr:
+    """`x` with (before, after) elements added to each axis, or cut
+    off where the numbers are negative.
+    """
+    axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
+    if axes:
+        begin = [max(-widths[k][0], 0) for k in axes]
+        end = [g.dim(x, k) + min(widths[k][1], 0) for k in axes]
+        fits = all(b <= e for b, e in zip(begin, end, strict=True))
+        require("graph-pad", fits, "negative pads cut more than there is")
+        x = g.cut(x, begin, end, axes)
+    return g.pad(x, [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

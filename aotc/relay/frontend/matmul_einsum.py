@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products as nn.matmul and nn.batch_matmul, and sums of
+products by an equation.
+
+matmul(a, b)                            # (2, 1, 3, 4) and (5, 4, 6): (2, 5, 3, 6)
+einsum("bij,bjk->bik", [a, b])          # nn.batch_matmul(a, b)
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aotc.ir import AotcError, Dim, frozen, is_static
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.op.einsum import expanded
+from aotc.relay.op.type_rules import broadcast_shape
+
+
+@frozen
+class Products:
+    """The products that a larger one is made of: of anything with a
+    matrix, and of two stacks of matrices.
+    """
+
+    matrix: Callable[[Expr, Expr], Expr]
+    batched: Callable[[Expr, Expr], Expr]
+
+
+def matmul(a: Expr, b: Expr, of: Products | None = None) -> Expr:
+    """numpy's matmul: vectors are promoted, leading axes broadcast."""
+    of = of or _PLAIN
+    if not g.rank(a) or not g.rank(b):
+        raise AotcError("graph-matmul", "a matrix product needs operands of rank 1 or more")
+    if g.rank(b) == 1:
+        product = matmul(a, g.unsqueeze(b, [1]), of)
+        return g.op("squeeze", product, axis=(g.rank(product) - 1,))
+    if g.rank(a) == 1:
+        product = matmul(g.unsqueeze(a, [0]), b, of)
+        return g.op("squeeze", product, axis=(g.rank(product) - 2,))
+    if g.dims(a)[-1] != g.dims(b)[-2] and is_static((g.dims(a)[-1], g.dims(b)[-2])):
+        raise AotcError("graph-matmul", f"shapes {g.dims(a)} and {g.dims(b)} do not fit a matrix product")
+    if g.rank(b) == 2:
+        return of.matrix(a, b)
+    return _batched(a, b, of.batched)
+
+
+def _batched(a: Expr, b: Expr, of: Callable[[Expr, Expr], Expr]) -> Expr:
+    lead = broadcast_shape(g.dims(a)[:-2], g.dims(b)[:-2])
+    if g.rank(a) == g.rank(b) == 3:
+        return of(a, b)
+    if not is_static(lead):
+        g.shape(a, "an operand of MatMul")
+        g.shape(b, "an operand of MatMul")
+    left, right = _flat_batch(a, lead), _flat_batch(b, lead)
+    rows, columns = g.dims(a)[-2], g.dims(b)[-1]
+    product = of(left, right)
+    return g.reshape(product, [d for d in (*lead, rows, columns) if isinstance(d, int)])
+
+
+def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
+    """`x` with one leading axis: 1 if all its own are 1, else all
+    of `lead`.
+    """
+    shape = g.shape(x, "an operand of MatMul")
+    own = math.prod(shape[:-2])
+    if own == 1:
+        return g.reshape(x, (1, *shape[-2:]))
+    full = [d for d in lead if isinstance(d, int)]
+    if own != math.prod(full):
+        x = g.broadcast(g.reshape(x, (*(1,) * (len(full) + 2 - len(shape)), *shape)), (*full, *shape[-2:]))
+    return g.reshape(x, (math.prod(full), *shape[-2:]))
+
+
+def _batch_matmul(a: Expr, b: Expr) -> Expr:
+    return g.op("nn.batch_matmul", a, b, transpose_a=False, transpose_b=False)
+
+
+def _matmul(a: Expr, b: Expr) -> Expr:
+    return g.op("nn.matmul", a, b, units=None)
+
+
+_PLAIN: Final = Products(_matmul, _batch_matmul)
+
+
+def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
+    """The sum that `equation` describes; see `aotc.relay.op.einsum`.
+
+    Raises AotcError (code "graph-einsum") for an equation that does not fit the operands.
+    """
+    for x in operands:
+        g.shape(x)
+    try:
+        return expanded(equation, operands)
+    except AotcError as error:
+        if error.code != "einsum":
+            raise
+        raise AotcError("graph-einsum", error.diagnostics[0].message) from error

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All converters, by domain and operator.
+
+converter_of("", "Conv")                # a converter
+supported_ops()                         # {"": ("Abs", ...), "ai.onnx.ml": (...)}
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from aotc.relay.frontend.onnx import (
+    ops_control,
+    ops_conv,
+    ops_math,
+    ops_nn,
+    ops_packed,
+    ops_quant,
+    ops_shape,
+    ops_signal,
+    ort_functions,
+)
+from aotc.relay.frontend.onnx.node import Converter, Table
+
+_FAMILIES = (ops_control, ops_conv, ops_math, ops_nn, ops_quant, ops_shape, ops_signal)
+
+_DOMAINS: Final[Mapping[str, Table]] = {
+    "": {name: converter for family in _FAMILIES for name, converter in family.OPS.items()},
+    "ai.onnx.ml": ops_shape.ML_OPS,
+    ort_functions.DOMAIN: {**ops_quant.MICROSOFT_OPS, **ops_packed.OPS},
+}
+
+
+def converter_of(domain: str, op_type: str) -> Converter | None:
+    """The converter of an operator, None where there is none of its own."""
+    return _DOMAINS.get(domain, {}).get(op_type)
+
+
+def supported_ops() -> dict[str, tuple[str, ...]]:
+    """Operators with a converter of their own, by domain, in
+    alphabetical order.
+    """
+    return {domain: tuple(sorted(table)) for domain, table in _DOMAINS.items()}

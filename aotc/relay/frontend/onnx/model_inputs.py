@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs of a model: names and types, with symbolic dimensions
+pinned as the caller asks.
+
+In: the graph's inputs, and `shape`/`dims` of the caller.  Out: a
+TensorType per input.
+
+    input_types(loaded, names, shape={"x": (1, 3, 224, 224)}, dims={"batch": 1})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+from aotc.ir import AotcError, Dim, Span, SymDim, TensorType, is_static, nearest, require, static_shape
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.error_collection import Problems
+from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem, read_model
+from aotc.relay.op.window_attributes import may_equal
+
+#: Digits of a dimension from which on it is beyond 64 bits.
+MAX_DIGITS: Final = 19
+_Shape: TypeAlias = tuple[Dim, ...]
+_Shapes: TypeAlias = Mapping[str, _Shape | None]
+_Given: TypeAlias = Mapping[str, Sequence[int]]
+_Pins: TypeAlias = Mapping[str, int]
+
+
+def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims: _Pins) -> dict[str, TensorType]:
+    """The type of each graph input (a ValueInfoProto), pinned.
+
+    Raises AotcError listing every input that is no tensor or has an
+    unsupported type, and every entry of `shape` and `dims` that is
+    unknown or contradicts the model.
+    """
+    span, problems = Span(loaded.source), Problems("onnx-input")
+    declared: dict[str, _Shape | None] = {}
+    types: dict[str, TensorType] = {}
+    for value in inputs:
+        with problems.at(span):
+            declared[value.name] = _declared_shape(value)
+    bindings = _bindings(declared, shape, dims, problems, span)
+    for value in inputs:
+        if value.name in declared:
+            with problems.at(span):
+                types[value.name] = _pinned(value, declared[value.name], shape.get(value.name), bindings)
+    problems.check()
+    return types
+
+
+def declared_types(model: Any, shape: _Given, dims: _Pins) -> dict[str, TensorType]:
+    """The types of the inputs of a model (a path or a ModelProto),
+    pinned as far as `shape` and `dims` say; constants left out.
+    """
+    loaded = read_model(model)
+    known = {tensor.name for tensor in loaded.proto.graph.initializer}
+    return input_types(loaded, [v for v in loaded.proto.graph.input if v.name not in known], shape, dims)
+
+
+def _declared_shape(value: Any) -> _Shape | None:
+    """The declared shape of an input, None where the rank is not stated."""
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        text = {"sequence_type": "a sequence", "optional_type": "an optional value", "map_type": "a map"}
+        raise AotcError("onnx-input", f"input {value.name!r} is {text.get(kind, 'of no stated type')}, not a tensor")
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    for dim in tensor.shape.dim:
+        require("onnx-shape", dim.dim_value >= 0, f"input {value.name!r} has the dimension {dim.dim_value}")
+    return tuple(int(d.dim_value) if d.HasField("dim_value") else _named_dim(d.dim_param) for d in tensor.shape.dim)
+
+
+def _named_dim(name: str) -> Dim:
+    """A dimension with a name; one whose name is a number, as some exporters write fixed sizes, is that number."""
+    return int(name) if name.isascii() and name.isdigit() and len(name) < MAX_DIGITS else SymDim(name)
+
+
+def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems, span: Span) -> dict[str, int]:
+    """Values of dimension symbols: those given, and those that
+    given shapes imply.
+    """
+    symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
+    for name in dims:
+        if name not in symbols:
+            hint = nearest(name, symbols) or (f"dimensions: {', '.join(sorted(symbols))}" if symbols else "")
+            problems.add("onnx-dim", f"no input has a dimension called {name!r}", span, hint)
+        elif dims[name] < 0:
+            problems.add("onnx-dim", f"dimension {name!r} cannot be {dims[name]}", span)
+    bound = dict(dims)
+    for name, given in shape.items():
+        if name not in declared:
+            problems.add("onnx-input", f"the model has no input {name!r}", span, nearest(name, declared))
+            continue
+        for dim, value in zip(declared[name] or (), given, strict=False):
+            if isinstance(dim, SymDim) and dim.name and bound.setdefault(dim.name, int(value)) != value:
+                text = f"dimension {dim.name!r} is pinned to both {bound[dim.name]} and {value}"
+                problems.add("onnx-dim", text, span)
+    return bound
+
+
+def _pinned(
+    value: Any, declared: _Shape | None, given: Sequence[int] | None, bindings: Mapping[str, int]
+) -> TensorType:
+    what = f"input {value.name!r}"
+    dtype = dtype_of_elem(value.type.tensor_type.elem_type, what)
+    if given is not None:
+        shape: tuple[Dim, ...] = g.checked_shape(given, dtype, what)
+        if declared is not None and not (len(declared) == len(shape) and all(map(may_equal, declared, shape))):
+            text = f"{what} is declared ({', '.join(map(str, declared))}); shape {tuple(given)} contradicts it"
+            raise AotcError("onnx-shape", text)
+    elif declared is None:
+        hint = f"pin it: --input-shape {value.name}:1,3,224,224 (for example)"
+        raise AotcError("onnx-shape", f"the rank of {what} is unknown", hint=hint)
+    else:
+        shape = tuple(bindings.get(d.name, d) if isinstance(d, SymDim) else d for d in declared)
+    if is_static(shape):
+        g.check_size(static_shape(shape), dtype, what)
+    return TensorType(shape, dtype)
+
+
+def pin_flags(types: Mapping[str, TensorType]) -> list[str]:
+    """The flags that pin the dynamic dimensions of the inputs, each
+    with the dimension that it pins; 1 stands for any size.
+    """
+    named: dict[str, str] = {}
+    unnamed: dict[str, str] = {}
+    for name, ty in types.items():
+        for axis, dim in enumerate(ty.shape):
+            if isinstance(dim, SymDim) and dim.name:
+                named.setdefault(dim.name, f"--dim {dim.name}=1 (dimension {axis} of input {name!r})")
+            elif isinstance(dim, SymDim):
+                sizes = ",".join(str(d) if isinstance(d, int) else "1" for d in ty.shape)
+                unnamed.setdefault(name, f"--input-shape {name}:{sizes}")
+    return [*named.values(), *unnamed.values()]
+
+
+def pin_hint(types: Mapping[str, TensorType]) -> str:
+    """A hint that names the dynamic dimensions of the inputs and
+    the flags that pin them; "" if there are none.
+    """
+    flags = pin_flags(types)
+    return f"pin the dynamic dimensions, for example: {'; '.join(flags)}" if flags else ""

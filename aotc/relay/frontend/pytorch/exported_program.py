@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The walk over a program of torch.export.
+
+In: an ExportedProgram.  Out: a module, whose variables have the
+names of the program's inputs, and its parameters under the names of
+the state dictionary.  The program is functionalized first;
+operators without a converter are decomposed into core operators.
+
+    module, params = from_exported(torch.export.export(net, (x,)))
+"""
+
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from aotc.ir import AotcError, AotcTypeError, Array, Span, SymDim, TensorType, nearest, require, spending
+from aotc.relay.frontend import op_calls as g
+from aotc.relay.frontend.error_collection import Problems
+from aotc.relay.frontend.pytorch.converter_table import converter_of
+from aotc.relay.frontend.pytorch.converter_values import NUMERIC, Value, array_of, dtype_name, number
+from aotc.relay.frontend.pytorch.inplace_and_out_forms import form_of
+from aotc.relay.frontend.pytorch.operator_conversion import (
+    POISON,
+    call_operator,
+    flattened,
+    full_name,
+    known,
+    source_line,
+    unsupported,
+)
+from aotc.relay.graph_api import Constant, Expr, Function, IRModule, Tuple, Var
+
+_LOG: Final = logging.getLogger(__name__)
+_IGNORED: Final = {
+    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "sym_constrain_range_for_size",
+}  # fmt: skip
+
+
+def _prepared(program: Any) -> Any:
+    """The program without operators in place, and with what has no
+    converter decomposed as far as torch can.
+
+    Raises AotcError before anything is decomposed, which takes long,
+    where operators are left for which torch has no decomposition.
+    """
+    if not any(map(_needs_work, program.graph.nodes)):
+        return program
+    defaults = torch.export.default_decompositions()
+    _check_operators(program, defaults)
+    # what has a converter is left as it is, and so is what has no decomposition
+    table = {operator: rule for operator, rule in defaults.items() if _is_unknown(operator)}
+    try:
+        return program.run_decompositions(table)
+    except Exception as error:  # whatever torch raises: nodes, their arguments and shapes do not fit one another
+        _LOG.debug("torch cannot decompose the program", exc_info=True)
+        text = "torch cannot follow the program: its nodes do not fit one another"
+        raise AotcError("torch-program", text, hint="export the module again") from error
+
+
+def _check_operators(program: Any, defaults: Mapping[Any, Any]) -> None:
+    """AotcError listing all operators that have no converter, and that torch cannot decompose."""
+    problems = Problems("torch-node")
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not node.users or not _is_unknown(node.target):
+            continue
+        with problems.at(Span("exported program", node=node.name), source_line(node.meta)):
+            for target in (node.target, *_composition(node)):
+                if _is_unknown(target) and not _is_decomposable(target, defaults):
+                    raise unsupported(full_name(target._schema))
+    problems.check()
+
+
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]
+    """Records the operators that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def _composition(node: Any) -> list[Any]:
+    """The operators that torch composes the operator of a node of, tried on tensors without values."""
+    if not node.target._can_decompose():
+        return []
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: arg.meta.get("val"))
+    recorder = _Recorder()
+    with recorder:
+        try:
+            node.target.decompose(*args, **kwargs)
+        except Exception:  # whatever torch raises: decomposing the program shows whether that matters
+            _LOG.debug("torch cannot compose %s", node.target, exc_info=True)
+    return recorder.found
+
+
+def _is_decomposable(target: Any, defaults: Mapping[Any, Any]) -> bool:
+    """Whether torch has a decomposition of an operator, or of the functional one that it is a form of."""
+    schema = form_of(target._schema).functional
+    packet = getattr(torch.ops.aten, schema.name.removeprefix("aten::"), None)
+    functional = getattr(packet, schema.overload_name or "default", target)
+    return any(op in defaults or op._can_decompose() for op in (target, functional))
+
+
+def _needs_work(node: Any) -> bool:
+    """Whether a node works in place, holds a graph of its own, or
+    has no converter.
+    """
+    if node.op != "call_function":
+        return node.op not in ("placeholder", "output")
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target._schema.is_mutable) or _is_unknown(target)
+    return target is not operator.getitem and target not in NUMERIC
+
+
+def _is_unknown(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    name = target._schema.name.removeprefix("aten::")
+    return name not in _IGNORED and converter_of(name, target._schema.overload_name) is None
+
+
+def _dims(tensor: Any, program: Any, pins: Mapping[str, int]) -> tuple[int | SymDim, ...]:
+    """The shape of an example tensor; dynamic dimensions by the
+    names of their symbols, with upper bounds.
+    """
+    dims: list[int | SymDim] = []
+    for dim in tensor.shape:
+        if isinstance(dim, int):
+            dims.append(dim)
+            continue
+        expression = dim.node.expr
+        if not expression.is_Symbol:
+            raise AotcError("torch-dynamic", f"an input has the dimension {expression}", hint="export it static")
+        bounds = program.range_constraints.get(expression)
+        upper = int(bounds.upper) if bounds is not None and bounds.upper.is_number and bounds.upper < 1 << 31 else None
+        dims.append(pins.get(str(expression), SymDim(str(expression), upper)))
+    return tuple(dims)
+
+
+def _check_pins(program: Any, pins: Mapping[str, int]) -> None:
+    """AotcError where values are given for symbols that the program
+    does not have, or that it does not allow.
+    """
+    bounds = {str(symbol): limits for symbol, limits in program.range_constraints.items()}
+    for name, value in pins.items():
+        if name not in bounds:
+            hint = nearest(name, bounds) or f"dynamic dimensions: {', '.join(bounds) or 'none'}"
+            raise AotcError("torch-dims", f"the program has no dynamic dimension {name!r}", hint=hint)
+        text = f"{name} = {value} is outside {bounds[name].lower} to {bounds[name].upper}"
+        require("torch-dims", value in bounds[name], text)
+
+
+def _inputs(
+    program: Any, pins: Mapping[str, int], keep_params: bool, problems: Problems
+) -> tuple[dict[str, Value], list[Var], dict[str, Any]]:
+    """Values of the placeholders by name, the variables among them,
+    and the values of parameters kept as such.
+    """
+    examples = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
+    values: dict[str, Value] = {}
+    users: list[Var] = []
+    weights: list[Var] = []
+    params: dict[str, Any] = {}
+    shared: dict[int, Value] = {}
+    for spec in program.graph_signature.input_specs:
+        name = spec.arg.name
+        values[name] = POISON
+        with problems.at(Span("exported program", node=spec.target or name)):
+            if spec.kind == InputKind.USER_INPUT:
+                values[name] = _user_input(spec, examples.get(name), program, pins)
+                users += [values[name]] if isinstance(values[name], Var) else []
+                continue
+            tensor = program.state_dict.get(spec.target, program.constants.get(spec.target))
+            fits = isinstance(tensor, torch.Tensor)
+            text = f"{spec.kind.name.lower()} {spec.target} is no tensor"
+            require("torch-inputs", fits, text)
+            if id(tensor) not in shared:
+                constant = shared[id(tensor)] = Constant(array_of(tensor))
+                if keep_params and spec.kind != InputKind.CONSTANT_TENSOR:
+                    shared[id(tensor)] = Var(spec.target, constant.checked_type)
+                    weights.append(shared[id(tensor)])
+                    params[spec.target] = constant.data
+            values[name] = shared[id(tensor)]
+    return values, users + weights, params
+
+
+def _user_input(spec: Any, example: Any, program: Any, pins: Mapping[str, int]) -> Value:
+    if isinstance(example, torch.Tensor):
+        dtype = dtype_name(example.dtype) or ""
+        return Var(spec.arg.name, TensorType(_dims(example, program, pins), dtype))
+    value = getattr(spec.arg, "value", None)
+    if not isinstance(value, (int, float, bool, str, type(None))):
+        raise AotcError("torch-inputs", f"input {spec.arg.name} is no tensor")
+    return value
+
+
+def _check_outputs(program: Any, problems: Problems) -> None:
+    """Programs that change their buffers or inputs are for
+    training, or keep state: both are refused.
+    """
+    kept = {OutputKind.BUFFER_MUTATION: "buffer", OutputKind.USER_INPUT_MUTATION: "input"}
+    for spec in program.graph_signature.output_specs:
+        what = kept.get(spec.kind)
+        if what is not None:
+            hint = "call .eval() on the module before exporting it, or return the new value as an output"
+            text = f"the program changes its {what} {spec.target!r}: compiled models keep no state"
+            problems.add("torch-mutation", text, Span("exported program"), hint)
+
+
+def _call(node: Any, values: Mapping[str, Value]) -> Value:
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda arg: known(values[arg.name]))
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        if target._schema.name.removeprefix("aten::") in _IGNORED:
+            return None
+        return call_operator(target._schema, args, kwargs)
+    if target is operator.getitem:
+        return args[0][args[1]]
+    if target in NUMERIC:
+        return target(*map(number, args), **kwargs)
+    raise unsupported(str(getattr(target, "__name__", target)))
+
+
+@g.codes_of("torch")
+def from_exported(
+    program: Any,
+    keep_params_as_input: bool = False,
+    unwrap_unit_return_tuple: bool = True,
+    dims: Mapping[str, int] | None = None,
+) -> tuple[IRModule, dict[str, Array]]:
+    """Convert an exported program; see
+    `aotc.relay_api.frontend.from_exported_program`.
+    """
+    if not isinstance(program, torch.export.ExportedProgram):
+        hint = "torch.export.export(module, example_inputs) makes one; from_pytorch takes ScriptModules"
+        text = f"from_exported_program takes a torch.export.ExportedProgram, not {type(program).__name__}"
+        raise AotcTypeError("torch-module", text, hint=hint)
+    problems = Problems("torch-node")
+    _check_pins(program, dims or {})
+    prepared = _prepared(program)
+    _check_outputs(prepared, problems)
+    with spending():
+        values, variables, params = _inputs(prepared, dims or {}, keep_params_as_input, problems)
+        for node in prepared.graph.nodes:
+            if node.op in ("placeholder", "output"):
+                continue
+            values[node.name] = POISON
+            with problems.at(Span("exported program", node=node.name), source_line(node.meta)):
+                if node.op != "call_function":
+                    raise unsupported(f"{node.op} {node.target}")
+                values[node.name] = _call(node, values)
+        outputs, names = _results(prepared, values, problems)
+    body = outputs[0] if len(outputs) == 1 and unwrap_unit_return_tuple else Tuple(outputs)
+    attrs = {"output_names": tuple(names)} if len(set(names)) == len(names) else {}
+    return IRModule({"main": Function(variables, body)}, attrs), params
+
+
+def _results(program: Any, values: Mapping[str, Value], problems: Problems) -> tuple[list[Expr], Sequence[str]]:
+    outputs: list[Expr] = []
+    names: list[str] = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind != OutputKind.USER_OUTPUT:
+            continue
+        with problems.at(Span("exported program", node="output")):
+            name = getattr(spec.arg, "name", None)
+            outputs += flattened(known(values[str(name)]) if name in values else getattr(spec.arg, "value", None))
+            names.append(str(name))
+    problems.check()
+    require("torch-output", bool(outputs), "the program returns no tensors")
+    return outputs, names

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported programs read from .pt2 files, as data: nothing in them
+is unpickled, loaded as a library or evaluated.
+
+In: a file that torch.export.save wrote.  Out: an ExportedProgram
+without example inputs.
+
+    program = load_exported("net.pt2")
+
+A .pt2 file is an uncompressed zip archive: the program as JSON
+(`program.py` checks it), the values of parameters and constants as
+they lie in memory, with a table of their shapes, and example inputs
+as a pickle, which nobody opens. What can only be had from a pickle
+(older files, tensor subclasses, custom objects) is refused.
+"""
+
+import json
+import logging
+import sys
+import zipfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch._export.serde import schema, serialize
+
+from aotc.ir import AotcError, open_regular
+from aotc.relay.frontend.pytorch.pt2_validation import PAYLOADS, Refused, checked_program, demand
+
+_LOG: Final = logging.getLogger(__name__)
+_SAVE_AGAIN: Final = (
+    "where you trust the file, load it with torch.export.load and pass the program to aotc, or save it again with a"
+    " newer torch.export.save"
+)
+_LOAD_SCRIPT: Final = (
+    "load it with torch.jit.load where you trust it, and pass the module to aotc.relay.frontend.from_pytorch"
+)
+#: torch's number for tensors that are neither sparse nor in a layout of a library.
+_STRIDED: Final = 7
+
+
+def load_exported(path: str | Path) -> Any:
+    """The program in a .pt2 file; AotcError if there is no such
+    file, or it holds no exported program.
+    """
+    open_regular(path, "torch-file").close()
+    try:
+        with closing(_Archive(Path(path))) as archive:
+            return _program(archive)
+    except Refused as error:
+        hint = error.hint or "torch.export.save(program, path) writes one"
+        raise AotcError("torch-file", f"{path} cannot be read as an exported program: {error}", hint=hint) from error
+
+
+class _Archive:
+    """The records of a zip archive by name, without the folder that
+    they are all in.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = zipfile.ZipFile(path)
+        except OSError as error:
+            raise Refused(error.strerror or "it cannot be opened") from error
+        except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+            raise Refused("it is no zip archive, or is incomplete") from error
+        self._records = {info.filename.partition("/")[2] or info.filename: info for info in self._file.infolist()}
+        self._size = path.stat().st_size
+
+    def check(self) -> None:
+        """Records lie in the file as they are, each once: none
+        grows when it is read.
+        """
+        infos = self._file.infolist()
+        plain = all(i.compress_type == zipfile.ZIP_STORED and not i.flag_bits & 1 for i in infos)
+        demand(len(infos) == len(self._records), "records of its archive have the same name")
+        demand(plain, "its archive is compressed or encrypted; torch writes plain ones")
+        size = sum(i.file_size for i in infos)
+        demand(size <= self._size, "the records of its archive are larger than the file")
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._records
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a record."""
+        demand(name in self._records, f"it has no record {name!r}")
+        try:
+            return self._file.read(self._records[name])
+        except (OSError, EOFError, ValueError, RuntimeError, NotImplementedError, zipfile.BadZipFile) as error:
+            raise Refused(f"its record {name!r} is damaged") from error
+
+    def json(self, name: str) -> Any:
+        """What a record says in JSON."""
+        try:
+            return json.loads(self.read(name))
+        except (ValueError, RecursionError) as error:
+            raise Refused(f"its record {name!r} is no JSON") from error
+
+
+def _check_kind(archive: _Archive) -> None:
+    """Refused for archives of other kinds, which hold pickles, and
+    for what no torch wrote.
+    """
+    pickled = "serialized_exported_program.json" in archive
+    text = "it was written by torch 2.7 or older, as a pickle, which could run code"
+    demand(not pickled, text, _SAVE_AGAIN)
+    script = "constants.pkl" in archive
+    demand(not script, "it is a TorchScript archive, which holds pickles", _LOAD_SCRIPT)
+    pickled = "data.pkl" in archive
+    demand(not pickled, "it is a pickle that torch.save wrote, which could run code")
+    archive.check()
+    ours = "archive_format" in archive and archive.read("archive_format") == b"pt2"
+    demand(ours, "it is no archive of torch.export.save")
+    order: str = sys.byteorder
+    if "byteorder" in archive:
+        order = archive.read("byteorder").decode("ascii", "replace")
+    text = "its values are in another order of bytes than this machine's"
+    demand(order == sys.byteorder, text)
+
+
+def _program(archive: _Archive) -> Any:
+    _check_kind(archive)
+    clean = checked_program(archive.json("models/model.json"))
+    stated = clean["schema_version"]
+    ours = ".".join(map(str, schema.SCHEMA_VERSION))
+    text = "it has the schema {major}.{minor}; torch {0} reads {1}".format(torch.__version__, ours, **stated)
+    demand(stated["major"] == schema.SCHEMA_VERSION[0], text, _SAVE_AGAIN)
+    state = _tensors(archive, "data/weights/", "model_weights_config.json")
+    constants = _tensors(archive, "data/constants/", "model_constants_config.json")
+    try:
+        program = serialize._dict_to_dataclass(schema.ExportedProgram, clean)
+        return serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
+    except Exception as error:
+        # whatever torch raises: the parts of the program do not fit one another
+        _LOG.debug("torch cannot build the program", exc_info=True)
+        raise Refused("its graph contradicts itself") from error
+
+
+def _tensors(archive: _Archive, folder: str, config: str) -> dict[str, torch.Tensor]:
+    """The parameters or constants by name; what shares its values
+    in the file shares them here.
+    """
+    text = "an older torch wrote its parameters as a pickle, which could run code"
+    demand(f"{folder}model.pt" not in archive, text, _SAVE_AGAIN)
+    stated = archive.json(f"{folder}{config}")
+    payloads = PAYLOADS(stated.get("config") if isinstance(stated, dict) else None, f"{folder}{config}")
+    values: dict[str, bytearray] = {}
+    tensors: dict[str, torch.Tensor] = {}
+    for name, payload in payloads.items():
+        meta, path = payload["tensor_meta"], f"{folder}{payload['path_name']}"
+        if payload["use_pickle"] or meta is None:
+            hint = "export it with parameters and constants that are plain tensors"
+            raise Refused(f"{name} is kept as a pickle, which could run code", hint)
+        if path not in values:
+            values[path] = bytearray(archive.read(path))
+        tensors[name] = _tensor(name, values[path], meta, payload["is_param"])
+    return tensors
+
+
+def _tensor(name: str, values: bytearray, meta: dict[str, Any], is_param: bool) -> torch.Tensor:
+    """A view of values as they lie in memory."""
+    numbers = [*meta["sizes"], *meta["strides"], meta["storage_offset"]]
+    plain = meta["layout"] == _STRIDED and all("as_int" in number for number in numbers)
+    demand(plain, f"{name} is no plain tensor of a fixed shape")
+    sizes, strides = ([number["as_int"] for number in meta[key]] for key in ("sizes", "strides"))
+    try:
+        dtype = serialize.deserialize_scalar_type(schema.ScalarType(meta["dtype"]))
+        flat = torch.frombuffer(values, dtype=dtype) if values else torch.empty(0, dtype=dtype)
+        tensor = flat.as_strided(sizes, strides, meta["storage_offset"]["as_int"])
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        raise Refused(f"the shape of {name} does not fit its {len(values)} bytes") from error
+    return torch.nn.Parameter(tensor, requires_grad=False) if is_param else tensor

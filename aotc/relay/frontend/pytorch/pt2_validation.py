@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The graph of an exported program as its file states it, made
+harmless before torch reads it.
+
+In: the JSON in a .pt2 file.  Out: the same program of known fields
+only, every one of them checked.
+
+    clean = checked_program(json.loads(text))        # Refused says which field is wrong, and why
+
+torch's reader trusts its file: it evaluates expressions on
+dimensions as Python, calls whatever attribute of torch a node
+names, writes names into source code that it executes, and imports
+modules that nested containers name.  So names must be identifiers,
+expressions a few functions of symbols and numbers, operators those
+of ATen; containers are left out (inputs and outputs are flat), as
+are guards, example inputs and all metadata but the line of the
+source.
+"""
+
+import ast
+import keyword
+import re
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import torch
+from torch.utils import _pytree as pytree
+
+from aotc.ir.span import Span
+from aotc.relay.frontend.error_collection import Problems
+from aotc.relay.frontend.pytorch.converter_values import NUMERIC
+from aotc.relay.frontend.pytorch.operator_conversion import source_line, unsupported
+from aotc.relay.frontend.pytorch.ops_quant import NAMESPACE
+
+#: A value and where it stands in; a clean value out, or Refused.
+Check: TypeAlias = Callable[[Any, str], Any]
+
+
+class Refused(Exception):
+    """A part of a file that is not taken: where and why, and what
+    to do about it.
+    """
+
+    def __init__(self, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.hint = hint
+
+
+def demand(condition: object, text: str, hint: str = "") -> None:
+    """Refused unless a condition holds."""
+    if not condition:
+        raise Refused(text, hint)
+
+
+# --- values
+
+
+def _fits(test: Callable[[Any], bool], what: str) -> Check:
+    def check(value: Any, where: str) -> Any:
+        demand(test(value), f"{where} is {str(value)[:80]!r}, not {what}")
+        return value
+
+    return check
+
+
+def _matches(pattern: str) -> Callable[[Any], bool]:
+    found = re.compile(pattern)
+    return lambda value: isinstance(value, str) and found.fullmatch(value) is not None
+
+
+_FLAG: Final = _fits(lambda v: isinstance(v, bool), "true or false")
+_INT: Final = _fits(lambda v: type(v) is int and -(1 << 63) <= v < 1 << 63, "an integer of 64 bits")
+_TEXT: Final = _fits(lambda v: isinstance(v, str), "a text")
+_NAME: Final = _fits(
+    lambda v: isinstance(v, str) and len(v) < 1000 and v.isidentifier() and not keyword.iskeyword(v), "a name"
+)
+_DOTTED: Final = _fits(_matches(r"[\w.:/+\- ]{1,1000}"), "the name of a parameter")
+_PLAIN: Final = _fits(_matches(r"[\w.,:/+\- ]{0,1000}"), "a text without quotes")
+_TARGET: Final = _fits(_matches(r"[\w.:#]{1,1000}"), "the name of an operator")
+#: torch counts up to the number of a symbol u7 or zuf7, whose value nothing is known about.
+_SYMBOL: Final = re.compile(r"(?:u|zuf)[0-9]{1,4}|(?!u[0-9]|zuf[0-9])[A-Za-z_][A-Za-z0-9_]{0,200}")
+
+
+def _float(value: Any, where: str) -> float:
+    number = type(value) in (int, float) or value in ("Infinity", "-Infinity", "NaN")
+    demand(number, f"{where} is {str(value)[:80]!r}, not a number")
+    return float(value)
+
+
+def _optional(check: Check) -> Check:
+    return lambda value, where: None if value is None else check(value, where)
+
+
+def _list(check: Check) -> Check:
+    def checked(value: Any, where: str) -> list[Any]:
+        demand(isinstance(value, list), f"{where} is no list")
+        return [check(item, f"{where}[{k}]") for k, item in enumerate(value)]
+
+    return checked
+
+
+def _table(key: Check, check: Check) -> Check:
+    def checked(value: Any, where: str) -> dict[str, Any]:
+        demand(isinstance(value, dict), f"{where} is no table")
+        return {key(k, f"{where}: a key"): check(item, f"{where}.{k}"[:300]) for k, item in value.items()}
+
+    return checked
+
+
+def _record(optional: Mapping[str, Check] = MappingProxyType({}), /, **fields: Check) -> Check:
+    """Fields that must be there, and others that may; what else
+    there is is left out.
+    """
+
+    def checked(value: Any, where: str) -> dict[str, Any]:
+        demand(isinstance(value, dict), f"{where} is no record")
+        missing = next((name for name in fields if name not in value), "")
+        demand(not missing, f"{where} has no {missing}")
+        checks = {**fields, **optional}
+        return {n: check(value[n], f"{where}.{n}") for n, check in checks.items() if n in value}
+
+    return checked
+
+
+def _union(**kinds: Check) -> Check:
+    """A record of exactly one of several fields."""
+
+    def checked(value: Any, where: str) -> dict[str, Any]:
+        demand(isinstance(value, dict) and len(value) == 1, f"{where} is not of one kind")
+        ((kind, item),) = value.items()
+        text = f"{where} is of the kind {str(kind)[:80]!r}, which is not supported"
+        demand(kind in kinds, text)
+        return {kind: kinds[kind](item, f"{where}.{kind}")}
+
+    return checked
+
+
+# --- expressions on dimensions
+
+_POWERS: Final = frozenset({"Pow", "PowByNatural", "FloatPow"})
+_FUNCTIONS: Final = _POWERS | {
+    "Symbol", "Integer", "Float", "Rational", "Add", "Mul", "Max", "Min", "Mod", "Abs", "floor", "ceiling", "FloorDiv",
+    "ModularIndexing", "Where", "PythonMod", "CleanDiv", "CeilToInt", "FloorToInt", "CeilDiv", "FloatTrueDiv",
+    "IntTrueDiv", "IsNonOverlappingAndDenseIndicator", "TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal",
+    "ToFloat", "Identity", "Equality", "Eq", "Unequality", "Ne", "LessThan", "Le", "StrictLessThan", "Lt",
+    "GreaterThan", "Ge", "StrictGreaterThan", "Gt", "And", "Or", "Not",
+}  # fmt: skip
+_symbol: Final = _fits(
+    lambda v: isinstance(v, str) and _SYMBOL.fullmatch(v) is not None and v not in _FUNCTIONS,
+    "the name of a dynamic dimension",
+)
+_NUMBER: Final = re.compile(r"-?[0-9]{1,40}(\.[0-9]{0,40})?(e[+-]?[0-9]{1,3})?")
+_EXPRESSION_CHARACTERS: Final = 20_000
+_LARGEST_POWER: Final = 8
+
+
+def _expression(value: Any, where: str) -> str:
+    """An expression of sympy as the text of Python that builds it,
+    and nothing else: `Add(Symbol('s0'), Integer(1))`.
+
+    It is printed anew from its syntax tree, so that what was
+    checked is what is evaluated.
+    """
+    _TEXT(value, where)
+    try:
+        if len(value) > _EXPRESSION_CHARACTERS:
+            raise SyntaxError
+        tree = ast.parse(value, mode="eval").body
+        _check_expression(tree, where)
+        return ast.unparse(tree)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Refused(f"{where} is no expression on dimensions: {value[:80]!r}") from error
+
+
+def _check_expression(tree: ast.expr, where: str) -> None:
+    """ValueError for anything but calls of the functions with
+    symbols and numbers; powers are small and not nested.
+    """
+    work = [(tree, False)]
+    while work:
+        node, powered = work.pop()
+        if isinstance(node, ast.Name) and node.id in ("true", "false"):
+            continue
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in _FUNCTIONS:
+            raise ValueError
+        name = node.func.id
+        if name in ("Symbol", "Float", "Integer", "Rational"):
+            _check_leaf(name, node, where)
+            continue
+        if node.keywords or (name in _POWERS and (powered or not _is_small_power(node))):
+            raise ValueError
+        work += [(arg, powered or name in _POWERS) for arg in node.args]
+
+
+def _check_leaf(name: str, node: ast.Call, where: str) -> None:
+    """The arguments are literals: a name, a number as a text,
+    integers; those by keyword are numbers or flags.
+    """
+    values = [ast.literal_eval(arg) for arg in node.args]
+    options = {k.arg: ast.literal_eval(k.value) for k in node.keywords}
+    if None in options or not all(type(v) is bool or (type(v) is int and 0 < v < 1000) for v in options.values()):
+        raise ValueError
+    if name == "Symbol" and len(values) == 1:
+        _symbol(values[0], where)
+    elif name == "Float" and len(values) == 1:
+        if not _NUMBER.fullmatch(str(values[0])):
+            raise ValueError
+    elif not values or len(values) > 2 or options or not all(type(v) is int and abs(v) <= 1 << 63 for v in values):
+        raise ValueError
+
+
+def _is_small_power(node: ast.Call) -> bool:
+    exponent = node.args[1] if len(node.args) == 2 else None
+    if not isinstance(exponent, ast.Call) or not isinstance(exponent.func, ast.Name) or exponent.func.id != "Integer":
+        return False
+    return len(exponent.args) == 1 and abs(ast.literal_eval(exponent.args[0])) <= _LARGEST_POWER
+
+
+# --- programs
+
+
+def _cpu(value: Any, where: str) -> dict[str, Any]:
+    """Whatever device a program was exported on: its code is
+    compiled for the CPU.
+    """
+    return {"type": "cpu", "index": None}
+
+
+def _source(value: Any, where: str) -> dict[str, str]:
+    """The last line of the Python source that made a node, from its
+    metadata.
+    """
+    line = source_line(value).removeprefix("in ")
+    return {"stack_trace": line[:300]} if line and line.isprintable() else {}
+
+
+#: Graphs within graphs; torch's messages about what is wrong with one grow exponentially with its depth.
+_DEEPEST: Final = 4
+
+
+def _nested_graph(value: Any, where: str) -> dict[str, Any]:
+    demand(where.count("as_graph") <= _DEEPEST, "its graphs are nested too deeply")
+    clean: dict[str, Any] = _record(name=_NAME, graph=_GRAPH)(value, where)
+    return clean
+
+
+_TENSOR: Final = _record(name=_NAME)
+_HINT: Final = _union(as_int=_INT, as_bool=_FLAG, as_float=_float)
+_EXPR: Final = _record({"hint": _optional(_HINT)}, expr_str=_expression)
+_SYM_INT: Final = _union(as_expr=_EXPR, as_int=_INT)
+_SYM_INT_ARG: Final = _union(as_name=_NAME, as_int=_INT)
+_SYM_FLOAT_ARG: Final = _union(as_name=_NAME, as_float=_float)
+_SYM_BOOL_ARG: Final = _union(as_name=_NAME, as_bool=_FLAG)
+_MAYBE_TENSOR: Final = _union(as_tensor=_TENSOR, as_none=_FLAG)
+_ARGUMENT: Final = _union(
+    as_none=_FLAG, as_tensor=_TENSOR, as_tensors=_list(_TENSOR), as_int=_INT, as_ints=_list(_INT), as_float=_float,
+    as_floats=_list(_float), as_string=_TEXT, as_strings=_list(_TEXT), as_sym_int=_SYM_INT_ARG,
+    as_sym_ints=_list(_SYM_INT_ARG), as_scalar_type=_INT, as_memory_format=_INT, as_layout=_INT, as_device=_cpu,
+    as_bool=_FLAG, as_bools=_list(_FLAG), as_sym_bool=_SYM_BOOL_ARG, as_sym_bools=_list(_SYM_BOOL_ARG),
+    as_graph=_nested_graph, as_optional_tensors=_list(_MAYBE_TENSOR), as_sym_float=_SYM_FLOAT_ARG,
+    as_sym_floats=_list(_SYM_FLOAT_ARG), as_optional_tensor=_MAYBE_TENSOR,
+)  # fmt: skip
+_INPUT: Final = _record({"kind": _optional(_INT)}, name=lambda v, where: v and _NAME(v, where), arg=_ARGUMENT)
+_NODE: Final = _record(
+    {"is_hop_single_tensor_return": _optional(_FLAG), "name": _optional(_NAME)},
+    target=_TARGET, inputs=_list(_INPUT), outputs=_list(_ARGUMENT), metadata=_source,
+)  # fmt: skip
+TENSOR_META: Final = _record(
+    dtype=_INT, sizes=_list(_SYM_INT), requires_grad=_FLAG, device=_cpu,
+    strides=_list(_SYM_INT), storage_offset=_SYM_INT, layout=_INT,
+)  # fmt: skip
+_GRAPH_INPUT: Final = _union(
+    as_tensor=_TENSOR, as_sym_int=_SYM_INT_ARG, as_int=_INT, as_float=_float, as_bool=_FLAG, as_none=_FLAG,
+    as_string=_PLAIN,
+)  # fmt: skip
+_GRAPH: Final = _record(
+    {
+        "is_single_tensor_return": _FLAG,
+        "sym_float_values": _table(_NAME, _union(as_expr=_EXPR, as_float=_float)),
+    },
+    inputs=_list(_GRAPH_INPUT), outputs=_list(_ARGUMENT), nodes=_list(_NODE),
+    tensor_values=_table(_NAME, TENSOR_META), sym_int_values=_table(_NAME, _SYM_INT),
+    sym_bool_values=_table(_NAME, _union(as_expr=_EXPR, as_bool=_FLAG)),
+)  # fmt: skip
+_CONSTANT: Final = _union(as_none=_FLAG, as_int=_INT, as_float=_float, as_string=_PLAIN, as_bool=_FLAG)
+_INPUT_SPEC: Final = _union(
+    user_input=_record(arg=_GRAPH_INPUT),
+    parameter=_record(arg=_TENSOR, parameter_name=_DOTTED),
+    buffer=_record(arg=_TENSOR, buffer_name=_DOTTED, persistent=_FLAG),
+    tensor_constant=_record(arg=_TENSOR, tensor_constant_name=_DOTTED),
+    constant_input=_record(name=_NAME, value=_CONSTANT),
+)
+_OUTPUT_SPEC: Final = _union(
+    user_output=_record(arg=_ARGUMENT),
+    buffer_mutation=_record(arg=_TENSOR, buffer_name=_DOTTED),
+    user_input_mutation=_record(arg=_TENSOR, user_input_name=_NAME),
+)
+_SIGNATURE: Final = _record(input_specs=_list(_INPUT_SPEC), output_specs=_list(_OUTPUT_SPEC))
+_DIALECT: Final = _fits(lambda v: v in ("ATEN", "TRAINING"), "a dialect of operators")
+_RANGE: Final = _record(min_val=_optional(_INT), max_val=_optional(_INT))
+_PROGRAM: Final = _record(
+    graph_module=_record(graph=_GRAPH, signature=_SIGNATURE),
+    range_constraints=_table(_symbol, _RANGE),
+    schema_version=_record(major=_INT, minor=_INT),
+    verifiers=_list(_DIALECT),
+)
+_PAYLOAD: Final = _record(path_name=_DOTTED, is_param=_FLAG, use_pickle=_FLAG, tensor_meta=_optional(TENSOR_META))
+#: Where the values of parameters lie in a file.
+PAYLOADS: Final = _table(_DOTTED, _PAYLOAD)
+
+
+def checked_program(program: Any) -> dict[str, Any]:
+    """A clean program; Refused for what is not well formed,
+    AotcError with all operators that are not supported.
+    """
+    clean: dict[str, Any] = _PROGRAM(program, "the program")
+    graph_module = clean["graph_module"]
+    _check_operators(graph_module["graph"])
+    graph_module["module_call_graph"] = [{"fqn": "", "signature": _calling(graph_module["signature"])}]
+    return {**clean, "opset_version": {}}
+
+
+def _calling(signature: dict[str, Any]) -> dict[str, Any]:
+    """How the program is called: with all its inputs in order, for
+    its outputs in order.
+    """
+    names = [_input_name(spec) for spec in signature["input_specs"] if "user_input" in spec or "constant_input" in spec]
+    results = sum("user_output" in spec for spec in signature["output_specs"])
+    structures = [pytree.tree_structure(((0,) * len(names), {})), pytree.tree_structure((0,) * results)]
+    in_spec, out_spec = map(pytree.treespec_dumps, structures)
+    return {"inputs": [], "outputs": [], "in_spec": in_spec, "out_spec": out_spec, "forward_arg_names": names}
+
+
+def _input_name(spec: dict[str, Any]) -> str:
+    if "constant_input" in spec:
+        return str(spec["constant_input"]["name"])
+    argument = spec["user_input"]["arg"]
+    name = argument.get("as_tensor", {}).get("name") or argument.get("as_sym_int", {}).get("as_name")
+    demand(name is not None, "an input of the program is a number without a name")
+    return str(name)
+
+
+def _graphs(graph: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A graph and those among the arguments of its nodes."""
+    work = [graph]
+    while work:
+        yield (found := work.pop())
+        arguments = (entry["arg"] for node in found["nodes"] for entry in node["inputs"])
+        work += [argument["as_graph"]["graph"] for argument in arguments if "as_graph" in argument]
+
+
+_ON_NUMBERS: Final = frozenset(f"{function.__module__}.{function.__name__}" for function in NUMERIC)
+#: What torch inlines.
+_REGIONS: Final = frozenset(
+    f"torch.ops.higher_order.{name}" for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast")
+)
+
+
+def _check_operators(graph: dict[str, Any]) -> None:
+    problems = Problems("torch-node")
+    for node in (node for found in _graphs(graph) for node in found["nodes"]):
+        with problems.at(Span("exported program", node=node.get("name") or ""), source_line(node["metadata"])):
+            if not _is_operator(node["target"]):
+                raise unsupported(node["target"].removeprefix("torch.ops."))
+    problems.check()
+
+
+def _is_operator(target: str) -> bool:
+    """Whether a node's target is an operator of torch on tensors or
+    numbers; none reads or writes files.
+    """
+    if target in _ON_NUMBERS or target in _REGIONS:
+        return True
+    parts = target.split(".")
+    if len(parts) != 5 or parts[:2] != ["torch", "ops"] or parts[2] not in ("aten", "prims", NAMESPACE):
+        return False
+    if parts[2] == NAMESPACE:  # torch knows them once this is imported
+        import_module("torch.ao.quantization.fx._decomposed")
+    packet = getattr(getattr(torch.ops, parts[2]), parts[3], None)
+    found = getattr(packet, parts[4], None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
+    return isinstance(found, torch._ops.OpOverload) and all(a.name != "filename" for a in found._schema.arguments)

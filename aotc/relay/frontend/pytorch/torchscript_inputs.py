@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs of a TorchScript graph as Relay's from_pytorch has
+them described, checked against the graph.
+
+input_types([("x", ((1, 3), "int64"))], inputs, "float32")      # [("x", Tensor[(1, 3), int64])]
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import AotcError, AotcTypeError, AotcValueError, TensorType, require
+from aotc.relay.frontend.error_collection import Problems
+from aotc.relay.frontend.pytorch.converter_values import dtype_name
+
+
+def input_types(infos: Any, inputs: Sequence[Any], default_dtype: str) -> list[tuple[str, TensorType]]:
+    """Names and types of the inputs; AotcValueError listing all
+    that is wrong with `input_infos`.
+    """
+    if not isinstance(infos, (list, tuple)):
+        raise AotcTypeError("torch-inputs", "input_infos is a list of (name, shape) or (name, (shape, dtype))")
+    if len(infos) != len(inputs):
+        names = ", ".join(v.debugName() for v in inputs)
+        text = f"the module has {len(inputs)} inputs ({names}), {len(infos)} are described"
+        raise AotcValueError("torch-inputs", text)
+    found: list[tuple[str, TensorType]] = []
+    problems = Problems("torch-inputs")
+    for info, value in zip(infos, inputs, strict=True):
+        with problems.at(None):
+            name, ty = _input_type(info, default_dtype)
+            require("torch-inputs", name not in dict(found), f"two inputs are called {name!r}")
+            _check_traced(name, ty, value.type())
+            found.append((name, ty))
+    problems.check()
+    return found
+
+
+def _input_type(info: Any, default_dtype: str) -> tuple[str, TensorType]:
+    is_pair = isinstance(info, (list, tuple)) and len(info) == 2 and isinstance(info[0], str)
+    if not is_pair or not isinstance(info[1], (list, tuple)):
+        raise AotcError("torch-inputs", f"{info!r} is neither (name, shape) nor (name, (shape, dtype))")
+    name, given = info
+    dtype: Any = default_dtype
+    if len(given) == 2 and isinstance(given[0], (list, tuple)):
+        given, dtype = given
+    aliases = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64"}
+    if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in given):
+        raise AotcError("torch-inputs", f"input {name!r}: {given!r} is no static shape")
+    return name, TensorType(tuple(int(d) for d in given), dtype_name(aliases.get(str(dtype), dtype)) or "float32")
+
+
+def _check_traced(name: str, ty: TensorType, traced: Any) -> None:
+    """AotcError where the graph was recorded with another rank or
+    dtype, or where the input is no tensor.
+    """
+    require("torch-inputs", traced.kind() == "TensorType", f"input {name!r} is a {traced}; only tensors can be inputs")
+    dtype, rank = traced.dtype(), traced.dim()
+    if dtype is not None and dtype_name(dtype) != ty.dtype:
+        hint = f"give (name, (shape, {dtype_name(dtype)!r})) in input_infos"
+        raise AotcError("torch-inputs", f"input {name!r} was traced as {dtype_name(dtype)}, not {ty.dtype}", hint=hint)
+    if rank is not None and rank != ty.rank:
+        raise AotcError("torch-inputs", f"input {name!r} was traced with {rank} dimensions, not {ty.rank}")

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""STRIDED_SLICE: numpy's basic indexing, its items encoded as masks.
+
+In: the tensor and the items of the index.  Out: the slice.
+
+    index = Index([0, 1], [0, 3], [1, 1], ellipsis=0b01)
+    sliced(x, index)                        # x[..., 1:3]
+
+Bit k of a mask belongs to item k.  Where masks overlap, an ellipsis
+takes precedence over a new axis, and a new axis over an integer
+(`shrink`), as in the kernels of TFLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from aotc.ir import frozen, require
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import op_calls as g
+
+_ELLIPSIS: Final = "ellipsis"
+_NEW_AXIS: Final = "new axis"
+_INTEGER: Final = "integer"
+_RANGE: Final = "range"
+
+
+@frozen
+class Index:
+    """The items of an index.
+
+    begin, end, strides            one integer per item
+    open_begin, open_end           bit masks of ranges that start or stop at the end of the axis
+    ellipsis, new_axis, shrink     bit masks of items that are an ellipsis, a new axis or an integer (`begin`)
+    offset                         whether `end` counts from the start of the range
+    """
+
+    begin: Sequence[int]
+    end: Sequence[int]
+    strides: Sequence[int]
+    open_begin: int = 0
+    open_end: int = 0
+    ellipsis: int = 0
+    new_axis: int = 0
+    shrink: int = 0
+    offset: bool = False
+
+    def kinds(self) -> list[str]:
+        """The kind of each item."""
+        masks = ((self.ellipsis, _ELLIPSIS), (self.new_axis, _NEW_AXIS), (self.shrink, _INTEGER))
+        return [next((kind for mask, kind in masks if mask >> k & 1), _RANGE) for k in range(len(self.begin))]
+
+    def positions(self, item: int, kind: str, size: int) -> range:
+        """The elements of an axis that an integer or a range selects."""
+        begin, end, step = self.begin[item], self.end[item], self.strides[item]
+        if kind == _INTEGER:
+            place = begin + size if begin < 0 else begin
+            require("graph-index", 0 <= place < size, f"index {begin} is outside of {size} elements")
+            # TensorFlow ignores the mask, LiteRT the number; strides below 1 TensorFlow refuses
+            clear = step > 0 and (place == 0 or not self.open_begin >> item & 1)
+            text = f"item {item} of a slice is the integer {begin} with the stride {step} or with its bit in begin_mask"
+            require("tflite-options", clear, text)
+            return range(place, place + 1)
+        first = None if self.open_begin >> item & 1 else begin
+        last = None if self.open_end >> item & 1 else end
+        if self.offset and last is not None:
+            start = 0 if first is None else begin + size if begin < 0 else begin
+            # beyond the axis LiteRT reads memory that is not the tensor's
+            inside = 0 <= start <= start + end <= size and step > 0
+            text = f"a slice of {end} elements from {begin} by {step} (offset) leaves an axis of {size}"
+            require("graph-shape", inside, text)
+            last = start + end
+        return range(*slice(first, last, step).indices(size))
+
+
+def sliced(x: Expr, index: Index) -> Expr:
+    """The part of `x` that an index selects; axes behind the last
+    item are taken whole.
+
+    Raises AotcError (code "graph-shape" or "graph-index") for an
+    index that does not fit the shape.
+    """
+    shape, kinds = g.shape(x), index.kinds()
+    counts = {len(index.begin), len(index.end), len(index.strides)}
+    named = sum(kind in (_INTEGER, _RANGE) for kind in kinds)
+    fits = len(counts) == 1 and 0 not in index.strides and named <= len(shape)
+    text = f"a slice {list(index.begin)}, {list(index.end)}, {list(index.strides)} does not fit {shape}"
+    require("graph-shape", fits, text)
+    require("graph-shape", kinds.count(_ELLIPSIS) <= 1, "a slice has more than one ellipsis")
+    taken = list(_axes(index, kinds, shape))
+    parts = [(k, part) for k, (_, part) in enumerate(p for p in taken if p[0] != _NEW_AXIS)]
+    cuts = [(k, part) for k, part in parts if part != range(shape[k])]
+    y = _cut(x, cuts) if cuts else x
+    y = g.squeeze(y, [k for k, kind in enumerate(kind for kind, _ in taken if kind != _NEW_AXIS) if kind == _INTEGER])
+    left = [kind for kind, _ in taken if kind != _INTEGER]
+    return g.unsqueeze(y, [k for k, kind in enumerate(left) if kind == _NEW_AXIS])
+
+
+def _axes(index: Index, kinds: Sequence[str], shape: tuple[int, ...]) -> Iterator[tuple[str, range]]:
+    """What becomes of each axis of the tensor, and between them the new axes, in order."""
+    axis = 0
+    whole = len(shape) - sum(kind in (_INTEGER, _RANGE) for kind in kinds)
+    for item, kind in enumerate(kinds):
+        if kind == _NEW_AXIS:
+            yield kind, range(1)
+        elif kind == _ELLIPSIS:
+            for size in shape[axis : axis + whole]:
+                yield _RANGE, range(size)
+            axis += whole
+        else:
+            yield kind, index.positions(item, kind, shape[axis])
+            axis += 1
+    for size in shape[axis:]:
+        yield _RANGE, range(size)
+
+
+def _cut(x: Expr, cuts: Sequence[tuple[int, range]]) -> Expr:
+    """The elements of axes that ranges name."""
+    begin = [part.start if part else 0 for _, part in cuts]
+    # -size - 1 is the stop of a descending range that includes element 0
+    end = [part.stop if part.stop >= 0 else -g.dim(x, k) - 1 for k, part in cuts]
+    end = [last if part else 0 for last, (_, part) in zip(end, cuts, strict=True)]
+    steps = [part.step if part else 1 for _, part in cuts]
+    return g.cut(x, begin, end, [k for k, _ in cuts], steps)

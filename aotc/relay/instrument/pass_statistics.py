@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a compilation is made of and what each pass did to it: a record per pass, in the order in which they began.
+
+records = PassRecords()
+with PassContext(opt_level=3, instruments=[records]):
+    module = FoldConstant()(module)
+records.passes[0].seconds, records.passes[0].after.flops
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from aotc.ir import FuncType, Op, PassContext, PassInfo, TensorType, Watch, frozen, tensor_types
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Let, Tuple, TupleGetItem
+from aotc.relay.graph_api import IRModule, children, get_total_mac_number, list_op_freqs, post_order
+from aotc.relay.instrument.dump_ir import text_of
+from aotc.relay.instrument.op_difference import changes
+
+
+@frozen
+class Measure:
+    """Figures of a program.
+
+    operators    calls of each operator, those inside fused functions included
+    parameters   bytes of constants; a constant of one repeated value is one element
+    flops        twice the multiply-adds of convolutions and products by their definitions: an algorithm that needs
+                 fewer changes nothing
+    live         the most bytes of intermediate results at a time, if they were computed in program order
+
+    The last two are 0 where a type or a shape is not known.
+    """
+
+    operators: Counter[str] = field(default_factory=Counter)
+    parameters: int = 0
+    flops: int = 0
+    live: int = 0
+
+    def __add__(self, other: Measure) -> Measure:
+        operators = self.operators + other.operators
+        return Measure(operators, self.parameters + other.parameters, self.flops + other.flops, self.live + other.live)
+
+
+def measure(function: Function) -> Measure:
+    """The figures of a function."""
+    nodes = list(post_order(function))
+    parameters = sum(n.stored.nbytes for n in nodes if isinstance(n, Constant))
+    typed = all(n.checked_type is not None for n in nodes if not isinstance(n, (Op, GlobalVar)))
+    known = typed and all(t.is_static for n in nodes for t in _tensors(n))
+    flops = 2 * get_total_mac_number(function) if known else 0
+    return Measure(Counter(list_op_freqs(function)), parameters, flops, _live(function) if known else 0)
+
+
+def _tensors(node: Expr) -> tuple[TensorType, ...]:
+    """The tensors of a node's value; none for functions."""
+    ty = node.checked_type
+    return () if ty is None or isinstance(ty, FuncType) else tuple(tensor_types(ty))
+
+
+def _live(function: Function) -> int:
+    """The peak of the sizes of results that are still needed, operator by operator."""
+    nodes = list(post_order(function.body, lambda n: not isinstance(n, Function)))
+    place = {node: k for k, node in enumerate(nodes)}
+    last: dict[Expr, int] = {function.body: len(nodes)}
+    # users before what they use; a tuple keeps its fields as long as it lives itself
+    for node in reversed(nodes):
+        passed_on = isinstance(node, (Tuple, TupleGetItem, Let))
+        until = last.get(node, place[node]) if passed_on else place[node]
+        for child in children(node):
+            last[child] = max(last.get(child, 0), until)
+    ends: Counter[int] = Counter()
+    now = peak = 0
+    for k, node in enumerate(nodes):
+        if isinstance(node, Call):
+            size = sum(t.nbytes for t in _tensors(node))
+            now += size
+            ends[last.get(node, k)] += size
+        peak = max(peak, now)
+        now -= ends.pop(k, 0)
+    return peak
+
+
+class RuleFigures(Protocol):
+    """How a rewrite rule did: rewrites made, calls that it did not match, matches refused by reason, and its time."""
+
+    hits: int
+    misses: int
+    refused: Counter[str]
+    seconds: float
+
+
+#: Collects the figures of the rules that are tried while the context is open, by name.
+RuleWatch: TypeAlias = "Callable[[], AbstractContextManager[Mapping[str, RuleFigures]]]"
+
+
+@dataclass(slots=True)
+class PassRecord:
+    """One run of a pass.
+
+    depth      0 for the outermost
+    seconds    with the passes inside it; `own` without
+    after      None if the pass failed
+    text       the program before and after as text, without the values of large constants; None for a program that
+               is the one before
+    drawn      what was kept of the program before and after for pictures
+    rules      what its rewrite rules did, by name; those of passes inside it are theirs
+    """
+
+    name: str
+    depth: int
+    before: Measure
+    text_before: str
+    drawn_before: Any = None
+    seconds: float = 0.0
+    own: float = 0.0
+    after: Measure | None = None
+    text_after: str | None = None
+    drawn_after: Any = None
+    rules: Mapping[str, RuleFigures] = field(default_factory=dict)
+
+    @property
+    def change(self) -> dict[str, int]:
+        """By how many calls each operator became more."""
+        return {} if self.after is None else changes(self.before.operators, self.after.operators)
+
+
+class PassRecords(Watch):
+    """Records every pass, and the stages of a compilation around them.
+
+    What the instrument itself does is not part of any time.  Records start afresh when a context is entered.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, watch_rules: RuleWatch = lambda: nullcontext({})
+    ) -> None:
+        """`clock` gives seconds."""
+        super().__init__()
+        self._clock = clock
+        self._watch_rules = watch_rules
+        self.stages: list[tuple[str, float]] = []
+        self._hidden = 0.0
+        self._measures: dict[Function, Measure] = {}
+        self._texts: dict[tuple[object, ...], tuple[str, Any]] = {}
+        self._stage: tuple[str, float] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.passes: list[PassRecord] = []
+        #: The context of the first pass.
+        self.context: PassContext | None = None
+        self._innermost: PassRecord | None = None  # of those that run
+
+    def exit_pass_ctx(self) -> None:
+        super().exit_pass_ctx()
+        if self._contexts == 0:
+            self._measures, self._texts = {}, {}
+
+    def stage(self, name: str) -> None:
+        """The compilation has come to `name`; "" ends the last stage."""
+        now = self._now()
+        if self._stage is not None:
+            self.stages.append((self._stage[0], now - self._stage[1]))
+        self._stage = (name, now) if name else None
+
+    def watch(self, module: Any, info: PassInfo) -> Generator[None, Any, None]:
+        with self._hiding():
+            record = PassRecord(info.name, len(self.running), self.measured(module), *self._shown(module))
+        self.context = self.context or PassContext.current()
+        self.passes.append(record)
+        with self._watch_rules() as record.rules, self._timing(record):
+            made = yield
+        with self._hiding():
+            record.after = self.measured(made)
+            text, record.drawn_after = self._shown(made)
+            record.text_after = None if text == record.text_before else text
+
+    @contextmanager
+    def _timing(self, record: PassRecord) -> Iterator[None]:
+        start, outer = self._now(), self._innermost
+        self._innermost = record
+        try:
+            yield
+        finally:
+            self._innermost = outer
+            record.seconds = self._now() - start
+            record.own += record.seconds
+            if outer is not None:
+                outer.own -= record.seconds
+
+    def _now(self) -> float:
+        """The time, without what was spent on looking."""
+        return self._clock() - self._hidden
+
+    @contextmanager
+    def _hiding(self) -> Iterator[None]:
+        start = self._clock()
+        yield
+        self._hidden += self._clock() - start
+
+    def measured(self, module: Any) -> Measure:
+        """The figures of what a pass takes or makes."""
+        for function in module.functions.values():
+            if function not in self._measures:
+                self._measures[function] = measure(function)
+        return sum((self._measures[f] for f in module.functions.values()), Measure())
+
+    def drawn(self, module: Any) -> Any:
+        """What is kept of a program for pictures: nothing, unless a subclass says otherwise."""
+
+    def _shown(self, module: Any) -> tuple[str, Any]:
+        """The text of a program, and what is kept for pictures."""
+        key = tuple(module.functions.values()) if isinstance(module, IRModule) else (module,)
+        if key not in self._texts:
+            self._texts[key] = text_of(module), self.drawn(module)
+        return self._texts[key]

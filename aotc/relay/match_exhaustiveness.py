@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a match leaves out: patterns of values for which it has no clause.
+
+match (%xs) { Cons(_, Cons(_, _)) => ... }       # Nil and Cons(_, Nil)
+
+A candidate that a clause can neither take nor refuse is replaced by more detailed ones, as the clause asks for them; so
+the search ends with the details that clauses mention.
+"""
+
+from enum import IntEnum
+
+from aotc.relay.graph_api import Match, Pattern, PatternConstructor, PatternTuple, PatternWildcard, inner, over
+
+
+class _Verdict(IntEnum):
+    """How a clause takes all values of a candidate; of several parts the largest verdict holds."""
+
+    TAKEN = 0
+    OPEN = 1  # some of them
+    REFUSED = 2
+
+
+def unmatched_cases(match: Match, module: object = None) -> list[Pattern]:
+    """Patterns of the values that no clause takes; an empty list where the match is complete.
+
+    `module` is Relay's argument: constructors know their data types.
+    """
+    missing: list[Pattern] = []
+    candidates: list[Pattern] = [PatternWildcard()]
+    while candidates:
+        candidate = candidates.pop()
+        for clause in match.clauses:
+            verdict = _verdict(clause.lhs, candidate)
+            if verdict is _Verdict.OPEN:
+                candidates += _detailed(clause.lhs, candidate)
+            if verdict is not _Verdict.REFUSED:
+                break
+        else:
+            missing.append(candidate)
+    return missing
+
+
+def _verdict(pattern: Pattern, candidate: Pattern) -> _Verdict:
+    if not isinstance(pattern, PatternConstructor | PatternTuple):
+        return _Verdict.TAKEN
+    if not isinstance(candidate, PatternConstructor | PatternTuple):
+        return _Verdict.OPEN
+    if getattr(pattern, "constructor", None) is not getattr(candidate, "constructor", None):
+        return _Verdict.REFUSED
+    return max(map(_verdict, inner(pattern), inner(candidate)), default=_Verdict.TAKEN)
+
+
+def _detailed(pattern: Pattern, candidate: Pattern) -> list[Pattern]:
+    """The candidates of which a candidate consists, in as much detail as a pattern asks for next."""
+    if not isinstance(candidate, PatternConstructor | PatternTuple):
+        if isinstance(pattern, PatternConstructor):
+            of = pattern.constructor
+            alternatives = of.data.constructors if of.data is not None else (of,)
+            return [PatternConstructor(c, [PatternWildcard()] * len(c.inputs)) for c in alternatives]
+        return [PatternTuple([PatternWildcard()] * len(inner(pattern)))]
+    parts = [*inner(candidate)]
+    open_at = next(k for k, p in enumerate(inner(pattern)) if _verdict(p, parts[k]) is _Verdict.OPEN)
+    return [
+        over(candidate, [*parts[:open_at], part, *parts[open_at + 1 :]])
+        for part in _detailed(inner(pattern)[open_at], parts[open_at])
+    ]

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that bring data into a shape, or into a type, that another tensor has.
+
+reshape_like(x, y)                     # the elements of x in the shape of y
+slice_like(x, y, axes=(2, 3))          # x[:, :, :H, :W], where H and W are extents of y
+collapse_sum_like(x, y)                # x summed over all that broadcasting y to its shape repeats
+
+Only the type of the other tensor is read. Each is expanded to the operator that has
+the shape as an attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import NO_ATTRS, Attrs, DType, NoAttrs, Shape, TensorType, is_static, param, static_shape
+from aotc.ir.op import AxisMap, OpPattern, Types, args, require
+from aotc.relay.expr import Expr, tensor_type_of
+from aotc.relay.op import casts, reduce, shape
+from aotc.relay.op import slice as slices
+from aotc.relay.op.gather import within
+from aotc.relay.op.operator_definition import Array, OpDef, Samples, cases, exact, may_equal, random_array
+from aotc.relay.op.type_rules import axes_of, broadcast_shape, require_dtype, shape_text, static_shape_of, tensor
+
+Numbers = tuple[int, ...]
+
+
+def _shaped(
+    name: str,
+    attributes: type[Attrs],
+    arguments: str,
+    wanted: Callable[..., Shape],
+    numpy: Callable[[Array, Numbers], Array],
+    expression: Callable[[Expr, Numbers], Expr],
+    samples: Sequence[Any],
+    *,
+    accepts: Callable[[DType], bool] = lambda _: True,
+    **facets: Any,
+) -> OpDef:
+    """An operator whose result has the shape wanted(attributes, shape of the data, shape of the other argument)."""
+
+    def infer(a: Any, types: Types) -> TensorType:
+        data, *others = map(tensor, types)
+        require_dtype(data.dtype, accepts(data.dtype))
+        return TensorType(wanted(a, data.shape, *(t.shape for t in others)), data.dtype)
+
+    def expand(a: Any, data: Expr, *others: Expr) -> Expr:
+        return expression(data, static_shape(wanted(a, *map(static_shape_of, (data, *others)))))
+
+    return OpDef(
+        name=name,
+        attrs=attributes,
+        args=args(*arguments.split()),
+        infer=infer,
+        reference=lambda a, x, *y: numpy(x, static_shape(wanted(a, x.shape, *(v.shape for v in y)))),
+        axes=lambda a, types: AxisMap(((None,) * infer(a, types).rank,)),
+        expand=expand,
+        samples=cases(attributes, samples),
+        **facets,
+    )
+
+
+# --- reshape_like
+
+
+class ReshapeLikeAttrs(Attrs):
+    """The axes `lhs_begin` up to `lhs_end` of `data` in the shape that those axes (`rhs_...`) of `shape_like` have.
+
+    Negative numbers count from the end; without an end, all further axes.
+    """
+
+    lhs_begin: int = 0
+    lhs_end: int | None = None
+    rhs_begin: int = 0
+    rhs_end: int | None = None
+
+
+def _between(begin: int, end: int | None, rank: int) -> range:
+    first, last = (k + rank if k < 0 else k for k in (begin, rank if end is None else end))
+    fits = 0 <= first <= last <= rank
+    require("reshape_like.axes", fits, f"no axes from {begin} to {end} in rank {rank}")
+    return range(first, last)
+
+
+def _reshape_like_shape(a: ReshapeLikeAttrs, data: Shape, like: Shape) -> Shape:
+    own = _between(a.lhs_begin, a.lhs_end, len(data))
+    other = _between(a.rhs_begin, a.rhs_end, len(like))
+    replaced, new = data[own.start : own.stop], like[other.start : other.stop]
+    fits = not (is_static(replaced) and is_static(new)) or prod(static_shape(replaced)) == prod(static_shape(new))
+    require("reshape.size", fits, lambda: f"{shape_text(replaced)} cannot become {shape_text(new)}")
+    return (*data[: own.start], *new, *data[own.stop :])
+
+
+reshape_like = _shaped(
+    "reshape_like",
+    ReshapeLikeAttrs,
+    "data shape_like",
+    _reshape_like_shape,
+    lambda x, to: x.reshape(to),
+    lambda x, to: shape.reshape(x, to, allowzero=0 in to),
+    (
+        (((2, 6), (3, 4)), {}),
+        (((2, 6, 5), (3, 4)), {"lhs_end": 2}),
+        (((5, 2, 3), (7, 6)), {"lhs_begin": 1, "rhs_begin": -1}),
+        (((2, 0), (0, 3)), {}),
+    ),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+# --- broadcast_to_like, collapse_sum_like, collapse_sum_to
+
+
+def _broadcast(small: Shape, large: Shape) -> Shape:
+    """The larger shape; AotcError (code "broadcast") unless the smaller one broadcasts to it."""
+    found = broadcast_shape(small, large)
+    same = len(found) == len(large) and all(map(may_equal, found, large))
+    require("broadcast", same, lambda: f"{shape_text(small)} does not broadcast to {shape_text(large)}")
+    return large
+
+
+broadcast_to_like = _shaped(
+    "broadcast_to_like",
+    NoAttrs,
+    "data broadcast_type",
+    lambda _, data, like: _broadcast(data, like),
+    np.broadcast_to,
+    lambda x, to: shape.broadcast_to(x, to),
+    ((((2, 1), (3, 2, 4)), {}), (((), (2,)), {}, "int8"), (((1,), (0,)), {})),
+    pattern=OpPattern.BROADCAST,
+    doc="`data` repeated to the shape of `broadcast_type`, as numpy broadcasts.",
+)
+
+
+class CollapseSumAttrs(Attrs):
+    """`data` summed over all that broadcasting `shape` to the data's shape repeats."""
+
+    shape: tuple[int, ...]
+
+
+def _collapsed(_: Any, data: Shape, like: Shape) -> Shape:
+    _broadcast(like, data)
+    return like
+
+
+def _repeated(data: Sequence[int], to: Sequence[int]) -> Numbers:
+    """The axes that broadcasting `to` to the data's shape adds, or repeats."""
+    ahead = len(data) - len(to)
+    return tuple(k for k, d in enumerate(data) if k < ahead or to[k - ahead] != d)
+
+
+def _numpy_sum(x: Array, to: Numbers) -> Array:
+    axes = _repeated(x.shape, to)
+    total = reduce.sum.reference(reduce.ReduceAttrs(axis=axes), x) if axes else x
+    return np.reshape(total, to)
+
+
+def _sum(x: Expr, to: Numbers) -> Expr:
+    axes = _repeated(static_shape_of(x), to)
+    return shape.reshape(reduce.sum(x, axis=axes) if axes else x, to, allowzero=0 in to)
+
+
+_COLLAPSE: Any = {"accepts": lambda dtype: not dtype.is_bool, "pattern": OpPattern.COMM_REDUCE}
+
+collapse_sum_like = _shaped(
+    "collapse_sum_like",
+    NoAttrs,
+    "data collapse_type",
+    _collapsed,
+    _numpy_sum,
+    _sum,
+    ((((3, 2, 4), (2, 1)), {}), (((2, 3), (2, 3)), {}), (((2, 3), ()), {}, "int8"), (((0, 2), (2,)), {})),
+    doc="`data` summed over all that broadcasting `collapse_type` to its shape repeats.",
+    **_COLLAPSE,
+)
+collapse_sum_to = _shaped(
+    "collapse_sum_to",
+    CollapseSumAttrs,
+    "data",
+    lambda a, data: _collapsed(a, data, a.shape),
+    _numpy_sum,
+    _sum,
+    ((((3, 2, 4),), {"shape": (2, 1)}), (((3, 4),), {"shape": (1,)}, "float16")),
+    **_COLLAPSE,
+)
+
+
+# --- slice_like
+
+
+class SliceLikeAttrs(Attrs):
+    """The first elements of `data` along `axes` (none: all that both have), as many as `shape_like` has there."""
+
+    axes: tuple[int, ...] = param(default=(), given=None)
+
+
+def _slice_like_shape(a: SliceLikeAttrs, data: Shape, like: Shape) -> Shape:
+    axes = axes_of(a.axes, len(data)) if a.axes else range(min(len(data), len(like)))
+    require("axis", all(k < len(like) for k in axes), lambda: f"{shape_text(like)} has not all of the axes {a.axes}")
+    fits = all(within(like[k], data[k]) for k in axes)
+    require("slice_like.shape", fits, lambda: f"{shape_text(like)} reaches beyond {shape_text(data)}")
+    return tuple(like[k] if k in axes else d for k, d in enumerate(data))
+
+
+slice_like = _shaped(
+    "slice_like",
+    SliceLikeAttrs,
+    "data shape_like",
+    _slice_like_shape,
+    lambda x, to: x[tuple(map(slice, to))],
+    lambda x, to: slices.strided_slice(x, (0,) * len(to), to),
+    ((((3, 4, 5), (1, 2)), {}), (((3, 4, 5), (1, 2, 3)), {"axes": (-1, 0)}), (((2, 3), (0, 3)), {}, "int8")),
+    pattern=OpPattern.INJECTIVE,
+)
+
+
+# --- cast_like
+
+
+def _cast_like_samples() -> Samples:
+    for source, target in (("float32", "int8"), ("int32", "bfloat16"), ("float16", "float32")):
+        yield exact(NO_ATTRS, random_array((2, 3), source), random_array((4,), target))
+
+
+cast_like = OpDef(
+    name="cast_like",
+    doc="`data` converted to the data type of `dtype_like`.",
+    args=args("data", "dtype_like"),
+    infer=lambda _, types: TensorType(tensor(types[0]).shape, tensor(types[1]).dtype),
+    reference=lambda _, x, y: x.astype(y.dtype),
+    pattern=OpPattern.ELEMWISE,
+    axes=lambda _, types: AxisMap((tuple(range(tensor(types[0]).rank)),)),
+    expand=lambda _, x, y: casts.cast(x, str(tensor_type_of(y).dtype)),
+    samples=_cast_like_samples,
+)

@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that put tensors together, take them apart, or repeat them.
+
+concatenate((x, y), axis=1)
+split(x, 2, axis=0)                    # a tuple of two
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import Attrs, Dim, Shape, TensorType, TupleType, Type, indexdiv, product, static_shape, total
+from aotc.ir.op import Arg, AxisMap, OpPattern, Quantized, Types, args, require
+from aotc.relay.expr import Expr, Tuple, item_of, tensor_type_of
+from aotc.relay.op import shape as views
+from aotc.relay.op.operator_definition import Array, OpDef, Scalar, replaced, samples_of, tensor_fields
+from aotc.relay.op.shape import times
+from aotc.relay.op.type_rules import (
+    all_but_axis,
+    all_but_axis_or_flat,
+    axis_of,
+    require_known,
+    require_same_dtype,
+    tensor,
+)
+from aotc.tir import Block, Buffer, Load, Stmt, Store, Tensor, Var, forall, select, te
+
+#: More tensors than this are joined by copying each, rather than by choosing among them for each element.
+_MANY = 16
+
+
+def packed(data: Any, _: Any) -> Any:
+    """Several expressions as a tuple, one as it is."""
+    return Tuple(data) if isinstance(data, Sequence) else data
+
+
+_TENSORS = args(Arg("data", "Sequence[Expr] | Expr", takes=packed))
+
+
+def _alike(types: Sequence[TensorType], what: str) -> TensorType:
+    """The first of `types`, which are not empty and have one rank and one dtype."""
+    require(f"{what}.empty", len(types) > 0, "no tensors to join")
+    first = types[0]
+    for other in types[1:]:
+        require(f"{what}.rank", other.rank == first.rank, f"ranks of {first} and {other} differ")
+        require_same_dtype(first, other)
+    return first
+
+
+def _common_dim(dims: Sequence[Dim], what: str) -> Dim:
+    """The one dimension that all must be: a known one if there is any."""
+    known = {d for d in dims if isinstance(d, int)}
+    require(f"{what}.shape", len(known) <= 1, lambda: f"dimensions {', '.join(map(str, dims))} should be equal")
+    return known.pop() if known else dims[0]
+
+
+# --- concatenate
+
+
+class ConcatenateAttrs(Attrs):
+    """The tensors one after the other along an axis that they have."""
+
+    axis: int = 0
+
+
+def _concatenate_infer(a: ConcatenateAttrs, types: Types) -> Type:
+    fields = tensor_fields(types[0], "data")
+    first = _alike(fields, "concatenate")
+    axis = axis_of(a.axis, first.rank)
+    columns = list(zip(*(t.shape for t in fields), strict=True))
+    shape = [total(c) if k == axis else _common_dim(c, "concatenate") for k, c in enumerate(columns)]
+    return TensorType(shape, first.dtype)
+
+
+def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], index: Scalar) -> Scalar:
+    """The part that `index` falls into (part k begins at starts[k]), found by bisection."""
+    if len(parts) == 1:
+        return parts[0](index - starts[0])
+    half = len(parts) // 2
+    low = _chosen(starts[:half], parts[:half], index)
+    high = _chosen(starts[half:], parts[half:], index)
+    return select(index < starts[half], low, high)
+
+
+def _part(x: Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Scalar]:
+    return lambda index: x[replaced(i, axis, index)]
+
+
+def _copies(tensors: Sequence[Tensor], axis: int, shape: Sequence[int]) -> Tensor:
+    """Each tensor copied in contiguous runs."""
+    outer = prod(shape[:axis])
+    runs = [t.size // max(outer, 1) for t in tensors]
+    row = sum(runs)
+
+    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+        copies: list[Stmt] = []
+        for source, run, start in zip(inputs, runs, accumulate(runs, initial=0), strict=False):
+            o, j = Var("o"), Var("j")
+            copy = Store(outputs[0], o * row + (j + start), Load(source, o * run + j))
+            copies.append(forall(o, outer, forall(j, run, copy)))
+        return Block(copies)
+
+    return te.extern("concatenate", [(shape, tensors[0].dtype)], tensors, build)[0]
+
+
+def _concatenate_compute(a: ConcatenateAttrs, data: Sequence[Tensor]) -> Tensor:
+    axis = axis_of(a.axis, data[0].rank)
+    tensors = [t for t in data if t.shape[axis]] or [data[0]]
+    first = tensors[0]
+    starts = list(accumulate((t.shape[axis] for t in tensors), initial=0))
+    shape = replaced(first.shape, axis, starts[-1])
+    if len(tensors) > _MANY:
+        return _copies(tensors, axis, shape)
+
+    def body(*i: Scalar) -> Scalar:
+        return _chosen(starts[:-1], [_part(t, axis, i) for t in tensors], i[axis])
+
+    return te.compute(shape, body, "concatenate")
+
+
+concatenate = OpDef(
+    name="concatenate",
+    attrs=ConcatenateAttrs,
+    args=_TENSORS,
+    infer=_concatenate_infer,
+    reference=lambda a, data: np.concatenate(data, axis=a.axis),
+    pattern=OpPattern.INJECTIVE,
+    axes=all_but_axis,
+    compute=_concatenate_compute,
+    quantized=Quantized.RESCALE,
+    samples=samples_of(ConcatenateAttrs, "axis", (
+        (((2, 3), (2, 1), (2, 2)), 1), (((2, 3), (1, 3)), 0), (((2, 3, 2), (2, 1, 2)), -2), (((4,),), 0),
+        (((2,), (0,), (3,)), 0), (((0, 2), (0, 3)), 1), (((2, 1),) * 20, 1),
+    )),
+)  # fmt: skip
+
+
+# --- stack
+
+
+class StackAttrs(Attrs):
+    """Tensors of one shape along a new axis."""
+
+    axis: int = 0
+
+
+def _stack_infer(a: StackAttrs, types: Types) -> Type:
+    fields = tensor_fields(types[0], "data")
+    first = _alike(fields, "stack")
+    axis = axis_of(a.axis, first.rank + 1)
+    shape = [_common_dim(c, "stack") for c in zip(*(t.shape for t in fields), strict=True)]
+    return TensorType((*shape[:axis], len(fields), *shape[axis:]), first.dtype)
+
+
+def _stack_axes(a: StackAttrs, types: Types) -> AxisMap:
+    rank = tensor_fields(types[0])[0].rank
+    axis = axis_of(a.axis, rank + 1)
+    return AxisMap(((*range(axis), None, *range(axis, rank)),))
+
+
+def _stack_expand(a: StackAttrs, data: Expr) -> Expr:
+    assert isinstance(data.checked_type, TupleType)
+    parts = [item_of(data, k) for k in range(len(data.checked_type.fields))]
+    axis = axis_of(a.axis, tensor_type_of(parts[0]).rank + 1)
+    return concatenate([views.expand_dims(part, axis) for part in parts], axis)
+
+
+stack = OpDef(
+    name="stack",
+    attrs=StackAttrs,
+    args=_TENSORS,
+    infer=_stack_infer,
+    reference=lambda a, data: np.stack(data, axis=a.axis),
+    pattern=OpPattern.INJECTIVE,
+    axes=_stack_axes,
+    quantized=Quantized.RESCALE,
+    expand=_stack_expand,
+    samples=samples_of(StackAttrs, "axis", (
+        (((3,),) * 2, 1), (((2, 3),) * 3, 1), (((2, 3),) * 2, 0), (((2, 3),) * 2, -1), (((),) * 2, 0), (((4,),), 0),
+        (((0, 2),) * 2, 0),
+    )),
+)  # fmt: skip
+
+
+# --- meshgrid
+
+
+class MeshgridAttrs(Attrs):
+    """Each vector (or scalar) along an axis of its own, repeated along those of the others.
+
+    indexing  "ij", or "xy": the first two axes are exchanged
+    """
+
+    indexing: str = "ij"
+
+
+def _mesh(a: MeshgridAttrs, types: Types) -> tuple[TensorType, Shape, list[int]]:
+    """The first of the vectors, the shape of each result, and the axis of each vector."""
+    require_known("meshgrid.indexing", "indexing", a.indexing, ("ij", "xy"))
+    fields = tensor_fields(types[0], "data")
+    require("meshgrid.empty", len(fields) > 0, "there are no vectors")
+    for other in fields:
+        require("meshgrid.rank", other.rank <= 1, lambda: f"data must be vectors and scalars, got {types[0]}")
+        require_same_dtype(fields[0], other)
+    axes = [*range(len(fields))]
+    if a.indexing == "xy":
+        axes[:2] = axes[1::-1]
+    lengths: Shape = tuple(t.shape[0] if t.rank else 1 for t in fields)
+    return fields[0], tuple(lengths[k] for k in axes), axes
+
+
+def _mesh_infer(a: MeshgridAttrs, types: Types) -> Type:
+    first, shape, axes = _mesh(a, types)
+    return TupleType([TensorType(shape, first.dtype)] * len(axes))
+
+
+def _mesh_expand(a: MeshgridAttrs, data: Expr) -> Expr:
+    assert data.checked_type is not None
+    _, shape, axes = _mesh(a, (data.checked_type,))
+    wide = static_shape(shape)
+    parts = ((item_of(data, k), replaced((1,) * len(wide), axis, wide[axis])) for k, axis in enumerate(axes))
+    return Tuple([views.broadcast_to(views.reshape(x, own, allowzero=0 in own), wide) for x, own in parts])
+
+
+meshgrid = OpDef(
+    name="meshgrid",
+    attrs=MeshgridAttrs,
+    args=_TENSORS,
+    infer=_mesh_infer,
+    reference=lambda a, data: tuple(np.meshgrid(*data, indexing=a.indexing)),
+    pattern=OpPattern.BROADCAST,
+    expand=_mesh_expand,
+    samples=samples_of(MeshgridAttrs, "indexing", (
+        (((3,), (2,)), "ij"), (((3,), (1,), (2,)), "xy"), (((2,), ()), "ij"), (((4,),), "xy"), (((2,), (0,)), "ij"),
+    )),
+)  # fmt: skip
+
+
+# --- split
+
+
+class SplitAttrs(Attrs):
+    """A tuple of parts along `axis`: so many equal ones, or those that begin at 0 and at the given indices."""
+
+    indices_or_sections: int | tuple[int, ...]
+    axis: int = 0
+
+
+def split_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
+    """Where each part begins and ends."""
+    where = a.indices_or_sections
+    if isinstance(where, int):
+        require("split.sections", where > 0 and extent % where == 0, f"{extent} has no {where} equal parts")
+        where = tuple(k * (extent // where) for k in range(1, where))
+    edges = (0, *where, extent)
+    ordered = list(edges) == sorted(edges)
+    require("split.indices", ordered, f"split points {where} are not ascending within {extent}")
+    return list(pairwise(edges))
+
+
+def _split_extents(a: SplitAttrs, d: Dim) -> list[Dim]:
+    if isinstance(d, int):
+        return [stop - start for start, stop in split_bounds(a, d)]
+    where = a.indices_or_sections
+    if isinstance(where, int):
+        require("split.sections", where > 0, f"cannot split into {where} parts")
+        return [indexdiv(d, where) if where > 1 else d] * where
+    known = split_bounds(a, where[-1] if where else 0)[:-1]
+    return [*(stop - start for start, stop in known), d - (where[-1] if where else 0)]
+
+
+def _split_infer(a: SplitAttrs, types: Types) -> Type:
+    data = tensor(types[0])
+    axis = axis_of(a.axis, data.rank)
+    extents = _split_extents(a, data.shape[axis])
+    return TupleType(TensorType(replaced(data.shape, axis, e), data.dtype) for e in extents)
+
+
+def _split_reference(a: SplitAttrs, data: Array) -> tuple[Array, ...]:
+    axis = axis_of(a.axis, data.ndim)
+    return tuple(np.split(data, [start for start, _ in split_bounds(a, data.shape[axis])[1:]], axis))
+
+
+def _split_compute(a: SplitAttrs, data: Tensor) -> tuple[Tensor, ...]:
+    axis = axis_of(a.axis, data.rank)
+
+    def part(start: int, stop: int) -> Tensor:
+        shape = replaced(data.shape, axis, stop - start)
+        return te.compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)], "split")
+
+    return tuple(part(start, stop) for start, stop in split_bounds(a, data.shape[axis]))
+
+
+split = OpDef(
+    name="split",
+    attrs=SplitAttrs,
+    infer=_split_infer,
+    reference=_split_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=all_but_axis,
+    compute=_split_compute,
+    samples=samples_of(
+        SplitAttrs,
+        "indices_or_sections axis",
+        (((2, 6), 3, 1), ((2, 6), (1, 4), -1), ((4, 3), 2), ((4,), 1), ((4,), ()), ((4,), (0, 4)), ((0, 4), 2, 1)),
+    ),
+)
+
+
+# --- tile, repeat
+
+
+class TileAttrs(Attrs):
+    """The whole tensor repeated along its axes, as numpy.tile."""
+
+    reps: tuple[int, ...]
+
+
+def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
+    """The data's shape and the repetitions, filled up with leading ones to one length."""
+    require("tile.reps", all(r >= 0 for r in a.reps), f"negative repetitions in {a.reps}")
+    rank = max(len(shape), len(a.reps))
+    return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(a.reps)) + a.reps
+
+
+def _tile_infer(a: TileAttrs, types: Types) -> Type:
+    data = tensor(types[0])
+    return TensorType((times(d, r) for d, r in zip(*_tile_shapes(a, data.shape), strict=True)), data.dtype)
+
+
+def _tile_axes(a: TileAttrs, types: Types) -> AxisMap:
+    shape, reps = _tile_shapes(a, tensor(types[0]).shape)
+    skip = len(shape) - tensor(types[0]).rank
+    return AxisMap((tuple(k - skip if r == 1 and k >= skip else None for k, r in enumerate(reps)),))
+
+
+def _tile_compute(a: TileAttrs, data: Tensor) -> Tensor:
+    """Over (repetition, element) pairs of axes: no remainders are needed."""
+    shape, reps = _tile_shapes(a, data.shape)
+    extents = [int(d) for d in shape if isinstance(d, int)]
+    skip = len(extents) - data.rank
+    pairs = [n for pair in zip(reps, extents, strict=True) for n in pair]
+    repeated = te.compute(pairs, lambda *i: data[i[1 + 2 * skip :: 2]], "tile")
+    return te.view(repeated, [r * d for r, d in zip(reps, extents, strict=True)], "tile")
+
+
+tile = OpDef(
+    name="tile",
+    attrs=TileAttrs,
+    infer=_tile_infer,
+    reference=lambda a, x: np.tile(x, a.reps),
+    pattern=OpPattern.BROADCAST,
+    axes=_tile_axes,
+    compute=_tile_compute,
+    samples=samples_of(TileAttrs, "reps", (
+        ((2, 3), (2, 2)), ((2, 3), (3,)), ((2,), (2, 1, 3)), ((), (2,)), ((2,), (0,)), ((2, 1), (1, 1)),
+        ((0, 2), (2, 2)), ((2,), ()),
+    )),
+)  # fmt: skip
+
+
+class RepeatAttrs(Attrs):
+    """Each element repeated along an axis, as numpy.repeat; None flattens first."""
+
+    repeats: int
+    axis: int | None = None
+
+
+def _repeat_infer(a: RepeatAttrs, types: Types) -> Type:
+    data = tensor(types[0])
+    require("repeat.count", a.repeats >= 0, f"repeats must not be negative, got {a.repeats}")
+    shape = (product(data.shape),) if a.axis is None else data.shape
+    axis = axis_of(a.axis or 0, len(shape))
+    return TensorType(replaced(shape, axis, times(shape[axis], a.repeats)), data.dtype)
+
+
+def _repeat_compute(a: RepeatAttrs, data: Tensor) -> Tensor:
+    data = data if a.axis is not None else te.view(data, (data.size,))
+    axis = axis_of(a.axis or 0, data.rank)
+    pairs = (*data.shape[: axis + 1], a.repeats, *data.shape[axis + 1 :])
+    repeated = te.compute(pairs, lambda *i: data[i[: axis + 1] + i[axis + 2 :]], "repeat")
+    return te.view(repeated, replaced(data.shape, axis, data.shape[axis] * a.repeats), "repeat")
+
+
+repeat = OpDef(
+    name="repeat",
+    attrs=RepeatAttrs,
+    infer=_repeat_infer,
+    reference=lambda a, x: np.repeat(x, a.repeats, a.axis),
+    pattern=OpPattern.BROADCAST,
+    axes=all_but_axis_or_flat,
+    compute=_repeat_compute,
+    samples=samples_of(
+        RepeatAttrs,
+        "repeats axis",
+        (((2, 3), 2, 1), ((2, 3), 3, 0), ((2, 3), 2), ((), 2), ((2, 1), 1, -1), ((0, 2), 2, 0)),
+    ),
+)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running sums and products along an axis.
+
+cumsum(x, axis=1)                      # y[i, j] = x[i, 0] + ... + x[i, j]
+cumsum(x, axis=1, exclusive=True)      # without x[i, j]
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import Attrs, DType, Precision, TensorType, Type, Types, frozen, param
+from aotc.ir.dimensions import product as elements
+from aotc.relay.op.contraction import sum_type
+from aotc.relay.op.opdef import Array, OpDef, Sample, Samples, Scalar
+from aotc.relay.op.operator_definition import NUMBER, accuracy, carried, float_work, random_array, replaced
+from aotc.relay.op.type_rules import all_but_axis_or_flat, axis_of, require_dtype, tensor
+from aotc.tir import Assign, Block, Buffer, Declare, For, Load, Stmt, Store, Tensor, Var, binary, const, forall, te
+
+
+class ScanAttrs(Attrs):
+    axis: int | None = None
+    dtype: str = param(default="", given=None)
+    exclusive: bool = param(default=False, given=None)
+
+
+def _dtype(a: ScanAttrs, data: DType) -> DType:
+    return DType(a.dtype or ("int32" if data.is_bool else data))
+
+
+def _infer(a: ScanAttrs, types: Types) -> Type:
+    data = tensor(types[0])
+    dtype = _dtype(a, data.dtype)
+    require_dtype(dtype, not dtype.is_bool and dtype.has_zero)
+    if a.axis is None:
+        return TensorType((elements(data.shape),), dtype)
+    axis_of(a.axis, data.rank)
+    return TensorType(data.shape, dtype)
+
+
+def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
+    dtype = _dtype(a, DType.of(data))
+    work = float_work(carried((data if a.axis is not None else data.reshape(-1)).astype(dtype.numpy)))
+    axis = axis_of(a.axis or 0, work.ndim)
+    if a.exclusive and work.size:
+        first = np.full(replaced(work.shape, axis, 1), ufunc.identity, work.dtype)
+        work = np.concatenate([first, work.take(range(work.shape[axis] - 1), axis)], axis)
+    return np.asarray(ufunc.accumulate(work, axis, dtype=work.dtype)).astype(dtype.numpy)
+
+
+@frozen
+class _Scan:
+    """The loops of one scan over rows of `extent` elements, `inner` of them side by side.
+
+    Running values of narrow floats are float32: a float16 sum of ones stops growing at 2,048.
+    """
+
+    op: str
+    dtype: DType
+    outer: int
+    extent: int
+    inner: int
+    exclusive: bool
+
+    @property
+    def identity(self) -> Scalar:
+        return const(0 if self.op == "add" else 1, self.dtype)
+
+    def single(self, source: Buffer, out: Buffer) -> Stmt:
+        """A loop for each row over its elements, which keeps the running value in a register."""
+        work = sum_type(self.dtype) if self.dtype.is_float else self.dtype
+        o, k, j, total = Var("o"), Var("k"), Var("j"), Var("total", work)
+        place = (o * self.extent + k) * self.inner + j
+        add = Assign(total, binary(self.op, total, Load(source, place).astype(self.dtype).astype(work)))
+        keep = Store(out, place, total.astype(self.dtype))
+        steps = (keep, add) if self.exclusive else (add, keep)
+        body = Block((Declare(total, self.identity.astype(work)), For(k, self.extent, Block(steps))))
+        return forall(o, self.outer, forall(j, self.inner, body))
+
+    def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
+        """Each row of the result from the one before it."""
+        o, k, j = Var("o"), Var("k"), Var("j")
+        begin = o * (self.extent * self.inner) + j
+        place = begin + k * self.inner
+        item = Load(source, place - self.inner if self.exclusive else place).astype(self.dtype)
+        first = Store(out, begin, self.identity if self.exclusive else Load(source, begin).astype(self.dtype))
+        row = Store(out, place, binary(self.op, Load(out, place - self.inner), item))
+        rows = For(k, self.extent, forall(j, self.inner, row), begin=1)
+        start = forall(j, self.inner, first)
+        return forall(o, self.outer, Block((start, rows)))
+
+
+def _compute(op: str, a: ScanAttrs, data: Tensor) -> Tensor:
+    data = data if a.axis is not None else te.view(data, (data.size,))
+    axis = axis_of(a.axis or 0, data.rank)
+    outer, inner = prod(data.shape[:axis]), prod(data.shape[axis + 1 :])
+    scan = _Scan(op, _dtype(a, data.dtype), outer, data.shape[axis], inner, a.exclusive)
+    if data.size == 0:
+        return te.compute(data.shape, lambda *_: scan.identity, "scan")
+    program = scan.single if inner == 1 or scan.dtype.is_narrow_float else scan.side_by_side
+    return te.extern("scan", [(data.shape, scan.dtype)], [data], lambda i, o, _: program(i[0], o[0]))[0]
+
+
+def _samples() -> Samples:
+    for dtype, axis in product(NUMBER.examples, (0, 1)):
+        yield Sample(args=(random_array((4, 3), dtype),), attrs=ScanAttrs(axis=axis), accuracy=accuracy(dtype))
+    cases: Any = (((2, 4, 3), 1), ((2, 4, 3), -3), ((2, 3), None), ((5,), 0), ((1,), 0), ((0, 3), 1), ((), None))
+    for (shape, where), exclusive in product(cases, (False, True)):
+        yield Sample(args=(random_array(shape),), attrs=ScanAttrs(axis=where, exclusive=exclusive))
+    for wider in ("", "int64", "float32"):
+        yield Sample(args=(random_array((2, 5), "bool"),), attrs=ScanAttrs(axis=1, dtype=wider))
+    yield Sample(args=(random_array((3, 4), "int8"),), attrs=ScanAttrs(axis=0, dtype="int32", exclusive=True))
+
+
+def _scan(name: str, doc: str, op: str, ufunc: Any) -> OpDef:
+    return OpDef(
+        name=name,
+        doc=doc,
+        attrs=ScanAttrs,
+        infer=_infer,
+        reference=partial(_reference, ufunc),
+        axes=all_but_axis_or_flat,
+        precision=Precision.NEVER,
+        compute=partial(_compute, op),
+        samples=_samples,
+    )
+
+
+cumsum = _scan(
+    "cumsum",
+    "The running sum along an axis (None: of the flattened data); `exclusive` leaves out the own element.",
+    "add",
+    np.add,
+)
+cumprod = _scan("cumprod", "The running product; see cumsum.", "mul", np.multiply)

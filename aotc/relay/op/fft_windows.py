@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of signals, and Fourier transforms.
+
+sliding_window(x, 1, (3,), (2,))       # (N, 9) -> (N, 4, 3)
+dft(re, im, inverse=False)             # a tuple of real and imaginary parts
+stft(x, 8, hop_length=2)               # (N, L) -> (N, 5, 1 + (L - 8) / 2, 2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import Arg, Attrs, AxisMap, OpPattern, Precision, TensorType, TupleType, Type, Types, args, require
+from aotc.ir.attrs import param
+from aotc.relay.expr import Expr, Tuple, TupleGetItem, const, tensor_type_of
+from aotc.relay.op import binary_elementwise, casts, concat_split, pad, shape
+from aotc.relay.op.fourier import transformed
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, of_formula
+from aotc.relay.op.operator_definition import cases, float_work, may_equal, random_sample, samples_of, window_extent
+from aotc.relay.op.type_rules import axis_of, float_tensor, ranked, require_same_dtype, static_shape_of, tensor
+
+# --- sliding_window
+
+
+class SlidingWindowAttrs(Attrs):
+    """All windows of `window_shape` over the axes from `axis` on, `strides` apart.
+
+    In the place of each of these axes is the number of windows along it; what is in a window are axes at the end.
+    """
+
+    axis: int
+    window_shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def _windows_infer(a: SlidingWindowAttrs, types: Types) -> Type:
+    data = tensor(types[0], "data")
+    first = axis_of(a.axis, data.rank)
+    count = data.rank - first
+    fits = len(a.window_shape) == len(a.strides) == count
+    text = f"window {a.window_shape} and strides {a.strides} do not fit the {count} axes from {a.axis} on"
+    require("window", fits, text)
+    windows = zip(data.shape[first:], a.window_shape, a.strides, strict=True)
+    counts = [window_extent(*w) for w in windows]
+    return TensorType((*data.shape[:first], *counts, *a.window_shape), data.dtype)
+
+
+def _windows_element(a: SlidingWindowAttrs, i: Index, data: Any) -> Any:
+    count = len(a.strides)
+    first = len(i) - 2 * count
+    steps = zip(i[first:], a.strides, i[first + count :], strict=False)
+    place = (*i[:first], *(k * stride + at for k, stride, at in steps))
+    return data[place]
+
+
+def _windows_axes(a: SlidingWindowAttrs, types: Types) -> AxisMap:
+    kept, count = tensor(types[0]).rank - len(a.strides), 2 * len(a.strides)
+    return AxisMap(((*range(kept), *(None,) * count),))
+
+
+_WINDOWS = [((2, 3, 8, 7), 1, (3, 4, 5), (1, 2, 2)), ((6,), 0, (2,), (1,)), ((2, 5), -1, (5,), (3,))]
+sliding_window = OpDef(
+    name="sliding_window",
+    attrs=SlidingWindowAttrs,
+    infer=_windows_infer,
+    reference=of_formula(_windows_infer, _windows_element),
+    pattern=OpPattern.INJECTIVE,
+    axes=_windows_axes,
+    element=_windows_element,
+    samples=samples_of(SlidingWindowAttrs, "axis window_shape strides", _WINDOWS),
+)
+
+
+# --- Fourier transforms
+
+
+class DFTAttrs(Attrs):
+    """The Fourier transform along the last axis of real and imaginary parts: a tuple of both.
+
+    `inverse`: the inverse transform, which divides by the number of elements.
+    """
+
+    inverse: bool = False
+
+
+def _dft_infer(_: DFTAttrs, types: Types) -> Type:
+    data, other = map(float_tensor, types)
+    require_same_dtype(data, other)
+    fits = 0 < data.rank == other.rank and all(map(may_equal, data.shape, other.shape))
+    require("signal", fits and data.shape[-1] != 0, f"{data} and {other} are no parts of one signal")
+    return TupleType((data, data))
+
+
+def _dft_reference(a: DFTAttrs, real: Array, imaginary: Array) -> tuple[Array, ...]:
+    found = (np.fft.ifft if a.inverse else np.fft.fft)(real + 1j * imaginary.astype(np.float64))
+    return found.real.astype(real.dtype), found.imag.astype(real.dtype)
+
+
+def _dft_expand(a: DFTAttrs, real: Expr, imaginary: Expr) -> Expr:
+    extents = static_shape_of(real)
+    *lead, size = extents
+    flat = (prod(lead), size, 1)
+    parts = [shape.reshape(x, flat, allowzero=True) for x in (real, imaginary)]
+    factor = 1 / size if a.inverse else 1.0
+    found = casts.in_float32(lambda x: transformed(x, size, a.inverse, factor), concat_split.concatenate(parts, axis=2))
+    halves = concat_split.split(found, 2, axis=2)
+    return Tuple(shape.reshape(TupleGetItem(halves, k), extents, allowzero=True) for k in (0, 1))
+
+
+dft = OpDef(
+    name="dft",
+    attrs=DFTAttrs,
+    args=args("re_data", "im_data"),
+    infer=_dft_infer,
+    reference=_dft_reference,
+    precision=Precision.NEVER,
+    expand=_dft_expand,
+    samples=cases(
+        DFTAttrs,
+        [
+            (((2, 3, 5),) * 2, {}),
+            (((6,),) * 2, {"inverse": True}),
+            (((4, 1),) * 2, {}),
+            (((3, 90),) * 2, {}),
+            (((96,),) * 2, {"inverse": True}),
+        ],
+    ),
+)
+
+
+def _quarter(value: int | None, given: Mapping[str, Any]) -> int:
+    return given["n_fft"] // 4 if value is None else value
+
+
+class STFTAttrs(Attrs):
+    """The Fourier transforms of frames of `n_fft` elements of signals (N, L), `hop_length` apart, times a window.
+
+    Of the bins, frames and parts: (N, bins, 1 + (L - n_fft) / hop_length, 2); with `onesided` only the first
+    n_fft / 2 + 1 bins. The window, ones if it is not given, is filled up with zeros on both sides; `win_length` is its
+    length. `normalized` divides by the root of `n_fft`.
+    """
+
+    n_fft: int
+    hop_length: int = param(given=None, takes=_quarter)
+    win_length: int = param(given=None, takes=lambda value, given: given["n_fft"] if value is None else value)
+    normalized: bool = False
+    onesided: bool = True
+
+
+def _bins(a: STFTAttrs) -> int:
+    return a.n_fft // 2 + 1 if a.onesided else a.n_fft
+
+
+def _stft_infer(a: STFTAttrs, types: Types) -> Type:
+    data = float_tensor(ranked("signal", types[0], 2))
+    window = ranked("signal", types[1], 1, "window")
+    (extent,) = window.shape
+    fits = not isinstance(extent, int) or extent <= a.n_fft
+    require("signal", fits, f"{window} is longer than frames of {a.n_fft}")
+    frames = window_extent(data.shape[1], a.n_fft, a.hop_length)
+    return TensorType((data.shape[0], _bins(a), frames, 2), data.dtype)
+
+
+def _around(a: STFTAttrs, extent: int) -> tuple[int, int]:
+    """The zeros on both sides of the window."""
+    before = (a.n_fft - extent) // 2
+    return before, a.n_fft - extent - before
+
+
+def _transform(a: STFTAttrs) -> Callable[[Array], Array]:
+    return partial(np.fft.fft, norm="ortho" if a.normalized else "backward")
+
+
+def _stft_reference(a: STFTAttrs, data: Array, window: Array) -> Array:
+    frames = np.lib.stride_tricks.sliding_window_view(data, a.n_fft, axis=1)[:, :: a.hop_length]
+    whole = np.pad(window, _around(a, len(window))).astype(float_work(data).dtype)
+    found = _transform(a)(frames * whole)[..., : _bins(a)]
+    parts = np.stack([found.real, found.imag], -1)
+    return np.asarray(parts.transpose(0, 2, 1, 3), data.dtype)
+
+
+def _stft_expand(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
+    return casts.in_float32(lambda x: _spectrum(a, x, window), data)
+
+
+def _spectrum(a: STFTAttrs, data: Expr, window: Expr) -> Expr:
+    dtype, bins = str(tensor_type_of(data).dtype), _bins(a)
+    frames = sliding_window(data, 1, (a.n_fft,), (a.hop_length,))
+    around = _around(a, *static_shape_of(window))
+    whole = pad.pad(casts.cast(window, dtype), pad_width=(around,))
+    weighted = binary_elementwise.multiply(frames, whole)
+    batch, count, _ = static_shape_of(weighted)
+    rows = shape.reshape(weighted, (batch * count, a.n_fft, 1), allowzero=True)
+    found = transformed(rows, bins, scale=a.n_fft**-0.5 if a.normalized else 1.0)
+    return shape.transpose(shape.reshape(found, (batch, count, bins, 2), allowzero=True), (0, 2, 1, 3))
+
+
+def _window(value: Any, given: Mapping[str, Any]) -> Any:
+    return const(np.ones(given["n_fft"], np.int32)) if value is None else value
+
+
+def _stft_samples() -> Samples:
+    for window, given in ((3, {}), (8, {"normalized": True}), (6, {"onesided": False})):
+        a: Any = {"n_fft": 8, "hop_length": 3, "win_length": window, **given}
+        yield random_sample(((2, 30), (window,)), STFTAttrs(**a))
+    whisper: Any = {"n_fft": 400, "hop_length": 160, "win_length": 400}
+    yield random_sample(((1, 740), (400,)), STFTAttrs(**whisper))
+
+
+stft = OpDef(
+    name="stft",
+    attrs=STFTAttrs,
+    args=args("data", Arg("window", "Expr | None", None, _window)),
+    order="data n_fft hop_length win_length window normalized onesided",
+    infer=_stft_infer,
+    axes=lambda *_: AxisMap(((0, None, None, None),)),
+    reference=_stft_reference,
+    precision=Precision.NEVER,
+    expand=_stft_expand,
+    samples=_stft_samples,
+)

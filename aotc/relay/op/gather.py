@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators that read elements at places given by a tensor of indices.
+
+take(x, indices, axis=0)               # x[indices[...]]: embeddings
+gather(x, 1, indices)                  # x[i, indices[i, j]]
+
+No index reads outside the data: they are clipped or wrapped (`take`), counted from the
+end where negative and then clipped (`gather`, `gather_nd`), or match nothing
+(`one_hot`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any, TypeVar
+
+import numpy as np
+
+from aotc.ir import Arg, AxisMap, Dim, DType, OpPattern, Precision, Quantized, TensorType, Type, Types, args, require
+from aotc.ir.attrs import REQUIRED, Attrs, param
+from aotc.ir.dimensions import product as elements
+from aotc.relay.op.opdef import Array, Index, OpDef, Samples, Scalar, of_formula
+from aotc.relay.op.operator_definition import (
+    ANY,
+    choose,
+    exact,
+    greater,
+    lesser,
+    may_equal,
+    number,
+    random_array,
+    replaced,
+    same,
+)
+from aotc.relay.op.type_rules import axis_of, require_known, require_same_dtype, scalar, tensor
+from aotc.tir import INDEX, Tensor, te
+
+D = TypeVar("D")
+
+
+def integer_tensor(ty: Type, what: str = "indices") -> TensorType:
+    """`ty` as an integer tensor type; AotcError (code "indices") otherwise."""
+    indices = tensor(ty, what)
+    require("indices", indices.dtype.is_integer, lambda: f"{what} must be integers, got {indices}")
+    return indices
+
+
+def as_index(value: Any) -> Any:
+    """Integers, of expressions or of an array, as int64; of uint64, what is too large for an index is the largest."""
+    return (lesser(value, INDEX.max) if value.dtype == "uint64" else value).astype("int64")
+
+
+def clipped(index: Any, extent: int) -> Any:
+    """Indices moved into 0 .. extent - 1."""
+    return lesser(greater(as_index(index), 0), max(extent, 1) - 1)
+
+
+def counted(index: Any, extent: int) -> Any:
+    """Indices as int64, negative ones counted from the end."""
+    at = as_index(index)
+    return choose(at < 0, at + extent, at)
+
+
+def from_end(index: Any, extent: int) -> Any:
+    """Negative indices counted from the end; those that are still outside are clipped."""
+    return clipped(counted(index, extent), extent)
+
+
+# --- take
+
+
+class TakeAttrs(Attrs):
+    """The slices of `data` along `axis` (None: of the flattened data) that the indices name.
+
+    mode  "clip" moves indices into range (negative ones to 0), "wrap" counts modulo the extent
+    """
+
+    batch_dims: int = 0
+    axis: int | None = None
+    mode: str = "clip"
+
+
+def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
+    """The axis taken along and the number of batch axes."""
+    batch = axis_of(a.batch_dims, indices + 1) if a.batch_dims < 0 else a.batch_dims
+    axis = axis_of(a.axis or 0, data)
+    fits = 0 <= batch <= min(axis, indices) and (a.axis is not None or batch == 0)
+    require("take.batch_dims", fits, f"{a.batch_dims} batch axes with axis {a.axis}")
+    return axis, batch
+
+
+def _taken(data: Sequence[D], indices: Sequence[D], axis: int, batch: int) -> tuple[D, ...]:
+    """The shape of the slices."""
+    return (*data[:axis], *indices[batch:], *data[axis + 1 :])
+
+
+def _take_infer(a: TakeAttrs, types: Types) -> Type:
+    data, indices = tensor(types[0], "data"), integer_tensor(types[1])
+    data = data if a.axis is not None else TensorType((elements(data.shape),), data.dtype)
+    require_known("take.mode", "mode", a.mode, ("clip", "wrap", "fast"))
+    axis, batch = _take_axes(a, data.rank, indices.rank)
+    _check_batch("take", batch, data, indices, indices.shape)
+    shape = _taken(data.shape, indices.shape, axis, batch)
+    require("take.empty", data.shape[axis] != 0 or 0 in shape, "there is nothing to take from")
+    return TensorType(shape, data.dtype)
+
+
+def _check_batch(what: str, batch: int, data: TensorType, indices: TensorType, grid: Sequence[Dim]) -> None:
+    same = all(map(may_equal, data.shape[:batch], grid[:batch]))
+    require(f"{what}.batch", same, lambda: f"the batch axes of {data} and {indices} differ")
+
+
+def _take_axis_map(a: TakeAttrs, types: Types) -> AxisMap:
+    data, indices = tensor(types[0]), tensor(types[1])
+    if a.axis is None:
+        return AxisMap(((None,) * indices.rank, tuple(range(indices.rank))))
+    axis, batch = _take_axes(a, data.rank, indices.rank)
+    from_data = _taken(range(data.rank), (None,) * indices.rank, axis, batch)
+    shared = [k if k < batch else None for k in range(data.rank)]
+    return AxisMap((from_data, _taken(shared, range(indices.rank), axis, batch)))
+
+
+def _place(a: TakeAttrs, index: Any, extent: int) -> Any:
+    """Where the indices are along the axis."""
+    if a.mode != "wrap":
+        return clipped(index, extent)
+    wide = index if index.dtype == "uint64" else index.astype("int64")
+    return (wide % max(extent, 1)).astype("int64")
+
+
+def _take_reference(a: TakeAttrs, data: Array, indices: Array) -> Array:
+    data = data if a.axis is not None else data.reshape(-1)
+    axis, batch = _take_axes(a, data.ndim, indices.ndim)
+    extent = data.shape[axis]
+    at = _place(a, indices, extent)
+    result = np.zeros(_taken(data.shape, indices.shape, axis, batch), data.dtype)
+    for row in np.ndindex(*data.shape[:batch]) if extent else ():
+        result[row] = data[row].take(at[row], axis - batch)
+    return result
+
+
+def _take_element(a: TakeAttrs, i: Index, data: Tensor, indices: Tensor) -> Scalar:
+    data = data if a.axis is not None else te.view(data, (data.size,))
+    axis, batch = _take_axes(a, data.rank, indices.rank)
+    extent, behind = data.shape[axis], axis + indices.rank - batch
+    place = (*i[:batch], *i[axis:behind])
+    where = (*i[:axis], _place(a, indices[place], extent), *i[behind:])
+    return data[where]
+
+
+def _take_moved(a: TakeAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
+    """Batch axes come first; without an axis the data is flat."""
+    return None if a.axis is None or a.batch_dims else a.replace(axis=now(a.axis % tensor(types[0]).rank))
+
+
+def integers(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
+    """Indices of which some are negative and some too large."""
+    rng = np.random.default_rng(seed)
+    low = -extent - 1 if DType(dtype).is_signed else 0
+    return rng.integers(low, extent + 2, tuple(shape)).astype(DType(dtype).numpy)
+
+
+def _hostile(make: type[Attrs], field: str, rows: Any) -> Callable[[], Samples]:
+    """For each row data of a shape and indices of another, of two types; a value of `field`."""
+
+    def samples() -> Samples:
+        for (shape, places, value), dtype in product(rows, ("int64", "int32")):
+            yield exact(make(**{field: value}), random_array(shape), integers(places, 5, dtype))
+
+    return samples
+
+
+def _take_samples() -> Samples:
+    cases: Any = (
+        ((5, 3), (2, 2), 0, 0), ((2, 5, 3), (4,), 1, 0), ((2, 5, 3), (), -1, 0), ((2, 5), (3,), None, 0),
+        ((2, 5, 3), (2, 4), 1, 1), ((2, 3, 5), (2, 3, 2), 2, 2), ((5,), (0,), 0, 0), ((0, 3), (2,), 1, 0),
+    )  # fmt: skip
+    modes = (("clip", "int64"), ("wrap", "int32"), ("clip", "uint8"))
+    for (shape, places, axis, batch), (mode, dtype) in product(cases, modes):
+        attributes = TakeAttrs(batch_dims=batch, axis=axis, mode=mode)
+        yield exact(attributes, random_array(shape), integers(places, 5, dtype))
+    for dtype in ANY.examples:
+        yield exact(TakeAttrs(axis=0), random_array((4, 2), dtype), integers((3,), 4))
+
+
+take = OpDef(
+    name="take",
+    attrs=TakeAttrs,
+    order="data indices axis batch_dims mode",
+    args=args("data", "indices"),
+    infer=_take_infer,
+    reference=_take_reference,
+    pattern=OpPattern.INJECTIVE,
+    axes=_take_axis_map,
+    moved=_take_moved,
+    element=_take_element,
+    quantized=Quantized.PASS,
+    samples=_take_samples,
+)
+
+
+# --- gather
+
+
+class GatherAttrs(Attrs):
+    """out[i, j, ...] = data[i, indices[i, j, ...], ...]: along `axis` the index, elsewhere the own position."""
+
+    axis: int
+
+
+def within(small: Dim, large: Dim) -> bool:
+    """False where two dimensions are known and the first is the greater one."""
+    return not (isinstance(small, int) and isinstance(large, int)) or small <= large
+
+
+def same_but(axis: int, data: TensorType, indices: TensorType, what: str) -> None:
+    """Require that indices have the data's rank, and but for `axis` no greater extents."""
+    require(f"{what}.rank", data.rank == indices.rank, lambda: f"ranks of {data} and {indices} differ")
+    pairs = list(zip(indices.shape, data.shape, strict=True))
+    fits = all(k == axis or within(i, d) for k, (i, d) in enumerate(pairs))
+    require(f"{what}.shape", fits, lambda: f"indices {indices} reach beyond {data}")
+
+
+def _gather_infer(a: GatherAttrs, types: Types) -> Type:
+    data, indices = tensor(types[0], "data"), integer_tensor(types[1])
+    axis = axis_of(a.axis, data.rank)
+    same_but(axis, data, indices, "gather")
+    require("gather.empty", data.shape[axis] != 0 or 0 in indices.shape, "there is nothing to gather from")
+    return TensorType(indices.shape, data.dtype)
+
+
+def _gather_axis_map(a: GatherAttrs, types: Types) -> AxisMap:
+    data, indices = map(tensor, types)
+    axis = axis_of(a.axis, data.rank)
+    same = [k != axis and data.shape[k] == indices.shape[k] for k in range(data.rank)]
+    from_data = tuple(k if same[k] else None for k in range(data.rank))
+    return AxisMap((from_data, tuple(k if same[k] or k == axis else None for k in range(data.rank))))
+
+
+def _gather_element(a: GatherAttrs, i: Index, data: Any, indices: Any) -> Any:
+    axis = axis_of(a.axis, len(data.shape))
+    return data[replaced(i, axis, from_end(indices[i], data.shape[axis]))]
+
+
+gather = OpDef(
+    name="gather",
+    attrs=GatherAttrs,
+    order="data axis indices",
+    args=args("data", "indices"),
+    infer=_gather_infer,
+    reference=of_formula(_gather_infer, _gather_element),
+    pattern=OpPattern.INJECTIVE,
+    axes=_gather_axis_map,
+    element=_gather_element,
+    quantized=Quantized.PASS,
+    samples=_hostile(GatherAttrs, "axis", (
+        ((3, 5), (3, 2), 1), ((3, 5), (2, 5), 0), ((2, 3, 5), (2, 2, 7), -1), ((5,), (9,), 0), ((0, 5), (0, 2), 1),
+    )),
+)  # fmt: skip
+
+
+# --- gather_nd
+
+
+class GatherNDAttrs(Attrs):
+    """The slices of `data` that index tuples name; the *first* axis of `indices` runs through a tuple.
+
+    out[y..., x...] = data[y[:batch_dims]..., indices[0, y...], indices[1, y...], ..., x...]
+    """
+
+    batch_dims: int = 0
+    index_rank: int | None = None
+
+
+def tuple_length(what: str, data: TensorType, indices: TensorType, batch: int = 0) -> int:
+    """How many axes of the data, after those of the batch, an index tuple covers."""
+    require(f"{what}.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
+    depth = indices.shape[0]
+    require(f"{what}.depth", isinstance(depth, int), "the length of the index tuples must be known")
+    assert isinstance(depth, int)
+    fits = 0 <= batch < indices.rank and batch + depth <= data.rank
+    require(f"{what}.depth", fits, lambda: f"index tuples of {depth} after {batch} axes do not fit {data}")
+    return depth
+
+
+def _gather_nd_infer(a: GatherNDAttrs, types: Types) -> Type:
+    data, indices = tensor(types[0], "data"), integer_tensor(types[1])
+    batch, grid = a.batch_dims, indices.shape[1:]
+    depth = tuple_length("gather_nd", data, indices, batch)
+    _check_batch("gather_nd", batch, data, indices, grid)
+    shape = (*grid, *data.shape[batch + depth :])
+    readable = 0 not in data.shape[batch : batch + depth] or 0 in shape
+    require("gather_nd.empty", readable, "there is nothing to gather from")
+    return TensorType(shape, data.dtype)
+
+
+def _gather_nd_axis_map(a: GatherNDAttrs, types: Types) -> AxisMap:
+    data, indices = tensor(types[0]), tensor(types[1])
+    batch, grid = a.batch_dims, indices.rank - 1
+    depth = tuple_length("gather_nd", data, indices, batch)
+    from_data = (*range(batch), *(None,) * (grid - batch), *range(batch + depth, data.rank))
+    return AxisMap((from_data, (*range(1, grid + 1), *(None,) * (data.rank - batch - depth))))
+
+
+def _gather_nd_element(a: GatherNDAttrs, i: Index, data: Any, indices: Any) -> Any:
+    batch, grid = a.batch_dims, len(indices.shape) - 1
+    places = [(m, *i[:grid]) for m in range(indices.shape[0])]
+    at = [from_end(indices[p], data.shape[batch + m]) for m, p in enumerate(places)]
+    where = (*i[:batch], *at, *i[grid:])
+    return data[where]
+
+
+gather_nd = OpDef(
+    name="gather_nd",
+    attrs=GatherNDAttrs,
+    args=args("data", "indices"),
+    infer=_gather_nd_infer,
+    reference=of_formula(_gather_nd_infer, _gather_nd_element),
+    pattern=OpPattern.INJECTIVE,
+    axes=_gather_nd_axis_map,
+    element=_gather_nd_element,
+    quantized=Quantized.PASS,
+    samples=_hostile(GatherNDAttrs, "batch_dims", (
+        ((5, 5), (2, 3), 0), ((5, 5, 2), (1, 2, 2), 0), ((3, 5, 2), (1, 3, 4), 1), ((3, 2, 5), (1, 3, 2), 2),
+        ((5,), (1, 0), 0), ((2, 3), (0, 2), 0), ((5, 5), (2,), 0),
+    )),
+)  # fmt: skip
+
+
+# --- one_hot
+
+
+class OneHotAttrs(Attrs):
+    """`on_value` where a new axis of extent `depth` equals the index, `off_value` elsewhere.
+
+    An index outside 0 .. depth - 1 matches nothing.
+    """
+
+    depth: int = param(default=1, given=REQUIRED)
+    axis: int = -1
+    dtype: str = ""
+
+
+def _one_hot_infer(a: OneHotAttrs, types: Types) -> Type:
+    indices = integer_tensor(types[0])
+    on = scalar("one_hot.values", types[1], "on value")
+    off = scalar("one_hot.values", types[2], "off value")
+    require_same_dtype(on, off)
+    require("one_hot.depth", a.depth >= 0, f"depth must not be negative, got {a.depth}")
+    axis = axis_of(a.axis, indices.rank + 1)
+    return TensorType((*indices.shape[:axis], a.depth, *indices.shape[axis:]), a.dtype or on.dtype)
+
+
+def _one_hot_axis_map(a: OneHotAttrs, types: Types) -> AxisMap:
+    rank = tensor(types[0]).rank
+    axis = axis_of(a.axis, rank + 1)
+    return AxisMap(((*range(axis), None, *range(axis, rank)),))
+
+
+def _one_hot_element(a: OneHotAttrs, i: Index, indices: Any, on: Any, off: Any) -> Any:
+    axis = axis_of(a.axis, len(i))
+    place = (*i[:axis], *i[axis + 1 :])
+    chosen = same(as_index(indices[place]), i[axis])
+    return choose(chosen, on[()], off[()]).astype(a.dtype or on.dtype)
+
+
+def _one_hot_samples() -> Samples:
+    cases = (((3,), -1, "float32"), ((2, 3), 0, "int32"), ((2, 3), 1, ""), ((), 0, "float32"), ((0, 2), -1, "bool"))
+    for shape, axis, dtype in cases:
+        values = (np.array(1, np.float32), np.array(0, np.float32))
+        yield exact(OneHotAttrs(depth=4, axis=axis, dtype=dtype), integers(shape, 4), *values)
+
+
+_VALUE = number(lambda given: given["dtype"] or "float32")
+
+one_hot = OpDef(
+    name="one_hot",
+    attrs=OneHotAttrs,
+    args=args("indices", *(Arg(name, "Expr | float", takes=_VALUE) for name in ("on_value", "off_value"))),
+    infer=_one_hot_infer,
+    reference=of_formula(_one_hot_infer, _one_hot_element),
+    pattern=OpPattern.OUT_ELEMWISE_FUSABLE,
+    axes=_one_hot_axis_map,
+    element=_one_hot_element,
+    precision=Precision.FOLLOW,
+    samples=_one_hot_samples,
+)

@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sorting along an axis: values, indices, or the k first of them; places in sorted rows.
+
+topk(x, k=3, axis=-1)                  # ((values, indices)), the greatest first
+argsort(x, axis=0, is_ascend=True)
+
+All orders are stable (of equals the one with the lower index comes first); NaN counts
+as the greatest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import Attrs, Dim, DType, TensorType, TupleType, Type, param, tensor_types
+from aotc.ir.op import AxisMap, Precision, Quantized, Types, args, require
+from aotc.relay.op.opdef import Array, OpDef, Samples, Scalar, types_of
+from aotc.relay.op.operator_definition import NUMBER, carried, exact, may_equal, random_array, replaced, special_values
+from aotc.relay.op.type_rules import all_but_axis, axis_of, require_dtype, require_known, require_same_dtype, tensor
+from aotc.tir import Gpu, Target, Tensor, te
+from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, as_expr, call, maximum, minimum, select
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, forall, loops
+
+#: Up to so many results are kept in order while passing over the row; more are merge-sorted.
+_INSERTION: Final = 16
+#: The type of positions within a row.
+_PLACE: Final = DType("int32")
+
+
+class SortAttrs(Attrs):
+    """The elements along an axis in order."""
+
+    axis: int = -1
+    is_ascend: bool = True
+
+
+class ArgsortAttrs(Attrs):
+    """The indices that sort `data` along an axis."""
+
+    axis: int = -1
+    is_ascend: bool = True
+    dtype: str = param(default="", given="int32")
+
+
+class TopkAttrs(Attrs):
+    """The k greatest (least, if `is_ascend`) along an axis, in order; all of them for k < 1.
+
+    ret_type  "both" gives (values, indices), "values" or "indices" one of them; `dtype` is the indices' type
+    """
+
+    k: int | None = param(default=None, type="int", given=1)
+    axis: int = -1
+    ret_type: str = "both"
+    is_ascend: bool = False
+    dtype: str = param(default="", given="int32")
+
+
+# --- numpy
+
+
+def numpy_order(data: Array, axis: int, ascend: bool) -> Array:
+    """The stable order along an axis."""
+    work = carried(data)
+    if ascend:
+        return np.argsort(work, axis=axis, kind="stable")
+    backwards = np.argsort(np.flip(work, axis), axis=axis, kind="stable")
+    return np.asarray(data.shape[axis] - 1 - np.flip(backwards, axis))
+
+
+# --- tensor program
+
+
+def _before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
+    """Whether `a` must come before `b`, NaN being the greatest of all."""
+    low, high = (a, b) if ascend else (b, a)
+    less = low < high
+    return (less | (call("isnan", high) & ~call("isnan", low))) if low.dtype.is_float else less
+
+
+class _Row:
+    """Positions of one row (its element `p` is source[base + p * stride]), brought into order."""
+
+    def __init__(self, source: Buffer, base: Scalar, stride: int, extent: int, ascend: bool) -> None:
+        self.source, self.base, self.stride = source, base, stride
+        self.extent, self.ascend = extent, ascend
+
+    def key(self, place: Scalar) -> Scalar:
+        """The element at a position."""
+        return Load(self.source, self.base + place.astype(INDEX) * self.stride)
+
+    def precedes(self, a: Scalar, b: Scalar) -> Scalar:
+        """Whether the element at position `a` must come before the one at `b`, which may have a lower index."""
+        return _before(self.key(a), self.key(b), self.ascend)
+
+    def first(self, count: int, order: Buffer) -> Stmt:
+        """The first `count` positions, by insertion into an ordered list of at most so many."""
+        i, filled, at = Var("i"), Var("filled"), Var("at")
+        shifting = select(at > 0, self.precedes(i, Load(order, at - 1)), Const(False, BOOL))
+        shift = Block((Store(order, at, Load(order, at - 1)), Assign(at, at - 1)))
+        insert = Block((While(shifting, shift), Store(order, at, i.astype(_PLACE))))
+        # the last of a full list makes room only for an element that precedes it
+        full = filled.equal(count)
+        wanted = select(full, self.precedes(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL))
+        start = Declare(at, select(full, filled - 1, filled))
+        grow = Assign(filled, minimum(filled + 1, count))
+        body = If(wanted, Block((start, insert, grow)))
+        return Block((Declare(filled, Const(0, INDEX)), For(i, self.extent, body)))
+
+    def sorted(self, order: Buffer, spare: Buffer) -> Stmt:
+        """All positions, by bottom-up merging: runs of `width` become runs of twice that."""
+        i, width, low = Var("i"), Var("width"), Var("low")
+        start = forall(i, self.extent, Store(order, i, i.astype(_PLACE)))
+        back = forall(i, self.extent, Store(order, i, Load(spare, i)))
+        runs = While(low < self.extent, Block((self._merge(order, spare, low, width), Assign(low, low + width * 2))))
+        level = Block((Declare(low, Const(0, INDEX)), runs, back, Assign(width, width * 2)))
+        return Block((start, Declare(width, Const(1, INDEX)), While(width < self.extent, level)))
+
+    def _merge(self, order: Buffer, spare: Buffer, low: Var, width: Var) -> Stmt:
+        left, right, middle, high, at = (Var(n) for n in ("left", "right", "middle", "high", "at"))
+        later = Var("later", BOOL)
+        # the right one goes first only if it must: that keeps the order of equals
+        must = self.precedes(Load(order, right), Load(order, left))
+        choice = select(left >= middle, Const(True, BOOL), select(right >= high, Const(False, BOOL), must))
+        step = Block(
+            (
+                Declare(later, choice),
+                Store(spare, at, Load(order, select(later, right, left))),
+                If(later, Assign(right, right + 1), Assign(left, left + 1)),
+            )
+        )
+        return Block(
+            (
+                Declare(middle, minimum(low + width, self.extent)),
+                Declare(high, minimum(low + width * 2, self.extent)),
+                Declare(left, low),
+                Declare(right, middle),
+                For(at, high, step, begin=low),
+            )
+        )
+
+    def merged(self, count: int, order: Buffer, spare: Buffer, first: Scalar) -> tuple[list[Stmt], Buffer]:
+        """The first `count` positions, by merging that many threads take part in, and the buffer that has them.
+
+        Both buffers have the row's positions from `first` on.
+
+        For each element of two merged runs, bisection tells how many come from the first one ("merge path": Odeh et
+        al., IPDPS 2012).  Runs keep what may be among the first.
+        """
+        i, most = Var("i"), 1 << (count - 1).bit_length()
+        fill = Store(order, first + i, i.astype(_PLACE))
+        stmts: list[Stmt] = [forall(i, self.extent, fill)]
+        span = length = 1
+        while span < self.extent:
+            longer = min(2 * length, most)
+            stmts.append(self._level(order, spare, first, (span, length, longer)))
+            order, spare = spare, order
+            span, length = 2 * span, longer
+        return stmts, order
+
+    def _level(self, order: Buffer, spare: Buffer, start: Scalar, sizes: tuple[int, int, int]) -> Stmt:
+        """Two runs, the first `length` of `span` elements each, become one of `longer`, wherever there are two."""
+        span, length, longer = sizes
+        p, low, high = Var("p"), Var("low"), Var("high")
+        last = (self.extent - 1) // (2 * span)
+        left = self.extent - last * 2 * span
+        total = last * longer + min(longer, left)
+        run, at = p // longer, p % longer
+        a = start + run * (2 * length)
+        b = a + length
+        rest = self.extent - run * (2 * span)
+        firsts = minimum(length, rest)
+        seconds = maximum(minimum(length, rest - span), 0)
+
+        def later(first: Scalar, second: Scalar) -> Scalar:
+            x, y = Load(order, a + first), Load(order, b + second)
+            return self.precedes(y, x)
+
+        middle = Var("middle")
+        fewer, more = Assign(high, middle), Assign(low, middle + 1)
+        halve = Declare(middle, (low + high) // 2)
+        probe = Block((halve, If(later(middle, at - 1 - middle), fewer, more)))
+        probes = For(Var("probe"), length.bit_length(), If(low < high, probe))
+        second = at - low
+        must = select(second >= seconds, Const(False, BOOL), later(low, second))
+        choice = select(low >= firsts, Const(True, BOOL), must)
+        taken = select(choice, b + second, a + low)
+        begin = Declare(low, maximum(at - seconds, 0))
+        end = Declare(high, minimum(at, firsts))
+        store = Store(spare, start + p, Load(order, taken))
+        return forall(p, total, Block((begin, end, probes, store)))
+
+
+def sorted_rows(
+    data: Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
+) -> tuple[Tensor, ...]:
+    """The first of each row: for each of `results` the values (True) or the positions, as many as its type has."""
+    count = results[0][1].static_shape[axis]
+    outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
+    insertion = count <= _INSERTION and count < extent
+
+    def whole(gpu: Gpu | None) -> bool:
+        """Whether all rows are merged before any of them goes on, as a block cannot share what one takes."""
+        return gpu is not None and 2 * extent * _PLACE.itemsize > gpu.shared_bytes
+
+    def build(gpu: Gpu | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]) -> Stmt:
+        o, j, i, place = Var("o"), Var("j"), Var("i"), Var("place", _PLACE)
+        row = _Row(inputs[0], o * (extent * inner) + j, inner, extent, ascend)
+        rows = [(o, outer), (j, inner)]
+        found, first = scratch[0], o * inner + j if whole(gpu) else as_expr(0)
+        if gpu:
+            levels, found = row.merged(count, found, scratch[1], first * extent)
+        else:
+            levels = [row.first(count, found) if insertion else row.sorted(*scratch)]
+        stores: list[Stmt] = [Declare(place, Load(found, first * extent + i))]
+        for (values, ty), out in zip(results, outputs, strict=True):
+            value = row.key(place) if values else place.astype(ty.dtype)
+            stores.append(Store(out, o * (count * inner) + i * inner + j, value))
+        write = forall(i, count, Block(stores))
+        levels.append(write)
+        if whole(gpu):
+            return Block(loops(rows, level, "independent") for level in levels)
+        # for one thread, rows come one after the other: they share the scratch
+        return loops(rows, Block(levels), "independent" if gpu else "serial")
+
+    def program(target: Target) -> te.ExternProgram:
+        gpu = target.gpu
+        alone = insertion and gpu is None
+        size = extent * outer * inner if whole(gpu) else extent
+        sizes = [count] if alone else [size, size]
+        private = gpu is not None and not whole(gpu)
+        scratch = (te.Scratch(_PLACE, max(n, 1), private) for n in sizes)
+        return te.ExternProgram(partial(build, gpu), tuple(scratch))
+
+    kinds = [(ty.static_shape, ty.dtype) for _, ty in results]
+    return te.extern_for("sort", kinds, [data], program)
+
+
+# --- sort, argsort, topk
+
+
+def _cases(make: Callable[..., Attrs]) -> Samples:
+    for dtype in NUMBER.examples:
+        values = special_values(dtype)
+        rows = np.stack([values, values[::-1], np.roll(values, 5)])
+        for ascend in (True, False):
+            yield exact(make(is_ascend=ascend), rows)
+    few = (random_array((3, 40), "int8") % 4).astype(np.float32)
+    for ascend, axis in product((True, False), (0, 1)):
+        yield exact(make(axis=axis, is_ascend=ascend), few)
+    for shape, axis in (((2, 5, 3), 1), ((2, 5, 3), -3), ((1,), 0), ((2, 1), 1), ((0, 3), 1)):
+        yield exact(make(axis=axis), random_array(shape))
+
+
+_RETURNS: Final = {"both": (True, False), "values": (True,), "indices": (False,)}
+
+
+def _wanted(a: Any) -> tuple[bool, ...]:
+    """The results of an operator: values (True), or the positions that they have."""
+    return _RETURNS[a.ret_type] if isinstance(a, TopkAttrs) else (isinstance(a, SortAttrs),)
+
+
+def _count(a: Any, extent: Dim) -> Dim:
+    k = a.k if isinstance(a, TopkAttrs) else None
+    if k is None or k < 1:
+        return extent
+    require("topk.k", not isinstance(extent, int) or k <= extent, f"the {k} first of {extent} elements")
+    return int(k)
+
+
+def _infer(a: Any, types: Types) -> Type:
+    data = tensor(types[0])
+    require_dtype(data.dtype, not data.dtype.is_bool)
+    axis = axis_of(a.axis, data.rank)
+    extent = data.shape[axis]
+    require("sort.size", not isinstance(extent, int) or extent <= _PLACE.max, f"{extent} elements in a row")
+    if isinstance(a, TopkAttrs):
+        require_known("topk.ret_type", "ret_type", a.ret_type, _RETURNS)
+    shape = replaced(data.shape, axis, _count(a, extent))
+    results = [TensorType(shape, data.dtype if values else a.dtype or "int32") for values in _wanted(a)]
+    return TupleType(results) if len(results) > 1 else results[0]
+
+
+def _results(a: Any, data: Any) -> list[tuple[bool, TensorType]]:
+    """The results for an array or a tensor: whether each is the values, and its type."""
+    types = tensor_types(_infer(a, types_of([data])))
+    return list(zip(_wanted(a), types, strict=True))
+
+
+def _reference(a: Any, data: Array) -> Array | tuple[Array, ...]:
+    axis, wanted = axis_of(a.axis, data.ndim), _results(a, data)
+    order = numpy_order(data, axis, a.is_ascend).take(range(wanted[0][1].static_shape[axis]), axis)
+    values = np.take_along_axis(data, order, axis)
+    results = tuple(values if kind else order.astype(ty.dtype.numpy) for kind, ty in wanted)
+    return results if len(results) > 1 else results[0]
+
+
+def _compute(a: Any, data: Tensor) -> Tensor | tuple[Tensor, ...]:
+    results = sorted_rows(data, axis_of(a.axis, data.rank), a.is_ascend, _results(a, data))
+    return results if len(results) > 1 else results[0]
+
+
+def _topk_samples() -> Samples:
+    yield from _cases(partial(TopkAttrs, k=1, ret_type="values"))
+    yield from _cases(partial(TopkAttrs, k=0))
+    few = (random_array((4, 30), "int8") % 5).astype(np.float32)
+    for k, ret_type in product((1, 3, 7), _RETURNS):
+        yield exact(TopkAttrs(k=k, ret_type=ret_type, dtype="int64", is_ascend=k == 3), few)
+    for k in (17, 20):
+        yield exact(TopkAttrs(k=k), random_array((2, 20)))
+
+
+def _sorting(name: str, attributes: type[Attrs], samples: Callable[[], Samples], **facets: Any) -> OpDef:
+    return OpDef(
+        name=name,
+        attrs=attributes,
+        infer=_infer,
+        reference=_reference,
+        axes=all_but_axis,
+        compute=_compute,
+        precision=Precision.FOLLOW,
+        samples=samples,
+        **facets,
+    )
+
+
+sort = _sorting("sort", SortAttrs, partial(_cases, SortAttrs), quantized=Quantized.PASS)
+argsort = _sorting("argsort", ArgsortAttrs, partial(_cases, ArgsortAttrs))
+topk = _sorting("topk", TopkAttrs, _topk_samples)
+
+
+# --- searchsorted
+
+
+class SearchSortedAttrs(Attrs):
+    """Where each of `values` belongs in the sorted rows of `sorted_sequence`: before its equals, or `right` of them.
+
+    The sequence is a vector, or its axes but the last are those of `values`.
+    """
+
+    right: bool = False
+    dtype: str = "int32"
+
+
+def _search_infer(a: SearchSortedAttrs, types: Types) -> Type:
+    sequence, values = tensor(types[0], "sorted_sequence"), tensor(types[1], "values")
+    require_same_dtype(sequence, values)
+    require_dtype(sequence.dtype, not sequence.dtype.is_bool)
+    require_known("searchsorted.dtype", "dtype", a.dtype, ("int32", "int64"))
+    rows = sequence.rank == 1 or sequence.rank == values.rank > 0
+    fits = rows and all(map(may_equal, sequence.shape[:-1], values.shape))
+    require("searchsorted.shape", fits, lambda: f"there is no row of {sequence} for each of {values}")
+    return TensorType(values.shape, a.dtype)
+
+
+def _search_reference(a: SearchSortedAttrs, sequence: Array, values: Array) -> Array:
+    columns = values.shape[-1:] or (1,)
+    count = prod(values.shape[:-1])
+    wanted = carried(values).reshape(count, *columns)
+    extent = sequence.shape[-1] if sequence.size else 0
+    shape = (-1, extent) if extent else (1, 0)
+    rows = carried(sequence).reshape(shape)
+    rows = np.broadcast_to(rows, (len(wanted), rows.shape[-1]))
+    pairs = zip(rows, wanted, strict=True)
+    found = [np.searchsorted(row, own, "right" if a.right else "left") for row, own in pairs]
+    return np.reshape(np.array(found, DType(a.dtype).numpy), values.shape)
+
+
+def _search_compute(a: SearchSortedAttrs, sequence: Tensor, values: Tensor) -> Tensor:
+    extent = sequence.shape[-1]
+    columns = max(*values.shape[-1:], 1, 1)
+
+    def build(inputs: Sequence[Buffer], outputs: Sequence[Buffer], _: Sequence[Buffer]) -> Stmt:
+        at, low, high, middle = (Var(name) for name in ("at", "low", "high", "middle"))
+        row = at // columns * extent if sequence.rank > 1 else as_expr(0)
+        own, other = Load(inputs[1], at), Load(inputs[0], row + middle)
+        before = _before(other, own, True)
+        if a.right:
+            before = ~_before(own, other, True)
+        halve = Block((Declare(middle, (low + high) // 2), If(before, Assign(low, middle + 1), Assign(high, middle))))
+        probes = For(Var("probe"), extent.bit_length(), If(low < high, halve))
+        ends = (Declare(low, Const(0, INDEX)), Declare(high, Const(extent, INDEX)))
+        return forall(at, values.size, Block((*ends, probes, Store(outputs[0], at, low.astype(a.dtype)))))
+
+    return te.extern("searchsorted", [(values.shape, a.dtype)], [sequence, values], build)[0]
+
+
+def _search_axes(_: Any, types: Types) -> AxisMap:
+    sequence, values = map(tensor, types)
+    own = tuple(range(values.rank))
+    return AxisMap(((*own[:-1], None) if sequence.rank > 1 else (None,) * values.rank, own))
+
+
+def _search_samples() -> Samples:
+    shapes = (((5,), (2, 3)), ((2, 4), (2, 3)), ((1,), ()), ((2, 1, 9), (2, 1, 5)))
+    for right in (False, True):
+        special = np.array([-np.inf, 1, np.nan, np.nan], np.float32)
+        values = np.append(special, np.float32(2))
+        yield exact(SearchSortedAttrs(right=right), special, values)
+    for right, dtype, (shape, wanted) in product((False, True), ("float32", "int8", "float16"), shapes):
+        rows, values = (random_array(s, dtype, seed) for seed, s in enumerate((shape, wanted)))
+        yield exact(SearchSortedAttrs(right=right, dtype="int64" if right else "int32"), np.sort(rows), values)
+    few = random_array((2, 40), "int8") % 6
+    yield exact(SearchSortedAttrs(), np.sort(few), np.arange(-1, 9, dtype=np.int8)[None].repeat(2, 0))
+
+
+searchsorted = OpDef(
+    name="searchsorted",
+    attrs=SearchSortedAttrs,
+    args=args("sorted_sequence", "values"),
+    infer=_search_infer,
+    reference=_search_reference,
+    axes=_search_axes,
+    compute=_search_compute,
+    precision=Precision.FOLLOW,
+    samples=_search_samples,
+)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal elements, and rows with equal numbers.
+
+unique(x)                              # values, first places, which value each is, how many there are
+segment_sum(x, ids)                    # the rows of x with equal ids, added
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from aotc.ir import Attrs, TensorType, TupleType, Type, Types, is_static, require, static_shape
+from aotc.relay.expr import Call, Constant, Expr, Tuple, tensor_type_of
+from aotc.relay.op import (
+    binary_elementwise,
+    broadcast_like,
+    casts,
+    concat_split,
+    cumulative,
+    dyn,
+    gather,
+    reduce,
+    scatter,
+    shape,
+    sorting,
+    tensor_creation,
+)
+from aotc.relay.op import slice as slices
+from aotc.relay.op.opdef import Array, OpDef, Samples
+from aotc.relay.op.operator_definition import (
+    NUMBER,
+    carried,
+    exact,
+    random_array,
+    ranked,
+    require_dtype,
+    static_shape_of,
+)
+
+
+class UniqueAttrs(Attrs):
+    """The elements of a vector, each once, in the order of their first places, or `is_sorted`.
+
+    A tuple: the values, the first place of each, of each element which value it is, how many values there are, and
+    with `return_counts` how many elements each stands for. Behind the last value there are zeros. NaN equals none.
+    """
+
+    is_sorted: bool = True
+    return_counts: bool = False
+
+
+def _infer(a: UniqueAttrs, types: Types) -> Type:
+    data = ranked("unique.rank", types[0], 1)
+    require_dtype(data.dtype, not data.dtype.is_bool and data.dtype.has_zero)
+    require("unique.empty", data.shape[0] != 0, "there are no elements")
+    numbers = TensorType(data.shape, "int32")
+    fields = (data, numbers, numbers, TensorType((1,), "int32"), numbers)
+    return TupleType(fields if a.return_counts else fields[:4])
+
+
+def _reference(a: UniqueAttrs, data: Array) -> tuple[Array, ...]:
+    work = carried(data)
+    order = np.argsort(work, kind="stable")
+    new = np.append(True, work[order][1:] != work[order][:-1])
+    group, first = (np.cumsum(new) - 1, order[new])
+    if not a.is_sorted:
+        by = np.argsort(first)
+        group, first = (np.argsort(by)[group], first[by])
+    inverse = np.zeros(len(data), np.int32)
+    inverse[order] = group
+    spare = (0, len(data) - len(first))
+    counts = np.pad(np.bincount(group), spare)
+    number = np.array([len(first)])
+    parts = (np.pad(first, spare), inverse, number, counts)
+    found = parts if a.return_counts else parts[:3]
+    values = np.pad(data[first], spare)
+    return (values, *(p.astype(np.int32) for p in found))
+
+
+def _expand(a: UniqueAttrs, data: Expr) -> Expr:
+    (n,) = static_shape_of(data)
+    dtype = tensor_type_of(data).dtype
+    nothing, one, end = (Constant(np.array(v, np.int32)) for v in (0, 1, n))
+    zeros = tensor_creation.zeros((n,), "int32")
+    order = sorting.argsort(data, dtype="int32")
+    ordered = gather.take(data, order, axis=0)
+    behind = slices.strided_slice(ordered, (1,), (n,))
+    before = slices.strided_slice(ordered, (0,), (n - 1,))
+    changes = casts.cast(binary_elementwise.not_equal(behind, before), "int32")
+    new = concat_split.concatenate([Constant(np.ones(1, np.int32)), changes], 0)
+    group = binary_elementwise.subtract(cumulative.cumsum(new, axis=0), one)
+    none = tensor_creation.full(end, (n,))
+    ones = tensor_creation.ones((n,), "int32")
+    to = scatter.scatter_elements
+    first = to(none, group, order, reduction="min")
+    counts = to(zeros, group, ones, reduction="add")
+    if not a.is_sorted:
+        by = sorting.argsort(first, dtype="int32")
+        rank = to(zeros, by, tensor_creation.arange(0, n, 1, "int32"))
+        group = gather.take(rank, group, axis=0)
+        first = gather.take(first, by, axis=0)
+        counts = gather.take(counts, by, axis=0)
+    inverse = to(zeros, order, group)
+    found = binary_elementwise.less(first, end)
+    first = binary_elementwise.where(found, first, nothing)
+    zero = Constant(np.zeros((), dtype.numpy))
+    values = binary_elementwise.where(found, gather.take(data, first, axis=0), zero)
+    last = reduce.max(group, axis=0, keepdims=True)
+    number = binary_elementwise.add(last, one)
+    parts = (values, first, inverse, number, counts)
+    return Tuple(parts if a.return_counts else parts[:4])
+
+
+def _samples() -> Samples:
+    for k, dtype in enumerate(NUMBER.examples):
+        few = (random_array((20,), "int8", k) % 6).astype(dtype)
+        yield exact(UniqueAttrs(is_sorted=k % 2 == 0, return_counts=k % 3 == 0), few)
+    for ordered in (True, False):
+        special = np.array([2, np.nan, 0, -0.0, np.nan, np.inf, 2], np.float32)
+        yield exact(UniqueAttrs(is_sorted=ordered, return_counts=True), special)
+        yield exact(UniqueAttrs(is_sorted=ordered), np.ones(1, np.int32))
+
+
+unique = OpDef(name="unique", attrs=UniqueAttrs, infer=_infer, reference=_reference, expand=_expand, samples=_samples)
+
+
+def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None = None) -> Call:
+    """The rows of `data` added into the rows of the result that `segment_ids` names: one more than the largest id.
+
+    Rows without an id, and those whose id is not below `num_segments`, where that is given, are left out. Negative ids
+    count from the end.
+    """
+    ty = tensor_type_of(data)
+    rows = broadcast_like.slice_like(data, segment_ids, axes=(0,))
+    column = shape.reshape(segment_ids, (-1, *(1,) * (ty.rank - 1)))
+    ids = broadcast_like.broadcast_to_like(column, rows)
+    row = ty.shape[1:]
+    if isinstance(num_segments, int) and is_static(row):
+        base = tensor_creation.zeros((num_segments, *static_shape(row)), ty.dtype)
+    else:
+        wide = casts.cast(segment_ids, "int64")
+        count = reduce.max(wide, axis=0, keepdims=True)
+        # none of no ids at all, of which the largest is the least number
+        most: Expr = binary_elementwise.maximum(count, Constant(np.full((), -1, np.int64)))
+        most = binary_elementwise.add(most, Constant(np.ones((), np.int64)))
+        if num_segments is not None:
+            given = Constant(np.array(num_segments)) if isinstance(num_segments, int) else num_segments
+            most = shape.reshape(casts.cast(given, "int64"), (1,))
+        rest = slices.strided_slice(shape.shape_of(data, dtype="int64"), (1,), (ty.rank,))
+        base = dyn.zeros(concat_split.concatenate([most, rest], 0), dtype=ty.dtype)
+    return scatter.scatter_elements(base, ids, rows, axis=0, reduction="add")

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Structural equality: whether two expressions or modules are the same program.
+
+Names of bound variables, spans and inferred types do not count; annotations, attributes, constant values
+(bit for bit) and the sharing of nodes do.
+
+structural_equal(Function((x,), add(x, x)), Function((y,), add(y, y)))      # True
+assert_structural_equal(before, after)                                      # AotcError says where they differ
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import AotcError, Attrs, FuncType, Op, Type, TypeVar, parts, type_vars, with_parts, with_types
+from aotc.relay.adt import Pattern, PatternConstructor, TypeData, inner
+from aotc.relay.expr import Constant, Constructor, Expr, Function, GlobalVar, Let, Match, Node, Tuple, Var
+from aotc.relay.graph_api import IRModule, bound_by, children, kind_of, post_order
+
+#: Leading elements of a constant that its hash covers; equality covers all of them.
+_HASHED_ELEMENTS: Final = 64
+
+
+#: Where a node is, as a linked list towards the root.
+_Path: TypeAlias = "tuple[str, _Path | None]"
+_Pair: TypeAlias = "tuple[Expr, Expr, _Path]"
+
+
+def _path_text(path: _Path | None) -> str:
+    labels = []
+    while path is not None:
+        label, path = path
+        labels.append(label)
+    return "".join(reversed(labels))
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """One comparison: the nodes matched so far, both ways, and the first difference found."""
+
+    map_free_vars: bool
+    exact: bool
+    types: dict[TypeVar, Type] = field(default_factory=dict)  # type variables of the second program
+    forth: dict[Expr, Expr] = field(default_factory=dict)
+    back: dict[Expr, Expr] = field(default_factory=dict)
+    stack: list[_Pair] = field(default_factory=list)
+
+    def difference(self, a: Expr, b: Expr, where: str) -> str:
+        """ "" if the expressions are equal, else what differs where."""
+        self.stack.append((a, b, (where, None)))
+        while self.stack:
+            left, right, path = self.stack.pop()
+            problem = self._visit(left, right, path)
+            if problem:
+                return f"{_path_text(path)}: {problem}"
+        return ""
+
+    def _visit(self, a: Expr, b: Expr, path: _Path) -> str:
+        if type(a) is not type(b) and not (isinstance(a, Op) and isinstance(b, Op)):
+            return f"{type(a).__name__} and {type(b).__name__}"
+        if a in self.forth or b in self.back:
+            same = self.forth.get(a) is b and self.back.get(b) is a
+            return "" if same else _different_variables(a, b) or "a node is shared on one side only"
+        if isinstance(a, Var) and isinstance(b, Var):
+            return self._free(a, b)
+        if isinstance(a, Function) and isinstance(b, Function):
+            self.types.update(zip(b.type_params, a.type_params, strict=False))
+        problem = self._own_difference(a, b)
+        if problem or _is_leaf(a):
+            return problem
+        self._bind(a, b)
+        problem = self._binders(a, b)
+        if not problem:
+            pairs = zip(_labels(a), children(a), children(b), strict=True)
+            self.stack.extend(reversed([(x, y, (label, path)) for label, x, y in pairs]))
+        return problem
+
+    def _bind(self, a: Expr, b: Expr) -> None:
+        self.forth[a] = b
+        self.back[b] = a
+
+    def _free(self, a: Var, b: Var) -> str:
+        """What differs between variables that have not been met before."""
+        if not self.map_free_vars:
+            return "" if a is b else _different_variables(a, b)
+        self._bind(a, b)
+        return "" if a.annotation == self._renamed(b.annotation) else _different_variables(a, b)
+
+    def _renamed(self, value: Any) -> Any:
+        """A fact of the second program, types in terms of the first one's type variables."""
+        return with_types(value, self.types) if self.types and isinstance(value, Type) else value
+
+    def _own_difference(self, a: Expr, b: Expr) -> str:
+        """What differs between two nodes of one class themselves, children apart."""
+        for (text, left), (_, given) in zip(_facts(a), _facts(b), strict=True):
+            right = self._renamed(given)
+            if left != right and (self.exact or _plain(left) != _plain(right)):
+                return text.format(left, given)
+        if isinstance(a, Function) and isinstance(b, Function) and (a.ret_type or b.ret_type):
+            # inference writes results down, too
+            mine, theirs = a.ret_type or a.body.checked_type, b.ret_type or b.body.checked_type
+            if mine is not None and theirs is not None and mine != self._renamed(theirs):
+                return f"result types {a.ret_type} and {b.ret_type}"
+        if isinstance(a, Constant) and isinstance(b, Constant) and not same_bits(a.data, b.data):
+            return f"a constant of type {a.checked_type} and a constant of type {b.checked_type}"
+        return ""
+
+    def _binders(self, a: Expr, b: Expr) -> str:
+        """Match the variables that two nodes bind."""
+        left, right = bound_by(a), bound_by(b)
+        for x, y in zip(left, right, strict=True):
+            mine, theirs = x.annotation, self._renamed(y.annotation)
+            # what a let or a match binds has the type of a value, which inference writes down
+            known = None if isinstance(a, Function) else x.checked_type
+            if mine != theirs and (known is None or known != self._renamed(y.checked_type)):
+                return f"variable {x.name} is declared as {mine}, {y.name} as {y.annotation}"
+            self._bind(x, y)
+        return ""
+
+
+def _is_leaf(node: Expr) -> bool:
+    """Whether it does not matter how often a node is written down."""
+    return isinstance(node, (Constant, GlobalVar, Op, Constructor)) or (isinstance(node, Tuple) and not node.fields)
+
+
+def _different_variables(a: Expr, b: Expr) -> str:
+    return f"variables {a.name} and {b.name}" if isinstance(a, Var) and isinstance(b, Var) else ""
+
+
+def same_bits(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    """Whether two arrays of one dtype and shape hold the same bits (NaN equals NaN, 0.0 differs from -0.0)."""
+    if a is b:
+        return True
+    raw = np.dtype(f"V{a.dtype.itemsize}")
+    if a.size and not any(a.strides) and not any(b.strides):  # two splats, or two scalars
+        return a.flat[:1].tobytes() == b.flat[:1].tobytes()
+    return bool((np.ascontiguousarray(a).view(raw) == np.ascontiguousarray(b).view(raw)).all())
+
+
+#: What nodes say besides their children, by the kind of node, with texts that tell of two that differ.
+_FACTS: Final[Mapping[str, Mapping[str, Callable[[Any], Any]]]] = MappingProxyType(
+    {
+        "call": {"{} and {} arguments": lambda n: len(n.args), "attributes {} and {}": lambda n: n.attrs},
+        "tuple": {"{} and {} fields": lambda n: len(n.fields)},
+        "tuple_getitem": {"fields {} and {}": lambda n: n.index},
+        "function": {
+            "{} and {} parameters": lambda n: len(n.params),
+            "type parameters of kinds {} and {}": lambda n: [v.kind.name for v in n.type_params],
+            "attributes {} and {}": lambda n: dict(n.attrs),
+        },
+        "global_var": {"@{} and @{}": lambda n: n.name},
+        "op": {"{} and {}": lambda n: n.name},
+        "constructor": {"{} and {}": lambda n: f"{n.belong_to}.{n.name_hint}"},
+        "match": {"patterns {} and {}": lambda n: [n.complete, *(_pattern(c.lhs) for c in n.clauses)]},
+        "constant": {"a constant of type {} and a constant of type {}": lambda n: n.checked_type},
+    }
+)
+
+
+def _pattern(pattern: Pattern) -> list[Any]:
+    """What a pattern is, without the names of variables."""
+    made = pattern.constructor if isinstance(pattern, PatternConstructor) else None
+    own = type(pattern).__name__ if made is None else f"{made.belong_to}.{made.name_hint}"
+    return [own, *map(_pattern, inner(pattern))]
+
+
+def _facts(node: Expr) -> list[tuple[str, Any]]:
+    return [(text, fact(node)) for text, fact in _FACTS.get(kind_of(node).name, {}).items()]
+
+
+def _labels(node: Expr) -> Iterator[str]:
+    """A name for each of `children(node)`, in their order: the fields that hold expressions."""
+    if isinstance(node, Match):
+        yield from (".data", *(f".clauses{v.name}" for v in bound_by(node)))
+        yield from (f".clauses[{k}]" for k in range(len(node.clauses)))
+        return
+    for name, value in ((f.name, getattr(node, f.name)) for f in dataclasses.fields(node)):
+        if isinstance(value, (Node, Op)):
+            yield f".{name}"
+        elif isinstance(value, tuple) and name != "type_params":
+            yield from (f".{name}[{k}]" for k in range(len(value)))
+
+
+def _type_difference(a: Type | TypeData, b: Type | TypeData, map_free_vars: bool) -> str:
+    alike = False
+    if isinstance(a, TypeData) and isinstance(b, TypeData):
+        mine, theirs = ([(c.name_hint, c.checked_type) for c in data.constructors] for data in (a, b))
+        alike = a.header == b.header and len(a.type_vars) == len(b.type_vars) and mine == theirs
+    elif not isinstance(a, TypeData) and not isinstance(b, TypeData):
+        own, others = (type_vars(t) if map_free_vars else [] for t in (a, b))
+        alike = len(own) == len(others) and a == with_types(b, dict(zip(others, own, strict=True)))
+    return "" if alike else f"types {a} and {b}"
+
+
+def difference(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False) -> str:
+    """The first difference between two programs or types, with its place; "" if they are structurally equal."""
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        found = (difference(x, y, map_free_vars, exact) for x, y in zip(a, b, strict=True))
+        return next((text for text in found if text), "")
+    if isinstance(a, Type | TypeData) and isinstance(b, Type | TypeData):
+        return _type_difference(a, b, map_free_vars)
+    if isinstance(a, Expr) and isinstance(b, Expr):
+        return _Comparison(map_free_vars, exact).difference(a, b, "expr")
+    if not isinstance(a, IRModule) or not isinstance(b, IRModule):
+        return "" if isinstance(a, str | int) and a == b else f"{type(a).__name__} and {type(b).__name__}"
+    if dict(a.attrs) != dict(b.attrs):
+        return f"module attributes {dict(a.attrs)} and {dict(b.attrs)}"
+    only = set(a) ^ set(b)
+    if only:
+        return f"function @{min(only)} is in one module only"
+    kinds = a.type_definitions, b.type_definitions
+    if names := kinds[0].keys() ^ kinds[1].keys():
+        return f"type {min(map(str, names))} is in one module only"
+    if text := next((t for n in kinds[0] if (t := _type_difference(kinds[0][n], kinds[1][n], False))), ""):
+        return text
+    found = (_Comparison(map_free_vars, exact).difference(a[name], b[name], f"@{name}") for name in sorted(a))
+    return next((text for text in found if text), "")
+
+
+def structural_equal(a: Any, b: Any, map_free_vars: bool = False, exact: bool = False) -> bool:
+    """Whether two programs, or types, or sequences of them, are the same up to names.
+
+    Free variables are equal only to themselves, unless `map_free_vars` lets them correspond like bound ones.  Numbers
+    in attributes are equal where they are as float32, or, with `exact`, where they are as they are written.
+    """
+    return not difference(a, b, map_free_vars, exact)
+
+
+def assert_structural_equal(a: Any, b: Any, map_free_vars: bool = False) -> None:
+    """Raise AotcError (code "not-equal") with the first difference and its path unless the programs are equal."""
+    text = difference(a, b, map_free_vars)
+    if text:
+        raise AotcError("not-equal", f"the programs differ at {text}")
+
+
+def structural_hash(x: Expr | IRModule | Type | Pattern, map_free_vars: bool = False) -> int:
+    """A 64-bit hash that structurally equal programs share, if inference has seen all of them or none.
+
+    It does not change from process to process for closed programs, and with `map_free_vars` for all.  Otherwise a
+    free variable hashes by identity.
+    """
+    if isinstance(x, IRModule):
+        parts = [f"{name}:{structural_hash(x[name], map_free_vars)}" for name in sorted(x)]
+        return int.from_bytes(_digest("module", *parts), "little")
+    if isinstance(x, Pattern):
+        return int.from_bytes(_digest("pattern", _pattern(x)), "little")
+    if isinstance(x, Type):
+        free = type_vars(x) if map_free_vars else ()
+        return int.from_bytes(_digest("type", _type_text(x, _numbered(free))), "little")
+    functions = (f for f in post_order(x) if isinstance(f, Function))
+    generic = dict.fromkeys(v for f in functions for v in f.type_params)
+    names = _numbered(generic)
+    numbers: dict[Var, int] = {}
+    inferred = {v for node in post_order(x) if isinstance(node, Let | Match) for v in bound_by(node)}
+    bound = {var for node in post_order(x) for var in bound_by(node)}
+    digests: dict[Expr, bytes] = {}
+    serial = 0
+    for node in post_order(x):
+        if isinstance(node, Var):
+            known = node in bound or map_free_vars
+            number = numbers.setdefault(node, len(numbers)) if known else id(node)
+            ty = node.checked_type if node in inferred else node.annotation
+            digests[node] = _digest("var", number, _type_text(ty, names))
+        else:
+            serial += not _is_leaf(node)  # tells nodes that are shared from those that are alike
+            below = (digests[child] for child in children(node))
+            digests[node] = _digest(0 if _is_leaf(node) else serial, *_own_facts(node, names), *below)
+    return int.from_bytes(digests[x], "little")
+
+
+def _digest(*parts: object) -> bytes:
+    state = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        state.update(part if isinstance(part, bytes) else f"{part}\0".encode())
+    return state.digest()
+
+
+def _numbered(variables: Iterable[TypeVar]) -> dict[TypeVar, Type]:
+    return {v: TypeVar(f"#{k}") for k, v in enumerate(variables)}
+
+
+def _type_text(ty: Type | None, names: Mapping[TypeVar, Type]) -> str:
+    """A text that equal types share."""
+    return str(ty and _erased(ty, names))
+
+
+def _erased(ty: Type, names: Mapping[TypeVar, Type]) -> Type:
+    """`ty` with type variables by their names in `names`, and polymorphic types of functions by their kinds alone."""
+    if isinstance(ty, FuncType) and ty.type_params:
+        return TypeVar(str(ty.kinds))
+    made: Type = with_parts(ty, tuple(_erased(t, names) for t in parts(ty)))
+    return names.get(made, made) if isinstance(made, TypeVar) else made
+
+
+def _own_facts(node: Expr, names: Mapping[TypeVar, Type]) -> tuple[object, ...]:
+    """What identifies a node besides its children: equal for equal nodes."""
+    kind = "Op" if isinstance(node, Op) else type(node).__name__
+    data = node.data.flat[:_HASHED_ELEMENTS].tobytes() if isinstance(node, Constant) else b""
+    return (kind, data, *(_type_text(v, names) if isinstance(v, Type) else _plain(v) for _, v in _facts(node)))
+
+
+def _plain(value: object) -> object:
+    """Equal values in one spelling: 1, 1.0 and True are equal attributes, and so are their hashes."""
+    if isinstance(value, (bool, int)):
+        return float(value) if abs(value) < 1 << 53 else value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Attrs):
+        return [type(value).__name__, *(f"{k}={_plain(v)}" for k, v in value.items())]
+    if isinstance(value, Mapping):
+        return sorted((str(k), str(_plain(v))) for k, v in value.items())
+    return ctypes.c_float(value).value if isinstance(value, float) and not value.is_integer() else value

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs, expressions and types as JSON, which holds their text.
+
+load_json(save_json(mod))                        # a program that is structurally equal
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any, Final
+
+from aotc.ir import AotcError, Span, Type
+from aotc.relay.graph_api import Expr, IRModule, Var
+from aotc.relay.text.literals import VERSION, type_text
+from aotc.relay.text.parser import parse, parse_expr
+from aotc.relay.text.printer import astext
+from aotc.relay.text.tvm_json_graph import load_nodes
+
+_KINDS: Final[dict[str, Any]] = {"module": IRModule, "expr": Expr, "type": Type}
+
+
+def save_json(node: IRModule | Expr | Type | Span) -> str:
+    """JSON that `load_json` reads; AotcError (code "text") for what is neither a program nor a part of one."""
+    if isinstance(node, Span):
+        return json.dumps({"relay": VERSION, "kind": "span", "text": asdict(node)})
+    kind = next((name for name, cls in _KINDS.items() if isinstance(node, cls)), None)
+    if kind is None:
+        raise AotcError("text", f"a {type(node).__name__} has no JSON form", hint="modules, expressions and types have")
+    text = type_text(node) if isinstance(node, Type) else astext(node)
+    return json.dumps({"relay": VERSION, "kind": kind, "text": text})
+
+
+def load_json(text: str) -> Any:
+    """What `save_json` wrote, or TVM as a graph of nodes; see `aotc.relay.text.tvm_json_graph`.
+
+    Raises AotcError (code "text") for other JSON, and as `aotc.relay.parse` for damaged text.
+    """
+    try:
+        data = json.loads(text)
+        if "nodes" in data:
+            return load_nodes(data)
+        kind, body = data["kind"], data["text"]
+    except (json.JSONDecodeError, TypeError, KeyError) as error:
+        raise AotcError("text", "no JSON of a program", hint="`save_json` writes it") from error
+    if kind == "module":
+        return parse(body)
+    if kind == "span":
+        return _span(body)
+    if kind == "expr":
+        return parse_expr(body)
+    variable = parse_expr(f"free_var %x: {body};\n%x")
+    assert isinstance(variable, Var)
+    return variable.annotation
+
+
+def _span(fields: Any) -> Span:
+    try:
+        return Span(**{**fields, "merged": tuple(map(_span, fields["merged"]))})
+    except (TypeError, KeyError) as error:
+        raise AotcError("text", "no JSON of a span", hint="`save_json` writes it") from error

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharing of equal expressions: EliminateCommonSubexpr makes it, CanonicalizeCast undoes it for casts.
+
+EliminateCommonSubexpr: compute equal expressions once.
+
+%0 = nn.relu(%x); %1 = nn.relu(%x); add(%0, %1)
+%0 = nn.relu(%x); add(%0, %0)
+
+CanonicalizeCast: a widening cast of its own for each elementwise user, so that it fuses into
+every one.
+
+%0 = cast(%x, dtype="int32");  add(%0, %a);  multiply(%0, %b)
+=>  add(cast(%x, dtype="int32"), %a);  multiply(cast(%x, dtype="int32"), %b)
+
+What is stored between kernels is the narrow tensor.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aotc.ir import Op, OpPattern
+from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, op_of, tensor_type_of
+from aotc.relay.transform.pass_base import FunctionPass, op_call, rewrite_nodes
+from aotc.relay.visitor import children, rebuild, with_children
+
+
+def _key(node: Expr) -> Any:
+    """Equal for nodes that can be one; None for those that stay as they are."""
+    match node:
+        case Call(op=Op(name=name)):
+            # the attributes as text: equal numbers of different types, or zeros of different signs, differ
+            return ("call", name, repr(node.attrs), *node.args)
+        case TupleGetItem():
+            return ("field", node.tuple_value, node.index)
+        case Tuple():
+            return ("tuple", *node.fields)
+        case Constant() if node.data.ndim == 0:
+            return ("scalar", node.checked_type, node.data.tobytes())
+        case _:
+            return None
+
+
+@dataclass(frozen=True, repr=False)
+class EliminateCommonSubexpr(FunctionPass):
+    """Share calls with the same operator, attributes and arguments.  Scalars are compared by value, larger
+    constants by identity: equal parameters stay separate parameters.
+
+    fskip    calls for which it says True are left alone
+    """
+
+    fskip: Callable[[Expr], bool] | None = None
+
+    opt_level = 3
+
+    def rewritten(self, function: Function) -> Function:
+        first: dict[Any, Expr] = {}
+
+        def shared(_: Expr, new: Expr) -> Expr:
+            key = _key(new)
+            skipped = key is None or (self.fskip is not None and self.fskip(new))
+            return new if skipped else first.setdefault(key, new)
+
+        return rewrite_nodes(function, shared)
+
+
+# --- casts
+
+
+class CanonicalizeCast(FunctionPass):
+    """Copies widening casts that several elementwise or broadcasting operators share; the first keeps the cast.
+
+    EliminateCommonSubexpr would share them again: it belongs before this pass.
+    """
+
+    opt_level = 3
+
+    def rewritten(self, function: Function) -> Function:
+        taken: set[Expr] = set()  # casts that an operator has for itself
+
+        def copied(_: Expr, new: Expr) -> Expr:
+            call = op_call(new)
+            if call is None or op_of(call).pattern > OpPattern.BROADCAST:
+                return new
+            casts = {arg for arg in call.args if _widens(arg)}
+            copies = {arg: with_children(arg, children(arg)) for arg in casts & taken}
+            taken.update(casts)
+            return rebuild(call, lambda child: copies.get(child, child))
+
+        return rewrite_nodes(function, copied)
+
+
+def _widens(expr: Expr) -> bool:
+    call = op_call(expr, "cast")
+    return call is not None and tensor_type_of(call.args[0]).dtype.bits < tensor_type_of(call).dtype.bits

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Windows of convolutions and pools: FoldExplicitPadding and FlattenAtrousConv.
+
+FoldExplicitPadding: give padding to the operator that can do it itself.
+
+nn.conv2d(nn.pad(%x, 0f, pad_width=[[0, 0], [0, 0], [1, 1], [1, 1]]), %w, padding=[0, 0, 0, 0])
+nn.conv2d(%x, %w, padding=[1, 1, 1, 1])
+
+Convolutions and averages take zeros, maxima the least value of their type; only spatial axes are
+padded.  Weights that are not constant count as finite: padding adds nothing to a sum, where zeros
+times an infinite weight would add NaN.
+
+FlattenAtrousConv: a dilated convolution that was written as one over blocks of positions.
+
+nn.batch_to_space_nd(nn.conv2d(nn.space_to_batch_nd(%x, block_shape=[2, 2], ...), %w, data_layout="NHWC"), ...)
+nn.conv2d(%x, %w, dilation=[2, 2], padding=..., data_layout="NHWC")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from aotc.relay.expr import Call, Constant, Expr, tensor_type_of
+from aotc.relay.op import pool
+from aotc.relay.op.conv import ConvAttrs, conv1d, conv2d, conv3d
+from aotc.relay.op.qnn.convolution import CONVOLUTIONS
+from aotc.relay.op.qnn.quant_params import known
+from aotc.relay.op.rearrange import BatchToSpaceNDAttrs, SpaceToBatchNDAttrs
+from aotc.relay.op.window_attributes import DATA_LAYOUT, pad_pairs, spread
+from aotc.relay.transform import pass_base
+from aotc.relay.transform.pass_base import Outcome, Rewrite, Rule, RulePass, WhyNot
+
+
+def _merged(pad: Any, layout: str, padding: tuple[int, ...]) -> tuple[int, ...] | None:
+    """`padding` and that of nn.pad together, as befores then afters; None where that pads other axes, or crops."""
+    n = len(layout) - 2
+    if pad.pad_mode != "constant" or sorted(layout) != sorted(DATA_LAYOUT.get(n, "")):
+        return None
+    outside = [pad.pad_width[layout.index(letter)] for letter in "NC"]
+    inside = [pad.pad_width[layout.index(letter)] for letter in DATA_LAYOUT[n][2:]]
+    if any(pair != (0, 0) for pair in outside) or any(w < 0 for pair in inside for w in pair):
+        return None
+    own = pad_pairs(padding, n)
+    return tuple(a[k] + b[k] for k in (0, 1) for a, b in zip(inside, own, strict=True))
+
+
+_CONVOLUTIONS: Final = (conv1d, conv2d, conv3d, *CONVOLUTIONS.values())
+#: (operator, pad value, padding of both) -> why the operator cannot do the padding; "" if it can.
+Check = Callable[[Call, float, "tuple[int, ...]"], str]
+
+
+def _folding(obstacle: Check, **changes: Any) -> Rewrite:
+    """The operator on data as it was before padding, unless there is an obstacle."""
+
+    def rewrite(node: Call) -> Outcome:
+        a: Any = node.attrs
+        pad = pass_base.op_call(node.args[0], "nn.pad")
+        if pad is None:
+            return None
+        layout = getattr(a, "data_layout", None) or a.layout
+        padding = _merged(pad.attrs, layout, a.padding)
+        if padding is None:
+            return WhyNot("more than spatial axes are padded, or not with a constant")
+        value = pass_base.uniform_value(pad.args[1])
+        reason = "the pad value is not constant" if value is None else obstacle(node, float(value), padding)
+        if reason:
+            return WhyNot(reason)
+        return pass_base.recall(node, (pad.args[0], *node.args[1:]), padding=padding, **changes)
+
+    return rewrite
+
+
+def _filling(node: Call) -> float | None:
+    """What a convolution pads with: integers with their zero point; None where that is not known."""
+    if isinstance(node.attrs, ConvAttrs):
+        return node.attrs.pad_value
+    zero = known(node.args[2])
+    return None if zero is None else float(zero.reshape(()))
+
+
+def _conv(node: Call, value: float, padding: tuple[int, ...]) -> str:
+    if value != _filling(node):
+        return "the pad value is not the convolution's"
+    return _infinite(node.args[1])
+
+
+def _infinite(weight: Expr) -> str:
+    """Why a convolution with such weights cannot do padding; "" if it can."""
+    infinite = isinstance(weight, Constant) and not pass_base.is_finite(weight)
+    return "zeros times the infinite among the weights are NaN, which padding is not" if infinite else ""
+
+
+def _average(node: Call, value: float, padding: tuple[int, ...]) -> str:
+    a: Any = node.attrs
+    if value != 0:
+        return "the pad value is not zero"
+    partly = a.ceil_mode or (any(a.padding) and not a.count_include_pad)
+    return "some padding is counted and some is not" if partly else ""
+
+
+def _maximum(node: Call, value: float, padding: tuple[int, ...]) -> str:
+    a: Any = node.attrs
+    dtype = tensor_type_of(node).dtype
+    if value != (float("-inf") if dtype.is_float else dtype.min):
+        return "the pad value is not the least"
+    outside = any(p >= k for p, k in zip(padding, (*a.pool_size, *a.pool_size), strict=True))
+    return "a window may lie in the padding" if a.ceil_mode or outside else ""
+
+
+def _pad_of_pad(node: Call) -> Expr | WhyNot | None:
+    inner = pass_base.op_call(node.args[0], "nn.pad")
+    if inner is None:
+        return None
+    outer: Any = node.attrs
+    first: Any = inner.attrs
+    value = pass_base.uniform_value(node.args[1])
+    same = value is not None and pass_base.is_uniform(inner.args[1], float(value))
+    if outer.pad_mode != "constant" or first.pad_mode != "constant" or not same:
+        return WhyNot("the two pads fill in different values")
+    widths = tuple((a + c, b + d) for (a, b), (c, d) in zip(outer.pad_width, first.pad_width, strict=True))
+    if any(w < 0 for a in (outer, first) for pair in a.pad_width for w in pair):
+        return WhyNot("a pad crops")
+    return pass_base.recall(node, inner.args, pad_width=widths)
+
+
+RULES: Final = (
+    Rule("pad(pad(x)) => pad(x)", ("nn.pad",), _pad_of_pad),
+    Rule("conv(pad(x), w) => conv(x, w)", _CONVOLUTIONS, _folding(_conv)),
+    Rule(
+        "avg_pool(pad(x)) => avg_pool(x)",
+        (pool.avg_pool1d, pool.avg_pool2d, pool.avg_pool3d),
+        _folding(_average, count_include_pad=True),
+    ),
+    Rule("max_pool(pad(x)) => max_pool(x)", (pool.max_pool1d, pool.max_pool2d, pool.max_pool3d), _folding(_maximum)),
+)
+
+
+class FoldExplicitPadding(RulePass):
+    """nn.pad goes into the convolutions and pools that use it."""
+
+    rules = RULES
+
+
+# --- dilation
+
+
+_CHANNELS_LAST: Final = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+
+
+def _flatten(last: Call) -> Outcome:
+    conv = pass_base.op_call(last.args[0], *_CONVOLUTIONS)
+    first = None if conv is None else pass_base.op_call(conv.args[0], "nn.space_to_batch_nd")
+    if conv is None or first is None:
+        return None
+    before, after, a = cast(Any, (first.attrs, last.attrs, conv.attrs))
+    n = tensor_type_of(conv).rank - 2
+    reason = _obstacle(n, before, after, conv) or _infinite(conv.args[1])
+    if reason:
+        return WhyNot(reason)
+    more = n - len(before.block_shape)
+    blocks = (*before.block_shape, *(1,) * more)
+    none = ((0, 0),) * more
+    paddings, crops = (*before.paddings, *none), (*after.crops, *none)
+    own = pad_pairs(a.padding, n)
+    pads = [
+        tuple(pad[k] + block * inner[k] - crop[k] for k in (0, 1))
+        for block, pad, inner, crop in zip(blocks, paddings, own, crops, strict=True)
+    ]
+    if min(p for pair in pads for p in pair) < 0:
+        return WhyNot("the crops leave out more than the padding adds")
+    return pass_base.recall(
+        conv,
+        (first.args[0], *conv.args[1:]),
+        dilation=tuple(d * b for d, b in zip(spread(a.dilation, n), blocks, strict=True)),
+        padding=tuple(pair[k] for k in (0, 1) for pair in pads),
+    )
+
+
+def _obstacle(n: int, before: SpaceToBatchNDAttrs, after: BatchToSpaceNDAttrs, conv: Call) -> str:
+    """Why the three operators are no dilated convolution; "" if they are one."""
+    a: Any = conv.attrs
+    channels_last = a.data_layout == _CHANNELS_LAST[n]
+    if before.block_shape != after.block_shape:
+        return "the blocks are put together in another way than they were taken apart"
+    if not channels_last or a.out_layout not in ("", a.data_layout) or len(before.block_shape) > n:
+        return "blocks of other axes than the convolution's"
+    if before.pad_value != _filling(conv):
+        return "the padding is not the convolution's"
+    if any(s != 1 for s in spread(a.strides, n)):
+        return "the convolution has strides"
+    return ""
+
+
+_RULE: Final = Rule(
+    "batch_to_space_nd(conv(space_to_batch_nd(x, b), w), b) => conv(x, w, dilation=b)",
+    ("nn.batch_to_space_nd",),
+    _flatten,
+)
+
+
+class FlattenAtrousConv(RulePass):
+    """space_to_batch_nd, convolution, batch_to_space_nd become one convolution with dilation.
+
+    For convolutions of one to three axes, channels last, without strides.
+    """
+
+    rules = (_RULE,)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets: sharing of nodes told by variables, and the other way round; variables that nothing uses.
+
+DeadCodeElimination: drop variables that nothing uses.
+
+let %a = nn.relu(%x); let %b = exp(%x); %b
+let %b = exp(%x); %b
+
+ToANormalForm and ToBasicBlockNormalForm: variables instead of sharing of nodes.
+
+%0 = nn.relu(%x); add(%0, exp(%0))
+let %a = nn.relu(%x); let %b = exp(%a); let %c = add(%a, %b); %c
+
+A block is the body of a function or a branch of an if.  A node belongs to the innermost block
+that contains all of its uses.  A-normal form binds every node that is not a variable or constant,
+in the order of first use; basic block normal form binds only nodes that are used in several
+blocks, so that each block stands on its own.
+
+ToGraphNormalForm: sharing of nodes instead of variables.
+
+let %a = nn.relu(%x); let %b = exp(%a); add(%a, %b)
+%0 = nn.relu(%x); add(%0, exp(%0))
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from aotc.ir import AotcError, PassContext
+from aotc.relay.analysis import free_vars
+from aotc.relay.graph_api import Expr, Function, IRModule, Let, as_function, children, depth_first, post_order, rebuild
+from aotc.relay.transform.effect_order import Naming, has_effect, writes
+from aotc.relay.transform.pass_base import FunctionPass, outside_kernels, rewrite_nodes
+
+
+def _meant(node: Expr, values: Mapping[Expr, Expr]) -> Expr | None:
+    """What stands for a let or a variable where `values` has the variable's value; None for other nodes."""
+    if isinstance(node, Let):
+        return node.body if node.var in values else None
+    return values.get(node)
+
+
+def _meanings_first(root: Expr, values: Mapping[Expr, Expr]) -> Iterator[Expr]:
+    """What `root` needs, each node after those that it needs itself: the values of those variables that are used."""
+
+    def below(node: Expr) -> tuple[Expr, ...]:
+        meant = _meant(node, values)
+        if meant is not None:
+            return (meant,)
+        return children(node) if outside_kernels(node) else ()
+
+    return depth_first([root], below)
+
+
+@dataclass(frozen=True, repr=False)
+class DeadCodeElimination(FunctionPass):
+    """Remove lets whose variables do not matter to the result, chains of them too.
+
+    Where references are written, lets that have to do with them or call functions stay.
+
+    inline_once    values whose variables are used once, in the function that has the let, take the variables' place;
+                   functions stay, and all values where references are written
+    """
+
+    inline_once: bool = False
+
+    opt_level = 1
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        lets = [n for n in post_order(function) if isinstance(n, Let)]
+        fixed = {n for n in lets if any(map(has_effect, post_order(n.value)))} if writes(module) else set()
+        values: dict[Expr, Expr] = {n.var: n.value for n in lets if n not in fixed}
+        live = {n for root in (function, *(let.value for let in fixed)) for n in _meanings_first(root, values)}
+        live.update(let.var for let in fixed)
+
+        def kept(_: Expr, new: Expr) -> Expr:
+            return new.body if isinstance(new, Let) and new.var not in live else new
+
+        result = rewrite_nodes(function, kept)
+        return _in_place(result, _used_once(result)) if self.inline_once and not writes(module) else result
+
+
+def _used_once(function: Function) -> dict[Expr, Expr]:
+    """The values of lets whose variables are used once, in the function that has the let; functions are left out."""
+    order = list(post_order(function, outside_kernels))
+    home: dict[Expr, Expr] = {}  # the innermost function around a node: inner ones come first
+    for literal in (n for n in order if isinstance(n, Function)):
+        for node in post_order(literal.body, lambda n: not isinstance(n, Function)):
+            home.setdefault(node, literal)
+    users: dict[Expr, list[Expr]] = {}
+    for node in order:
+        for child in children(node)[1:] if isinstance(node, Let) else children(node):
+            users.setdefault(child, []).append(node)
+    lets = [n for n in order if isinstance(n, Let) and not isinstance(n.value, Function)]
+    once = [n for n in lets if len(users.get(n.var, ())) == 1]
+    return {n.var: n.value for n in once if home.get(users[n.var][0]) is home.get(n)}
+
+
+def _in_place(function: Function, values: Mapping[Expr, Expr]) -> Function:
+    """`function` with the values of lets in the place of their variables."""
+    memo: dict[Expr, Expr] = {}
+    for node in _meanings_first(function, values):
+        meant = _meant(node, values)
+        if meant is not None:
+            memo[node] = memo[meant]
+        else:
+            memo[node] = rebuild(node, memo.__getitem__) if outside_kernels(node) else node
+    return as_function(memo[function])
+
+
+# --- variables instead of sharing
+
+
+class ToANormalForm(FunctionPass):
+    """Every step gets a name, in an order of evaluation; variables, constants and fused functions stay as they are."""
+
+    opt_level = 1
+    required = ()
+
+    def rewritten(self, function: Function) -> Function:
+        return Naming(function, lambda _, spread: True).run()
+
+
+class ToBasicBlockNormalForm(FunctionPass):
+    """No node is shared between blocks (bodies of functions, branches of ifs): what they share gets a name."""
+
+    opt_level = 1
+    required = ()
+
+    def rewritten(self, function: Function) -> Function:
+        return Naming(function, lambda _, spread: spread).run()
+
+
+# --- sharing instead of variables
+
+
+def is_recursive(let: Let) -> bool:
+    """Whether the value of a let mentions its variable: a recursive function."""
+    return isinstance(let.value, Function) and let.var in free_vars(let.value)
+
+
+class ToGraphNormalForm(FunctionPass):
+    """Put the value of each let where its variable is used.  Lets of recursive functions stay."""
+
+    opt_level = 1
+    required = ()
+
+    def rewritten(self, function: Function) -> Function:
+        if writes({"": function}):
+            text = "a graph without lets does not say when references are written"
+            hint = "programs with ref_write keep their lets"
+            raise AotcError("control-flow", text, span=function.span, hint=hint)
+        lets = (n for n in post_order(function, outside_kernels) if isinstance(n, Let) and not is_recursive(n))
+        values: dict[Expr, Expr] = {let.var: let.value for let in lets}
+        return _in_place(function, values)

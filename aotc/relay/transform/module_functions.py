@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions of a module: unused ones go, calls become bodies, literals become global functions.
+
+RemoveUnusedFunctions: drop the global functions that the entry functions do not reach.
+
+def @main(%x) { @f(%x) }; def @f(%x) { exp(%x) }; def @g(%x) { log(%x) }
+def @main(%x) { @f(%x) }; def @f(%x) { exp(%x) }
+
+Inline: put the bodies of functions in the place of their calls.
+
+def @main(%x) { @f(@f(%x)) }; def @f(%y, Inline=1) { exp(%y) }
+def @main(%x) { exp(exp(%x)) }
+
+EtaExpand: a global function that is used as a value becomes a function literal that calls it.
+
+@map(@double, %x)
+@map(fn (%a) { @double(%a) }, %x)
+
+LambdaLift: function literals become global functions; what they capture becomes a parameter.
+
+def @main(%x, %w) { let %f = fn (%a) { add(%a, %w) }; %f(%x) }
+def @main(%x, %w) { let %f = @main_lifted(%w); %f(%x) }
+def @main_lifted(%w1) { fn (%a, ...) { add(%a, %w1) } }                       with the attribute Closure=1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from aotc.ir import FuncType, IncompleteType, Pass, PassContext, TupleType, span_scope, spending
+from aotc.ir.compile_time_limits import budget
+from aotc.relay.analysis import bound_vars, free_type_vars, free_vars, global_uses
+from aotc.relay.expr import Call, Constructor, Expr, Function, GlobalVar, Let, Var, as_function
+from aotc.relay.graph_api import IRModule, declared, fresh_name, infer_module, left_alone, type_arguments
+from aotc.relay.transform.effect_order import has_effect, with_effects_named
+from aotc.relay.transform.pass_base import FunctionPass, settled, typed
+from aotc.relay.visitor import Mutator, binders, children, depth_first, post_order, rebuild, substitute, with_children
+
+
+def reachable(functions: Mapping[str, Function], entries: Iterable[str]) -> set[str]:
+    """The names of functions that some function of `entries` uses, however indirectly; and the entries."""
+    return set(_callees_first(functions, (name for name in entries if name in functions)))
+
+
+def _callees_first(functions: Mapping[str, Function], entries: Iterable[str]) -> Iterator[str]:
+    """`entries` and the functions that they use, each after those that it uses itself."""
+    return depth_first(entries, lambda name: [n for n in global_uses(functions[name]) if n in functions])
+
+
+@dataclass(frozen=True, repr=False)
+class RemoveUnusedFunctions(Pass[IRModule]):
+    """Keep what the entry functions need.
+
+    entry_functions    names of functions to start from
+    """
+
+    entry_functions: Sequence[str] = ("main",)
+
+    opt_level = 1
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        kept = reachable(module.functions, self.entry_functions)
+        if len(kept) == len(module):
+            return module
+        return module.without_functions(module.functions.keys() - kept)
+
+
+# --- calls become bodies
+
+
+def _opaque(function: Function) -> bool:
+    return function.is_primitive or "Compiler" in function.attrs or "SkipOptimization" in function.attrs
+
+
+def applied(function: Function, args: Sequence[Expr]) -> Expr:
+    """The body of `function` with `args` for its parameters; the variables that it binds itself are new ones.
+
+    Nodes that do not depend on parameters and have no effects stay shared between applications; types of `args` take
+    the place of type parameters.  AotcError (code "budget") where calls upon calls would become more nodes than one
+    compilation may have.
+    """
+    new: dict[Expr, Expr] = dict(zip(function.params, args, strict=True))
+    wanted, given = ([a.checked_type or IncompleteType() for a in exprs] for exprs in (function.params, args))
+    types = type_arguments(FuncType(wanted, TupleType(()), function.type_params), given)
+    new.update((v, Var(v.name, declared(v.annotation, types), v.span)) for v in binders(function.body))
+    memo: dict[Expr, Expr] = {}
+    nodes = list(post_order(function.body))
+    budget().spend("compile.max_nodes", len(nodes), "the module, calls replaced by what they call,")
+    for node in nodes:
+        made = new[node] if node in new else rebuild(node, memo.__getitem__)
+        if made is node and has_effect(node):
+            made = with_children(node, children(node))
+        if types and isinstance(made, Function):
+            made = replace(made, ret_type=declared(made.ret_type, types))
+        memo[node] = made
+    return memo[function.body]
+
+
+@dataclass(eq=False)
+class _Inliner(Mutator):
+    """Applies functions where they are called: the global ones that `wanted` names, literal ones if `literal`."""
+
+    wanted: Callable[[str], Function | None]
+    literal: bool
+
+    def enter(self, node: Expr) -> bool:
+        return not (isinstance(node, Function) and _opaque(node))
+
+    def rewrite_call(self, old: Call, new: Call) -> Expr:
+        match new.op:
+            case GlobalVar(name=name):
+                function = self.wanted(name)
+            case Function() as function if self.literal and not _opaque(function):
+                pass
+            case _:
+                function = None
+        if function is None or len(function.params) != len(new.args):
+            return new
+        with span_scope(new.span):
+            return applied(function, new.args)
+
+
+def _order(module: IRModule) -> list[str]:
+    """The functions that do not reach themselves, callees before callers."""
+    functions = module.functions
+    simple = {n: f for n, f in functions.items() if n not in reachable(functions, global_uses(f))}
+    return list(_callees_first(simple, simple))
+
+
+def _beta_reduced(function: Function) -> Function:
+    """Calls of literal functions applied."""
+    return _Inliner(lambda _: None, literal=True).visit_function(function)
+
+
+@dataclass(frozen=True, repr=False)
+class Inline(Pass[IRModule]):
+    """Inline the global functions that carry the attribute `Inline=1`; recursive ones stay calls.
+
+    everything    inline every global function, and every function literal where it is called
+
+    Inlined functions that nothing uses any more leave the module, unless `everything` is inlined.  Fused functions and
+    those for other compilers are never inlined by `everything`.
+    """
+
+    everything: bool = False
+
+    name: ClassVar[str] = "InlineGlobals"
+    opt_level = 1
+
+    def _wanted(self, function: Function) -> bool:
+        if "Compiler" in function.attrs:
+            return False  # Relay marks these with Inline too
+        return bool(function.attrs.get("Inline")) or (self.everything and not _opaque(function))
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        start = with_effects_named(module)
+        functions = dict(start.functions)
+        order = _order(start)
+        inlined = {name for name in order if self._wanted(functions[name])}
+
+        def wanted(name: str) -> Function | None:
+            return functions[name] if name in inlined else None
+
+        with spending(ctx.config):
+            for name in [*order, *(n for n in functions if n not in set(order))]:
+                if not _opaque(functions[name]):
+                    functions[name] = _Inliner(wanted, self.everything).visit_function(functions[name])
+                    if self.everything:  # an application may make new calls of literals
+                        functions[name] = settled(_beta_reduced, functions[name])
+        result = start.with_functions(functions)
+        if not self.everything and (gone := _done_with(inlined, module, result)):
+            result = result.without_functions(gone)
+        ready = all(f.ret_type is not None for f in module.functions.values())
+        return infer_module(result) if result is not module and ready else result
+
+
+def _done_with(inlined: Collection[str], before: IRModule, after: IRModule) -> set[str]:
+    """The inlined functions that something used and nothing uses any more."""
+    used = {n for f in before.functions.values() for n in global_uses(f)}
+    kept = {n for name, f in after.functions.items() if name not in inlined for n in global_uses(f)}
+    return {*inlined} & used - reachable(after.functions, kept)
+
+
+# --- names become literals
+
+
+def _expanded(name: Expr, module: IRModule) -> Expr:
+    if isinstance(name, Constructor):
+        fields = tuple(Var(f"x{k}", ty, name.span) for k, ty in enumerate(name.inputs))
+        data = module[name.belong_to]
+        return Function(fields, Call(name, fields, span=name.span), data.type, data.type_vars, span=name.span)
+    ty = module[name].checked_type if isinstance(name, GlobalVar) else None
+    if not isinstance(name, GlobalVar) or not isinstance(ty, FuncType):
+        return name
+    params = tuple(Var(p.name, p.checked_type, p.span) for p in module[name].params)
+    call = Call(name, params, span=name.span, checked_type=ty.ret_type)
+    return Function(params, call, ty.ret_type, span=name.span)
+
+
+@dataclass(frozen=True, repr=False)
+class EtaExpand(FunctionPass):
+    """Expand the names of functions that are not called where they stand.
+
+    expand_constructor    for constructors of data types
+    expand_global_var     for global functions
+    """
+
+    expand_constructor: bool = False
+    expand_global_var: bool = False
+
+    opt_level = 1
+    required = ()
+
+    def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
+        kinds = [(GlobalVar, self.expand_global_var), (Constructor, self.expand_constructor)]
+        names = tuple(kind for kind, wanted in kinds if wanted)
+        memo: dict[Expr, Expr] = {}
+        for node in post_order(function):
+            old = children(node)
+            fresh = [_expanded(c, module) if isinstance(c, names) else memo[c] for c in old]
+            if isinstance(node, Call):
+                fresh[0] = node.op if isinstance(node.op, names) else memo[node.op]
+            memo[node] = node if fresh == [*old] else with_children(node, tuple(fresh))
+        return as_function(memo[function])
+
+
+# --- literals become global functions
+
+
+class _Lifter(Mutator):
+    """Lifts the literals below one global function, inner ones first."""
+
+    def __init__(self, name: str, root: Function, taken: Collection[str]) -> None:
+        super().__init__()
+        self.name = name
+        self.root = root
+        self.taken = set(taken)
+        self.lifted: dict[str, Function] = {}
+        self.let_of: dict[Expr, Var] = {}
+        self.bound: set[Var] = set()  # by the bodies of the functions made so far
+
+    def enter(self, node: Expr) -> bool:
+        if isinstance(node, Let) and isinstance(node.value, Function):
+            self.let_of[node.value] = node.var
+        return not (left_alone(node))
+
+    def rewrite_function(self, old: Expr, new: Function) -> Expr:
+        if left_alone(new):
+            return new
+        mapping: dict[Var, Expr] = self._renamed(new)
+        if old is self.root:
+            return substitute(new, mapping) if mapping else new
+        name = fresh_name(f"{self.name}_lifted", self.taken)
+        self.taken.add(name)
+        own = self.let_of.get(old)  # a recursive function mentions its variable
+        captured = [v for v in free_vars(new) if v is not own]
+        inside = {v: Var(v.name, v.checked_type, v.span) for v in captured}
+        mapping.update(inside)
+        if own is not None:
+            mapping[own] = _closure(name, list(inside.values()), new)
+        function = new.with_body(substitute(new.body, mapping))
+        if captured:
+            function = Function(inside.values(), function, new.checked_type, None, {"Closure": 1}, new.span)
+        self.lifted[name] = replace(function, type_params=(*function.type_params, *free_type_vars(function)))
+        return _closure(name, captured, new)
+
+    def _renamed(self, function: Function) -> dict[Var, Expr]:
+        """New variables for those that another function binds, too: a let may be part of several literals."""
+        own = bound_vars(function.body)
+        again: dict[Var, Expr] = {v: Var(v.name, v.annotation, v.span) for v in own if v in self.bound}
+        self.bound.update(own)
+        return again
+
+
+def _closure(name: str, captured: list[Var], function: Function) -> Expr:
+    """The function value: the global function, applied to what it captures if that is anything."""
+    target = GlobalVar(name, function.span)
+    return Call(target, captured, span=function.span) if captured else target
+
+
+class LambdaLift(Pass[IRModule]):
+    """Make a global function of every function literal but the fused ones.
+
+    A function that captures variables becomes one that takes these and returns the function; it carries the
+    attribute `Closure=1`.
+    """
+
+    opt_level = 1
+
+    def run(self, module: IRModule, ctx: PassContext) -> IRModule:
+        start = with_effects_named(typed(module))
+        functions = dict(start.functions)
+        for name, function in start.functions.items():
+            if not left_alone(function) and not function.attrs.get("Closure"):
+                lifter = _Lifter(name, function, functions)
+                functions[name] = lifter.visit_function(function)
+                functions.update(lifter.lifted)
+        result = start.with_functions(functions)
+        return module if result is start else infer_module(result)

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PackNibbles: constants of 4 bits lie two to a byte.
+
+take(meta[Constant][0] /* Tensor[(64, 32), int4] */, %i, axis=0)
+
+%0 = repeat(meta[Constant][0] /* Tensor[(64, 16), uint8] */, repeats=2, axis=1)
+%1 = bitwise_and(right_shift(%0, meta[Constant][1] /* 0, 4, 0, 4, ... */), 15)
+take(cast(subtract(bitwise_xor(cast(%1, "int8"), 8), 8), "int4"), %i, axis=0)
+
+The calls that unpack are fused into the one that reads them, whose kernel takes the nibbles apart in registers.  Only
+readers that give one element for one that they read are: others would want the unpacked tensor in memory.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import DType, Op, OpPattern
+from aotc.relay.expr import Call, Constant, Expr, Function
+from aotc.relay.op.binary_elementwise import bitwise_and, bitwise_xor, right_shift, subtract
+from aotc.relay.op.casts import cast
+from aotc.relay.op.concat_split import repeat
+from aotc.relay.transform.pass_base import FunctionPass, rewrite_nodes
+
+#: Smaller ones are no shorter with the code that unpacks them.
+LEAST_ELEMENTS: Final = 256
+
+
+class PackNibbles(FunctionPass):
+    """Store int4 and uint4 constants in half a byte for each element, where a dimension is even."""
+
+    opt_level = 3
+
+    def rewritten(self, function: Function) -> Function:
+        return rewrite_nodes(function, _step)
+
+
+def _step(_: Expr, node: Expr) -> Expr:
+    if not isinstance(node, Call) or not isinstance(node.op, Op):
+        return node
+    if node.op.pattern > OpPattern.INJECTIVE:
+        return node
+    args = [_unpacked(arg) for arg in node.args]
+    if all(a is b for a, b in zip(args, node.args, strict=True)):
+        return node
+    return Call(node.op, args, node.attrs, None, node.span, node.checked_type)
+
+
+def _unpacked(node: Expr) -> Expr:
+    """An expression with the values of a constant that is stored packed; others as they are."""
+    if not isinstance(node, Constant) or node.is_splat:
+        return node
+    data = node.data
+    dtype = DType.of(data)
+    even = [k for k, extent in enumerate(data.shape) if extent % 2 == 0]
+    if dtype not in ("int4", "uint4") or data.size < LEAST_ELEMENTS or not even:
+        return node
+    axis = even[-1]
+    nibbles = np.moveaxis(data.astype(np.int8).view(np.uint8) & 15, axis, 0)
+    packed = np.moveaxis(nibbles[::2] | nibbles[1::2] << 4, 0, axis)
+    shape = [1] * data.ndim
+    shape[axis] = data.shape[axis]
+    shifts = np.resize(np.array([0, 4], np.uint8), shape)
+    twice = repeat(Constant(np.ascontiguousarray(packed)), repeats=2, axis=axis)
+    bits = bitwise_and(right_shift(twice, Constant(shifts)), Constant(np.uint8(15)))
+    if dtype == "uint4":
+        return cast(bits, dtype)
+    sign = Constant(np.int8(8))
+    return cast(subtract(bitwise_xor(cast(bits, "int8"), sign), sign), dtype)

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PatchFirstLayers: the first convolutions in several parts of rows, one after the other, on request.
+
+PatchFirstLayers(2): relu(nn.conv2d(%x, %w, padding=[1, 1, 1, 1])) of 8 rows, data_layout="NHWC"
+
+%0 = strided_slice(%x, begin=[0, 0, 0, 0], end=[1, 5, ...]);
+%1 = relu(nn.conv2d(%0, %w, padding=[1, 1, 0, 1]));
+%2 = strided_slice(%x, begin=[0, 3, 0, 0], end=[1, 8, ...]);
+%3 = relu(nn.conv2d(%2, %w, padding=[0, 1, 1, 1]));
+concatenate((%1, %3), axis=1)
+
+In: typed functions.  Out: the same values, of which only those of one part, and the result, are there at a time.  Rows
+that two parts need are computed for both.  The chain begins at a parameter of the function, and ends where the most
+memory that is taken becomes least; nothing else may read what is inside it.
+
+Source of the idea: Lin et al., "MCUNetV2: Memory-efficient patch-based inference for tiny deep learning" (2021).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+from aotc.ir import OpPattern, TensorType, frozen, span_scope
+from aotc.relay.graph_api import Call, Expr, Function, Tuple, op_of, tensor_type_of, users
+from aotc.relay.op.concat_split import concatenate
+from aotc.relay.op.slice import strided_slice
+from aotc.relay.op.window_attributes import pad_pairs, spread
+from aotc.relay.transform.pass_base import FunctionPass, op_call, recall, rewrite_nodes
+
+#: From the first row to that behind the last one.
+Rows: TypeAlias = tuple[int, int]
+
+
+@frozen
+class _Window:
+    """How rows of a result come from rows of the data: `size` of them, `step` apart, after padding."""
+
+    size: int = 1
+    step: int = 1
+    before: int = 0
+
+    def needed(self, rows: Rows, height: int) -> tuple[Rows, tuple[int, int]]:
+        """The rows of data of such a height that rows need, and how many of padding lie before and behind them."""
+        first = rows[0] * self.step - self.before
+        last = (rows[1] - 1) * self.step - self.before + self.size
+        inside = (max(first, 0), min(last, height))
+        return inside, (inside[0] - first, last - inside[1])
+
+
+@frozen
+class _Link:
+    """A call of the chain: argument number `data` is what comes before it."""
+
+    node: Call
+    data: int
+    window: _Window
+
+    @property
+    def source(self) -> Expr:
+        return self.node.args[self.data]
+
+    def on(self, source: Expr, padding: tuple[int, int]) -> Call:
+        """The call on some rows of its data."""
+        args = [source if k == self.data else a for k, a in enumerate(self.node.args)]
+        with span_scope(self.node.span):
+            if not _slides(self.node):
+                return recall(self.node, args)
+            (_, left), (_, right) = zip(*pad_pairs(self.node.attrs["padding"], 2), strict=True)
+            return recall(self.node, args, padding=(padding[0], left, padding[1], right))
+
+
+def _layout(node: Call) -> str:
+    found: Any = node.attrs
+    return str(found.data_layout if op_call(node, "nn.conv2d") else found.layout)
+
+
+def _slides(node: Call) -> bool:
+    return op_call(node, "nn.conv2d", "nn.max_pool2d") is not None
+
+
+def _extent(expr: Expr, axis: int) -> int:
+    return tensor_type_of(expr).static_shape[axis]
+
+
+def _window(node: Call, axis: int) -> _Window | None:
+    """How a call that slides over rows does; None where its rows are another axis, or it rounds up."""
+    attrs: Any = node.attrs
+    conv = op_call(node, "nn.conv2d") is not None
+    other = conv and attrs.out_layout not in ("", None, attrs.data_layout)
+    if _layout(node).find("H") != axis or other or (not conv and attrs.ceil_mode):
+        return None
+    taps = attrs.kernel_size if conv else attrs.pool_size
+    if taps is None:
+        kernel = attrs.kernel_layout
+        taps = [_extent(node.args[1], kernel.find(letter)) for letter in "HW"]
+    size = (spread(taps, 2)[0] - 1) * spread(attrs.dilation, 2)[0] + 1
+    return _Window(size, spread(attrs.strides, 2)[0], pad_pairs(attrs.padding, 2)[0][0])
+
+
+def _link(node: Expr, source: Expr, axis: int) -> _Link | None:
+    """A use of the chain's end as its next call; None where rows of it do not come from a few rows of the other."""
+    types = [e.checked_type for e in (node, *node.args)] if isinstance(node, Call) else []
+    if not isinstance(node, Call) or not all(isinstance(ty, TensorType) and ty.is_static for ty in types):
+        return None
+    if _slides(node):
+        window = _window(node, axis) if node.args[0] is source else None
+        return _Link(node, 0, window) if window is not None else None
+    named = {name for name, _ in node.attrs.items()}
+    local = op_call(node) is not None and op_of(node).pattern in (OpPattern.ELEMWISE, OpPattern.BROADCAST)
+    if not local or named & {"axis", "shape"}:
+        return None
+    rank, places = len(tensor_type_of(source).shape), [k for k, a in enumerate(node.args) if a is source]
+    others = [tensor_type_of(a).shape for a in node.args if a is not source]
+    # from behind, where broadcasting begins to count
+    apart = all(len(shape) < rank - axis or shape[axis - rank] == 1 for shape in others)
+    same = tensor_type_of(node).shape == tensor_type_of(source).shape
+    return _Link(node, places[0], _Window()) if len(places) == 1 and apart and same else None
+
+
+def _chain(begin: Expr, uses: dict[Expr, list[Expr]], axis: int) -> list[_Link]:
+    """The calls that follow each other from an expression on."""
+    found: list[_Link] = []
+    end = begin
+    while len(uses.get(end, ())) == 1 and (link := _link(uses[end][0], end, axis)) is not None:
+        found.append(link)
+        end = link.node
+    return found
+
+
+def _parts(rows: int, count: int) -> list[Rows]:
+    return list(pairwise(rows * k // count for k in range(count + 1)))
+
+
+def _traced(chain: Sequence[_Link], rows: Rows, axis: int) -> list[tuple[Rows, tuple[int, int]]]:
+    """For each call, the rows of its data that rows of the last one need, and the padding around them."""
+    found: list[tuple[Rows, tuple[int, int]]] = []
+    for link in reversed(chain):
+        found.append(link.window.needed(rows, _extent(link.source, axis)))
+        rows = found[-1][0]
+    return found[::-1]
+
+
+def _patched(chain: Sequence[_Link], count: int, axis: int) -> Expr:
+    """The last call of a chain, from parts of its rows."""
+    begin, end = chain[0].source, chain[-1].node
+    shape = tensor_type_of(begin).static_shape
+    made: list[Expr] = []
+    for rows in _parts(_extent(end, axis), count):
+        traced = _traced(chain, rows, axis)
+        (first, last), _ = traced[0]
+        starts = [first if k == axis else 0 for k in range(len(shape))]
+        ends = [last if k == axis else n for k, n in enumerate(shape)]
+        with span_scope(chain[0].node.span):
+            value: Expr = strided_slice(begin, begin=starts, end=ends)
+        for link, (_, padding) in zip(chain, traced, strict=True):
+            value = link.on(value, padding)
+        made.append(value)
+    with span_scope(end.span):
+        return concatenate(Tuple(made), axis=axis)
+
+
+def _is_kept(link: _Link, following: _Link | None) -> bool:
+    """Whether the result of a call is a tensor in memory: what slides over it, or it is the last."""
+    return following is None or _slides(following.node)
+
+
+def _best(chain: Sequence[_Link], count: int, axis: int) -> int:
+    """How many of the calls are to be patched, so that the most that is taken at a time is least; 0 for none."""
+    after = [*chain[1:], None]
+    following = zip(chain, after, strict=True)
+    kept = [k for k, pair in enumerate(following, 1) if _is_kept(*pair)]
+    whole = {k: tensor_type_of(chain[k - 1].node).nbytes for k in kept}
+    pairs = {b: whole[a] + whole[b] for a, b in pairwise(kept)}
+    best, least = 0, max(pairs.values(), default=0)
+    for k in kept:
+        rows = _extent(chain[k - 1].node, axis)
+        # the largest part of each tensor inside
+        parts = [_traced(chain[:k], part, axis) for part in _parts(rows, count)] if rows >= count else []
+        if not parts or any(first >= last for part in parts for (first, last), _ in part):
+            break
+        inner = [
+            max((part[j][0][1] - part[j][0][0]) * whole[j] // _extent(chain[j - 1].node, axis) for part in parts)
+            for j in kept
+            if j < k
+        ]
+        most = whole[k] + max([*map(sum, pairwise([*inner, whole[k] // count])), 0])
+        most = max([most, *(size for j, size in pairs.items() if j > k)])
+        if most < least:
+            best, least = k, most
+    return best
+
+
+@dataclass(frozen=True, repr=False)
+class PatchFirstLayers(FunctionPass):
+    """The first convolutions of a network run on some of the rows at a time, where that takes less memory.
+
+    count   parts that rows are divided into; below 2 nothing changes
+    """
+
+    opt_level = 0
+
+    count: int = 0
+
+    def rewritten(self, function: Function) -> Function:
+        uses = users(function.body)
+        patched: dict[Expr, Expr] = {}
+        for param in function.params if self.count > 1 else ():
+            ty = param.checked_type
+            for axis in range(1, ty.rank if isinstance(ty, TensorType) and ty.is_static else 0):
+                chain = _chain(param, uses, axis)
+                if any(_slides(link.node) for link in chain) and (length := _best(chain, self.count, axis)):
+                    patched[chain[length - 1].node] = _patched(chain[:length], self.count, axis)
+        return rewrite_nodes(function, lambda old, new: patched.get(old, new)) if patched else function

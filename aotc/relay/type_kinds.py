@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of types and the type variables of programs.
+
+check_kind(relay.TupleType([a]))                 # TypeKind.Type; AotcError where a's kind is another one
+free_type_vars(relay.FuncType([a], b, [a]))      # [b]
+"""
+
+from collections.abc import Iterator
+
+from aotc.ir import AotcError, Diagnostic, FuncType, GlobalTypeVar, Span, Type, TypeRelation, TypeVar, parts, types_in
+from aotc.ir.types import IncompleteType, TypeCall, TypeKind, type_vars
+from aotc.relay.graph_api import Expr, Function, IRModule, TypeData, Var, post_order
+
+
+def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
+    """The kind of a type, whose parts have the kinds that they must have.
+
+    mod    says how many types its data types take; without it they are not counted
+
+    Raises AotcError for a part of another kind.
+    """
+    if isinstance(t, TypeData):
+        return TypeKind.TypeData
+    if isinstance(t, TypeVar | GlobalTypeVar | IncompleteType):
+        return t.kind
+    for part in parts(t):
+        wanted = TypeKind.Constraint if isinstance(part, TypeRelation) else TypeKind.Type
+        if (kind := check_kind(part, mod)) is not wanted:
+            text = f"a part of a {type(t).__name__} is of kind {kind.name}, not {wanted.name}"
+            raise AotcError("type", text, hint=f"put one of kind {wanted.name} in the place of {part}")
+    if isinstance(t, TypeCall):
+        if t.func.kind is not TypeKind.AdtHandle:
+            hint = "make its GlobalTypeVar of kind AdtHandle"
+            raise AotcError("type", f"{t.func} is of kind {t.func.kind.name}, no data type", hint=hint)
+        if mod is not None and (wrong := _miscounted(t, mod[t.func])) is not None:
+            raise AotcError.collect([wrong])
+    return TypeKind.Constraint if isinstance(t, TypeRelation) else TypeKind.Type
+
+
+def _miscounted(ty: TypeCall, data: TypeData, span: Span | None = None) -> Diagnostic | None:
+    if (count := len(data.type_vars)) == len(ty.args):
+        return None
+    hint = f"write {ty.func}[{', '.join(v.name for v in data.type_vars)}], with a type for each"
+    return Diagnostic("type", f"{ty.func} takes {count} types, got {len(ty.args)}", span, hint=hint)
+
+
+def miscounted(module: IRModule) -> Iterator[Diagnostic]:
+    """What is wrong with annotations in which a data type has more or fewer types than it takes."""
+    known = module.type_definitions
+    declared = [(t, c.span) for data in known.values() for c in data.constructors for t in c.inputs]
+    declared += [found for f in module.functions.values() for found in _types_in(f)] if known else []
+    for t, span in ((t, span) for ty, span in declared for t in types_in(ty)):
+        if isinstance(t, TypeCall) and t.func in known and (wrong := _miscounted(t, known[t.func], span)):
+            yield wrong
+
+
+# --- type variables
+
+
+def _types_in(node: Expr | Type) -> Iterator[tuple[Type, Span | None]]:
+    if not isinstance(node, Expr):
+        yield node, None
+        return
+    for inside in post_order(node):
+        if isinstance(inside, Var) and inside.annotation is not None:
+            yield inside.annotation, inside.span
+        if isinstance(inside, Function):
+            yield from ((ty, inside.span) for ty in (*inside.type_params, inside.ret_type) if ty is not None)
+
+
+def all_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
+    """The type variables of an expression or type, each once."""
+    return list(dict.fromkeys(v for ty, _ in _types_in(expr) for v in type_vars(ty)))
+
+
+def bound_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
+    """Those type variables that functions, or types of functions, have as type parameters."""
+    bound: dict[TypeVar, None] = {}
+    if isinstance(expr, Expr):
+        bound.update((v, None) for f in post_order(expr) if isinstance(f, Function) for v in f.type_params)
+    inside = types_in(*(ty for ty, _ in _types_in(expr)))
+    bound.update((v, None) for ty in inside if isinstance(ty, FuncType) for v in ty.type_params)
+    return list(bound)
+
+
+def free_type_vars(expr: Expr | Type, mod: IRModule | None = None) -> list[TypeVar]:
+    """Those type variables that nothing binds."""
+    bound = set(bound_type_vars(expr))
+    return [v for v in all_type_vars(expr) if v not in bound]

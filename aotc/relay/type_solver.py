@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equations and relations between types, solved by unification (Robinson, 1965).
+
+solver, x = TypeSolver(), relay.IncompleteType()
+solver.unify(relay.TupleType([x, x]), relay.TupleType([a, x]))
+solver.resolve(x)                                # a
+"""
+
+from collections.abc import Callable
+from itertools import zip_longest
+from typing import Any
+
+from aotc.ir import AotcError, Dim, FuncType, IncompleteType, TensorType, Type, parts, same_dim, with_parts, with_types
+from aotc.ir.types import TypeCall, TypeRelation, TypeVar, types_in
+from aotc.relay.type_unification import merge_types
+
+
+class TypeSolver:
+    """What is known of types to be found; raises AotcError (code "type") where equations contradict each other.
+
+    The relations are "Identity", of two types that are equal, and "Broadcast", of two tensors and their sum.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Type, Type] = {}
+        self._renamed: dict[TypeVar, TypeVar] = {}
+        self._relations: list[TypeRelation] = []
+
+    def resolve(self, t: Type) -> Type:
+        """A type with all that is known of it."""
+        whole = self._known(t)
+        made: Type = with_parts(whole, tuple(map(self.resolve, parts(whole))))
+        if isinstance(made, FuncType) and made.type_params:
+            params = [self._renamed.get(v, v) for v in made.type_params]
+            return FuncType(made.arg_types, made.ret_type, params, made.type_constraints)
+        return made
+
+    def unify(self, a: Type, b: Type) -> Type:
+        """The type that both are, from now on."""
+        a, b = self._known(a), self._known(b)
+        match a, b:
+            case IncompleteType(), _:
+                return self._learn(a, b)
+            case _, IncompleteType():
+                return self._learn(b, a)
+            case FuncType(), FuncType():
+                return self._functions(a, b)
+            case TensorType(), TensorType() if (merged := merge_types(a, b)) is not None:
+                return merged
+            case _ if a == b:
+                return a
+        alike = type(a) is type(b) and len(parts(a)) == len(parts(b)) > 0
+        if not alike or (isinstance(a, TypeCall) and isinstance(b, TypeCall) and a.func != b.func):
+            raise AotcError("type", f"no type is both {self.resolve(a)} and {self.resolve(b)}")
+        made: Type = with_parts(a, tuple(map(self.unify, parts(a), parts(b))))
+        return made
+
+    def add_constraint(self, relation: TypeRelation) -> None:
+        """A relation for `solve`."""
+        self._relations.append(relation)
+
+    def solve(self) -> bool:
+        """Learn from relations what can be learnt; whether all of them hold now."""
+        count = len(self._relations) + 1
+        while len(self._relations) < count:
+            count = len(self._relations)
+            self._relations = [r for r in self._relations if not self._holds(r)]
+        return not self._relations
+
+    def _known(self, ty: Type) -> Type:
+        while isinstance(ty, IncompleteType) and ty in self._found:
+            ty = self._found[ty]
+        return ty
+
+    def _learn(self, unknown: Type, ty: Type) -> Type:
+        if unknown is not ty:
+            if unknown in types_in(whole := self.resolve(ty)):
+                raise AotcError("type", f"a type would be part of itself: {whole}")
+            self._found[unknown] = ty
+        return self.resolve(ty)
+
+    def _functions(self, a: FuncType, b: FuncType) -> Type:
+        """The first type parameters of both are the same ones, others of either are to be found."""
+        if len(a.type_params) < len(b.type_params):
+            a, b = b, a
+        if len(a.arg_types) != len(b.arg_types):
+            raise AotcError("type", f"no type is both {a} and {b}")
+        given: dict[TypeVar, Type] = {v: IncompleteType(v.kind) for v in a.type_params}
+        given.update(zip(a.type_params, b.type_params, strict=False))
+        self._renamed.update((v, w) for v, w in zip(a.type_params, b.type_params, strict=False) if v is not w)
+        args = [self.unify(with_types(x, given), y) for x, y in zip(a.arg_types, b.arg_types, strict=True)]
+        return FuncType(args, self.unify(with_types(a.ret_type, given), b.ret_type), b.type_params)
+
+    def _holds(self, relation: TypeRelation) -> bool:
+        """Whether a relation could be made to hold: its inputs may not be known yet."""
+        counts = {"Identity": 1, "Broadcast": 2}
+        func, given = relation.func, relation.num_inputs
+        count = counts.get(func.relation) if func else None
+        if given != count or len(relation.args) != given + 1:
+            raise AotcError("type", f"no rule says what {relation} means")
+        *inputs, out = map(self._known, relation.args)
+        if count == 1:
+            self.unify(inputs[0], out)
+            return True
+        tensors = [t for t in inputs if isinstance(t, TensorType)]
+        if len(tensors) < len(inputs):
+            return False
+        self.unify(_broadcast(*tensors), out)
+        return True
+
+
+def _broadcast(a: TensorType, b: TensorType) -> TensorType:
+    pairs = zip_longest(reversed(a.shape), reversed(b.shape), fillvalue=1)
+    if a.dtype != b.dtype:
+        raise AotcError("type", f"data types {a.dtype} and {b.dtype} do not match")
+    return TensorType([_wider(d, e) for d, e in pairs][::-1], a.dtype)
+
+
+def _wider(a: Dim, b: Dim) -> Dim:
+    if b == 1 or same_dim(a, b):
+        return a
+    if a != 1:
+        raise AotcError("shape", f"dimensions {a} and {b} do not broadcast")
+    return b
+
+
+def solver_functions() -> Callable[[str], Callable[..., Any]]:
+    """A solver as Relay's own tests reach it: its methods by the names of functions."""
+    solver = TypeSolver()
+    methods: list[Callable[..., Any]] = [solver.unify, solver.resolve, solver.add_constraint, solver.solve]
+    found = dict(zip(("Unify", "Resolve", "AddConstraint", "Solve"), methods, strict=True))
+    return lambda name: found[name]  # which takes attributes

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a compilation: a table for the terminal, one page of HTML with pictures for the browser.
+
+report = PassReport("net.onnx")
+report.add_result(aotc.compile("net.onnx", instruments=[report], progress=report.stage))
+print(report.render())
+report.save_html("report.html")
+"""
+
+import difflib
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import jinja2
+from rich.console import Console
+
+from aotc.driver.pipeline import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
+from aotc.driver.temporary_folders import output_file
+from aotc.ir import ALL_LEVELS
+from aotc.relay.instrument.pass_statistics import Measure, PassRecord, PassRecords, RuleFigures
+from aotc.relay.transform.pass_base import rewrite_report
+from aotc.reporting.graph_drawing import difference, nodes_of
+from aotc.reporting.svg_charts import Picture, arena_picture, roofline_picture
+from aotc.reporting.text_tables import grid, spilled, unit
+from aotc.tir import Program, Target, scalar_loops
+
+TEMPLATES: Final = Path(__file__).with_name("templates")
+#: Lines of a program of which a difference is made; of longer ones only the lengths are told.
+LONGEST: Final = 4000
+#: Lines of a difference that are shown.
+SHOWN: Final = 1500
+
+
+class PassReport(PassRecords):
+    """Time, operators, parameter bytes, FLOPs and live memory before and after every pass, what its rewrite rules did,
+    and the stages around them.  Of tensor passes the operators are calls of kernels.
+
+    title        what was compiled
+    facts        more to tell at the head: (name, value)
+    unfinished   what is said of a pass that did not come to its end
+    """
+
+    levels: ClassVar[frozenset[str]] = ALL_LEVELS
+
+    def __init__(self, title: str = "", facts: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(watch_rules=rewrite_report)
+        self.title = title
+        self.facts = list(facts)
+        self.unfinished = "failed"
+        self._results: dict[str, str] = {}
+        self._target: Target | None = None
+        self._program: Program | None = None
+        self._pictures: list[tuple[str, Picture]] = []
+
+    def measured(self, module: Any) -> Measure:
+        if not isinstance(module, Program):
+            return super().measured(module)
+        self._program = module
+        calls = Counter("shared call" if step.kernel.team else "call" for step in module.steps)
+        parameters = sum(storage.nbytes for storage in module.constants)
+        macs = sum(step.kernel.macs for step in module.steps)
+        return Measure(calls, parameters, 2 * macs, module.plan.lower_bound)
+
+    def drawn(self, module: Any) -> Any:
+        return nodes_of(module)
+
+    def add_result(self, model: CompiledModel) -> None:
+        """Tell also what came out: kernels, memory, sizes of files.  The project must still be there."""
+        metadata, sources = model.metadata, [*model.path.glob("src/*.c"), *model.path.glob("src/*.h")]
+        code = sum(p.stat().st_size for p in sources if not p.name.endswith("_params.c"))
+        memory, weights = metadata["memory"], unit(metadata["weights_bytes"], "B")
+        self._target = model.target
+        self.facts += [(fact, metadata[fact]) for fact in ("target", "numerics")]
+        self.facts.append(("warning: kernels spill", spilled(metadata)))
+        self._results = {
+            LOWERING: f"{metadata['kernels']} kernels for {len(metadata['steps'])} calls",
+            PLANNING: f"arena of {unit(memory['peak'], 'B')} for {len(memory['buffers'])} tensors; "
+            f"{unit(memory['lower_bound'], 'B')} are live at once",
+            WRITING: f"{unit(code, 'B')} of C, {weights} of parameters",
+        }
+        if model.library is not None:
+            self._results[BUILDING] = f"library of {unit(model.library.stat().st_size, 'B')}"
+        self._pictures.append(("Memory", arena_picture(metadata)))
+
+    def add_profile(self, result: Mapping[str, Any]) -> None:
+        """Tell also where the time of a run goes: `result` is what `aotc.measuring.profile` gives."""
+        self.facts.append(("target", result["target"]))
+        self._pictures.append(("Roofline", roofline_picture(result)))
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What was compiled, how, and by what."""
+        facts = dict(self.facts)
+        if (context := self.context) is not None:
+            facts["level"] = str(context.opt_level)
+            facts["accuracy"] = context.get_config("compile.accuracy", "fast")
+            facts["required"] = ", ".join(context.required_pass)
+            facts["disabled"] = ", ".join(context.disabled_pass)
+            facts["config"] = ", ".join(f"{key} = {value}" for key, value in context.config.items())
+        whole = sum(r.seconds for r in self.passes if r.depth == 0)
+        facts |= {"aotc": version("aotc"), "Python": platform.python_version()}
+        facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms" if self.passes else ""
+        return [(name, value) for name, value in facts.items() if value]
+
+    def _stages(self) -> list[tuple[str, str, str, str]]:
+        """Of each stage its name, milliseconds, what came out, and its time as a part of the longest."""
+        longest = max((seconds for _, seconds in self.stages), default=0.0)
+        return [(n, f"{1e3 * s:.1f}", self._results.get(n, ""), _share(s, longest)) for n, s in self.stages]
+
+    def _scalar(self) -> list[tuple[str, str, str]]:
+        """Of each nest of loops without vectors in the last program the kernel, its variables, and the reason."""
+        if self._program is None or self._target is None:
+            return []
+        kernels = self._program.kernels
+        return [(k.name, s.loop, s.reason) for k in kernels for s in scalar_loops(k, self._target)]
+
+    def render(self, width: int = 140) -> str:
+        """Facts, stages, passes and rewrite rules as tables of plain text, at most so many columns wide."""
+        passes, rules = list[tuple[str, ...]](), list[tuple[str, ...]]()
+        for record in self.passes:
+            operators = ", ".join(f"{op} {count:+d}" for op, count in record.change.items())
+            times = f"{1e3 * record.seconds:.2f}", f"{1e3 * record.own:.2f}"
+            figures = (unit(*figure) for figure in _figures(record.after or record.before))
+            unfinished = f" ({self.unfinished})" if record.after is None else ""
+            passes.append((f"{'  ' * record.depth}{record.name}{unfinished}", *times, *figures, operators))
+            rules += [(record.name, row["hits"], row["tried"], row["ms"], row["name"]) for row in _rules(record)]
+        tables: dict[tuple[str, ...], Sequence[Sequence[str]]] = {
+            ("", ""): self._facts(),
+            ("stage", "ms", "result"): [stage[:3] for stage in self._stages()],
+            ("pass", "ms", "own", "calls", "parameters", "FLOPs", "live", "operators"): passes,
+            ("rules of", "hits", "tried", "ms", "rule"): rules,
+            ("scalar loops", "of", "because of"): self._scalar(),
+        }
+        shown = [grid(*headers, rows=rows, figures=slice(1, -1)) for headers, rows in tables.items() if rows]
+        console = Console(width=width, color_system=None, legacy_windows=False)
+        with console.capture() as text:
+            for k, table in enumerate(shown):
+                console.print(*([] if k == 0 else [""]), table)
+        return text.get()
+
+    def to_html(self) -> str:
+        """The whole report as one page that needs nothing else."""
+        loader = jinja2.FileSystemLoader(TEMPLATES)
+        environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+        longest = max((r.own for r in self.passes), default=0.0)
+        return environment.get_template("report.html.j2").render(
+            title=self.title or "compilation",
+            facts=self._facts(),
+            unfinished=self.unfinished,
+            stages=self._stages(),
+            scalar=self._scalar(),
+            pictures=self._pictures,
+            passes=[_row(k, r, longest) for k, r in enumerate(self.passes, 1)],
+        )
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page; AotcError (code "report") where that is not possible."""
+        text = self.to_html()
+        with output_file(Path(path), "report") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def _rules(record: PassRecord) -> list[dict[str, str]]:
+    """The rewrite rules that were tried in a pass, those that did most first."""
+
+    def tried(figures: RuleFigures) -> int:
+        return figures.hits + figures.misses + figures.refused.total()
+
+    ranked = sorted(record.rules.items(), key=lambda item: (-item[1].hits, -tried(item[1]), item[0]))
+    return [
+        {
+            "name": name,
+            "hits": str(figures.hits),
+            "tried": str(tried(figures)),
+            "ms": f"{1e3 * figures.seconds:.2f}",
+            "refused": "; ".join(f"{reason} ({count})" for reason, count in figures.refused.most_common()),
+        }
+        for name, figures in ranked
+    ]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole if whole else 0:.1f}"
+
+
+def _figures(m: Measure) -> tuple[tuple[int, str], ...]:
+    """Calls, parameters, FLOPs and live memory, each with its unit."""
+    return (m.operators.total(), ""), (m.parameters, "B"), (m.flops, ""), (m.live, "B")
+
+
+def _row(number: int, record: PassRecord, longest: float) -> dict[str, Any]:
+    """What the template wants to know of a pass."""
+    after = record.after or record.before
+    diff = list(_difference(record))
+    added, removed = (sum(line["kind"] == kind for line in diff) for kind in ("add", "del"))
+    return {
+        "number": number,
+        "name": record.name,
+        "indent": 0.6 + 1.2 * record.depth,
+        "failed": record.after is None,
+        "idle": record.after is not None and record.text_after is None,
+        "ms": f"{1e3 * record.seconds:.2f}",
+        "own": f"{1e3 * record.own:.2f}",
+        "share": _share(record.own, longest),
+        "cells": [_cell(old, *new) for (old, _), new in zip(_figures(record.before), _figures(after), strict=True)],
+        "operators": [{"name": n, "change": f"{c:+d}", "kind": _kind(c)} for n, c in record.change.items()],
+        "rules": _rules(record),
+        "hits": sum(figures.hits for figures in record.rules.values()),
+        "diff": diff,
+        "graphs": difference(record.drawn_before, record.drawn_after) if record.text_after is not None else (),
+        "summary": f"+{added} −{removed} lines",
+    }
+
+
+def _kind(change: float) -> str:
+    return "more" if change > 0 else "less"
+
+
+def _cell(before: int, after: int, name: str) -> dict[str, str]:
+    change = after - before
+    sign = "+" if change > 0 else "−"
+    text = f"{sign}{unit(abs(change), name)}" if change else ""
+    return {"text": unit(after, name), "change": text, "kind": _kind(change)}
+
+
+def _difference(record: PassRecord) -> Iterator[dict[str, str]]:
+    """The lines that a pass changed, with three lines around them."""
+    if record.text_after is None:
+        return
+    before, after = record.text_before.splitlines(), record.text_after.splitlines()
+    if max(len(before), len(after)) > LONGEST:
+        text = f"{len(before)} lines before, {len(after)} after: too long to compare here; --dump-ir writes both"
+        yield {"kind": "hunk", "text": text}
+        return
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
+    for line in lines[:SHOWN]:
+        yield {"kind": {"+": "add", "-": "del", "@": "hunk"}.get(line[:1], ""), "text": line}
+    if len(lines) > SHOWN:
+        yield {"kind": "hunk", "text": f"{len(lines) - SHOWN} more lines are left out"}

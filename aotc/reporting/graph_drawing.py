@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs and schedules as pictures: boxes in layers, what a pass has changed in color.
+
+before, after = nodes_of(module), nodes_of(FuseOps()(module))
+left, right = difference(before, after)        # the picture before, without what is gone; the one after, what is new
+
+In: a module of functions, or a program of kernels.  Out: a `Picture`.  Drawing takes time in proportion to the edges.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any, Final
+
+from aotc.ir import Op, Span, frozen
+from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
+from aotc.relay.graph_api import IRModule, children, post_order
+from aotc.reporting.svg_charts import Box, Picture
+from aotc.tir.plan.program import Program, Storage
+
+#: A picture has so many boxes at most.
+BOXES: Final = 2000
+#: Graphs of so many nodes are drawn in full ...
+SMALL: Final = 40
+#: ... in larger ones so many unchanged nodes in a chain, or more, are one box.
+RUN: Final = 4
+#: Nodes of such a chain, or arguments of a call, that its description names.
+TOLD: Final = 30
+#: Distances of boxes, and their size.
+LANE, LAYER, WIDTH, HEIGHT = 172, 48, 156, 24
+
+
+@frozen
+class Node:
+    """A node of a graph as it is drawn.
+
+    text     all there is to tell of it
+    key      nodes of two graphs whose keys are equal are taken for one another
+    inputs   places of nodes that stand before it
+    """
+
+    label: str
+    text: str
+    key: Hashable
+    inputs: tuple[int, ...]
+
+
+def nodes_of(module: Any) -> tuple[Node, ...]:
+    """The calls and inputs of a module, or the steps of a program, each after what it reads."""
+    if isinstance(module, Program):
+        return tuple(_steps(module))
+    nodes: list[Node] = []
+    for function in module.functions.values() if isinstance(module, IRModule) else ():
+        places: dict[Expr, int] = {}
+        for node in (*function.params, *post_order(function.body, lambda n: not isinstance(n, Function))):
+            if node not in places and not isinstance(node, (Constant, Function, GlobalVar, Op)):
+                inputs = tuple(places[c] for c in children(node) if c in places)
+                label, text = _label(node), _text(node)
+                places[node] = len(nodes)
+                nodes.append(Node(label, text, (label, text), inputs))
+    return tuple(nodes)
+
+
+def _label(node: Expr) -> str:
+    match node:
+        case Var():
+            return f"%{node.name_hint}"
+        case Call(op=Op() as op):
+            return op.name
+        case Call(op=Function() as function):
+            called = (n.op for n in post_order(function.body) if isinstance(n, Call))
+            return " + ".join(op.name for op in called if isinstance(op, Op))
+        case Call(op=GlobalVar() as function):
+            return f"@{function.name_hint}"
+        case TupleGetItem():
+            return f"field {node.index}"
+        case _:
+            return type(node).__name__.lower()
+
+
+def _text(node: Expr) -> str:
+    lines = [_label(node)] if node.checked_type is None else [_label(node), str(node.checked_type)]
+    if isinstance(node, Call) and node.attrs is not None and isinstance(node.op, Op):
+        lines += [f"{name} = {value}" for name, value in node.attrs.changed().items()]
+    if isinstance(node, (Call, Tuple)):
+        lines += [f"constant {c.checked_type}" for c in children(node)[:TOLD] if isinstance(c, Constant)]
+    return "\n".join([*lines, *_origins(node.span)])
+
+
+def _origins(span: Span | None) -> list[str]:
+    return [f"from {origin}" for origin in span.origins()[:TOLD]] if span is not None else []
+
+
+def _steps(program: Program) -> Iterator[Node]:
+    """The inputs of a program and its calls of kernels."""
+    written: dict[Storage, int] = {}
+    for storage in program.inputs:
+        text = f"{storage.dtype}{[*storage.shape]}"
+        written[storage] = len(written)
+        yield Node(storage.name, text, (storage.name, text), ())
+    for place, step in enumerate(program.steps, len(written)):
+        views = (f"{v.storage.kind} {v.storage.name}: {v.storage.dtype}{[*v.storage.shape]}" for v in step.args[:TOLD])
+        lines = [step.kernel.name, *views, f"{step.kernel.macs} multiply-adds"]
+        text = "\n".join([*lines, *(["shared among threads"] if step.kernel.team else []), *_origins(step.span)])
+        inputs = tuple(dict.fromkeys(written[v.storage] for v in step.inputs if v.storage in written))
+        written |= {view.storage: place for view in step.outputs}
+        yield Node(step.kernel.name.removeprefix(f"{program.name}_"), text, (text, step.kernel), inputs)
+
+
+# --- what differs
+
+
+def difference(before: Sequence[Node], after: Sequence[Node]) -> tuple[Picture, Picture]:
+    """The graph before a pass, with what is gone in red, and the one after, with what is new in green."""
+    return _picture(before, _missing(before, after), "gone"), _picture(after, _missing(after, before), "new")
+
+
+def _missing(nodes: Sequence[Node], others: Sequence[Node]) -> set[int]:
+    """The places of nodes that the other graph has not, or not as often; what both begin and end with is in both."""
+    keys, theirs = [n.key for n in nodes], [n.key for n in others]
+    start = _common(keys, theirs)
+    end = _common(keys[start:][::-1], theirs[start:][::-1])
+    left, found = Counter(theirs[start : len(theirs) - end]), set()
+    for place, key in enumerate(keys[start : len(keys) - end], start):
+        left[key] -= 1
+        if left[key] < 0:
+            found.add(place)
+    return found
+
+
+def _common(one: Sequence[Hashable], other: Sequence[Hashable]) -> int:
+    """With how many equal items two sequences begin."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _gathered(nodes: Sequence[Node], changed: set[int]) -> tuple[list[Node], set[int]]:
+    """The graph with one node for each long chain of unchanged ones; which of the nodes are changed."""
+    uses = Counter(k for node in nodes for k in node.inputs)
+    heads = list(range(len(nodes)))
+    for place, node in enumerate(nodes):
+        follows = len(node.inputs) == 1 and uses[node.inputs[0]] == 1 and not {place, *node.inputs} & changed
+        heads[place] = heads[node.inputs[0]] if follows else place
+    sizes, members = Counter(heads), dict[int, list[Node]]()
+    for place, head in enumerate(heads):
+        heads[place] = head if sizes[head] >= RUN else place
+        members.setdefault(heads[place], []).append(nodes[place])
+    made, places = list[Node](), dict[int, int]()
+    for head, run in members.items():
+        node, inputs = nodes[head], tuple(places[heads[k]] for k in nodes[head].inputs)
+        places[head] = len(made)
+        label = node.label if len(run) == 1 else f"{len(run)} × {run[0].label} … {run[-1].label}"
+        short = (" ".join(n.text.splitlines()[:2]) for n in run[:TOLD])
+        text = node.text if len(run) == 1 else "\n".join(short)
+        made.append(Node(label, text, node.key, inputs))
+    return made, {places[k] for k in changed}
+
+
+# --- layout
+
+
+def _picture(nodes: Sequence[Node], changed: set[int], color: str) -> Picture:
+    """A graph from top to bottom, with boxes of a color for what is changed."""
+    if len(nodes) > SMALL:
+        nodes, changed = _gathered(nodes, changed)
+    if len(nodes) > BOXES:
+        return Picture(note=f"{len(nodes)} boxes are too many to draw; --dump-ir writes the program as text")
+    layers = _layers(nodes)
+    lanes = _lanes(nodes, layers)
+    spots = [(20 + LANE * lanes[k], 20 + LAYER * layer) for k, layer in enumerate(layers)]
+    boxes = [
+        Box(*spot, WIDTH, HEIGHT, color if k in changed else "", node.label, node.text, 4)
+        for k, (node, spot) in enumerate(zip(nodes, spots, strict=True))
+    ]
+    lines = [(_edge(spots[k], spot), "") for node, spot in zip(nodes, spots, strict=True) for k in node.inputs]
+    size = 20 + LANE * (1 + max(lanes.values(), default=0)), 20 + LAYER * (1 + max(layers, default=0))
+    return Picture(*size, boxes, lines, focus=spots[min(changed)] if changed else (0, 0))
+
+
+def _edge(source: tuple[float, float], target: tuple[float, float]) -> str:
+    """Straight down below its source, then over to its target just above it."""
+    x, y, to, end = source[0] + WIDTH / 2, source[1] + HEIGHT, target[0] + WIDTH / 2, target[1]
+    return f"M{x} {y}V{end - 22}C{x} {end - 8} {to} {end - 14} {to} {end}"
+
+
+def _layers(nodes: Sequence[Node]) -> list[int]:
+    """A layer for each node, below those of what it reads; inputs stand right above their first use."""
+    layers = [0] * len(nodes)
+    first: dict[int, int] = {}
+    for place, node in enumerate(nodes):
+        layers[place] = 1 + max((layers[k] for k in node.inputs), default=-1)
+        for k in node.inputs:
+            first[k] = min(first.get(k, layers[place]), layers[place])
+    return [n if node.inputs else first.get(k, 1) - 1 for k, (n, node) in enumerate(zip(layers, nodes, strict=True))]
+
+
+def _lanes(nodes: Sequence[Node], layers: Sequence[int]) -> dict[int, int]:
+    """A column for each node, kept free below it down to the last node that reads it, so that no edge crosses a box."""
+    last = list(layers)
+    for place, node in enumerate(nodes):
+        for k in node.inputs:
+            last[k] = max(last[k], layers[place])
+    lanes, free, ends, count = dict[int, int](), set[int](), dict[int, list[int]](), 0
+    for place in sorted(range(len(nodes)), key=lambda k: layers[k]):
+        free.update(ends.pop(layers[place], ()))
+        wanted = {lanes[k] for k in nodes[place].inputs} & free
+        lane = lanes[place] = min(wanted or free or {count})
+        count = max(count, lane + 1)
+        free.discard(lane)
+        ends.setdefault(max(last[place], layers[place] + 1), []).append(lane)
+    return lanes

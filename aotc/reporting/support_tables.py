@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of operators, targets and configuration keys, made from the tables that the compiler itself uses.
+
+support_table()["onnx"]["ai.onnx"]     # ["Abs", "Acos", ...]
+target_table()["host"]                 # "x86-64-v4"
+config_table()["keys"][0]["key"]       # "compile.accuracy"
+"""
+
+from importlib.util import find_spec
+from typing import Any
+
+from aotc.driver.import_model import tflite_front_end
+from aotc.driver.toolchain import require_cpu, resolve_target
+from aotc.ir import AotcError
+from aotc.ir.pass_context import config_keys
+from aotc.relay.frontend.onnx import supported_ops
+from aotc.relay.op import REGISTRY
+from aotc.tir import TARGETS, Target
+
+
+def support_table() -> dict[str, Any]:
+    """The operators of the graph with their kind of fusion, the ONNX operators with a converter by domain, and
+    the builtin ones of TFLite, none where its schema is not installed.
+
+    ONNX operators defined as functions of others need no converter and are not listed.
+    """
+    operators = [
+        {
+            "name": op.name,
+            "attributes": list(op.attrs.__dataclass_fields__),
+            "fusion": op.pattern.name.lower(),
+            "compiled": "directly" if op.compute else "where its shape is constant" if op.static else "through others",
+        }
+        for op in sorted(REGISTRY.values(), key=lambda op: op.name)
+    ]
+    onnx = {d or "ai.onnx": list(ops) for d, ops in supported_ops().items()}
+    known = find_spec("tflite") is not None
+    tflite = sorted(tflite_front_end().CONVERTERS) if known else []
+    return {"operators": operators, "onnx": onnx, "tflite": tflite}
+
+
+def target_table() -> dict[str, Any]:
+    """List the targets: the machine, the environment, vectors, instruction sets, and whether their code runs here."""
+    rows = [
+        {
+            "name": target.name,
+            "machine": target.machine or "any",
+            "environment": "gpu" if target.gpu is not None else "bare" if target.bare else "hosted",
+            "vector_bits": 8 * max(version.vector_bytes for version in target.versions or (target,)),
+            "features": sorted({f for version in target.versions or (target,) for f in version.features}),
+            "runs_here": _runs_here(target),
+        }
+        for target in TARGETS.values()
+    ]
+    return {"host": resolve_target("host").name, "targets": rows}
+
+
+def _runs_here(target: Target) -> bool:
+    """Whether this machine can run code for a target as it is: neither a GPU nor firmware."""
+    if target.gpu is not None or target.bare:
+        return False
+    try:
+        require_cpu(target)
+    except AotcError:
+        return False
+    return True
+
+
+def config_table() -> dict[str, Any]:
+    """List the configuration keys of compilations: type, default and meaning of each."""
+    rows = [
+        {"key": key, "type": "any" if row.kind is object else row.kind.__name__, "default": row.default}
+        | {"meaning": row.meaning}
+        for key, row in config_keys().items()
+    ]
+    return {"keys": rows}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of one run on a GPU, where some lie in its memory and some in the host's.
+
+run = Exchange(device, stream)
+sources = run.inputs({"x": torch_tensor}, library.inputs)               # pointers for C
+targets = run.outputs("device", library.outputs)
+run.finish(), run.results                # after the run
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from ctypes import c_void_p
+from typing import Any
+
+import numpy as np
+
+from aotc.ir import AotcError, Diagnostic
+from aotc.runtime import tensor_info as tensors
+from aotc.runtime.abi import ffi
+from aotc.runtime.dlpack import LEGACY, DeviceArray, on_gpu
+from aotc.runtime.gpu_session import Device
+from aotc.runtime.tensor_info import Array, TensorInfo, check_inputs, moves, own_memory, require_none, transfer
+
+
+def stream_number(stream: Any) -> int:
+    """A stream as the driver knows it: a number, or an object of torch's; the legacy stream for 0 and None.
+
+    Raises AotcError (code "device-array") for anything else.
+    """
+    found = getattr(stream, "cuda_stream", stream)
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 1 << 64):
+        text = f"a stream is a number, or has one as its cuda_stream, not {type(stream).__name__}"
+        raise AotcError("device-array", text, hint="torch.cuda.current_stream()")
+    return found or LEGACY
+
+
+class Exchange:
+    """What goes to a run and what comes from it.
+
+    options    of the run, for C
+    results    the outputs in order: those that were given, and new ones
+    """
+
+    def __init__(self, device: Device, stream: Any) -> None:
+        self._driver, self._stream = device.driver, stream_number(stream)
+        self.options = ffi.new("aotc_cuda_options *", [ffi.sizeof("aotc_cuda_options")])
+        self.options.stream = ffi.cast("void *", self._stream)
+        self.results: list[Any] = []
+        self._problems: list[Diagnostic] = []
+        self._places: dict[str, tuple[int, int]] = {}
+        self._kept: list[Any] = []
+        self._stores: list[tuple[Array, Array]] = []
+
+    def inputs(self, given: Mapping[str, Any], infos: Sequence[TensorInfo]) -> list[Any]:
+        """Where C reads them; copies of those that it cannot read as they are."""
+        found, others = self._sorted("input", given, infos)
+        known = [info for info in infos if info.name not in found]
+        arrays, problems = check_inputs(others, known)
+        require_none(self._problems + problems)
+        buffers = own_memory(arrays, known)
+        transfer(moves(buffers, arrays))
+        found |= {info.name: buffer for info, buffer in zip(known, buffers, strict=True)}
+        return [self._placed("input", info, found[info.name]) for info in infos]
+
+    def outputs(self, wanted: Any, infos: Sequence[TensorInfo]) -> list[Any]:
+        """Where C writes them: new memory of the GPU for "device", else the arrays that are given by name, and new ones
+        of the host."""
+        there = isinstance(wanted, str) and wanted == "device"
+        if not there and not isinstance(wanted, Mapping | None):
+            text = f'outputs go to the "device" or into arrays by their names, not to {wanted!r:.80}'
+            raise AotcError("device-array", text)
+        given = wanted if isinstance(wanted, Mapping) else {}
+        found, others = self._sorted("output", given, infos)
+        require_none(self._problems + tensors.check_outputs(others, infos))
+        pointers = []
+        for info in infos:
+            array: Any = found.get(info.name)
+            if there:
+                array = self._driver.allocated(tuple(info.shape), info.memory)
+            elif array is None:
+                result = others.get(info.name, np.empty(info.shape, info.dtype.numpy))
+                (array,) = own_memory([result], [info])
+                self._stores += moves([result], [array])
+                others[info.name] = result
+            self.results.append(given.get(info.name, others.get(info.name, array)))
+            pointers.append(self._placed("output", info, array))
+        return pointers
+
+    def _sorted(self, role: str, given: Mapping[str, Any], infos: Sequence[TensorInfo]) -> tuple[dict[str, Any], ...]:
+        """Those in the memory of the GPU, which are checked, and the others."""
+        arrays = {name: on_gpu(value, self._stream) for name, value in given.items()}
+        found = {name: array for name, array in arrays.items() if array is not None}
+        others = {name: given[name] for name, array in arrays.items() if array is None}
+        self._problems += tensors.unknown_names(role, found, infos)
+        for info in infos:
+            if info.name in found:
+                self._problems += self._wrong(role, info, found[info.name])
+        for array in found.values():
+            if array.stream not in (None, self._stream):
+                self._driver("cuStreamSynchronize", c_void_p(array.stream))
+        return found, others
+
+    def _wrong(self, role: str, info: TensorInfo, array: DeviceArray) -> Iterator[Diagnostic]:
+        yield from tensors.mismatches(role, info, array)
+        problem = array.problem
+        if array.fixed and role == "output":
+            problem = "may not be written"
+        if array.nbytes and self._driver.number_of(array.pointer) != self._driver.number:
+            problem = f"does not lie on GPU {self._driver.number}, which runs the model"
+        if problem:
+            yield Diagnostic("device-array", f"{role} {info.name!r} {problem}")
+
+    def _placed(self, role: str, info: TensorInfo, array: Any) -> Any:
+        """Where an array lies; AotcError for an output where something else lies, too."""
+        here = array.pointer if isinstance(array, DeviceArray) else tensors.address(array)
+        others = self._places if role == "output" else {}
+        for name, (begin, end) in others.items():
+            if here < end and begin < here + array.nbytes:
+                text = f"output {info.name!r} and {name} share memory"
+                raise AotcError("output-overlap", text, hint="give each its own array")
+        self._places[f"{role} {info.name!r}"] = here, here + array.nbytes
+        self._kept.append(array)
+        return ffi.cast("void *", here) if array.nbytes else ffi.NULL
+
+    def finish(self) -> None:
+        """Bring outputs into the form of their arrays."""
+        transfer(self._stores)

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled kernels, called one by one on numpy arrays.
+
+In: a shared library with a table of kernels, and a description of each.  Out: calls.
+
+library = KernelLibrary(path, {"relu": KernelInfo(inputs=(info,), outputs=(info,))})
+library.call("relu", [x], [y])                       # writes y
+call = library.bind("relu", [x], [y]); call()        # the same arrays again and again
+"""
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import AotcError, frozen
+from aotc.runtime.abi import interface_of
+from aotc.runtime.library import open_library
+from aotc.runtime.tensor_info import Array, TensorInfo, address, aligned, moves, transfer
+
+#: Bytes to which tensors and scratch memory are aligned.
+ALIGNMENT: Final = 64
+
+
+_DECLARED: Final = "extern void (*const aotc_kernels[])(void *const *);"
+_FFI: Final = interface_of(f"{_DECLARED} const char *aotc_kernels_lack(void);")
+
+
+@frozen
+class KernelInfo:
+    """What a kernel takes: the tensors that it reads and writes, and the bytes of its scratch buffers."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    workspace: tuple[int, ...] = ()
+
+
+def holds_kernels(path: Path) -> bool:
+    """Whether a library is a table of kernels; AotcError (code "load") for what is no library."""
+    library = open_library(path, _FFI)
+    with suppress(KeyError, AttributeError):  # of cffi, for a symbol that is not there
+        return library.aotc_kernels is not None
+    return False
+
+
+class KernelLibrary:
+    """A library of kernels, the entries of its table in the order of `infos`.
+
+    path    of the file
+    names   of the kernels
+    infos   what each takes
+
+    Threads may call kernels at the same time: each has scratch memory of its own.  Calls release the GIL.
+
+    Raises AotcError: code "load" for what is no library, "cpu" where the processor lacks what kernels need.
+    """
+
+    def __init__(self, path: Path, infos: Mapping[str, KernelInfo], keep_alive: object = None) -> None:
+        self.path, self.infos = path, dict(infos)
+        self._keep_alive = keep_alive
+        self._handle = open_library(path, _FFI) if infos else None
+        if self._handle is not None and (lacked := self._handle.aotc_kernels_lack()) != _FFI.NULL:
+            text = f"{path} has kernels that need what this processor lacks: {_FFI.string(lacked).decode()}"
+            raise AotcError("cpu", text, hint="compile with --target host to run them here")
+        entries = self._handle.aotc_kernels if self._handle is not None else ()
+        self._functions = {name: entries[k] for k, name in enumerate(self.infos)}
+        self._forms = {
+            name: [(t.dtype.numpy, math.prod(t.shape), t.memory) for t in (*info.inputs, *info.outputs)]
+            for name, info in self.infos.items()
+        }
+        self._local = threading.local()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.infos)
+
+    def call(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
+        """Run a kernel: read `inputs`, write `outputs`, each C-contiguous and of the size and dtype stated."""
+        self.bind(name, inputs, outputs)()
+
+    def bind(self, name: str, inputs: Sequence[Array], outputs: Sequence[Array]) -> Callable[[], None]:
+        """A function that runs a kernel on these arrays, for one thread at a time."""
+        info = self.infos[name]
+        function = self._functions[name]
+        forms = self._forms[name]
+        arrays = (*inputs, *outputs)
+        buffers = []
+        for array, (dtype, size, memory) in zip(arrays, forms, strict=True):
+            assert array.dtype == dtype and array.size == size and array.flags.c_contiguous, name
+            buffers.append(array if memory == dtype else np.empty(array.shape, memory))
+        loads = moves(buffers, inputs)
+        stores = moves(outputs, buffers[len(inputs) :])
+        pointers = _FFI.new("void *[]", len(arrays) + len(info.workspace) + 1)
+        for k, buffer in enumerate(buffers):
+            pointers[k] = _FFI.cast("void *", address(buffer))
+
+        def run() -> None:
+            transfer(loads)
+            for k, start in enumerate(self._scratch(info.workspace), len(arrays)):
+                pointers[k] = _FFI.cast("void *", start)
+            function(pointers)
+            transfer(stores)
+
+        return run
+
+    def _scratch(self, sizes: Sequence[int]) -> list[int]:
+        """The addresses of the calling thread's scratch buffers, made larger where they are too small."""
+        ends = list(accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+        if not ends:
+            return []
+        memory = getattr(self._local, "memory", None)
+        if memory is None or memory.nbytes < ends[-1]:
+            memory = self._local.memory = aligned(ends[-1], ALIGNMENT)
+        return [address(memory) + start for start in (0, *ends[:-1])]

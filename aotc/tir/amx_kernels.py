@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of bytes by functions on memory, for processors with registers of matrices (Intel AMX).
+
+    tile[0:n] = matrices_uint8_int8(x[...], w[...], sizes and distances)
+
+The result has the sums of 16 outputs of each block at each position, one position after the other.  A register has 16
+rows of 64 bytes: of the data, a row is what a step of the reduction reads at a position; of the weights, four steps of
+16 outputs.  Four registers of sums are multiplied at a time, for two registers of positions and two blocks.
+(Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18: LDTILECFG, TILELOADD, TDPBUSD.)
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.tir.instruction_definition import Instruction, filled, on_memory
+from aotc.tir.int4_unpacking import of_nibbles, taken_apart, widened
+from aotc.tir.int8_dot_products import BYTES, GROUP
+
+#: Rows of a register, bytes of one, and numbers of int32 in it.
+ROWS: Final = 16
+WIDTH: Final = 64
+BLOCK: Final = WIDTH // GROUP
+#: What a function takes beside data and weights.
+NUMBERS: Final = (
+    "rows",  # positions
+    "pitch",  # bytes from the data of one to that of the next one
+    "blocks",  # of 16 outputs
+    "apart",  # bytes from the weights of one to those of the next one
+    "width",  # bytes of a step of the reduction, a multiple of 4 up to 64; the data of the next one follows
+    "steps",  # and so do its weights
+    *("n1", "x1", "w1"),  # all of this so many times, at these distances of data and weights
+    *("n2", "x2", "w2"),  # and that
+)
+
+
+def _sums(data: str, x: Any, w: Any, *numbers: Any) -> Any:
+    of = {name: int(value) for name, value in zip(NUMBERS, numbers, strict=True)}
+    positions = np.arange(of["rows"])[:, None] * of["pitch"]
+    blocks = np.arange(of["blocks"])[:, None] * of["apart"]
+    total = np.zeros((of["rows"], of["blocks"] * BLOCK), np.int32)
+    for a, b, s in product(range(of["n2"]), range(of["n1"]), range(of["steps"])):
+        at = a * of["x2"] + b * of["x1"] + s * of["width"]
+        to = a * of["w2"] + b * of["w1"] + s * of["width"] * BLOCK
+        left = x[at + positions + np.arange(of["width"])].astype(np.int32)
+        right = w[to + blocks + np.arange(of["width"] * BLOCK)].astype(np.int32)
+        right = right.reshape(of["blocks"], -1, BLOCK, GROUP).transpose(1, 3, 0, 2).reshape(of["width"], -1)
+        total += left @ right
+    return total.reshape(-1)
+
+
+_HELPERS: Final = """\
+#if defined(__AMX_INT8__) && !defined(AOTC_MATRICES)
+#define AOTC_MATRICES
+#define AOTC_MATRIX_ZERO(to) __asm__ volatile("tilezero %tmm" #to)
+#define AOTC_MATRIX_LOAD(to, from, pitch) \\
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #to : : "r"(from), "r"(pitch) : "memory")
+#define AOTC_MATRIX_STORE(to, pitch, from) \\
+  __asm__ volatile("tilestored %%tmm" #from ", (%0,%1,1)" : : "r"(to), "r"(pitch) : "memory")
+/* Registers 0 to 3 are sums, 4 and 5 have so many rows of data, 6 and 7 weights. */
+$inline void aotc_matrices_of(ptrdiff_t rows, ptrdiff_t width) {
+  uint8_t shape[64] = {1};
+  for (int k = 0; k < 8; ++k) {
+    shape[16 + 2 * k] = (uint8_t)(k / 2 == 2 ? width : 64);
+    shape[48 + k] = (uint8_t)(k < 6 ? rows : width / 4);
+  }
+  __asm__ volatile("ldtilecfg %0" : : "m"(shape));
+}
+#endif
+"""
+_TILE: Final = """\
+#if defined(__AMX_INT8__)
+/* Sums of one or two registers of positions, the second `below` the first, and of one or two blocks. */
+__attribute__((__always_inline__, __unused__)) static inline void
+aotc_NAME_tile(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t below, int two, int wide, ptrdiff_t pitch,
+  ptrdiff_t line, ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1,
+  ptrdiff_t n2, ptrdiff_t x2, ptrdiff_t w2GIVEN) {
+  const ptrdiff_t weights = 64;
+  AOTC_MATRIX_ZERO(0);
+  AOTC_MATRIX_ZERO(1);
+  AOTC_MATRIX_ZERO(2);
+  AOTC_MATRIX_ZERO(3);
+  for (ptrdiff_t b = 0; b < n2; ++b)
+    for (ptrdiff_t a = 0; a < n1; ++a) {
+      const DATA_t *from = x + b * x2 + a * x1;
+      const STORED_t *by = w + (b * w2 + a * w1)HALF;
+      for (ptrdiff_t s = 0; s < steps; ++s, from += width, by += 16 * widthHALF) {
+        AOTC_MATRIX_LOAD(6, FIRST, weights);
+        AOTC_MATRIX_LOAD(4, from, pitch);
+        __asm__ volatile("DOT %tmm6, %tmm4, %tmm0");
+        if (wide) {
+          AOTC_MATRIX_LOAD(7, SECOND, weights);
+          __asm__ volatile("DOT %tmm7, %tmm4, %tmm1");
+        }
+        if (two) {
+          AOTC_MATRIX_LOAD(5, from + below * pitch, pitch);
+          __asm__ volatile("DOT %tmm6, %tmm5, %tmm2");
+          if (wide)
+            __asm__ volatile("DOT %tmm7, %tmm5, %tmm3");
+        }
+      }
+    }
+  AOTC_MATRIX_STORE(sums, line, 0);
+  if (wide)
+    AOTC_MATRIX_STORE(sums + 16, line, 1);
+  if (two)
+    AOTC_MATRIX_STORE(sums + below * line / 4, line, 2);
+  if (two && wide)
+    AOTC_MATRIX_STORE(sums + below * line / 4 + 16, line, 3);
+}
+#endif
+"""
+_FUNCTION: Final = """\
+/* Sums of products of DATA by WEIGHTS: 16 outputs of each block at each position. */
+__attribute__((__noinline__, __unused__)) static void
+aotc_NAME(int32_t *sums, const DATA_t *x, const STORED_t *w, ptrdiff_t rows, ptrdiff_t pitch, ptrdiff_t blocks,
+  ptrdiff_t apart, ptrdiff_t width, ptrdiff_t steps, ptrdiff_t n1, ptrdiff_t x1, ptrdiff_t w1, ptrdiff_t n2,
+  ptrdiff_t x2, ptrdiff_t w2GIVEN) {
+#if defined(__AMX_INT8__)
+  const ptrdiff_t high = rows < 16 ? rows : 16, line = 64 * blocks;
+  aotc_matrices_of(high, width);
+  for (ptrdiff_t row = 0; row < rows; row += 2 * high) {
+    /* what is left is no whole register: some sums are computed twice */
+    const ptrdiff_t left = rows - row, first = left < high ? rows - high : row;
+    const ptrdiff_t below = left >= 2 * high ? high : left - high;
+    for (ptrdiff_t k = 0; k < blocks; k += 2) {
+      int32_t *to = sums + (first * blocks + k) * 16;
+      const DATA_t *from = x + first * pitch;
+      const STORED_t *by = w + k * apartHALF;
+      if (below > 0 && k + 1 < blocks)
+        aotc_NAME_tile(to, from, by, below, 1, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
+      else if (below > 0)
+        aotc_NAME_tile(to, from, by, below, 1, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
+      else if (k + 1 < blocks)
+        aotc_NAME_tile(to, from, by, 0, 0, 1, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
+      else
+        aotc_NAME_tile(to, from, by, 0, 0, 0, pitch, line, apart, width, steps, n1, x1, w1, n2, x2, w2TAKEN);
+    }
+  }
+  __asm__ volatile("tilerelease");
+#else
+  memset(sums, 0, (size_t)(rows * blocks * 16) * sizeof *sums);
+  for (ptrdiff_t b = 0; b < n2; ++b)
+    for (ptrdiff_t a = 0; a < n1; ++a)
+      for (ptrdiff_t row = 0; row < rows; ++row)
+        for (ptrdiff_t o = 0; o < 16 * blocks; ++o) {
+          const DATA_t *from = x + row * pitch + b * x2 + a * x1;
+          const ptrdiff_t by = o / 16 * apart + o % 16 * 4 + b * w2 + a * w1;
+          uint32_t sum = (uint32_t)sums[row * blocks * 16 + o];
+          for (ptrdiff_t k = 0; k < steps * width; ++k) {
+            const ptrdiff_t at = by + k / 4 * 64 + k % 4;
+            sum += (uint32_t)(from[k] * (READ));
+          }
+          sums[row * blocks * 16 + o] = (int32_t)sum;
+        }
+#endif
+}
+"""
+_WHOLE: Final = """\
+#if defined(__AMX_INT8__)
+/* Weights of 4 bits for a register. */
+__attribute__((__unused__)) $inline const WEIGHTS_t *
+aotc_NAME_whole(WEIGHTS_t *to, const uint8_t *from, ptrdiff_t count, WEIGHTS_t least) {
+  typedef uint8_t half __attribute__((__vector_size__(32), __aligned__(1), __may_alias__));
+  typedef uint16_t pairs __attribute__((__vector_size__(64), __unused__));
+  typedef WEIGHTS_t whole __attribute__((__vector_size__(64), __aligned__(1), __may_alias__));
+  for (ptrdiff_t k = 0; k < count; k += 64) {
+    const half v = *(const half *)(from + k / 2);
+WIDE    *(whole *)(to + k) = (whole)((wide << 4 | wide) & 0x0f0f) + least;
+  }
+  return to;
+}
+#endif
+"""
+#: What differs where weights are bytes, and where they are 4 bits each.
+_BYTES: Final = {"GIVEN": "", "TAKEN": "", "HALF": "", "FIRST": "by", "SECOND": "by + apart", "READ": "w[at]"}
+_NIBBLES: Final = {
+    "STORED": "uint8",
+    "GIVEN": ", WEIGHTS_t least",
+    "TAKEN": ", least",
+    "HALF": " / 2",
+    "FIRST": "aotc_NAME_whole(first, by, 16 * width, least)",
+    "SECOND": "aotc_NAME_whole(second, by + apart / 2, 16 * width, least)",
+    "READ": "(w[at / 2] >> at % 2 * 4 & 15) + least",
+    "weights = 64;": "weights = 64;\n  WEIGHTS_t first[1024], second[1024];",
+}
+_OF_NIBBLES: Final = filled(_WHOLE, WIDE=widened(BLOCK * GROUP)) + filled(_HELPERS + _TILE + _FUNCTION, **_NIBBLES)
+
+
+def matrices_name(data: str, weights: str) -> str:
+    """The function for these types of bytes."""
+    return f"matrices_{data}_{weights}"
+
+
+def _of_nibbles(data: str, weights: str, x: Any, w: Any, *numbers: Any) -> Any:
+    return _sums(data, x, taken_apart(weights, w, numbers[-1].astype(weights)), *numbers[:-1])
+
+
+def _lanes(*operands: Any) -> int:
+    """The sums, from the operands, the numbers among which are constants."""
+    return int(operands[2].value) * int(operands[4].value) * BLOCK
+
+
+def rows() -> Iterator[Instruction]:
+    """The instructions for all types of bytes."""
+    text = _HELPERS + _TILE + _FUNCTION
+    for data, weights in product(BYTES, BYTES):
+        dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"
+        name, words = matrices_name(data, weights), {"DATA": data, "WEIGHTS": weights, "DOT": dot}
+        numbers = ("int32",) * len(NUMBERS)
+        for own, takes, meaning, made in (
+            (name, (weights, *numbers), partial(_sums, data), filled(text, STORED=weights, **_BYTES)),
+            (of_nibbles(name), ("uint8", *numbers, "int32"), partial(_of_nibbles, data, weights), _OF_NIBBLES),
+        ):
+            kinds = (f"{data}x*", f"{takes[0]}x*", *takes[1:])
+            operands = ", ".join(f"{{{k}}}" for k in range(1, len(kinds) + 1))
+            yield on_memory(own, kinds, "int32", _lanes, meaning, operands, made, **words)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of bytes by functions on memory, for processors that multiply two pairs of 16 bits at once.
+
+    col[8 * g:] = pairs2(x0[0:n], x1[0:n])           # bytes of two positions, widened and interleaved
+    tile[0:8] = pairs2x4(col[0:8 * g], w[0:16 * g])  # sums of four outputs by two positions
+    tile[0:4] = bytes1x4(x[0:n], w[0:16 * g])        # sums of four outputs of one position
+
+Weights are in groups of four steps of four outputs, "4o4i".  SXTB16 takes bytes 0 and 2 of a word, or 1 and 3: steps 0
+and 2 of a group are one pair, 1 and 3 the other one, and lie so for each position in turn:
+
+    pairs of a group: position 0 (0, 2), position 1 (0, 2), position 0 (1, 3), position 1 (1, 3)
+
+A tile is a function by itself, in assembly: its eight sums, four operands and two pointers are all registers there are,
+and a C compiler that sees a loop around it keeps some of them in memory.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.tir.instruction_definition import Instruction, on_memory
+from aotc.tir.int8_dot_products import GROUP
+
+#: Outputs of a block of weights and of a tile, positions of a tile.
+BLOCK: Final = 4
+POSITIONS: Final = 2
+
+
+def paired(run: int) -> int:
+    """Numbers of 16 bits that runs of so many bytes of all positions become."""
+    return -(-run // GROUP) * GROUP * POSITIONS
+
+
+def _pairs2(*runs: Any) -> Any:
+    data = np.stack(runs).reshape(POSITIONS, -1)
+    size = -(-data.shape[1] // GROUP) * GROUP
+    whole = np.zeros((POSITIONS, size), np.int16)
+    whole[:, : data.shape[1]] = data
+    return whole.reshape(POSITIONS, -1, 2, 2).transpose(1, 3, 0, 2).reshape(-1)
+
+
+def _pairs2x4(pairs: Any, weights: Any) -> Any:
+    data = pairs.astype(np.int64).reshape(-1, 2, POSITIONS, 2)
+    # a byte of weights: group, output, which of a pair, which pair
+    found = weights.astype(np.int64).reshape(-1, BLOCK, 2, 2)
+    return np.einsum("grpj,gojr->op", data, found).reshape(-1).astype(np.int32)
+
+
+def _bytes1x4(data: Any, weights: Any) -> Any:
+    whole = np.zeros(weights.size // BLOCK, np.int64)
+    whole[: data.size] = data
+    found = weights.astype(np.int64).reshape(-1, BLOCK, GROUP)
+    return np.einsum("gk,gok->o", whole.reshape(-1, GROUP), found).astype(np.int32)
+
+
+#: Where the assembly below can be used.
+_DSP: Final = "defined(__ARM_FEATURE_DSP) && defined(__thumb2__) && !defined(__ARM_BIG_ENDIAN)"
+_HEAD: Final = "/* %s */\n__attribute__((__noinline__, __unused__)) static void\n"
+
+#: Bytes 0 and 2 of a word, 1 and 3, as numbers of 16 bits.
+_HALVES: Final = """\
+#if DSP && !defined(AOTC_HALVES)
+#define AOTC_HALVES
+$inline uint32_t aotc_even(uint32_t word) {
+  __asm__("sxtb16 %0, %0" : "+r"(word));
+  return word;
+}
+$inline uint32_t aotc_odd(uint32_t word) {
+  __asm__("sxtb16 %0, %0, ror #8" : "+r"(word));
+  return word;
+}
+#endif
+"""
+
+_PAIRS2: Final = _HALVES + (
+    _HEAD % "The bytes 0 and 2, 1 and 3 of each word of two rows as numbers of 16 bits, row by row; zeros behind them."
+    + """\
+aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
+  for (; bytes > 0; bytes -= 4) {
+#if DSP
+    uint32_t x = 0;
+    uint32_t y = 0;
+    uint32_t pair;
+    const size_t size = bytes >= 4 ? 4 : (size_t)bytes;
+    if (size == 4) {
+      memcpy(&x, a, 4);
+      memcpy(&y, b, 4);
+    } else {
+      memcpy(&x, a, size);
+      memcpy(&y, b, size);
+    }
+    pair = aotc_even(x);
+    memcpy(to, &pair, 4);
+    pair = aotc_even(y);
+    memcpy(to + 2, &pair, 4);
+    pair = aotc_odd(x);
+    memcpy(to + 4, &pair, 4);
+    pair = aotc_odd(y);
+    memcpy(to + 6, &pair, 4);
+#else
+    for (int k = 0; k < 4; ++k) {
+      to[k % 2 * 4 + k / 2] = (int16_t)(k < bytes ? a[k] : 0);
+      to[k % 2 * 4 + k / 2 + 2] = (int16_t)(k < bytes ? b[k] : 0);
+    }
+#endif
+    to += 8;
+    a += 4;
+    b += 4;
+  }
+}
+"""
+)
+
+
+def _products(weights: str, turn: str, first: int) -> Iterator[str]:
+    """Two outputs, whose weights are at a place, by both positions."""
+    yield f"ldrd r12, lr, {weights}"
+    yield from (f"sxtb16 {word}, {word}{turn}" for word in ("r12", "lr"))
+    for k, (word, data) in enumerate((w, d) for w in ("r12", "lr") for d in ("r0", "r3")):
+        yield f"smlad r{first + k}, {data}, {word}, r{first + k}"
+
+
+def _tile() -> Iterator[str]:
+    """The instructions of a tile: r1 is at the pairs, r2 at the weights, r4 to r11 are the sums."""
+    yield "add r3, r1, r3, lsl #4"
+    yield "push {r0, r3-r11, lr}"
+    yield from (f"mov r{k}, #0" for k in range(4, 12))
+    yield "1: ldrd r0, r3, [r1], #8"
+    yield from (*_products("[r2]", "", 4), *_products("[r2, #8]", "", 8))
+    yield "ldrd r0, r3, [r1], #8"
+    yield from (*_products("[r2, #8]", ", ror #8", 8), *_products("[r2], #16", ", ror #8", 4))
+    yield from ("ldr r0, [sp, #4]", "cmp r1, r0", "bne 1b")
+    yield from ("pop {r0, r3}", "stmia r0, {r4-r11}", "pop {r4-r11, pc}")
+
+
+_PAIRS2X4: Final = (
+    "/* Sums of four outputs by two positions. */\n"
+    + """\
+#if DSP
+__attribute__((__naked__, __noinline__, __unused__)) static void
+aotc_pairs2x4(int32_t *sums __attribute__((__unused__)), const int16_t *x __attribute__((__unused__)),
+              const int8_t *w __attribute__((__unused__)), ptrdiff_t groups __attribute__((__unused__))) {
+  __asm__ volatile(
+TEXT);
+}
+#else
+__attribute__((__noinline__, __unused__)) static void
+aotc_pairs2x4(int32_t *sums, const int16_t *x, const int8_t *w, ptrdiff_t groups) {
+  memset(sums, 0, 8 * sizeof *sums);
+  for (; groups > 0; --groups, x += 8, w += 16)
+    for (int k = 0; k < 8; ++k)
+      for (int j = 0; j < 4; ++j)
+        sums[k] += x[j % 2 * 4 + k % 2 * 2 + j / 2] * w[k / 2 * 4 + j];
+}
+#endif
+""".replace("TEXT", "\n".join(f'      "{line}\\n"' for line in _tile()))
+)
+
+
+def _steps() -> Iterator[str]:
+    """The products of a word of data."""
+    yield "const uint32_t even = aotc_even(word), odd = aotc_odd(word);"
+    for k, total in enumerate("abcd"):
+        yield f"memcpy(&word, w + {4 * k}, 4);"
+        for data in ("even", "odd"):
+            yield f'__asm__("smlad %0, %1, %2, %0" : "+r"({total}) : "r"({data}), "r"(aotc_{data}(word)));'
+
+
+_BYTES1X4: Final = _HALVES + (
+    _HEAD % "Sums of four outputs of one position."
+    + """\
+aotc_bytes1x4(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t bytes) {
+  int32_t a = 0;
+  int32_t b = 0;
+  int32_t c = 0;
+  int32_t d = 0;
+  for (; bytes > 0; bytes -= 4, x += 4, w += 16) {
+#if DSP
+    uint32_t word = 0;
+    if (bytes >= 4)
+      memcpy(&word, x, 4);
+    else
+      memcpy(&word, x, (size_t)bytes);
+TEXT
+#else
+    for (int k = 0; k < 4 && k < bytes; ++k) {
+      a += x[k] * w[k];
+      b += x[k] * w[4 + k];
+      c += x[k] * w[8 + k];
+      d += x[k] * w[12 + k];
+    }
+#endif
+  }
+  sums[0] = a;
+  sums[1] = b;
+  sums[2] = c;
+  sums[3] = d;
+}
+""".replace("TEXT", "\n".join(f"    {line}" for line in _steps()))
+)
+
+
+def rows() -> Iterator[Instruction]:
+    """The instructions."""
+    run = "int8x*"
+    table = (
+        ("pairs2", (run, run), "int16", lambda x, _: paired(x.lanes), _pairs2, "{1}, {2}, {n}", _PAIRS2),
+        ("pairs2x4", ("int16x*", run), "int32", lambda *_: 8, _pairs2x4, "{1}, {2}, {n} / 16", _PAIRS2X4),
+        ("bytes1x4", (run, run), "int32", lambda *_: 4, _bytes1x4, "{1}, {2}, {m}", _BYTES1X4),
+    )
+    return (on_memory(*row, DSP=_DSP) for row in table)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of bytes by functions on memory, for processors whose vectors are added up into a number.
+
+    col[0:n] = bytes(x[0:n])                                     # a copy
+    tile[0:n] = byte_rows(x[0:k], w[0:n * k])                    # sums of n outputs, each with a row of weights
+    tile[0:n] = byte_taps(col[0:t * n], w[0:...], t, apart)      # sums of n channels, each with weights of its own
+    y[0:n] = requantize_twice(tile[0:n], bias[0:n], multiplier[0:n], shift[0:n], zero, low, high)
+
+Rows are of any length: Helium leaves out what is behind the end (Arm, "Armv8-M Architecture Reference Manual", loops
+with tail predication).  VMLADAVA adds 16 products to a number in an even register; what
+widens or narrows in memory takes its address from a low register.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.tir.instruction_definition import Instruction, filled, on_memory
+
+
+def _vector(values: Any) -> Any:
+    """What is stored: one element is a number."""
+    return values if values.size > 1 else values.reshape(())[()]
+
+
+def _copied(data: Any) -> Any:
+    return data
+
+
+def _byte_rows(data: Any, weights: Any) -> Any:
+    row = np.atleast_1d(data).astype(np.int64)
+    found = np.atleast_1d(weights).astype(np.int64).reshape(-1, row.size) @ row
+    return _vector(found.astype(np.int32))
+
+
+def _byte_taps(data: Any, weights: Any, taps: Any, apart: Any) -> Any:
+    rows = np.atleast_1d(data).astype(np.int64).reshape(int(taps), -1)
+    places = np.arange(int(taps))[:, None] * int(apart) + np.arange(rows.shape[1])
+    found = (rows * np.atleast_1d(weights).astype(np.int64)[places]).sum(0)
+    return _vector(found.astype(np.int32))
+
+
+def _requantized(twice: bool) -> Any:
+    def meaning(sums: Any, bias: Any, multiplier: Any, shift: Any, zero: Any, low: Any, high: Any) -> Any:
+        whole = np.atleast_1d(sums + bias).astype(np.int64) * multiplier
+        v = (whole + (1 << 30)) >> 31 if twice else whole >> 32
+        v = ((v - (v < 0) * twice >> shift) + 1 >> 1) + zero
+        return _vector(np.clip(v, low, high).astype(np.int8))
+
+    return meaning
+
+
+_HELIUM: Final = "defined(__ARM_FEATURE_MVE) && !defined(__ARM_BIG_ENDIAN)"
+
+
+def _assembly(*lines: str) -> str:
+    return "".join(f'      "{line}\\n"\n' for line in lines)
+
+
+_COPY: Final = "dlstp.8 lr, %2", "1: vldrb.8 q0, [%1], #16", "vstrb.8 q0, [%0], #16", "letp lr, 1b"
+_BYTES: Final = """\
+/* A copy of bytes. */
+$inline void aotc_bytes(int8_t *to, const int8_t *from, ptrdiff_t bytes) {
+#if HELIUM
+  __asm__ volatile(
+TEXT      : "+r"(to), "+r"(from)
+      : "r"(bytes)
+      : "q0", "lr", "cc", "memory");
+#else
+  memcpy(to, from, (size_t)bytes);
+#endif
+}
+""".replace("TEXT", _assembly(*_COPY))
+
+
+def _rows4() -> Iterator[str]:
+    """The instructions of sums of rows: r12 bytes each, the row of data at r1, those of weights from r2 on."""
+    yield from ("push {r4-r11, lr}", "ldr r12, [sp, #36]", "subs r3, #4", "blt 3f")
+    # four outputs at a time
+    yield from ("1: mov r11, r1", "add r5, r2, r12", "add r7, r5, r12", "add r9, r7, r12")
+    yield from (f"mov {total}, #0" for total in ("r4", "r6", "r8", "r10"))
+    yield from ("dlstp.8 lr, r12", "2: vldrb.8 q0, [r11], #16")
+    for total, weights in (("r4", "r2"), ("r6", "r5"), ("r8", "r7"), ("r10", "r9")):
+        yield from (f"vldrb.8 q1, [{weights}], #16", f"vmladava.s8 {total}, q0, q1")
+    yield from ("letp lr, 2b", "strd r4, r6, [r0], #8", "strd r8, r10, [r0], #8")
+    # pointers are moved by whole vectors
+    yield from ("sub r11, r11, r1", "sub r11, r12, r11")
+    yield from ("add r2, r9, r11", "subs r3, #4", "bge 1b")
+    yield from ("3: adds r3, #4", "beq 6f", "4: mov r11, r1")
+    yield from ("mov r5, r2", "mov r4, #0", "dlstp.8 lr, r12")
+    yield from ("5: vldrb.8 q0, [r11], #16", "vldrb.8 q1, [r5], #16")
+    yield from ("vmladava.s8 r4, q0, q1", "letp lr, 5b")
+    yield from ("str r4, [r0], #4", "add r2, r2, r12")
+    yield from ("subs r3, #1", "bne 4b", "6: pop {r4-r11, pc}")
+
+
+_BYTE_ROWS: Final = """\
+/* Sums of outputs, each with a row of weights. */
+#if HELIUM
+__attribute__((__naked__, __noinline__, __unused__)) static void
+aotc_byte_rows(int32_t *sums __attribute__((__unused__)), const int8_t *x __attribute__((__unused__)),
+               const int8_t *w __attribute__((__unused__)), ptrdiff_t outputs __attribute__((__unused__)),
+               ptrdiff_t bytes __attribute__((__unused__))) {
+  __asm__ volatile(
+TEXT  );
+}
+#else
+__attribute__((__noinline__, __unused__)) static void
+aotc_byte_rows(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t outputs, ptrdiff_t bytes) {
+  for (; outputs > 0; --outputs, ++sums, w += bytes) {
+    *sums = 0;
+    for (ptrdiff_t k = 0; k < bytes; ++k)
+      *sums += x[k] * w[k];
+  }
+}
+#endif
+""".replace("TEXT", _assembly(*_rows4()))
+
+
+def _taps16() -> Iterator[str]:
+    """The sums of sixteen channels."""
+    yield from (f"vmov.i32 q{k}, #0" for k in range(4))
+    yield from ("dls lr, %3", "1:")
+    for first, place in ((0, ""), (2, ", #8")):
+        yield from (f"vldrb.s16 q4, [%1{place}]", f"vldrb.s16 q5, [%2{place}]")
+        for k, half in enumerate("bt"):
+            yield from (f"vmull{half}.s16 q6, q4, q5", f"vadd.i32 q{first + k}, q{first + k}, q6")
+    yield from ("add %1, %1, %4", "add %2, %2, %5", "le lr, 1b")
+    for pair in ("{q0, q1}", "{q2, q3}"):
+        yield from (f"vst20.32 {pair}, [%0]", f"vst21.32 {pair}, [%0]!")
+
+
+def _taps4() -> Iterator[str]:
+    """The sums of four channels, or what there is of them."""
+    yield from ("vctp.32 %6", "vmov.i32 q0, #0", "dls lr, %3")
+    yield from ("1: vpstt", "vldrbt.s32 q1, [%1]")
+    yield from ("vldrbt.s32 q2, [%2]", "vmul.i32 q1, q1, q2", "vadd.i32 q0, q0, q1")
+    yield from ("add %1, %1, %4", "add %2, %2, %5", "le lr, 1b", "vpst", "vstrwt.32 q0, [%0]")
+
+
+_BYTE_TAPS: Final = """\
+/* Sums of channels by weights of their own; those of a tap are some bytes apart from those of the next one. */
+__attribute__((__noinline__, __unused__)) static void
+aotc_byte_taps(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t taps, ptrdiff_t apart, ptrdiff_t channels) {
+#if HELIUM
+  ptrdiff_t left = channels;
+  while (left > 0) {
+    const int8_t *data = x;
+    const int8_t *weights = w;
+    const ptrdiff_t size = left >= 16 ? 16 : 4;
+    int32_t *to = sums;
+    if (size == 16)
+      __asm__ volatile(
+SIXTEEN          : "+r"(to), "+l"(data), "+l"(weights)
+          : "r"(taps), "r"(channels), "r"(apart)
+          : "q0", "q1", "q2", "q3", "q4", "q5", "q6", "lr", "cc", "memory");
+    else
+      __asm__ volatile(
+FOUR          : "+r"(to), "+l"(data), "+l"(weights)
+          : "r"(taps), "r"(channels), "r"(apart), "r"(left)
+          : "q0", "q1", "q2", "lr", "cc", "memory");
+    left -= size;
+    sums += size;
+    x += size;
+    w += size;
+  }
+#else
+  for (ptrdiff_t c = 0; c < channels; ++c) {
+    sums[c] = 0;
+    for (ptrdiff_t t = 0; t < taps; ++t)
+      sums[c] += x[t * channels + c] * w[t * apart + c];
+  }
+#endif
+}
+""".replace("SIXTEEN", _assembly(*_taps16())).replace("FOUR", _assembly(*_taps4()))
+
+
+def _requantize(twice: bool) -> str:
+    """The function, which rounds as `scale_twice` or `scale_once`, whose halves of 2^32 are the upper words."""
+    high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if twice else ()
+    text = (
+        *("vdup.32 q2, %[low]", "vdup.32 q3, %[high]"),
+        *("dlstp.32 lr, %[count]", "1: vldrw.32 q0, [%[sums]], #16"),
+        *("vldrw.32 q1, [%[bias]], #16", "vadd.i32 q0, q0, q1", "vldrw.32 q1, [%[multiplier]], #16"),
+        *(high or ("vmulh.s32 q0, q0, q1",)),
+        # a shift to the right by one more is one to the left by its complement, which rounds halves up
+        *("vldrw.32 q1, [%[shift]], #16", "vmvn q1, q1", "vrshl.s32 q0, q0, q1", "vadd.i32 q0, q0, %[zero]"),
+        *("vmax.s32 q0, q0, q2", "vmin.s32 q0, q0, q3", "vstrb.32 q0, [%[to]], #4", "letp lr, 1b"),
+    )
+    plain = (
+        "int32_t v = (int32_t)((x * multiplier[k] + (1 << 30)) >> 31);\n    v += v >> 31;"
+        if twice
+        else "int32_t v = (int32_t)(x * multiplier[k] >> 32);"
+    )
+    return filled(
+        """\
+/* Sums with their biases, scaled, as bytes. */
+__attribute__((__noinline__, __unused__)) static void
+aotc_NAME(int8_t *to, const int32_t *sums, const int32_t *bias, const int32_t *multiplier,
+                     const int32_t *shift, int32_t zero, int32_t low, int32_t high, ptrdiff_t count) {
+#if HELIUM
+  __asm__ volatile(
+TEXT      : [to] "+l"(to), [sums] "+r"(sums), [bias] "+r"(bias), [multiplier] "+r"(multiplier), [shift] "+r"(shift)
+      : [zero] "r"(zero), [low] "r"(low), [high] "r"(high), [count] "r"(count)
+      : "q0", "q1", "q2", "q3", "lr", "cc", "memory");
+#else
+  for (ptrdiff_t k = 0; k < count; ++k) {
+    const int64_t x = (int32_t)((uint32_t)sums[k] + (uint32_t)bias[k]);
+    PLAIN
+    v = (((v >> shift[k]) + 1) >> 1) + zero;
+    to[k] = (int8_t)(v < low ? low : v > high ? high : v);
+  }
+#endif
+}
+""",
+        TEXT=_assembly(*text),
+        PLAIN=plain,
+    )
+
+
+def rows() -> Iterator[Instruction]:
+    """The instructions."""
+    run, number = "int8x*", "int32"
+    scaled = ("int32x*",) * 4 + (number,) * 3
+    rest = "{1}, {2}, {3}, {4}, {5}, {6}, {7}, {m}"
+    taps = "{1}, {2}, {3}, {4}, {m} / {3}"
+
+    def same(x: Any, *_: Any) -> int:
+        return int(x.lanes)
+
+    def outputs(x: Any, weights: Any) -> int:
+        return int(weights.lanes // x.lanes)
+
+    def channels(x: Any, _: Any, taps: Any, *__: Any) -> int:
+        return int(x.lanes // taps.value)
+
+    table = (
+        ("bytes", (run,), "int8", same, _copied, "{1}, {n}", _BYTES),
+        ("byte_rows", (run, run), "int32", outputs, _byte_rows, "{1}, {2}, {n} / {m}, {m}", _BYTE_ROWS),
+        ("byte_taps", (run, run, number, number), "int32", channels, _byte_taps, taps, _BYTE_TAPS),
+        ("requantize_once", scaled, "int8", same, _requantized(False), rest, _requantize(False)),
+        ("requantize_twice", scaled, "int8", same, _requantized(True), rest, _requantize(True)),
+    )
+    return (on_memory(*row, HELIUM=_HELIUM) for row in table)

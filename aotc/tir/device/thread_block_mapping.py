@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which iterations of a part each thread of each block takes.
+
+for i in 0..6: for j in 0..100: y[j * 6 + i] = ...           # independent; 600 iterations
+
+->  for b in 0..3 block: for t in 0..256 thread:
+        n = b * 256 + t                                      # neighbors write next to each other
+        if n < 600: j = n // 6; i = n % 6; y[j * 6 + i] = ...
+
+Where there are more iterations than threads, each thread takes one after the other, as many apart as there are threads.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from aotc.ir import AotcError, frozen
+from aotc.tir import Block, Buffer, Declare, Expr, For, Gpu, If, Intrinsic, Var, all_of, as_expr, linear, shared_bytes
+from aotc.tir.device.kernel_fission import Nest, Part, elsewhere, is_shared_out, work
+from aotc.tir.device.shared_memory_transpose import LEAST, Across
+from aotc.tir.device.thread_coarsening import Coarsening, lanes_of
+from aotc.tir.kernel_verifier import verify
+from aotc.tir.loops.loop_dependence import extent_of, loads, outer_assigns, written
+from aotc.tir.stmt import Assign, Kernel, Stmt, Store, stmts_of, walk_stmts
+
+#: Threads take several iterations where a processor would be given more blocks than so many times what it can hold.
+_WAVES: Final = 8
+
+
+def nests(part: Part, gpu: Gpu) -> list[Nest]:
+    """Ways to number the iterations of a part, the best first: of all of its loops, of fewer; none for one thread."""
+    found = numbered(part)
+    if part.own:
+        return found
+    turned = [one for nest in found for one in (*_turned(nest, gpu), nest)]
+    return [made for one in turned for made in (*_in_pieces(one, gpu), one)]
+
+
+def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
+    """A nest with several neighboring iterations as one, where enough are left for all processors."""
+    if nest.thread is not None:
+        return []
+    lanes = lanes_of(nest.loops[-1], nest.body)
+    rows = math.gcd(extent_of(nest.loops[-1]), lanes)
+    tried = [(nest, rows)]
+    if rows < lanes:
+        flat = _flat(nest, by_rows=rows == 1)
+        alone = len(flat.loops) == 1  # what is left over is one thread's
+        tried.insert(0, (flat, lanes if alone else math.gcd(extent_of(flat.loops[-1]), lanes)))
+    found = (Coarsening.of(one.loops, one.body, size) for one, size in tried)
+    return [one for one in found if one is not None and one.size >= gpu.processors * gpu.warp]
+
+
+def _flat(nest: Nest, by_rows: bool) -> Nest:
+    """A nest whose last loops are one, as far as what they store and read lies in their order.
+
+    by_rows    they may read elements, too, that all rows or all of a row have in common
+    """
+    last, first, span = nest.loops[-1], len(nest.loops) - 1, extent_of(nest.loops[-1])
+    stmts = list(walk_stmts(nest.body))
+    stored = [linear(s.index, {}) for s in stmts if isinstance(s, (Store, Intrinsic)) and s.buffer.scope == "param"]
+    loaded = [linear(load.index, {}) for s in stmts for load in loads(s)]
+    while first and all(loop.begin == as_expr(0) and loop.step == 1 for loop in nest.loops[first - 1 :]):
+        outer = nest.loops[first - 1].var
+        follow = all((f.coefficient(last.var), f.coefficient(outer)) == (1, span) for f in stored)
+        steps = [(f.coefficient(last.var), f.coefficient(outer)) for f in loaded]
+        if not follow or not all(step in ((1, span), (0, 0)) or (by_rows and 0 in step) for step in steps):
+            break
+        first, span = first - 1, span * extent_of(nest.loops[first - 1])
+    if first == len(nest.loops) - 1:
+        return nest
+    n = Var("n")
+    body = replace(nest, loops=nest.loops[first:]).iteration(n)
+    return Nest((*nest.loops[:first], For(n, span, body, kind=last.kind)), body, nest.stack)
+
+
+def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
+    """A nest whose reads are by neighbors as its stores are, where enough is left for all processors."""
+    found = Across.of(nest.loops, nest.body)
+    if found is None:
+        return []
+    if extent_of(found.loop) < LEAST:
+        one = replace(found.loop, body=nest.body, kind="serial")
+        made = Nest(tuple(loop for loop in nest.loops if loop is not found.loop), Block([one]))
+        return [made] if made.size >= gpu.processors * gpu.warp else []
+    if extent_of(found.last) < LEAST:
+        return []
+    outer = (loop for loop in nest.loops if loop not in (found.loop, found.last))
+    made = found.by_tiles(outer, nest.body, gpu.threads)
+    fits = shared_bytes(made.shared) <= gpu.shared_bytes
+    return [made] if fits and made.size >= gpu.processors // 2 else []
+
+
+def numbered(part: Part) -> list[Nest]:
+    """Ways to number the iterations of a part one by one."""
+    if part.loop is None:
+        return []
+    loops: list[For] = []
+    before: list[Stmt] = []
+    rest: tuple[Stmt, ...] = part.stmts
+    found: list[Nest] = []
+    while (loop := _last(rest, part.own)) is not None:
+        before += rest[:-1]
+        loops, rest = [*loops, loop], tuple(s for s in stmts_of(loop.body))
+        body = Block((*part.before, *before, *rest))
+        ordered = tuple(sorted(loops, key=lambda one: one is _fastest(loops, body)))
+        found[:0] = [Nest(ordered, body)] if ordered == (*loops,) else [Nest(ordered, body), Nest((*loops,), body)]
+    return found
+
+
+def _last(stmts: Sequence[Stmt], own: Sequence[Buffer]) -> For | None:
+    """The loop behind what each of its iterations can compute by itself; None if there is something else.
+
+    That is registers, and scratch that takes little beside what an iteration does.
+    """
+    *before, last = stmts or [Block(())]
+    if not isinstance(last, For) or not is_shared_out(last):
+        return None
+    changing = written(last) | {s.var for s in walk_stmts(last) if isinstance(s, Assign)}
+    filled = Block(s for s in before if not isinstance(s, Declare))
+    again = all(s.var not in changing for s in before if isinstance(s, Declare)) and not any(outer_assigns(filled))
+    little = not filled.stmts or 2 * work(filled) <= work(last.body)
+    if not again or not little or not written(filled) <= {b for b in own if b.private} - changing:
+        return None
+    if any(load.buffer in changing for s in before for n in walk_stmts(s) for load in loads(n)):
+        return None
+    return last
+
+
+def _fastest(loops: Sequence[For], body: Stmt) -> For:
+    """The loop whose successive iterations write closest to each other; the innermost one of several."""
+    forms = [linear(s.index, {}) for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic))]
+
+    def distance(loop: For) -> int:
+        steps = [abs(form.coefficient(loop.var) or 0) * loop.step for form in forms]
+        return min((step for step in steps if step), default=1 << 62)
+
+    return min(reversed(loops), key=distance)
+
+
+@frozen(eq=False)
+class Share:
+    """What the threads of some blocks do.
+
+    blocks                     how many
+    workspace, stack, shared   their scratch; that of all threads, what each thread has, and each block
+    """
+
+    blocks: int
+    body: Stmt
+    workspace: tuple[Buffer, ...] = ()
+    stack: tuple[Buffer, ...] = ()
+    shared: tuple[Buffer, ...] = ()
+
+
+def alone(part: Part) -> Share:
+    """One thread does everything; others of its block have nothing to do."""
+    return Share(1, part.body, stack=tuple(b for b in part.own if b.scope == "stack"))
+
+
+def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, gpu: Gpu, stack_bytes: int) -> Share:
+    """The iterations of a nest as the share of a thread in blocks that are numbered by `block`."""
+    if nest.thread is not None:
+        own = Block((Declare(nest.thread, thread), nest.iteration(block)))
+        return Share(nest.size, own, (), nest.stack, nest.shared)
+    stack, copied = placed(part.own, stack_bytes)
+    blocks = -(-nest.size // threads)
+    most = gpu.processors * max(1, gpu.resident // threads)
+    least = max(1, gpu.scratch_bytes // max(1, threads * sum(b.nbytes for b in copied)))
+    taken = min(blocks, least if copied else _WAVES * most)
+    rounds = -(-blocks // taken)
+    number = block * threads + thread
+    copies = {b: replace(b, size=b.size * taken * threads, scope="workspace") for b in copied}
+    places = {b: (local, as_expr(0)) for b, local in stack.items() if b is not local}
+    places |= {b: (copy, number * b.size) for b, copy in copies.items()}
+    body = Block([elsewhere(nest.body, places)])
+    n, again = Var("n"), Var("again")
+    made: Stmt = Nest(nest.loops, body).iteration(n)
+    if rounds * taken * threads > nest.size:
+        made = If(all_of(n < nest.size), made)
+    if rounds > 1:
+        made = For(again, rounds, Block((Declare(n, again * (taken * threads) + number), made)))
+    else:
+        made = Block((Declare(n, number), made))
+    return Share(taken, made, tuple(copies.values()), (*stack.values(), *nest.stack))
+
+
+def placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], list[Buffer]]:
+    """Scratch that a thread has on its stack, the smallest first, and what does not fit there."""
+    stack: dict[Buffer, Buffer] = {}
+    copied: list[Buffer] = []
+    for buffer in sorted(own, key=lambda b: b.nbytes):
+        room -= buffer.nbytes
+        if room >= 0:
+            stack[buffer] = buffer if buffer.scope == "stack" else replace(buffer, scope="stack")
+        else:
+            copied.append(buffer)
+    return stack, copied
+
+
+def is_sound(kernel: Kernel) -> bool:
+    """Whether the verifier knows that the blocks and threads of a kernel do not get in each other's way."""
+    with suppress(AotcError):
+        verify(kernel)
+        return True
+    return False

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exponential and hyperbolic functions of float32.
+
+As usual, y = n ln 2 + r, where n comes from the low bits of a sum; here the rounding error of r is kept.
+"""
+
+from __future__ import annotations
+
+from aotc.tir.expr import Expr, as_expr, call, maximum, minimum, select
+from aotc.tir.functions.double_float32 import bits, horner, number, summed
+from aotc.tir.functions.float32_functions import SHIFTER, scaled
+
+
+def _reduced(y: Expr) -> tuple[Expr, Expr, Expr]:
+    """(t, r, d): exp(y) is 2^n (1 + r + d), d < r^2, n in the low bits of t."""
+    t = y * 1.44269504 + SHIFTER
+    n = t - SHIFTER
+    a, b = y - n * 0.693359375, n * 2.12194440e-4
+    r = a + b
+    p = horner(r, "1.9764414e-4 1.3932381e-3 8.3335433e-3 4.1666493e-2 1.6666666e-1 0.5")
+    return t, r, (p * r) * r + ((a - r) + b)
+
+
+def _power_of_2(t: Expr, n: int) -> Expr:
+    """2^n times that of the number in the low bits of t."""
+    return number((bits(t) - 0x4B400000 + (127 + n)) << 23)
+
+
+def exp2(x: Expr) -> Expr:
+    y = minimum(maximum(x, -152.0), 129.0)
+    t = y + SHIFTER
+    r = y - (t - SHIFTER)
+    p = horner(r, "1.546288e-4 1.3390984e-3 9.6180625e-3 5.5503596e-2 2.4022651e-1 6.9314718e-1")
+    return scaled(p * r + 1.0, t)
+
+
+def expm1(x: Expr) -> Expr:
+    # 2 ((2^n - 1) / 2 + 2^(n-1) (r + d)): 2^128 is no float
+    t, r, d = _reduced(minimum(maximum(x, -20.0), 89.0))
+    half = _power_of_2(t, -1)
+    whole, part = summed(half, as_expr(-0.5, x))
+    high, low = summed(whole, half * r)
+    value = high + (low + (part + half * d))
+    return select(call("abs", x) < 2.98023224e-8, x, value + value)
+
+
+def _quarter(a: Expr) -> tuple[Expr, Expr, Expr]:
+    """(high, low, inverse): exp(a) / 4 as a pair, and exp(-a) / 4, for a >= 0; no infinity for a < 89.5."""
+    t, r, d = _reduced(minimum(a, 89.5))
+    scale = _power_of_2(t, -2)
+    high, low = summed(as_expr(1.0, r), r)
+    rest = low + d
+    return scale * high, scale * rest, as_expr(0.0625, a) / (scale * (high + rest))
+
+
+def sinh(x: Expr) -> Expr:
+    a = call("abs", x)
+    s = x * x
+    high, low, inverse = _quarter(a)
+    value = high - (inverse - low)
+    p = horner(s, "2.7822132e-6 1.9842896e-4 8.3333105e-3 1.6666667e-1")
+    return select(a < 1.0, (p * s) * x + x, call("copysign", value + value, x))
+
+
+def cosh(x: Expr) -> Expr:
+    high, low, inverse = _quarter(call("abs", x))
+    value = high + (inverse + low)
+    return value + value

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sine, cosine and tangent of float32, for any argument, in float32 and integers.
+
+Polynomials are of what remains beside the parts of a pair: r + r^3 p(r^2) and 1 - r^2/2 + r^4 p(r^2).
+"""
+
+from __future__ import annotations
+
+from aotc.tir.expr import Expr, as_expr, bitcast, call, cast, select
+from aotc.tir.functions.double_float32 import LARGEST, NAN, SIGN, bits, head, horner, number, product, summed
+
+
+def _turn(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """(q, r, rest): |x| is q quarters of a turn and r + rest.
+
+    Payne and Hanek's reduction (1983) in 96 bits of 2/pi, from the place on where m * 2^e * 2/pi is no multiple of 4:
+    the product has two bits of the quarter of the turn and 62 of the rest, which three floats take without rounding.
+    For |x| < 1 there is nothing to reduce.
+    """
+    a = bits(x) & 0x7FFFFFFF
+    e, m = (a >> 23) - 127, (a & 0x007FFFFF) | 0x00800000
+    s = e & 31
+    r = as_expr(31, s) - s
+    small, far, beyond = a < 0x3F800000, (e & 64).not_equal(0), (e & 32).not_equal(0)
+    near = (0x00000051, 0x7CC1B727, 0x220A94FE, 0x13ABE8FA, 0x9A6EE06D)
+    later = (0x220A94FE, 0x13ABE8FA, 0x9A6EE06D, 0xB14ACC9E, 0x21C820FF)
+    words = [select(far, as_expr(two, a), one) for one, two in zip(near, later, strict=True)]
+    digits = [select(beyond, words[k + 1], words[k]) for k in range(4)]
+    w0, w1, w2 = ((digits[k] << s) | ((digits[k + 1] >> 1) >> r) for k in range(3))
+    long = cast(m, "uint64")
+    fraction = long * cast(w1, "uint64") + (long * cast(w2, "uint64") >> 32)
+    high, low = cast(fraction >> 32, "uint32") + m * w0, cast(fraction, "uint32")
+    parts = (high << 2) & 0xFFFFFF00, ((high & 0x3F) << 18) | (low >> 14), low & 0x3FFF
+    first, second, third = (cast(bitcast(part, "int32"), "float32") for part in parts)
+    turned, missing = summed(first, second * 2.0**-16)
+    missing = missing + third * 2.0**-30
+    # times pi / 2^33
+    upper = head(turned)
+    lower = turned - upper
+    value, rest = summed(upper * 3.6561687e-10, upper * 1.126497e-13 + (lower + missing) * 3.6572953e-10)
+    quarter = select(small, as_expr(0, a), (high + 0x20000000) >> 30)
+    return quarter, select(small, number(a), value), select(small, as_expr(0.0, x), rest)
+
+
+def _wave(x: Expr, quarters: int, sign: Expr) -> Expr:
+    turned, r, rest = _turn(x)
+    q = turned + quarters
+    odd = (q & 1).not_equal(0)
+    s = r * r
+    one, half = summed(as_expr(1.0, x), s * -0.5)
+    rows = ((-2.7427785e-7, 2.7263575e-6), (2.4805804e-5, -1.9842391e-4), (-1.3888936e-3, 8.3333543e-3),
+            (4.1666668e-2, -1.6666667e-1))  # fmt: skip
+    p, *others = (select(odd, as_expr(a, r), b) for a, b in rows)
+    for c in others:
+        p = p * s + c
+    value = select(odd, one, r) + (select(odd, half - r * rest, rest) + (select(odd, s, r) * s) * p)
+    return select(call("abs", x) <= LARGEST, number(bits(value) ^ ((q & 2) << 30) ^ sign), NAN)
+
+
+def sin(x: Expr) -> Expr:
+    return _wave(x, 0, bits(x) & SIGN)
+
+
+def cos(x: Expr) -> Expr:
+    return _wave(x, 1, as_expr(0, bits(x)))
+
+
+def tan(x: Expr) -> Expr:
+    # a pair for the sine, a pair for the cosine, and their quotient with what it loses
+    q, r, rest = _turn(x)
+    s, lost = product(r, r)
+    one, half = summed(as_expr(1.0, x), s * -0.5)
+    sine = summed(r, rest * one + (r * s) * horner(s, "2.7263575e-6 -1.9842391e-4 8.3333543e-3 -1.6666667e-1"))
+    cosine = summed(
+        one, half - (lost * 0.5 + r * rest) + (s * s) * horner(s, "2.4201612e-5 -1.3884697e-3 4.1666575e-2")
+    )
+    odd = (q & 1).not_equal(0)
+    (n, above), (d, below) = (
+        (select(odd, b, a), select(odd, d, c)) for a, c, b, d in ((*sine, *cosine), (*cosine, *sine))
+    )
+    quotient = n / d
+    p, error = product(quotient, d)
+    value = quotient + ((((n - p) - error) + above) - quotient * below) / d
+    value = number(bits(value) ^ (bits(x) & SIGN) ^ ((q & 1) << 31))
+    return select(call("abs", x) <= LARGEST, value, NAN)

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gamma function of float64 and its logarithm.
+
+Stirling's series from 8 on, below it by the product a (a + 1) ... (a + 7); negative arguments by Euler's reflection,
+gamma(-a) gamma(a) = -pi / (a sin(pi a)).  All is computed in pairs of numbers and rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from aotc.tir.expr import Expr, as_expr, call, select
+from aotc.tir.functions.double_double import SHIFTER, chosen, negative, plus, product, quotient, times, two_sum
+from aotc.tir.functions.double_float32 import Pair, horner, summed
+from aotc.tir.functions.float64_functions import (
+    INFINITY,
+    LOG2_E,
+    NAN,
+    PI,
+    binary_exponential,
+    binary_logarithm,
+    clamped,
+    cosine,
+    natural,
+    scaled,
+    sine,
+)
+
+#: log(sqrt(2 pi)) - 1/2, the binary logarithm of sqrt(2 pi), and log(pi).
+_HALF_LOG: Final = (0.4189385332046727, 1.6728209650585413e-17)
+_HALF_LOG2: Final = (1.3257480647361595, -7.153413670427599e-17)
+_LOG_PI: Final = (1.1447298858494002, 1.0265951162707826e-17)
+#: Beyond it the logarithm is infinite.
+_MOST: Final = 2.5599833278516383e305
+
+
+def _one(x: Expr) -> Pair:
+    return as_expr(1.0, x), as_expr(0.0, x)
+
+
+def _shifted(a: Expr) -> tuple[Expr, Pair, Pair]:
+    """(far, w, p): a is 8 or above, is w and p is 1; or it is w - 8, and p is (a + 1) (a + 2) ... (a + 7)."""
+    far = a >= 8.0
+    p = two_sum(a, 1.0)
+    for k in range(2, 8):
+        p = times(p, two_sum(a, float(k)))
+    return far, chosen(far, (a, as_expr(0.0, a)), two_sum(a, 8.0)), chosen(far, _one(a), p)
+
+
+def _series(w: Pair) -> Pair:
+    """What Stirling's approximation of log(gamma(w)) lacks: 1 / (12 w) and more."""
+    v = quotient(_one(w[0]), w)
+    z = v[0] * v[0]
+    p = horner(z, "-0.020877750207661284 0.006209337474104733 -0.0019149917455289094 0.0008417328024907184"
+                  " -0.000595238024939999 0.0007936507935156733 -0.0027777777777776786")  # fmt: skip
+    head, tail = times(v, (0.08333333333333333, 4.625929269271485e-18))
+    return summed(head, tail + (v[0] * z) * p)
+
+
+def _sine_of_turns(a: Expr) -> Pair:
+    """|sin(pi a)| for a >= 0."""
+    f = call("abs", a - call("round_even", a))
+    steep = f > 0.25
+    head, tail = product(select(steep, as_expr(0.5, a) - f, f), PI[0])
+    angle = head, tail + select(steep, as_expr(0.5, a) - f, f) * PI[1]
+    return chosen(steep, cosine(angle), sine(angle))
+
+
+def tgamma(x: Expr) -> Expr:
+    size = call("abs", x)
+    below = x < 0.0
+    a = clamped(size, 0.0, 189.5)
+    far, w, p = _shifted(a)
+    y = binary_logarithm(*w)
+    half = plus(w, (-0.5, 0.0))
+    power = plus(plus(times(half, y), negative(times(w, LOG2_E))), _HALF_LOG2)
+    s, c, t = binary_exponential(*plus(power, times(_series(w), LOG2_E)))
+    alone = a, as_expr(0.0, a)
+    above = times(chosen(far, _one(a), alone), p)
+    other = times(times(_sine_of_turns(a), chosen(far, alone, _one(a))), (s, c))
+    n = chosen(below, times(p, PI), (s, c))
+    d = chosen(below, other, chosen(far, _one(a), above))
+    head, tail = quotient(n, d)
+    value = scaled(head + tail, select(below, as_expr(2 * SHIFTER, t) - t, t))
+    whole = call("floor", size)
+    half_whole = whole * 0.5
+    value = select(below & call("floor", half_whole).equal(half_whole), -value, value)
+    value = select(size < 2.0**-60, as_expr(1.0, x) / x, value)
+    return select(below & whole.equal(size), NAN, value)
+
+
+def _near_zero(t: Expr, slope: tuple[float, float], coefficients: str) -> Expr:
+    """log(gamma) next to 1 or to 2, where it is 0."""
+    head, tail = product(t, slope[0])
+    return head + (tail + (t * slope[1] + (t * t) * horner(t, coefficients)))
+
+
+def lgamma(x: Expr) -> Expr:
+    a = call("abs", x)
+    below = x < 0.0
+    far, w, p = _shifted(a)
+    size = plus(times(plus(w, (-0.5, 0.0)), plus(natural(*w), (-1.0, 0.0))), _HALF_LOG)
+    size = plus(size, _series(w))
+    alone = a, as_expr(0.0, a)
+    sines = _sine_of_turns(a)
+    product_ = chosen(below, times(sines, alone), _one(a))
+    rest = chosen(below, quotient(sines, p), times(alone, p))
+    value = plus(chosen(below, plus(negative(size), _LOG_PI), size), negative(natural(*chosen(far, product_, rest))))
+    made = value[0] + value[1]
+    one, two = x - 1.0, x - 2.0
+    near_one = _near_zero(one, (-0.5772156649015329, 4.942915152430645e-18),
+                          "-0.07785081477671336 0.08419639294913914 -0.09094913690744505 0.10009574692025688"
+                          " -0.11133427842670506 0.1255096770484116 -0.1440498967529541 0.16955717699051576"
+                          " -0.20738555102868272 0.27058080842778687 -0.40068563438653143"
+                          " 0.8224670334241132")  # fmt: skip
+    near_two = _near_zero(two, (0.42278433509846713, 4.942915152430645e-18),
+                          "-9.467419666806915e-06 2.0558564661983863e-05 -4.492608857521468e-05"
+                          " 9.945728698776387e-05 -0.00022315475883445297 0.0005096695252005156"
+                          " -0.0011927539117027792 0.0028905103307411044 -0.007385551028673986"
+                          " 0.020580808427784546 -0.0673523010531981 0.3224670334241132")  # fmt: skip
+    made = select(call("abs", one) < 0.0625, near_one, select(call("abs", two) < 0.0625, near_two, made))
+    made = select(a < 2.0**-60, -call("log", a), made)
+    pole = (x <= 0.0) & call("floor", a).equal(a)
+    made = select(pole | (a > _MOST) & (x > 0.0), INFINITY, made)
+    return select(x.equal(x), made, x)

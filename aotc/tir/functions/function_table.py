@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs of elementary functions by the names of `aotc.tir.INSTRUCTIONS`, and how exact they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, TypeAlias
+
+from aotc.ir.dtype import DTYPES, DType
+from aotc.tir import Declare, Expr
+from aotc.tir.functions import (
+    float16_conversion,
+    float32_exponential,
+    float32_functions,
+    float32_gamma,
+    float32_inverse,
+    float32_logarithm,
+    float32_power,
+    float32_trigonometric,
+    float64_functions,
+    float64_gamma,
+    float64_inverse,
+    float_remainder,
+    float_rounding,
+    integer_functions,
+)
+from aotc.tir.functions.fma_contraction import fused as fuse
+from aotc.tir.functions.function_definition import Function, defined
+
+_Formula: TypeAlias = Callable[..., Expr]
+_SINGLE: Final[Mapping[str, _Formula]] = {
+    name: getattr(module, name)
+    for module, names in (
+        (float32_functions, "exp log tanh erf"),
+        (float32_power, "pow"),
+        (float32_gamma, "tgamma lgamma"),
+        (float32_exponential, "exp2 expm1 sinh cosh"),
+        (float32_logarithm, "log2 log10 log1p asinh acosh atanh"),
+        (float32_trigonometric, "sin cos tan"),
+        (float32_inverse, "asin acos atan atan2 cbrt"),
+    )
+    for name in names.split()
+}
+_DOUBLE: Final[Mapping[str, _Formula]] = {
+    name: getattr(module, name)
+    for module, names in (
+        (float64_functions, "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh erf pow"),
+        (float64_inverse, "asin acos atan atan2 asinh acosh atanh cbrt"),
+        (float64_gamma, "tgamma lgamma"),
+    )
+    for name in names.split()
+}
+#: Functions with one right result, which libraries have for one number.
+ROUNDING: Final[Mapping[str, _Formula]] = {
+    "floor": float_rounding.floor, "ceil": float_rounding.ceil, "trunc": float_rounding.trunc,
+    "round_even": float_rounding.round_even, "round_away": float_rounding.round_away,
+    "fmod": float_remainder.fmod,
+}  # fmt: skip
+#: Functions of int32.
+INTEGERS: Final = ("scale_once", "scale_twice", "saturate_int8", "saturate_uint8")
+_FORMULAS: Final[Mapping[tuple[str, str], _Formula]] = {
+    **{(name, "float32"): formula for name, formula in (*_SINGLE.items(), *ROUNDING.items())},
+    **{(name, "float64"): formula for name, formula in (*_DOUBLE.items(), *ROUNDING.items())},
+    **{(name, "float32"): formula for name, formula in float_rounding.QUANTIZE.items()},
+    **{("rsqrt", name): float32_functions.rsqrt for name in ("float32", "float64")},
+    **{(name, "int32"): getattr(integer_functions, name) for name in INTEGERS},
+    **{
+        (f.__name__, str(d)): f
+        for f in (integer_functions.popcount, integer_functions.clz)
+        for d in DTYPES
+        if d.is_integer
+    },
+}
+
+_BOUNDS: Final = {
+    1.0: "log log2 log10 log1p sin cos tan asin acos sinh cosh acosh atanh cbrt power",
+    1.5: "exp exp2 expm1 tanh asinh atan atan2 rsqrt",
+    2.0: "tgamma lgamma",
+    2.5: "erf sigmoid",
+}
+#: The largest errors of operators on float32, in units of the last place, whatever the target and the argument.
+#:
+#: A unit is the distance of floats around the exact value; for subnormal ones it is the smallest subnormal, for lgamma
+#: of negative numbers, which has many zeros, at least that of 1.  Tests compare floats, the slow ones all of
+#: them, with the C library's functions in double.  sigmoid uses exp.
+ULP: Final = {name: bound for bound, names in _BOUNDS.items() for name in names.split()}
+
+_DOUBLE_BOUNDS: Final = {
+    0.0: "fmod",
+    1.0: "exp exp2 log log2 log10 log1p sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh cbrt pow"
+    " tgamma lgamma",
+    1.5: "expm1 erf",
+}
+#: The largest errors of functions of float64.  Tests compare samples with numbers of 64 bits and more.
+#:
+#: That of lgamma below -2, where it has zeros, is in units of 1/4 at least.
+ULP_DOUBLE: Final = {name: bound for bound, names in _DOUBLE_BOUNDS.items() for name in names.split()}
+
+
+@cache
+def definition(name: str, dtype: DType, fused: bool = False) -> Function | None:
+    """The program of a function of values of a dtype, narrow floats as float32; None if it has none.
+
+    fused    its multiply-adds are rounded once
+    """
+    if name in float16_conversion.CONVERSIONS:
+        return float16_conversion.conversion(name, dtype)
+    carrier = DType("float32") if dtype.is_narrow_float else dtype
+    formula = _FORMULAS.get((name, carrier))
+    if formula is None:
+        return None
+    made = defined(name, carrier, formula)
+    if not fused:
+        return made
+    body = tuple(Declare(stmt.var, fuse(stmt.value)) for stmt in made.body)
+    return Function(name, made.params, body, fuse(made.result))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Products of several groups of bytes from one vector: rows of instructions, with their meanings and texts.
+
+    dot4_int8_int8_lane2(acc, words, w)      # acc[k] + the sum of the products of words[2] and w[4 * k : 4 * k + 4]
+    mmla_int8_int8(acc, y, x)                # acc + y @ x.T, of matrices of 2 x 8 bytes, row after row
+
+Around the second stand rearrangements: `pair` brings two rows of data together, `zip0` and `zip1` turn groups of four
+outputs into rows of two, `half0` and `half1` bring the sums of four outputs together.  (Arm Architecture Reference
+Manual, SDOT by element, SMMLA.)
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.tir.instruction_definition import Instruction, vectors
+from aotc.tir.int8_dot_products import BYTES, GROUP, plain_dot
+
+#: Groups of a vector, and numbers of int32.
+WORDS: Final = 4
+#: How instructions begin that multiply these types of data and weights.
+_MATRICES: Final = {("int8", "int8"): "s", ("uint8", "uint8"): "u", ("uint8", "int8"): "us"}
+_LANES: Final = {("int8", "int8"): "s", ("uint8", "uint8"): "u"}
+_LANE: Final = """\
+/* Sums of four products of DATA, of one of four groups, by WEIGHTS, added to numbers. */
+__attribute__((__unused__)) $inline aotc_int32x4
+aotc_NAME(aotc_int32x4 acc, aotc_int32x4 words, aotc_WEIGHTSx16 w) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  __asm__("KINDdot %0.4s, %1.16b, %2.4b[LANE]" : "+w"(acc) : "w"(w), "w"(words));
+#else
+  const aotc_DATAx16 y = (aotc_DATAx16)words;
+  for (int k = 0; k < 16; ++k)
+    acc[k / 4] = (int32_t)((uint32_t)acc[k / 4] + (uint32_t)(y[4 * LANE + k % 4] * w[k]));
+#endif
+  return acc;
+}
+"""
+_MMLA: Final = """\
+/* Two rows of eight DATA times two of WEIGHTS, added to numbers. */
+__attribute__((__unused__)) $inline aotc_int32x4
+aotc_NAME(aotc_int32x4 acc, aotc_DATAx16 y, aotc_WEIGHTSx16 x) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  __asm__("KINDmmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(y), "w"(x));
+#else
+  for (int k = 0; k < 32; ++k)
+    acc[k / 8] = (int32_t)((uint32_t)acc[k / 8] + (uint32_t)(y[k / 16 * 8 + k % 8] * x[k / 8 % 2 * 8 + k % 8]));
+#endif
+  return acc;
+}
+"""
+_PAIR: Final = """\
+/* Two rows of bytes. */
+__attribute__((__unused__)) $inline aotc_DATAx16 aotc_NAME(aotc_DATAx8 a, aotc_DATAx8 b) {
+  typedef int64_t rows __attribute__((__vector_size__(16), __unused__));
+  return (aotc_DATAx16)(rows){(int64_t)a, (int64_t)b};
+}
+"""
+_ZIP: Final = """\
+/* Words of two vectors by turns. */
+__attribute__((__unused__)) $inline aotc_DATAx16 aotc_NAME(aotc_DATAx16 a, aotc_DATAx16 b) {
+  return (aotc_DATAx16)__builtin_shufflevector((aotc_int32x4)a, (aotc_int32x4)b, PLACES);
+}
+"""
+_HALF: Final = """\
+/* Halves of two vectors. */
+__attribute__((__unused__)) $inline aotc_int32x4 aotc_NAME(aotc_int32x4 a, aotc_int32x4 b) {
+  return __builtin_shufflevector(a, b, PLACES);
+}
+"""
+
+
+def lane_name(data: str, weights: str, lane: int) -> str:
+    """The sum of products by one of four groups of data; "" where there is none for these types."""
+    return f"dot4_{data}_{weights}_lane{lane}" if (data, weights) in _LANES else ""
+
+
+def matrix_name(data: str, weights: str) -> str:
+    """The product of matrices; "" where there is none for these types."""
+    return f"mmla_{data}_{weights}" if (data, weights) in _MATRICES else ""
+
+
+def _lane(k: int, data: str, acc: Any, words: Any, values: Any) -> Any:
+    return plain_dot(data, acc, np.repeat(words[k : k + 1], len(acc)), values)
+
+
+def _product(acc: Any, y: Any, x: Any) -> Any:
+    left, right = (values.reshape(2, 2 * GROUP).astype(np.int32) for values in (y, x))
+    return acc + (left @ right.T).reshape(-1)
+
+
+def _pair(a: Any, b: Any) -> Any:
+    return np.concatenate((a, b))
+
+
+def _by_turns(k: int, a: Any, b: Any) -> Any:
+    words = [np.ascontiguousarray(v).view(np.int32)[2 * k : 2 * k + 2] for v in (a, b)]
+    return np.stack(words, axis=1).reshape(-1).view(a.dtype)
+
+
+def _half(k: int, a: Any, b: Any) -> Any:
+    return np.concatenate((a[2 * k : 2 * k + 2], b[2 * k : 2 * k + 2]))
+
+
+def rows() -> Iterator[Instruction]:
+    """The instructions for all types of bytes that have some."""
+    for ((data, weights), kind), k in product(_LANES.items(), range(WORDS)):
+        name, takes = lane_name(data, weights, k), ("int32x4", "int32x4", f"{weights}x16")
+        words = {"DATA": data, "WEIGHTS": weights, "KIND": kind, "LANE": k}
+        yield vectors(name, takes, "", partial(_lane, k, data), _LANE, **words)
+    for (data, weights), kind in _MATRICES.items():
+        takes = ("int32x4", f"{data}x16", f"{weights}x16")
+        words = {"DATA": data, "WEIGHTS": weights, "KIND": kind}
+        yield vectors(matrix_name(data, weights), takes, "", _product, _MMLA, **words)
+    for data in BYTES:
+        two = (f"{data}x16",) * 2
+        yield vectors(f"pair_{data}", (f"{data}x8",) * 2, f"{data}x16", _pair, _PAIR, DATA=data)
+        for k, places in enumerate(("0, 4, 1, 5", "2, 6, 3, 7")):
+            yield vectors(f"zip{k}_{data}", two, "", partial(_by_turns, k), _ZIP, DATA=data, PLACES=places)
+    for k, places in enumerate(("0, 1, 4, 5", "2, 3, 6, 7")):
+        yield vectors(f"half{k}", ("int32x4",) * 2, "", partial(_half, k), _HALF, PLACES=places)

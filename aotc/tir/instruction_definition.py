@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A row of the table of instructions (`aotc.tir.instruction_table`), and what makes rows of functions in C.
+
+row = vectors("sum2", ("int8x16",), "int32x4", meaning, "$inline aotc_int32x4 aotc_NAME(aotc_int8x16 x) { ... }")
+row.texts[0].call                        # "aotc_sum2({0})"
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from aotc.ir import DTYPES, DType, frozen
+
+
+@frozen(kw_only=True)
+class Text:
+    """How a language says an instruction.
+
+    call      an expression: {0} is the first operand, {0:13} one that binds at least as
+              tightly as a product, {f} stands behind functions of float32
+    level     how tightly the call binds, in C's order of precedence
+    dialects  the languages that say it so; none for all
+    lanes     whether it is of one number ("one"), of vectors ("many"), or of both ("")
+    function  a definition that stands in front of kernels that use it; $inline is what
+              functions begin with
+    """
+
+    call: str
+    level: int = 16
+    dialects: tuple[str, ...] = ()
+    lanes: str = ""
+    function: str = ""
+
+
+@frozen(kw_only=True)
+class Instruction:
+    """A row of the table.
+
+    takes    the types of its operands: "float", "single", "integer", "word" or "number" for those of any one
+             type of that kind and any number of lanes, or a type such as "int32x16"
+    gives    the type of the result; "" for that of the operands
+    meaning  on numpy scalars and arrays, for what is no tensor program of `aotc.tir.functions`
+    block    it makes a square block of memory of another one, instead of a value of values:
+             its type is that of the elements, its meaning is on a matrix, and its call has
+             the addresses of the block that is written, {0}, and of the other one, {2}, each
+             followed by the distance of its rows
+    warp     the 32 threads of a warp compute it together: in the meaning, operands and result have
+             an axis of them in front.  It is the whole value of a statement, which all of them come to.
+             Where that has several lanes, its call has the address of what it makes, {0}, then its
+             operands, those of several lanes by their addresses
+    memory   a function on memory: it is the whole value of a `Store`.  Its call has the address of what it makes,
+             {0}, then those of its operands, and {n} and {m}, the lanes of the last one and of the first.  "int8x*" in
+             `takes` is any number of lanes
+    width    the lanes of its result, from its operands
+    least    the compute capability that a device needs for it, 80 for 8.0
+    """
+
+    name: str
+    takes: tuple[str, ...]
+    meaning: Callable[..., Any]
+    gives: str = ""
+    texts: tuple[Text, ...] = ()
+    block: bool = False
+    warp: bool = False
+    memory: bool = False
+    width: Callable[..., int] | None = None
+    least: int = 0
+
+    def text(self, dialect: str, lanes: int) -> Text | None:
+        """How a language says it of so many lanes; None where its library has a function for it."""
+        kinds = ("", "one" if lanes == 1 else "many")
+        found = (t for t in self.texts if dialect in (t.dialects or (dialect,)) and t.lanes in kinds)
+        return next(found, None)
+
+    def result(self, dtype: DType, lanes: int) -> tuple[DType, int]:
+        """The type and lanes of what it gives for a first operand of these."""
+        return split_type(self.gives, lanes) if self.gives else (dtype, lanes)
+
+    def problem(self, types: Iterable[tuple[DType, int]], block: bool = False) -> str:
+        """What is wrong with operands of these types and lanes, or with a block of such rows; "" if nothing is."""
+        found = tuple(types)
+        if block != self.block:
+            return f"{self.name} works on {'blocks of memory' if self.block else 'values'}"
+        if len(found) != len(self.takes):
+            return f"{self.name} with {len(found)} operands"
+        rows = list(zip(self.takes, found, strict=True))
+        if len({actual for wanted, actual in rows if wanted in KINDS}) > 1:
+            return f"{self.name} of operands of different types"
+        wrong = (row for row in rows if not _fits(*row))
+        return next((f"{self.name} of {dtype}x{lanes}, not of {wanted}" for wanted, (dtype, lanes) in wrong), "")
+
+
+#: The types that "float", "single", "integer", "word" and "number" stand for.
+KINDS: Final[Mapping[str, frozenset[DType]]] = {
+    "float": frozenset(d for d in DTYPES if d.is_float),
+    "single": frozenset({DType("float32")}),
+    "word": frozenset({DType("int32")}),
+    "integer": frozenset(d for d in DTYPES if d.is_integer),
+    "number": frozenset(d for d in DTYPES if d.is_float or d.is_integer),
+}
+
+
+def split_type(text: str, lanes: int) -> tuple[DType, int]:
+    """The dtype and lanes of "int32x16"; of "bool", which has as many as the operands, `lanes`."""
+    name, _, count = text.partition("x")
+    return DType(name), int(count) if count else lanes
+
+
+def _fits(wanted: str, actual: tuple[DType, int]) -> bool:
+    if wanted.endswith("x*"):
+        return actual[0] == wanted.removesuffix("x*")
+    return actual[0] in KINDS[wanted] if wanted in KINDS else actual == split_type(wanted, 1)
+
+
+def filled(text: str, **words: object) -> str:
+    """A text with other words in the places of some, the first ones first."""
+    for word, value in words.items():
+        text = text.replace(word, str(value))
+    return text
+
+
+def vectors(
+    name: str, takes: Sequence[str], gives: str, meaning: Callable[..., Any], text: str, **words: object
+) -> Instruction:
+    """A function of vectors, called aotc_NAME in its text, where `words` stand for others."""
+    made = _function(name, len(takes), "gnu-c", filled(text, NAME=name, **words))
+    return Instruction(name=name, takes=tuple(takes), gives=gives, meaning=meaning, texts=(made,))
+
+
+def on_device(
+    name: str,
+    takes: Sequence[str],
+    gives: str,
+    meaning: Callable[..., Any],
+    text: str,
+    *,
+    least: int = 0,
+    warp: bool = False,
+    **words: object,
+) -> Instruction:
+    """A function of a device; one of a warp has the address of what it makes in front of its operands."""
+    made = _function(name, len(takes) + warp, "cuda", filled(text, NAME=name, **words))
+    facts: dict[str, Any] = {"meaning": meaning, "texts": (made,), "least": least}
+    return Instruction(name=name, takes=tuple(takes), gives=gives, warp=warp, **facts)
+
+
+def _function(name: str, operands: int, dialect: str, text: str) -> Text:
+    call = f"aotc_{name}({', '.join(f'{{{k}}}' for k in range(operands))})"
+    return Text(call=call, dialects=(dialect,), function=text)
+
+
+def on_memory(
+    name: str,
+    takes: Sequence[str],
+    gives: str,
+    width: Callable[..., int],
+    meaning: Callable[..., Any],
+    operands: str,
+    text: str,
+    **words: object,
+) -> Instruction:
+    """A function on memory, called aotc_NAME in its text; `operands` stand behind the address of what it makes."""
+    made = Text(call=f"aotc_{name}({{0}}, {operands})", function=filled(text, NAME=name, **words))
+    facts: dict[str, Any] = {"width": width, "meaning": meaning, "texts": (made,), "memory": True}
+    return Instruction(name=name, takes=tuple(takes), gives=gives, **facts)

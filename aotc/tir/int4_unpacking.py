@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Integers of 4 bits, two to a byte, as vectors of bytes: rows of instructions, with their meanings and texts.
+
+    nibbles_int8_x32(w[i:16], -8)    # 32 integers, the first of two in the lower half of a byte, each less 8
+    picked_float32_x16(table, w)     # table[w[k] % 16], which is one instruction of AVX-512
+
+What is stored is how much greater than the least of 16 neighboring numbers an integer is.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.tir.instruction_definition import Instruction, filled, vectors
+from aotc.tir.int8_dot_products import BYTES
+
+#: The instruction that takes floats from a table.
+PICKED: Final = "picked_float32_x16"
+#: Numbers that 4 bits tell apart.
+COUNT: Final = 16
+#: Lengths of vectors of bytes.
+LANES: Final = (4, 8, 16, 32, 64)
+#: By the length of vectors: what must be defined, and gcc's name for bytes that become numbers of 16 bits.  It makes
+#: `__builtin_convertvector` of two halves.
+_WIDENED: Final = {
+    32: ("AVX2", "pmovzxbw256((bytes)v)"),
+    64: ("AVX512BW", "pmovzxbw512_mask((bytes)v, (halves){0}, 4294967295u)"),
+}
+_PLAIN: Final = "  const pairs wide = __builtin_convertvector(v, pairs);\n"
+_WIDE: Final = f"""\
+#if defined(__FEATURE__) && !defined(__clang__)
+  typedef char bytes __attribute__((__vector_size__(HALF), __unused__));
+  typedef short halves __attribute__((__vector_size__(SIZE), __unused__));
+  const pairs wide = (pairs)__builtin_ia32_CALL;
+#else
+{_PLAIN}#endif
+"""
+_FUNCTION: Final = """\
+/* Integers of 4 bits as bytes, each plus the least. */
+__attribute__((__unused__)) $inline aotc_DTYPExSIZE aotc_NAME(aotc_uint8xHALF v, DTYPE_t least) {
+  typedef uint16_t pairs __attribute__((__vector_size__(SIZE), __unused__));
+WIDE#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+  return (aotc_DTYPExSIZE)((wide << 8 | wide >> 4) & 0x0f0f) + least;
+#else
+  return (aotc_DTYPExSIZE)((wide << 4 | wide) & 0x0f0f) + least;
+#endif
+}
+"""
+_PICKED: Final = """\
+/* The numbers of a table at some places, of which the lowest 4 bits count. */
+__attribute__((__unused__)) $inline aotc_float32x16 aotc_NAME(aotc_float32x16 table, aotc_uint32x16 at) {
+#if defined(__AVX512F__)
+  typedef int places __attribute__((__vector_size__(64), __unused__));
+#if defined(__clang__)
+  return __builtin_ia32_permvarsf512(table, (places)at);
+#else
+  return __builtin_shuffle(table, (places)at);
+#endif
+#else
+  aotc_float32x16 y = table;
+  for (int k = 0; k < 16; ++k)
+    y[k] = table[at[k] & 15];
+  return y;
+#endif
+}
+"""
+
+
+def widened(lanes: int) -> str:
+    """The lines that make half as many numbers of 16 bits of the bytes v, which vectors `wide` of `pairs` hold."""
+    feature, made = _WIDENED.get(lanes, ("", ""))
+    return filled(_WIDE if made else _PLAIN, FEATURE=feature, CALL=made, SIZE=lanes, HALF=lanes // 2)
+
+
+def nibbles_name(dtype: str, lanes: int) -> str:
+    """The instruction that makes so many bytes; "" where there is none."""
+    return f"nibbles_{dtype}_x{lanes}" if lanes in LANES else ""
+
+
+def of_nibbles(name: str) -> str:
+    """The function on memory that takes its second operand so, and behind all others what the least is."""
+    return f"{name}_of_nibbles"
+
+
+def halved(values: Any, least: int) -> Any:
+    """Numbers from `least` on, at most 15 more, two to a byte; a last one alone is followed by `least`."""
+    found = (np.ravel(values).astype(np.int16) - least).astype(np.uint8)
+    found = np.pad(found, (0, found.size % 2))
+    return found[::2] | found[1::2] << 4
+
+
+def taken_apart(dtype: str, stored: Any, least: Any) -> Any:
+    """The numbers again."""
+    pairs = np.stack((stored & 15, stored >> 4), axis=-1)
+    return pairs.reshape(-1).astype(dtype) + least
+
+
+def rows() -> Iterator[Instruction]:
+    """The instructions for both types of bytes and all lengths of vectors."""
+    for dtype, lanes in product(BYTES, LANES):
+        name, takes = nibbles_name(dtype, lanes), (f"uint8x{lanes // 2}", dtype)
+        words = {"WIDE": widened(lanes), "DTYPE": dtype, "SIZE": lanes, "HALF": lanes // 2}
+        yield vectors(name, takes, f"{dtype}x{lanes}", partial(taken_apart, dtype), _FUNCTION, **words)
+    table = "float32x16"
+    yield vectors(PICKED, (table, "uint32x16"), table, lambda x, at: x[at % COUNT], _PICKED)

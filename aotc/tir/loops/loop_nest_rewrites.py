@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewriting of loop nests.  A statement in, an equal one out.
+
+for i in 0..4: for j in 0..8: y[i * 8 + j] = x[i * 8 + j]     ->  for i in 0..32: y[i] = x[i]     merge_loops
+for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, one from 2 to 9     split_loops
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from aotc.tir import Budget, as_expr, mentioned, operands, refreshed, stmt_exprs, substituted, walk_stmts, with_operands
+from aotc.tir.expr import BOOL, INDEX, Binary, Buffer, Call, Expr, Load, Select, Unary, Var, binary, const, walk
+from aotc.tir.loops.loop_dependence import counted, extent_of, loads, straight_line
+from aotc.tir.simplify import Ranges, half_space, linear, simplify_stmt
+from aotc.tir.stmt import (
+    Block,
+    Declare,
+    For,
+    If,
+    Stmt,
+    Store,
+    changed,
+    forall,
+    map_exprs,
+    nodes,
+    rebuilt,
+    stmt_children,
+)
+
+#: A loop is not cut into more pieces than this.
+_SEGMENT_LIMIT: Final = 128
+#: More pieces than this are cut off in halves: each is made from a body that knows the half that it is in.
+_MANY: Final = 8
+_GROWTH: Final = 4
+#: Splitting may multiply the size of the code by the first, and add the second on top.
+_GROWTH_FREE: Final = 200
+
+#: Nodes that pieces may have in common, outside of the conditional statements for whose sake a loop is cut.
+_REPEATED: Final = 2000
+
+#: What is allowed where no target says otherwise.
+COMMON: Final = Budget()
+_UNROLL: Final = 4
+
+
+def literal(loop: Stmt) -> range:
+    """The iterations of a loop with literal bounds and step 1; none for other loops and statements."""
+    return counted(loop) if isinstance(loop, For) and loop.step == 1 else range(0)
+
+
+def merge_loops(stmt: Stmt) -> Stmt:
+    """Nested loops made one where everything inside depends on the position in the flat order only."""
+    stmt = rebuilt(stmt, merge_loops)
+    if isinstance(stmt, For) and isinstance(stmt.body, For):
+        outer, inner = literal(stmt), literal(stmt.body)
+        if outer and inner and inner.start == 0 and _flat_only(stmt, stmt.body, inner.stop):
+            flat = Var(stmt.var.name)
+            mapping: dict[Var, Expr] = {stmt.var: as_expr(0), stmt.body.var: flat}
+            kinds = {loop.kind for loop in (stmt, stmt.body) if extent_of(loop) > 1}
+            kind = kinds.pop() if len(kinds) == 1 else "serial"
+            body = substituted(stmt.body.body, mapping)
+            return For(flat, outer.stop * inner.stop, body, begin=outer.start * inner.stop, kind=kind)
+    return stmt
+
+
+def _flat_only(outer: For, inner: For, extent: int) -> bool:
+    exprs = (e for s in walk_stmts(inner.body) for e in stmt_exprs(s))
+    return all(_keeps_value(e, outer.var, inner.var, extent) for e in exprs)
+
+
+def _keeps_value(expr: Expr, i: Var, j: Var, extent: int) -> bool:
+    """Whether `expr` depends on i and j through i * extent + j only."""
+    if expr.dtype != INDEX or expr.lanes != 1:
+        return all(_keeps_value(o, i, j, extent) for o in operands(expr))
+    form = linear(expr, {})
+    if form.terms.get(i, 0) != extent * form.terms.get(j, 0):
+        return False
+    return all(_keeps_value(o, i, j, extent) for atom in form.terms for o in operands(atom))
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of the budget of one nest: pieces of loops, and nodes of the expressions in them."""
+
+    pieces: int
+    nodes: int
+
+    def takes(self, pieces: int, nodes: int) -> bool:
+        """Whether there is room for so many more; then there is so much less."""
+        fits = pieces <= self.pieces and nodes <= self.nodes
+        if fits:
+            self.pieces, self.nodes = self.pieces - pieces, self.nodes - nodes
+        return fits
+
+
+def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = COMMON) -> Stmt:
+    """Loops cut where conditions on their variable change, so that each piece is free of them.
+
+    Where that would take more pieces or code than the budget has, loops keep their conditions.
+    """
+    return _split(stmt, ranges, _Room(budget.pieces, budget.piece_nodes))
+
+
+def _split(stmt: Stmt, ranges: Ranges, room: _Room) -> Stmt:
+    if isinstance(stmt, For) and (values := literal(stmt)):
+        pieces = _pieces(stmt, values, ranges, room)
+        if pieces is not None:
+            return Block(_split(p, ranges, room) for p in pieces)
+        ranges = {**ranges, stmt.var: (values[0], values[-1])}
+    return rebuilt(stmt, lambda s: _split(s, ranges, room))
+
+
+def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt] | None:
+    found = set(_cuts(loop, {**ranges, loop.var: (values[0], values[-1])}))
+    cuts = sorted(c for c in found if c in values[1:])
+    if not cuts or len(cuts) >= min(_SEGMENT_LIMIT, room.pieces):
+        return None
+    size = _size(loop)
+    if len(cuts) * _repeated(loop) > _REPEATED:
+        return None
+    most = _GROWTH * size + _GROWTH_FREE
+    edges = [values.start, *cuts, values.stop]
+    bodies = _bodies(loop, edges, ranges, _GROWTH * most)
+    if bodies is None:
+        return None
+    pieces: list[Stmt] = []
+    for (begin, end), body in zip(itertools.pairwise(edges), bodies, strict=True):
+        piece = refreshed(For(loop.var, end, body, begin=begin, kind=loop.kind))
+        pieces.append(simplify_stmt(piece, ranges))
+    grown = sum(map(_size, pieces))
+    return pieces if grown <= most and room.takes(len(cuts), max(0, grown - size)) else None
+
+
+def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[Stmt] | None:
+    """The body of each piece, without what the piece decides where they are many; None if that is beyond `most` nodes.
+
+    Made by halves: of hundreds of conditions most are decided long before the last cut.
+    """
+    if len(edges) <= _MANY + 1:
+        return [loop.body] * (len(edges) - 1)
+    found: list[Stmt] = []
+    pending, size = [(edges, loop.body)], _size(loop.body)
+    while pending and size <= most:
+        among, body = pending.pop()
+        if len(among) == 2:
+            found.append(body)
+            continue
+        middle = len(among) // 2
+        size -= _size(body)
+        for half in (among[middle:], among[: middle + 1]):
+            narrowed = simplify_stmt(body, {**ranges, loop.var: (half[0], half[-1] - 1)})
+            pending.append((half, narrowed))
+            size += _size(narrowed)
+    return None if pending else found
+
+
+def _size(stmt: Stmt) -> int:
+    return sum(1 for _ in nodes(stmt))
+
+
+def _repeated(loop: For) -> int:
+    """The nodes of a body, with statements under conditions, that each piece of the loop would repeat."""
+    conditional = 0
+    pending = [loop.body]
+    while pending:
+        stmt = pending.pop()
+        if isinstance(stmt, If):
+            conditional += _size(stmt)
+        else:
+            pending.extend(stmt_children(stmt))
+    return _size(loop) - conditional if conditional else 0
+
+
+def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
+    """The values of the loop variable at which a condition in the body changes."""
+    conditions = (part for part in (*walk_stmts(loop.body), *nodes(loop.body)) if isinstance(part, (If, Select)))
+    for part in conditions:
+        yield from _cuts_of(part.cond, loop.var, ranges)
+
+
+def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
+    match cond:
+        case Binary(op="and" | "or") | Unary(op="not") if cond.dtype == BOOL:
+            for operand in operands(cond):
+                yield from _cuts_of(operand, var, ranges)
+        case Binary(op="eq" | "ne") if cond.a.dtype == INDEX:
+            form = linear(cond.a - cond.b, ranges)
+            factor = form.terms.get(var, 0)
+            if factor in (1, -1) and len(form.terms) == 1:
+                yield -form.const * factor
+                yield -form.const * factor + 1
+        case _:
+            half = half_space(cond, ranges)
+            factor = 0 if half is None or len(half.terms) != 1 else half.terms.get(var, 0)
+            if half is not None and factor:
+                yield -(half.const // factor) if factor > 0 else half.const // -factor + 1
+
+
+def copied(source: Buffer, target: Buffer) -> Stmt:
+    """The loop that copies a whole buffer."""
+    i = Var("i")
+    return forall(i, target.size, Store(target, i, Load(source, i)))
+
+
+def filled(buffer: Buffer, value: int = 0) -> Stmt:
+    """The loop that fills a buffer with a number."""
+    i = Var("i")
+    return forall(i, buffer.size, Store(buffer, i, const(value, buffer.dtype)))
+
+
+def iterations(loop: For) -> Iterator[Stmt]:
+    """What each iteration of a loop does, in order; none if the values of its variable are not known."""
+    for value in counted(loop):
+        yield substituted(refreshed(loop.body), {loop.var: as_expr(value)})
+
+
+def tile_transposes(stmt: Stmt, side: int) -> Stmt:
+    """Two loops that read along the outer and write along the inner one go over square tiles of both; none for 1."""
+    if side > 1 and isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body, side):
+        outer, inner = stmt, stmt.body
+        tiles = [(loop, Var(f"{loop.var.name}_tile")) for loop in (inner, outer)]
+        body = inner.body
+        for loop, tile in tiles:
+            body = replace(loop, begin=tile, end=binary("min", tile + side, loop.end), body=body)
+        for loop, tile in tiles:
+            body = replace(loop, var=tile, body=body, step=side)
+        return body
+    return rebuilt(stmt, lambda s: tile_transposes(s, side))
+
+
+def _crosses(outer: For, inner: For, side: int) -> bool:
+    body = straight_line(inner)
+    short = min(len(literal(outer)), len(literal(inner))) < 2 * side
+    if body is None or short or {inner.kind, outer.kind} != {"independent"}:
+        return False
+    stores = [linear(s.index, {}).coefficient(inner.var) for s in body if isinstance(s, Store)]
+    return stores == [1] and any(
+        form.coefficient(outer.var) == 1 and (form.coefficient(inner.var) or 0) >= side
+        for form in (linear(load.index, {}) for s in body for load in loads(s))
+    )
+
+
+def unroll_bounds(stmt: Stmt) -> Stmt:
+    """Short loops whose variable bounds an inner loop are written out: the inner bounds become literals."""
+    stmt = rebuilt(stmt, unroll_bounds)
+    values = literal(stmt)
+    if not isinstance(stmt, For) or not 0 < len(values) <= _UNROLL:
+        return stmt
+    inner = [s for s in walk_stmts(stmt.body) if isinstance(s, For)]
+    bounded = any(stmt.var in walk(e) for s in inner for e in (s.begin, s.end))
+    if not bounded or _size(stmt) * len(values) > _GROWTH_FREE:
+        return stmt
+    return Block(simplify_stmt(copy, {}) for copy in iterations(stmt))
+
+
+def hoist_invariants(stmt: Stmt) -> Stmt:
+    """Costly values that no iteration of an innermost loop changes are computed before it."""
+    if not isinstance(stmt, For) or straight_line(stmt) is None or not literal(stmt):
+        return rebuilt(stmt, hoist_invariants)
+    changing, found = changed(stmt), dict[Expr, Expr]()
+    fresh = map_exprs(stmt.body, lambda e: _without_invariants(e, changing, found))
+    if not found:
+        return stmt
+    registers = [Declare(var, value) for value, var in found.items() if isinstance(var, Var)]
+    return Block((*registers, replace(stmt, body=fresh)))
+
+
+def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Expr, Expr]) -> Expr:
+    """`expr` with its costly unchanging parts replaced by registers, which are noted in `found`."""
+    if isinstance(expr, Select):  # a branch not taken may not be evaluated
+        cond = _without_invariants(expr.cond, changing, found)
+        return with_operands(expr, (cond, expr.a, expr.b))
+    if isinstance(expr, Call) or (isinstance(expr, Binary) and expr.op == "div"):
+        parts = set(mentioned(expr))
+        if changing.isdisjoint(parts):
+            return found.setdefault(expr, Var("hoisted", expr.dtype, expr.lanes)) if parts else expr
+    return with_operands(expr, tuple(_without_invariants(o, changing, found) for o in operands(expr)))
+
+
+def optimized(stmt: Stmt, budget: Budget = COMMON) -> Stmt:
+    """Indices simplified, loops merged, split where conditions change as far as the budget goes."""
+    stmt = merge_loops(simplify_stmt(stmt, {}))
+    stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))
+    stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}), budget.transposed)
+    return hoist_invariants(stmt)

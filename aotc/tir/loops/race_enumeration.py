@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which thread touches which element, counted: the proof where none by the terms of places is found.
+
+In: statements, and the loop over threads that run them.  Out: whether no two touch an element that one of them writes.
+
+    if t < 64 { sums[t] = sums[t] + sums[t + 64] }
+"""
+
+import math
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from aotc.tir import INDEX, Binary, Buffer, Const, Expr, Linear, Unary, Var, conjuncts, linear, substitute, unary
+from aotc.tir.loops.loop_dependence import Ranges, counted, extent_of, is_fixed, range_of, read, touched, written
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, map_exprs, stmt_children, walk_stmts
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Points: TypeAlias = "Mapping[Var, Numbers]"
+
+#: Points and elements that are counted.
+_MOST: Final = 1 << 18
+_MEANING: Final[Mapping[str, Callable[..., Any]]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "floormod": np.mod,
+    "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+}  # fmt: skip
+
+
+class _Unknown(Exception):
+    """A value that depends on more than the thread and loops around."""
+
+
+class _Touch(NamedTuple):
+    """Elements from `form` on at some points, as many as lanes."""
+
+    form: Linear
+    lanes: int
+    stores: bool
+    points: Points
+
+
+def are_counted_apart(buffer: Buffer, stmt: Stmt, loop: For, ranges: Ranges, fixed: Container[Var]) -> bool:
+    """Whether, as far as it is counted, no iteration of a loop touches elements of a buffer that another one writes.
+
+    ranges   of variables, as far as they are known
+    fixed    variables of one value in all iterations
+    """
+    if not 0 < extent_of(loop) <= _MOST:
+        return False
+    counter = _Counter(buffer, ranges, {s.var for s in walk_stmts(stmt) if isinstance(s, Assign)})
+    try:
+        touches = list(counter.touches(stmt, {loop.var: np.array(counted(loop), np.int64)}))
+        first, *others = (touch.form.terms for touch in touches)
+        common = {a: c for a, c in first.items() if is_fixed(a, fixed) and all(o.get(a) == c for o in others)}
+        found = [(_places(touch, common), touch) for touch in touches]
+    except _Unknown:
+        return False
+    low = min((int(places.min()) for places, _ in found if places.size), default=0)
+    high = max((int(places.max()) for places, _ in found if places.size), default=0)
+    if high - low > _MOST:
+        return False
+    least = np.full(high - low + 1, np.iinfo(np.int64).max)
+    most = np.full(high - low + 1, -1)
+    for places, touch in found:
+        if touch.stores:
+            np.minimum.at(least, places - low, touch.points[loop.var][:, None])
+            np.maximum.at(most, places - low, touch.points[loop.var][:, None])
+    who = ((touch.points[loop.var][:, None], places - low) for places, touch in found)
+    return all(bool(((most[at] < 0) | ((least[at] == one) & (most[at] == one))).all()) for one, at in who)
+
+
+def _places(touch: _Touch, common: Mapping[Expr, int]) -> Numbers:
+    """The elements at each point."""
+    form = touch.form.plus(Linear(dict(common)), -1)
+    some = next(iter(touch.points.values()))
+    total = np.full(some.shape, form.const)
+    for atom, factor in form.terms.items():
+        total = total + factor * _value(atom, touch.points)
+    if total.size * touch.lanes > _MOST:
+        raise _Unknown
+    return total[:, None] + np.arange(touch.lanes)
+
+
+def _value(expr: Expr, points: Points) -> Any:
+    match expr:
+        case Var() if expr in points:
+            return points[expr]
+        case Const(value=value):
+            return value
+        case Binary(op=op) if op in _MEANING and (op not in ("floordiv", "floormod") or isinstance(expr.b, Const)):
+            return _MEANING[op](_value(expr.a, points), _value(expr.b, points))
+        case Unary(op="not", a=a) if a.dtype.is_bool:
+            return ~np.asarray(_value(a, points), np.bool_)
+    raise _Unknown
+
+
+class _Counter(NamedTuple):
+    """Follows statements at all values of the variables around them.
+
+    ranges    of variables that are not counted
+    changing  registers that are assigned to
+    """
+
+    buffer: Buffer
+    ranges: Ranges
+    changing: Container[Var]
+
+    def touches(self, stmt: Stmt, points: Points) -> Iterator[_Touch]:
+        """Where the buffer is touched."""
+        if self.buffer not in written(stmt) | read(stmt):
+            return
+        for stores in (False, True):
+            for buffer, index, lanes in touched(stmt, reads=not stores, stores=stores):
+                if buffer is self.buffer:
+                    yield _Touch(linear(index, self.ranges), lanes, stores, points)
+        match stmt:
+            case For():
+                yield from self.touches(stmt.body, self.inside(stmt, points))
+            case If():
+                for branch in stmt_children(stmt):
+                    yield from self.touches(branch, _where(stmt.cond, branch is stmt.then, points))
+            case Block():
+                for k, inner in enumerate(stmt.stmts):
+                    yield from self.touches(inner, points)
+                    if isinstance(inner, Declare) and inner.var.dtype == INDEX and inner.var not in self.changing:
+                        yield from self.touches(_written_out(inner, Block(stmt.stmts[k + 1 :])), points)
+                        return
+            case _:
+                for inner in stmt_children(stmt):
+                    yield from self.touches(inner, points)
+
+    def inside(self, loop: For, points: Points) -> Points:
+        """The points of the iterations of a loop."""
+        try:
+            begin, end = (_spread(_value(e, points), points) for e in (loop.begin, loop.end))
+        except _Unknown:
+            low, high = range_of(loop, self.ranges)
+            if loop.step > 1 or math.inf in (-low, high):
+                raise
+            begin, end = (_spread(n, points) for n in (int(low), int(high) + 1))
+        trips = np.maximum(0, -((begin - end) // loop.step))
+        if trips.sum() > _MOST:
+            raise _Unknown
+        copies = np.repeat(np.arange(trips.size), trips)
+        turn = np.arange(copies.size) - (np.cumsum(trips) - trips)[copies]
+        return {**{v: a[copies] for v, a in points.items()}, loop.var: begin[copies] + turn * loop.step}
+
+
+def _written_out(register: Declare, rest: Stmt) -> Stmt:
+    """What follows the declaration of a register, with its value in its place."""
+    if any(isinstance(s, Declare) and s.var is register.var for s in walk_stmts(rest)):
+        raise _Unknown
+    return map_exprs(rest, lambda e: substitute(e, {register.var: register.value}))
+
+
+def _spread(value: Any, points: Points) -> Numbers:
+    """A value at every point."""
+    return np.broadcast_to(np.asarray(value, np.int64), next(iter(points.values())).shape)
+
+
+def _where(cond: Expr, holds: bool, points: Points) -> Points:
+    """The points where a condition holds, or does not; also those where that is not known."""
+    for part in conjuncts(cond) if holds else (unary("not", cond),):
+        with suppress(_Unknown):
+            mask = _spread(_value(part, points), points) != 0
+            points = {v: a[mask] for v, a in points.items()}
+    return points

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Vectors in scratch that a loop loads and stores over and over, kept in registers meanwhile.
+
+    for k in 0..96 by 16: for l in 0..16 by 8:           r = part[0:8]; s = part[8:8]
+        part[l] = part[l:8] + x[k + l:8]            ->   for k in 0..96 by 16: r = r + x[k:8]; s = s + x[k + 8:8]
+                                                         part[0] = r; part[8] = s
+
+Operations and their order stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise, starmap
+from typing import Final, TypeAlias
+
+from aotc.ir import frozen
+from aotc.tir import INDEX, Buffer, Const, Expr, Load, Var, iterations, operands, simplify_stmt, with_operands
+from aotc.tir.loops.loop_dependence import counted, loads, read, written
+from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, nodes, rebuilt, stmts_of, walk_stmts
+
+#: Elements of a buffer that one register holds: the first one, and how many.
+_Place: TypeAlias = "tuple[int, int]"
+#: Expressions in inner loops that are written out.
+_NODES: Final = 256
+
+
+def in_registers(stmt: Stmt, most: int) -> Stmt:
+    """`stmt` with private scratch in registers, at most so many, where a loop goes on with what it left there."""
+    return _Keeper(most).statement(stmt)
+
+
+@frozen
+class _Keeper:
+    most: int
+
+    def statement(self, stmt: Stmt) -> Stmt:
+        stmts, k = list(stmts_of(stmt)), 0
+        while k < len(stmts):
+            made = self.kept_around(stmts, k)
+            stmts, k = (stmts, k + 1) if made is None else (made, k)
+        return Block(rebuilt(s, self.statement) for s in stmts)
+
+    def kept_around(self, stmts: Sequence[Stmt], k: int) -> list[Stmt] | None:
+        """Statements with scratch of the loop among them at `k` in registers; None if there is none to keep."""
+        loop = stmts[k]
+        if not isinstance(loop, For) or loop.kind == "independent":
+            return None
+        private = [b for b in written(loop) & read(loop) if b.private]
+        for buffer in sorted(private, key=lambda b: b.name):
+            core = self.unrolled(loop, buffer)
+            if core is None or not self.fits([core], buffer):
+                continue
+            before = self.reached(reversed(stmts[:k]), [core], buffer)
+            after = self.reached(stmts[k + 1 :], [*before, core], buffer)
+            region = Block((*reversed(before), core, *after))
+            if any(_stores_first(s, buffer) for s in region.stmts if not isinstance(s, Store)):
+                continue
+            return [*stmts[: k - len(before)], *_kept(region, buffer), *stmts[k + 1 + len(after) :]]
+        return None
+
+    def reached(self, stmts: Iterable[Stmt], core: Sequence[Stmt], buffer: Buffer) -> list[Stmt]:
+        """Those of the statements next to others that use the registers as well."""
+        found, last = list[Stmt](), 0
+        for stmt in stmts:
+            made = self.unrolled(stmt, buffer)
+            if made is None or not self.fits([*core, *found, made], buffer):
+                break
+            found.append(made)
+            last = len(found) if _touches(stmt, buffer) else last
+        return found[:last]
+
+    def fits(self, stmts: Sequence[Stmt], buffer: Buffer) -> bool:
+        """Whether the places that are loaded and stored are vectors of their own, and not too many."""
+        places = sorted({p for s in stmts for p in _places(s, buffer)})
+        apart = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))
+        return apart and 0 < len(places) <= self.most and all(lanes > 1 for _, lanes in places)
+
+    def unrolled(self, stmt: Stmt, buffer: Buffer) -> Stmt | None:
+        """The statement with loops written out until all places in the buffer are literal; None if they will not be."""
+        match stmt:
+            case _ if not _touches(stmt, buffer):
+                return stmt
+            case For():
+                body = self.unrolled(stmt.body, buffer)
+                if body is not None:
+                    return rebuilt(stmt, lambda _: body)
+                values = counted(stmt)
+                size = sum(1 for _ in nodes(stmt.body))
+                if not 0 < len(values) <= self.most or len(values) * size > _NODES:
+                    return None
+                copies = (simplify_stmt(copy, {}) for copy in iterations(stmt))
+                return self.unrolled(Block(copies), buffer)
+            case Block():
+                parts = [self.unrolled(s, buffer) for s in stmt.stmts]
+                return None if None in parts else Block(s for s in parts if s is not None)
+            case Store() | Declare() | Assign():
+                literal = all(isinstance(index, Const) for index, _ in _accesses(stmt, buffer))
+                return stmt if literal and all(load.stride == 1 for load in loads(stmt)) else None
+        return None
+
+
+def _touches(stmt: Stmt, buffer: Buffer) -> bool:
+    return buffer in written(stmt) or buffer in read(stmt)
+
+
+def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]]:
+    """Where a statement, or one in it, loads from a buffer or stores to it, and how many elements."""
+    for s in walk_stmts(stmt):
+        yield from ((load.index, load.lanes) for load in loads(s) if load.buffer is buffer)
+        if isinstance(s, Store) and s.buffer is buffer:
+            yield s.index, s.value.lanes
+
+
+def _stores_first(stmt: Stmt, buffer: Buffer) -> bool:
+    """Whether loops store to a place that they have not loaded: its register would begin with what nobody stored."""
+    loaded: set[Expr] = set()
+    for s in walk_stmts(stmt):
+        loaded.update(load.index for load in loads(s) if load.buffer is buffer)
+        if isinstance(s, Store) and s.buffer is buffer and s.index not in loaded:
+            return True
+    return False
+
+
+def _places(stmt: Stmt, buffer: Buffer) -> set[_Place]:
+    return {(int(i.value), lanes) for i, lanes in _accesses(stmt, buffer) if isinstance(i, Const)}
+
+
+def _kept(region: Block, buffer: Buffer) -> list[Stmt]:
+    """Statements with all of their places in a buffer in registers, and stored at the end."""
+    registers: dict[_Place, Var] = {}
+    found: list[Stmt] = []
+    for stmt in region.stmts:
+        fresh = sorted(_places(stmt, buffer) - registers.keys())
+        made = {place: Var(buffer.name, buffer.dtype, place[1]) for place in fresh}
+        registers |= made
+        if made and isinstance(stmt, Store) and buffer not in read(stmt):
+            found += [Declare(var, stmt.value) for var in made.values()]
+            continue
+        held = ((var, Load(buffer, Const(k, INDEX), lanes)) for (k, lanes), var in made.items())
+        found += [*starmap(Declare, held), _replaced(stmt, buffer, registers)]
+    stores = (Store(buffer, Const(i, INDEX), var) for (i, _), var in sorted(registers.items()))
+    return [*found, *stores]
+
+
+def _replaced(stmt: Stmt, buffer: Buffer, registers: dict[_Place, Var]) -> Stmt:
+    def value(expr: Expr) -> Expr:
+        if isinstance(expr, Load) and expr.buffer is buffer and isinstance(expr.index, Const):
+            return registers[int(expr.index.value), expr.lanes]
+        return with_operands(expr, tuple(map(value, operands(expr))))
+
+    if isinstance(stmt, Store) and stmt.buffer is buffer and isinstance(stmt.index, Const):
+        return Assign(registers[int(stmt.index.value), stmt.value.lanes], value(stmt.value))
+    return rebuilt(stmt, lambda s: _replaced(s, buffer, registers), value)

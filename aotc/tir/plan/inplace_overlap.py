@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results over inputs that die: how far an output may lie over an input that its kernel reads.
+
+In: a kernel without vectors and threads.  Out: a distance in bytes.  Where the output begins so many bytes, or more,
+before the input, every byte is written after it is read for the last time:
+
+    for r in 0..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c + 16]     # 0: what lies ahead is read
+    for r in 1..8: for c in 0..16: y[16 * r + c] = x[16 * r + c] + x[16 * r + c - 16]     # 17: and a row behind
+
+The order in which elements are read and written is followed through the outer loops, iteration by iteration, up to
+`EVENTS` of them; of what is inside the least element that is read and the greatest that is written count, as if the
+reads came last.  Idea: row-delayed convolutions as in Pisarchyk and Lee, "Efficient memory management for deep neural
+net inference" (2020), and diagonal memory optimization, Blacker et al. (2023); proven from the indices here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.tir import Buffer, Expr, Linear, Var, linear_bounds, substitute
+from aotc.tir.loops.loop_dependence import (
+    Accesses,
+    Ranges,
+    assigned,
+    collect,
+    counted,
+    is_replaceable,
+    range_of,
+    written,
+)
+from aotc.tir.stmt import Block, Declare, For, Kernel, Stmt, Store, map_exprs, rebuilt
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"
+#: Iterations of outer loops that are followed one by one.
+EVENTS: Final = 1 << 16
+#: Types that C lets share memory with any other.
+_BYTES: Final = frozenset({"int8", "uint8"})
+
+
+def may_share(output: Buffer, source: Buffer) -> bool:
+    """Whether C lets a function write and read memory by both types."""
+    return output.dtype == source.dtype or bool(_BYTES & {str(output.dtype), str(source.dtype)})
+
+
+def least_distance(kernel: Kernel, output: Buffer, source: Buffer) -> int | None:
+    """How many bytes before an input an output must begin at least, to be written over it; None where not at all.
+
+    A negative distance lets it begin behind the input by so much.
+    """
+    if kernel.source is not None or kernel.team or not may_share(output, source):
+        return None
+    events = _Followed(output, source)
+    events.follow(kernel.body, np.zeros(()), ())
+    if not events.times:
+        return None
+    times = np.concatenate(events.times)
+    order = np.argsort(times, kind="stable")
+    written = np.maximum.accumulate(np.concatenate(events.writes)[order])
+    reads = np.concatenate(events.reads)[order]
+    after = np.minimum.accumulate(reads[::-1])[::-1]
+    # a store alone writes after it has read
+    plain = np.concatenate(events.plain)[order]
+    later = np.append(after[1:], math.inf)
+    after = np.where(plain, later, after)
+    needed = (written + 1) * output.dtype.itemsize - after * source.dtype.itemsize
+    return int(needed.max()) if -math.inf < needed.max() < math.inf else None
+
+
+class _Followed:
+    """The times of events, the greatest element that each writes, and the least that it reads."""
+
+    def __init__(self, output: Buffer, source: Buffer) -> None:
+        self.output, self.source = output, source
+        self.times: list[Array] = []
+        self.writes: list[Array] = []
+        self.reads: list[Array] = []
+        self.plain: list[Any] = []
+
+    def follow(self, stmt: Stmt, start: Array, around: tuple[For, ...]) -> None:
+        """Add the events of a statement that begins at a time for each iteration of the loops around it."""
+        if isinstance(stmt, Block):
+            changing, values = assigned(stmt) | written(stmt), dict[Var, Expr]()
+            for inner in stmt.stmts:
+                if values:
+                    inner = map_exprs(inner, lambda e: substitute(e, values))
+                self.follow(inner, start, around)
+                start = start + _length(inner, around)
+                if isinstance(inner, Declare) and is_replaceable(inner, changing):
+                    values[inner.var] = inner.value
+            return
+        if isinstance(stmt, For) and _is_followed(stmt, around):
+            count = len(counted(stmt))
+            length = _length(stmt.body, (*around, stmt))
+            self.follow(stmt.body, start[..., None] + np.arange(count) * length, (*around, stmt))
+            return
+        self.event(stmt, start, around)
+
+    def event(self, stmt: Stmt, start: Array, around: tuple[For, ...]) -> None:
+        ranges: Ranges = {}
+        for loop in around:
+            ranges[loop.var] = range_of(loop, ranges)
+        reads, writes = self._places(stmt, ranges, around)
+        shape = np.broadcast_shapes(start.shape, tuple(len(counted(loop)) for loop in around))
+        for found, array in ((self.times, start), (self.writes, writes), (self.reads, reads)):
+            found.append(np.broadcast_to(array, shape).ravel())
+        self.plain.append(np.full(self.times[-1].shape, isinstance(stmt, (Store, Declare))))
+
+    def _places(self, stmt: Stmt, ranges: Ranges, around: tuple[For, ...]) -> tuple[Array, Array]:
+        """For each iteration of the loops around the least element read, and the greatest written."""
+        read: Accesses = {self.source: []}
+        written: Accesses = {self.output: []}
+        collect(stmt, ranges, read, stores=False, closely=True)
+        collect(stmt, ranges, written, reads=False, closely=True)
+        least, greatest = np.array(math.inf), np.array(-math.inf)
+        for access in read[self.source]:
+            own, rest = _split(access.form, around)
+            low = own + linear_bounds(rest, access.ranges)[0]
+            least = np.minimum(least, np.maximum(low, 0))
+        for access in written[self.output]:
+            own, rest = _split(access.form, around)
+            high = own + linear_bounds(rest, access.ranges)[1] + access.lanes - 1
+            greatest = np.maximum(greatest, np.minimum(high, self.output.size - 1))
+        return least, greatest
+
+
+def _split(form: Linear, around: Sequence[For]) -> tuple[Array, Linear]:
+    """What the loops around add to a place, for each of their iterations, and the rest of it."""
+    own: Array = np.zeros(())
+    rest = form
+    for axis, loop in enumerate(around):
+        factor = form.coefficient(loop.var)
+        if factor:
+            values = np.array(counted(loop), np.float64)
+            own = own + factor * values.reshape(-1, *[1] * (len(around) - axis - 1))
+            rest = rest.plus(Linear({loop.var: factor}), -1)
+    return own, rest
+
+
+def _is_followed(loop: For, around: Sequence[For]) -> bool:
+    count = math.prod(len(counted(outer)) for outer in (*around, loop))
+    return 0 < count <= EVENTS
+
+
+def _length(stmt: Stmt, around: tuple[For, ...]) -> int:
+    """How many events a statement is."""
+    if isinstance(stmt, Block):
+        return sum(_length(inner, around) for inner in stmt.stmts)
+    if isinstance(stmt, For) and _is_followed(stmt, around):
+        return len(counted(stmt)) * _length(stmt.body, (*around, stmt))
+    return 1
+
+
+def in_sequence(kernel: Kernel, pairs: Sequence[tuple[int, int]]) -> Kernel:
+    """The kernel whose outputs may overlap inputs: its iterations run in the order in which they are written down."""
+
+    def serial(stmt: Stmt) -> Stmt:
+        stmt = rebuilt(stmt, serial)
+        if isinstance(stmt, For) and stmt.kind == "independent":
+            return replace(stmt, kind="serial")
+        return stmt
+
+    overlaps = tuple(sorted({*kernel.overlaps, *pairs}))
+    if overlaps == kernel.overlaps:
+        return kernel
+    return replace(kernel, body=serial(kernel.body), overlaps=overlaps)

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The static memory plan of a program: which temporaries share bytes of the one arena.
+
+In: a Program whose temporaries have no place yet.  Out: one whose kernels work in place where an input dies that they
+may overwrite; then one with `plan` filled in.
+
+    program = plan_memory(work_in_place(program))
+    program.plan.peak, program.plan.lower_bound, program.plan.gap
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from types import MappingProxyType
+
+from aotc.tir import Buffer, Expr, Load, Stmt, copy_step, counters, in_sequence, least_distance, operands, with_operands
+from aotc.tir.plan.arena_packing import Block, align_up, common, place
+from aotc.tir.plan.memory_spaces import accessed, in_rooms, spread
+from aotc.tir.plan.program import MemoryPlan, Part, Program, Step, Storage, View
+from aotc.tir.stmt import Kernel, map_exprs, remembered_kernel
+
+
+@dataclass(slots=True)
+class Life:
+    """The steps from the first write to the last read of a temporary."""
+
+    first: int
+    last: int
+
+
+def lifetimes(program: Program) -> dict[Storage, Life]:
+    """When each temporary lives, in steps; what counts blocks does all the time: it is zero between runs, too."""
+    lives: dict[Storage, Life] = {}
+    counts: set[Storage] = set()
+    for k, step in enumerate(program.steps):
+        for view in step.args:
+            if view.storage.kind == "temp":
+                lives.setdefault(view.storage, Life(k, k)).last = k
+        kept = counters(step.kernel)
+        counts |= {v.storage for b, v in zip(step.kernel.params, step.args, strict=True) if b in kept}
+    last = len(program.steps) - 1
+    for storage, place_of in program.resident.items():
+        # callers fill all inputs before a run, and read all outputs behind it
+        lives[place_of] = (
+            Life(0, lives[place_of].last) if storage.kind == "input" else Life(lives[place_of].first, last)
+        )
+    return {s: Life(0, last) if s in counts else life for s, life in lives.items()}
+
+
+def _inplace_pairs(step: Step, k: int, lives: dict[Storage, Life]) -> list[tuple[int, int]]:
+    """(output, input) pairs of a step that can be one buffer: the input dies here, the sizes are equal."""
+    pairs: list[tuple[int, int]] = []
+    for out_index, in_index in step.kernel.inplace:
+        out, source = step.outputs[out_index], step.inputs[in_index]
+        if any(out_index == o or in_index == i for o, i in pairs):
+            continue
+        whole = out.offset == 0 and source.offset == 0 and out.storage.nbytes == source.storage.nbytes
+        both_temp = out.storage.kind == source.storage.kind == "temp"
+        once = sum(view.storage is source.storage for view in step.args) == 1
+        if both_temp and whole and once and lives[source.storage].last == k == lives[out.storage].first:
+            pairs.append((out_index, in_index))
+    return pairs
+
+
+def _replace_buffers(expr: Expr, mapping: dict[Buffer, Buffer]) -> Expr:
+    fresh = with_operands(expr, tuple(_replace_buffers(o, mapping) for o in operands(expr)))
+    if isinstance(fresh, Load) and fresh.buffer in mapping:
+        return Load(mapping[fresh.buffer], fresh.index, fresh.lanes, fresh.stride)
+    return fresh
+
+
+def merged_kernel(kernel: Kernel, pairs: tuple[tuple[int, int], ...]) -> Kernel:
+    """The kernel with each (output, input) pair merged into the one output parameter."""
+
+    def merged() -> Kernel:
+        mapping = {kernel.inputs[i]: kernel.outputs[o] for o, i in pairs}
+        body: Stmt = map_exprs(kernel.body, lambda e: _replace_buffers(e, mapping))
+        inputs = tuple(b for b in kernel.inputs if b not in mapping)
+        return replace(kernel, inputs=inputs, body=body, inplace=())
+
+    return remembered_kernel(f"in place {pairs}", kernel, kernel.span, merged)
+
+
+def work_in_place(program: Program) -> Program:
+    """The program whose kernels write results over inputs that nobody needs any more, where they may."""
+    lives = lifetimes(program)
+    homes: dict[Storage, Storage] = {}
+    merged = cache(merged_kernel)
+    steps: list[Step] = []
+    for k, step in enumerate(program.steps):
+        pairs = tuple(_inplace_pairs(step, k, lives))
+        if pairs:
+            homes.update({step.outputs[o].storage: step.inputs[i].storage for o, i in pairs})
+            gone = {i for _, i in pairs}
+            inputs = tuple(view for i, view in enumerate(step.inputs) if i not in gone)
+            args = (*inputs, *step.outputs, *step.workspace)
+            step = replace(step, kernel=merged(step.kernel, pairs), args=args)
+        steps.append(step)
+    return replace(program, steps=tuple(steps), homes=homes)
+
+
+def with_io(program: Program) -> Program:
+    """The program whose inputs and outputs are in the arena; steps at its ends copy what callers have elsewhere."""
+    resident = {
+        storage: Storage(name=storage.name, dtype=storage.dtype, shape=storage.shape)
+        for storage in dict.fromkeys((*program.inputs, *program.outputs))
+        if storage.size and any(v.storage is storage for step in program.steps for v in step.args)
+    }
+
+    def moved(step: Step) -> Step:
+        return replace(step, args=tuple(View(resident.get(v.storage, v.storage), v.offset) for v in step.args))
+
+    entries = [copy_step(View(s), View(resident[s])) for s in program.inputs if s in resident]
+    exits = [copy_step(View(resident[s]), View(s)) for s in program.outputs if s in resident]
+    return replace(program, steps=(*entries, *map(moved, program.steps), *exits), resident=resident)
+
+
+def overlapping(program: Program) -> dict[tuple[Storage, Storage], int]:
+    """Pairs of an output and an input that dies in its step, and how far before the input the output begins at least
+    where they overlap, in bytes.
+    """
+    taken = groups(program)
+    distances = cache(least_distance)
+    found: dict[tuple[Storage, Storage], int] = {}
+    for k, step in enumerate(program.steps):
+        for output, source in ((o, i) for o in range(len(step.outputs)) for i in range(len(step.inputs))):
+            if _may_overlap(program, step, taken, k, output, source):
+                kernel = step.kernel
+                distance = distances(kernel, kernel.outputs[output], kernel.inputs[source])
+                out, early = step.outputs[output].storage, step.inputs[source].storage
+                if distance is not None and distance < early.nbytes:
+                    found[out, root(program, early)] = distance
+    return found
+
+
+def savings(program: Program, over: bool, align: int) -> dict[tuple[Storage, Storage], int]:
+    """For pairs of an output and an input of a step how many bytes need not be there twice, if the input dies in it.
+
+    over    results may overlap inputs
+    align   bytes that every temporary is aligned to
+    """
+    distances = cache(least_distance)
+    found: dict[tuple[Storage, Storage], int] = {}
+    for step in program.steps:
+        for output, out in enumerate(step.outputs):
+            for source, early in enumerate(step.inputs):
+                size, other = out.storage.nbytes, early.storage.nbytes
+                if (output, source) in step.kernel.inplace and size == other:
+                    found[out.storage, early.storage] = align_up(size, align)
+                elif over and out.storage.kind == early.storage.kind == "temp":
+                    least = distances(step.kernel, step.kernel.outputs[output], step.kernel.inputs[source])
+                    if least is not None and least < other:
+                        found[out.storage, early.storage] = common(size, other, least, align)
+    return found
+
+
+def _may_overlap(program: Program, step: Step, taken: dict[Storage, Life], k: int, output: int, source: int) -> bool:
+    """Whether an output begins to live in a step, and an input of it ends, with all of their bytes."""
+    out, early = step.outputs[output], step.inputs[source]
+    if not out.storage.kind == early.storage.kind == "temp" or out.offset or early.offset:
+        return False
+    home = root(program, early.storage)
+    if out.storage in program.homes or home is out.storage or home.nbytes != early.storage.nbytes:
+        return False
+    once = all(sum(v.storage is s for v in step.args) == 1 for s in (out.storage, early.storage))
+    return once and taken[home].last == k == taken[out.storage].first
+
+
+def groups(program: Program) -> dict[Storage, Life]:
+    """The temporaries that have bytes of their own, and when these are taken, also by what is computed in place."""
+    found: dict[Storage, Life] = {}
+    for storage, life in lifetimes(program).items():
+        group = found.setdefault(root(program, storage), Life(life.first, life.last))
+        group.first, group.last = min(group.first, life.first), max(group.last, life.last)
+    return found
+
+
+def root(program: Program, storage: Storage) -> Storage:
+    """Whose bytes a temporary takes over, itself if nobody's."""
+    while storage in program.homes:
+        storage = program.homes[storage]
+    return storage
+
+
+def plan_memory(
+    program: Program, align: int = 64, over: bool = False, rooms: Mapping[str, int] | None = None
+) -> Program:
+    """The program with its temporaries placed; raises nothing: every program has a plan.
+
+    align   bytes that every temporary is aligned to: a cache line, and the widest vector
+    over    let results overlap inputs that die, as far as the order of accesses lets them
+    rooms   bytes of the memories that the arena may lie in, the fastest first, 0 for any number: where the first is
+            too small, temporaries are spread over all; where they do not fit then, the plan is as if there were one
+    """
+    taken = groups(program)
+    pairs = overlapping(program) if over else {}
+    number = {storage: k for k, storage in enumerate(taken)}
+    blocks = [Block(s.nbytes, life.first, life.last) for s, life in taken.items()]
+    near = {(number[a], number[b]): distance for (a, b), distance in pairs.items()}
+    found = place(blocks, align, near)
+    parts: tuple[Part, ...] = ()
+    if rooms:
+        found, parts = in_rooms(found, rooms, lambda room: spread(blocks, _weights(program), room, align, near))
+    offset_of = dict(zip(taken, found.offsets, strict=True))
+    offsets = MappingProxyType({storage: offset_of[root(program, storage)] for storage in lifetimes(program)})
+    planned = replace(program, plan=MemoryPlan(offsets, found.peak, found.lower_bound, align, parts))
+    return _marked(planned) if pairs else planned
+
+
+def _weights(program: Program) -> list[int]:
+    """How often each of the groups is accessed in a run."""
+    found = dict.fromkeys(groups(program), 0)
+    for storage, times in accessed(program).items():
+        if storage.kind == "temp":
+            found[root(program, storage)] += times
+    return list(found.values())
+
+
+def _marked(program: Program) -> Program:
+    """The program whose kernels know that outputs overlap inputs, in any of their calls."""
+    met: dict[Kernel, set[tuple[int, int]]] = {}
+    for step in program.steps:
+        met.setdefault(step.kernel, set()).update(overlaps(program, step))
+    return program.with_kernels({kernel: in_sequence(kernel, tuple(pairs)) for kernel, pairs in met.items()})
+
+
+def overlaps(program: Program, step: Step) -> list[tuple[int, int]]:
+    """The outputs and inputs of a step, by number, that have bytes of the arena in common."""
+    at = program.plan.offsets
+    outs, sources = (
+        [(k, view.storage) for k, view in enumerate(views) if view.storage in at and view.storage.nbytes]
+        for views in (step.outputs, step.inputs)
+    )
+    return [
+        (o, i)
+        for o, out in outs
+        for i, early in sources
+        if out is not early and at[out] < at[early] + early.nbytes and at[early] < at[out] + out.nbytes
+    ]
+
+
+def check_plan(program: Program) -> None:
+    """Raise AssertionError unless temporaries that live together lie apart (in-place pairs excepted).
+
+    An in-place step writes its output where its input was: there the two lives meet in that step alone,
+    and the kernel no longer mentions the input.  Where an output overlaps an input that dies, the kernel says so, and
+    its accesses, which are followed once more, allow it.
+    """
+    taken, plan = groups(program), program.plan
+    allowed = _allowed(program)
+    items = sorted(taken, key=lambda s: taken[s].first)
+    for storage in lifetimes(program):
+        assert plan.offsets[storage] % plan.align == 0
+        assert plan.offsets[storage] + storage.nbytes <= plan.peak
+        number, at = plan.place(storage)
+        assert not plan.parts or at + storage.nbytes <= plan.parts[number].bytes, f"{storage.name} is in two memories"
+    for index, a in enumerate(items):
+        for b in items[index + 1 :]:
+            if taken[b].first > taken[a].last:
+                break
+            low, high = sorted((a, b), key=lambda s: plan.offsets[s])
+            apart = plan.offsets[low] + low.nbytes <= plan.offsets[high] or 0 in (a.nbytes, b.nbytes)
+            assert apart or (b, a) in allowed, f"{a.name} and {b.name} overlap in the arena"
+
+
+def _allowed(program: Program) -> set[tuple[Storage, Storage]]:
+    """Outputs, and inputs that die with them, that overlap no further than the accesses of their kernel allow."""
+    found: set[tuple[Storage, Storage]] = set()
+    at, taken = program.plan.offsets, groups(program)
+    for k, step in enumerate(program.steps):
+        for output, source in overlaps(program, step) if step.kernel.overlaps else ():
+            kernel, (out, early) = step.kernel, (step.outputs[output].storage, step.inputs[source].storage)
+            least = least_distance(kernel, kernel.outputs[output], kernel.inputs[source])
+            known = (output, source) in kernel.overlaps and _may_overlap(program, step, taken, k, output, source)
+            if known and least is not None and at[early] - at[out] >= least:
+                found.add((out, root(program, early)))
+    return found

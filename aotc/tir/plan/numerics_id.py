@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A name for everything that decides the bits of a program's results: equal names, equal bits.
+
+numerics(program)                      # "5f3a9c0e21d47b86"
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from aotc.ir import DType
+from aotc.tir import Block, Buffer, Call, Kernel, Program, Storage, Store, as_expr, nodes, to_text, without_kinds
+from aotc.tir.functions.function_table import definition
+
+#: Raised when a tensor program means something else than before.
+MEANING: Final = 1
+
+
+def numerics(program: Program) -> str:
+    """16 hexadecimal digits of the SHA-256 of kernels, functions that they call, parameters and calls.
+
+    Not part of it are names of tensors, where they lie, and what is said of them and of loops for the sake of that.
+    """
+    found = hashlib.sha256(f"{MEANING}".encode())
+    kernels = {kernel: k for k, kernel in enumerate(program.kernels)}
+    places: dict[Storage, int] = {}
+    lines = [_text(kernel) for kernel in kernels] + _functions(kernels)
+    for storage in program.inputs:
+        places.setdefault(storage, len(places))
+    for step in program.steps:
+        args = [(places.setdefault(v.storage, len(places)), v.offset) for v in step.args]
+        lines.append(f"call {kernels[step.kernel]} {args}")
+    lines += [f"{s.kind} {s.dtype} {s.size}" for s in places]
+    lines.append(f"results {[places.get(s, -1) for s in program.outputs]}")
+    found.update("\n".join(lines).encode())
+    for storage in places:
+        if storage.data is not None:
+            found.update(np.ascontiguousarray(storage.data).view(np.uint8).data)
+    return found.hexdigest()[:16]
+
+
+def _text(kernel: Kernel) -> str:
+    source = "" if kernel.source is None else repr(kernel.source)
+    return without_kinds(to_text(replace(kernel, name="", span=None, macs=0, overlaps=()))) + source
+
+
+def _functions(kernels: Iterable[Kernel]) -> list[str]:
+    """The programs of the functions that kernels call, and of those that these call."""
+    found: dict[tuple[str, DType, bool], str] = {}
+    bodies = [kernel.body for kernel in kernels]
+    while bodies:
+        calls = [n for n in nodes(bodies.pop()) if isinstance(n, Call)]
+        for key in {(n.name, n.args[0].dtype, n.fused) for n in calls} - found.keys():
+            found[key] = ""
+            if (made := definition(*key)) is not None:
+                result = Buffer("result", made.result.dtype, 1)
+                bodies.append(Block((*made.body, Store(result, as_expr(0), made.result))))
+                kernel = Kernel(name=key[0], inputs=(), outputs=(result,), body=bodies[-1])
+                found[key] = to_text(kernel)
+    return sorted(f"{key} {text}" for key, text in found.items())

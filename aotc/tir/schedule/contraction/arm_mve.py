@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of products of bytes by functions on memory (`aotc.tir.arm_mve_kernels`).  A contraction in, statements out.
+
+What a position reads of the data is one row, gathered run by run where it does not lie so, and the weights of an output
+are one row; in depthwise convolutions the runs are what channels read at each tap:
+
+    for position:
+      for taps: col[...] = bytes(data)                     # bytes of `fill` outside of the data
+      tile[0:n] = byte_rows(col, weights of n outputs); y[0:n] = requantize(tile[0:n], ...)
+
+The sums become bytes by one call where they are requantized in words of 32 bits, else one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
+from typing import Final
+
+from aotc.ir import DType, frozen
+from aotc.tir import Buffer, Expr, Load, Target, as_expr, call, const, filled, linear, private_buffer, substitute, te
+from aotc.tir.expr import Binary, Call, Const, Var
+from aotc.tir.schedule.contraction import index_space
+from aotc.tir.schedule.contraction.arm_dsp import Data
+from aotc.tir.schedule.contraction.index_space import (
+    Irregular,
+    Pixels,
+    Split,
+    analyze,
+    flat,
+    fused,
+    in_groups,
+    row_axis,
+)
+from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
+from aotc.tir.schedule.contraction.tiling_candidate import Request
+from aotc.tir.simplify import simplify
+from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loops
+
+#: Sums at a time, which lie on the stack.
+SUMS: Final = 64
+
+
+def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
+    """The nest of a contraction; raises Irregular for those whose operands do not lie in rows."""
+    known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
+    if not known or target.dots is None or not target.dots.along:
+        raise Irregular("no sums of rows of bytes")
+    if 0 in (index_space.points(c.axes), index_space.points(c.reduce_axes)) or c.group or c.block:
+        raise Irregular("no rows")
+    req = Request(analyze(c), None, a, b, store, target, 1)
+    return (_depthwise if req.outputs[0] in index_space.used(req.analysis.a) else _whole)(req).nest()
+
+
+def _whole(req: Request) -> _Rows:
+    """Each output has weights for all of a row."""
+    c, channel = req.c, req.outputs
+    number = row_axis(c)
+    axis = c.reduce_axes[number]
+    taps = [one for one in c.reduce_axes if one is not axis]
+    index_space.require_dense(flat(req.analysis.b), [channel, *taps, axis], 1)
+    grouped = Request(*in_groups(replace(c, group=axis[1])), req.a, req.b, req.store, req.target, 1)
+    steps, split = grouped.c.reduce_axes[number][0], Split.of(grouped.analysis, channel, 1)
+    data = Data.of(grouped, split, steps, axis[1])
+    at = fused(grouped.analysis, data.borders, data.position)
+    assert grouped.group is not None
+    return _Rows(grouped, data, at, taps, axis[1], (steps, grouped.group, split.tile, split.lane))
+
+
+def _depthwise(req: Request) -> _Rows:
+    """Each output has a channel of the data."""
+    channel, outputs = req.outputs
+    position, weights = flat(req.analysis.a), flat(req.analysis.b)
+    borders = [d for d in req.analysis.a if not d.inside]
+    lies = position.coefficient(channel) == weights.coefficient(channel) == 1
+    if (outputs > 1 and not lies) or channel in index_space.used(borders):
+        raise Irregular("channels that are not in rows")
+    taps = req.c.reduce_axes
+    steps = (weights.coefficient(v) for v, n in reversed(taps) if n > 1)
+    apart = next(steps, outputs) or outputs
+    index_space.require_dense(weights, taps, apart)
+    at = fused(req.analysis, borders, position)
+    return _Rows(req, Data(req.a, position, borders), at, taps, 0, (channel,), apart)
+
+
+@frozen(eq=False)
+class _Rows:
+    """A contraction by rows.
+
+    at      the axes that positions are counted along
+    taps    axes of the reduction that a run is gathered for each point of
+    run     bytes that lie side by side; 0 where these are channels
+    inner   what counts in a run
+    apart   bytes from the weights of a tap to those of the next one, for channels
+    spread  vectors of one number
+    """
+
+    req: Request
+    data: Data
+    at: Pixels
+    taps: Sequence[te.Axis]
+    run: int
+    inner: Sequence[Var]
+    apart: int = 0
+    spread: dict[Expr, Buffer] = field(default_factory=dict)
+
+    @property
+    def gathers(self) -> bool:
+        return index_space.points(self.taps) > 1 or bool(self.data.borders)
+
+    def nest(self) -> ContractionNest:
+        """The loops, and what they need."""
+        outputs, block = self.req.outputs[1], Var("o")
+        width = min(SUMS, outputs)
+        run = self.run or width
+        tile = private_buffer("tile", DType("int32"), width, "stack")
+        col = private_buffer("col", DType("int8"), index_space.points(self.taps) * run)
+        blank = private_buffer("blank", DType("int8"), run)
+        first: list[Stmt] = [self._gather(col, blank, as_expr(0), run)] if self.gathers and self.run else []
+
+        def part(begin: Expr, count: int) -> Stmt:
+            own = [self._gather(col, blank, begin, count)] if self.gathers and not self.run else []
+            sums = Store(tile, as_expr(0), self._sums(col, begin, count))
+            return Block((*own, sums, self._finished(tile, begin, count)))
+
+        parts: list[Stmt] = [forall(block, outputs // width, part(block * width, width))]
+        if rest := outputs % width:
+            parts.append(part(as_expr(outputs - rest), rest))
+        nest = loops(self.at.axes, Block((*first, *parts)), "independent")
+        start = [filled(blank, self.req.c.fill)] if self.data.borders else []
+        start += [_filled(buffer, value) for value, buffer in self.spread.items()]
+        scratch = [col] * self.gathers + [blank] * bool(self.data.borders)
+        whole = Block((*self.data.before, *start, nest))
+        return ContractionNest(whole, (tile, *self.spread.values()), (*self.data.workspace, *scratch))
+
+    def _position(self, begin: Expr, taps: Mapping[Var, Expr]) -> Expr:
+        """Where a run is in the data."""
+        inner = dict.fromkeys(self.inner, as_expr(0))
+        if not self.run:
+            inner[self.inner[0]] = begin
+        return simplify(substitute(self.at.position.expr(), {**inner, **taps}), {})
+
+    def _gather(self, col: Buffer, blank: Buffer, begin: Expr, run: int) -> Stmt:
+        """The runs of a position."""
+        found = self.data.run(self._position(begin, {}), blank, run, self.at.unfuse)
+        place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run
+        return loops(self.taps, Store(col, simplify(place, {}), call("bytes", found)), "independent")
+
+    def _sums(self, col: Buffer, begin: Expr, count: int) -> Expr:
+        """Those of some outputs."""
+        size, weights = index_space.points(self.taps), self.req.b
+        zero = {v: as_expr(0) for v, _ in self.taps}
+        run = self.run or count
+        data = (
+            Load(col, as_expr(0), size * run)
+            if self.gathers
+            else Load(self.data.buffer, self._position(begin, zero), run)
+        )
+        if self.run:
+            return call("byte_rows", data, Load(weights, begin * (size * run), count * size * run))
+        held = Load(weights, begin, (size - 1) * self.apart + count)
+        return call("byte_taps", data, held, const(size, "int32"), const(self.apart, "int32"))
+
+    def _finished(self, tile: Buffer, begin: Expr, count: int) -> Stmt:
+        """What becomes of some sums: one call, or a statement for each."""
+        output, channel = Var("o"), self.req.outputs[0]
+        names = {**self.at.unfuse, channel: begin + output}
+        index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.c.axes)
+        stmt = self.req.store(index, Load(tile, output))
+        return self._requantized(stmt, output, count) or forall(output, count, stmt)
+
+    def _requantized(self, stmt: Stmt, output: Var, count: int) -> Stmt | None:
+        """The statement for all sums at once, if it makes bytes in words of 32 bits."""
+        match stmt:
+            case Block(stmts=(Declare(var=var, value=total), Store() as last)):
+                value = substitute(last.value, {var: total})
+            case Store() as last:
+                value = last.value
+            case _:
+                return None
+        low, high, value = _limits(value)
+        zero, value = _plus(value)
+        if not isinstance(value, Call) or value.name not in ("scale_once", "scale_twice"):
+            return None
+        total, multiplier, shift = value.args
+        bias, total = _plus(total)
+        spread = dict(self.spread)
+        operands = [self._vector(x, output, count, spread) for x in (total, bias, multiplier, shift)]
+        to = linear(last.index, {})
+        if None in operands or not isinstance(zero, Const) or to.coefficient(output) != 1 or high < low:
+            return None
+        self.spread.update(spread)
+        name = f"requantize_{value.name.removeprefix('scale_')}"
+        numbers = [const(n, "int32") for n in (int(zero.value), low, high)]
+        made = call(name, *(x for x in operands if x is not None), *numbers)
+        return Store(last.buffer, simplify(substitute(last.index, {output: as_expr(0)}), {}), made)
+
+    def _vector(self, value: Expr, output: Var, count: int, spread: dict[Expr, Buffer]) -> Load | None:
+        """Numbers of some outputs; `spread` takes those that are one for all."""
+        if isinstance(value, Load) and linear(value.index, {}).coefficient(output) == 1:
+            return Load(value.buffer, simplify(substitute(value.index, {output: as_expr(0)}), {}), count)
+        if index_space.variables(value):
+            return None
+        if value not in spread:
+            size = min(SUMS, self.req.outputs[1])
+            spread[value] = private_buffer("spread", DType("int32"), size, "stack")
+        return Load(spread[value], as_expr(0), count)
+
+
+def _filled(buffer: Buffer, value: Expr) -> Stmt:
+    i = Var("i")
+    return forall(i, buffer.size, Store(buffer, i, value))
+
+
+def _limits(value: Expr) -> tuple[int, int, Expr]:
+    """The range of bytes that a number is brought into, and that number, which may be no int8 without it."""
+    low, high = -128, 127
+    while isinstance(value, Binary) and value.op in ("min", "max") and isinstance(value.b, Const):
+        limit = int(value.b.value)
+        # what stands outside of a limit holds for it, too
+        if value.op == "min":
+            high = max(min(high, limit), low)
+        else:
+            low = min(max(low, limit), high)
+        value = value.a
+    if isinstance(value, Call) and value.name == "saturate_int8":
+        return low, high, value.args[0]
+    return 1, 0, value
+
+
+def _plus(value: Expr) -> tuple[Expr, Expr]:
+    """A zero point that is added, and to what."""
+    if isinstance(value, Binary) and value.op == "add":
+        return value.b, value.a
+    return const(0, "int32"), value

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tilings with vectors of weights: convolutions and matrix products.  A Request in, candidates out.
+
+Vectors lie along an axis of the weights (output channels), the data is broadcast; or both are vectors, where they share
+that axis: depthwise convolutions with the channels last.
+
+    for tile of 32 channels: for 14 columns: acc[2][14]; for k: acc[i][j] += w[i] * x[j]
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from aotc.ir import frozen
+from aotc.tir import LANES, Var, linear, te
+from aotc.tir.schedule.contraction import index_space, tile_segments
+from aotc.tir.schedule.contraction.index_space import (
+    Dimension,
+    Irregular,
+    Pixels,
+    Split,
+    flat,
+    fused,
+    independent,
+    used,
+)
+from aotc.tir.schedule.contraction.operand_staging import Staging, packed
+from aotc.tir.schedule.contraction.tile_loop_nest import written_out
+from aotc.tir.schedule.contraction.tile_segments import BorderSignature, TileAxis
+from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Tiling
+from aotc.tir.schedule.contraction.tiling_candidate import Candidate, Request, attempts, candidate
+from aotc.tir.schedule.contraction.tiling_cost import VECTORS, inside_share, tile_columns
+
+#: Weights that are read by as many rows are worth being copied into panels.
+PANEL_ROWS: Final = 16
+#: Tiles of more columns are made narrower, so that what the next row of them reads again is in the nearest cache.
+FEW_COLUMNS: Final = 5
+
+
+def by_lanes(req: Request) -> Iterator[Candidate]:
+    """Every tiling along the first axis of the weights that has one."""
+    c = req.c
+    axes = [a for a in c.axes if a[0] is c.lane] if c.lane is not None else list(reversed(req.analysis.channel))
+    for axis in axes:
+        lanes = req.lanes if not c.block else math.gcd(req.lanes, c.block)
+        while lanes > max(4, axis[1]) and not independent(req.analysis.a, axis[0]):
+            lanes //= 2
+        whole = math.gcd(lanes, axis[1])
+        lengths = {lanes, whole} if req.group and whole in LANES else {lanes}
+        tiles = ((axis, vectors, length) for length in sorted(lengths) for vectors in VECTORS)
+        found = list(attempts(_candidate, req, tiles))
+        if found:
+            yield from found
+            return
+
+
+@frozen(eq=False)
+class _Attempt:
+    """A tile of `vectors` vectors along an axis of the weights; `along` as in Product."""
+
+    req: Request
+    axis: te.Axis
+    vectors: int
+    lanes: int
+    split: Split
+    along: bool
+
+
+def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candidate:
+    block, size = req.c.block, vectors * lanes
+    whole = block and block % size and not (req.group and size % block == 0)
+    if vectors > max(1, -(-axis[1] // lanes)) or whole:
+        raise Irregular("a tile wider than the weights")
+    split = Split.of(req.analysis, axis, size)
+    along = not independent(split.a, split.lane)
+    attempt = _Attempt(req, axis, vectors, lanes, split, along)
+    if along:
+        lane = split.lane
+        alone = all(d.index.coefficient(lane) == d.stride == 1 or independent([d], lane) for d in split.a)
+        if not alone or vectors > 1 or lanes == 1 or req.group is not None:
+            raise Irregular("the data depends on the lane")
+    found = _simplest(attempt)
+    if found is None:
+        raise Irregular("borders that are not known when a tile is written")
+    return found
+
+
+def _simplest(attempt: _Attempt) -> Candidate | None:
+    """The data as it lies, in tiles of several rows; where their borders take too much code, of one row, or a copy."""
+    ready = attempt.along or _lies_ready(attempt.req, attempt.split)
+    found = _assembled(attempt, None) if ready else None
+    if found is not None:
+        return found
+    single = _assembled(attempt, None, rows=False) if ready else None
+    if attempt.along:
+        return single
+    try:
+        padded = _assembled(attempt, _padded(attempt))
+    except Irregular:
+        if single is None:
+            raise
+        return single
+    # a copy has products with padding, which tiles of the data as it lies leave out
+    cheaper = single is not None and (padded is None or single.cost * inside_share(single.tiling) < padded.cost)
+    return single if cheaper else padded
+
+
+def _lies_ready(req: Request, split: Split) -> bool:
+    """Whether the data can be broadcast as it lies, its borders apart."""
+    if req.c.fill and not req.target.bare and not all(d.inside for d in split.a):
+        return False
+    if req.group is None:
+        return req.broadcasts(req.a)
+    whole = all(d.inside for d in split.a if req.group in d.variables)
+    return whole and flat(split.a).coefficient(req.group) == 1
+
+
+def _padded(attempt: _Attempt) -> Staging:
+    """The data with its border of zeros in scratch."""
+    req, split = attempt.req, attempt.split
+    req.require_finite(split.a)
+    how = {"inner": req.pixel_vars | req.reduction_vars, "fill": req.c.fill}
+    if req.group is not None:
+        how["vector"] = req.group
+    return req.stage("padded", req.a, split.a, split, **how)
+
+
+def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
+    """The candidate; None if the data's borders take too much code, and a padded copy of it is needed.
+
+    `rows` allows tiles of several rows of an image.
+    """
+    req, split = attempt.req, attempt.split
+    dims = split.a if padded is None else ()
+    position = flat(split.a) if padded is None else linear(padded.operand.flat, split.ranges)
+    pixels = fused(req.analysis, dims, position)
+    tiles = _tile_sizes(attempt, pixels, rows)
+    open_dims = [d for d in dims if not d.inside]
+    borders = [d for d in open_dims if d.variables & set(tiles)]
+    taps = [(v, n) for v, n in req.c.reduce_axes if v in used(borders)]
+    written = attempt.vectors * math.prod(tiles.values()) * math.prod(n for _, n in taps)
+    long = written > 2 * req.target.budget.unrolled
+    if borders and (long or not all(_is_static(d, set(tiles), req.reduction_vars) for d in borders)):
+        return None
+    if taps and req.ordered:
+        before = list(req.c.reduce_axes[: req.c.reduce_axes.index(taps[-1]) + 1])
+        if len(before) > len(taps) and not attempt.along:
+            return None
+        taps = before
+    panel = _panel(attempt, math.prod(n for _, n in pixels.axes))
+    x = req.operand(req.b, flat(split.b) if panel is None else linear(panel.operand.flat, {}), panel)
+    y = req.operand(req.a, pixels.position, padded)
+    group = req.c.group if req.group else 1
+    tiling = Tiling(
+        _levels(attempt, _tiled_pixels(pixels, tiles, borders, taps), panel, padded),
+        Product(x, y, req.c.dtype, attempt.lanes, attempt.along, req.c.fill, group),
+        Reduction((), (), taps, borders, [d for d in open_dims if d not in borders], ordered=req.ordered),
+        Output(req.c.axes, req.store, pixels.unfuse),
+    )
+    parameters = {"vectors": attempt.vectors, "lanes": attempt.lanes}
+    parameters |= {"group": group} if group > 1 else {}
+    name = req.name("lanes", attempt.axis, **parameters)
+    made = candidate(req, name, tiling, (padded, panel))
+    return None if borders and written_out(made.tiling) > req.target.budget.written else made
+
+
+def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:
+    """Columns, and rows where an image is narrow."""
+    target = attempt.req.target
+    budget = tile_columns(target, attempt.vectors, attempt.lanes, attempt.req.dots)
+    wide = [(v, n) for v, n in pixels.axes if n > 1]
+    if not wide:
+        return {}
+    column, extent = wide[-1]
+    sizes = {column: min(budget, extent)}
+    if attempt.along and len(wide) > 1 and not _is_near(attempt):
+        fitting = (n for n in range(sizes[column], FEW_COLUMNS, -1) if _window(attempt, {column: n}) <= target.l1)
+        sizes[column] = next(fitting, sizes[column])
+    if rows and len(wide) > 1 and extent * 2 <= budget:
+        sizes[wide[-2][0]] = min(budget // extent, wide[-2][1])
+    return sizes
+
+
+def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
+    """Whether the border is known when a tile is written: one tiled axis and taps, nothing else."""
+    used = dim.variables
+    plain = all(isinstance(t, Var) for t in dim.index.terms)
+    return plain and len(used & tiles) == 1 and used <= tiles | reduction
+
+
+def _panel(attempt: _Attempt, rows: int) -> Staging | None:
+    """Weights copied so that the lanes are contiguous; None where they are."""
+    req, split = attempt.req, attempt.split
+    if req.group is not None and not req.c.block:
+        axes = ((split.lane, split.size), (req.group, req.c.group))
+        return packed("panel", req.b, split.b, (*req.c.reduce_axes, *axes))
+    contiguous = bool(req.group) or flat(split.b).coefficient(split.lane) == 1
+    if attempt.lanes == 1 or req.c.block:
+        if attempt.lanes > 1 and not contiguous:
+            raise Irregular("packed weights that are not contiguous")
+        return None
+    if contiguous and (rows < PANEL_ROWS or attempt.along) and attempt.axis[1] >= attempt.lanes:
+        return None
+    if attempt.along:
+        raise Irregular("weights that do not lie as the data does")
+    inner = {split.lane} | req.reduction_vars
+    return req.stage("panel", req.b, split.b, split, inner=inner, vector=split.lane, clipped=True)
+
+
+def _tiled_pixels(
+    pixels: Pixels, tiles: Mapping[Var, int], borders: Sequence[Dimension], taps: Sequence[te.Axis]
+) -> list[TileAxis]:
+    """The axes of the data, tiled ones innermost."""
+    found: list[TileAxis] = []
+    for var, extent in pixels.axes:
+        if var not in tiles:
+            found.append(tile_segments.single(var, extent))
+            continue
+        signature = BorderSignature.of(borders, var, taps)
+        found.append(TileAxis(var, extent, tile_segments.bordered_segments(extent, tiles[var], signature), "y"))
+    return sorted(found, key=lambda axis: axis.role == "y")
+
+
+def _levels(
+    attempt: _Attempt, inner: Sequence[TileAxis], panel: Staging | None, padded: Staging | None
+) -> list[TileAxis]:
+    """All loops; weights are outside of the data if they are copied or do not stay in the cache."""
+    req, (var, extent) = attempt.req, attempt.axis
+    whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
+    found = tile_segments.vector_segments(extent, attempt.vectors, attempt.lanes, whole, merge)
+    lane = TileAxis(var, extent, found, "x", attempt.lanes, attempt.split.names)
+    if attempt.along and len(inner) > 1:
+        return [*req.around(attempt.axis), *inner[:-2], *_near(attempt, lane, *inner[-2:])]
+    early = panel is not None or (padded is not None and attempt.split.tile in padded.needs)
+    if early or req.b.nbytes > req.target.l2 // 2 or not inner:
+        return [*req.around(attempt.axis), lane, *inner]
+    return [*req.around(attempt.axis), *inner[:-1], lane, inner[-1]]
+
+
+def _near(attempt: _Attempt, lane: TileAxis, rows: TileAxis, columns: TileAxis) -> list[TileAxis]:
+    """Loops that leave data of one row of tiles in the first-level cache until the next one reads it."""
+    row, tile = ({axis.var: max(s.size for s in axis.segments)} for axis in (rows, columns))
+    l1 = attempt.req.target.l1
+    if _window(attempt, {**row, columns.var: columns.extent}) <= l1:
+        return [rows, lane, columns]
+    if _window(attempt, {**row, **tile}) <= l1:
+        return [columns, rows, lane]
+    return [columns, lane, rows] if _is_near(attempt) else [rows, lane, columns]
+
+
+def _window(attempt: _Attempt, positions: Mapping[Var, int]) -> int:
+    """Bytes of data that all channels of so many positions along each axis of the data read."""
+    split = attempt.split
+    channels = {split.tile: -(-attempt.axis[1] // split.size), split.lane: split.size}
+    extents = {**dict(attempt.req.c.reduce_axes), **channels, **positions}
+    return index_space.reach(split.a, extents) * attempt.req.a.dtype.itemsize
+
+
+def _is_near(attempt: _Attempt) -> bool:
+    """Whether data and output stay in the second-level cache."""
+    c = attempt.req.c
+    return attempt.req.a.nbytes + index_space.points(c.axes) * c.dtype.itemsize <= attempt.req.target.l2

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nest of a tiling: loops over tiles, and in each the unrolled inner kernel.  A Tiling in, statements out.
+
+A tile is a set of named accumulators acc[i][j]: i counts vectors of the operand `x` (loaded as vectors), j
+elements of the operand `y` (broadcast).  For a convolution with packed weights and rows of 56 columns:
+
+    for tile: acc00 = 0 ...; for ic: for kh: for kw: { w0 = load; w1 = load; y = broadcast; acc00 += w0 * y; ... }
+
+Accumulators are names, not an array, because C compilers keep an array of vectors in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, product
+from typing import Final, TypeAlias
+
+from aotc.tir import Buffer, Const, Expr, Load, Var, all_of, as_expr, substitute, walk, written
+from aotc.tir.schedule.contraction.epilogue import Accumulators, Spill, finished_tile
+from aotc.tir.schedule.contraction.grouped_dot_steps import ordered, wide_step
+from aotc.tir.schedule.contraction.index_space import Dimension
+from aotc.tir.schedule.contraction.tile_segments import Segment, TileAxis
+from aotc.tir.schedule.contraction.tiling import Product, Tile, Tiling, operand_names
+from aotc.tir.simplify import linear, simplify
+from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, forall, kept, loops, nodes
+
+#: Accumulators, and both operands.
+_Products: TypeAlias = "list[tuple[Var, Expr, Expr]]"
+#: Accumulators of a small tile.
+FEW: Final = 8
+
+
+def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
+    """The whole nest, and the stack buffers through which finished tiles go."""
+    spill = Spill.of(tiling)
+    nest = _level(tiling, spill, {}, {})
+    if None in tiling.copies:
+        nest = Block((tiling.copies[None]({}), nest))
+    used = written(nest)
+    return nest, tuple(b for b in (spill.buffer, spill.transposed) if b in used)
+
+
+def written_out(tiling: Tiling) -> int:
+    """About how many multiply-adds the text of a nest has: those of each different tile, for each part of its taps."""
+    total, reduction = 0, tiling.reduction
+    unrolled = math.prod(extent for _, extent in reduction.unrolled)
+    for chosen in product(*(axis.segments for axis in tiling.levels)):
+        segments = dict(zip(tiling.levels, chosen, strict=True))
+        tile = Tile.of(tiling, {axis: as_expr(0) for axis in segments}, segments)
+        accs = len(tile.xs) * len(tile.ys)
+        few = accs * reduction.splits <= FEW and not reduction.ordered
+        taps = [n for _, n in reduction.taps] if few else map(len, _cut(tile))
+        total += accs * unrolled * math.prod(taps)
+    return total
+
+
+def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: dict[TileAxis, Segment]) -> Stmt:
+    """The loops over the axes that have no tile chosen yet, those of `segments` being outside."""
+    if len(bases) == len(tiling.levels):
+        return _tile(Tile.of(tiling, bases, segments), spill)
+    axis = tiling.levels[len(bases)]
+    stmts: list[Stmt] = []
+    for segment in axis.segments:
+        loop = Var(axis.var.name)
+        base = as_expr(segment.begin) if segment.count == 1 else segment.begin + loop * segment.size
+        inner = {**bases, axis: base}
+        body = _level(tiling, spill, inner, {**segments, axis: segment})
+        if axis in tiling.copies:
+            body = Block((tiling.copies[axis](operand_names(inner)), body))
+        stmts.append(body if segment.count == 1 else forall(loop, segment.count, body))
+    return Block(stmts) if len(stmts) != 1 else stmts[0]
+
+
+def _tile(tile: Tile, spill: Spill) -> Stmt:
+    """Accumulators, their reduction, and what becomes of the finished elements."""
+    made = tile.tiling.product
+    pairs = [(i, j) for j in range(len(tile.ys)) for i in range(len(tile.xs))]
+    accs: Accumulators = [
+        {(i, j): Var(f"acc{i}_{j}{name}", made.dtype, made.lanes) for i, j in pairs}
+        for name in ("", *"bcdefgh")[: tile.tiling.reduction.splits]
+    ]
+    zeros = (Declare(split[pair], made.zero) for pair in pairs for split in accs)
+    ends = finished_tile(tile, accs, spill)
+    if tile.tiling.accumulate is None:
+        return Block((*zeros, _accumulated(tile, accs), *ordered(tile, accs), *ends))
+    return Block((*zeros, *_early(tile.tiling.accumulate(tile, accs), ends)))
+
+
+def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Steps, each followed by what waits for no later one: its accumulators are free from there on."""
+    last = {s.var: k for k, s in enumerate(steps) if isinstance(s, Assign)}
+    waiting: list[list[Stmt]] = [[] for _ in range(len(steps) + 1)]
+    for end in ends:
+        used = [last[n] for n in nodes(end) if isinstance(n, Var) and n in last]
+        waiting[max(used) if used else -1].append(end)
+    for k, step in enumerate(steps):
+        yield step
+        yield from waiting[k]
+    yield from waiting[-1]
+
+
+def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
+    """One nest for each part of the taps' ranges that has one set of products inside the data.
+
+    Parts are nests of their own, not statements side by side, unless the tile is small: a C compiler would
+    keep the broadcasts that they share in registers, and the accumulators in memory.
+    """
+    taps = tile.tiling.reduction.taps
+    if sum(map(len, accs)) <= FEW and not tile.tiling.reduction.ordered:
+        points = list(product(*(range(extent) for _, extent in taps)))
+        return _looped(tile, accs, [[range(k, k + 1) for k in at] for at in points], {})
+    stmts: list[Stmt] = []
+    for runs in product(*_cut(tile)):
+        fixed = {var: as_expr(run.start) for (var, _), run in zip(taps, runs, strict=True) if len(run) == 1}
+        body = _looped(tile, accs, [runs], fixed)
+        for (var, _), run in reversed(list(zip(taps, runs, strict=True))):
+            body = body if len(run) == 1 else For(var, run.stop, body, begin=run.start, kind="reduction")
+        stmts.append(body)
+    return Block(stmts)
+
+
+def _cut(tile: Tile) -> list[list[range]]:
+    """The ranges of the taps in runs; where an inner one is cut and order matters, the outer ones are taken singly."""
+    reduction = tile.tiling.reduction
+    runs = [_runs(tile, var, extent) for var, extent in reduction.taps]
+    if not reduction.ordered:
+        return runs
+    cut = max((k for k, found in enumerate(runs) if len(found) > 1), default=0)
+    single = ([range(k, k + 1) for k in range(n)] for _, n in reduction.taps[:cut])
+    return [*single, *runs[cut:]]
+
+
+def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fixed: Mapping[Var, Expr]) -> Stmt:
+    """The products of parts of the taps' ranges inside the loops of the reduction, where the data is in range.
+
+    `fixed` are taps of one value.
+    """
+    reduction = tile.tiling.reduction
+    tests: list[Expr] = []
+    for dim in reduction.guards:
+        index = simplify(substitute(dim.index.expr(), {**tile.origin, **fixed}), {})
+        tests += [index >= 0, index < dim.extent]
+    condition = all_of(*tests)
+
+    def updates(inside: bool) -> Stmt:
+        made = tile.tiling.product
+        sorts = made.lanes == made.group == len(tile.xs) == 1 and made.dtype.is_integer
+        products: _Products | None = [] if sorts else None
+        stmts = [stmt for runs in parts for stmt in _updates(tile, accs, runs, inside, products)]
+        return Block((*stmts, *_by_data(made, products or ())))
+
+    if isinstance(condition, Const) and not condition.value and not tile.tiling.product.fill:
+        return Block(())  # nothing but padding
+    if isinstance(condition, Const):
+        body = updates(bool(condition.value))
+    else:
+        body = If(condition, updates(True), updates(False) if tile.tiling.product.fill else None)
+    return loops(reduction.looped, body, "reduction")
+
+
+def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
+    """The range of a tap, cut where the positions that are inside the data change."""
+    reduction = tile.tiling.reduction
+    dims = [dim for dim in reduction.borders if tap in dim.variables]
+    others = {var for var, _ in reduction.taps} - {tap}
+    if any(dim.variables & others for dim in dims):
+        return [range(k, k + 1) for k in range(extent)]
+    alike = groupby(range(extent), lambda k: [is_present(tile, y, {tap: k}, dims) for y in tile.ys])
+    runs = [list(run) for _, run in alike]
+    return [range(run[0], run[-1] + 1) for run in runs]
+
+
+def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:
+    """Whether products are inside the data in some dimensions; equal for all tiles of a segment."""
+    at: dict[Expr, int] = {axis.var: tile.segments[axis].begin + offset for axis, offset in y.items()}
+    at.update(taps.items())
+    return all(dim.has(at) for dim in dims)
+
+
+def _updates(
+    tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool, products: _Products | None
+) -> list[Stmt]:
+    """The products of one part of the taps' ranges; `inside` is false where guards say that no data is in range."""
+    reduction = tile.tiling.reduction
+    taps = {var: run for (var, _), run in zip(reduction.taps, runs, strict=True)}
+    first = {var: run.start for var, run in taps.items()}
+    present: dict[int, Mapping[TileAxis, int] | None] = {}
+    for j, y in enumerate(tile.ys):
+        here = inside and is_present(tile, y, first, reduction.borders)
+        if here or tile.tiling.product.fill:
+            present[j] = y if here else None
+    fixed = {var: run.start for var, run in taps.items() if len(run) == 1}
+    unrolled = [var for var, _ in reduction.unrolled]
+    stmts: list[Stmt] = []
+    values = product(*(range(extent) for _, extent in reduction.unrolled))
+    points = [{v: as_expr(k) for v, k in (*fixed.items(), *zip(unrolled, at, strict=True))} for at in values]
+    groups = tile.tiling.product.groups
+    for number in range(len(points) // groups):
+        split, step = accs[number % reduction.splits], points[number * groups : (number + 1) * groups]
+        if groups > 1:
+            stmts += wide_step(tile, split, present, step)
+        else:
+            stmts += _step(tile, split, present, step[0], products)
+    return stmts
+
+
+def _by_data(made: Product, products: Sequence[tuple[Var, Expr, Expr]]) -> Iterator[Stmt]:
+    """Products in the order in which their data lies, each loaded once: few are in registers at a time."""
+    sharing: dict[Expr, list[tuple[Var, Expr]]] = {}
+    for acc, x, y in products:
+        sharing.setdefault(y, []).append((acc, x))
+    places = {y: next((linear(n.index, {}).const for n in walk(y) if isinstance(n, Load)), 0) for y in sharing}
+    for y in sorted(sharing, key=places.__getitem__):
+        stmts: list[Stmt] = []
+        value = kept("y", y, stmts) if len(sharing[y]) > 1 and not isinstance(y, Const) else y
+        yield from (*stmts, *(made.update(acc, x, value) for acc, x in sharing[y]))
+
+
+def _step(
+    tile: Tile,
+    accs: Mapping[tuple[int, int], Var],
+    present: Mapping[int, Mapping[TileAxis, int] | None],
+    point: Mapping[Var, Expr],
+    products: _Products | None = None,
+) -> list[Stmt]:
+    """Multiply-adds at a point of the reduction; what is used more than once is loaded into registers.
+
+    present    the offsets of the elements of `y` that take part, None for those outside of the data
+    products   takes the products, if given, in place of the statements
+    """
+    made, stmts = tile.tiling.product, list[Stmt]()
+    offsets = tile.xs if present else ()
+    xs: list[Expr] = [made.load(made.x, {**tile.names(x), **point}, made.lanes) for x in offsets]
+    if len(present) > 1:
+        xs = [kept("x", value, stmts) for value in xs]
+    for j, y in present.items():
+        shared = made.outside if y is None else None
+        if y is not None and not made.along:
+            shared = made.broadcast({**tile.names(y), **point})
+        if shared is not None and len(xs) > 1:
+            shared = kept("y", shared, stmts)
+        for i, x in enumerate(xs):
+            names = {**tile.names(offsets[i], y or {}), **point}
+            other = shared or made.load(made.y, names, made.lanes)
+            if products is None:
+                stmts.append(made.update(accs[i, j], x, other))
+            else:
+                products.append((accs[i, j], x, other))
+    return stmts

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How an output axis is cut into tiles.  An extent and a tile's size in, segments of equal tiles out.
+
+    cut(20, 8)                       # two tiles of 8 from 0 on, one of 4 from 16 on
+    vector_segments(20, 1, 8, padded=False, merge=False)
+                                     # two vectors of 8 from 0 on, one from 12 on: it overlaps the second
+
+Sizes are numbers, since the code of a tile is written out for them; only how many tiles there are becomes the trip
+count of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+
+from aotc.ir import frozen
+from aotc.tir import Const, Expr, Var, as_expr, te
+from aotc.tir.schedule.contraction.index_space import Dimension
+from aotc.tir.simplify import simplify
+
+
+@frozen
+class Segment:
+    """`count` tiles of one shape from position `begin` on, `size` positions each.
+
+    starts   the offsets in a tile of what is computed (positions, or first elements of vectors)
+    clip     the last tile of the segment extends beyond the axis
+    """
+
+    begin: int
+    count: int
+    size: int
+    starts: tuple[int, ...]
+    clip: bool = False
+
+    @property
+    def shift(self) -> int:
+        """Elements before the first position of a tile, where a vector overlaps the tile before."""
+        return -min(0, *self.starts)
+
+
+@frozen(eq=False)
+class TileAxis:
+    """An output axis cut into tiles.
+
+    role    "outer" (one position at a time), "x" (along the vector operand) or "y" (along the broadcast one)
+    lanes   elements of one vector; 1 where positions are computed one by one
+    split   (tile, lane, size) if the operands name the position tile * size + lane instead of `var`
+    """
+
+    var: Var
+    extent: int
+    segments: tuple[Segment, ...]
+    role: str = "outer"
+    lanes: int = 1
+    split: tuple[Var, Var, int] | None = None
+
+    def names(self, base: Expr, offset: int) -> dict[Var, Expr]:
+        """What the operands call the position base + offset."""
+        if self.split is None:
+            return {self.var: base + offset}
+        tile, lane, size = self.split
+        # a tile of its own may begin within a block
+        within = base.value % size if isinstance(base, Const) else 0
+        return {tile: simplify(base // size, {}), lane: as_expr(within + offset)}
+
+    @property
+    def names_used(self) -> frozenset[Var]:
+        """The variables that `names` gives a value."""
+        return frozenset((self.var,) if self.split is None else self.split[:2])
+
+    @property
+    def width(self) -> int:
+        """Elements that the widest tile computes."""
+        return max(s.starts[-1] + self.lanes + s.shift for s in self.segments)
+
+    @property
+    def trips(self) -> int:
+        """Iterations of the loops over the tiles."""
+        return sum(s.count for s in self.segments)
+
+
+def single(var: Var, extent: int) -> TileAxis:
+    """An axis that is walked position by position."""
+    return TileAxis(var, extent, (Segment(0, extent, 1, (0,)),))
+
+
+def cut(extent: int, size: int) -> tuple[Segment, ...]:
+    """Tiles of `size` positions, and a smaller last one if positions remain."""
+    return vector_segments(extent, size, 1, padded=True, merge=False)
+
+
+def even_segments(extent: int, size: int) -> tuple[Segment, ...]:
+    """Tiles of at most `size` positions, as even as one size and a smaller last tile can be."""
+    return cut(extent, -(-extent // -(-extent // size)))
+
+
+def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tuple[Segment, ...]:
+    """Even tiles; neighbors are in one segment if their positions have equal signatures."""
+    found: list[tuple[object, Segment]] = []
+    changes = signature.changes()
+    for segment in even_segments(extent, size):
+        tiles = {(at - segment.begin) // segment.size for at in changes}
+        edges = sorted({0, segment.count, *(k for t in tiles for k in (t, t + 1) if 0 < k < segment.count)})
+        for k, end in pairwise(edges):
+            begin, count = segment.begin + k * segment.size, end - k
+            mark = tuple(signature.at(begin + s) for s in segment.starts)
+            if found and found[-1][0] == mark:
+                last = found.pop()[1]
+                begin, count = last.begin, last.count + count
+            found.append((mark, replace(segment, begin=begin, count=count)))
+    return tuple(segment for _, segment in found)
+
+
+def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: bool) -> tuple[Segment, ...]:
+    """Tiles of `vectors` vectors.
+
+    The last vector of the axis may extend beyond it if operands are `padded`; if not, it overlaps the one before it,
+    and only its new elements are stored.  With `merge`, a last tile of as many vectors as the others is an iteration
+    of their loop (less code, but the stores' loops are no longer of a literal length).
+    """
+    size = vectors * lanes
+    count, left = divmod(extent, size)
+    starts = tuple(range(0, size, lanes))
+    last = tuple(range(0, left, lanes))
+    if merge and left and padded and len(last) == vectors:
+        return (Segment(0, count + 1, size, starts, clip=True),)
+    found = [Segment(0, count, size, starts)] if count else []
+    if left:
+        if not padded:
+            last = (*last[:-1], left - lanes)
+        found.append(Segment(count * size, 1, left, last))
+    return tuple(found)
+
+
+@frozen
+class BorderSignature:
+    """Which taps (reduction positions that borders depend on) are inside the data at a position of `axis`."""
+
+    dims: tuple[Dimension, ...]
+    axis: Var
+    taps: tuple[te.Axis, ...]
+
+    @classmethod
+    def of(cls, dims: Sequence[Dimension], axis: Var, taps: Sequence[te.Axis]) -> BorderSignature:
+        """The signature by those of `dims` that depend on `axis`."""
+        return cls(tuple(dim for dim in dims if axis in dim.variables), axis, tuple(taps))
+
+    def _places(self, position: int) -> Iterator[dict[Expr, int]]:
+        for values in product(*([(var, k) for k in range(extent)] for var, extent in self.taps)):
+            yield {self.axis: position, **dict(values)}
+
+    def at(self, position: int) -> tuple[bool, ...]:
+        """For each combination of taps, whether the data has the element."""
+        return tuple(all(dim.has(at) for dim in self.dims) for at in self._places(position))
+
+    def changes(self) -> set[int]:
+        """The positions whose signature may differ from that of the position before them."""
+        found = set()
+        for dim in self.dims:
+            step = dim.index.terms[self.axis]
+            first, last = (0, dim.extent) if step > 0 else (-1, dim.extent - 1)
+            # from the first position on whose index is at least `first`, `last`
+            for at in self._places(0):
+                found |= {-((dim.at(at) - end) // step) for end in (first, last)}
+        return found

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tiling of a contraction is taken: the cheapest by estimate, or what someone knows better.
+
+A chooser is asked for each contraction that is scheduled inside `choosing`; it answers with a candidate's name or None:
+
+    with choosing(lambda site: {"5f3a...": "lanes axis=1 vectors=2"}.get(site.signature)):
+        kernel = lower_function(function, "dense", target)
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Final, TypeAlias
+
+from aotc.ir import frozen, setting
+from aotc.tir import Buffer, Expr, Target, Var, substitute, te
+from aotc.tir.schedule.contraction.index_space import finite_weights
+from aotc.tir.schedule.contraction.tiling_candidate import Candidate
+
+
+@frozen(eq=False)
+class Site:
+    """A contraction, the buffers of its operands, the machine, and the tilings proposed."""
+
+    c: te.Contraction
+    a: Buffer
+    b: Buffer
+    target: Target
+    found: Sequence[Candidate]
+
+    @property
+    def signature(self) -> str:
+        """SHA-256 of what candidates are made from: shapes, types, indices, target; not of names."""
+        c = self.c
+        axes = (*c.axes, *c.reduce_axes)
+        names: dict[Var, Expr] = {var: Var(f"i{k}") for k, (var, _) in enumerate(axes)}
+        parts = (
+            [extent for _, extent in axes],
+            len(c.axes),
+            [(str(t.dtype), t.shape) for t in (c, c.a, c.b)],
+            [[substitute(index, names) for index in operand] for operand in (c.a_index, c.b_index)],
+            next((k for k, (var, _) in enumerate(axes) if var is c.lane), None),
+            c.block,
+            *([c.fill] if c.fill else []),
+            self.target,
+            *([] if finite_weights(c) else ["any weights"]),
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+Chooser: TypeAlias = Callable[[Site], "str | None"]
+
+_CHOOSER: Final[ContextVar[Chooser | None]] = ContextVar("chooser", default=None)
+
+
+def choosing(chooser: Chooser) -> AbstractContextManager[object]:
+    """Ask `chooser` for every contraction inside; None and unknown names leave the estimate's."""
+    return setting(_CHOOSER, chooser)
+
+
+def choose(c: te.Contraction, a: Buffer, b: Buffer, target: Target, found: Sequence[Candidate]) -> Candidate:
+    """One of the tilings `found`, which are not empty."""
+    chooser = _CHOOSER.get()
+    name = chooser(Site(c, a, b, target, found)) if chooser is not None else None
+    named = [candidate for candidate in found if candidate.name == name]
+    return named[0] if named else min(found, key=lambda candidate: candidate.cost)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the definitions of tensors to scalar expressions: elements become loads, registers or inlined values.
+
+body = Body(plan, memory, ranges)
+value = body.element(tensor, indices)      # the expression of one element ...
+body.statements                            # ... and the registers it needs, to be placed before its use
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from aotc.ir import Task, frozen, run
+from aotc.tir import Assign, Block, Declare, If, Stmt, graph, kept, nodes, te
+from aotc.tir.expr import Binary, Buffer, Const, Element, Expr, Load, Select, Var, const, operands, with_operands
+from aotc.tir.schedule.stages.storage_plan import Plan
+from aotc.tir.simplify import Ranges, bounds, simplify
+
+
+@frozen
+class Slot:
+    """Where a tensor is stored: `skip` leading axes are not in memory (the stages share those loops).
+
+    place    where an element is in the buffer, by its indices, if they do not lie one after the other
+    """
+
+    buffer: Buffer
+    skip: int = 0
+    place: Callable[[Sequence[Expr]], Expr] | None = None
+
+    def offset(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
+        """Where an element is in the buffer."""
+        if self.place is not None:
+            return self.place(indices)
+        return te.flat_index(tensor.shape[self.skip :], indices[self.skip :])
+
+    def load(self, tensor: te.Tensor, indices: Sequence[Expr], ranges: Ranges) -> Load:
+        """An element from the buffer."""
+        return Load(self.buffer, simplify(self.offset(tensor, indices), ranges))
+
+
+Memory: TypeAlias = "Mapping[te.Tensor, Slot]"
+
+
+@dataclass(slots=True)
+class _Scope:
+    statements: list[Stmt] = field(default_factory=list)
+    values: dict[tuple[te.Tensor, tuple[Expr, ...]], Expr] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Body:
+    """Lowers the elements needed at one place of a loop nest.
+
+    `current` holds the values of the tensors whose element at this place is known already.
+    """
+
+    plan: Plan
+    memory: Memory
+    ranges: Ranges
+    current: dict[te.Tensor, Expr] = field(default_factory=dict)
+    _scopes: list[_Scope] = field(default_factory=lambda: [_Scope()])
+
+    @property
+    def statements(self) -> list[Stmt]:
+        """The registers that the values so far need, in order."""
+        return self._scopes[-1].statements
+
+    def element(self, tensor: te.Tensor, indices: Sequence[Expr]) -> Expr:
+        """The value of an element."""
+        found: Expr = run(self._read(tensor, tuple(indices)))
+        return found
+
+    def expr(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+        """A te expression with its axes replaced."""
+        found: Expr = run(self._lower(expr, mapping))
+        return found
+
+    def computed(self, tensor: te.Compute, indices: Sequence[Expr]) -> Expr:
+        """The value of an element of a tensor that is stored, from its definition."""
+        return self.expr(tensor.body, graph.bind(tensor.axes, indices))
+
+    def keep(self, tensor: te.Tensor, value: Expr) -> Expr:
+        """Make `value` the element of `tensor` at this place, in a register if it is more than a name."""
+        value = self.current[tensor] = self._named(tensor, value)
+        return value
+
+    def _named(self, tensor: te.Tensor, value: Expr) -> Expr:
+        return value if isinstance(value, (Var, Const)) else kept(tensor.name, value, self.statements)
+
+    def _lower(self, expr: Expr, mapping: Mapping[Var, Expr]) -> Task[Any]:
+        match expr:
+            case Var():
+                return mapping.get(expr, expr)
+            case Const():
+                return expr
+            case Select():
+                return (yield self._select(expr, mapping))
+        fresh: list[Expr] = []
+        for operand in operands(expr):
+            fresh.append((yield self._lower(operand, mapping)))
+        if isinstance(expr, Element):
+            return (yield self._read(expr.tensor, tuple(fresh)))
+        return with_operands(expr, tuple(fresh))
+
+    def _read(self, tensor: te.Tensor, indices: tuple[Expr, ...]) -> Task[Any]:
+        indices = tuple(simplify(i, self.ranges) for i in indices)
+        while isinstance(tensor, te.View):
+            slot = self.memory.get(graph.base(tensor))
+            if slot is not None and slot.skip == 0 and not slot.place and graph.base(tensor) not in self.current:
+                return slot.load(tensor, indices, self.ranges)
+            indices = graph.reindex(tensor, indices, tensor.source, self.ranges)
+            tensor = tensor.source
+        if tensor in self.current:
+            return self.current[tensor]
+        if tensor in self.memory:
+            return self.memory[tensor].load(tensor, indices, self.ranges)
+        for scope in self._scopes:
+            if (tensor, indices) in scope.values:
+                return scope.values[tensor, indices]
+        if not isinstance(tensor, te.Compute):
+            raise AssertionError(f"{tensor!r} has no memory")
+        value = yield self._lower(tensor.body, graph.bind(tensor.axes, indices))
+        if tensor in self.plan.registers:
+            value = self._scopes[-1].values[tensor, indices] = self._named(tensor, value)
+        return value
+
+    def _select(self, expr: Select, mapping: Mapping[Var, Expr]) -> Task[Any]:
+        cond = simplify((yield self._lower(expr.cond, mapping)), self.ranges)
+        if isinstance(cond, Const):
+            return (yield self._lower(expr.a if cond.value else expr.b, mapping))
+        branches: list[tuple[Expr, list[Stmt]]] = []
+        for branch in (expr.a, expr.b):
+            self._scopes.append(_Scope())
+            value = yield self._lower(branch, mapping)
+            branches.append((value, self._scopes.pop().statements))
+        (a, a_statements), (b, b_statements) = branches
+        if all(map(self._harmless, nodes(Block((*a_statements, *b_statements))))):
+            self.statements.extend((*a_statements, *b_statements))
+            return Select(cond, a, b)
+        register = Var("chosen", a.dtype)
+        then = Block((*a_statements, Assign(register, a)))
+        orelse = Block((*b_statements, Assign(register, b)))
+        self.statements.extend((Declare(register, const(0, a.dtype)), If(cond, then, orelse)))
+        return register
+
+    def _harmless(self, node: Expr) -> bool:
+        """Whether an operation may be done where its value is not wanted."""
+        if isinstance(node, Load):
+            low, high = bounds(node.index, self.ranges)
+            return low >= 0 and high + node.lanes <= node.buffer.size
+        if isinstance(node, Binary) and node.op in ("floordiv", "floormod", "truncdiv", "truncmod"):
+            return isinstance(node.b, Const) and node.b.value not in (0, -1)
+        return True

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Axes of results in two, where these read what was reduced of several neighbors each.  Outputs in, outputs out.
+
+    y[n, c, i] = x[n, c, i] - mean[n, c // 8]
+    =>  y'[n, g, c, i] = x[n, g * 8 + c, i] - mean[n, g]           # y is y' under its own shape
+
+Stages share loops that all of them have: those of a group norm are over batch and groups then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from aotc.tir import INDEX, Binary, Const, Element, Expr, Var, graph, operands, substitute, te, with_operands
+from aotc.tir.schedule.stages.storage_plan import Plan
+
+#: Tensors of what shape are divided, along which axis, and how many neighbors stay together.
+_Way: TypeAlias = "tuple[tuple[int, ...], int, int]"
+
+
+def divided(outputs: Sequence[te.Tensor], plan: Plan) -> tuple[te.Tensor, ...]:
+    """The outputs, and what is stored on the way to them, by groups; as they are where there are none, or several."""
+    ways = {way for tensor in plan.stored for way in _ways(tensor, plan)}
+    simple = (te.Placeholder, te.Compute, te.View, te.Reduce)
+    if len(ways) != 1 or not all(isinstance(tensor, simple) for tensor in plan.order):
+        return tuple(outputs)
+    ((shape, axis, size),) = ways
+    made: dict[te.Tensor, te.Tensor] = {}
+    for tensor in plan.order:
+        made[tensor] = fresh = _with_sources(tensor, made)
+        if isinstance(fresh, te.Compute) and tensor in plan.stored and fresh.shape == shape:
+            made[tensor] = _by_groups(fresh, axis, size)
+    return tuple(made[output] for output in outputs)
+
+
+def _ways(tensor: te.Tensor, plan: Plan) -> Iterator[_Way]:
+    """How a tensor reads results of reductions, all of whose loops but the last are its own outermost ones."""
+    if not isinstance(tensor, te.Compute):
+        return
+    results = {t.shape for t in plan.stored if isinstance(t, te.Reduce)}
+    needs = (need for need in plan.needs.get(tensor, ()) if need[0].shape in results)
+    for _, read in needs:
+        for axis, (index, (own, extent)) in enumerate(zip(read.indices, tensor.axes, strict=False)):
+            if index is own or extent == 1:
+                continue
+            match index:
+                case Binary(op="floordiv", a=var, b=Const(value=size)) if var is own and extent % size == 0:
+                    if axis == len(read.indices) - 1:
+                        yield tensor.shape, axis, int(size)
+            break
+
+
+def _with_sources(tensor: te.Tensor, made: Mapping[te.Tensor, te.Tensor]) -> te.Tensor:
+    """A tensor made of others in place of its sources."""
+    if all(made[source] is source for source in graph.sources(tensor)):
+        return tensor
+
+    def moved(expr: Expr) -> Expr:
+        fresh = with_operands(expr, tuple(map(moved, operands(expr))))
+        if isinstance(fresh, Element):
+            return Element(made[fresh.tensor], fresh.indices)
+        return fresh
+
+    match tensor:
+        case te.View():
+            return replace(tensor, source=made[tensor.source])
+        case te.Reduce(guard=guard):
+            guard = guard and moved(guard)
+            return replace(tensor, body=moved(tensor.body), guard=guard)
+        case te.Compute():
+            return replace(tensor, body=moved(tensor.body))
+    return tensor
+
+
+def _by_groups(tensor: te.Compute, axis: int, size: int) -> te.View:
+    """A tensor whose axis is two: groups, and places in a group."""
+    var, extent = tensor.axes[axis]
+    group, place = Var(var.name, INDEX), Var(f"{var.name}_in", INDEX)
+    pair = ((group, extent // size), (place, size))
+    axes = (*tensor.axes[:axis], *pair, *tensor.axes[axis + 1 :])
+    body = substitute(tensor.body, {var: group * size + place})
+    made = replace(tensor, shape=tuple(n for _, n in axes), axes=axes, body=body)
+    return te.view(made, tensor.shape, tensor.name)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What work costs a processor, as parts of a `Target`: sharing it among threads, tiles, sums of bytes, Winograd.
+
+replace(get_target("x86-64-v3"), threads=Threads(barrier_ns=250), tiles=Tiles(latency=8))
+"""
+
+from aotc.ir import frozen
+
+
+@frozen(kw_only=True)
+class Threads:
+    """What sharing a kernel costs the threads of a processor, and how fast a core is by the roughest of measures.
+
+    macs_per_ns, bytes_per_ns   multiply-adds that a core does, bytes that it goes
+                                through, in a nanosecond
+    fetched_bytes_per_ns        how fast comes what another core has in its cache: it
+                                is fetched ahead
+    owned_bytes_per_ns          how fast memory can be written that another core has
+                                touched since: each line waits for its answer
+    barrier_ns                  the cost of a barrier
+    cached_bytes                what a core keeps for itself while it works on it
+    reordered                   loops in another order suit the caches less: their
+                                time is multiplied by this
+    worth_ns, worth_moving_ns   kernels below this time are not shared; the second is
+                                for those that only move data, much of which would
+                                move between caches
+    teams                       numbers of threads for which ways to divide a kernel
+                                are compared
+    long, parts                 reductions over so many elements are done in so many
+                                parts, however many threads there are: results do not
+                                depend on their number
+    """
+
+    macs_per_ns: float = 50
+    bytes_per_ns: float = 80
+    fetched_bytes_per_ns: float = 40
+    owned_bytes_per_ns: float = 10
+    barrier_ns: float = 100
+    cached_bytes: int = 1 << 19
+    reordered: float = 1.1
+    worth_ns: float = 300
+    worth_moving_ns: float = 1000
+    teams: tuple[int, ...] = (2, 4)
+    long: int = 1 << 14
+    parts: int = 8
+
+
+@frozen(kw_only=True)
+class Tiles:
+    """Cycles that tiles of accumulators in registers take, in sums of products.
+
+    latency            from the start of a multiply-add to its result
+    load               of a vector as long as the multiply-add units take in a cycle, or half of one
+    broadcast          of one element to a vector
+    finish             of a tile, beside what its elements take
+    finish_vector      of a vector of results that is stored as it is
+    finish_element     of a result that is stored by itself
+    large_copies       copies of operands that do not fit the first-level cache multiply the time by this
+    scalar_columns     where registers hold one number: columns of tiles of one row, of two rows and so on
+    """
+
+    latency: int = 4
+    load: float = 0.75
+    broadcast: float = 0.5
+    finish: float = 10
+    finish_vector: float = 4
+    finish_element: float = 1.1
+    large_copies: float = 1.08
+    scalar_columns: tuple[int, ...] = (8, 4, 1, 4)
+
+
+@frozen(kw_only=True)
+class Dots:
+    """How vectors of int32 are added sums of four products of bytes.
+
+    rate        vectors that a core begins to add in a cycle
+    registers   that hold an operand, where the sums are several instructions
+    split       cycles that it takes to bring an operand there
+    latency     cycles from the start of one to its result
+    groups      groups of four neighboring bytes of data that a step of a tile takes from one vector, where they lie
+                side by side
+    block       outputs whose weights lie side by side in groups
+    along       sums are those of whole rows of bytes, by functions on memory (`aotc.tir.arm_mve_kernels`)
+    paired      tiles are functions on memory that multiply pairs of 16 bits (`aotc.tir.arm_dsp_kernels`)
+    matrices    tiles are functions on memory that multiply matrices (`aotc.tir.amx_kernels`), where there are enough
+                positions
+    rows        positions of data that an instruction multiplies by two outputs: 2 for products of matrices of bytes,
+                of which a vector has 2 x 8
+    """
+
+    rate: float = 0.75
+    registers: int = 2
+    split: float = 0.7
+    latency: int = 6
+    groups: int = 1
+    rows: int = 1
+    block: int = 16
+    along: bool = False
+    paired: bool = False
+    matrices: bool = False
+
+
+@frozen(kw_only=True)
+class Winograd:
+    """Cycles that a Winograd convolution takes.
+
+    macs                             multiply-adds of float32 that its products do in a cycle
+    waiting                          the share of the time for reading weights from
+                                     memory in which nothing else is done
+    forward, backward                for one channel, each element of a tile on its
+                                     way to the products and back
+    forward_vector, backward_vector  for one channel, each vector of elements of a
+                                     transformed tile
+    """
+
+    macs: float = 1
+    waiting: float = 0.5
+    forward: float = 0.6
+    forward_vector: float = 12
+    backward: float = 1.2
+    backward_vector: float = 8

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrices in the registers of a warp, of which each thread has a few elements, and what multiplies them.
+
+    product(c, a, b)      # of 16 x 16 by 16 x 8 elements: what `mma` makes of c[32, 4], a[32, 4], b[32, 2]
+
+Registers have 32 bits: two neighbors of 16 bits, or one number.  Thread 4 * g + q of a warp has, of a matrix on the
+left, register q of those that hold a row, and the fourth from there, of rows g and g + 8; of one on the right, those of
+column g; of the sum, columns 2 * q and 2 * q + 1 of rows g and g + 8.  Of float32, which are multiplied as TF32, there
+are 16 x 8 by 8 x 8 elements; of bytes, four to a number, 16 x 32 by 32 x 8.
+(PTX ISA, "Warp-level matrix instructions": mma.m16n8k16, mma.m16n8k8, ldmatrix.)
+"""
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+
+from aotc.ir import DType
+from aotc.tir.int8_dot_products import BYTES
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+def product(dtype: DType, weights: DType, c: Array, a: Array, b: Array) -> Array:
+    """c + a @ b, one step after the other, each rounded to float32; products of 16 bits, or of TF32, are exact.
+
+    Products of bytes, and their sums, are those of int32.
+    """
+    pairs = ((a, dtype), (b, weights))
+    left, right = (np.ascontiguousarray(e).view(kind.numpy).astype(c.dtype) for e, kind in pairs)
+    steps = left.shape[1] * 2
+    left = left.reshape(8, 4, 2, 2, -1).transpose(3, 0, 2, 1, 4).reshape(16, steps)
+    right = right.reshape(8, 4, 2, -1).transpose(2, 1, 3, 0).reshape(steps, 8)
+    total = c.reshape(8, 4, 2, 2).transpose(2, 0, 1, 3).reshape(16, 8)
+    for k in range(steps):
+        total = total + left[:, k, None] * right[k]
+    found: Array = total.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(32, 4)
+    return found
+
+
+def turned(rows: Array) -> Array:
+    """Four blocks of 8 x 8: each thread has given a row, and gets two elements of a column of each."""
+    blocks = np.ascontiguousarray(rows).view(np.uint16).reshape(4, 8, 8).swapaxes(1, 2)
+    return np.ascontiguousarray(blocks.reshape(4, 32, 2).swapaxes(0, 1)).view(np.uint32)[..., 0]
+
+
+def rows(given: Array) -> Array:
+    """Four blocks of 8 x 8: each thread has given a row, and gets two elements of a row of each."""
+    blocks = np.ascontiguousarray(given).view(np.uint16).reshape(4, 32, 2)
+    return np.ascontiguousarray(blocks.swapaxes(0, 1)).view(np.uint32)[..., 0]
+
+
+def loads(dtype: str) -> Iterator[tuple[str, Callable[[Array], Array], str]]:
+    """What brings blocks of 8 x 8 numbers of 16 bits to registers: name, meaning, and function."""
+    for name, meaning, words in (
+        ("ldmatrix", turned, ("columns", ".trans", _COLUMN)),
+        ("ldmatrix_rows", rows, ("rows", "", _ROW)),
+    ):
+        function = _LOAD.replace("NAME", f"{name}_{dtype}")
+        for word, text in zip(("WHAT", "TURNED", "PICKED"), words, strict=True):
+            function = function.replace(word, text)
+        yield f"{name}_{dtype}", meaning, function
+
+
+def rounded(values: Array) -> Array:
+    """The bits of TF32: those of float32 with 10 of its fraction, the nearest ones, away from zero in the middle."""
+    bits: Array = np.asarray(values).view(np.uint32)
+    found: Array = (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isnan(values), np.uint32(0x7FFFE000), found)[()]
+
+
+ROUND: Final = """\
+/* The bits of TF32: a fraction of 10 bits. */
+$inline uint32_t aotc_tf32(float x) {
+  uint32_t bits;
+#if defined(AOTC_EMULATED)
+  memcpy(&bits, &x, sizeof bits);
+  bits = x != x ? 0x7fffe000u : (bits + 0x1000u) & 0xffffe000u;
+#else
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
+#endif
+  return bits;
+}
+"""
+_COLUMN: Final = """\
+  for (int k = 0; k < 8; ++k)
+    memcpy((uint16_t *)to + k, all->value[k / 2 * 8 + lane % 4 * 2 + k % 2] + lane / 4 * 2, 2);
+"""
+_ROW: Final = """\
+  for (int k = 0; k < 4; ++k)
+    memcpy(to + k, all->value[k * 8 + lane / 4] + lane % 4 * 4, 4);
+"""
+_LOAD: Final = """\
+/* Four blocks of 8 x 8 numbers of 16 bits, of whose rows each thread knows one: their WHAT. */
+$inline void aotc_NAME(uint32_t *to, const uint16_t *row) {
+#if defined(AOTC_EMULATED)
+  struct Row { uint16_t of[8]; } mine;
+  aotc_emulator::require_aligned((uintptr_t)row, sizeof mine);
+  memcpy(&mine, row, sizeof mine);
+  const aotc_emulator::Lanes *all = aotc_emulator::exchange(~0u, mine);
+  const int lane = (int)threadIdx.x % 32;
+PICKED#else
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4TURNED.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"((unsigned)__cvta_generic_to_shared(row)) : "memory");
+#endif
+}
+"""
+MULTIPLY: Final = """\
+/* A product of 16 x STEPS by STEPS x 8 numbers is added to 16 x 8 sums. */
+$inline void aotc_mma_DTYPE(float *to, const float *c, const uint32_t *a, const uint32_t *b) {
+#if defined(AOTC_EMULATED)
+  struct Operands { uint32_t of[6]; } mine = {{a[0], a[1], a[2], a[3], b[0], b[1]}};
+  const aotc_emulator::Lanes *all = aotc_emulator::exchange(~0u, mine);
+  const int row = (int)threadIdx.x % 32 / 4, column = (int)threadIdx.x % 4 * 2;
+  for (int e = 0; e < 4; ++e) {
+    float sum = c[e];
+    for (int k = 0; k < STEPS; ++k) {
+      const int half = STEPS / 2, q = k % half / (half / 4), part = k % (half / 4) * 2;
+      BITS left, right;
+      memcpy(&left, all->value[row * 4 + q] + (e / 2 + k / half * 2) * 4 + part, sizeof left);
+      memcpy(&right, all->value[(column + e % 2) * 4 + q] + (4 + k / half) * 4 + part, sizeof right);
+      sum += aotc_emulator::of_DTYPE(left) * aotc_emulator::of_DTYPE(right);
+    }
+    to[e] = sum;
+  }
+#else
+  asm volatile("mma.sync.aligned.m16n8kSTEPS.row.col.f32.KIND.KIND.f32"
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+               : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+                 "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+#endif
+}
+"""
+SUM: Final = """\
+/* A product of 16 x 32 by 32 x 8 bytes is added to 16 x 8 sums. */
+$inline void aotc_mma_DATA_WEIGHTS(int32_t *to, const int32_t *c, const int32_t *a, const int32_t *b) {
+#if defined(AOTC_EMULATED)
+  struct Operands { int32_t of[6]; } mine = {{a[0], a[1], a[2], a[3], b[0], b[1]}};
+  const aotc_emulator::Lanes *all = aotc_emulator::exchange(~0u, mine);
+  const int row = (int)threadIdx.x % 32 / 4, column = (int)threadIdx.x % 4 * 2;
+  for (int e = 0; e < 4; ++e) {
+    uint32_t sum = (uint32_t)c[e];
+    for (int k = 0; k < 32; ++k) {
+      const int q = k % 16 / 4, part = k % 4;
+      DATA_t left;
+      WEIGHTS_t right;
+      memcpy(&left, all->value[row * 4 + q] + (e / 2 + k / 16 * 2) * 4 + part, 1);
+      memcpy(&right, all->value[(column + e % 2) * 4 + q] + (4 + k / 16) * 4 + part, 1);
+      sum += (uint32_t)((int)left * (int)right);
+    }
+    to[e] = (int32_t)sum;
+  }
+#else
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.KIND_A.KIND_B.s32"
+               " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]),
+                 "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+#endif
+}
+"""
+
+
+def sums_of_bytes() -> Iterator[tuple[str, Callable[..., Array], str]]:
+    """What multiplies matrices of bytes: name, meaning, and function."""
+    for data, weights in itertools.product(BYTES, BYTES):
+        function, name = SUM, f"mma_{data}_{weights}"
+        words = {"DATA": data, "WEIGHTS": weights, "KIND_A": data[0].replace("i", "s") + "8"}
+        for word, text in (words | {"KIND_B": weights[0].replace("i", "s") + "8"}).items():
+            function = function.replace(word, text)
+        yield name, partial(product, DType(data), DType(weights)), function

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What accuracies cost: one model compiled for each, which run by turns on one thread.
+
+    python -m benchmarks.accuracy_cost net.onnx other.onnx --seconds 2
+
+Times are minima in milliseconds; ratios are those of medians over rounds in which all accuracies ran.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import click
+import numpy as np
+
+import aotc
+from aotc.checking.input_generation import random_inputs, session_types
+from aotc.cli.options import PATH
+from aotc.driver.pipeline import ACCURACIES
+from benchmarks.run import PINS
+
+
+@click.command()
+@click.argument("models", nargs=-1, type=PATH)
+@click.option("--seconds", default=2.0, help="Of each model.")
+def main(models: Sequence[Path], seconds: float) -> None:
+    """Print a row of the table of docs/performance.md for each model."""
+    for path in models:
+        shapes = PINS.get(path.stem, {})
+        made = [aotc.compile(path, input_shapes=shapes, accuracy=accuracy, tuning=False) for accuracy in ACCURACIES]
+        sessions = [model.session() for model in made]
+        inputs = random_inputs(session_types(sessions[0]), 0)
+        rounds: list[list[float]] = []
+        end = time.perf_counter() + seconds
+        while len(rounds) < 5 or time.perf_counter() < end:
+            row = []
+            for session in sessions:
+                begin = time.perf_counter()
+                session.run(None, inputs)
+                row.append(1e3 * (time.perf_counter() - begin))
+            rounds.append(row)
+        least = np.min(rounds, axis=0)
+        strict, ordered = (median(row[k] / row[0] for row in rounds) for k in (1, 2))
+        times = " | ".join(f"{ms:.3f}" for ms in least)
+        print(f"| {path.stem} | {times} | {strict:.2f} | {ordered:.2f} | {ordered / strict:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

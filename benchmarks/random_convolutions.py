@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measure seeded random convolutions beside ONNX Runtime, one thread each, and list those where aotc is slower.
+
+A case is a float32 convolution with bias and "same" padding: 1 to 64 groups, images of 1 to 56 rows and columns, 16 to
+2,048 channels, kernels of 1, 3, 5 and 7, strides 1 and 2, dilations 1 to 3. Cases of more than `MOST_PRODUCTS`
+multiply-adds or `MOST_WEIGHTS` weights are drawn again. Case N of a seed is the same whatever the other options are.
+
+Both run by turns in one process; a turn is an untimed run followed by timed runs for a few milliseconds. Times are
+processor times of the calling thread in milliseconds, since others that wait for the processor lengthen wall-clock
+times; short runs are timed several at a time. *ratio* is the minimum of aotc's times over the minimum of ONNX
+Runtime's; one ratio for each repeat.
+
+    taskset -c 1 python -m benchmarks.random_convolutions              # 300 cases, three repeats
+    python -m benchmarks.random_convolutions --record found.jsonl      # continues an interrupted call
+    python -m benchmarks.random_convolutions --only 17,203 --seconds 2
+    python -m benchmarks.random_convolutions --only groups=2
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import click
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import aotc
+from aotc.cli.options import PATH
+from aotc.measuring.competitors import Contestant, Entrant, ours, prepare, started
+from aotc.measuring.timing import turns
+
+#: Limits of what is drawn: about 30 ms at 100 GFLOP/s, and 32 MiB.
+MOST_PRODUCTS: Final = 1_500_000_000
+MOST_WEIGHTS: Final = 8 << 20
+#: Milliseconds of the timed runs of one turn: shorter than the time slices of a busy machine.
+TURN_MS: Final = 4.0
+#: Milliseconds that one reading of the clock covers at least: it takes a system call.
+SAMPLE_MS: Final = 0.1
+#: The ratio above which a case is listed as slow.
+SLOW: Final = 1.05
+#: The largest difference from ONNX Runtime's result, relative to the standard deviation, that counts as rounding.
+TOLERANCE: Final = 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution: `inputs` and `outputs` are numbers of channels."""
+
+    inputs: int
+    outputs: int
+    groups: int
+    height: int
+    width: int
+    kernel: int
+    stride: int
+    dilation: int
+
+    def __str__(self) -> str:
+        text = f"{self.inputs}->{self.outputs} {self.height}x{self.width} kernel={self.kernel} groups={self.groups}"
+        text += f" stride={self.stride}" if self.stride > 1 else ""
+        return text + (f" dilation={self.dilation}" if self.dilation > 1 else "")
+
+    @property
+    def padding(self) -> int:
+        return self.dilation * (self.kernel // 2)
+
+    @property
+    def weights(self) -> int:
+        return self.outputs * (self.inputs // self.groups) * self.kernel**2
+
+    @property
+    def products(self) -> int:
+        """Multiply-adds, those with padding included."""
+        return self.weights * math.prod(-(-extent // self.stride) for extent in (self.height, self.width))
+
+    def model(self) -> onnx.ModelProto:
+        """The ONNX model of one node, with seeded weights."""
+        rng = np.random.default_rng(0)
+        shape = (self.outputs, self.inputs // self.groups, self.kernel, self.kernel)
+        weights = rng.standard_normal(shape, np.float32) / np.float32(math.sqrt(math.prod(shape[1:])))
+        constants = {"w": weights, "b": rng.standard_normal(self.outputs, np.float32)}
+        how = {"strides": [self.stride] * 2, "dilations": [self.dilation] * 2, "pads": [self.padding] * 4}
+        node = helper.make_node("Conv", ["x", "w", "b"], ["y"], group=self.groups, **how)
+        size = [1, self.inputs, self.height, self.width]
+        out = [1, self.outputs, *(-(-extent // self.stride) for extent in size[2:])]
+        x, y = (helper.make_tensor_value_info(*v) for v in (("x", TensorProto.FLOAT, size), ("y", 1, out)))
+        weights_of = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+        graph = helper.make_graph([node], "convolution", [x], [y], weights_of)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def draw(seed: int, number: int) -> Case:
+    """Case `number` of a seed."""
+    rng = np.random.default_rng((seed, number))
+    while True:
+        case = _drawn(rng)
+        if case.products <= MOST_PRODUCTS and case.weights <= MOST_WEIGHTS:
+            return case
+
+
+def _drawn(rng: np.random.Generator) -> Case:
+    """Any case: channels are multiples of the groups, and of 8 or 16 mostly, as in networks."""
+
+    def logarithmic(low: float, high: float) -> int:
+        return round(math.exp(rng.uniform(math.log(low), math.log(high))))
+
+    groups = int(rng.choice([1, 2, 2, 3, 4, 4, 5, 6, 8, 16, 32, 64]))
+    step = math.lcm(groups, int(rng.choice([1, 8, 16, 16])))
+    inputs, outputs = (min(2048 // step, max(1, round(logarithmic(16, 2048) / step))) * step for _ in range(2))
+    height = width = logarithmic(1, 56)
+    if rng.random() < 0.25:
+        width = logarithmic(1, 56)
+    kernel, stride = int(rng.choice([1, 3, 3, 5, 7])), int(rng.choice([1, 1, 2]))
+    dilation = 1 if kernel == 1 else int(rng.choice([1, 1, 1, 2, 3]))
+    return Case(max(16, inputs), max(16, outputs), groups, height, width, kernel, stride, dilation)
+
+
+def contestants(case: Case, scratch: Path) -> Iterator[Contestant]:
+    """The compiled convolution, and ONNX Runtime's."""
+    path = scratch / "convolution.onnx"
+    onnx.save(case.model(), path)
+    x = np.random.default_rng(1).standard_normal((1, case.inputs, case.height, case.width), np.float32)
+    library = aotc.compile(path, output=scratch / "project", name="convolution", tuning=False).library
+    yield started("aotc", 1, lambda: ours(Path(str(library)), {"x": x}, 1))
+    yield prepare("onnxruntime", Entrant(path, {"x": x}, scratch), 1)
+
+
+def measure(case: Case, repeats: int, seconds: float) -> dict[str, Any]:
+    """{"ratios": one for each repeat, "aotc", "onnxruntime": {"min", "median"} in milliseconds, "error": relative}."""
+    with tempfile.TemporaryDirectory(prefix="aotc-convolution-") as scratch:
+        pair = list(contestants(case, Path(scratch)))
+        actual, expected = (np.asarray(one.outputs()[0], np.float64) for one in pair)
+        error = float(np.abs(actual - expected).max() / expected.std())
+        rounds = [_round(pair, seconds) for _ in range(repeats)]
+    times = {one.name: [ms for found in rounds for ms in found[k]] for k, one in enumerate(pair)}
+    figures = {name: {"min": min(all_ms), "median": median(all_ms)} for name, all_ms in times.items()}
+    return {"ratios": [min(a) / min(b) for a, b in rounds], "error": error, **figures}
+
+
+def _round(pair: Sequence[Contestant], seconds: float) -> tuple[list[float], list[float]]:
+    """Milliseconds of both, taken by turns."""
+    own: list[float] = []
+    rival: list[float] = []
+    calls = [max(1, int(SAMPLE_MS / processor_ms(one.run, 3))) for one in pair]
+    for _ in turns(5, seconds):
+        for contestant, count, times in zip(pair, calls, (own, rival), strict=True):
+            contestant.run()
+            times += [processor_ms(contestant.run, count) for _ in turns(1, TURN_MS / 1e3)]
+    return own, rival
+
+
+def processor_ms(run: Callable[[], object], calls: int) -> float:
+    """Milliseconds of processor time that a call takes, on average of so many in a row."""
+    start = time.thread_time_ns()
+    for _ in range(calls):
+        run()
+    return (time.thread_time_ns() - start) / calls / 1e6
+
+
+def line(number: int, case: Case, found: Mapping[str, Any]) -> str:
+    """One row of the table."""
+    own, rival = found["aotc"], found["onnxruntime"]
+    ratios = " ".join(f"{ratio:.2f}" for ratio in found["ratios"])
+    times = f"{own['min']:.4f} | {own['median']:.4f} | {rival['min']:.4f} | {rival['median']:.4f}"
+    return f"| {number} | {case} | {times} | {ratios} |{' WRONG' if found['error'] > TOLERANCE else ''}"
+
+
+def is_wanted(number: int, case: Case, only: Sequence[str]) -> bool:
+    """Whether `only`, numbers of cases or parts of their descriptions, names a case; it does if it is empty."""
+    parts = str(case).split()
+    return not only or any(word == str(number) if word.isdigit() else word in parts for word in only)
+
+
+def summarize(found: Mapping[int, tuple[Case, Mapping[str, Any]]]) -> str:
+    """The distribution of the ratios, and the slowest cases."""
+    worst = sorted(found.items(), key=lambda item: -max(item[1][1]["ratios"]))
+    medians = sorted(median(f["ratios"]) for _, f in found.values())
+    slow = [item for item in worst if max(item[1][1]["ratios"]) > SLOW]
+    text = f"{len(found)} cases: median ratio {median(medians):.2f}, largest {max(worst[0][1][1]['ratios']):.2f}; "
+    return text + f"{len(slow)} above {SLOW} in any repeat\n" + "\n".join(line(n, *pair) for n, pair in slow)
+
+
+@click.command()
+@click.option("--seed", default=0, help="Of the drawing.")
+@click.option("--count", default=300, help="Cases.")
+@click.option("--only", default="", help="Numbers of cases or parts of descriptions, separated by commas.")
+@click.option("--repeats", default=3, help="Ratios of each case.")
+@click.option("--seconds", default=0.2, help="Of each repeat.")
+@click.option("--record", type=PATH, help="File of JSON lines: cases that it holds are not measured again.")
+def main(seed: int, count: int, only: str, repeats: int, seconds: float, record: Path | None) -> None:
+    """Print a row of a table for each case, and the slow ones once more at the end."""
+    known: dict[tuple[int, int], dict[str, Any]] = {}
+    if record is not None and record.exists():
+        known = {(f["seed"], f["number"]): f for f in map(json.loads, record.read_text().splitlines())}
+    words = [word for word in only.split(",") if word]
+    cases = {n: draw(seed, n) for n in range(count)}
+    found: dict[int, tuple[Case, Mapping[str, Any]]] = {}
+    heads = ("case", "convolution", "aotc min", "median", "ONNX Runtime min", "median", "ratios")
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    for number, case in cases.items():
+        if not is_wanted(number, case, words):
+            continue
+        if (figures := known.get((seed, number))) is None or figures["case"] != asdict(case):
+            figures = {"seed": seed, "number": number, "case": asdict(case), **measure(case, repeats, seconds)}
+            if record is not None:
+                with record.open("a") as file:
+                    file.write(json.dumps(figures) + "\n")
+        found[number] = case, figures
+        print(line(number, case, figures), flush=True)
+    if found:
+        print("", summarize(found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

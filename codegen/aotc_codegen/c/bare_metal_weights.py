@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of a program without an operating system: one file, pieces of which lie in memories.
+
+In: a program with its plan, and the memories of a target.  Out: which parameters lie in which memory, and the file.
+
+    params = placed_params(program, get_target("cortex-m4"))
+    Weights(params, None).contents                 # of the file
+
+Parameters for which the first memory has no room lie in several: those that a run reads most by the byte in the first.
+"""
+
+import struct
+import zlib
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from textwrap import TextWrapper
+from typing import Any, Final
+
+from aotc.tir import Part, Program, Storage, Target, accessed, in_rooms, spread
+from aotc.tir.plan.arena_packing import Arrangement, Block, align_up
+from aotc_codegen.c.c_identifiers import Names, comment_text
+from aotc_codegen.c.host_project import aligned_array
+from aotc_codegen.c.parameter_files import Params, Piece
+from aotc_codegen.c.selftest import Golden
+
+_WORD: Final = struct.Struct("<I")
+_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
+
+
+def _tail(golden: Golden | None, align: int) -> list[bytes]:
+    """What lies behind the parameters, but for the mark and the checksum: values that a self-test knows."""
+    known = golden.pieces if golden is not None else ()
+    return [piece + bytes(-len(piece) % align) for piece in known]
+
+
+def placed_params(program: Program, target: Target, golden: Golden | None = None) -> Params:
+    """The parameters of a program, those of each memory behind each other, and room for what lies behind them.
+
+    Raises AotcError (code "memory") where the memories have no room for them.
+    """
+    spaces = target.spaces_for("parameters")
+    align = max(space.align for space in spaces)
+    behind = sum(map(len, _tail(golden, align))) + 2 * _WORD.size
+    params = Params(program.name, program.constants, 0, align, behind=behind)
+    taken = Counter({part.memory: part.bytes for part in program.plan.parts})
+    rooms = {s.name: s.bytes and s.bytes - taken[s.name] for s in spaces}
+    full = [s.name for s in spaces if s.bytes and rooms[s.name] <= 0]
+    rooms = {name: room for name, room in rooms.items() if name not in full}
+    found, parts = _spread(program, params, rooms)
+    if not parts:
+        # no bytes, or no room
+        params.pieces = [Piece(memory=target.places({"parameters": params.bytes + behind}, taken)["parameters"].name)]
+        return params
+    names = Names(["params"], any_case=True)
+    suffixes = ["", *(f"_{names.fresh(p.memory)}" for p in parts[1:])]
+    pieces = [Piece(part.begin, part.memory, suffix) for part, suffix in zip(parts, suffixes, strict=True)]
+    order = sorted(program.constants, key=lambda s: found[params.home(s)])
+    return Params(program.name, order, 0, align, pieces, behind)
+
+
+def _spread(program: Program, params: Params, rooms: Mapping[str, int]) -> tuple[dict[Storage, int], tuple[Part, ...]]:
+    """The number of the part that has each parameter, and the parts: as few as there is room in.
+
+    What lies behind the parameters has room in the last one, which may have nothing else.
+    """
+    times = Counter[Storage]()
+    for storage, count in accessed(program).items():
+        if storage.kind == "constant":
+            times[params.home(storage)] += count
+    kept = list(params.offsets)
+    weights = [times[storage] for storage in kept]
+    blocks = [Block(align_up(s.nbytes, params.align), 0, 0) for s in kept]
+    offsets = tuple(params.offsets.values())
+    whole = Arrangement(offsets, params.bytes, params.bytes)
+    several = partial(spread, blocks, weights, align=params.align)
+    earlier: dict[str, int] = {}
+    for last, room in rooms.items():
+        left = room and room - params.behind
+        parts: tuple[Part, ...] = ()
+        if not room or left > 0:
+            found, parts = in_rooms(whole, earlier | {last: left}, several)
+        if parts:
+            begins = [part.begin for part in parts]
+            numbers = (bisect_right(begins, at) for at in found.offsets)
+            if parts[-1].memory != last:
+                parts = (*parts, Part(last, found.peak, 0))
+            return dict(zip(kept, numbers, strict=True)), parts
+        earlier[last] = room
+    return {}, ()
+
+
+def _described(storage: Storage, offset: int) -> str:
+    """All that code knows of a constant."""
+    least = "" if storage.least is None else f" {storage.least}"
+    return f"{storage.dtype}{list(storage.shape)} {offset}{least}"
+
+
+class Weights:
+    """The file of parameters: these, values that a self-test knows, a mark of the layout that the code expects, the
+    CRC-32 of all before.
+
+    contents   in pieces of memory
+    offsets    of the known values
+    rows       what templates take of each memory's piece
+    """
+
+    def __init__(self, params: Params, golden: Golden | None) -> None:
+        self.contents: list[bytes | memoryview] = list(params.blob())
+        self.offsets: list[int] = []
+        self.align = params.align
+        for known in _tail(golden, self.align):
+            self.offsets.append(self.bytes)
+            self.contents.append(known)
+        rows = [_described(s, params.offset(s)) for s in params.homes]
+        rows += map(str, self.offsets)
+        self.layout = zlib.crc32("\n".join(rows).encode())
+        self.contents.append(_WORD.pack(self.layout))
+        self.crc = 0
+        for part in self.contents:
+            self.crc = zlib.crc32(part, self.crc)
+        self.contents.append(_WORD.pack(self.crc))
+        begins = [piece.begin for piece in params.pieces]
+        self.rows = [
+            self._row(params, piece, end - piece.begin)
+            for piece, end in zip(params.pieces, [*begins[1:], self.bytes], strict=True)
+        ]
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(len, self.contents))
+
+    def _row(self, params: Params, piece: Piece, size: int) -> dict[str, Any]:
+        output = f"{params.model}_weights{piece.suffix}"
+        macro = f"AOTC_WEIGHTS_SECTION{piece.suffix.upper()}"
+        section = f".rodata.{output}"
+        rows = [
+            f"#ifndef {macro}",
+            f"#define {macro} {section}",
+            "#endif",
+            "#define TEXT(x) #x",
+            "#define SECTION(x) section(TEXT(x))",
+            *aligned_array(self.align, f"SECTION({macro})"),
+        ]
+        said = f", {size} bytes for {comment_text(piece.memory)}"
+        return {
+            "array": params.array(piece),
+            "begin": piece.begin,
+            "bytes": size,
+            "output": output,
+            "macro": macro,
+            "section": section,
+            "memory": piece.memory,
+            "said": said if len(params.pieces) > 1 else "",
+            "attributes": "\n".join(rows),
+            "prologue": "".join(rf"{row}\n" for row in rows),
+        }
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What metadata say of the file."""
+        keys = ("memory", "section", "begin", "bytes")
+        pieces = [{key: row[key] for key in keys} for row in self.rows]
+        return {"bytes": self.bytes, "crc32": f"{self.crc:08x}", "pieces": pieces}
+
+    def arrays(self) -> str:
+        """The file as arrays in C."""
+        whole, texts = b"".join(self.contents), list[str]()
+        for row in self.rows:
+            part = whole[row["begin"] :][: row["bytes"]]
+            values = _WRAPPER.fill(" ".join(f"{byte}," for byte in part))
+            texts.append(row["attributes"])
+            texts.append(f"const unsigned char {row['array']}[] = {{\n{values}\n}};")
+        return "\n".join((*texts, ""))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which features a processor lacks, as C that runs on every processor of the architecture.
+
+In: names of features.  Out: C text that defines `cpu_features`, their names, and
+`cpu_missing()`, a mask of those that the processor lacks: bit k stands for the k-th
+name. And `isa_rows`, which states what instruction sets need of them.
+
+    text = cpu_check(("avx2", "fma"))
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aotc.tir.target import Target
+from aotc_codegen.c.file_templates import render
+
+_EAX, _EBX, _ECX, _EDX = range(4)
+#: Parts of the state that the system must save: bits of XCR0.
+_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x600E6
+_EXTENDED: Final = 0x80000001
+
+_WORDS: Final = {
+    (1, 0, _ECX, 0): {"sse3": 0, "ssse3": 9, "sse4_1": 19, "sse4_2": 20, "movbe": 22, "popcnt": 23},
+    (_EXTENDED, 0, _ECX, 0): {"lzcnt": 5},
+    (1, 0, _ECX, _YMM): {"avx": 28, "f16c": 29, "fma": 12},
+    (7, 0, _EBX, _YMM): {"bmi1": 3, "avx2": 5, "bmi2": 8},
+    (7, 0, _EBX, _ZMM): {"avx512f": 16, "avx512dq": 17, "avx512cd": 28, "avx512bw": 30, "avx512vl": 31},
+    (7, 0, _ECX, _ZMM): {"avx512_vnni": 11},
+    (7, 1, _EAX, _YMM): {"avx_vnni": 4},
+    (7, 0, _EDX, _TILES): {"amx_tile": 24, "amx_int8": 25},
+}
+#: Where the CPUID instruction tells of a feature: leaf, subleaf, register, bit; and the state that it needs.
+#:
+#: Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2,
+#: CPUID, and volume 1, chapter 13.
+CPUID: Final = {name: (*place, bit, state) for (*place, state), bits in _WORDS.items() for name, bit in bits.items()}
+#: Linux saves matrices for processes that have asked for it, by arch_prctl(ARCH_REQ_XCOMP_PERM, 18).
+_ASK: Final = """
+
+/* The state without matrices where the system does not save them for this process. */
+static unsigned granted(unsigned state) {
+  long result = 158;
+#if defined(__linux__)
+  __asm__ volatile("syscall" : "+a"(result) : "D"(0x1023L), "S"(18L) : "rcx", "r11", "memory");
+#endif
+  return result == 0 ? state : state & ~0x60000u;
+}"""
+
+
+def isa_rows(targets: Sequence[Target], features: Sequence[str]) -> list[str]:
+    """Entries of the table of instruction sets."""
+    return [f'{{"{t.name}", {sum(1 << k for k, f in enumerate(features) if f in t.features):#x}}},' for t in targets]
+
+
+def cpu_check(features: Sequence[str]) -> str:
+    """The C text for `features`, which may be none."""
+    if not features:
+        return render("cpu_any.c")
+    found = [CPUID[feature] for feature in features]
+    rows = [f"{{{leaf:#x}, {part}, {word}, {bit}, {state:#x}}}" for leaf, part, word, bit, state in found]
+    asks = bool(asking(features))
+    granted = "\n  state = granted(state);" * asks
+    return render("cpu_x86.c", names=features, rows=rows, ask=_ASK * asks, granted=granted)
+
+
+def asking(features: Sequence[str]) -> str:
+    """C text that asks the system for what `features` need, for programs of kernels alone; "" where that is nothing."""
+    call = "\n\n__attribute__((constructor)) static void ask(void) {\n  (void)granted(0);\n}"
+    return _ASK + call if any(CPUID[f][-1] == _TILES for f in features if f in CPUID) else ""

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters: typed C arrays while they are small, one binary file that the assembler includes when large.
+
+Either way a kernel call names a parameter by the same symbol.
+
+    params = Params("net", constants, array_bytes=64 << 10)
+    params.symbol(storage)                 # "net_const0"
+"""
+
+from collections.abc import Sequence
+from textwrap import TextWrapper
+from typing import Any, Final
+
+import numpy as np
+
+from aotc.ir import DType, frozen
+from aotc.tir.plan.program import Storage
+from aotc_codegen.c.c_types import literal, memory_type
+
+ALIGN: Final = 64
+_WRAPPER: Final = TextWrapper(112, "  ", "  ", break_on_hyphens=False)
+#: Bytes that tell most constants apart.
+_BEGIN: Final = 4096
+
+
+def packed(storage: Storage) -> np.ndarray[Any, Any]:
+    """The data of a constant, contiguous, in little-endian byte order."""
+    assert storage.data is not None
+    data = np.ascontiguousarray(storage.data)
+    return data.astype(data.dtype.newbyteorder("<")) if data.dtype.byteorder == ">" else data
+
+
+@frozen
+class Piece:
+    """Parameters that lie in one memory: those of the file from byte `begin` on.
+
+    suffix   of the names of their array and their section
+    """
+
+    begin: int = 0
+    memory: str = ""
+    suffix: str = ""
+
+
+class Params:
+    """Where each constant of a program lies; in all below `array_bytes`, they are `small`: written as C arrays.
+
+    pieces   of the file, in its order
+    behind   bytes of the file that lie behind the parameters, in the last piece
+    homes    the first constant that is equal to each, which is stored for it
+    """
+
+    def __init__(
+        self,
+        model: str,
+        constants: Sequence[Storage],
+        array_bytes: int,
+        align: int = ALIGN,
+        pieces: Sequence[Piece] = (Piece(),),
+        behind: int = 0,
+    ) -> None:
+        self.model, self.align, self.pieces, self.behind = model, align, pieces, behind
+        self.array_bytes = array_bytes
+        self.offsets: dict[Storage, int] = {}
+        self._pieces: dict[Storage, tuple[memoryview, bytes]] = {}
+        self.homes: dict[Storage, Storage] = {}
+        self.bytes = 0
+        alike: dict[tuple[str, bytes, int], list[Storage]] = {}
+        for storage in constants:
+            raw = packed(storage).reshape(-1).view(np.uint8)
+            others = alike.setdefault((str(storage.dtype), raw[:_BEGIN].tobytes(), raw.size), [])
+            home = next((s for s in others if self._pieces[s][0] == raw.data), storage)
+            # equal constants are stored once
+            self.homes[storage] = home
+            if home is storage:
+                others.append(storage)
+                self._pieces[storage] = raw.data, bytes(-storage.nbytes % align)
+                self.offsets[storage] = self.bytes
+                self.bytes += sum(map(len, self._pieces[storage]))
+
+    @property
+    def small(self) -> bool:
+        return self.bytes < self.array_bytes
+
+    def symbol(self, storage: Storage) -> str:
+        """The C name of a constant's first element."""
+        return f"{self.model}_{self.home(storage).name}"
+
+    def home(self, storage: Storage) -> Storage:
+        """The first constant that is equal to one."""
+        return self.homes[storage]
+
+    def offset(self, storage: Storage) -> int:
+        """Where a constant lies in the binary file, in bytes."""
+        return self.offsets[self.homes[storage]]
+
+    def declarations(self) -> list[str]:
+        """What the internal header says of the parameters."""
+        if self.small:
+            return [f"extern {self._declared(s)};" for s in self.offsets]
+        rows = [f"extern const unsigned char {self.array(piece)}[];" for piece in self.pieces]
+        for s, offset in self.offsets.items():
+            address = f"(const void *)({self.place(offset)})"
+            rows.append(f"#define {self.symbol(s)} ((const {memory_type(s.dtype)} *){address})")
+        return rows
+
+    def array(self, piece: Piece) -> str:
+        """The C name of a piece."""
+        return f"{self.model}_params{piece.suffix}"
+
+    def place(self, offset: int) -> str:
+        """The address of a byte of the file, in C."""
+        piece = next(p for p in reversed(self.pieces) if p.begin <= offset)
+        return f"{self.array(piece)} + {offset - piece.begin}"
+
+    def arrays(self) -> list[str]:
+        """The definitions as C arrays."""
+        return [self._array(s) for s in self.offsets]
+
+    def _declared(self, storage: Storage) -> str:
+        return f"const {memory_type(storage.dtype)} {self.symbol(storage)}[{max(1, storage.size)}]"
+
+    def _array(self, storage: Storage) -> str:
+        texts = element_texts(packed(storage).reshape(-1), storage.dtype) or ["0"]
+        values = _WRAPPER.fill(" ".join(f"{text}," for text in texts))
+        return f"{self._declared(storage)} AOTC_ALIGNED(64) = {{\n{values}\n}};"
+
+    def blob(self) -> list[memoryview | bytes]:
+        """The contents of the binary file, in pieces."""
+        return [piece for pieces in self._pieces.values() for piece in pieces]
+
+
+def element_texts(array: np.ndarray[Any, Any], dtype: DType) -> list[str]:
+    """Each element as a C literal of its type in memory."""
+    if dtype.is_narrow_float:
+        bits = array.view(np.dtype(f"u{dtype.itemsize}"))
+        return [f"{int(b)}u" for b in bits]
+    return [literal(item, dtype) for item in array.tolist()]

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedule of a program for a device, as the tables that the C runtime walks.
+
+In: a program with its memory planned.  Out: for each step the earlier ones that must have ended before it, and the rows
+of aotc_cuda.h's tables.
+
+edges(program)                         # [(), (0,), (0,), (1, 2)]
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeAlias
+
+from aotc.ir import frozen
+from aotc.tir import Program, Step, View, launch_of
+from aotc_codegen.c.kernel_files import PrintedKernels
+from aotc_codegen.c.parameter_files import Params
+
+#: Memory that pointers lead to: what kind it is, which input or output, and the first byte.
+Place: TypeAlias = tuple[str, int, int]
+_KINDS: Final = {"constant": "WEIGHTS", "input": "INPUT", "output": "OUTPUT", "temp": "ARENA"}
+
+
+@frozen
+class Tables:
+    """Rows of the tables by the names of their types, without `aotc_cuda_`."""
+
+    kernel: Sequence[str]
+    step: Sequence[str]
+    arg: Sequence[str]
+    edge: Sequence[int]
+
+
+def tables(program: Program, kernels: PrintedKernels, params: Params) -> Tables:
+    """The schedule of a program whose kernels have the form of `aotc.tir.gpu_launch`."""
+    numbers = {kernel.name: k for k, kernel in enumerate(kernels.kernels)}
+    place = place_of(program)
+    blocks: dict[str, int] = {}
+    steps: list[str] = []
+    args: list[str] = []
+    before: list[int] = []
+    for step, needed in zip(program.steps, edges(program), strict=True):
+        launch, name = launch_of(step.kernel), kernels.names[step.kernel]
+        assert launch is not None, step.kernel.name
+        blocks[name] = launch.block
+        counts = [numbers[name], launch.grid, len(args), len(step.args), len(before), len(needed)]
+        steps.append(f"{{{', '.join(map(str, counts))}}},")
+        args += [_arg(view, place, params) for view in step.args]
+        before += needed
+    rows = [f'{{"{name}", {blocks[name]}, 0}},' for name in numbers]
+    return Tables(rows, steps, args, before)
+
+
+def _arg(view: View, place: Callable[[View], Place], params: Params) -> str:
+    kind, number, offset = place(view)
+    first = params.offset(view.storage) if kind == "constant" else 0
+    return f"{{AOTC_CUDA_{_KINDS[kind]}, {number}, {first + offset}}},"
+
+
+def place_of(program: Program) -> Callable[[View], Place]:
+    """Where views of what runs write or read lie; those of constants are counted from their own first bytes."""
+    sides = (program.inputs, program.outputs)
+    numbers = {storage: k for side in sides for k, storage in enumerate(side)}
+
+    def found(view: View) -> Place:
+        storage = view.storage
+        first = program.plan.offsets[storage] if storage.kind == "temp" else 0
+        return storage.kind, numbers.get(storage, 0), first + view.offset * storage.dtype.itemsize
+
+    return found
+
+
+def edges(program: Program) -> list[tuple[int, ...]]:
+    """For each step the earlier ones that it must wait for: those that write what it reads or writes, and those that
+    read what it writes, through whatever tensor that lies there.  What follows from others is left out.
+    """
+    pieces = _Pieces(program)
+    found: list[tuple[int, ...]] = []
+    # for each step all that are known to have ended before it, as bits
+    behind: list[int] = []
+    for number in range(len(program.steps)):
+        kept, covered = [], 0
+        for other in sorted(pieces.touch(number), reverse=True):
+            if not covered >> other & 1:
+                kept.append(other)
+                covered |= behind[other] | 1 << other
+        found.append(tuple(reversed(kept)))
+        behind.append(covered)
+    return found
+
+
+#: Bytes of one input, output or arena: which, the first and the one behind the last.
+_Range: TypeAlias = tuple[tuple[str, int], int, int]
+_Piece: TypeAlias = tuple[tuple[str, int], int]
+
+
+class _Pieces:
+    """Memory cut wherever a view begins or ends; for each piece who wrote it last, and who has read it since."""
+
+    def __init__(self, program: Program) -> None:
+        place = place_of(program)
+        self._ranges = [_ranges(step, place) for step in program.steps]
+        cuts: dict[tuple[str, int], set[int]] = {}
+        for reads, writes in self._ranges:
+            for key, begin, end in (*reads, *writes):
+                cuts.setdefault(key, set()).update((begin, end))
+        self._cuts = {key: sorted(places) for key, places in cuts.items()}
+        self._writer: dict[_Piece, int] = {}
+        self._readers: dict[_Piece, set[int]] = {}
+
+    def touch(self, number: int) -> set[int]:
+        """Who must have ended before a step; steps are asked for in order."""
+        reads, writes = (list(self._inside(ranges)) for ranges in self._ranges[number])
+        needed = {self._writer[piece] for piece in (*reads, *writes) if piece in self._writer}
+        for piece in writes:
+            needed |= self._readers.pop(piece, set())
+            self._writer[piece] = number
+        for piece in reads:
+            self._readers.setdefault(piece, set()).add(number)
+        return needed - {number}
+
+    def _inside(self, ranges: Iterable[_Range]) -> Iterator[_Piece]:
+        for key, begin, end in ranges:
+            cuts = self._cuts[key]
+            for k in range(bisect_left(cuts, begin), bisect_left(cuts, end)):
+                yield key, k
+
+
+def _ranges(step: Step, place: Callable[[View], Place]) -> tuple[list[_Range], list[_Range]]:
+    """What a step reads, and what it writes, of memory that changes."""
+    found: tuple[list[_Range], list[_Range]] = [], []
+    for k, (view, buffer) in enumerate(zip(step.args, step.kernel.params, strict=True)):
+        if view.storage.kind != "constant" and buffer.nbytes:
+            kind, number, first = place(view)
+            found[k >= len(step.kernel.inputs)].append(((kind, number), first, first + buffer.nbytes))
+    return found

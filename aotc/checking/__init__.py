@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled models against independent implementations: comparisons, references, the first kernel that is wrong.
+"""Verification: compare compiled models with independent implementations, and find the first wrong kernel.
 
-In: a model and the options that it is compiled with.  Out: how far its outputs are from those of ONNX Runtime, onnx's
-evaluator, torch or the interpreter of graphs, told apart from rounding.
+In: a model and the options that it is compiled with.  Out: the error of its outputs against ONNX Runtime, onnx's
+evaluator, LiteRT, torch or the graph interpreter, with rounding errors distinguished from faults.
 
     verify("net.onnx", seeds=3).ok
 """

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floor 0: the words that both intermediate representations share.
+"""Layer 0: definitions that the graph IR and the tensor-program IR share.
 
-Data types, dimensions, tensor types, source spans, diagnostics, operator attributes, the *shape* of an
-operator, tensors and devices, and the pass infrastructure.  Nothing here knows a concrete operator, pass or target.
+Data types, dimensions, tensor types, source spans, diagnostics, operator attributes, the interface of an operator,
+tensors and devices, and the pass infrastructure.  Nothing here knows a concrete operator, pass or target.
 
     from aotc.ir import DType, TensorType
     TensorType((1, 3), "float32")          # Tensor[(1, 3), float32]
 
-The package itself is how other modules get these words; `__init__.pyi` says where each one lives.  For Relay's users it
-has a few names more, such as `aotc.ir.structural_equal`, which nobody inside imports.
+Other modules import these names from this package; `__init__.pyi` lists the module that defines each one.  A few
+further names, such as `aotc.ir.structural_equal`, exist for users of Relay's API only.
 """
 
 from aotc.ir.lazy_exports import lazy_names

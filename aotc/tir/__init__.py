@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floor 1: tensor programs, loop nests over flat memory, and the whole-model `plan.Program`.
+"""Layer 1: tensor programs (loop nests over flat memory), and the program of a whole model.
 
-`expr`, `stmt` and `kernel` are the data; `te` describes tensors as index expressions, which `schedule`
-turns into kernels; `text`, `verify` and `interp` print, check and run a kernel; `target` says what the
-machine has.
+`expr` and `stmt` define expressions, statements and kernels; `te` describes tensors by index expressions, which
+`schedule` turns into kernels; `text`, `kernel_verifier` and `interp` print, check and run a kernel; `target`
+describes a machine.
 
-The package itself is how other modules get these words; `__init__.pyi` says where each one lives:
+Other modules import these names from this package; `__init__.pyi` lists the module that defines each one:
 
     from aotc.tir import Expr, For, Kernel, Load, Target, te
 """

@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Front ends: other people's models become modules of the graph IR.
+"""Front ends: import ONNX, PyTorch and TFLite models as modules of the graph IR.
 
 from aotc.relay.frontend.onnx import from_onnx
 module = from_onnx("net.onnx", dims={"batch": 1})
 
-`graph` is the vocabulary in which all of them build, `arguments`
-reads what a converter asks for, `problems` collects what is wrong
-with a model; beside them lie builders by idea: `windows`,
-`products`, `normalization`, `activations`, `reductions`,
-`recurrent`, `quantization`, `shapes`.  A front end is a table of
-converters on top of these.
+All front ends build graphs with the functions of `op_calls`; `converter_signatures` reads which inputs and attributes a
+converter takes, and `error_collection` reports all problems of a model in one error.  Builders that several front ends
+share: `conv_pool`, `matmul_einsum`, `normalization`, `activations`, `reductions`, `recurrent`, `quantization`,
+`data_movement`.  A front end is a table of converters, one per operator, on top of these.
 
-The package itself is a door: `relay.frontend.from_onnx`,
-`from_pytorch`, `from_exported_program` and `from_tflite` give a module and
-parameters, as Relay does.
+`relay.frontend.from_onnx`, `from_pytorch`, `from_exported_program` and `from_tflite` return a module and its
+parameters, as Relay's functions do.
 """
 
 from aotc.ir.lazy_exports import lazy_names

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph passes by name; `pipeline` puts them in order.
+"""Graph passes by name; `pipeline` lists those of each optimization level.
 
-The stub beside this file, `__init__.pyi`, says in which module each pass lives.
+The stub `__init__.pyi` lists the module that defines each pass.
 """
 
 from types import MappingProxyType

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for devices that are given blocks of threads.  Programs of calls in, programs of launches out.
+"""GPU back end of the tensor-program layer: turn kernels into launches of thread blocks.
 
-`launches` makes a kernel, or several, of each that is called.  `parts` says what of it can be launched by itself, and
-what passes from one to the next; `grid` gives each thread its iterations of a nest of loops, and scratch of its own;
-`rows` gives blocks the iterations, and their threads those of the loops inside; `coarsening` gives a thread several
-neighboring iterations and moves their memory in pieces, where `alignment` has found it aligned; `transposes` has
-blocks read along one axis and write along another, through shared memory; `horizontal_fusion` makes one of launches
-that do not wait for each other.
+In: programs whose steps are kernel calls.  Out: programs whose steps are launches.
+
+`lower_to_launches` makes one launch, or several, from each kernel.  `kernel_fission` finds the parts of a kernel
+that can be launched separately, and the values that one part passes to the next; `thread_block_mapping` assigns the
+iterations of a loop nest, and scratch memory, to threads; `block_per_row` assigns outer iterations to blocks and
+inner loops to their threads; `thread_coarsening` gives one thread several neighboring iterations and widens its
+memory accesses where `parameter_alignment` proved them aligned; `shared_memory_transpose` stages tiles in shared
+memory where loads and stores run along different axes; `horizontal_fusion` merges independent launches,
+`vertical_fusion` a launch and its successor.
 """

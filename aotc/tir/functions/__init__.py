@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elementary functions as tensor programs: arithmetic that every processor rounds alike, in place of its library's.
+"""Elementary functions (exp, log, sin, pow, ...) as tensor programs that round alike on every processor.
 
-`single` has formulas for float32, as have `exponential`, `logarithm`, `power`, `trigonometric`, `inverse` and `gamma`,
-with `digits` for numbers of more digits; `double`, `double_inverse` and `double_gamma` have those for float64, with
-`pairs`; `rounding` has those that round to integers, `remainder` has fmod, `narrow` the conversions of floats of 16
-bits and fewer; `define` makes straight-line programs of formulas, `fuse` makes multiply-adds of products and sums,
-`table` finds the program of a call.
+They replace the C library's functions, whose results differ between platforms.  `float32_functions` has formulas for
+float32, as have `float32_exponential`, `float32_logarithm`, `float32_power`, `float32_trigonometric`, `float32_inverse`
+and `float32_gamma`, with `double_float32` for sums of two floats; `float64_functions`, `float64_inverse` and
+`float64_gamma` have those for float64, with `double_double`; `float_rounding` rounds to integral values,
+`float_remainder` is fmod, `float16_conversion` converts floats of at most 16 bits; `function_definition` makes
+straight-line programs from formulas, `fma_contraction` replaces products and sums by fused multiply-adds, and
+`function_table` finds the program of a call.
 Polynomials of float32 are Lawson-weighted least-squares fits on Chebyshev nodes, rounded coefficient by coefficient.
 
     definition("exp", DType("float32"))              # its registers, and its result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop algebra: dependence between iterations, and rewriting of loops that leaves what they compute as it is.
+"""Analyses and rewrites of loop nests; rewrites preserve the results bit for bit.
 
 In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
 
@@ -10,8 +10,9 @@ In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
     >>> merge_loops(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value
     32
 
-`dependence` proves what loops say of their iterations, and finds statements that touch common memory; `nest` merges,
-splits and unrolls loops; `vectorize` finds the vector form of a body, and `lanes` puts it into loops; `pack` makes
-loops longer that are shorter than vectors; `registers` keeps vectors of scratch in registers; `scalar` says which loops
-have no vectors, and why; `whole` knows what a device moves at once.
+`loop_dependence` decides whether iterations are independent, and which statements access common memory;
+`loop_nest_rewrites` merges, splits and unrolls loops; `statement_vectorization` finds the vector form of a loop
+body and `loop_vectorization` applies it; `pack_short_loops` merges loops shorter than a vector into longer ones;
+`register_promotion` keeps vectors of scratch memory in registers; `scalar_loop_reasons` lists the loops without
+vectors and why; `vector_access` finds the accesses that a GPU can make with one wide instruction.
 """

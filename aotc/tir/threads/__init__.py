@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dividing finished kernels among threads.  Kernels in, kernels that every thread of a team runs out.
+"""Multithreading: make a kernel that every thread of a team runs from a finished kernel.
 
-`parallel` chooses what is divided, and where threads have to wait for each other.  `uses` says what statements touch
-and leave behind, `costs` how long they take, and `division` gives each thread its share of the iterations of a nest.
+`parallel_kernels` chooses the loops to divide and where the threads synchronize; `memory_effects` lists the memory that
+statements read and write, `thread_costs` estimates their time, and `loop_division` assigns each thread its iterations.
 """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as C projects."""
+"""C back end: print programs as C projects."""

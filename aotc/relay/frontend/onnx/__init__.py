@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ONNX front end: a .onnx file or ModelProto becomes a module
-of the graph IR.
+"""The ONNX front end: import a .onnx file or ModelProto as a module of the graph IR.
 
-load      files and protos, checked: versions, duplicates, cycles, external data
-signature inputs and their types, dynamic dimensions pinned
-cut       the part of a model between given tensors
-convert   the walk over the graph
-ops_*     one converter per ONNX operator, in families; `table` lists them
+load          reads and validates files: versions, duplicate names, cycles, external data
+model_inputs  names and types of the inputs, with dynamic dimensions fixed to the caller's values
+cut           extracts the part of a model between given tensors
+convert       converts the nodes in topological order
+ops_*         one converter per ONNX operator, by family; `converter_table` lists them
 
     module = from_onnx("net.onnx", dims={"batch": 1})
 """

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The PyTorch front ends: TorchScript and torch.export programs
-become modules of the graph IR.
+"""The PyTorch front ends: import TorchScript and torch.export programs as modules of the graph IR.
 
-script    the walk over a TorchScript graph
-exported  the walk over an ExportedProgram
-archive   the .pt2 files of exported programs, read as data; `program` checks the graph in them
-ops_*     one converter per PyTorch operator, in families, shared by both; `table` lists them
-values    arguments and data types as PyTorch sees them
+torchscript       converts the nodes of a TorchScript graph
+exported_program  converts the nodes of an ExportedProgram
+pt2_archive       reads .pt2 files of exported programs as data; `pt2_validation` checks the graph in them
+ops_*             one converter per PyTorch operator, by family, for both; `converter_table` lists them
+converter_values  arguments and data types as PyTorch defines them
 
     module, params = from_exported(torch.export.export(net, (x,)))
 

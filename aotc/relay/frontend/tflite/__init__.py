@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The TFLite front end: .tflite files become modules of the graph IR.
+"""The TFLite front end: import .tflite files as modules of the graph IR.
 
-load      files as data: tensors, operators, buffers, all checked
-node      what a converter is given of an operator
-rounding  whose integers: those of TFLite Micro, or of LiteRT
-ops_*     one converter per builtin operator, in families; `table` lists them
-convert   the walk over the operators
+load               reads and validates files: tensors, operators, buffers
+node               the interface through which a converter reads its operator
+integer_semantics  which reference kernels the integer results match: TFLite Micro's or LiteRT's
+ops_*              one converter per builtin operator, by family; `converter_table` lists them
+convert            converts the operators in order
 
     module = from_tflite("net.tflite", rounding="litert")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contraction generator: one sum of products in, a register-tiled loop nest out.
+"""The contraction generator: build a register-tiled loop nest for one contraction (a sum of products).
 
-Convolutions, matrix products, depthwise convolutions, batched ones: all are found by how the operands' indices
-depend on the axes, never by an operator's name.
+Convolutions, depthwise convolutions, matrix products and batched matrix products are recognized by how the indices of
+the operands depend on the axes, never by the name of an operator.
 
     >>> from aotc.tir import target, te
     >>> from aotc.tir.stmt import Store
@@ -15,29 +15,33 @@ depend on the axes, never by an operator's name.
     >>> min(found, key=lambda candidate: candidate.cost).name
     'lanes axis=1 vectors=4 lanes=16'
 
-The way of a contraction:
+Modules, in the order in which a contraction passes through them:
 
-    space                 its axes, and the operands' indices as sums of terms
-    by_lanes, by_pixels   tiles with vectors of weights, and with vectors of data
-    by_taps               depthwise convolutions of bytes, four taps at a time
-    segments, staging     how an axis is cut into tiles; how an operand is copied, with its border, for vectors
-    candidate, cost       partial sums, scratch, cycles: a tiling completed and compared
-    choice                the cheapest tiling, or the one that a measurement names
-    tiling                the tiling as data: loops, product, reduction, output
-    tile, epilogue        its statements: loops, multiply-adds, what becomes of finished elements
-    by_runs               tiles by functions on memory, for microcontrollers
-    by_rows               rows by functions on memory, where vectors are added up into a number
-    by_matrices           tiles by functions on memory, where registers hold matrices
-    by_blocks             tiles for blocks of threads, where a kernel has a device for itself
-    by_warps              these by matrix instructions of warps, for operands of 16 bits
-    by_words              operands of these that are bytes, four to a number
-    fetching              how these bring pieces of operands to shared memory
-    by_slices             thin products there: threads share out the reduction
-    naive                 the definition as it stands, for what no tiling fits
+    index_space             the axes, and the operands' indices as affine expressions of them
+    cpu_weight_vectors      CPU tilings whose vectors run along the weights
+    cpu_data_vectors        CPU tilings whose vectors run along the data
+    int8_depthwise          CPU tilings of int8 depthwise convolutions, four kernel offsets per dot product
+    tile_segments           splits an axis into tiles of equal size and a remainder
+    operand_staging         copies an operand with its padding to scratch, so that vector loads need no bounds checks
+    tiling_candidate        completes a tiling: partial sums, scratch memory, estimated cost
+    tiling_cost             the cost model: cycles of a tiling, tile sizes that fit the registers
+    tiling_choice           picks the cheapest tiling, or the one that a measurement recorded
+    tiling                  a tiling as data: loops, products, reduction, output
+    tile_loop_nest          emits the loops and multiply-adds of a tiling
+    epilogue                emits what follows the accumulation: bias, activation, requantization, stores
+    grouped_dot_steps       reduction steps that issue several dot-product instructions
+    arm_dsp                 int8 GEMM micro-kernels of Cortex-M with the DSP extension
+    arm_mve                 int8 GEMM micro-kernels of Cortex-M with Helium (MVE)
+    x86_amx                 int8 GEMM micro-kernels of x86 with AMX tiles
+    gpu_block_tiles         one tile of the output per GPU thread block, operands in shared memory
+    gpu_tensor_cores        the multiplication of such tiles by tensor cores (float16, bfloat16, TF32)
+    gpu_dp4a                the multiplication of such tiles of int8 by dp4a
+    shared_memory_copies    asynchronous copies from global to shared memory
+    gpu_split_reduction     matrix-vector products: the threads of a block split the reduction
+    naive                   the loop nest of the definition, used where no tiling applies
 
-A packed layout is said by the operand's indices alone (`o // 32, k, o % 32`); `space.Split` gives them a plain form in
-a tile.  What a step multiplies and adds is `tiling.Product`.  Tiles' sizes are numbers; only how many
-tiles there are (`segments.Segment.count`) becomes the trip count of a loop.
+Packed layouts appear only in the indices of an operand (`o // 32, k, o % 32`); `index_space.Split` makes them affine
+within a tile.  Tile sizes are constants; the number of tiles (`tile_segments.Segment.count`) becomes a trip count.
 """
 
 from contextlib import suppress

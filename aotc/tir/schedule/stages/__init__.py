@@ -10,16 +10,16 @@ the stages of a group share their outer loops.
     >>> x = te.placeholder((4, 8), "float32", "x")
     >>> total = te.reduce("sum", (4,), (8,), lambda i, k: x[i, k], "total")
     >>> mean = te.compute((4,), lambda i: total[i] / 8.0, "mean")
-    >>> plan = inline.plan_storage([mean], target.C)
-    >>> [[root.name for root in stage.roots] for stage in grouping.form_stages(plan)]
+    >>> plan = storage_plan.plan_storage([mean], target.C)
+    >>> [[root.name for root in stage.roots] for stage in stage_grouping.form_stages(plan)]
     [['total', 'mean']]
 
-    inline     what is stored, and what is computed where it is read
-    dividing   results of groups of neighbors by axes of their own
-    grouping   stages, and groups of them
-    inplace    outputs that may take the memory of an input
-    body       expressions of elements from the definitions of tensors
-    kernel     the kernel that is being built: memory, scratch, epilogues
-    reduce     the nests of reductions
-    by_threads long reductions in pieces, for the threads of blocks
+    storage_plan        which tensors are stored, and which are computed where they are read
+    split_pooled_axes   splits an output axis in two where outputs read several neighboring results of a reduction
+    stage_grouping      forms stages, and groups of stages that share loops
+    inplace_outputs     which outputs may overwrite which inputs
+    scalar_expressions  builds scalar expressions from the definitions of tensors
+    kernel_builder      the kernel under construction: buffers, scratch memory, epilogues
+    reduction_loops     loop nests of reductions
+    gpu_reduction       long reductions split among the threads of GPU blocks
 """

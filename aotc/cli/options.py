@@ -268,7 +268,10 @@ TARGET: Final = options(
 )  # fmt: skip
 COMPILER: Final = options(
     option("--cc", "C compiler [default: $CC; cc, gcc, clang or the cross compiler]."),
-    option("--cflags", "Flags after the default ones.", multiple=True, read=read_flags, metavar="FLAGS"),
+    option(
+        "--cflags", "Flags after the default ones, in emitted build files, too.",
+        multiple=True, read=read_flags, metavar="FLAGS",
+    ),
     option(
         "--cc-timeout", "A run of the C compiler that takes longer is ended (30s, 5m, 1h) [default: 30m].",
         read=read_timeout, metavar="TIME",
@@ -285,6 +288,11 @@ BOARD: Final = options(
         metavar="hosted|bare",
     ),
     option("--memories", "Memories of the board, the fastest first.", PATH, metavar="FILE.toml"),
+    option(
+        "--float-abi", "Calling convention of floats on Arm microcontrollers; soft uses no FPU"
+        " [default: that of the target].", click.Choice(("soft", "softfp", "hard")),
+    ),
+    flag("--portable", "C99 without inline assembly and extensions of compilers."),
 )  # fmt: skip
 WORKSPACE_IO: Final = flag(
     "--workspace-io", "Give inputs and outputs places in the arena, where callers may keep them."

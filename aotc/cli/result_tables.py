@@ -40,9 +40,18 @@ def show_compiled(data: Data) -> Shown:
     yield f"arena        {arena(data['metadata']['memory'])}"
     if data["metadata"]["library"].endswith(".a"):
         yield f"footprint    {footprint(data['metadata']['footprint'])}"
+        yield from _language(data["metadata"])
     yield f"numerics     {data['metadata']['numerics']}"
     if slow := spilled(data["metadata"]):
         yield f"warning      kernels that spill into memory: {slow}"
+
+
+def _language(metadata: Data) -> Shown:
+    """What code without an operating system must be compiled and linked with."""
+    extended = "C99; inline assembly, as gcc and clang take it (--portable: none)"
+    yield f"language     {extended if metadata['inline_assembly'] else 'C99'}"
+    if abi := metadata["float_abi"]:
+        yield f"float ABI    {abi} (without -mfloat-abi among the flags of the application)"
 
 
 def show_project(data: Data) -> Shown:

@@ -25,11 +25,13 @@ from aotc.driver.memory_map import read_memories
 from aotc.driver.output_folder import check_destination
 from aotc.driver.pass_observers import require_passes
 from aotc.driver.pipeline import ACCURACIES, IMPORTING, Compilation, CompiledModel, Progress, Tilings
-from aotc.driver.toolchain import FindToolchain, Toolchain, find_toolchain, resolve_target
+from aotc.driver.toolchain import FindToolchain, Toolchain, compiler_flags, find_toolchain, resolve_target
 from aotc.driver.tuning_store import Recorded
 from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known, spending
 from aotc.relay.module import IRModule
-from aotc.tir.target import Target, for_environment
+from aotc.tir.fast_math_check import require_exact
+from aotc.tir.float_abi import chosen_float_abi
+from aotc.tir.target import Target, for_environment, portable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -101,7 +103,11 @@ class CompileOptions:
     input_shapes, dims   shapes of inputs with dynamic dimensions, by input name; values of symbolic ones, by symbol
     cut_before    names of tensors of an ONNX or TFLite model that become inputs; what computes them is left out
     cut_after     names of tensors that become the outputs; what is computed from them only is left out
-    cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones
+    cc, cflags    the C compiler (see `find_toolchain`) and flags after the default ones, which the emitted Makefile
+                  and CMakeLists.txt have as well
+    float_abi     "soft", "softfp" or "hard" for Arm microcontrollers: how functions take floats, and for "soft"
+                  code without instructions of an FPU; for None what cflags say, or the target's
+    portable      C99 without inline assembly and extensions of compilers, with the same results
     cc_timeout    seconds that one run of the C compiler may take, before it is ended; half an hour for None
     build         make the library, not only the C project
     check_compiler   build all kernels once more at -O0 and compare what both compute; a difference is an error
@@ -144,6 +150,8 @@ class CompileOptions:
     cut_after: Sequence[str] = ()
     cc: str | None = None
     cflags: Sequence[str] = ()
+    float_abi: str | None = None
+    portable: bool = False
     cc_timeout: float | None = None
     build: bool = True
     check_compiler: bool = False
@@ -185,6 +193,10 @@ class CompileOptions:
             machine = replace(machine, spaces=spaces)
         if self.cuda_arch is not None:
             machine = for_architectures(machine, self.cuda_arch)
+        machine = chosen_float_abi(machine, self.float_abi, (*compiler_flags(self.cc), *self.cflags))
+        if self.portable:
+            machine = portable(machine)
+        require_exact(self.cflags)
         object.__setattr__(self, "machine", machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
@@ -278,6 +290,7 @@ class CompileOptions:
             single_file=self.single_file,
             budgets=self.budgets,
             overwrite=self.overwrite,
+            cflags=tuple(self.cflags),
         )
 
     def compiled(self, model: Model) -> CompiledModel:

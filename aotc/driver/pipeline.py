@@ -150,6 +150,7 @@ class Compilation:
     selftest   a project for no operating system tests itself on known values
     single_file    one source and one header for it
     overwrite      replace files of others in the directory of the project (see `aotc.driver.output_folder`)
+    cflags         flags of the C compiler that the build files of the project put after those of the target
 
     The configuration of the context decides as well: `compile.threads` 0 and `compile.cache` false switch these off,
     `compile.tuning` false leaves the user's records of tilings alone, `compile.accuracy` is one of `ACCURACIES`.
@@ -172,6 +173,7 @@ class Compilation:
     selftest: bool = False
     single_file: bool = False
     overwrite: bool = False
+    cflags: tuple[str, ...] = ()
     _passes: PassList = field(default_factory=PassList, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -345,6 +347,7 @@ class Compilation:
         """The project in an empty directory, and its metadata."""
         first, *others = self.programs
         facts: dict[str, Any] = {"target": self.machine, "accuracy": self.accuracy, "passes": self._passes.names}
+        facts["cflags"] = self.cflags
         compiler = _device_compiler(self)
         if compiler is None:
             self.progress(WRITING)

@@ -109,6 +109,13 @@ def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
     raise AotcError("no-compiler", text, hint=f"{hint}, or emit sources only with --no-build")
 
 
+def compiler_flags(cc: str | None = None) -> tuple[str, ...]:
+    """Return the flags within the command of the C compiler, `cc` or $CC; none where that is not a command."""
+    with suppress(ValueError):
+        return tuple(shlex.split(cc or os.environ.get("CC") or "")[1:])
+    return ()
+
+
 def cross_compiler(machine: str) -> str:
     """The usual name of gcc for another architecture: for Linux, or where that runs none for no system."""
     return shlex.split(_BARE[machine][0])[0] if machine in _BARE else f"{machine}-linux-gnu-gcc"

@@ -29,8 +29,9 @@ from aotc.tir import (
 )
 from aotc.tir.instruction_definition import Instruction, Text, on_device
 
-#: The dialects of C.
-_C: Final = ("bare-c", "c99", "gnu-c")
+#: The dialects of C, and those in which a scalar kernel has no inline assembly.
+_C: Final = ("arm-c", "bare-c", "c99", "gnu-c")
+_PLAIN: Final = _C[1:]
 
 
 def _program(*_: Any) -> Any:
@@ -46,18 +47,18 @@ def _rows(takes: str, names: str, **facts: Any) -> list[Instruction]:
 def _saturated(dtype: str, word: str) -> Instruction:
     """A number as a byte, the nearest one; C compilers that share its ends among iterations miss the instruction."""
     ends = (int(DType(dtype).min), int(DType(dtype).max))
-    function = f"""\
-$inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{
-#if defined(__ARM_FEATURE_SAT)
+    call, head = f"aotc_clamp_i32_{dtype}({{0}})", f"$inline {dtype}_t aotc_clamp_i32_{dtype}(int32_t x) {{\n"
+    plain = f"  return ({dtype}_t)(x < {ends[0]} ? {ends[0]} : x > {ends[1]} ? {ends[1]} : x);\n"
+    assembly = f"""\
+#if defined(__ARM_FEATURE_SAT) && defined(__GNUC__)
   __asm__("{word} %0, #8, %0" : "+r"(x));
   return ({dtype}_t)x;
 #else
-  return ({dtype}_t)(x < {ends[0]} ? {ends[0]} : x > {ends[1]} ? {ends[1]} : x);
-#endif
-}}
+{plain}#endif
 """
-    text = Text(call=f"aotc_clamp_i32_{dtype}({{0}})", dialects=_C, lanes="one", function=function)
-    return Instruction(name=f"saturate_{dtype}", takes=("word",), gives=dtype, meaning=_program, texts=(text,))
+    bodies = {_PLAIN: plain, ("arm-c",): assembly}
+    texts = (Text(call=call, dialects=d, lanes="one", function=f"{head}{body}}}\n") for d, body in bodies.items())
+    return Instruction(name=f"saturate_{dtype}", takes=("word",), gives=dtype, meaning=_program, texts=tuple(texts))
 
 
 def _scaled(name: str, first: str) -> Instruction:

@@ -426,10 +426,10 @@ def _cortex(name: str, *flags: str, **facts: Any) -> Target:
 
 _HARD: Final = "-mfloat-abi=hard"
 #: Products of two pairs of 16 bits by one instruction.
-_DSP: Final[dict[str, Any]] = {"dots": Dots(block=BLOCK, paired=True), "activations": "int8"}
+_DSP: Final[dict[str, Any]] = {"dots": Dots(block=BLOCK, paired=True), "activations": "int8", "dialect": "arm-c"}
 #: Sums of 16 products of bytes by one instruction.
-_HELIUM: Final[dict[str, Any]] = {"dots": Dots(along=True), "activations": "int8"}
-CORTEX_M0PLUS: Final = _cortex("m0plus", registers=8, fma_bytes=4)
+_HELIUM: Final[dict[str, Any]] = {"dots": Dots(along=True), "activations": "int8", "dialect": "arm-c"}
+CORTEX_M0PLUS: Final = _cortex("m0plus", "-mfloat-abi=soft", registers=8, fma_bytes=4)
 CORTEX_M4: Final = _cortex("m4", "-mfpu=fpv4-sp-d16", _HARD, fma=True, **_DSP)
 CORTEX_M7: Final = _cortex("m7", "-mfpu=fpv5-sp-d16", _HARD, fma=True, l1=16 << 10, line=32, l1_ways=4, **_DSP)
 CORTEX_M33: Final = _cortex("m33", "-mfpu=fpv5-sp-d16", _HARD, fma=True, **_DSP)
@@ -456,6 +456,21 @@ def for_environment(target: Target, environment: str) -> Target:
     made = _BARE.budget, _BARE.spaces, _BARE.dialect
     return replace(target, bare=True, budget=made[0], spaces=made[1], dialect=made[2], threads=None)
 
+
+def portable(target: Target) -> Target:
+    """Return the target whose code is C99 without inline assembly, parameters included, and gives the same bits.
+
+    Raises AotcError (code "target") for targets with vectors and GPUs, whose code cannot be C99.
+    """
+    if not target.is_scalar or target.gpu is not None:
+        text = f"code for target {target.name} is not portable: it has {_EXTENSIONS[target.dialect]}"
+        raise AotcError("target", text, hint="take --target c, or leave --portable out")
+    made = replace(target, budget=replace(target.budget, array_bytes=1 << 62))
+    return replace(made, dialect="bare-c", dots=None, activations="") if target.dialect == "arm-c" else made
+
+
+#: What kernels have beyond C99, by the dialects of targets that are not scalar.
+_EXTENSIONS: Final = {"gnu-c": "vectors of GNU C", "cuda": "kernels in CUDA"}
 
 _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, CORTEX_M55, RISCV32)
 

@@ -17,10 +17,19 @@ from aotc_runtime_c import bare_sources
 
 from aotc.ir import AotcError, require_known
 from aotc.tir import Program, Target
+from aotc.tir.float_abi import float_abi
 from aotc_codegen.c.bare_metal_weights import Weights, placed_params
 from aotc_codegen.c.c_dialects import DIALECTS
 from aotc_codegen.c.file_templates import render
-from aotc_codegen.c.host_project import Content, common_words, kernel_files, model_words, require_name, write_project
+from aotc_codegen.c.host_project import (
+    Content,
+    common_words,
+    has_inline_assembly,
+    kernel_files,
+    model_words,
+    require_name,
+    write_project,
+)
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
 from aotc_codegen.c.metadata import describe, footprint
 from aotc_codegen.c.parameter_files import Params
@@ -36,6 +45,10 @@ _TOOLS: Final = {
 #: Functions of the mathematical library, as kernels call them.
 _MATH: Final = re.compile(r"\b(sqrt|fma|fmod|floor|ceil|trunc|rint|round|copysign|fabs)(f?)\(")
 _LOCAL: Final = re.compile(r'^#include "[^"\n]+"\n', re.MULTILINE)
+#: What a project needs whose kernels have inline assembly.
+_ASSEMBLY: Final = """gcc or
+clang, since its kernels have inline assembly for this core (`aotc compile --portable` makes C99 without it),"""
+_LICENSED_HEADER: Final = "The file `include/aotc_bare.h` is\npart of aotc and under the Apache License 2.0."
 #: Those of which compilers make instructions on any machine.
 _INLINE: Final = ("fabs", "fabsf", "copysign", "copysignf")
 
@@ -44,6 +57,18 @@ def required_functions(kernels: PrintedKernels) -> list[str]:
     """What kernels call of the mathematical library, where no instruction does it."""
     text = "\n".join(k.text + "".join(k.printed.definitions.values()) for k in kernels.kernels)
     return sorted({"".join(found) for found in _MATH.findall(text)}.difference(_INLINE))
+
+
+def _requirements(target: Target, math: Sequence[str]) -> list[str]:
+    """Lines that stop a C compiler whose flags give other results.
+
+    C libraries for cores without an FPU round a multiply-add twice, as newlib's fmaf does.
+    """
+    if target.machine != "arm" or not {"fma", "fmaf"}.intersection(math):
+        return []
+    text = "this code needs an FPU, and the flags of the C compiler say that there is none or leave it unused"
+    hint = "generate it with --float-abi soft"
+    return ["#if defined(__arm__) && !defined(__ARM_FEATURE_FMA)", f'#error "{text}: {hint}"', "#endif"]
 
 
 def _sources(name: str, params: Params, common: dict[str, Any], kernels: PrintedKernels) -> dict[str, Content]:
@@ -92,9 +117,9 @@ def _single(kernels: PrintedKernels, files: dict[str, Content], common: dict[str
             own[path] = str(text)
         else:
             rest[path] = text
-    later = [own.pop(path) for path in list(own) if path.endswith(".c") and "_kernels_" not in path]
     (shared,) = bare_sources()
-    parts = [own[f"src/{name}_kernel.h"], own[f"src/{name}_internal.h"], common["array"]]
+    parts = [own[f"src/{name}_kernel.h"], own[f"src/{name}_internal.h"], own.pop(f"src/{name}_params.c")]
+    later = [own.pop(path) for path in list(own) if path.endswith(".c") and "_kernels_" not in path]
     parts += [kernels.file("kernels.c", kernels.kernels, **common), *later]
     source = f'#include "{name}.h"\n' + "".join(_LOCAL.sub("", part) for part in parts)
     common_header = shared.read_text("utf-8")
@@ -113,17 +138,21 @@ def _words_of_files(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
         "params_rules": render("bare_params.mk", **common),
         "params_built": f"$(BUILD)/src/{name}_params.o {array}.o {array}.c {array}.c.new $(BUILD)/params_to_c ",
         "params_place": f"one file, `src/{name}_params.bin`",
-        "licensed": "The file `include/aotc_bare.h` is\npart of aotc and under the Apache License 2.0.",
+        "licensed": _LICENSED_HEADER,
         "files_said": "",
     }
 
 
-def _single_words(name: str, sources: Sequence[str]) -> dict[str, Any]:
-    """What they say where all code is one source and one header."""
-    files = " and ".join(f"`{path}`" for path in (*sources, f"include/{name}.h"))
+def _words_of_arrays(name: str, common: Mapping[str, Any]) -> dict[str, Any]:
+    """What they say of parameters that are arrays in C, which may be in one source with all code."""
+    words = dict.fromkeys(("params_usage", "params_host", "params_choice", "params_rules", "params_built"), "")
+    if not common["single"]:
+        place = {"params_place": f"arrays in `src/{name}_params.c`"}
+        return {**words, **place, "licensed": _LICENSED_HEADER, "files_said": ""}
+    files = " and ".join(f"`{path}`" for path in (*common["sources"], f"include/{name}.h"))
     said = f"{files} are all of the code, with the parameters: copy them into your build,"
     return {
-        **dict.fromkeys(("params_usage", "params_host", "params_choice", "params_rules", "params_built"), ""),
+        **words,
         "params_place": f"arrays in `src/{name}.c`",
         "licensed": f"What `include/{name}.h`\nhas between the guards of `AOTC_BARE_H` is part of aotc and under the "
         "Apache License 2.0.",
@@ -133,21 +162,29 @@ def _single_words(name: str, sources: Sequence[str]) -> dict[str, Any]:
 
 def _build(name: str, common: dict[str, Any]) -> dict[str, Content]:
     """What builds the sources, and a page on it."""
-    single = common["single"]
-    params = f"set({common['upper']}_PARAMS)\n" if single else render("params.cmake", **common)
-    words = {**common, **(_single_words(name, common["sources"]) if single else _words_of_files(name, common))}
+    arrays = common["arrays"]
+    params = f"set({common['upper']}_PARAMS)\n" if arrays else render("params.cmake", **common)
+    words = {**common, **(_words_of_arrays(name, common) if arrays else _words_of_files(name, common))}
     apart = {
         f"src/{name}_params.S": render("bare_params.S", **common),
         "src/params_to_c.c": render("params_to_c.c", **common),
     }
     return {
-        **({} if common["single"] else apart),
+        **({} if arrays else apart),
         **{f"{row['output']}.ld": render("weights.ld", **common | row) for row in common["pieces"]},
         "Makefile": render("bare.mk", **words),
         "CMakeLists.txt": render(
             "bare.cmake", params=params, manifest=render("manifest.cmake", runtime=(), name=name), **common
         ),
         "README.md": render("bare.md", **words),
+    }
+
+
+def _compiler_words(abi: str, files: Mapping[str, Content]) -> dict[str, str]:
+    """What pages say of the C compiler that the files take, and of its float ABI, if there is a choice."""
+    return {
+        "language": _ASSEMBLY if has_inline_assembly(files) else "a\nC99 compiler,",
+        "abi_said": f"; the float ABI\nis `{abi}` without such flags" if abi else "",
     }
 
 
@@ -218,6 +255,7 @@ def emit_bare(
     numerics: str = "",
     golden: Golden | None = None,
     single_file: bool = False,
+    cflags: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
@@ -226,6 +264,7 @@ def emit_bare(
     numerics           the name of what decides its bits
     golden             values for a self-test, None for none
     single_file        one source and one header
+    cflags             flags of the C compiler that the user gave, for the build files
 
     Raises AotcError: code "name" if the program's name will not do, "memory" if a run
     needs more than the target has, "output" if a file cannot be written, "target" for
@@ -239,20 +278,25 @@ def emit_bare(
     params, kernels, weights, taken = _parts(program, target, golden)
     math = required_functions(kernels)
     metadata = describe(program, target, kernels.names, params) | {"footprint": taken}
-    common = common_words(name, False) | model_words(program, target, numerics, params)
+    common = common_words(name, False) | model_words(program, target, numerics, params, cflags)
     common |= _words(program, target, metadata, weights, math) | {"steps": call_rows(program, kernels, params)}
-    common["resident"] = resident_note(program)
+    common |= {"resident": resident_note(program), "requirements": _requirements(target, math)}
     common |= {"single": single_file, "tested": {}}
     if golden is not None:
         common["tested"] = selftest_words(common["tensors"], [params.place(at) for at in weights.offsets])
     externals = kernels.external_files(name)
     files = _sources(name, params, common, kernels)
     files |= {path: external.file() for path, external in externals.items()}
-    if single_file:
+    common["arrays"] = single_file or weights.bytes < target.budget.array_bytes
+    if common["arrays"]:
         common["array"] = f"#ifndef {name.upper()}_WEIGHTS_ADDRESS\n{weights.arrays()}#endif\n"
+        files[f"src/{name}_params.c"] = render("params.c", **common | {"arrays": common["array"].splitlines()})
+    if single_file:
         files = _single(kernels, files, common)
     common["sources"] = [path for path in files if path.endswith(".c")]
     common["headers"] = " ".join(path for path in files if path.endswith(".h"))
+    metadata["float_abi"] = float_abi(target)
+    common |= _compiler_words(metadata["float_abi"], files)
     files |= {f"src/{name}_params.bin": weights.contents, **_build(name, common)}
     metadata |= {"accuracy": accuracy, "numerics": numerics, "passes": list(passes)}
     metadata["links"] = {"c": ["memcpy", "memset"], "m": math, "compiler": "arithmetic that the core lacks"}

@@ -143,6 +143,8 @@ BARE_C: Final = replace(
     array="{type} {name}[{size}]",
     functions={name: _MATH[name] for name in ("sqrt", "fma", "fmod", "copysign", "abs")},
 )
+#: For Arm microcontrollers: kernels may have inline assembly, as gcc and clang take it.
+ARM_C: Final = replace(BARE_C, name="arm-c")
 #: C with the vectors of gcc and clang.
 GNU_C: Final = replace(
     C99,
@@ -177,4 +179,4 @@ CUDA: Final = replace(
     move="aotc_move<{lanes}>({to}, {source})",
 )
 #: The dialects by the names that targets give.
-DIALECTS: Final = {dialect.name: dialect for dialect in (C99, BARE_C, GNU_C, CUDA)}
+DIALECTS: Final = {dialect.name: dialect for dialect in (C99, BARE_C, ARM_C, GNU_C, CUDA)}

@@ -96,6 +96,7 @@ def emit_device(
     accuracy: str = "fast",
     passes: Sequence[str] = (),
     numerics: str = "",
+    cflags: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write the project into an existing directory and return its metadata.
 
@@ -105,6 +106,7 @@ def emit_device(
     accuracy        what was asked for, and
     passes          the names of the passes that made the program, for the record
     numerics        the name of what decides its bits
+    cflags          flags of the C compiler that the user gave, for the build files
 
     Raises AotcError: code "name" if the program's name will not do, "memory" if a run needs more than the target has,
     "output" if a file cannot be written.
@@ -113,7 +115,7 @@ def emit_device(
     params = Params(program.name, program.constants, 0)
     found = [Image(program.name, name, data) for name, data in sorted(images.items())]
     common = common_words(program.name, False) | {
-        **model_words(program, target, numerics, params),
+        **model_words(program, target, numerics, params, cflags),
         "workspace": {"parameter": "void *workspace", "sizes": ["WORKSPACE_BYTES 0"]},
         "workspace_align": 1,
         "thread_workspace_bytes": 0,

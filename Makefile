@@ -16,7 +16,7 @@ QUICK  := tests/arch tests/ir tests/relay tests/golden tests/errors tests/plan t
   tests/cli/test_commands.py tests/e2e/test_compile_api.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-cuda demo-embedded digits quick test test-all fuzz fuzz-kernels lint format conformance bench train clean
+.PHONY: help setup demo demo-cuda demo-embedded digits quick test test-all fuzz fuzz-kernels lint format docs conformance bench train clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -73,6 +73,10 @@ format: setup ## Format Python and C sources
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $$(git ls-files 'runtime_c/*.c' 'runtime_c/*.h' 'runtime_c/*.cpp' 'examples/*.c')
+
+docs: setup ## Build the site of docs/ into build/docs
+	$(BIN)/python -m sphinx -q -W --keep-going -b html -d build/doctrees docs build/docs
+	@echo "build/docs/index.html"
 
 conformance: setup ## Run the official ONNX suite through compiled C and print the counts
 	$(BIN)/python tests/conformance/run.py

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk through the house in docs/architecture.md: its excerpts are what the compiler gives, its rooms are entered
-in the order in which they are told, and the picture names packages that exist.
+"""The excerpts of docs/walk.md are what the compiler gives, and its files are named in the order of their first calls.
+
+Packages in the diagrams of docs/diagrams exist, and the pictures are those of their descriptions.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -23,13 +23,15 @@ from aotc.driver.pipeline import Compilation
 from aotc.ir.transform import PassContext
 from aotc.tir.schedule.contraction.tiling_choice import Site
 from aotc.tir.target import get_target
+from docs.diagrams import draw
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-WALK = PAGE.partition("## A walk through the house\n")[2].partition("\n## ")[0]
+WALK = (ROOT / "docs" / "walk.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8") + WALK
+DIAGRAMS = ROOT / "docs" / "diagrams"
 EXCERPTS: dict[str, str] = dict(re.findall(r"^```\w+ (.*?)\n(.*?)^```$", WALK, re.MULTILINE | re.DOTALL))
 PARTS = re.findall(r"^\*\*(.*?)\.\*\*(.*?)(?=^\*\*|\Z)", WALK, re.MULTILINE | re.DOTALL)
-ROOMS = {head: re.findall(r"`(\S+\.py)`", text) for head, text in PARTS}
+FILES = {head: re.findall(r"`(\S+\.py)`", text) for head, text in PARTS}
 
 
 class Tilings:
@@ -72,7 +74,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], di
     params = {p.name_hint: rng.random(p.type_annotation.shape, np.float32) for p in (weights, bias)}
     module = aotc.IRModule.from_expr(relay.build_module.bind_params_by_name(function, params))
     for target in ("c", "x86-64-v3"):
-        tilings, entered = Tilings(), {part: list[str]() for part in ROOMS}
+        tilings, entered = Tilings(), {part: list[str]() for part in FILES}
         work = Compilation(module, get_target(target), "net", PassContext(3), cache=False, tilings=tilings)
         folder = tmp_path_factory.mktemp("walk") / "net"
         with watching(entered["The graph"]):
@@ -104,11 +106,11 @@ def test_excerpts_are_what_the_compiler_gives(walked: tuple[dict[str, str], dict
 
 
 @pytest.mark.parametrize("part", ["The graph", "Kernels", "The program", "The C project"])
-def test_rooms_are_entered_in_the_order_of_the_walk(
+def test_files_are_named_in_the_order_of_their_first_calls(
     walked: tuple[dict[str, str], dict[str, list[str]]], part: str
 ) -> None:
-    told, entered = ROOMS[part], walked[1][part]
-    assert len(told) > 3 and told == [name for name in entered if name in told]
+    named, entered = FILES[part], walked[1][part]
+    assert len(named) > 3 and named == [name for name in entered if name in named]
 
 
 def test_passes_are_where_the_walk_says() -> None:
@@ -121,18 +123,20 @@ def test_passes_are_where_the_walk_says() -> None:
 def test_bare_names_of_files_belong_to_one_file() -> None:
     names = set(re.findall(r"`(\w+\.py)`", PAGE))
     files = [path.name for top in ("aotc", "codegen", "runtime_c") for path in (ROOT / top).rglob("*.py")]
-    assert names and {name: files.count(name) for name in names} == dict.fromkeys(names, 1)
+    assert {name: files.count(name) for name in names} == dict.fromkeys(names, 1)
 
 
-def test_no_room_is_visited_twice() -> None:
-    told = [name for names in ROOMS.values() for name in names]
-    assert len(told) > 20 and len(told) == len(set(told))
-    assert all((ROOT / name).is_file() for name in told)
+def test_no_file_is_named_twice() -> None:
+    named = [name for names in FILES.values() for name in names]
+    assert len(named) > 20 and len(named) == len(set(named))
+    assert all((ROOT / name).is_file() for name in named)
 
 
-def test_the_picture_names_packages() -> None:
-    assert "(house.svg)" in PAGE
-    root = ElementTree.parse(ROOT / "docs" / "house.svg").getroot()
-    texts = [element.text or "" for element in root.iter("{http://www.w3.org/2000/svg}text")]
-    names = [name for text in texts for name in re.findall(r"aotc\w*(?:\.\w+)*", text)]
-    assert len(names) > 8 and all(importlib.util.find_spec(name) is not None for name in names)
+@pytest.mark.parametrize("source", sorted(DIAGRAMS.glob("*.txt")), ids=lambda p: p.stem)
+def test_pictures_are_up_to_date(source: Path) -> None:
+    """`python docs/diagrams/draw.py` draws them again."""
+    text = source.read_text(encoding="utf-8")
+    assert source.with_suffix(".svg").read_text(encoding="utf-8") == draw.picture(text)
+    names = re.findall(r"aotc\w*(?:\.\w+)*", text)
+    assert names and all(importlib.util.find_spec(name) is not None for name in names)
+    assert f"(diagrams/{source.stem}.svg)" in PAGE

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The code on the pages for newcomers (docs/start, docs/how-to, docs/gallery) runs and prints what they show.
+
+Blocks run in order, in a folder of their own: `sh` by a shell, `python` by an interpreter.  A block of another language
+whose first line is a comment with the path of a file is written to that file.  A `text` block after a command is its
+output, where `...` stands for any text.
+"""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import require_tool
+from tests.examples.conftest import ROOT, Shell
+
+PAGES = sorted(p for folder in ("start", "how-to", "gallery") for p in (ROOT / "docs" / folder).glob("*.md"))
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^(?://|#) (\S+\.\w+)$")
+TOOLS = {"cmake", "arm-none-eabi-gcc", "qemu-system-arm"}
+SLOW = {"resnet_cpp"}
+"""Pages whose networks take long to compile."""
+
+
+def agrees(shown: str, printed: str) -> bool:
+    """Whether a program printed what a page shows."""
+    checker, flags = doctest.OutputChecker(), doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return checker.check_output(shown.strip() + "\n", printed.strip() + "\n", flags)
+
+
+def run(page: Path, shell: Shell) -> int:
+    """Run the blocks of a page; the number of commands among them."""
+    printed: str | None = None
+    count = 0
+    for language, content in BLOCK.findall(page.read_text(encoding="utf-8")):
+        if language == "text":
+            assert printed is None or agrees(content, printed), f"{page.name} shows\n{content}\nbut got\n{printed}"
+            printed = None
+            continue
+        if language == "python":
+            (shell.folder / "page.py").write_text(content, encoding="utf-8")
+        if language in ("sh", "python"):
+            printed = shell.succeed("python page.py" if language == "python" else content)
+            count += 1
+        elif (named := FILE.match(content.partition("\n")[0])) is not None:
+            path = shell.folder / named[1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+    return count
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] * (p.stem in SLOW)) for p in PAGES]
+)
+def test_page(page: Path, shell: Shell) -> None:
+    text = page.read_text(encoding="utf-8")
+    for tool in TOOLS & set(re.findall(r"[\w-]+", text)):
+        require_tool(tool)
+    commands = len(re.findall(r"^```(?:sh|python)$", text, re.MULTILINE))
+    assert run(page, shell) == commands
+
+
+def test_wrong_output_is_found(shell: Shell) -> None:
+    page = shell.folder / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n```text\n2\n```\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="but got"):
+        run(page, shell)

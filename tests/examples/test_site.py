@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`make docs` builds the site without a warning; its internal links and the terms of the glossary are checked."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.examples.conftest import ROOT
+
+DOCS = ROOT / "docs"
+
+
+def build(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Sphinx, with warnings as errors: broken internal links and pages that no other page leads to are warnings."""
+    options = ["-q", "-W", "--keep-going", "-b", "html", "-d", folder / "doctrees"]
+    command = [sys.executable, "-m", "sphinx", *options, source, folder / "html"]
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False)
+
+
+def test_site(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    done = build(DOCS, tmp_path)
+    assert done.returncode == 0, done.stderr
+    pages = {p.relative_to(tmp_path / "html").as_posix() for p in (tmp_path / "html").rglob("*.html")}
+    assert {"index.html", "generated/command.html", "generated/python.html", "generated/passes.html"} <= pages
+    text = (tmp_path / "html/generated/command.html").read_text(encoding="utf-8")
+    assert "--io-dtype" in text and "--bisect" in text
+
+
+def test_broken_links_fail(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx")
+    source = tmp_path / "source"
+    source.mkdir()
+    configuration = (DOCS / "conf.py").read_text(encoding="utf-8").replace('"reference"', "")
+    (source / "conf.py").write_text(configuration.replace("__file__", repr(str(DOCS / "conf.py"))), encoding="utf-8")
+    (source / "index.md").write_text("# Page\n\n[elsewhere](nowhere.md)\n", encoding="utf-8")
+    done = build(source, tmp_path)
+    assert done.returncode != 0 and "nowhere.md" in done.stderr, done.stderr
+
+
+def test_glossary() -> None:
+    """60 to 100 terms, each once, in one line, in alphabetical order within its section."""
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    sections = [re.findall(r"^\| (?!term|---)(.+?) \|", part, re.MULTILINE) for part in text.split("\n## ")[1:]]
+    terms = [term for section in sections for term in section]
+    assert 60 <= len(terms) <= 100 and len(set(terms)) == len(terms)
+    assert all(section == sorted(section, key=str.lower) for section in sections)
+
+
+@pytest.mark.parametrize("note", sorted(DOCS.glob("decisions/0*.md")), ids=lambda p: p.stem)
+def test_decisions_have_status_date_and_measurements(note: Path) -> None:
+    first, _, third, _, row = note.read_text(encoding="utf-8").splitlines()[:5]
+    assert re.match(rf"# {note.name[:4]}: \w|# {note.name[:4]}: `", first) and third == "| status | date | measured |"
+    status, date, measured = (field.strip() for field in row.strip("|").split("|"))
+    assert re.match(r"accepted|rejected|superseded by \[", status) and measured
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -256,6 +256,7 @@ CUT: Final = options(
 TARGET: Final = options(
     option("--target", "Machine to generate code for; `aotc targets` lists them.", default="host"),
     option("-O opt_level", "Graph optimization level.", click.IntRange(0, 3), 3),
+    flag("--size", "Prefer small: no weights that are larger for the sake of time, such as Winograd's."),
     option(
         "--accuracy", "strict: no algorithm that rounds more than an operator's definition (Winograd);"
         " reproducible: strict, and equal bits on all targets. [default: fast]",

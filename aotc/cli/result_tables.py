@@ -30,6 +30,24 @@ def footprint(taken: Data) -> str:
     return f"RAM {ram} bytes with inputs and outputs, flash {flash} ({code}), stack at most {taken['stack']}"
 
 
+def sizes(found: Data | None) -> Shown:
+    """What the weights of a project take, and for what; nothing for projects that do not say so."""
+    if found is None:
+        return
+    added = {"for Winograd convolutions": "winograd", "of padding": "padding"}
+    causes = [f"{unit(found[key], 'B')} {what}" for what, key in added.items() if found[key]]
+    model = f"{unit(found['model'] + found['other'], 'B')} of the model"
+    yield f"weights      {unit(found['weights'], 'B')}: {', '.join((model, *causes))}"
+    if library := found.get("library"):
+        yield f"code         {unit(library - found['weights'], 'B')} of the library, with its tables"
+    times = f"about {found['time_ratio']:.2g} times"
+    if found["winograd"]:
+        less = unit(found["winograd"], "B")
+        yield f"smaller      --size leaves {less} out, and a run takes {times} as long (estimated)"
+    elif found["small"] and found["time_ratio"] > 1:
+        yield f"small        a run takes {times} as long as without --size (estimated)"
+
+
 def show_compiled(data: Data) -> Shown:
     """The result of `compile`, perhaps with the times of its passes."""
     if passes := data.get("timing"):
@@ -37,6 +55,7 @@ def show_compiled(data: Data) -> Shown:
     yield f"project      {data['path']}"
     if library := data["library"]:
         yield f"library      {library} ({unit(Path(library).stat().st_size, 'B')})"
+    yield from sizes(data["metadata"].get("sizes"))
     yield f"arena        {arena(data['metadata']['memory'])}"
     if data["metadata"]["library"].endswith(".a"):
         yield f"footprint    {footprint(data['metadata']['footprint'])}"
@@ -67,6 +86,7 @@ def _project(data: Data) -> Shown:
     yield f"{data['name']} for {data['target']}, by aotc {data['version']}"
     yield _tensors(data)
     yield from _sizes(data, unit(data["weights_bytes"], "B"), len(data["steps"]), data["memory"])
+    yield from sizes(data.get("sizes"))
     if data["library"].endswith(".a"):
         yield f"footprint    {footprint(data['footprint'])}"
     yield f"numerics     {data['numerics']}"

@@ -31,7 +31,7 @@ from aotc.ir import AotcError, AotcTypeError, Array, PassContext, require_known,
 from aotc.relay.module import IRModule
 from aotc.tir.fast_math_check import require_exact
 from aotc.tir.float_abi import chosen_float_abi
-from aotc.tir.target import Target, for_environment, portable
+from aotc.tir.target import Target, for_environment, for_size, portable
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -118,6 +118,8 @@ class CompileOptions:
     cuda_arch     compute capabilities that a target with GPUs has code for, 80 for 8.0; those of the target for None
     environment   "bare": a static library for programs without an operating system, which calls kernels directly;
                   "hosted": for programs that run on one; for None, that of the target
+    size          prefer small: no weights that are larger for the sake of time, and code for microcontrollers at -Os;
+                  `metadata["sizes"]` estimates by how much a run gets slower
     profile       deprecated name of `environment`
     memories      file that tells of the board's memories, in place of the target's (see `aotc.driver.memory_map`)
     selftest, single_file   without an operating system: a function that runs the model on known values; all code in
@@ -160,6 +162,7 @@ class CompileOptions:
     threads: bool | None = None
     cuda_arch: int | Sequence[int] | None = None
     environment: str | None = None
+    size: bool = False
     profile: str | None = None
     memories: str | Path | None = None
     selftest: bool = False
@@ -197,7 +200,7 @@ class CompileOptions:
         if self.portable:
             machine = portable(machine)
         require_exact(self.cflags)
-        object.__setattr__(self, "machine", machine)
+        object.__setattr__(self, "machine", for_size(machine) if self.size else machine)
         if self.opt_level not in range(4):
             raise AotcError("opt-level", f"opt_level must be 0, 1, 2 or 3, not {self.opt_level}")
         require_known("accuracy", "accuracy", self.chosen_accuracy, ACCURACIES)

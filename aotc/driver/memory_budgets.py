@@ -142,7 +142,7 @@ class Change:
     what     as an error says it
     helps    the budgets that it may help with
     config   of the pass context
-    profile, cflags   as `CompileOptions` takes them
+    environment, size   as `CompileOptions` takes them
     selftest   whether a self-test stays
     """
 
@@ -150,7 +150,7 @@ class Change:
     helps: tuple[str, ...]
     config: Mapping[str, Any] = field(default_factory=dict)
     environment: str = ""
-    cflags: tuple[str, ...] = ()
+    size: bool = False
     selftest: bool = True
 
 
@@ -191,7 +191,7 @@ CHANGES: Final = (
         helps=("stack",),
         config={"compile.stack_bytes": 0},
     ),
-    Change(what="have the C compiler optimize for size (--cflags=-Os)", helps=("flash",), cflags=("-Os",)),
+    Change(what="prefer small code and weights (--size)", helps=("flash",), size=True),
     Change(what="leave --selftest out", helps=("flash",), selftest=False),
 )
 

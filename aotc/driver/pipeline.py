@@ -50,6 +50,7 @@ from aotc.driver.pass_observers import PassList
 from aotc.driver.selftest_data import golden
 from aotc.driver.toolchain import Toolchain, find_toolchain, require_cpu
 from aotc.driver.tuning_store import Recorded
+from aotc.driver.weight_sizes import weight_sizes
 from aotc.ir import AotcError, PassContext, frozen, remembering, require_known, setting, spending
 from aotc.ir.atomic_write import temporary_folder
 from aotc.relay.backend.function_to_kernel import dynamic_inputs
@@ -64,7 +65,19 @@ from aotc.runtime.fork_safety import ScratchDirectory
 from aotc.runtime.kernel_library import KernelInfo, KernelLibrary
 from aotc.runtime.session import Session, load
 from aotc.runtime.tensor_info import TensorInfo
-from aotc.tir import X86_64_V4, C, Kernel, Program, Target, called, for_environment, in_order, kernel_passes, scheduled
+from aotc.tir import (
+    X86_64_V4,
+    C,
+    Kernel,
+    Program,
+    Target,
+    called,
+    for_environment,
+    for_size,
+    in_order,
+    kernel_passes,
+    scheduled,
+)
 from aotc.tir.plan.copy_elimination import take_views
 from aotc.tir.plan.numerics_id import numerics
 from aotc.tir.schedule.contraction.tiling_choice import Site, choosing
@@ -326,6 +339,7 @@ class Compilation:
                         unchecked = check_project(work, metadata, self.programs, toolchain, self.machine)
                 if library is not None and toolchain is not None:
                     _measure(metadata, library, toolchain)
+                    metadata["sizes"]["library"] = library.stat().st_size
                 self._within_budgets(metadata, toolchain)
                 if library is not None:
                     record_checksum(work, metadata, library)
@@ -400,11 +414,12 @@ def _domains(c: Compilation) -> dict[str, Domain]:
 
 
 def _with_values(c: Compilation, work: Path, metadata: dict[str, Any]) -> dict[str, Any]:
-    """The metadata of a project, which say what values suit each input, also in its file."""
+    """The metadata of a project with the values that suit each input and the sizes of its parts, also in its file."""
     if found := _domains(c):
         described = {name: {"values": domain.described} for name, domain in found.items()}
         metadata["inputs"] = [row | described.get(row["name"], {}) for row in metadata["inputs"]]
-        write_metadata(work, metadata)
+    metadata["sizes"] = weight_sizes(c.module, c.graph, c.machine, c.programs[0], metadata["weights_bytes"])
+    write_metadata(work, metadata)
     return metadata
 
 
@@ -426,7 +441,7 @@ def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None,
 
     def taken(change: Change) -> int | None:
         """What the model takes with a change; None where it cannot be made."""
-        if change.cflags and (toolchain is None or not facts["code_measured"]):
+        if change.size and (c.target.small or toolchain is None or not facts["code_measured"]):
             return None
         if not (change.selftest or c.selftest):
             return None
@@ -434,8 +449,6 @@ def _ways(c: Compilation, facts: Mapping[str, Any], toolchain: Toolchain | None,
         with suppress(AotcError):
             other = _changed(c, change)
             built = toolchain if name == "flash" else None
-            if built is not None:
-                built = replace(built, cflags=(*built.cflags, *change.cflags))
             made = (replace(other, toolchain=built).library if built is not None else other.project)()
             return _sum(made.metadata["footprint"], name)
         return None
@@ -453,6 +466,7 @@ def _changed(c: Compilation, change: Change) -> Compilation:
     ctx = c.context
     context = PassContext(ctx.opt_level, ctx.required_pass, ctx.disabled_pass, None, {**ctx.config, **change.config})
     target = for_environment(c.target, change.environment) if change.environment else c.target
+    target = for_size(target) if change.size else target
     tested, any_size = c.selftest and change.selftest, Budgets(flash=sys.maxsize)
     made = replace(c, context=context, target=target, selftest=tested, budgets=any_size)
     return replace(made, checked=False, progress=lambda _: None)

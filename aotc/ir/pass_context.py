@@ -73,6 +73,9 @@ _TABLE: Final = _Table({
     "relay.AlterOpLayout.max_growth": ConfigKey(
         float, "2.5", "Largest ratio of the bytes of transformed weights to those of the model (1 MiB more is allowed)."
     ),
+    "relay.AlterOpLayout.min_saving": ConfigKey(
+        float, "0.1", "Fewest cycles, by estimate, that transformed weights must save for each byte that they add."
+    ),
     "relay.AlterOpLayout.winograd": ConfigKey(bool, "true", "Use Winograd convolutions where they are faster."),
     "relay.FoldConstant.max_bytes": ConfigKey(
         int, "67108864", "Largest number of bytes of a folded constant that is larger than its operands."

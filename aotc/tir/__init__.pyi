@@ -178,6 +178,7 @@ from aotc.tir.target import Tiles as Tiles
 from aotc.tir.target import Winograd as Winograd
 from aotc.tir.target import feature_names as feature_names
 from aotc.tir.target import for_environment as for_environment
+from aotc.tir.target import for_size as for_size
 from aotc.tir.target import get_target as get_target
 from aotc.tir.target import host_target as host_target
 from aotc.tir.target import in_order as in_order

@@ -170,7 +170,7 @@ class HalveBytes(ProgramPass):
     opt_level: ClassVar[int] = 3
 
     def run(self, module: Program, ctx: PassContext) -> Program:
-        always = _wanted("compile.halve_bytes", self.target)
+        always = ctx.get_config("compile.halve_bytes", self.target.bare or self.target.small)
         return narrowed(module, 0 if always else CACHED)
 
 

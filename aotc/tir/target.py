@@ -32,6 +32,7 @@ class Budget:
     row_bytes         a row of accumulators, which stays in the first-level cache beside what is read
     array_bytes       parameters below this are C arrays, else a binary file that the assembler includes
     parameter_growth  parameters may become so many times as large, or by parameter_room bytes larger; 1 for not at all
+    parameter_saving  cycles of a run that must be saved, by estimate, for each byte that parameters grow by
     unrolled          multiply-adds that the body of a loop may be written out to
     written           multiply-adds in all that a tiled sum of products may be written out to for the sake of borders
     pieces            pieces that the loops of a nest may be cut into where conditions change ...
@@ -45,6 +46,7 @@ class Budget:
     array_bytes: int = 64 << 10
     parameter_growth: float = 1.0
     parameter_room: int = 0
+    parameter_saving: float = 0.1
     unrolled: int = 320
     written: int = 4096
     pieces: int = 512
@@ -156,6 +158,7 @@ class Target:
     gpu              None where the processor calls kernels itself
     budget           limits of code and memory
     spaces           its memories: what one of them may hold goes into the first that has room for it
+    small            bytes of code and parameters come before time (see `for_size`)
     bare             there is no operating system: the library is static, calls are direct, and the C library need
                      not have more than memcpy and memset
     dialect          the language of its kernels, by the names of `aotc_codegen.c.c_dialects`
@@ -195,6 +198,7 @@ class Target:
     gpu: Gpu | None = None
     budget: Budget = Budget()
     spaces: tuple[Space, ...] = (Space(name="memory"),)
+    small: bool = False
     bare: bool = False
     dialect: str = "c99"
     cflags: tuple[str, ...] = ()
@@ -471,6 +475,13 @@ def portable(target: Target) -> Target:
 
 #: What kernels have beyond C99, by the dialects of targets that are not scalar.
 _EXTENSIONS: Final = {"gnu-c": "vectors of GNU C", "cuda": "kernels in CUDA"}
+
+
+def for_size(target: Target) -> Target:
+    """Return the target for programs that are to be small: no parameter takes more bytes for the sake of time."""
+    budget = replace(target.budget, parameter_growth=1.0, parameter_room=0)
+    return replace(target, small=True, budget=budget, versions=tuple(map(for_size, target.versions)))
+
 
 _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, CORTEX_M55, RISCV32)
 

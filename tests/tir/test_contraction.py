@@ -23,7 +23,7 @@ from aotc.tir.schedule.contraction.tile_segments import BorderSignature, bordere
 from aotc.tir.schedule.contraction.tiling_cost import inside_share
 from aotc.tir.simplify import Linear
 from aotc.tir.stmt import Assign, Declare, Kernel, Stmt, Store, walk_stmts
-from aotc.tir.target import TARGETS, Target, get_target
+from aotc.tir.target import TARGETS, Target, for_size, get_target
 from tests.share import draw, share_of_each
 
 V4 = get_target("x86-64-v4")
@@ -426,3 +426,12 @@ def test_vectors_have_the_targets_width(target: str) -> None:
     kernel = matmul(m=8, k=8, n=64, block=lanes_of(machine)).kernel(machine)
     widths = {s.var.lanes for s in walk_stmts(kernel.body) if isinstance(s, Declare) and s.var.name.startswith("acc")}
     assert widths == {lanes_of(machine)}
+
+
+def test_blocks_of_small_targets_fill_no_more_than_a_vector() -> None:
+    small = for_size(V4)
+    for n in (16, 24, 33, 80, 100, 1000):
+        for columns in (0, 1, 49):
+            block = pack_block(n, small, "float32", columns=columns)
+            assert -(-n // block) * block - n < 16, (n, columns)
+    assert pack_block(1000, small, "float32", columns=1) == 48

@@ -17,9 +17,9 @@ in, tile sizes out.
 
 choose_tiles(function, get_target("x86-64-v4"), ctx)        # {%1: 4, %5: 4, %9: 2}
 
-Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4), so that the choice is
-one of the whole network: what saves most time for its bytes comes first, until the parameters
-have grown as far as they may.
+Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4).  A larger tile is taken where
+it saves enough cycles for each byte that it adds; the steps that save most come first, until the parameters
+of the whole network have grown as far as they may (docs/decisions/0028-bytes-for-time.md).
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ _SUMS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulA
 class AlterOpLayout(FunctionPass):
     """Packs the constant weights of convolutions, nn.dense, nn.matmul and recurrent layers for `target`.
 
-    Of 3x3 convolutions, those that Winograd's algorithm makes faster are transformed, as long as the parameters
-    stay within `relay.AlterOpLayout.max_growth` times their size (2.5, or 1 MiB more);
-    `relay.AlterOpLayout.winograd` = False leaves it out.
+    Of 3x3 convolutions, those are transformed for which Winograd's algorithm saves at least
+    `relay.AlterOpLayout.min_saving` cycles (estimated) per added byte, as long as the parameters stay within
+    `relay.AlterOpLayout.max_growth` times their size (2.5, or 1 MiB more); `relay.AlterOpLayout.winograd` = False
+    leaves it out, and so do targets whose budget says that parameters must not grow (`small`).
 
     Calls of operators that functions were registered for (`aotc.relay.op.op.register_alter_op_layout`) become first
     what those make of them; layouts that they choose go on to the operators behind them.
@@ -301,6 +302,11 @@ class _Option:
     saved: float
     added: int
 
+    @property
+    def value(self) -> float:
+        """Cycles saved per added byte."""
+        return self.saved / max(self.added, 1)
+
 
 def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[Expr, int]:
     """The tile size of every convolution that gains by it, as far as the configuration (see AlterOpLayout) allows.
@@ -308,6 +314,7 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
     None where the target's parameters may not grow.
     """
     limits, growth = target.budget, ctx.get_config("relay.AlterOpLayout.max_growth")
+    least = ctx.get_config("relay.AlterOpLayout.min_saving", limits.parameter_saving)
     fast = ctx.get_config("compile.accuracy", "fast") == "fast" and ctx.get_config("relay.AlterOpLayout.winograd", True)
     if limits.parameter_growth <= 1.0 or not fast:
         return {}
@@ -318,16 +325,31 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
     budget = usual if growth is None else (growth - 1.0) * size
     calls = {w: [n for n in used[w] if isinstance(n, Call) and _fits(n) and n.args[1] is w] for w in constants}
     weights = [w for w in constants if calls[w] and is_finite(w)]
-    chosen: dict[Constant, _Option] = {}
-    # the best value first; a larger tile replaces a smaller one while there is room
-    options = [option for w in weights for option in _options(w, calls[w], len(used[w]), target)]
-    for option in sorted(options, key=lambda o: (-o.saved / max(o.added, 1), o.tile)):
-        before = chosen.get(option.weight)
-        extra = option.added - (before.added if before else 0)
-        if extra <= budget and option.saved > (before.saved if before else 0.0):
-            chosen[option.weight] = option
-            budget -= extra
+    chosen = _best_options([o for w in weights for o in _options(w, calls[w], len(used[w]), target)], budget, least)
     return {call: option.tile for weight, option in chosen.items() for call in calls[weight]}
+
+
+def _best_options(options: Sequence[_Option], budget: float, least: float) -> dict[Constant, _Option]:
+    """Choose at most one option for each weight, by always taking the step that saves most cycles per added byte.
+
+    A step transforms a plain weight, or replaces what was chosen for it.  Each step saves at least `least` cycles for
+    every byte that it adds, and all steps together add at most `budget` bytes.
+    """
+    chosen: dict[Constant, _Option] = {}
+    while True:
+        steps = [_step(option, chosen.get(option.weight)) for option in options]
+        taken = max((s for s in steps if s.added <= budget and s.value >= least), key=lambda s: s.value, default=None)
+        if taken is None or taken.saved <= 0:
+            return chosen
+        chosen[taken.weight] = next(o for o, s in zip(options, steps, strict=True) if s is taken)
+        budget -= taken.added
+
+
+def _step(option: _Option, before: _Option | None) -> _Option:
+    """What an option saves and adds beyond the one that was chosen before."""
+    if before is None:
+        return option
+    return _Option(option.weight, option.tile, option.saved - before.saved, option.added - before.added)
 
 
 def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target) -> Iterator[_Option]:

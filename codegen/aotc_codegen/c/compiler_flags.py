@@ -19,14 +19,19 @@ OPTIMIZE: Final = ("-O2", "-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fn
 ON_DEVICES: Final = ("--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true", "--std=c++17")
 
 
+def _level(target: Target) -> tuple[str, ...]:
+    """The flags of all targets; code is optimized for size where it is to be small and shares flash with weights."""
+    return ("-Os", *OPTIMIZE[1:]) if target.small and target.bare else OPTIMIZE
+
+
 def cflags(target: Target) -> tuple[str, ...]:
     """Flags of gcc and clang for kernels."""
-    return (*OPTIMIZE, *target.cflags)
+    return (*_level(target), *target.cflags)
 
 
 def base_cflags(target: Target) -> tuple[str, ...]:
     """Flags of gcc and clang for all other code."""
-    return (*OPTIMIZE, *target.base_cflags)
+    return (*_level(target), *target.base_cflags)
 
 
 #: Options that choose a machine or its calling convention.
@@ -46,7 +51,7 @@ def flag_words(target: Target, given: Sequence[str] = ()) -> dict[str, Any]:
     named = {flag.partition("=")[0]: flag for flag in (*target.base_cflags, *chosen)}
     return {
         "cflags": base_cflags(target),
-        "optimize_flags": OPTIMIZE,
+        "optimize_flags": _level(target),
         "machine_flags": list(named.values()),
         "given_make": "".join(f" {shlex.quote(flag)}" for flag in rest).replace("$", "$$").replace("#", r"\#"),
         "given_cmake": [f'"SHELL:{_escaped(shlex.join(rest))}"'] if rest else [],

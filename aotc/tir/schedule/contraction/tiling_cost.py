@@ -64,13 +64,16 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
         return 0
     vectors = -(-n // lanes)
     if columns == 1:
-        return lanes * min(4, vectors)
+        most = min(4, vectors)
+        least_padded = min(range(most, 0, -1), key=lambda v: -(-vectors // v) * v)
+        return lanes * (least_padded if target.small else most)
     # higher tiles than the cache has ways lose lines before all of their elements are used
     competing = pitch > 0 and pitch % target.l1_stride == 0
     crowded = competing and columns >= MANY and tile_columns(target, 2, lanes) > target.l1_ways
     waste = {v: -(-vectors // v) * v for v in ((3, 2, 1) if crowded else (2, 3, 1)) if v <= vectors}
     least = min(waste.values())
-    block = lanes * next(v for v, w in waste.items() if w == least or w * 8 <= least * 9)
+    spare = 0 if target.small else least // 8
+    block = lanes * next(v for v, w in waste.items() if w <= least + spare)
     if _per_cycle(target, lanes) > 1:
         return block
     # vectors of half the length, two at a time, may fit the channels better: 24 are 3 of 8, but 2 of 16

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Account for the bytes of a project: which of them are weights of the model, and which were added to save time.
+
+sizes = weight_sizes(module, graph, target, program, weights_bytes)
+sizes["model"], sizes["winograd"], sizes["time_ratio"]          # 46753964, 34651008, 1.77
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Final
+
+from aotc.ir import is_static
+from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, post_order, tensor_type_of
+from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
+from aotc.relay.op.dense import DensePackAttrs
+from aotc.relay.op.winograd_conv import Conv2DWinogradAttrs
+from aotc.relay.transform.alter_op_layout import WORTH
+from aotc.tir import TAPS, TILES, Program, Target
+from aotc.tir.schedule.algorithms.winograd import convolution_cost
+from aotc.tir.target import Budget, get_target
+
+#: The limits of targets whose parameters may grow.
+_USUAL: Final[Budget] = get_target("x86-64").budget
+
+
+def weight_sizes(
+    module: IRModule, graph: IRModule, target: Target, program: Program, weights_bytes: int
+) -> dict[str, Any]:
+    """Return the bytes that weights take, by cause, and an estimate of the time that the added ones save.
+
+    module          the model as it was imported
+    graph           the same after the passes on graphs, for `target`
+    program         everything that is printed as C
+    weights_bytes   of the project
+
+    "weights" is the sum of the following: "model", the constants of the model; "winograd", what the transformed
+    weights of 3x3 convolutions take beyond plain ones; "padding", what fills the last blocks of packed weights;
+    "other", what tables, alignment and wider types add, negative where folding and equal weights save more.
+    "small" says whether the project was made to be small.  "time_ratio" is the estimated time of a small project
+    divided by that of one that is not, from the cost model that chooses algorithms; 1.0 where both are alike.
+    """
+    constants = {id(n): n for n in post_order(module.main) if isinstance(n, Constant) and not n.is_splat}
+    model = sum(n.data.nbytes for n in constants.values())
+    winograd = padding = 0
+    saved = 0.0
+    seen = set[int]()
+    for call, weight in _weighted(graph):
+        saved += _saved_cycles(call, target)
+        plain = _plain_elements(call)
+        if id(weight) in seen or plain is None:
+            continue
+        seen.add(id(weight))
+        more = max(0, weight.data.nbytes - plain * weight.data.itemsize)
+        if isinstance(call.attrs, Conv2DWinogradAttrs):
+            winograd += more
+        else:
+            padding += more
+    return {
+        "weights": weights_bytes,
+        "model": model,
+        "winograd": winograd,
+        "padding": padding,
+        "other": weights_bytes - model - winograd - padding,
+        "small": target.small,
+        "time_ratio": _time_ratio(sum(s.kernel.macs for s in program.steps) / target.winograd.macs, saved),
+    }
+
+
+def _time_ratio(direct: float, saved: float) -> float:
+    """The time of the direct algorithm divided by that with Winograd's, given its cycles and those that this saves."""
+    return round(direct / (direct - saved), 2) if 0 < saved < direct else 1.0
+
+
+def _weighted(graph: IRModule) -> Iterator[tuple[Call, Constant]]:
+    """The calls of operators whose second argument is constant, in fused functions too, with this constant."""
+    for node in post_order(graph.main):
+        if not isinstance(node, Call):
+            continue
+        if isinstance(node.op, Function):
+            given: dict[Expr, Expr] = dict(zip(node.op.params, node.args, strict=True))
+            inner = [n for n in post_order(node.op.body) if isinstance(n, Call)]
+        else:
+            given, inner = {}, [node]
+        for call in inner:
+            weight = given.get(call.args[1], call.args[1]) if len(call.args) > 1 else None
+            if isinstance(weight, Constant) and all(is_static(tensor_type_of(x).shape) for x in (call, *call.args[:2])):
+                yield call, weight
+
+
+def _plain_elements(call: Call) -> int | None:
+    """Elements of the weight of a call without transform and padding; None where it has neither."""
+    data = tensor_type_of(call.args[0]).static_shape
+    match call.attrs:
+        case Conv2DWinogradAttrs(channels=channels):
+            return channels * data[1] * TAPS**2
+        case ConvAttrs(channels=int(channels), data_layout=layout, kernel_layout=kernel) as attrs:
+            packed = layout.isupper() and not kernel.isupper()
+            inputs = data[layout.index("C")] // attrs.groups if packed else 0
+            return channels * inputs * math.prod(attrs.kernel_size or ()) if packed else None
+        case DensePackAttrs(units=int(units)):
+            return units * data[-1]
+    return None
+
+
+def _saved_cycles(call: Call, target: Target) -> float:
+    """Cycles that Winograd's algorithm saves in a call, or would save in a project that is not small."""
+    shape, data = tensor_type_of(call).static_shape, tensor_type_of(call.args[0])
+    match call.attrs:
+        case Conv2DWinogradAttrs(tile_size=tile):
+            images, channels, height, width = shape
+            return _gain((images, channels, height, width), data.static_shape[1], tile, target)
+        case Conv2DAttrs() as attrs if target.small and not target.is_scalar and _is_candidate(call, attrs):
+            axes = dict(zip(attrs.out_layout or attrs.data_layout, shape, strict=True))
+            inputs = data.static_shape[attrs.data_layout.index("C")]
+            sizes = axes["N"], axes["C"], axes["H"], axes["W"]
+            return max(0.0, *(_worth(sizes, inputs, tile, target) for tile in TILES))
+    return 0.0
+
+
+def _is_candidate(call: Call, attrs: ConvAttrs) -> bool:
+    """Whether a call is a float32 convolution with one group of 3x3 filters, and stride and dilation 1."""
+    float32 = all(tensor_type_of(x).dtype == "float32" for x in (call, *call.args[:2]))
+    plain = attrs.groups == 1 and {*attrs.strides, *attrs.dilation} == {1} and attrs.data_layout.isupper()
+    return float32 and plain and tuple(attrs.kernel_size or ()) == (TAPS, TAPS)
+
+
+def _gain(sizes: tuple[int, int, int, int], inputs: int, tile: int, target: Target) -> float:
+    return convolution_cost(sizes, inputs, 0, target) - convolution_cost(sizes, inputs, tile, target)
+
+
+def _worth(sizes: tuple[int, int, int, int], inputs: int, tile: int, target: Target) -> float:
+    """Cycles that tiles of a size save, 0 where the compiler would not take them."""
+    saved = _gain(sizes, inputs, tile, target)
+    added = ((tile + TAPS - 1) ** 2 - TAPS**2) * sizes[1] * inputs * 4
+    enough = saved > (1 - WORTH) * convolution_cost(sizes, inputs, 0, target)
+    return saved if enough and saved >= _USUAL.parameter_saving * added else 0.0

@@ -242,6 +242,9 @@ def bench_command(out: Reporter, model: Path, output: Path | None, **options: An
 
     Milliseconds: the minimum and the median of all runs, the first run, and the time until the model was loaded.  MB is
     by how much memory the process grew for both of these.  The ratio is our minimum over the rival's.
+
+    The exit code is 1 if an output of ours differs, 3 if the comparison is inconclusive, since an output is NaN,
+    infinite or empty throughout.
     """
     if output is not None:
         require_other_file(output, "output", [model, options["inputs"]])
@@ -249,9 +252,8 @@ def bench_command(out: Reporter, model: Path, output: Path | None, **options: An
     if output is not None:
         out.write(output, result)
     out.result(result, result_tables.show_bench)
-    # the first is ours
-    if not all(turn["contestants"][0]["agrees"] for turn in result["rounds"]):
-        raise SystemExit(1)
+    if code := EXIT_CODES[result["verdict"]]:
+        raise SystemExit(code)
 
 
 @command(

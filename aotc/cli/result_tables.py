@@ -226,16 +226,21 @@ def _verdict(report: Data) -> str:
     return "all outputs agree" if any(differences) else "all outputs agree, no element differs"
 
 
+def _remarks(report: Data) -> Shown:
+    """Sentences about outputs that have little or nothing to compare."""
+    for text in report["warnings"]:
+        yield Text.assemble(("warning", "yellow"), f": {text}")
+    for text in report["inconclusive"]:
+        yield Text.assemble(("inconclusive", "bold yellow"), f": {text}")
+
+
 def show_report(report: Data) -> Shown:
     """The report of `verify` as data."""
     rows = [_output_row(case["source"], output) for case in report["cases"] for output in case["outputs"]]
     yield grid("inputs", "output", "max abs", "relative", "ULP", "", rows=rows)
     if report["device"]:
         yield f"run on {report['device']}"
-    for text in report["warnings"]:
-        yield Text.assemble(("warning", "yellow"), f": {text}")
-    for text in report["inconclusive"]:
-        yield Text.assemble(("inconclusive", "bold yellow"), f": {text}")
+    yield from _remarks(report)
     yield f"compared with {report['reference']}: {_verdict(report)}"
     off = dict.fromkeys(o["name"] for case in report["cases"] for o in case["outputs"] if o["reference_is_off"])
     if off:
@@ -321,6 +326,10 @@ def show_bench(result: Data) -> Shown:
             yield f"left out: {rival['name']}: {rival['reason']}"
         if turn["ratio"] is not None:
             yield f"aotc takes {turn['ratio']:.2f} of the time of the fastest rival, {turn['fastest_rival']}"
+    yield from _remarks(result)
+    if result["verdict"] == "inconclusive":
+        yield f"compared with {result['reference']}: INCONCLUSIVE, outputs have nothing to compare"
+        yield f"hint: {OTHER_INPUTS}"
 
 
 def runs(result: Data) -> str:

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -28,7 +28,7 @@ from aotc_codegen.c.metadata import APPROXIMATE_BOUND
 
 from aotc.checking.input_generation import NO_RANGES, InputRanges, InputSet, session_inputs, session_types
 from aotc.checking.reference import Reference
-from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs
+from aotc.checking.verify import Run, judged, loaded, reference_of, with_static_inputs, worth
 from aotc.driver.compile import CompileOptions
 from aotc.driver.import_model import Cut, is_exported_program, is_relay_text, is_tflite, part_of, require_whole_tflite
 from aotc.driver.pipeline import CompiledModel, Progress
@@ -82,6 +82,7 @@ class Judge:
         self._inputs, self._model = entrant.inputs, loaded(entrant.path)
         found = reference_of(self._model, {}, outputs)
         self.reference, self._expected = found.name, found.run(entrant.inputs)
+        self.inconclusive, self.warnings = worth([self._expected])
         # slow, and one result for all contestants
         exact = cache(lambda: found.exact(entrant.inputs))
         self._judging = Reference(found.name, found.run, lambda _: exact())
@@ -164,6 +165,13 @@ class _Bench:
         return head | {"milliseconds": figures, "ratio": None if is_own else own / min(times)} | verdict
 
 
+def _verdict(judge: Judge, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the comparison of our outputs, those of the first contestant of each round, says in all."""
+    right = all(turn["contestants"][0]["agrees"] for turn in rounds)
+    verdict = "differ" if not right else "inconclusive" if judge.inconclusive else "agree"
+    return {"verdict": verdict, "inconclusive": list(judge.inconclusive), "warnings": list(judge.warnings)}
+
+
 def bench(
     model: str | Path,
     *,
@@ -189,6 +197,10 @@ def bench(
     ("load") and that of its first run, before anything else; "memory" is by how many bytes the process grew in the
     meantime.  Ratios are our minimum over theirs, so that below 1 we are faster.
     Rivals with wrong outputs are measured, but are not the fastest.
+
+    "verdict" is that of our outputs, as in `aotc verify`: "agree", "differ", or "inconclusive" where an output of the
+    reference is NaN, infinite or empty throughout; sentences on such outputs are "inconclusive", those on constant ones
+    "warnings".
     """
     require_rivals(against)
     chosen = CompileOptions(**options)
@@ -212,6 +224,7 @@ def bench(
         "versions": {"aotc": version("aotc"), "compiler": compiler, "python": python},
         "target": metadata["target"],
         "reference": judge.reference,
+        **_verdict(judge, rounds),
         "library_bytes": compiled.library.stat().st_size if compiled.library else 0,
         "weights_bytes": metadata["weights_bytes"],
         "memory": {k: metadata["memory"][k] for k in ("peak", "lower_bound")},

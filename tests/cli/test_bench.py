@@ -96,6 +96,17 @@ def test_wrong_outputs_do_not_win(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert not turn["contestants"][1]["agrees"] and turn["fastest_rival"] is None
 
 
+def test_outputs_without_a_number_are_inconclusive(tmp_path: Path) -> None:
+    """NaN on both sides agrees with NaN, and shows nothing, as in `aotc verify`."""
+    nodes = [helper.make_node("Sub", ["x", "x"], ["z"]), helper.make_node("Div", ["z", "z"], ["y"])]
+    model = save(tmp_path / "m.onnx", nodes, [value("x", (2, 3))], [value("y", (2, 3))])
+    outcome = call("bench", model, *QUICK, "--against", "", "-o", tmp_path / "o.json")
+    found = json.loads((tmp_path / "o.json").read_text())
+    assert outcome.code == 3 and found["verdict"] == "inconclusive" and found["rounds"][0]["contestants"][0]["agrees"]
+    assert "INCONCLUSIVE" in outcome.out and found["inconclusive"][0] in " ".join(outcome.out.split())
+    assert found["inconclusive"] == ["output 'y' is NaN throughout"]
+
+
 def test_dynamic_model_of_two_inputs(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     nodes = [helper.make_node("Add", ["a", "b"], ["s"]), helper.make_node("Cast", ["s"], ["t"], to=TensorProto.INT64)]

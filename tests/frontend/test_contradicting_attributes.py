@@ -41,6 +41,8 @@ def quantized_layer(hidden: int) -> list[Any]:
     return [w, r, ones(1, 8 * hidden), None, None, None, None, *numbers]
 
 
+#: Operators that opset 21 does not have.
+NEWEST = ("Attention", "RotaryEmbedding")
 #: Operator, shape of the data, further inputs, attributes that fit, and those that contradict them one by one.
 Case = tuple[str, Shape, Sequence[Any], Mapping[str, Any], Mapping[str, Sequence[Any]]]
 CASES: list[Case] = [
@@ -62,6 +64,13 @@ CASES: list[Case] = [
     ("SpaceToDepth", (1, 1, 6, 4), [], {"blocksize": 2}, {"blocksize": (4, 0, 2**31)}),
     ("com.microsoft::MatMulNBits", (3, 48), nbits(5, 3, 16), {"K": 48, "N": 5, "block_size": 16, "bits": 4},
      {"K": (47, 33, 49, 2**31), "N": (4, 6, 2**31), "block_size": (32, 8, 2**31), "bits": (2, 8)}),
+    ("Attention", (1, 5, 12), [ones(1, 7, 6), ones(1, 7, 9)], {"q_num_heads": 6, "kv_num_heads": 3},
+     {"q_num_heads": (4, 5, 0, 2**31), "kv_num_heads": (2, 4, 0, 2**31)}),
+    ("Attention", (1, 6, 5, 4), [ones(1, 3, 7, 4), ones(1, 3, 7, 2)], {"q_num_heads": 6, "kv_num_heads": 3},
+     {"q_num_heads": (3, 2**31), "kv_num_heads": (6, 1)}),
+    ("RotaryEmbedding", (1, 5, 12), [ones(1, 5, 2), ones(1, 5, 2)], {"num_heads": 3}, {"num_heads": (5, 0, 2**31)}),
+    ("RotaryEmbedding", (1, 3, 5, 4), [ones(1, 5, 2), ones(1, 5, 2)], {"num_heads": 3}, {"num_heads": (4, 2**31)}),
+    ("Split", (6, 4), [], {"num_outputs": 1}, {"num_outputs": (2, 0, 2**31)}),
     ("DequantizeLinear", (4, 48), [], {"axis": 1, "block_size": 16}, {"block_size": (15, 8, 32, 2**31), "axis": (0,)}),
     ("com.microsoft::GatherBlockQuantized", (4, 48), [], {"gather_axis": 0, "quantize_axis": 1, "block_size": 16},
      {"block_size": (32, 2**31)}),
@@ -82,7 +91,7 @@ def model(case: Case, attributes: Mapping[str, Any]) -> ModelProto:
             constants = {"data": ones(4, 24, dtype=U8), "at": np.zeros(2, np.int64), "scale": ones(4, 3)}
             names = ["data", "at", "scale"]
     node = helper.make_node(name, names, ["y"], domain=domain, **attributes)
-    made = model_of([node], inputs, ["y"], constants=constants, opset=21)
+    made = model_of([node], inputs, ["y"], constants=constants, opset=24 if name in NEWEST else 21)
     if domain:
         made.opset_import.append(helper.make_opsetid(domain, 1))
     return made

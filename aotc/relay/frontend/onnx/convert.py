@@ -30,6 +30,7 @@ from aotc.relay.frontend.onnx import load
 from aotc.relay.frontend.onnx.converter_table import converter_of
 from aotc.relay.frontend.onnx.function_bodies import bind_function, function_of
 from aotc.relay.frontend.onnx.function_expansion import check_expansion, function_key
+from aotc.relay.frontend.onnx.head_counts import check_heads
 from aotc.relay.frontend.onnx.load import LoadedModel
 from aotc.relay.frontend.onnx.model_inputs import input_types, pin_hint
 from aotc.relay.frontend.onnx.node import Node, apply, attributes_of, check_node, schema_of
@@ -134,6 +135,8 @@ class _Conversion:
             result = apply(converter, node)
             self.bind(proto, list(result) if isinstance(result, Sequence) else [result], scope)
             return
+        if not domain:
+            check_heads(proto.op_type, inputs, attributes)
         body = function_of(schema, proto, inputs, scope.opsets[domain])
         self.bind(proto, self.call_function(proto, body, scope, attributes), scope)
 

@@ -96,6 +96,8 @@ def _split(
     x: Expr, split: Ints | None = None, *, axis: Axis = 0, num_outputs: int | None = None, node: Node
 ) -> Sequence[Expr | None]:
     size, names = g.dim(x, axis), len(node.wanted)
+    text = f"num_outputs is {num_outputs}, the node has {names} outputs"
+    require("onnx-split", num_outputs in (None, names), text)
     count = len(split) if split is not None else names if num_outputs is None else num_outputs
     if count > names:
         g.check_unrolled(count, "a split")

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of attention heads that operators state as attributes and the shapes of their inputs repeat.
+
+In: the operator, its inputs and attributes.  Out: nothing, or one AotcError that names both numbers, before the body of
+the operator is expanded.
+
+    check_heads("Attention", [query, key, value], {"q_num_heads": 3, "kv_num_heads": 3})
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from aotc.ir import require
+from aotc.relay.expr import Expr
+from aotc.relay.frontend import op_calls as g
+
+#: By operator, the attributes with numbers of heads, and the positions of the inputs that they describe.
+_DESCRIBED: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
+    "Attention": {"q_num_heads": (0,), "kv_num_heads": (1, 2)},
+    "RotaryEmbedding": {"num_heads": (0,)},
+}
+
+
+def check_heads(operator: str, inputs: Sequence[Expr | None], attributes: Mapping[str, Any]) -> None:
+    """Raise AotcError (code "onnx-attribute") for a number of heads that the shape of an input contradicts.
+
+    Inputs of rank 4 are (batch, heads, length, size), and need no attribute; those of rank 3 are (batch, length,
+    heads * size), where an attribute of 0 stands for one that is missing.
+    """
+    found: dict[str, int] = {}
+    for name, positions in _DESCRIBED.get(operator, {}).items():
+        stated = attributes.get(name) or 0
+        for x in (inputs[k] for k in positions if k < len(inputs)):
+            if x is not None:
+                found[name] = _heads(operator, x, name, stated)
+    query, other = found.get("q_num_heads", 1), found.get("kv_num_heads", 1)
+    text = f"{query} heads of the query cannot be divided evenly among {other} heads of key and value"
+    require("onnx-attribute", query % other == 0, text)
+
+
+def _heads(operator: str, x: Expr, name: str, stated: int) -> int:
+    shape = g.shape(x)
+    if len(shape) == 4:
+        text = f"{name} is {stated}, an input of shape {tuple(shape)} has {shape[1]} heads"
+        require("onnx-attribute", stated in (0, shape[1]), text, hint=f"leave {name} out, or make them equal")
+        return max(1, shape[1])
+    text = f"{operator} with an input of shape {tuple(shape)} needs {name}, the number of heads, of at least 1"
+    require("onnx-attribute", stated > 0, f"{text}; it is {stated}")
+    text = f"{name} is {stated}, which does not divide the {shape[-1]} elements of the last axis of {tuple(shape)}"
+    require("onnx-attribute", shape[-1] % stated == 0, text)
+    return stated

@@ -59,7 +59,7 @@ def first_suspect(work: Compilation, inputs: Arrays, *, bound: float) -> Suspect
 
 def _name(program: Program, kernel: Kernel) -> str:
     """The name of a kernel in the project, without that of the model."""
-    return print_kernels(program.kernels, program.name).names[kernel].removeprefix(f"{program.name}_")
+    return print_kernels(program.kernels, program.name, share="values").names[kernel].removeprefix(f"{program.name}_")
 
 
 class _Schedule:

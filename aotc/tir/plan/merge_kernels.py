@@ -6,9 +6,10 @@ In: kernels.  Out: which of them one kernel can stand for, what it is told for e
     y[i * 64 + j] = x[i * 32 + j] ...     # for one layer
     y[i * 16 + j] = x[i * 48 + j] ...     # for another: n0 is 64 or 16, n1 is 32 or 48
 
-Sizes, strides, scales and zero points may differ; what is divided by, shifts and arrays on the stack may not:
-compilers make other code of them.  Kernels are shared where that takes less code by an estimate
-(`aotc.tir.plan.memory_footprint`).
+Scales and zero points may differ, as literals of one number and of vectors of one number; with `sizes`, where size of
+code comes first, sizes and strides may, too, and kernels are shared where that takes less code by an estimate
+(`aotc.tir.plan.memory_footprint`).  Divisors of integers, shifts and arrays on the stack may not differ: compilers make
+other code of them.
 """
 
 import math
@@ -19,7 +20,7 @@ from typing import Final
 
 from aotc.ir import frozen, merge_spans
 from aotc.tir import INSTRUCTIONS, Interval, Kernel, Stmt, drop_dead, rebuilt, to_text, without_kinds
-from aotc.tir.expr import INDEX, Binary, Call, Const, Expr, Var, operands, with_operands
+from aotc.tir.expr import INDEX, Binary, Broadcast, Call, Const, Expr, Var, operands, with_operands
 from aotc.tir.plan.memory_footprint import NUMBER, code_bytes
 
 #: Numbers that a kernel is told, at most: beyond, they crowd its own values out of registers.
@@ -54,26 +55,30 @@ class Shared:
         return {number: (min(found), max(found)) for number, found in zip(self.numbers, values, strict=True)}
 
 
-def shared_kernels(kernels: Iterable[Kernel]) -> list[Shared]:
-    """The kernels to be made in place of several; those that stand alone are not among them."""
+def shared_kernels(kernels: Iterable[Kernel], *, sizes: bool = True) -> list[Shared]:
+    """The kernels to be made in place of several; those that stand alone are not among them.
+
+    sizes    whether kernels may differ in sizes and strides, too, where the estimate says that it is less code; else
+             they differ in the values that they compute with, which takes no time
+    """
     groups: dict[str, list[Kernel]] = {}
     for kernel in kernels:
-        if kernel.source is None and not kernel.team and not kernel.shared:
-            groups.setdefault(_skeleton(kernel), []).append(kernel)
-    found = (_shared(group) for group in groups.values() if len(group) > 1)
+        if kernel.source is None and not kernel.shared and not (sizes and kernel.team):
+            groups.setdefault(_skeleton(kernel, sizes), []).append(kernel)
+    found = (_shared(group, sizes) for group in groups.values() if len(group) > 1)
     return [one for one in found if one is not None]
 
 
-def _skeleton(kernel: Kernel) -> str:
+def _skeleton(kernel: Kernel, sizes: bool) -> str:
     """The text of a kernel without the numbers that may differ."""
     plain = replace(kernel, name="", macs=0, span=None, overlaps=(), inplace=())
-    text = to_text(_with(plain, lambda const: Var(const.dtype, const.dtype)))
+    text = to_text(_with(plain, lambda const: Var(const.dtype, const.dtype), sizes))
     return without_kinds(_SIZES.sub(r"\1", text))
 
 
-def _shared(group: Sequence[Kernel]) -> Shared | None:
+def _shared(group: Sequence[Kernel], sizes: bool) -> Shared | None:
     """One kernel for a group with a common skeleton; None where that is no gain."""
-    rows = [_constants(kernel) for kernel in group]
+    rows = [_constants(kernel, sizes) for kernel in group]
     columns = list(zip(*rows, strict=True))
     numbers: dict[tuple[Const, ...], Var] = {}
     for column in columns:
@@ -82,19 +87,24 @@ def _shared(group: Sequence[Kernel]) -> Shared | None:
     if len(numbers) > MOST:
         return None
     places = iter(columns)
-    made = _with(group[0], lambda const: numbers.get(next(places), const))
+    made = _with(group[0], lambda const: numbers.get(next(places), const), sizes)
     # pointers that meet in one of the calls may meet
     overlaps = {pair for kernel in group for pair in kernel.overlaps}
     span = merge_spans(kernel.span for kernel in group)
     made = replace(made, overlaps=tuple(sorted(overlaps)), span=span)
-    alone = sum(code_bytes([kernel]) for kernel in group)
-    if alone <= GROWTH * code_bytes([made]) + NUMBER * len(numbers) * len(group):
+    if sizes and not _is_smaller(made, len(numbers), group):
         return None
     values = zip(*numbers, strict=True) if numbers else iter([()] * len(group))
     return Shared(made, tuple(numbers.values()), tuple(zip(group, values, strict=True)))
 
 
-def _constants(kernel: Kernel) -> list[Const]:
+def _is_smaller(made: Kernel, numbers: int, group: Sequence[Kernel]) -> bool:
+    """Whether one kernel, and calls with numbers, are less code than the kernels that it stands for."""
+    alone = sum(code_bytes([kernel]) for kernel in group)
+    return alone > GROWTH * code_bytes([made]) + NUMBER * numbers * len(group)
+
+
+def _constants(kernel: Kernel, sizes: bool) -> list[Const]:
     """The constants of a kernel that may be numbers, in the order in which `_with` meets them."""
     found: list[Const] = []
 
@@ -102,17 +112,17 @@ def _constants(kernel: Kernel) -> list[Const]:
         found.append(const)
         return const
 
-    _with(kernel, note)
+    _with(kernel, note, sizes)
     return found
 
 
-def _with(kernel: Kernel, choose: _Choose) -> Kernel:
-    """The kernel with other values in the place of constants that may be numbers."""
+def _with(kernel: Kernel, choose: _Choose, sizes: bool = True) -> Kernel:
+    """The kernel with other values in the place of constants that may be numbers; `choose` is given scalars."""
 
     def value(expr: Expr) -> Expr:
         if isinstance(expr, Const):
-            return choose(expr) if _is_number(expr) else expr
-        fixed = _fixed(expr)
+            return _chosen(expr, choose) if _is_number(expr, sizes) else expr
+        fixed = _fixed(expr, sizes)
         fresh = tuple(o if k in fixed else value(o) for k, o in enumerate(operands(expr)))
         # as it stands: what is folded may have other operands first
         return Binary(expr.op, *fresh) if isinstance(expr, Binary) else with_operands(expr, fresh)
@@ -123,17 +133,32 @@ def _with(kernel: Kernel, choose: _Choose) -> Kernel:
     return replace(kernel, body=statement(drop_dead(kernel.body)))
 
 
-def _fixed(expr: Expr) -> Container[int]:
-    """Operands that stay: literals of instructions, which may take no others, and of operations that they make fast."""
-    literal = [k for k, o in enumerate(operands(expr)) if isinstance(o, Const)]
+def _chosen(const: Const, choose: _Choose) -> Expr:
+    """What takes the place of a constant: a vector of one number has that number in all lanes."""
+    if const.lanes == 1:
+        return choose(const)
+    fresh = choose(replace(const, lanes=1))
+    return replace(fresh, lanes=const.lanes) if isinstance(fresh, Const) else Broadcast(fresh, const.lanes)
+
+
+def _fixed(expr: Expr, sizes: bool) -> Container[int]:
+    """Operands that stay: literals of instructions, which may take no others, and of operations that they make fast.
+
+    Vectors are no literals of instructions, and where time comes first, divisions by floats are instructions unless the
+    divisor is a power of two, which compilers multiply by the inverse of.
+    """
+    literal = {k: o for k, o in enumerate(operands(expr)) if isinstance(o, Const)}
     if isinstance(expr, Call):
-        return literal if INSTRUCTIONS[expr.name].texts else ()
-    return [k for k in literal if k == 1] if isinstance(expr, Binary) and expr.op in _FIXED else ()
+        own = [k for k, o in literal.items() if sizes or o.lanes == 1]
+        return own if INSTRUCTIONS[expr.name].texts else ()
+    if not isinstance(expr, Binary) or expr.op not in _FIXED or 1 not in literal:
+        return ()
+    return () if not sizes and expr.op == "div" and abs(math.frexp(literal[1].value)[0]) != 0.5 else (1,)
 
 
-def _is_number(const: Const) -> bool:
+def _is_number(const: Const, sizes: bool) -> bool:
     """Whether a kernel can be told a constant: one value that fits a register of 32 bits."""
     dtype = const.dtype
-    if const.lanes > 1 or not (dtype in _WORDS or dtype == INDEX):
+    if (sizes and const.lanes > 1) or not (dtype in _WORDS or (sizes and dtype == INDEX)):
         return False
     return math.isfinite(const.value) if dtype.is_float else abs(const.value) < 1 << 31

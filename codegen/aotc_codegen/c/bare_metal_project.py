@@ -233,7 +233,7 @@ def _parts(
 ) -> tuple[Params, PrintedKernels, Weights, dict[str, Any]]:
     """Parameters, kernels and the file of weights of a project, and its footprint."""
     params = placed_params(program, target, golden)
-    kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], share=True)
+    kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], share="numbers")
     numbers = [len(kernels.numbers.get(step.kernel, ())) for step in program.steps]
     weights = Weights(params, golden)
     taken = footprint(program, target, kernels.names, params, numbers)

@@ -156,7 +156,7 @@ class _Version:
     def __init__(self, program: Program, target: Target, params: Params, suffix: str) -> None:
         self.program, self.target, self.suffix = program, target, suffix
         require_known("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
-        self.kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], suffix)
+        self.kernels = print_kernels(program.kernels, program.name, DIALECTS[target.dialect], suffix, share="values")
         self.files: list[str] = []
         self.team_base = team_aligned(program.plan.peak)
         self.team_bytes = team_scratch(program)[1]

@@ -7,10 +7,11 @@ printed.files("net", "", banner=...)  # files that compile by themselves, by pat
 """
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 from aotc.ir import AotcError, DType, Form, frozen, remembered
 from aotc.tir import INDEX, Kernel, shared_kernels
@@ -27,6 +28,12 @@ HASH_DIGITS: Final = 6
 #: What a kernel is called in the text that its mark is made from.
 _ANY_NAME: Final = "KERNEL_NAME"
 _PRINTED: Final = Form(PrintedKernel, [PrintedKernel, DType])
+
+
+#: Kernels that one function stands for: none, those of other values, or those of any other numbers.
+Share: TypeAlias = Literal["", "values", "numbers"]
+#: Literals in the text of a kernel, and the marks of helper functions, which are hashes.
+_NUMBERS: Final = re.compile(r"-?\b\d[\w.]*(?:(?<=[ep])[-+]\w+)?|_[0-9a-f]{8}\b")
 
 
 @frozen
@@ -69,7 +76,7 @@ class PrintedKernels:
     """Every distinct kernel, and the C name under which each kernel is called.
 
     externals   kernels whose code is the user's, a file each
-    numbers     what one that stands for several is told for each, behind the buffers
+    numbers     arguments of one that stands for several, for each of them, behind the buffers
     """
 
     kernels: tuple[NamedKernel, ...]
@@ -84,7 +91,7 @@ class PrintedKernels:
         return [*(k.prototype for k in self.externals), *(k.prototype for k in self.kernels)]
 
     def launch(self, kernel: Kernel, arguments: Sequence[str]) -> str:
-        """The statement that runs a kernel; a team's is told whose it is."""
+        """The statement that runs a kernel; a kernel of a team gets the team."""
         team = [self.dialect.team_argument] if kernel.team and self.dialect.team_argument else []
         return self.dialect.launch.format(
             name=self.names[kernel], arguments=", ".join([*arguments, *self.numbers.get(kernel, ()), *team])
@@ -156,11 +163,12 @@ def _externals(kernels: Sequence[Kernel], taken: Names, dialect: Dialect) -> dic
 
 
 def print_kernels(
-    kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "", share: bool = False
+    kernels: Iterable[Kernel], prefix: str, dialect: Dialect = GNU_C, suffix: str = "", share: Share = ""
 ) -> PrintedKernels:
     """Print each kernel as PREFIX_NAME, a suffix behind it; kernels with equal texts are one function.
 
-    share    so are kernels that differ in numbers alone, where that is less code
+    share    so are kernels that differ in the "values" that they compute with, or in any "numbers" where that is less
+             code (`aotc.tir.plan.merge_kernels`)
 
     Where several would have a name, all have a hash of their text behind it, not a
     number: so a kernel's text does not change when others come and go.
@@ -174,7 +182,7 @@ def print_kernels(
         if kernel not in names:
             made = _remembered(kernel, dialect)
             alike.setdefault(made.text(_ANY_NAME), (made, []))[1].append(kernel)
-    numbers = _share(alike, dialect) if share else {}
+    numbers = _share(alike, dialect, sizes=share == "numbers") if share else {}
     shared = Counter(group[0].name for _, group in alike.values())
     distinct = []
     for text, (made, group) in alike.items():
@@ -186,11 +194,16 @@ def print_kernels(
     return PrintedKernels(tuple(distinct), names, dialect, tuple(externals.values()), numbers)
 
 
-def _share(alike: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect) -> dict[Kernel, Sequence[str]]:
-    """Put one text in the place of several that differ in numbers; what kernels are told then."""
-    texts = {group[0]: text for text, (_, group) in alike.items()}
+def _share(
+    alike: dict[str, tuple[PrintedKernel, list[Kernel]]], dialect: Dialect, *, sizes: bool
+) -> dict[Kernel, Sequence[str]]:
+    """Put one text in the place of several that differ in numbers; the arguments of each kernel then."""
+    # texts are cheap to compare: most kernels are like no other
+    outlines = {text: _NUMBERS.sub("", made.body) for text, (made, _) in alike.items()}
+    several = Counter(outlines.values())
+    texts = {group[0]: text for text, (_, group) in alike.items() if sizes or several[outlines[text]] > 1}
     numbers: dict[Kernel, Sequence[str]] = {}
-    for one in shared_kernels(texts):
+    for one in shared_kernels(texts, sizes=sizes):
         made = print_kernel(one.kernel, dialect, one.ranges())
         members: list[Kernel] = []
         for kernel, values in one.members:

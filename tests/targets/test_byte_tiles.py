@@ -12,6 +12,7 @@ import pytest
 
 import aotc
 from aotc import relay
+from aotc.driver.compile import CompileOptions
 from aotc.ir import NO_ATTRS
 from aotc.relay.expr import Expr
 from aotc.relay.op.qnn import defined_rounding
@@ -107,6 +108,24 @@ def test_layers_give_the_bytes_of_the_portable_library(name: str, seed: int, tmp
     known = TARGETS[name].dots is not None
     text = "".join(path.read_text(encoding="utf-8") for path in (model.path / "src").glob("*.c"))
     assert any(f"aotc_{word}" in text for word in ("pairs2", "bytes1", "byte_rows", "byte_taps")) == known
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 2), (10, 8), (1, 7)])
+def test_padding_is_not_stored(target: str, kernel: tuple[int, int]) -> None:
+    """Images of one channel, whose runs of columns reach over the border: no copy of the image with its padding."""
+    layers, sizes = Layers(3), (29, 31)
+    x = layers.input(1, *sizes, 1)
+    padding = tuple((k - side) // 2 for side in (1, 0) for k in kernel)
+    one = relay.const(np.float32(1.0))
+    how = {"padding": padding, "data_layout": "NHWC", "kernel_layout": "HWIO", "kernel_size": kernel, "channels": 4}
+    sums = relay.qnn.op.conv2d(x, relay.const(layers.bytes(*kernel, 1, 4)), 7, 0, one, one, strides=(2, 2), **how)
+    layers.finished(sums, 4, kernel[0] * kernel[1])
+    module = aotc.IRModule.from_expr(relay.Function(layers.inputs, layers.outputs[0]))
+    (program,) = CompileOptions(target=target, build=False).compilation(module).programs
+    # pairs of 16 bits of what two positions read, and what of their runs is outside
+    gathered = 4 * kernel[0] * (kernel[1] + 3) + 2 * kernel[1] + 64
+    assert program.plan.peak < gathered
 
 
 def test_functions_mean_what_their_portable_text_does() -> None:

@@ -14,7 +14,8 @@ One position alone, as in a product of a vector by a matrix, is not gathered: `b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from aotc.ir import DType, frozen
@@ -47,32 +48,64 @@ def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
 
 
 @frozen(eq=False)
+class Spare:
+    """Buffers for what is outside of the data: a run of padding, and a run over a border for each position.
+
+    blank   None where all runs are inside of the data along the axes that do not change along them
+    """
+
+    blank: Buffer | None
+    edges: tuple[Buffer, ...]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [*([] if self.blank is None else [self.blank]), *self.edges]
+
+    def start(self, fill: int) -> list[Stmt]:
+        """The statements before all runs."""
+        return [] if self.blank is None else [filled(self.blank, fill)]
+
+
+@frozen(eq=False)
 class Data:
     """The data of a contraction, or a copy of it with a border.
 
     position   of an element in it
-    borders    indices that may be outside of it
+    borders    indices that may be outside of it, and are the same along a run
+    crossed    indices that may be outside of it for some elements of a run, by `element`
+    element    counts the elements of a run
     workspace  that the copy takes, filled by `before`
     """
 
     buffer: Buffer
     position: Linear
     borders: Sequence[Dimension]
+    crossed: Sequence[Dimension] = ()
+    element: Var | None = None
     workspace: Sequence[Buffer] = ()
     before: Sequence[Stmt] = ()
 
     @staticmethod
     def of(req: Request, split: Split, steps: Var, run: int) -> Data:
-        """A copy where runs would not lie side by side, or reach over a border."""
+        """The data itself where runs lie side by side in it, else a copy.
+
+        A run that reaches over a border is completed where it is gathered: a copy of all data with its padding would
+        take as much memory as the data once more.
+        """
         place = req.group
         assert place is not None
         along = [d for d in split.a if place in d.variables]
-        whole = all(d.inside or (d.variables <= {steps, place} and not d.index.const) for d in along)
+        # elements of the last group beyond the end of a run are never read
+        crossed = [d for d in along if not d.inside and not (d.variables <= {steps, place} and not d.index.const)]
         position = flat(split.a)
         near = run <= req.c.group or position.coefficient(steps) == req.c.group
-        if whole and near and position.coefficient(place) == 1:
+        others = req.reduction_vars - {steps, place}
+        regular = all(d.index.coefficient(place) == 1 and not d.variables & others for d in crossed)
+        if near and position.coefficient(place) == 1 and regular:
+            first: dict[Var, Expr] = {steps: as_expr(0)}
+            ends = [replace(d, index=linear(substitute(d.index.expr(), first), split.ranges)) for d in crossed]
             borders = [d for d in split.a if not d.inside and d not in along]
-            return Data(req.a, position, borders)
+            return Data(req.a, position, borders, ends, place)
         return Data.padded(req, split)
 
     @staticmethod
@@ -87,17 +120,76 @@ class Data:
         """A copy that is made before everything else."""
         before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
         buffer = copy.operand.buffer
-        return Data(buffer, linear(copy.operand.flat, split.ranges), (), (buffer,), before)
+        position = linear(copy.operand.flat, split.ranges)
+        return Data(buffer, position, (), workspace=(buffer,), before=before)
 
-    def run(self, index: Expr, blank: Buffer, size: int, names: Mapping[Var, Expr]) -> Expr:
-        """So many bytes from `index` on; those of `blank` where they are outside of the data.
+    @property
+    def open(self) -> list[Dimension]:
+        """All indices that may be outside of the data."""
+        return [*self.borders, *self.crossed]
+
+    def spare(self, run: int, positions: int) -> Spare:
+        """The buffers that runs of so many positions at a time need."""
+        blank = private_buffer("blank", self.buffer.dtype, run) if self.borders else None
+        edges = (private_buffer("edge", self.buffer.dtype, run) for _ in range(positions if self.crossed else 0))
+        return Spare(blank, tuple(edges))
+
+    def run(self, index: Expr, spare: Spare, size: int, names: Mapping[Var, Expr]) -> Expr:
+        """So many bytes from `index` on; those of the spare where they are outside of the data.
 
         names   what the data's axes are there
         """
-        found = Load(self.buffer, simplify(index, {}), size)
-        places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.borders)
-        inside = [test for place, end in places for test in (place >= 0, place < end)]
-        return Select(all_of(*inside), found, Load(blank, as_expr(0), size)) if inside else found
+        return self._or_blank(Load(self.buffer, simplify(index, {}), size), spare, names)
+
+    def is_whole(self, size: int, names: Mapping[Var, Expr]) -> list[Expr]:
+        """What holds where no run of so many bytes reaches over a border."""
+        first, last = (_inside(self.crossed, {**names, **self._at(as_expr(k))}) for k in (0, size - 1))
+        return [first[k] if k % 2 == 0 else last[k] for k in range(len(first))]
+
+    def completed(
+        self, index: Expr, number: int, spare: Spare, size: int, names: Mapping[Var, Expr]
+    ) -> tuple[Stmt, Expr]:
+        """A run that reaches over a border, and what copies its elements inside of the data over padding before."""
+        k, edge = Var("k"), spare.edges[number]
+        element = Store(edge, k, Load(self.buffer, simplify(index + k, {})))
+        copy: Stmt = forall(k, size, If(all_of(*_inside(self.crossed, {**names, **self._at(k)})), element))
+        inside = _inside(self.borders, names)
+        return If(all_of(*inside), copy) if inside else copy, self._or_blank(Load(edge, as_expr(0), size), spare, names)
+
+    def _or_blank(self, found: Load, spare: Spare, names: Mapping[Var, Expr]) -> Expr:
+        inside = _inside(self.borders, names)
+        return Select(all_of(*inside), found, Load(spare.blank, as_expr(0), found.lanes)) if spare.blank else found
+
+    def _at(self, element: Expr) -> dict[Var, Expr]:
+        return {} if self.element is None else {self.element: element}
+
+    def gathered(
+        self,
+        places: Sequence[tuple[Expr, Mapping[Var, Expr]]],
+        spare: Spare,
+        size: int,
+        taps: Sequence[te.Axis],
+        take: Callable[[list[Expr]], Stmt],
+        fill: int,
+    ) -> Stmt:
+        """What a statement takes of the runs of some positions, at each tap.
+
+        places   for each position the index of its first element, and what the data's axes are there
+        """
+        plain = loops(taps, take([self.run(index, spare, size, names) for index, names in places]), "independent")
+        if not self.crossed:
+            return plain
+        parts = [self.completed(index, k, spare, size, names) for k, (index, names) in enumerate(places)]
+        body = Block((*(copy for copy, _ in parts), take([run for _, run in parts])))
+        completed = Block((*(filled(edge, fill) for edge in spare.edges), loops(taps, body, "independent")))
+        whole = [test for _, names in places for test in self.is_whole(size, names)]
+        return If(all_of(*whole), plain, completed)
+
+
+def _inside(dims: Sequence[Dimension], names: Mapping[Var, Expr]) -> list[Expr]:
+    """For each of some indices that it is no less than 0, and that it is less than its extent."""
+    places = ((substitute(dim.index.expr(), dict(names)), dim.extent) for dim in dims)
+    return [test for place, end in places for test in (place >= 0, place < end)]
 
 
 @frozen(eq=False)
@@ -110,7 +202,7 @@ class _Positions:
 
     @staticmethod
     def of(req: Request, data: Data) -> _Positions:
-        pixels = fused(req.analysis, data.borders, data.position)
+        pixels = fused(req.analysis, data.open, data.position)
         axes = [axis for axis in pixels.axes if axis[1] > 1]
         names: dict[Var, Expr] = {v: as_expr(0) for v, n in req.c.axes if n == 1}
         if len(axes) > 1 and axes[-1][1] % POSITIONS and axes[-1][1] < NARROW:
@@ -167,27 +259,27 @@ class _Runs:
     def nest(self) -> ContractionNest:
         """The loops, and what they need."""
         alone = self.at.count == 1
-        if alone and (self.taps or self.data.borders):
-            alone = math.prod(n for _, n in self.taps) == 1 and not self.data.borders
+        if alone and (self.taps or self.data.open):
+            alone = math.prod(n for _, n in self.taps) == 1 and not self.data.open
         tile = private_buffer("tile", self.req.c.dtype, BLOCK if alone else BLOCK * POSITIONS, "stack")
         if alone:
-            body, scratch = self._alone(tile), list[Buffer]()
+            body, scratch, start = self._alone(tile), list[Buffer](), list[Stmt]()
         else:
             col = private_buffer("col", DType("int16"), self.elements)
-            blank = private_buffer("blank", self.req.a.dtype, self.run)
-            scratch = [col, blank] if self.data.borders else [col]
-            body = self._tiles(tile, col, blank)
-        start = [filled(blank, self.req.c.fill)] if not alone and self.data.borders else []
+            spare = self.data.spare(self.run, POSITIONS)
+            scratch = [col, *spare.buffers]
+            body = self._tiles(tile, col, spare)
+            start = spare.start(self.req.c.fill)
         nest = Block((*self.data.before, *start, loops(self.at.axes[:-1], body, "independent")))
         return ContractionNest(nest, (tile,), (*self.data.workspace, *scratch))
 
-    def _tiles(self, tile: Buffer, col: Buffer, blank: Buffer) -> Stmt:
+    def _tiles(self, tile: Buffer, col: Buffer, spare: Spare) -> Stmt:
         """Tiles of positions along an axis."""
         count, number, block, output = self.at.count, Var("t"), Var("o"), Var("o")
         column = self.at.axes[-1][0] if self.at.axes else Var("none")
         base, whole = number * POSITIONS, count % POSITIONS == 0
         places = [base + k if whole or k == 0 else minimum(base + k, count - 1) for k in range(POSITIONS)]
-        gathered = loops(self.taps, self._gather(col, blank, [{column: place} for place in places]), "independent")
+        gathered = self._gather(col, spare, [{column: place} for place in places])
         sums = call("pairs2x4", Load(col, as_expr(0), self.elements), self._weights(block))
         stored: list[Stmt] = []
         for k in range(POSITIONS):
@@ -199,14 +291,16 @@ class _Runs:
         body = forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
         return forall(number, -(-count // POSITIONS), Block((gathered, body)))
 
-    def _gather(self, col: Buffer, blank: Buffer, places: Sequence[Mapping[Var, Expr]]) -> Stmt:
-        """The runs of some positions at a tap."""
-        zero, runs = self._zero(), list[Expr]()
-        for place in places:
-            at = substitute(self.at.position, {**zero, **place})
-            runs.append(self.data.run(at, blank, self.run, self._at(place)))
+    def _gather(self, col: Buffer, spare: Spare, places: Sequence[Mapping[Var, Expr]]) -> Stmt:
+        """The runs of some positions at all taps."""
+        zero = self._zero()
+        found = [(substitute(self.at.position, {**zero, **place}), self._at(place)) for place in places]
         to = substitute(self.weights.expr(), zero)
-        return Store(col, simplify(to * POSITIONS // BLOCK, {}), call("pairs2", *runs))
+
+        def take(runs: list[Expr]) -> Stmt:
+            return Store(col, simplify(to * POSITIONS // BLOCK, {}), call("pairs2", *runs))
+
+        return self.data.gathered(found, spare, self.run, self.taps, take, self.req.c.fill)
 
     def _outputs(self, block: Expr) -> Expr:
         """How many there are in a block."""

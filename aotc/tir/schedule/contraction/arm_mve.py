@@ -18,10 +18,10 @@ from dataclasses import field, replace
 from typing import Final
 
 from aotc.ir import DType, frozen
-from aotc.tir import Buffer, Expr, Load, Target, as_expr, call, const, filled, linear, private_buffer, substitute, te
+from aotc.tir import Buffer, Expr, Load, Target, as_expr, call, const, linear, private_buffer, substitute, te
 from aotc.tir.expr import Binary, Call, Const, Var
 from aotc.tir.schedule.contraction import index_space
-from aotc.tir.schedule.contraction.arm_dsp import Data
+from aotc.tir.schedule.contraction.arm_dsp import Data, Spare
 from aotc.tir.schedule.contraction.index_space import (
     Irregular,
     Pixels,
@@ -62,7 +62,7 @@ def _whole(req: Request) -> _Rows:
     grouped = Request(*in_groups(replace(c, group=axis[1])), req.a, req.b, req.store, req.target, 1)
     steps, split = grouped.c.reduce_axes[number][0], Split.of(grouped.analysis, channel, 1)
     data = Data.of(grouped, split, steps, axis[1])
-    at = fused(grouped.analysis, data.borders, data.position)
+    at = fused(grouped.analysis, data.open, data.position)
     assert grouped.group is not None
     return _Rows(grouped, data, at, taps, axis[1], (steps, grouped.group, split.tile, split.lane))
 
@@ -106,7 +106,7 @@ class _Rows:
 
     @property
     def gathers(self) -> bool:
-        return index_space.points(self.taps) > 1 or bool(self.data.borders)
+        return index_space.points(self.taps) > 1 or bool(self.data.open)
 
     def nest(self) -> ContractionNest:
         """The loops, and what they need."""
@@ -115,11 +115,11 @@ class _Rows:
         run = self.run or width
         tile = private_buffer("tile", DType("int32"), width, "stack")
         col = private_buffer("col", DType("int8"), index_space.points(self.taps) * run)
-        blank = private_buffer("blank", DType("int8"), run)
-        first: list[Stmt] = [self._gather(col, blank, as_expr(0), run)] if self.gathers and self.run else []
+        spare = self.data.spare(run, 1)
+        first: list[Stmt] = [self._gather(col, spare, as_expr(0), run)] if self.gathers and self.run else []
 
         def part(begin: Expr, count: int) -> Stmt:
-            own = [self._gather(col, blank, begin, count)] if self.gathers and not self.run else []
+            own = [self._gather(col, spare, begin, count)] if self.gathers and not self.run else []
             sums = Store(tile, as_expr(0), self._sums(col, begin, count))
             return Block((*own, sums, self._finished(tile, begin, count)))
 
@@ -127,9 +127,9 @@ class _Rows:
         if rest := outputs % width:
             parts.append(part(as_expr(outputs - rest), rest))
         nest = loops(self.at.axes, Block((*first, *parts)), "independent")
-        start = [filled(blank, self.req.c.fill)] if self.data.borders else []
+        start = spare.start(self.req.c.fill)
         start += [_filled(buffer, value) for value, buffer in self.spread.items()]
-        scratch = [col] * self.gathers + [blank] * bool(self.data.borders)
+        scratch = [col] * self.gathers + spare.buffers
         whole = Block((*self.data.before, *start, nest))
         return ContractionNest(whole, (tile, *self.spread.values()), (*self.data.workspace, *scratch))
 
@@ -140,11 +140,15 @@ class _Rows:
             inner[self.inner[0]] = begin
         return simplify(substitute(self.at.position.expr(), {**inner, **taps}), {})
 
-    def _gather(self, col: Buffer, blank: Buffer, begin: Expr, run: int) -> Stmt:
+    def _gather(self, col: Buffer, spare: Spare, begin: Expr, run: int) -> Stmt:
         """The runs of a position."""
-        found = self.data.run(self._position(begin, {}), blank, run, self.at.unfuse)
         place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run
-        return loops(self.taps, Store(col, simplify(place, {}), call("bytes", found)), "independent")
+
+        def take(runs: list[Expr]) -> Stmt:
+            return Store(col, simplify(place, {}), call("bytes", *runs))
+
+        found = [(self._position(begin, {}), self.at.unfuse)]
+        return self.data.gathered(found, spare, run, self.taps, take, self.req.c.fill)
 
     def _sums(self, col: Buffer, begin: Expr, count: int) -> Expr:
         """Those of some outputs."""

@@ -13,6 +13,8 @@ from aotc.relay.analysis import list_op_freqs
 from aotc.relay.expr import Call, Constant, Expr, Function, Var
 from aotc.relay.interp import evaluate
 from aotc.relay.module import IRModule
+from aotc.relay.op.binary_elementwise import right_shift
+from aotc.relay.op.casts import cast
 from aotc.relay.op.concat_split import concatenate
 from aotc.relay.op.conv import conv2d
 from aotc.relay.op.elementwise_unary import relu
@@ -81,6 +83,33 @@ def test_scalar_targets_keep_what_they_have() -> None:
     x = Var("x", TensorType((1, 16, 9, 9)))
     f = Function((x,), separable(x, 2, 16))
     assert structural_equal(selected(f, target="c").body, f.body)
+
+
+def bytes_network(channels: int, size: int) -> Function:
+    """A stem of one channel and two pointwise convolutions of bytes, channels first."""
+    x = Var("x", TensorType((1, 1, size, size), "int8"))
+    body: Expr = x
+    for inner, kernel in ((1, 3), (channels, 1), (channels, 1)):
+        values = RNG.integers(-128, 128, (channels, inner, kernel, kernel)).astype(np.int8)
+        sums = conv2d(body, Constant(values), padding=(kernel // 2,) * 2, out_dtype="int32")
+        body = cast(right_shift(sums, Constant(np.int32(9))), dtype="int8")
+    return Function((x,), body)
+
+
+@pytest.mark.parametrize("channels", [2, 8, 16])
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55", "cortex-m0plus"])
+def test_bytes_decide_on_microcontrollers(target: str, channels: int) -> None:
+    """Runs of channels are read where they lie, if the channels come last: no copy of a convolution's data."""
+    function = bytes_network(channels, 12)
+    before = IRModule({"main": function})
+    with PassContext(opt_level=3):
+        after = SelectLayout(get_target(target))(before)
+    found = layouts(after.main)
+    assert found == (["NCHW"] * 3 if target == "cortex-m0plus" else ["NCHW", "NHWC", "NHWC"])
+    x = RNG.integers(-128, 128, (1, 1, 12, 12)).astype(np.int8)
+    np.testing.assert_array_equal(evaluate(after, x), evaluate(before, x))
+    floats = Function((y := Var("y", TensorType((1, 16, 9, 9))),), separable(y, 2, 16))
+    assert structural_equal(selected(floats, target=target).body, floats.body)
 
 
 def test_what_has_no_convolutions_is_left_alone() -> None:

@@ -7,6 +7,9 @@ nn.conv2d(%x, %w), ...   =>   nn.conv2d(%x, %w, data_layout="NCHW", out_layout="
 In: typed functions.  Out: the same results from the same parameters.  A function is converted as a whole, as
 ConvertLayout does it, if the estimated time of its convolutions, and of what has to be moved for them, is shorter.
 Depthwise convolutions and narrow images gain; Winograd's algorithm needs the channels first.
+
+On microcontrollers whose products of bytes read the channels of a position as one run of memory, bytes decide: where
+channels come first, a convolution copies all of its data into that order.
 """
 
 from __future__ import annotations
@@ -47,11 +50,15 @@ class SelectLayout(FunctionPass):
 
     def transform(self, function: Function, module: IRModule, ctx: PassContext) -> Function:
         wanted = ctx.get_config("relay.SelectLayout.channels_last", None)
-        if wanted is False or (self.target.is_scalar and not wanted) or not any(map(_fits, post_order(function))):
+        by_bytes = self.target.bare and _reads_runs(self.target)
+        chooses = wanted or by_bytes or not self.target.is_scalar
+        if wanted is False or not chooses or not any(map(_fits, post_order(function))):
             return function
         converted = Rewriter(_RULES).rewrite(convert(function, _DESIRED, quiet=True))
         if wanted:
             return converted
+        if by_bytes:
+            return converted if _most_bytes(converted) < _most_bytes(function) else function
         estimate = _Estimate(self.target, ctx)
         return converted if estimate.cycles(converted) < _WORTH * estimate.cycles(function) else function
 
@@ -79,6 +86,40 @@ def _read_as_it_lies(node: Call) -> Expr | None:
 
 
 _RULES: Final = (Rule("conv2d(layout_transform(x)) => conv2d(x)", ("nn.conv2d",), _read_as_it_lies),)
+
+
+# --- bytes
+
+
+def _reads_runs(target: Target) -> bool:
+    """Whether products of bytes are functions on memory that read neighboring elements of the data."""
+    return target.dots is not None and (target.dots.paired or target.dots.along)
+
+
+def _most_bytes(function: Function) -> int:
+    """Bytes that a convolution of bytes takes at most, with a copy of its data where that lies in another order, or
+    that a change of the layout takes.
+
+    Other operators, and tensors that live at the same time, take the same in any layout.
+    """
+    return max(map(_bytes_of, post_order(function)), default=0)
+
+
+def _bytes_of(node: Expr) -> int:
+    """Bytes of data, copy and results of a convolution of bytes, or of a change of the layout; 0 for all else."""
+    moved = op_call(node, "layout_transform")
+    if moved is not None and all(tensor_type_of(e).is_static for e in (moved, *moved.args)):
+        return 2 * tensor_type_of(moved).nbytes
+    if not isinstance(node, Call) or not _fits(node) or not isinstance(node.attrs, Conv2DAttrs):
+        return 0
+    data, weight = (tensor_type_of(arg) for arg in node.args)
+    if data.dtype.itemsize > 1:
+        return 0
+    attrs = node.attrs
+    channels = weight.static_shape[attrs.kernel_layout.index("I")]
+    is_copied = channels > 1 and not attrs.data_layout.endswith("C")
+    # sums of products become bytes before they are stored
+    return data.nbytes * (1 + is_copied) + tensor_type_of(node).numel
 
 
 # --- the estimate

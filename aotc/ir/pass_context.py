@@ -62,7 +62,9 @@ _TABLE: Final = _Table({
     "compile.patches": ConfigKey(
         int, "1", "Number of parts, along the height, in which the first convolutions run to use less memory."
     ),
-    "compile.reorder": ConfigKey(bool, "by target", "Order the steps of the schedule so that the arena is smallest."),
+    "compile.reorder": ConfigKey(
+        bool, "by target", "Order the steps of the schedule, and join some of them, so that the arena is smallest."
+    ),
     "compile.stack_bytes": ConfigKey(int, "by target", "Largest number of bytes of arrays on the stack of a kernel."),
     "compile.tf32": ConfigKey(bool, "false", "Multiply float32 matrices on GPUs in TF32 (accuracy fast only)."),
     "compile.threads": ConfigKey(

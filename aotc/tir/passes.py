@@ -17,9 +17,10 @@ from aotc.tir.functions.fma_contraction import fused_kernel
 from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_vectorization import with_vectors
 from aotc.tir.plan.copy_elimination import take_views
+from aotc.tir.plan.loop_fusion import with_fused_loops
 from aotc.tir.plan.memory_plan import check_plan, plan_memory, savings, with_io, work_in_place
 from aotc.tir.plan.pack_int4 import narrowed
-from aotc.tir.plan.step_order import ordered
+from aotc.tir.plan.step_order import least_peak, ordered
 from aotc.tir.threads.parallel_kernels import for_teams
 
 
@@ -86,6 +87,17 @@ class OrderSteps(ProgramPass):
     def run(self, module: Program, ctx: PassContext) -> Program:
         align = _alignment(self.target)
         return ordered(module, savings(module, _may_overlap(self.target), align), align)
+
+
+@dataclass(frozen=True, repr=False)
+class FuseLoops(ProgramPass):
+    """A step that reads what another one writes, block by block, becomes one with it where that saves memory."""
+
+    target: Target = C
+
+    def run(self, module: Program, ctx: PassContext) -> Program:
+        align, over = _alignment(self.target), _may_overlap(self.target)
+        return with_fused_loops(module, lambda program: least_peak(program, savings(program, over, align), align))
 
 
 class WorkInPlace(ProgramPass):
@@ -179,6 +191,7 @@ _KERNELS: Final = (FuseMultiplyAdds, VectorizeLoops)
 PASSES: Final = (
     TakeViews,
     KeepInputsAndOutputs,
+    FuseLoops,
     OrderSteps,
     LaunchOnDevice,
     WorkInPlace,
@@ -203,7 +216,7 @@ def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
     if PassContext.current().get_config("compile.workspace_io", False):
         first.append(KeepInputsAndOutputs())
     if _wanted("compile.reorder", target):
-        first.append(OrderSteps(target))
+        first += [FuseLoops(target), OrderSteps(target)]
     divide = [DivideAmongThreads(target.threads)] if threads and target.threads is not None else []
     last = [*divide, *kernel_passes(target), HalveBytes(target)]
     if _may_overlap(target):

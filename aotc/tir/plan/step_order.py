@@ -28,13 +28,15 @@ def ordered(program: Program, saved: Mapping[tuple[Storage, Storage], int] | Non
     saved   bytes that need not be there twice while an output is computed from an input that dies
     align   bytes that every temporary is aligned to
     """
-    search = _Search(program, dict(saved or {}), align)
-    own = tuple(range(len(program.steps)))
-    bound = search.peak(own)
-    found = search.best(bound) or search.greedy()
-    if search.peak(found) >= bound:
+    found = _Search(program, dict(saved or {}), align).least()[0]
+    if found == tuple(range(len(program.steps))):
         return program
     return replace(program, steps=tuple(program.steps[k] for k in found))
+
+
+def least_peak(program: Program, saved: Mapping[tuple[Storage, Storage], int] | None = None, align: int = 1) -> int:
+    """The bytes that a program takes at most in the order that `ordered` brings it into."""
+    return _Search(program, dict(saved or {}), align).least()[1]
 
 
 def touched(step: Step) -> tuple[Storage, ...]:
@@ -105,6 +107,14 @@ class _Search:
             taken, live = self.after(k, done, live)
             done, most = done | 1 << k, max(most, taken)
         return most
+
+    def least(self) -> tuple[tuple[int, ...], int]:
+        """The order of the least peak that is found, the program's own where that is as good, and this peak."""
+        own = tuple(range(len(self.program.steps)))
+        bound = self.peak(own)
+        found = self.best(bound) or self.greedy()
+        peak = self.peak(found)
+        return (found, peak) if peak < bound else (own, bound)
 
     def ready(self, done: int) -> list[int]:
         return [k for k, before in enumerate(self.behind) if not done >> k & 1 and before & ~done == 0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop fusion: two kernels as one where the second reads what the first writes block by block, so that one block is stored.
+"""Loop fusion: two kernels as one, where the second reads block by block what the first writes, to store one block.
 
 In: a Program whose temporaries have no place yet.  Out: one whose kernels keep less between them:
 

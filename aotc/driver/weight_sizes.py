@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from aotc.ir import is_static
-from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, post_order, tensor_type_of
+from aotc.ir import TensorType, is_static
+from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, post_order, tensor_type_of, type_of
 from aotc.relay.op.conv import Conv2DAttrs, ConvAttrs
 from aotc.relay.op.dense import DensePackAttrs
 from aotc.relay.op.winograd_conv import Conv2DWinogradAttrs
@@ -85,8 +85,13 @@ def _weighted(graph: IRModule) -> Iterator[tuple[Call, Constant]]:
             given, inner = {}, [node]
         for call in inner:
             weight = given.get(call.args[1], call.args[1]) if len(call.args) > 1 else None
-            if isinstance(weight, Constant) and all(is_static(tensor_type_of(x).shape) for x in (call, *call.args[:2])):
+            if isinstance(weight, Constant) and all(map(_is_static_tensor, (call, *call.args[:2]))):
                 yield call, weight
+
+
+def _is_static_tensor(expr: Expr) -> bool:
+    ty = type_of(expr)
+    return isinstance(ty, TensorType) and is_static(ty.shape)
 
 
 def _plain_elements(call: Call) -> int | None:

@@ -100,6 +100,30 @@ def test_code_for_microcontrollers_is_optimized_for_size(tmp_path: Path) -> None
             assert re.findall(r"(-O\w)[ ;]-fno-tree", text) == [level], file
 
 
+def test_models_with_tuples_and_without_parameters_have_sizes() -> None:
+    """A recurrent layer has a tuple of results."""
+    rng = np.random.default_rng(3)
+    weights = {"w": (1, 64, 8), "r": (1, 64, 16)}
+    arrays = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in weights.items()]
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y", "h", "c"], hidden_size=16)
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [5, 1, 8]), ("y", [5, 1, 1, 16]))]
+    graph = helper.make_graph([node], "net", ends[:1], ends[1:], arrays)
+    lstm = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    relu = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["z"])],
+        "net",
+        ends[:1],
+        [helper.make_tensor_value_info("z", TensorProto.FLOAT, [5, 1, 8])],
+    )
+    bare = helper.make_model(relu, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    for model, expected in ((lstm, 4 * 64 * 24), (bare, 0)):
+        for size in (False, True):
+            found = aotc.compile(model, name="net", target="x86-64-v3", size=size, build=False).metadata["sizes"]
+            # zeros stand for the biases that the node leaves out
+            assert expected <= found["model"] <= expected + 1024
+            assert found["time_ratio"] == 1.0 and found["winograd"] == 0
+
+
 def test_the_summary_says_what_costs_what(tmp_path: Path) -> None:
     onnx.save(network(), tmp_path / "net.onnx")
     words = "compile", tmp_path / "net.onnx", "--target", "x86-64-v3", "--no-build", "-o"

@@ -19,7 +19,7 @@ choose_tiles(function, get_target("x86-64-v4"), ctx)        # {%1: 4, %5: 4, %9:
 
 Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4).  A larger tile is taken where
 it saves enough cycles for each byte that it adds; the steps that save most come first, until the parameters
-of the whole network have grown as far as they may (docs/decisions/0028-bytes-for-time.md).
+of the whole network have grown as far as they may (docs/decisions/0031-bytes-for-time.md).
 """
 
 from __future__ import annotations

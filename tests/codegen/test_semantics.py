@@ -32,7 +32,7 @@ from tests.codegen.cases import (
     values,
 )
 from tests.ops.harness import kernel_job
-from tests.share import share
+from tests.share import draw, share
 
 #: Of the operators, each one's kernels a text.
 PARTS = 4
@@ -51,7 +51,13 @@ def check(cases: list[Case], folder: Path, *flags: str) -> None:
     assert not any(problems), "\n".join(filter(None, problems))
 
 
-@pytest.mark.parametrize("make", [binary_cases, unary_cases, cast_cases, call_cases])
+def some_call_cases() -> list[Case]:
+    return draw(list(call_cases()), 120)
+
+
+@pytest.mark.parametrize(
+    "make", [binary_cases, unary_cases, cast_cases, some_call_cases, pytest.param(call_cases, marks=pytest.mark.slow)]
+)
 def test_compiled_operations_agree_with_the_interpreter(make: Any, tmp_path: Path) -> None:
     check(list(make()), tmp_path)
 

@@ -75,7 +75,7 @@ def undefined(listing: str) -> set[str]:
     return names - {s for kind, s in symbols if kind not in ("U", "w")}
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", share(NETWORKS, 1))
 def test_symbols_and_threads(emitted: Emitted, tmp_path: Path, name: str) -> None:
     target = "x86-64-v3" if supported("x86-64-v3") else "c"
     library = built(emitted(name, target), target, tmp_path)

@@ -23,6 +23,7 @@ from aotc.driver.toolchain import Toolchain, resolve_target
 from tests.e2e.conftest import Emitted
 from tests.e2e.projects import NETWORKS, TARGETS, run, run_all, write_raw
 from tests.share import share
+from tests.targets.native import native_targets
 
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
 LANGUAGES = {
@@ -39,13 +40,6 @@ HEAP = {"malloc", "calloc", "realloc", "free", "aligned_alloc", "posix_memalign"
 def sources(project: Path) -> list[Path]:
     """Every C file that a user compiles."""
     return sorted(p for folder in ("src", "runtime", "examples") for p in (project / folder).glob("*.c"))
-
-
-def supported(target: str) -> bool:
-    """Whether this machine runs code for a target."""
-    order = ("c", "x86-64", "x86-64-v3", "x86-64-v4")
-    host = resolve_target("host").name
-    return target == "c" or (host in order and order.index(target) <= order.index(host))
 
 
 @pytest.mark.parametrize(("name", "target", "language"), share(product(NETWORKS, TARGETS, LANGUAGES), 5))
@@ -77,7 +71,7 @@ def undefined(listing: str) -> set[str]:
 
 @pytest.mark.parametrize("name", share(NETWORKS, 1))
 def test_symbols_and_threads(emitted: Emitted, tmp_path: Path, name: str) -> None:
-    target = "x86-64-v3" if supported("x86-64-v3") else "c"
+    target = "x86-64-v3" if "x86-64-v3" in native_targets() else "c"
     library = built(emitted(name, target), target, tmp_path)
     needed = undefined(run(["nm", "-D", library], tmp_path))
     libm, libc = (ctypes.CDLL(ctypes.util.find_library(lib)) for lib in ("m", "c"))
@@ -124,9 +118,9 @@ def build_of_exact(name: str, sanitize: str) -> list[str | Path]:
     return [*driver, *sanitize.split(), "-g", f"build/lib{name}.a", "build/libaotc_rt.a", "-lm", "-pthread"]
 
 
-@pytest.mark.parametrize(("name", "target"), share(product(NETWORKS, TARGETS), 2))
+@pytest.mark.parametrize(("name", "target"), share(product(NETWORKS, TARGETS), 1))
 def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) -> None:
-    if not supported(target):
+    if target not in native_targets():
         pytest.skip(f"this machine does not run {target}")
     model = emitted(name, target)
     project = tmp_path / name
@@ -147,7 +141,7 @@ def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) ->
 @pytest.mark.parametrize("name", share(NETWORKS, 1))
 def test_no_races(emitted: Emitted, tmp_path: Path, name: str) -> None:
     """Three threads share one run, under the sanitizer that sees whatever nobody waits for."""
-    target = next(t for t in reversed(TARGETS) if supported(t))
+    target = next(t for t in reversed(TARGETS) if t in native_targets())
     if resolve_target(target).threads is None:
         pytest.skip("this machine runs no target with threads")
     project = tmp_path / name

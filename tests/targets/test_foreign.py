@@ -17,6 +17,7 @@ from aotc.tir.interp import run_kernel
 from aotc.tir.target import TARGETS
 from tests.codegen.cases import all_cases, difference
 from tests.e2e.projects import DIGITS, run
+from tests.share import draw
 from tests.targets.machines import FOREIGN, Machine, machine
 
 Array = np.ndarray
@@ -34,8 +35,10 @@ def foreign(request: pytest.FixtureRequest) -> Machine:
     return machine(request.param)
 
 
-def test_operations_agree_with_the_interpreter(foreign: Machine, tmp_path: Path) -> None:
-    cases = all_cases()
+@pytest.mark.parametrize("most", [400, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_operations_agree_with_the_interpreter(foreign: Machine, tmp_path: Path, most: int) -> None:
+    """At most `most` of them, drawn by seed, others on each machine."""
+    cases = draw(all_cases(), most, foreign.target.name)
     results = foreign.run_kernels([(c.kernel, c.inputs) for c in cases], tmp_path, "-O1")
     problems = [difference(c, r[0], run_kernel(c.kernel, c.inputs)[0]) for c, r in zip(cases, results, strict=True)]
     assert not any(problems), "\n".join(filter(None, problems))

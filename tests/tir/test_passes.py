@@ -40,7 +40,7 @@ def verified(module: IRModule, target: str, **options: Any) -> list[Program]:
     return list(chosen.compilation(module).programs)
 
 
-@pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 6))
+@pytest.mark.parametrize(("name", "target"), share([(n, t) for n in NETWORKS for t in TARGETS], 2))
 def test_networks(name: str, target: str) -> None:
     module, params = NETWORKS[name].get_workload(batch_size=1)
     assert verified(CompileOptions(params=params).imported(module), target)
@@ -64,7 +64,7 @@ def samples_of(names: Iterable[str]) -> IRModule:
     return IRModule({"main": Function(params, Tuple(results))})
 
 
-@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 12))
+@pytest.mark.parametrize(("group", "target"), share([(g, t) for g in range(len(GROUPS)) for t in TARGETS], 8))
 def test_samples_of_operators(group: int, target: str) -> None:
     assert verified(samples_of(GROUPS[group]), target, opt_level=0)
 

@@ -126,7 +126,7 @@ def test_sanitizers(emitted: Emitted, tmp_path: Path, name: str, target: str) ->
     project = tmp_path / name
     shutil.copytree(model.path, project)
     flags = " ".join(("-O1", "-g", *resolve_target(target).cflags, SANITIZE))
-    run(["make", "-j2", f"CFLAGS={flags}", f"LDFLAGS={SANITIZE}", f"build/{name}_example"], project)
+    run(["make", "-j2", "STATIC=1", f"CFLAGS={flags}", f"LDFLAGS={SANITIZE}", f"build/{name}_example"], project)
     rng = np.random.default_rng(3)
     arrays = {i["c_name"]: rng.standard_normal(i["shape"]).astype(i["dtype"]) for i in model.metadata["inputs"]}
     outputs = {o["c_name"]: tmp_path / f"out_{o['c_name']}" for o in model.metadata["outputs"]}
@@ -147,7 +147,7 @@ def test_no_races(emitted: Emitted, tmp_path: Path, name: str) -> None:
     project = tmp_path / name
     shutil.copytree(emitted(name, target).path, project)
     flags = " ".join(("-O1", "-g", *resolve_target(target).cflags, RACES))
-    run(["make", "-j2", f"CFLAGS={flags}", f"LDFLAGS={RACES}", f"build/{name}_example"], project)
+    run(["make", "-j2", "STATIC=1", f"CFLAGS={flags}", f"LDFLAGS={RACES}", f"build/{name}_example"], project)
     assert run([*build_of_exact(name, RACES), "-DTHREADS=3", "-o", "exact"], project) == ""
     assert run(["./exact"], project) == "0 outputs differ\n"
 

@@ -17,7 +17,7 @@ from aotc.tir.interp import run_kernel
 from aotc.tir.target import TARGETS
 from tests.codegen.cases import all_cases, difference
 from tests.e2e.projects import DIGITS, run
-from tests.share import draw
+from tests.share import draw, share
 from tests.targets.machines import FOREIGN, Machine, machine
 
 Array = np.ndarray
@@ -79,7 +79,7 @@ def test_a_trained_model(foreign: Machine, models: Path, tmp_path: Path) -> None
     close(foreign.run_model(model, [x])[0], expected)
 
 
-@pytest.mark.parametrize("target", [name for name in FOREIGN if not TARGETS[name].is_scalar])
+@pytest.mark.parametrize("target", share([name for name in FOREIGN if not TARGETS[name].is_scalar], 1))
 def test_threads_share_runs(target: str, tmp_path: Path) -> None:
     """The pool, its waiting and the kernels' shares, in a program of the other architecture."""
     here = machine(target)

@@ -20,7 +20,7 @@ FOLDER = Path("build")
 
 
 def _seconds() -> float:
-    """Of this process and of its children that ended."""
+    """Processor seconds of this process and of its children that ended."""
     return sum(os.times()[:4])
 
 

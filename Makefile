@@ -44,10 +44,10 @@ demo-embedded: $(VENV)/.verify ## Compile the quantized digits network to firmwa
 digits: $(VENV)/.verify ## Classify handwritten digits from C and from Python
 	$(MAKE) -C examples/digits PYTHON="$$(cd "$(BIN)" && pwd)/python"
 
-quick: setup ## Run what a change most likely breaks, in 3 minutes on two cores
+quick: setup ## Run the tests that a change most likely breaks
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow" $(QUICK)
 
-test: setup ## Run the tests, long sweeps by a seeded share (AOTC_TEST_SEED), in 15 minutes on two cores
+test: setup ## Run the tests, long sweeps by a seeded share (AOTC_TEST_SEED)
 	sh tests/setup.sh tools
 	$(BIN)/python -m pytest $(PYTEST) -m "not slow"
 

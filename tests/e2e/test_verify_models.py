@@ -88,7 +88,7 @@ def test_light_models_with_random_weights(name: str) -> None:
     assert_verified(verify(model, seeds=SEEDS, cflags=("-O2",)))
 
 
-@pytest.mark.parametrize("name", share(PINS, 2))
+@pytest.mark.parametrize("name", share(PINS, 1))
 def test_trained_models(name: str, models: Path) -> None:
     path = models / f"{name}.onnx"
     assert path.exists(), f"{name} is missing from {models}"

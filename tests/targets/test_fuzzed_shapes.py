@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import aotc
+from tests.share import share
 from tests.targets.machines import FOREIGN, machine, native_targets
 from tests.targets.shapes import Model, Part, parts
 
@@ -44,7 +45,7 @@ random_models = given(
 )
 
 
-@pytest.mark.parametrize("target", native_targets())
+@pytest.mark.parametrize("target", share(native_targets(), 2))
 def test_any_shape(target: str) -> None:
     @settings(relaxed, max_examples=6)
     @random_models

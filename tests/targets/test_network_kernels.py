@@ -90,7 +90,7 @@ def small_kernels(work: Compilation, target: Target) -> Iterator[Job]:
             yield finished(kernel, target), list(arrays(small, rng))
 
 
-@pytest.mark.parametrize(("name", "target"), share(product((*NETWORKS, *TRAINED), TARGETS), 3))
+@pytest.mark.parametrize(("name", "target"), share(product((*NETWORKS, *TRAINED), TARGETS), 1))
 def test_kernels_of_networks(name: str, target: str, compilation: Any, tmp_path: Path) -> None:
     here, work = machine(target), compilation(name, target)
     jobs = list(small_kernels(work, here.target))

@@ -23,6 +23,7 @@ from aotc.tir.loops.loop_nest_rewrites import filled
 from aotc.tir.stmt import Block, Kernel, Store, forall, nodes
 from aotc.tir.target import X86_64, X86_64_V3, X86_64_V4, Target
 from tests.codegen.batch import Array, finished
+from tests.share import share
 from tests.targets.corpus import Job, disagreements, lowered
 from tests.targets.machines import FOREIGN, PORTABLE, machine, native_targets
 
@@ -91,7 +92,7 @@ def test_stores_stay_apart_where_what_they_store_is_read() -> None:
     assert "quantize_uint8_x16" not in names(finished(kernel, X86_64_V4))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", share(TARGETS, 4))
 def test_bytes_that_are_numbers_again(target: str, tmp_path: Path) -> None:
     """They are rounded and limited as they would be, without being narrowed where there are vectors."""
     here, jobs = machine(target), []
@@ -133,7 +134,7 @@ def converted(source: str, to: str, count: int) -> Job:
     return kernel, [data]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", share(TARGETS, 4))
 def test_bytes_and_wider_numbers(target: str, tmp_path: Path) -> None:
     here, jobs = machine(target), []
     wide = ("int32", "uint32", "float32", "int64")
@@ -219,7 +220,7 @@ def compare(seeds: Sequence[int], target: str, folder: Path) -> None:
     assert disagreements(jobs, here, folder) == []
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", share(TARGETS, 4))
 def test_some_depthwise_convolutions_of_bytes(target: str, tmp_path: Path) -> None:
     compare(range(FEW), target, tmp_path)
 

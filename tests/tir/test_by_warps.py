@@ -19,6 +19,7 @@ from aotc.tir.kernel_verifier import verify
 from aotc.tir.schedule.contraction.gpu_tensor_cores import Warps
 from aotc.tir.stmt import walk_stmts, warp_call
 from aotc.tir.target import CUDA, Gpu
+from tests.share import share_of_each
 from tests.tir.contractions import Case, conv, matmul
 
 #: Warps by rows and columns, groups, steps: small ones, for the interpreter.
@@ -40,8 +41,7 @@ def cases(dtype: str) -> dict[str, tuple[Case, str]]:
 TF32 = replace(CUDA, gpu=Gpu(matrices=("float16", "bfloat16", "float32")))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize("name", cases("float16"))
+@pytest.mark.parametrize(("name", "dtype"), share_of_each(cases("float16"), ["float16", "bfloat16", "float32"], 1))
 def test_products_of_warps(name: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case, shape = cases(dtype)[name]
     monkeypatch.setattr(sys.modules[Warps.__module__], "_SHAPES", (SHAPES[shape],))

@@ -153,7 +153,7 @@ def _needs(model: str | Path | onnx.ModelProto, made: onnx.ModelProto, chosen: C
 
 def _both_spellings(report: dict[str, Any]) -> dict[str, Any]:
     """`report` with its entry "quantized" under its name of release 0.1, too, for programs that read that one."""
-    return {**report, "quantised": report["quantized"]}  # codespell:ignore quantised
+    return {**report, "quantised": report["quantized"]}
 
 
 def _measured(

@@ -38,6 +38,7 @@ BANNED = {
     r"of such": "name what is meant",
     r"(?:is|are) told": "is given, receives",
     r"whose edges": "whose inputs and outputs",
+    r"\w*quantis(?:e|ed|es|er|ers|ing|ation)\w*": "quantize (codespell does not know this one)",
 }
 """Phrases without a legitimate use, each with what to write instead."""
 

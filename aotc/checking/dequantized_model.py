@@ -108,7 +108,7 @@ class _Plain:
             scale = self.add("Mul", given[1], given[4])
             parts.append(self.add("DequantizeLinear", given[at], scale, axis=0 if op == "Conv" else -1))
         if attributes.get("channels_last") or (attributes.get("alpha", 1.0) != 1.0 and op == "Gemm"):
-            raise AotcError("reference", f"{node.op_type} has no plain counterpart")
+            raise AotcError("reference", f"{node.op_type} has no floating-point counterpart")
         kept = {k: v for k, v in attributes.items() if k not in _FOREIGN}
         onto = given[:2] if op == "Concat" else given[_RESULT.get(node.op_type, 3 * len(places)) :][:2]
         self.saturated(self.add(op, *parts, **kept), onto, node.output[0])
@@ -163,7 +163,7 @@ def without_rounding(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in model.graph.node:
         found.node(node)
     if not found.made:
-        raise AotcError("reference", "the model quantizes nothing")
+        raise AotcError("reference", "the model contains no quantized operators")
     del plain.graph.node[:]
     plain.graph.node.extend(found.nodes)
     return plain

@@ -66,7 +66,9 @@ def ranged(
     """
     if ranges and path is not None:
         text = f"a range of input {next(iter(ranges))!r} is given as well as a file of inputs"
-        raise AotcError("input-range", text, hint="ranges are those of random inputs: leave out either")
+        raise AotcError(
+            "input-range", text, hint="input ranges apply to random inputs only: give either inputs or input ranges"
+        )
     found = dict(domains)
     for name, (least, most) in ranges.items():
         if name not in types:
@@ -221,7 +223,11 @@ def read_inputs(path: Path, types: Mapping[str, TensorType]) -> Arrays:
             text = f"cannot read {path}: it is damaged, or no .npz file"
             raise AotcError("inputs-file", text, hint="numpy.savez writes one") from error
     if arrays is None:
-        raise AotcError("inputs-file", f"{path} is a single array", hint="save inputs by name with numpy.savez")
+        raise AotcError(
+            "inputs-file",
+            f"{path} holds a single array without a name",
+            hint="save the inputs under their names with numpy.savez",
+        )
     keys = [(name, key) for name in types for key in (name, f"in/{name}") if key in arrays]
     found = {name: _of_type(arrays[key], types[name]) for name, key in keys}
     if missing := [name for name in types if name not in found]:

@@ -20,4 +20,4 @@ def in_units(count: int) -> str:
 def memory_error(where: str, needed: int, budget: int) -> AotcError:
     """The error (code "memory") that a result in double precision takes more bytes than its budget."""
     text = f"the result in double precision needs about {in_units(needed)} at {where}: the budget is {in_units(budget)}"
-    return AotcError("memory", text, hint="--memory raises the budget, for instance --memory 4G")
+    return AotcError("memory", text, hint="raise the memory budget (--memory), for instance to 4G")

@@ -41,7 +41,9 @@ def built_project(path: Path, module: IRModule, target: Target) -> CompiledModel
     problems = [*_differences("input", found.inputs, inputs), *_differences("output", found.outputs, outputs)]
     if problems:
         hint = "compile the model anew, or state the shapes that the project was compiled for (--dim, --input-shape)"
-        raise AotcError("project", f"{path} is no project of this model: {problems[0]}", notes=problems[1:], hint=hint)
+        raise AotcError(
+            "project", f"{path} is not a project of this model: {problems[0]}", notes=problems[1:], hint=hint
+        )
     bound = APPROXIMATE_BOUND if metadata.get("error_bound") == APPROXIMATE_BOUND else BOUND
     return CompiledModel(path, library, metadata | {"error_bound": bound}, target)
 
@@ -57,7 +59,7 @@ def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
         return path
     if not metadata:
         hint = "--project takes the directory that `aotc compile -o` wrote, or the library in it"
-        raise AotcError("load", f"{path} is no project of a compiled model: it has no {MARKER}", hint=hint)
+        raise AotcError("load", f"{path} is not the project of a compiled model: it has no {MARKER}", hint=hint)
     libraries = libraries_of(path)
     if libraries:
         return max(libraries, key=lambda file: file.stat().st_mtime_ns)
@@ -66,7 +68,7 @@ def _library_of(path: Path, metadata: dict[str, Any]) -> Path:
         text = f"{path} is a project of firmware for {stated}: no library of it runs on this machine"
         hint = "compile with --selftest to compare on the board, or with --target c to compare the same model here"
         raise AotcError("load", text, hint=hint)
-    raise AotcError("load", f"{path} is not built: there is no library in lib/ or build/", hint=f"run `make -C {path}`")
+    raise AotcError("load", f"{path} holds no library: build the project first", hint=f"run `make -C {path}`")
 
 
 def _differences(kind: str, infos: Sequence[TensorInfo], wanted: Sequence[tuple[str, Any]]) -> list[str]:

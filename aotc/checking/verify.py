@@ -340,7 +340,7 @@ def _require_comparable(model: object, chosen: CompileOptions, bisect: bool, pro
     """Raise AotcError for options with which a model cannot be compared, or bisected."""
     if bisect and chosen.io_dtype:
         text = "a model with integer inputs and outputs cannot be bisected"
-        raise AotcError("io-dtype", text, hint="leave io_dtype out: the same kernels run without it")
+        raise AotcError("io-dtype", text, hint="compare without io_dtype; the kernels are identical")
     if bisect and project is not None:
         text = "the kernels in a project cannot be called one by one"
         raise AotcError("project", text, hint="--bisect without --project compiles the model anew and looks there")

@@ -356,7 +356,7 @@ def cache_command(out: Reporter, info: bool, clear: bool) -> None:
         raise click.UsageError("--info and --clear exclude each other")
     cache = default_cache()
     if cache is None:
-        raise AotcError("cache", "there is no home directory to keep a cache in", hint="set AOTC_CACHE_DIR")
+        raise AotcError("cache", "no home directory exists for the cache", hint="set AOTC_CACHE_DIR")
     entries, used = cache.clear() if clear else cache.usage()
     data = {"folder": str(cache.folder), "entries": entries, "bytes": used, "limit": cache.limit, "cleared": clear}
 

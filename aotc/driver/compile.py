@@ -65,18 +65,22 @@ def for_architectures(target: Target, archs: int | Sequence[int]) -> Target:
     what is no number, and for GPUs that lack instructions."""
     if target.gpu is None:
         text = f"code for {target.name} is not for GPUs: it has no CUDA architectures"
-        raise AotcError("cuda-arch", text, hint="take --target cuda, or leave --cuda-arch out")
+        raise AotcError("cuda-arch", text, hint="GPU architectures (--cuda-arch) need the target cuda")
     given = archs if isinstance(archs, Collection) else (archs,)
     if wrong := [one for one in given if isinstance(one, bool) or not isinstance(one, int)]:
-        raise AotcError("cuda-arch", f"{wrong[0]!r} is no architecture of GPUs", hint="they are numbers: [80, 90]")
+        raise AotcError(
+            "cuda-arch",
+            f"{wrong[0]!r} is not a GPU architecture",
+            hint="give architectures as numbers, for instance [80, 90]",
+        )
     chosen = tuple(sorted(set(given)))
     if not chosen:
         hint = "name some: [80, 90]; None stands for those of the target"
-        raise AotcError("cuda-arch", "there is no architecture of GPUs to make code for", hint=hint)
+        raise AotcError("cuda-arch", "the list of GPU architectures is empty", hint=hint)
     if chosen[0] < target.gpu.oldest:
         text = f"GPUs of compute capability {chosen[0]} lack instructions that kernels have"
         near = f"did you mean {ten}? " if (ten := 10 * chosen[0]) in target.gpu.architectures else ""
-        raise AotcError("cuda-arch", text, hint=f"{near}{target.gpu.oldest} is the oldest that has them")
+        raise AotcError("cuda-arch", text, hint=f"{near}{target.gpu.oldest} is the oldest supported architecture")
     return replace(target, gpu=replace(target.gpu, architectures=chosen))
 
 
@@ -207,7 +211,11 @@ class CompileOptions:
         require_passes(self.disabled_pass)
         if self.check_compiler and not self.build:
             text = "no library is built, so there is nothing of the C compiler's to check"
-            raise AotcError("compiler-check", text, hint="leave --no-build out, or --check-compiler")
+            raise AotcError(
+                "compiler-check",
+                text,
+                hint="checking the compiler (--check-compiler) needs a build: leave out --no-build",
+            )
         _require_sizes(self.dims or {})
         # look at the configuration and the budgets
         self.context()

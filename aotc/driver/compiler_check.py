@@ -214,7 +214,9 @@ class _Check:
             try:
                 done = run(command, seconds=RUN_SECONDS)
             except TimeoutError:
-                raise AotcError("compiler-check", f"kernels were not done after {RUN_SECONDS:g} seconds") from None
+                raise AotcError(
+                    "compiler-check", f"the kernels did not finish within {RUN_SECONDS:g} seconds"
+                ) from None
             if done.code == 0:
                 break
             last = int((done.output.split() or [b"%d" % first])[-1])

@@ -114,7 +114,7 @@ def read_replay(path: str | Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         data = None
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
-        raise AotcError("replay", f"{path} is not a file that a failed pass or kernel left")
+        raise AotcError("replay", f"{path} is not a failure report written by a failed pass or kernel")
     if data.get("version") != version("aotc"):
         given = f"is of aotc {data['version']}" if data.get("version") else "names no version of aotc"
         text = f"{path} {given}, this is {version('aotc')}"

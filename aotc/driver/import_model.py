@@ -131,12 +131,16 @@ def imported(
     if is_exported_program(model):
         if shapes:
             hint = "pin symbols with dims"
-            raise AotcError("pin-exported", "an exported program states its own shapes", hint=hint)
+            raise AotcError(
+                "pin-exported",
+                "the shapes of an exported program are fixed in its file: leave out input shapes",
+                hint=hint,
+            )
         return import_exported(model, dims)
     if is_tflite(model):
         if dims:
             hint = "give the shapes of inputs (--input-shape)"
-            raise AotcError("tflite-pin", "a TFLite model has no symbols for dimensions", hint=hint)
+            raise AotcError("tflite-pin", "TFLite models have no named dimensions: leave out dims (--dim)", hint=hint)
         ends = {"cut_before": cut.before, "cut_after": cut.after}
         module: IRModule = tflite_front_end().from_tflite(model, shape=shapes, rounding=rounding, **ends)
         return module

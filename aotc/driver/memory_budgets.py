@@ -57,7 +57,7 @@ class Budgets:
         for name in ("ram", "flash", "stack"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value > 0):
-                raise AotcError("over-budget", f"a budget of {name} is a whole number of bytes, not {value!r}")
+                raise AotcError("over-budget", f"the budget for {name} must be a whole number of bytes, not {value!r}")
 
     def __bool__(self) -> bool:
         return any(value is not None for value in (self.ram, self.flash, self.stack))

@@ -80,7 +80,7 @@ def read_memories(path: Path, least: int = 8) -> tuple[Space, ...]:
             raise _bad(path, f"{ranges[0]} and {ranges[1]} overlap")
     spaces = tuple(space for space, _ in found)
     if not any("arena" in space.holds for space in spaces):
-        raise _bad(path, "no memory is for the arena")
+        raise _bad(path, "no memory space is assigned to the arena")
     if len({space.align for space in spaces if "arena" in space.holds}) > 1:
         raise _bad(path, "memories for the arena are aligned differently, and it may go into any of them")
     return spaces

@@ -114,7 +114,7 @@ def _compiled(nvrtc: _Nvrtc, store: ObjectCache | None, strict: bool, source: st
         said = done.errors.decode("utf-8", "replace").strip()
         if done.code != 0 or (strict and "warning" in said):
             lines = said.splitlines()[:MESSAGE_LINES]
-            raise AotcError("compiler-failed", f"NVRTC did not take the kernels for sm_{arch}", notes=lines)
+            raise AotcError("compiler-failed", f"NVRTC cannot compile the kernels for sm_{arch}", notes=lines)
         found = done.output
         if store is not None:
             store.put(key, found)
@@ -133,7 +133,7 @@ def _nvrtc(folders: Sequence[str]) -> _Nvrtc:
     found = [path for folder in folders for name in _NAMES for path in Path(folder).glob(name)]
     if not found:
         hint = "install it: pip install 'aotc[cuda]'; no GPU and no CUDA toolkit are needed"
-        raise AotcError("no-nvrtc", "NVRTC, which makes code for GPUs, is not installed", hint=hint)
+        raise AotcError("no-nvrtc", "NVRTC, NVIDIA's run-time compiler for GPU code, is not installed", hint=hint)
     path = max(found, key=lambda p: p.name)
     done = _work(path)
     if done.code != 0:

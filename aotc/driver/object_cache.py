@@ -251,7 +251,7 @@ def cache_limit() -> int:
     """Bytes: $AOTC_CACHE_MB megabytes, or the default; AotcError (code "cache") for what is no number."""
     text = os.environ.get("AOTC_CACHE_MB") or str(DEFAULT_MEGABYTES)
     if not text.isdecimal():
-        raise AotcError("cache", f"AOTC_CACHE_MB is {text!r}, not a number of megabytes")
+        raise AotcError("cache", f"AOTC_CACHE_MB must be a number of megabytes, not {text!r}")
     return int(text) * 1_000_000
 
 

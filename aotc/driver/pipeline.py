@@ -126,7 +126,9 @@ class CompiledModel:
     def built(self) -> Path:
         """The library; AotcError (code "no-library") where there is none."""
         if self.library is None:
-            raise AotcError("no-library", f"{self.path} holds sources only", hint="compile without --no-build")
+            raise AotcError(
+                "no-library", f"{self.path} holds sources but no library", hint="compile without --no-build"
+            )
         return self.library
 
     def session(self, threads: int = 1, device: int | None = None) -> Session:
@@ -136,7 +138,9 @@ class CompiledModel:
         """
         if self.target.bare:
             hint = "compile without the profile bare, for --target c or host, to run the model here"
-            raise AotcError("no-library", f"{self.path} has a static library for firmware", hint=hint)
+            raise AotcError(
+                "no-library", f"{self.path} holds a static library for firmware, which cannot be loaded here", hint=hint
+            )
         with emulating() if self.emulated else nullcontext():
             session = load(self.built, threads=threads, device=device)
         session.keep_alive = self.temporary
@@ -205,7 +209,7 @@ class Compilation:
         fast = self.accuracy == ACCURACIES[0]
         if tf32 and not fast:
             text = f"compile.tf32 rounds float32 to a fraction of 10 bits, which is not {self.accuracy}"
-            raise AotcError("accuracy", text, hint="it goes with the accuracy fast")
+            raise AotcError("accuracy", text, hint="it requires the accuracy fast")
         if self.target.gpu is not None and (tf32 or not fast):
             matrices = (*self.target.gpu.matrices, "float32") if tf32 else ()
             gpu = replace(self.target.gpu, matrices=matrices)
@@ -475,7 +479,7 @@ def _changed(c: Compilation, change: Change) -> Compilation:
 def _with_stack(target: Target, size: int) -> Target:
     """The target whose kernels may have so many bytes of arrays on the stack; AotcError (code "config") for none."""
     if size < 0:
-        raise AotcError("config", f"compile.stack_bytes is a number of bytes, not {size}")
+        raise AotcError("config", f"compile.stack_bytes must be a number of bytes, not {size}")
     versions = tuple(_with_stack(version, size) for version in target.versions)
     return replace(target, budget=replace(target.budget, stack_bytes=size), versions=versions)
 

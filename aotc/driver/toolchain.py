@@ -75,7 +75,7 @@ def find_toolchain(
     """
     limit = CC_SECONDS if seconds is None else seconds
     if not limit > 0:
-        raise AotcError("cc-timeout", f"a C compiler cannot do its work in {limit:g} seconds")
+        raise AotcError("cc-timeout", f"the time limit of {limit:g} seconds is too short for a C compiler")
     command = _command(cc, target)
     require_exact((*command[1:], *cflags))
     return Toolchain(command, tuple(cflags), default_cache() if cache else None, limit)
@@ -84,7 +84,11 @@ def find_toolchain(
 def _command(cc: str | None, target: Target | None) -> tuple[str, ...]:
     """What runs the C compiler, from whatever directory."""
     if cc is not None and not cc.strip():
-        raise AotcError("no-compiler", "the name of the C compiler is empty", hint="leave --cc out to have one chosen")
+        raise AotcError(
+            "no-compiler",
+            "the name of the C compiler is empty",
+            hint="leave the compiler (--cc) out to use the default",
+        )
     wanted = cc or os.environ.get("CC") or ""
     try:
         command = tuple(shlex.split(wanted))
@@ -270,7 +274,7 @@ def require_vectors(toolchain: Toolchain, target: Target) -> None:
     """Raise AotcError (code "no-vectors") where kernels for a target have vectors and the compiler has none."""
     if not (target.is_scalar or _has_vectors(toolchain.cc, toolchain.seconds)):
         text = f"{shlex.join(toolchain.cc)} has no vectors as gcc and clang have, and kernels for {target.name} do"
-        raise AotcError("no-vectors", text, hint="name gcc or clang with --cc, or take --target c")
+        raise AotcError("no-vectors", text, hint="name gcc or clang (--cc), or compile for the target c")
 
 
 def compiler_identity(toolchain: Toolchain) -> str:

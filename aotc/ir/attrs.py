@@ -123,7 +123,7 @@ def make_node(type_key: str, **fields: Any) -> DictAttrs:
     """
     if type_key != "DictAttrs" and not type_key.startswith("attrs."):
         hint = "functions such as relay.nn.conv2d make calls with attributes, and nodes have classes"
-        raise AotcError("attribute", f"make_node makes no {type_key!r}", hint=hint)
+        raise AotcError("attribute", f"make_node cannot create a node of type {type_key!r}", hint=hint)
     return DictAttrs(type_key=type_key, values=fields)
 
 

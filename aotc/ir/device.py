@@ -66,7 +66,7 @@ def device(kind: str, index: int = 0) -> Device:
         hint = nearest(str(kind), _KINDS) or f"known: {known}"
         raise AotcError("device", f"unknown kind of device {kind!r}", hint=hint)
     if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-        raise AotcError("device", f"the index of a device is an integer from 0, not {index!r}")
+        raise AotcError("device", f"a device index must be a non-negative integer, not {index!r}")
     return Device(_KINDS[words[0]], index)
 
 
@@ -108,7 +108,7 @@ def require_device(wanted: Device | None, *, cuda: bool = False) -> Device:
     if not isinstance(wanted, Device):
         raise AotcError("device", f"expected a device, not {type(wanted).__name__}", hint="aotc.cpu() makes one")
     if wanted.kind == "cuda" and not cuda:
-        raise AotcError("device", f"{wanted} cannot be used here: this runs on processors", hint="use aotc.cpu()")
+        raise AotcError("device", f"{wanted} cannot be used here: this model runs on the CPU", hint="use aotc.cpu()")
     if not wanted.exist:
         hint = "the processor is cpu(0)" if wanted.kind == "cpu" else f"GPUs whose driver is found: {gpus()}"
         raise AotcError("device", f"there is no device {wanted}", hint=hint)

@@ -89,10 +89,10 @@ def read_manifest(path: Path, code: str, hint: str = "") -> dict[str, set[str]]:
     known: dict[str, set[str]] = {}
     is_ours = table.get("generator") == "aotc" and table.get("format") == _FORMAT
     if not is_ours or not {"files"} <= table.keys() <= {"generator", "format", "files", "former"}:
-        raise AotcError(code, f"{path} is not a manifest that aotc writes", hint=hint)
+        raise AotcError(code, f"{path} is not a manifest written by aotc", hint=hint)
     for part in (table["files"], table.get("former", {})):
         if not isinstance(part, dict) or not all(map(_is_entry, part.items())):
-            raise AotcError(code, f"{path} lists what no manifest of aotc does", hint=hint)
+            raise AotcError(code, f"{path} is damaged: it has entries that aotc never writes", hint=hint)
         for name, checksum in part.items():
             known.setdefault(name, set()).add(checksum)
     return known

@@ -79,9 +79,11 @@ class TensorType(_Printed):
         dims = tuple(map(_dim, given))
         check_rank(len(dims))
         if any(isinstance(d, int) and d < 0 for d in dims):
-            raise AotcError("shape", f"a dimension is negative: ({', '.join(map(str, dims))})")
+            raise AotcError("shape", f"a shape has a negative dimension: ({', '.join(map(str, dims))})")
         if math.prod(d for d in dims if isinstance(d, int) and d) > MOST_ELEMENTS:
-            raise AotcError("shape", f"a tensor would be larger than any memory: ({', '.join(map(str, dims))})")
+            raise AotcError(
+                "shape", f"a tensor of this shape would exceed the address space: ({', '.join(map(str, dims))})"
+            )
         fill(self, shape=dims, dtype=DType(dtype))
 
     @property

@@ -208,7 +208,11 @@ def bench(
     path = Path(model)
     require_whole_tflite(path, chosen.cut)
     if is_relay_text(path):
-        raise AotcError("rival", f"{path} is Relay text, which no rival reads", hint="`aotc run --repeat` measures it")
+        raise AotcError(
+            "rival",
+            f"{path} is Relay text, which the other implementations cannot read",
+            hint="`aotc run --repeat` measures it",
+        )
     start = time.perf_counter()
     compiled = chosen.compiled(path)
     build_seconds, metadata = time.perf_counter() - start, compiled.metadata

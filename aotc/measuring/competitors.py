@@ -188,7 +188,7 @@ def _ncnn(ncnn: Any, entrant: Entrant, threads: int) -> Made:
     for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage", "vulkan_compute"):
         setattr(net.opt, f"use_{option}", False)
     if net.load_param(str(folder / "m.ncnn.param")) != 0 or net.load_model(str(folder / "m.ncnn.bin")) != 0:
-        raise AotcError("rival", "ncnn cannot load what pnnx made of the model")
+        raise AotcError("rival", "ncnn cannot load the model converted by pnnx")
     script = (folder / "m_ncnn.py").read_text(encoding="utf-8")
     axes_in, axes_out = (_batch_axes(script, call) for call in ("ex.input(", "torch.from_numpy(out"))
     arrays = entrant.inputs.values()

@@ -274,7 +274,7 @@ def tune(
     chosen = CompileOptions(**options)
     if chosen.machine.gpu is not None:
         hint = "take a target that runs C; of kernels for GPUs `aotc run --profile` tells the times"
-        raise AotcError("tuning", "tilings are measured on processors, not on GPUs", hint=hint)
+        raise AotcError("tuning", "tuning measures tilings on CPUs only, not on GPUs", hint=hint)
     sites = collect(model, chosen)
     known = {} if again or runner is not run_here else records.choices(cpu_model())
     jobs = [make_job(signature, site, trials) for signature, site in sites.items()]
@@ -291,7 +291,7 @@ def tune(
 def _writable_store(path: str | Path | None) -> TuningStore:
     where = Path(path) if path is not None else store_path()
     if where is None:
-        raise AotcError("tuning", "there is no home directory to keep records in", hint="set AOTC_TUNING_STORE")
+        raise AotcError("tuning", "no home directory exists for tuning records", hint="set AOTC_TUNING_STORE")
     store = TuningStore(where)
     store.write(())
     return store

@@ -39,7 +39,7 @@ def calibration_sets(data: Data, types: Mapping[str, TensorType]) -> list[Arrays
         raise AotcError.collect(problems)
     if not sets:
         hint = "save arrays with the names of the inputs by numpy.savez"
-        raise AotcError(CODE, "there is no calibration data: no set of inputs was given", hint=hint)
+        raise AotcError(CODE, "no calibration data was given: at least one set of inputs is needed", hint=hint)
     return sets
 
 
@@ -65,7 +65,7 @@ def _files(folder: Path, types: Mapping[str, TensorType]) -> list[Path]:
         found = sorted(p for p in folder.iterdir() if p.suffix in endings)
     if not found:
         text = f"there is no calibration data in {folder}: it holds no file *{' or *'.join(endings)}"
-        raise AotcError(CODE, text, hint="save sets of inputs there by numpy.savez, with the names of the inputs")
+        raise AotcError(CODE, text, hint="save each set of inputs with numpy.savez, under the names of the inputs")
     return found
 
 
@@ -81,8 +81,8 @@ def _arrays(path: Path, types: Mapping[str, TensorType]) -> dict[str, Array]:
             text = f"cannot read {path}: it is damaged, or no file of arrays"
             raise AotcError(CODE, text, hint="numpy.savez writes one") from error
     if len(types) != 1:
-        text = f"{path} is a single array, but the model has {len(types)} inputs"
-        raise AotcError(CODE, text, hint="save inputs by name with numpy.savez")
+        text = f"{path} holds a single array without a name, but the model has {len(types)} inputs"
+        raise AotcError(CODE, text, hint="save the inputs under their names with numpy.savez")
     return dict.fromkeys(types, loaded)
 
 

@@ -104,7 +104,7 @@ def _require_onnx(model: object, output: str | Path | None) -> None:
     others = (is_relay_text, is_exported_program, is_tflite)
     if isinstance(model, IRModule) or any(is_other(model) for is_other in others):
         text = "only ONNX models are quantized"
-        raise AotcError("quantize", text, hint="export the model to ONNX, or quantize it in the framework it is from")
+        raise AotcError("quantize", text, hint="export the model to ONNX, or quantize it in its own framework")
     if output is not None and Path(output).suffix != ".onnx":
         text = f"the quantized model is an ONNX file, and {output} is not called such"
         hint = f"for example: {Path(output).with_suffix('.onnx')}"

@@ -106,7 +106,7 @@ def evaluate(
     frame = _Frame()
     wanted = target.params if isinstance(target, Function) else tuple(free_vars(target))
     if args and not isinstance(target, Function):
-        raise AotcError("interp", "an expression takes its free variables by name, as params")
+        raise AotcError("interp", "pass the values of an expression's free variables by name, as params")
     values = bind_arguments(wanted, args, params or {})
     if isinstance(target, Function):
         loose = free_vars(target)
@@ -273,7 +273,7 @@ class _Machine:
                 frame.update(found)
                 result: Value = yield self.value(clause.rhs, frame)
                 return result
-        raise AotcError("interp", "no clause of a match fits the value", span=node.span)
+        raise AotcError("interp", "no clause of a match expression matches the value", span=node.span)
 
     def _leaf(self, node: Var | GlobalVar | Constant | Op | Function | Constructor, frame: _Frame) -> Value:
         match node:
@@ -283,7 +283,7 @@ class _Machine:
                 return Closure(node, frame)
             case GlobalVar():
                 if self.module is None:
-                    raise AotcError("interp", f"no module says what @{node.name} is", span=node.span)
+                    raise AotcError("interp", f"@{node.name} is not defined: no module is given", span=node.span)
                 return Closure(self.module[node], self.globals)
             case Op() | Constructor():
                 return node

@@ -127,7 +127,7 @@ class IRModule(Printed, Mapping[str, Function]):
         """The constructor with a tag; AotcError if there is none."""
         found = [c for data in self._types.values() for c in data.constructors if c.tag == tag]
         if not found:
-            raise AotcError("type", f"no constructor has the tag {tag}")
+            raise AotcError("type", f"no constructor of an algebraic data type has the tag {tag}")
         return found[0]
 
     def get_global_type_var(self, name: str) -> GlobalTypeVar:

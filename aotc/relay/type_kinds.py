@@ -27,7 +27,7 @@ def check_kind(t: Type | TypeData, mod: IRModule | None = None) -> TypeKind:
         wanted = TypeKind.Constraint if isinstance(part, TypeRelation) else TypeKind.Type
         if (kind := check_kind(part, mod)) is not wanted:
             text = f"a part of a {type(t).__name__} is of kind {kind.name}, not {wanted.name}"
-            raise AotcError("type", text, hint=f"put one of kind {wanted.name} in the place of {part}")
+            raise AotcError("type", text, hint=f"replace {part} by a type of kind {wanted.name}")
     if isinstance(t, TypeCall):
         if t.func.kind is not TypeKind.AdtHandle:
             hint = "make its GlobalTypeVar of kind AdtHandle"

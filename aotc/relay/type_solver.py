@@ -75,7 +75,7 @@ class TypeSolver:
     def _learn(self, unknown: Type, ty: Type) -> Type:
         if unknown is not ty:
             if unknown in types_in(whole := self.resolve(ty)):
-                raise AotcError("type", f"a type would be part of itself: {whole}")
+                raise AotcError("type", f"a type would contain itself: {whole}")
             self._found[unknown] = ty
         return self.resolve(ty)
 
@@ -97,7 +97,7 @@ class TypeSolver:
         func, given = relation.func, relation.num_inputs
         count = counts.get(func.relation) if func else None
         if given != count or len(relation.args) != given + 1:
-            raise AotcError("type", f"no rule says what {relation} means")
+            raise AotcError("type", f"the type relation {relation} has no solving rule")
         *inputs, out = map(self._known, relation.args)
         if count == 1:
             self.unify(inputs[0], out)

@@ -73,11 +73,13 @@ def read_domain(stated: Any) -> Domain:
     numbers = {"lo", "hi"}, {"gap", "sides", "values"}, {"whole", "firm"}
     known = isinstance(stated, dict) and {*stated} <= set().union(*numbers)
     if not known or not all(_is_field(numbers, key, value) for key, value in stated.items()):
-        raise AotcError("load", "the metadata of the project state no values of an input", hint="compile it again")
+        raise AotcError("load", "the metadata of the project gives no values for an input", hint="compile it again")
     row: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in stated.items()}
     domain = Domain(**row)
     if domain.lo > domain.hi:
-        raise AotcError("load", "the metadata of the project state an empty range of an input", hint="compile it again")
+        raise AotcError(
+            "load", "the metadata of the project gives an empty range for an input", hint="compile it again"
+        )
     return domain
 
 

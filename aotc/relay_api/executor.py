@@ -76,7 +76,7 @@ class Executor:
         if loose:
             names = ", ".join(f"%{v.name}" for v in loose)
             hint = "parameters of the function, or binds of the expression, have values"
-            raise AotcError("free-variable", f"without a value: {names}", span=loose[0].span, hint=hint)
+            raise AotcError("free-variable", f"no value is given for {names}", span=loose[0].span, hint=hint)
         module = infer_module(whole)
         # as with Relay's executors
         made = list if self.kind in _STATIC else tuple

@@ -106,7 +106,7 @@ def from_tflite(
     Raises AotcError with all problems: see `aotc.relay.frontend.tflite.convert.from_tflite`.
     """
     if op_converter is not None:
-        raise AotcError("tflite-op", "converters of one's own are not taken", hint="leave op_converter out")
+        raise AotcError("tflite-op", "custom converters are not supported", hint="leave op_converter out")
     rounding = PassContext.current().get_config("tflite.rounding", "tflm")
     module: IRModule = tflite_front_end().from_tflite(model, shape=shape_dict, rounding=rounding)
     types = {p.name: str(tensor_type_of(p).dtype) for p in module.main.params}

@@ -52,7 +52,7 @@ def compile(mod: IRModule, target: str | MachineTarget = "llvm", params: Mapping
     """
     require_module(mod, "vm")
     if not PassContext.current().pass_enabled(FuseOps().info):
-        raise AotcError("vm", "the pass context leaves out FuseOps, which makes the kernels")
+        raise AotcError("vm", "the pass context disables FuseOps, which is required to form kernels")
     machine = Target(target)
     if machine.gpu is not None:
         text = "the virtual machine calls kernels on processors"

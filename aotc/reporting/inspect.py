@@ -169,5 +169,5 @@ def inspect_project(path: str | Path) -> dict[str, Any]:
     folder = Path(path)
     folder = folder if folder.is_dir() else folder.absolute().parent.parent
     if not is_project(folder):
-        raise AotcError("not-a-project", f"{folder} holds no project made by aotc", hint="run `aotc compile` first")
+        raise AotcError("not-a-project", f"{folder} holds no project written by aotc", hint="run `aotc compile` first")
     return read_metadata(folder)

@@ -90,7 +90,9 @@ class GraphModuleDebug(GraphModule):
         self._dump_root = dump_root
         self._profile = Profile(())
         if _names(graph_json_str) != self._names:
-            raise AotcError("graph", "the graph is not that of the executor", hint="give what get_graph_json() gives")
+            raise AotcError(
+                "graph", "the graph is not that of the executor", hint="pass the result of get_graph_json()"
+            )
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def open_device(library: Library, number: int | None) -> Device | None:
 def _known(number: Any) -> int:
     found = index(number) if hasattr(number, "__index__") and not isinstance(number, bool) else -1
     if not 0 <= found < _NUMBERS:
-        raise AotcError("gpu", f"there is no GPU {number!r}", hint="their numbers are 0, 1, ...")
+        raise AotcError("gpu", f"GPU {number!r} does not exist", hint="GPUs are numbered 0, 1, ...")
     return found
 
 

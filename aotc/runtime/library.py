@@ -133,7 +133,7 @@ def _stated_checksum(library: Path) -> str:
         if isinstance(found, str):
             return found
     hint = "it is in the metadata.json of the project that `aotc compile` built; or give the SHA-256 itself"
-    raise AotcError("checksum", f"no checksum of {library} is stated", hint=hint)
+    raise AotcError("checksum", f"the metadata has no checksum of {library}", hint=hint)
 
 
 _TURNS: Final = Turns()
@@ -187,10 +187,10 @@ def _model(path: Path, handle: Any) -> Any:
     entry = getattr(handle, ENTRY_SYMBOL, None)
     if entry is None:
         hint = "only libraries built by aotc can be loaded"
-        raise AotcError("load", f"{path} is no compiled model: it has no {ENTRY_SYMBOL}", hint=hint)
+        raise AotcError("load", f"{path} is not a compiled model: it has no symbol {ENTRY_SYMBOL}", hint=hint)
     model = entry()
     if model == ffi.NULL:
-        raise AotcError("load", f"{path} is no compiled model: {ENTRY_SYMBOL} gives nothing")
+        raise AotcError("load", f"{path} is no compiled model: {ENTRY_SYMBOL} returns a null pointer")
     # the first field of every version
     version = int(ffi.cast("const uint32_t *", model)[0])
     if version != ABI_VERSION:
@@ -236,7 +236,9 @@ def _tensors(path: Path, pointer: Any, number: int) -> tuple[TensorInfo, ...]:
         shape, dtype = [int(tensor.shape[d]) for d in range(tensor.rank)], DTYPES[code]
         info = TensorInfo(name, shape, dtype, _quantization(dtype, tensor.quantization))
         if info.nbytes != tensor.bytes:
-            raise AotcError("load", f"{path}: tensor {name!r} states {tensor.bytes} bytes, its shape {info.nbytes}")
+            raise AotcError(
+                "load", f"{path}: tensor {name!r} declares {tensor.bytes} bytes, but its shape needs {info.nbytes}"
+            )
         infos.append(info)
     return tuple(infos)
 
@@ -318,7 +320,7 @@ class Library:
             return None
         found = ffi.new("const aotc_threads **")
         if self.handle.aotc_model_threads_create(count, found) != 0:
-            raise AotcError("threads", f"the system refuses {count} threads")
+            raise AotcError("threads", f"the operating system cannot create {count} threads")
         return Threads(self, count, found[0])
 
 
@@ -350,5 +352,5 @@ def _reopened(path: str) -> Library:
     """A library that was pickled; AotcError (code "load") where it is gone."""
     if not Path(path).exists():
         hint = "where it lay in a temporary directory, that went with its process: compile with an output directory"
-        raise AotcError("load", f"the library of what was pickled is gone: {path}", hint=hint)
+        raise AotcError("load", f"the library that a pickled session refers to does not exist: {path}", hint=hint)
     return Library(Path(path))

@@ -84,7 +84,7 @@ class CompiledLibrary(Module):
     def _executor(self, device: Device, threads: int | None = None) -> Session:
         wanted = require_device(device, cuda=True)
         if wanted.kind == "cpu" and is_for_gpus(self._library):
-            raise AotcError("device", f"{self.path.name} runs on GPUs, not on {wanted}", hint="use aotc.cuda(0)")
+            raise AotcError("device", f"{self.path.name} runs on GPUs only, not on {wanted}", hint="use aotc.cuda(0)")
         number = wanted.index if wanted.kind == "cuda" else None
         session = Session(self._library, self._threads if threads is None else threads, device=number)
         session.keep_alive = self._keep_alive

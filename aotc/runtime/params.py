@@ -33,7 +33,7 @@ def load_param_dict(blob: bytes) -> dict[str, NDArray]:
     try:
         return _loaded(Reader(bytes(blob)))
     except UnicodeDecodeError as error:
-        raise AotcError("params", "the name of a parameter is no UTF-8") from error
+        raise AotcError("params", "the name of a parameter is not valid UTF-8") from error
     except ValueError as error:
         raise AotcError("params", f"the parameters are damaged: {error}") from error
 
@@ -41,10 +41,12 @@ def load_param_dict(blob: bytes) -> dict[str, NDArray]:
 def _loaded(reader: Reader) -> dict[str, NDArray]:
     magic, _, count = reader.unpack("<QQQ")
     if magic != _MAGIC:
-        raise AotcError("params", "these are no saved parameters: the first bytes are wrong")
+        raise AotcError("params", "the data is not a file of saved parameters: the magic number is wrong")
     names = [reader.take(*reader.unpack("<Q")).decode() for _ in range(count)]
     if reader.unpack("<Q") != (count,) or len(set(names)) != count:
-        raise AotcError("params", "the saved parameters have other names than arrays, or a name twice")
+        raise AotcError(
+            "params", "the saved parameters have a different number of names and arrays, or a duplicate name"
+        )
     params = {}
     for name in names:
         try:

@@ -132,7 +132,9 @@ class Executable:
         try:
             saved, constants = _loaded(bytes(memoryview(bytecode)))
         except (ValueError, TypeError) as error:
-            raise AotcError("load", f"this is no code of an executable, or damaged: {error}") from error
+            raise AotcError(
+                "load", f"the data is not the saved code of an executable, or is damaged: {error}"
+            ) from error
         require_checksum(lib.path, saved.digest)
         return Executable(saved.functions, constants, saved.names, _LoadedKernels(saved, lib))
 
@@ -318,7 +320,7 @@ class VirtualMachine:
                 if isinstance(error, AotcError) or (ins.opcode is Opcode.INVOKE_PACKED and not loaded):
                     raise
                 text = f"instruction {pc - 1} of @{function.name}, {ins}, does not fit the values that it reads"
-                raise AotcError("vm", text, hint="load the code that `Executable.save` gave") from error
+                raise AotcError("vm", text, hint="load code that `Executable.save` returned") from error
 
 
 def _frame(function: VMFunction, args: Sequence[Value]) -> list[Any]:
@@ -385,6 +387,6 @@ def _value(name: str, value: Any, ty: Type, dims: dict[str, int]) -> Value:
                 raise AotcError("vm", f"argument {name!r} must be a tuple of {len(fields)} values")
             return tuple(_value(name, v, f, dims) for v, f in zip(value, fields, strict=True))
         case FuncType():
-            raise AotcError("vm", f"argument {name!r} is a function: only programs make them")
+            raise AotcError("vm", f"argument {name!r} is a function, which cannot be passed as an argument")
         case _:
             raise AotcError("vm", f"argument {name!r} is {ty}: arguments are tensors and tuples")

@@ -152,7 +152,9 @@ class CompiledKernel:
 def compile_kernel(kernel: Kernel) -> CompiledKernel:
     """Translate a kernel to Python; AotcError (code "tir-run") for one that is C source."""
     if kernel.source is not None:
-        raise AotcError("tir-run", f"kernel {kernel.name} is C source, which is not interpreted", span=kernel.span)
+        raise AotcError(
+            "tir-run", f"kernel {kernel.name} is C source, which the interpreter cannot run", span=kernel.span
+        )
     writer = _Writer()
     writer.kernel(kernel)
     return CompiledKernel(kernel, writer.source, _loaded(writer, kernel.name))

@@ -222,7 +222,7 @@ class Target:
                 raise AotcError("target", f"target {self.name}: {text}")
         for role, parts in ROLES.items():
             if not self.spaces_for(role):
-                raise AotcError("target", f"target {self.name}: no memory is for {' and '.join(parts)}")
+                raise AotcError("target", f"target {self.name}: no memory space is assigned to {' and '.join(parts)}")
 
     def _require(self, field: str, holds: bool, wanted: str) -> None:
         """AotcError (code "target") unless the figure is what is wanted."""
@@ -456,7 +456,7 @@ def for_environment(target: Target, environment: str) -> Target:
         return target
     if target.bare or target.gpu is not None or not target.is_scalar:
         text = f"target {target.name} has no {environment} environment"
-        raise AotcError("target", text, hint="take target c, or name a microcontroller and no environment")
+        raise AotcError("target", text, hint="use the target c, or name a microcontroller without an environment")
     made = _BARE.budget, _BARE.spaces, _BARE.dialect
     return replace(target, bare=True, budget=made[0], spaces=made[1], dialect=made[2], threads=None)
 

@@ -94,16 +94,16 @@ def test_kernels_keep_to_the_registers_that_there_are() -> None:
     ("archs", "said"),
     [
         ((80, 70), "GPUs of compute capability 70 lack instructions"),
-        ((80.0,), "80.0 is no architecture"),
+        ((80.0,), "80.0 is not a GPU architecture"),
         (12, r"GPUs of compute capability 12 lack[^$]*did you mean 120\? 75 is"),
         (7, r"kernels have\n +hint: 75 is"),
         (17, r"kernels have\n +hint: 75 is"),
         (0, "GPUs of compute capability 0 lack instructions"),
-        (False, "False is no architecture"),
-        ((), "there is no architecture"),
-        ("", "there is no architecture"),
-        ("80", "'8' is no architecture"),
-        (["sm_80"], "'sm_80' is no architecture"),
+        (False, "False is not a GPU architecture"),
+        ((), "there is not a GPU architecture"),
+        ("", "there is not a GPU architecture"),
+        ("80", "'8' is not a GPU architecture"),
+        (["sm_80"], "'sm_80' is not a GPU architecture"),
     ],
 )
 def test_architectures_that_are_refused(archs: Any, said: str) -> None:

@@ -118,14 +118,14 @@ def test_code_for_the_chosen_architectures(model: Path, monkeypatch: pytest.Monk
 
 def test_without_nvrtc_nothing_is_written(model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(nvrtc, "find_spec", lambda _: None)
-    with pytest.raises(AotcError, match="NVRTC, which makes code for GPUs, is not installed"):
+    with pytest.raises(AotcError, match="NVRTC, NVIDIA's run-time compiler for GPU code, is not installed"):
         aotc.compile(model, target="cuda", output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_tilings_are_not_measured_on_gpus(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTC_TUNING_STORE", str(tmp_path / "tuning"))
-    assert "measured on processors, not on GPUs" in call("tune", model, "--target", "cuda").err
+    assert "tuning measures tilings on CPUs only, not on GPUs" in call("tune", model, "--target", "cuda").err
 
 
 def test_there_is_no_c_compiler_to_check(model: Path, tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_a_library_runs_on_a_gpu(tmp_path: Path) -> None:
         np.testing.assert_array_equal(executor.get_output(0).numpy(), np.maximum(X + np.float32(1), 0))
     assert executor.benchmark(dev, repeat=1, number=1).mean > 0
     assert repr(aotc.nd.array(X, dev)).startswith("<aotc.nd.NDArray shape=(2, 3), cuda(0)>")
-    with pytest.raises(AotcError, match=r"runs on GPUs, not on cpu\(0\)"):
+    with pytest.raises(AotcError, match=r"runs on GPUs only, not on cpu\(0\)"):
         lib["default"](aotc.cpu())
-    with pytest.raises(AotcError, match="this runs on processors"):
+    with pytest.raises(AotcError, match="this model runs on the CPU"):
         lib["debug_create"]("default", dev)
     with pytest.raises(AotcError, match=r"there is no device cuda\(1\)"):
         lib["default"](aotc.cuda(1))
@@ -57,8 +57,8 @@ def test_executors_run_on_a_gpu() -> None:
     for kind, device, target, said in (
         ("graph", aotc.cpu(), "cuda", "does not run what is compiled for cuda"),
         ("graph", aotc.cuda(0), "c", "does not run what is compiled for c"),
-        ("vm", aotc.cuda(0), "cuda", "this runs on processors"),
-        ("debug", aotc.cuda(0), "llvm", "this runs on processors"),
+        ("vm", aotc.cuda(0), "cuda", "this model runs on the CPU"),
+        ("debug", aotc.cuda(0), "llvm", "this model runs on the CPU"),
     ):
         with pytest.raises(AotcError, match=said):
             relay.create_executor(kind, module(), device=device, target=target)

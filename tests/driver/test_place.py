@@ -292,7 +292,7 @@ def planted_manifest(name: str) -> Callable[[Path], str]:
         mine.write_text("mine")
         claimed = str(mine) if name == "absolute" else name
         (output / MANIFEST).write_text(manifest_text({claimed: file_checksum(mine)}))
-        return "lists what no manifest of aotc does"
+        return "is damaged: it has entries that aotc never writes"
 
     return make
 

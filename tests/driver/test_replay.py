@@ -198,7 +198,7 @@ CONTEXT: dict[str, Any] = {"opt_level": 3, "required_pass": [], "disabled_pass":
 CHANGES: dict[str, Any] = {
     "another version": ({"version": "0.0.1"}, "is of aotc 0.0.1"),
     "no version": ({"version": None}, "names no version of aotc, this is "),
-    "another format": ({"format": "else"}, "is not a file that a failed pass or kernel left"),
+    "another format": ({"format": "else"}, "is not a failure report written by a failed pass or kernel"),
     "an unknown pass": ({"name": "NoSuchPass"}, "is damaged: .*NoSuchPass"),
     "an unknown option": ({"options": ["nothing", 1, [3, 0, 1], [0, 2]]}, "is damaged: .*nothing"),
     "options of another kind": ({"options": 5}, "is damaged: "),
@@ -228,6 +228,6 @@ def test_files_that_are_damaged(name: str, folder: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
 def test_files_that_are_none(content: bytes, folder: Path) -> None:
     (folder / "file").write_bytes(content)
-    assert "is not a file that a failed pass or kernel left" in refused("replay", folder / "file")
+    assert "is not a failure report written by a failed pass or kernel" in refused("replay", folder / "file")
     assert "cannot read" in refused("replay", folder / "missing")
     assert "cannot read" in refused("replay", folder)

@@ -88,7 +88,7 @@ def test_projects_of_other_models_and_machines_are_refused(tmp_path: Path) -> No
     project = tmp_path / "net"
     aotc.compile(recurrent_network(), output=project, name="net", **FAST)
     text = refused(mobile_network(), project)
-    assert "is no project of this model: input 'x' is Tensor[(9, 1, 8), float32], in the model Tensor[(1, 3" in text
+    assert "is not a project of this model: input 'x' is Tensor[(9, 1, 8), float32], in the model Tensor[(1, 3" in text
     assert "output 'y' is Tensor[(9, 1, 1, 12), float32], in the model Tensor[(1, 10), float32]" in text
     firmware = tmp_path / "firmware"
     aotc.compile(mobile_network(), output=firmware, name="net", target="cortex-m4", build=False)

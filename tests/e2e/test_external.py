@@ -138,13 +138,13 @@ def test_two_generators_for_a_name() -> None:
 
 def test_no_generator_names_the_nearest() -> None:
     external.register("mine", generate)
-    with pytest.raises(AotcError, match="no generator for functions of 'mime'") as caught:
+    with pytest.raises(AotcError, match="no code generator is registered for functions of 'mime'") as caught:
         aotc.compile(parse(TEXT.replace('"mine"', '"mime"')), build=False)
     assert "did you mean 'mine'" in str(caught.value)
 
 
 def test_the_virtual_machine_wants_a_generator_too() -> None:
-    with pytest.raises(AotcError, match="no generator for functions of 'mine'"):
+    with pytest.raises(AotcError, match="no code generator is registered for functions of 'mine'"):
         relay.create_executor("vm", mod=module()).evaluate()
 
 

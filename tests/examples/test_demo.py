@@ -75,7 +75,7 @@ def test_on_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AOTC_CUDA_DRIVER", "/nowhere/libcuda.so.1")
     arguments = ("--target", "cuda", "--cuda-arch", "90", "--output", tmp_path / "net")
     done = invoke("--model", DIGITS, *arguments)
-    if "code for GPUs, is not installed" in done.output:
+    if "compiler for GPU code, is not installed" in done.output:
         missing("NVRTC")
     assert done.exit_code == 0, done.output
     assert "sm_90 " in done.output and "an emulated GPU agrees with" in done.output

@@ -139,7 +139,7 @@ def test_run_prints_a_table_and_dumps(lib: Factory, tmp_path: Path, capsys: pyte
         (lambda m, lib: m.run_individual(0), "at least 1"),
         (lambda m, lib: lib["debug_create"]("defalt", aotc.cpu()), "no model 'defalt'"),
         (lambda m, lib: debug_executor.create("{}", lib, aotc.cpu()), "not that of the executor"),
-        (lambda m, lib: debug_executor.create(lib.get_graph_json(), lib, aotc.cuda()), "runs on processors"),
+        (lambda m, lib: debug_executor.create(lib.get_graph_json(), lib, aotc.cuda()), "runs on the CPU"),
         (lambda m, lib: GraphModuleDebug(lib["default"](aotc.cpu()), aotc.cpu(), ""), "does not keep intermediates"),
     ],
 )

@@ -479,7 +479,7 @@ def test_quantized_products_have_a_scale_for_each_row_and_column(left: tuple[int
 
 def test_a_vector_has_one_scale() -> None:
     for scales in ([np.ones(4, np.float32), np.float32(1)], [np.float32(1), np.ones(4, np.float32)]):
-        with pytest.raises(AotcError, match="one scale and one zero point"):
+        with pytest.raises(AotcError, match="a single scale and a single zero point"):
             from_onnx(quantized_product((4,), (4,), scales))
 
 

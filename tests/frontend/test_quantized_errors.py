@@ -61,7 +61,7 @@ def test_scales_lie_along_an_axis_that_there_is(op: str, domain: str) -> None:
 def test_scales_of_blocks(value: float) -> None:
     """Those that weights are dequantized with may be 0 or negative, as quantizers make them."""
     where: Any = {"axis": 1, "block_size": 4}
-    zeros, text = np.zeros((4, 2), np.int8), "a scale of a block is not finite"
+    zeros, text = np.zeros((4, 2), np.int8), "the scale of a block is not finite"
     refused("QuantizeLinear", [REAL, blocks(value), zeros], "qnn.scale", f"[3] is {value:g}: not positive", **where)
     short = blocks(value).astype(np.float16)
     refused("QuantizeLinear", [REAL.astype(np.float16), short, zeros], "qnn.scale", "[3] is", **where)

@@ -92,8 +92,8 @@ def test_programs_are_decomposed_once_or_refused_before(
         ([("x", (2, 3, 4))], "2 dimensions, not 3"),
         ([("x", ((2, 3), "int64"))], "traced as float32, not int64"),
         ([("x", ((2, 3), "float33"))], "float33"),
-        ([("x", (2, -3))], "no static shape"),
-        ([("x", (2, None))], "no static shape"),
+        ([("x", (2, -3))], "not a static shape"),
+        ([("x", (2, None))], "not a static shape"),
         (["x"], "neither"),
         ([(3, (2, 3))], "neither"),
         ("x", "a list"),
@@ -173,10 +173,10 @@ class UnevenShuffle(nn.Module):
 @pytest.mark.parametrize(
     ("net", "code", "message"),
     [
-        (FarIndex, "torch-index", "a constant index is out of range"),
-        (FarRow, "torch-index", "a constant index is out of range"),
-        (FarWord, "torch-index", "a constant index is out of range"),
-        (CutToNothing, "torch-pad", "negative pads cut more than there is"),
+        (FarIndex, "torch-index", "a constant index is outside the axis"),
+        (FarRow, "torch-index", "a constant index is outside the axis"),
+        (FarWord, "torch-index", "a constant index is outside the axis"),
+        (CutToNothing, "torch-pad", "negative padding removes more elements than the axis has"),
         (UnevenShuffle, "torch-shape", "6 is not a multiple of 4, the blocksize 2 to the power of 2"),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_shapes_of_exported_programs_are_their_own() -> None:
-    with pytest.raises(AotcError, match="states its own shapes"):
+    with pytest.raises(AotcError, match="are fixed in its file"):
         aotc.compile(export(lambda x: x + 1), input_shapes={"x": (3, 3)})
 
 

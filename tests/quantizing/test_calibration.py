@@ -87,15 +87,17 @@ def test_an_empty_folder(tmp_path: Path, types: dict[str, TensorType]) -> None:
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
-    assert complaints([], ONE) == ["there is no calibration data: no set of inputs was given"]
-    assert complaints([{"x": ramp(0, 2, 3)}], ONE) == ["there is no calibration data: no set of inputs was given"]
+    assert complaints([], ONE) == ["no calibration data was given: at least one set of inputs is needed"]
+    assert complaints([{"x": ramp(0, 2, 3)}], ONE) == [
+        "no calibration data was given: at least one set of inputs is needed"
+    ]
     assert "no-such" in complaints(tmp_path / "no-such.npz", ONE)[0]
 
 
 def test_a_single_array_for_several_inputs(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", ramp(1, 2, 3))
     assert complaints(tmp_path / "x.npy", TWO) == [
-        f"{tmp_path / 'x.npy'} is a single array, but the model has 2 inputs"
+        f"{tmp_path / 'x.npy'} holds a single array without a name, but the model has 2 inputs"
     ]
 
 

@@ -159,7 +159,7 @@ def test_damaged_parameters() -> None:
             relay.load_param_dict(blob[:cut])
     with pytest.raises(AotcError, match="1 bytes follow"):
         relay.load_param_dict(blob + b"\0")
-    with pytest.raises(AotcError, match="no saved parameters"):
+    with pytest.raises(AotcError, match="not a file of saved parameters"):
         relay.load_param_dict(b"\0" * 64)
 
 

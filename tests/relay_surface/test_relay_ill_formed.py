@@ -411,7 +411,7 @@ TEXTS = {
     "split": (
         "def @main(%x: Tensor[(7), float32]) { split(%x, indices_or_sections=2) }",
         "2:39",
-        "7 has no 2 equal parts",
+        "7 cannot be split into 2 equal parts",
         "split(data): A tuple of",
     ),
     "indices": (

@@ -205,7 +205,7 @@ def test_an_axis_that_does_not_match() -> None:
     bad = NETWORK.replace(
         "%3 = qnn.requantize(%2, %r0, 0, 0.05f, 3, axis=3", "%3 = qnn.requantize(%2, %r0, 0, 0.05f, 3, axis=0"
     )
-    with pytest.raises(AotcError, match=r"qnn.requantize: input_scale has 8 values, axis 0 of .* has 1"):
+    with pytest.raises(AotcError, match=r"qnn.requantize: input_scale has 8 values, but axis 0 of .* has 1"):
         relay.fromtext(bad)
 
 
@@ -262,7 +262,7 @@ def test_tables_of_functions() -> None:
     wanted = np.clip(every.data.numpy().astype(int) + 3, -128, 127)
     np.testing.assert_array_equal(canonicalizations.run_const_expr(table), wanted)
     x = relay.var("s", shape=())
-    with pytest.raises(AotcError, match="which are known"):
+    with pytest.raises(AotcError, match="needs one constant scale"):
         canonicalizations.create_integer_lookup_op(every, lambda x: x, x, *made[1:], in_dtype="int8")
     with pytest.raises(AotcError, match="not of int16"):
         canonicalizations.create_integer_lookup_op(every, lambda x: x, *made, in_dtype="int16")

@@ -41,7 +41,7 @@ def test_batch_sizes() -> None:
     assert transform.ChangeBatch({data: 0}, batch_size=7)(module)["main"].ret_type == relay.TensorType((7, 10))
     with pytest.raises(aotc.AotcError, match="no axis 9"):
         transform.ChangeBatch({data: 9})(module)
-    with pytest.raises(aotc.AotcError, match="a batch size is an integer"):
+    with pytest.raises(aotc.AotcError, match="a batch size must be an integer"):
         transform.ChangeBatch({data: 0}, batch_size=2.5)(module)  # type: ignore[arg-type]
     with pytest.raises(aotc.AotcError, match="no parameter"):
         transform.ChangeBatch({relay.var("data"): 0})(module)

@@ -89,7 +89,7 @@ def test_library_of_something_else(tmp_path: Path) -> None:
 
 
 def test_library_without_a_model(build: Build) -> None:
-    assert "gives nothing" in refusal(build("tiny", "-DTINY_NULL"))
+    assert "returns a null pointer" in refusal(build("tiny", "-DTINY_NULL"))
 
 
 def test_library_for_another_interface(build: Build) -> None:
@@ -98,7 +98,7 @@ def test_library_for_another_interface(build: Build) -> None:
 
 
 def test_descriptors_that_contradict_themselves(build: Build) -> None:
-    assert "states 5 bytes, its shape 4" in refusal(build("echo", "-DECHO_BYTES=1"))
+    assert "declares 5 bytes, but its shape needs 4" in refusal(build("echo", "-DECHO_BYTES=1"))
     assert "unknown element type 99" in refusal(build("echo", "-DECHO_TYPE=99"))
 
 

@@ -101,7 +101,7 @@ def test_damaged_metadata(project: Path, kind: str) -> None:
     (project / "metadata.json").write_bytes(DAMAGED[kind])
     refuses_everywhere(project)
     assert not is_project(project)
-    with pytest.raises(AotcError, match="no project made by aotc"):
+    with pytest.raises(AotcError, match="no project written by aotc"):
         inspect_project(project)
     refused("inspect", project)
     with pytest.raises(AotcError, match=r"metadata\.json: not written by aotc"), staged(project) as work:

@@ -175,8 +175,8 @@ def test_the_plan_keeps_to_the_alignment_of_its_memory() -> None:
     [
         ((replace(SLOW, align=24),), "the memory slow cannot have 1048576 bytes, aligned to 24"),
         ((replace(SLOW, bytes=-1),), "the memory slow cannot have -1 bytes"),
-        ((FAST,), "no memory is for parameters"),
-        ((FLASH, SHARED, replace(SLOW, holds=("arena",))), "no memory is for arena and scratch"),
+        ((FAST,), "no memory space is assigned to parameters"),
+        ((FLASH, SHARED, replace(SLOW, holds=("arena",))), "no memory space is assigned to arena and scratch"),
     ],
 )
 def test_memories_that_cannot_be(spaces: tuple[Space, ...], message: str) -> None:

@@ -35,7 +35,7 @@ def register(name: str, generator: Generator | None = None) -> Any:
     if not isinstance(name, str) or not name or not callable(generator):
         raise AotcError("external", "register takes a name and a function (function, symbol) -> C source")
     if _GENERATORS.setdefault(name, generator) is not generator:
-        raise AotcError("external", f"there is a generator for {name!r} already", hint="unregister it first")
+        raise AotcError("external", f"a code generator for {name!r} is registered already", hint="unregister it first")
     return generator
 
 
@@ -62,7 +62,9 @@ def _source(function: Function, symbol: str) -> UserSource:
     generator = _GENERATORS.get(name)
     if generator is None:
         hint = nearest(name, _GENERATORS) or f'aotc.contrib.external.register("{name}", generator) gives one'
-        raise AotcError("external", f"there is no generator for functions of {name!r}", span=function.span, hint=hint)
+        raise AotcError(
+            "external", f"no code generator is registered for functions of {name!r}", span=function.span, hint=hint
+        )
     try:
         source = generator(function, symbol)
     except AotcError:

@@ -54,7 +54,9 @@ class _Lowering:
         if isinstance(node, Function):
             raise AotcError("first-class-function", "a function as a value cannot be compiled", span=node.span)
         if isinstance(node, Var) and node not in self.values:
-            raise AotcError("free-variable", f"{mention(node)} has no value: it is no parameter", span=node.span)
+            raise AotcError(
+                "free-variable", f"{mention(node)} has no value: it is not a parameter of the function", span=node.span
+            )
         return self.values[node]
 
     def fresh(self, prefix: str) -> str:

@@ -30,7 +30,7 @@ def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
         return indices
     extent, array = np.array(size), indices.data.astype(np.int64)
     if np.any((array < -extent) | (array >= extent)):
-        raise AotcError("graph-index", "a constant index is out of range")
+        raise AotcError("graph-index", "a constant index is outside the axis")
     return indices if not np.any(array < 0) else Constant(np.where(array < 0, array + extent, array))
 
 
@@ -110,6 +110,6 @@ def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mod
         begin = [max(-widths[k][0], 0) for k in axes]
         end = [g.dim(x, k) + min(widths[k][1], 0) for k in axes]
         fits = all(b <= e for b, e in zip(begin, end, strict=True))
-        require("graph-pad", fits, "negative pads cut more than there is")
+        require("graph-pad", fits, "negative padding removes more elements than the axis has")
         x = g.cut(x, begin, end, axes)
     return g.pad(x, [(max(b, 0), max(a, 0)) for b, a in widths], value, mode)

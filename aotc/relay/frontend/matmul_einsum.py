@@ -39,7 +39,7 @@ def matmul(a: Expr, b: Expr, of: Products | None = None) -> Expr:
         product = matmul(g.unsqueeze(a, [0]), b, of)
         return g.op("squeeze", product, axis=(g.rank(product) - 2,))
     if g.dims(a)[-1] != g.dims(b)[-2] and is_static((g.dims(a)[-1], g.dims(b)[-2])):
-        raise AotcError("graph-matmul", f"shapes {g.dims(a)} and {g.dims(b)} do not fit a matrix product")
+        raise AotcError("graph-matmul", f"shapes {g.dims(a)} and {g.dims(b)} are not compatible for a matrix product")
     if g.rank(b) == 2:
         return of.matrix(a, b)
     return _batched(a, b, of.batched)

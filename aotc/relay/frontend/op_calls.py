@@ -321,7 +321,7 @@ def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[in
     """
     known, total = math.prod(d for d in target if d != -1), math.prod(source)
     if target.count(-1) > 1 or any(d < -1 for d in target):
-        raise AotcError("graph-reshape", f"{target} is no shape to reshape {source} to")
+        raise AotcError("graph-reshape", f"{target} is not a valid shape for reshaping {source}")
     fits = known == total if -1 not in target else known != 0 and total % known == 0
     require("graph-reshape", fits, f"{source} cannot be reshaped to {target}")
     return tuple(total // known if d == -1 else d for d in target)

@@ -243,7 +243,7 @@ def require_finite(scale: Expr) -> None:
     """
     value = known_data(scale)
     if value is not None and not np.isfinite(value.astype(np.float64)).all():
-        raise AotcError("qnn.scale", "a scale of a block is not finite")
+        raise AotcError("qnn.scale", "the scale of a block is not finite")
 
 
 def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) -> Expr:

@@ -73,7 +73,7 @@ def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
     """
     size = g.dims(x)[axis]
     if k < 0 or (isinstance(size, int) and k > size):
-        raise AotcError("graph-topk", f"k is {k}, the axis has {size} elements")
+        raise AotcError("graph-topk", f"k is {k}, but the axis has only {size} elements")
     if k == 0:  # which the graph's operator takes for all of them
         values = g.cut(x, [0], [0], [axis])
         return [values, g.cast(values, "int64")]

@@ -119,4 +119,4 @@ def _random(ty: Type, rng: np.random.Generator, domain: Domain) -> Any:
         case TensorType() if ty.is_static:
             return draw(rng, ty, domain)
         case _:
-            raise AotcError("numeric-check", f"no random value of type {ty}", hint="give the input")
+            raise AotcError("numeric-check", f"cannot draw a random value of type {ty}", hint="give the input")

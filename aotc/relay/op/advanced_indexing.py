@@ -45,7 +45,7 @@ def _adv_infer(_: Any, types: Types) -> Type:
     data, indices, spots = _spots(types)
     shape = (*spots, *data.shape[len(indices) :])
     readable = 0 not in data.shape[: len(indices)] or 0 in shape
-    require("gather_nd.empty", readable, "there is nothing to gather from")
+    require("gather_nd.empty", readable, "cannot gather from an empty axis")
     return TensorType(shape, data.dtype)
 
 

@@ -82,7 +82,7 @@ class ReshapeLikeAttrs(Attrs):
 def _between(begin: int, end: int | None, rank: int) -> range:
     first, last = (k + rank if k < 0 else k for k in (begin, rank if end is None else end))
     fits = 0 <= first <= last <= rank
-    require("reshape_like.axes", fits, f"no axes from {begin} to {end} in rank {rank}")
+    require("reshape_like.axes", fits, f"axes {begin} to {end} do not exist in a tensor of rank {rank}")
     return range(first, last)
 
 

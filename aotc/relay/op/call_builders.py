@@ -51,7 +51,9 @@ def _either(static: OpDef, dynamic: OpDef) -> Callable[..., Call]:
         for name in given:
             if name not in wanted:
                 last = static.name.rpartition(".")[2]
-                raise AotcError("dynamic-shape", f"{last}: `{name}` is not for shapes that are expressions")
+                raise AotcError(
+                    "dynamic-shape", f"{last}: `{name}` cannot be combined with a shape that is an expression"
+                )
         numbers = [k for k in shapes if k in given and not isinstance(given[k], _NODES)]
         result = dynamic(**given | {k: Constant(np.asarray(given[k], shapes[k])) for k in numbers})
         assert dynamic.static is not None

@@ -255,7 +255,9 @@ def split_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
     """Where each part begins and ends."""
     where = a.indices_or_sections
     if isinstance(where, int):
-        require("split.sections", where > 0 and extent % where == 0, f"{extent} has no {where} equal parts")
+        require(
+            "split.sections", where > 0 and extent % where == 0, f"{extent} cannot be split into {where} equal parts"
+        )
         where = tuple(k * (extent // where) for k in range(1, where))
     edges = (0, *where, extent)
     ordered = list(edges) == sorted(edges)

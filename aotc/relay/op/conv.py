@@ -128,7 +128,7 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
         return
     blocks = a.groups * _blocks(form, a, outer)
     held = shape[form.kernel[0]]
-    require("conv.block", held == blocks, f"{outer} channels need {blocks} blocks, the kernel has {held}")
+    require("conv.block", held == blocks, f"{outer} channels need {blocks} blocks, but the kernel has {held}")
     whole = a.groups == 1 or not form.group or outer // a.groups % form.block == 0
     require("conv.block", whole, lambda: f"groups of {outer} channels are not whole blocks of {form.block}")
 
@@ -156,7 +156,9 @@ def _infer(n: int, a: ConvAttrs, types: Types) -> Type:
 def _check_fill(value: int, dtype: DType) -> None:
     fits = value == 0 or (dtype.is_integer and dtype.min <= value <= dtype.max)
     require(
-        "conv.pad-value", fits, f"padding of {dtype} with {value}: only integers have another one than 0, of theirs"
+        "conv.pad-value",
+        fits,
+        f"padding of {dtype} with {value}: only integer types allow a padding value other than 0, within their range",
     )
 
 
@@ -182,7 +184,7 @@ def check_channels(a: Any, channels: Dim, inner: Dim, total: Dim, transposed: bo
         text = f"{total} output channels cannot be divided among {a.groups} groups"
         require("conv.out-channels", total % a.groups == 0, text)
         given = a.channels is None or window_attributes.may_equal(a.channels, total)
-        require("conv.out-channels", given, f"channels is {a.channels}, the weight has {total}")
+        require("conv.out-channels", given, f"channels is {a.channels}, but the weight has {total}")
 
 
 def _kernel_shape(n: int, a: ConvAttrs, data: TensorType, sizes: Sequence[int]) -> tuple[Dim, ...] | None:

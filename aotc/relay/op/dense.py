@@ -110,7 +110,7 @@ def _infer(names: str, code: str, a: Any, types: Types) -> Type:
         outer[0] = batch[0] if outer[0] == 1 else outer[0]
     else:
         given = a.units is None or may_equal(a.units, columns)
-        require("matmul.units", given, f"units is {a.units}, the weight has {columns}")
+        require("matmul.units", given, f"units is {a.units}, but the weight has {columns}")
     return TensorType((*outer, columns), result_dtype(left, right, a.out_dtype))
 
 

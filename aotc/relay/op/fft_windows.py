@@ -92,7 +92,9 @@ def _dft_infer(_: DFTAttrs, types: Types) -> Type:
     data, other = map(float_tensor, types)
     require_same_dtype(data, other)
     fits = 0 < data.rank == other.rank and all(map(may_equal, data.shape, other.shape))
-    require("signal", fits and data.shape[-1] != 0, f"{data} and {other} are no parts of one signal")
+    require(
+        "signal", fits and data.shape[-1] != 0, f"{data} and {other} do not describe the parts of one complex signal"
+    )
     return TupleType((data, data))
 
 

@@ -86,7 +86,7 @@ def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
     batch = axis_of(a.batch_dims, indices + 1) if a.batch_dims < 0 else a.batch_dims
     axis = axis_of(a.axis or 0, data)
     fits = 0 <= batch <= min(axis, indices) and (a.axis is not None or batch == 0)
-    require("take.batch_dims", fits, f"{a.batch_dims} batch axes with axis {a.axis}")
+    require("take.batch_dims", fits, f"batch_dims {a.batch_dims} is not compatible with axis {a.axis}")
     return axis, batch
 
 
@@ -102,7 +102,7 @@ def _take_infer(a: TakeAttrs, types: Types) -> Type:
     axis, batch = _take_axes(a, data.rank, indices.rank)
     _check_batch("take", batch, data, indices, indices.shape)
     shape = _taken(data.shape, indices.shape, axis, batch)
-    require("take.empty", data.shape[axis] != 0 or 0 in shape, "there is nothing to take from")
+    require("take.empty", data.shape[axis] != 0 or 0 in shape, "cannot take elements from an empty axis")
     return TensorType(shape, data.dtype)
 
 
@@ -226,7 +226,7 @@ def _gather_infer(a: GatherAttrs, types: Types) -> Type:
     data, indices = tensor(types[0], "data"), integer_tensor(types[1])
     axis = axis_of(a.axis, data.rank)
     same_but(axis, data, indices, "gather")
-    require("gather.empty", data.shape[axis] != 0 or 0 in indices.shape, "there is nothing to gather from")
+    require("gather.empty", data.shape[axis] != 0 or 0 in indices.shape, "cannot gather from an empty axis")
     return TensorType(indices.shape, data.dtype)
 
 
@@ -291,7 +291,7 @@ def _gather_nd_infer(a: GatherNDAttrs, types: Types) -> Type:
     _check_batch("gather_nd", batch, data, indices, grid)
     shape = (*grid, *data.shape[batch + depth :])
     readable = 0 not in data.shape[batch : batch + depth] or 0 in shape
-    require("gather_nd.empty", readable, "there is nothing to gather from")
+    require("gather_nd.empty", readable, "cannot gather from an empty axis")
     return TensorType(shape, data.dtype)
 
 

@@ -112,7 +112,7 @@ class MatrixSetDiagAttrs(Attrs):
 def _band(a: MatrixSetDiagAttrs) -> tuple[int, int]:
     both = (a.k,) if isinstance(a.k, int) else a.k
     fits = len(both) in (1, 2) and both[0] <= both[-1]
-    require("matrix_set_diag.k", fits, f"k must be a diagonal or a range of them, got {a.k}")
+    require("matrix_set_diag.k", fits, f"k must be the index of a diagonal or a pair of indices, got {a.k}")
     return both[0], both[-1]
 
 
@@ -123,7 +123,11 @@ def _length(rows: int, columns: int, k: Any) -> Any:
 
 def _longest(a: MatrixSetDiagAttrs, rows: int, columns: int) -> int:
     low, high = _band(a)
-    require("matrix_set_diag.k", -rows < low and high < columns, f"no diagonals {low} to {high} in {rows} x {columns}")
+    require(
+        "matrix_set_diag.k",
+        -rows < low and high < columns,
+        f"diagonals {low} to {high} do not exist in a {rows} x {columns} matrix",
+    )
     return min(rows + min(high, 0), columns - max(low, 0))
 
 

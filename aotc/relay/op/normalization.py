@@ -243,7 +243,7 @@ def _infer_group(a: GroupNormAttrs, types: Types) -> Type:
     channels = data.shape[type_rules.axis_of(a.axis, data.rank)]
     require("norm.groups", a.num_groups > 0, f"num_groups must be positive, got {a.num_groups}")
     even = not isinstance(channels, int) or channels % a.num_groups == 0
-    require("norm.groups", even, f"{channels} channels do not fall into {a.num_groups} groups")
+    require("norm.groups", even, f"{channels} channels cannot be divided into {a.num_groups} groups")
     return data
 
 

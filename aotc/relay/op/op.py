@@ -116,7 +116,7 @@ def register(op_name: str, describe: str = "") -> None:
 
     def reference(*arguments: Any) -> Any:
         hint = "give its calls to another compiler, or replace them by a pass"
-        raise AotcError("no-compute", f"{op_name} has a type, and nothing that computes it", hint=hint)
+        raise AotcError("no-compute", f"{op_name} has a type rule but no implementation", hint=hint)
 
     made = CustomOp(name=op_name, attrs=NoAttrs, doc=describe, infer=infer, reference=reference)
     install({**installed_ops(), op_name: made})
@@ -126,7 +126,7 @@ def register_pattern(op_name: str, pattern: OpPattern, level: int = 10) -> None:
     """Say how an operator of the user's own takes part in fusion; AotcError (code "type") for others."""
     op, chosen = get_op(op_name), OpPattern(pattern)
     if not isinstance(op, CustomOp):
-        raise AotcError("type", f"{op_name} has the pattern {op.pattern.name}, which stays")
+        raise AotcError("type", f"{op_name} has the pattern {op.pattern.name}, which cannot be changed")
     op._changed(pattern=chosen, axes=pointwise if chosen <= OpPattern.BROADCAST else None)
     register_op_attr(op_name, "TOpPattern", chosen, level)
 

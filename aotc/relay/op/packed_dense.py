@@ -98,12 +98,12 @@ def _product(a: DenseBitsAttrs, data: Sequence[Any], tile: int) -> PackedProduct
 def _infer(a: DenseBitsAttrs, types: Types) -> Type:
     data, (weight, scale, zero) = tensor(types[0]), (ranked("dense.weight-rank", t, 3, "a part") for t in types[1:])
     require_dtype(data.dtype, {data.dtype, scale.dtype, zero.dtype} == {"float32"} and weight.dtype == WORD)
-    require("dense.bits", a.bits in (2, 4, 8) and a.block_size > 0, "bits must be 2, 4 or 8, of blocks of elements")
+    require("dense.bits", a.bits in (2, 4, 8) and a.block_size > 0, "bits must be 2, 4 or 8, and block_size positive")
     require("dense.bits", data.rank > 0 and data.is_static, lambda: f"{data} has no rows of a known length")
     tile = weight.static_shape[2]
     made = _product(a, data.static_shape, tile)
     whole = a.block_size % made.fields == 0 or made.blocks == 1
-    require("dense.bits", whole, f"blocks of {a.block_size} integers of {a.bits} bits are no whole words")
+    require("dense.bits", whole, f"blocks of {a.block_size} integers of {a.bits} bits do not fill whole 32-bit words")
     tiles = -(-a.units // max(tile, 1))
     shapes = (tiles, made.words, tile), (tiles, made.blocks, tile)
     fits = (weight.shape, scale.shape) == shapes and zero.shape in (shapes[1], (1, 1, 1))

@@ -45,7 +45,7 @@ def _padded(d: Dim, width: tuple[int, int], mode: str) -> Dim:
     some = isinstance(extent, SymDim) or extent >= 0
     require("pad.width", some, lambda: f"padding of {width} leaves nothing of an extent of {d}")
     repeatable = d != 0 or mode == "constant" or width == (0, 0)
-    require("pad.empty", repeatable, "an axis without elements has none to pad with")
+    require("pad.empty", repeatable, "an empty axis has no elements to pad with")
     return extent
 
 

@@ -246,7 +246,7 @@ def _infer_arg(a: ArgReduceAttrs, types: Types) -> Type:
     data = tensor(types[0])
     require_dtype(data.dtype, NUMBER.accepts(data.dtype))
     space = _space(a, data.shape)
-    require("argreduce.empty", 0 not in space.extents, "there is no greatest or least of no elements")
+    require("argreduce.empty", 0 not in space.extents, "the maximum or minimum of an empty axis is not defined")
     count = math.prod(d for d in space.extents if isinstance(d, int))
     require("argreduce.size", count <= DType("int32").max, f"{count} positions do not fit int32")
     return TensorType(space.result, "int32")

@@ -128,7 +128,7 @@ def axes_of(n: int, a: ResizeAttrs, space: Sequence[int]) -> list[AxisMapping]:
         r = lcm(slope.denominator, offset.denominator)
         axis = AxisMapping(extent, count, int(slope * r), int(offset * r), r, scale)
         reach = 2 * max(abs(axis.q), abs(axis.times(count - 1)), r)
-        require("resize.reach", reach < 1 << 62, "the coordinates that it looks at do not fit 64 bits")
+        require("resize.reach", reach < 1 << 62, "the sampled coordinates do not fit in 64 bits")
         axes.append(axis)
     return axes
 

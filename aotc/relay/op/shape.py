@@ -95,7 +95,7 @@ def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
     symbols = [d for d in rest if isinstance(d, SymDim)]
     if unknown or (symbols and (known != total or len(symbols) > 1)):
         return SymDim()
-    require("reshape.size", known != 0, "a dimension of -1 beside one of 0 could be anything")
+    require("reshape.size", known != 0, "a dimension of -1 next to a dimension of 0 is ambiguous")
     if symbols:
         return symbols[0]
     require("reshape.size", total % known == 0, f"{total} elements do not fill rows of {known}")
@@ -133,7 +133,7 @@ def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
                 require("reshape.value", len(values) >= 2, "-4 must be followed by two values")
                 found.extend(_halves(take(), (values.pop(0), values.pop(0))))
             case value:
-                require("reshape.value", value >= -1, f"{value} in {a.newshape} has no meaning")
+                require("reshape.value", value >= -1, f"{value} in {a.newshape} is not a valid dimension")
                 found.append(None if value == -1 else value)
                 del source[:1]
     require("reshape.one-unknown", found.count(None) <= 1, f"more than one -1 in {a.newshape}")
@@ -175,7 +175,7 @@ class ReverseReshapeAttrs(Attrs):
 
 
 def _reverse_reshaped(a: ReverseReshapeAttrs, shape: Shape) -> Shape:
-    require("reshape.value", -4 not in a.newshape, f"-4 in {a.newshape} has no meaning from the right")
+    require("reshape.value", -4 not in a.newshape, f"-4 in {a.newshape} is not allowed with reverse reshaping")
     return reshaped(ReshapeAttrs(newshape=a.newshape[::-1]), shape[::-1])[::-1]
 
 

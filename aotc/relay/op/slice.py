@@ -65,7 +65,9 @@ def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
     fits = len(axes) == count <= rank and len(set(axes)) == count
     require("slice.axes", fits, lambda: f"{count} slices do not fit the axes {list(axes)} of rank {rank}")
     strides = a.strides * count if len(a.strides) == 1 else a.strides
-    require("slice.stride", 0 not in strides, "a stride of 0", hint="take 1 or more, or less than 0 for backwards")
+    require(
+        "slice.stride", 0 not in strides, "a stride of 0", hint="use 1 or greater, or a negative stride to go backwards"
+    )
     if a.slice_mode == "end":
         return {k: slice(*bounds) for k, *bounds in zip(axes, a.begin, a.end, strides, strict=True)}
     sized = zip(axes, a.begin, a.end, strict=True)
@@ -250,7 +252,7 @@ class ReverseSequenceAttrs(Attrs):
 
 def _sequence_axes(a: ReverseSequenceAttrs, rank: int) -> tuple[int, int]:
     sequence, batch = axis_of(a.seq_axis, rank), axis_of(a.batch_axis, rank)
-    require("reverse_sequence.axes", sequence != batch, "sequence and batch are one axis")
+    require("reverse_sequence.axes", sequence != batch, "the sequence axis and the batch axis are identical")
     return sequence, batch
 
 

@@ -269,7 +269,7 @@ def _count(a: Any, extent: Dim) -> Dim:
     k = a.k if isinstance(a, TopkAttrs) else None
     if k is None or k < 1:
         return extent
-    require("topk.k", not isinstance(extent, int) or k <= extent, f"the {k} first of {extent} elements")
+    require("topk.k", not isinstance(extent, int) or k <= extent, f"cannot select the first {k} of {extent} elements")
     return int(k)
 
 

@@ -201,9 +201,11 @@ def _fill_infer(_: Any, types: Types) -> Type:
     text = f"the shape {dense} does not fit {indices}"
     require("sparse.shape", fits, text)
     one = default.rank <= 1 and all(may_equal(d, 1) for d in default.shape)
-    require("sparse.default", one, f"{default} is not one value")
+    require("sparse.default", one, f"{default} must be a scalar")
     require(
-        "sparse.values", may_equal(indices.shape[0], values.shape[0]), f"{values} is not a value for each {indices}"
+        "sparse.values",
+        may_equal(indices.shape[0], values.shape[0]),
+        f"{values} must have one value for each of {indices}",
     )
     rows: Shape = (SymDim(), indices.shape[1])
     fields = ((rows, indices.dtype), (rows[:1], values.dtype), ((SymDim(),), "bool"))

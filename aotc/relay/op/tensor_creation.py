@@ -108,7 +108,7 @@ def _known(value: Expr | float) -> float:
         return value.data.item()  # type: ignore[no-any-return]
     if not isinstance(value, Real):
         text = f"arange: start, stop and step are numbers or scalar constants, not {type(value).__name__}"
-        raise AotcError("arange", text, hint="their values decide the shape")
+        raise AotcError("arange", text, hint="the shape depends on their values")
     return float(value) if isinstance(value, np.floating) else value
 
 
@@ -134,7 +134,9 @@ class ArangeAttrs(Attrs):
 
 def _arange_count(a: ArangeAttrs) -> int:
     finite = all(math.isfinite(v) for v in (a.start, a.stop, a.step))
-    require("arange.step", finite and a.step != 0, f"no range from {a.start} to {a.stop} by {a.step}")
+    require(
+        "arange.step", finite and a.step != 0, f"a range from {a.start} to {a.stop} with step {a.step} is not possible"
+    )
     integers = all(isinstance(v, int) for v in (a.start, a.stop, a.step))
     steps = -((a.start - a.stop) // a.step) if integers else math.ceil((a.stop - a.start) / a.step)
     return max(int(steps), 0)

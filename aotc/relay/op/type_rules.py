@@ -62,7 +62,7 @@ def axes_of(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
     if axes is None:
         return tuple(range(rank))
     items = [axis_of(a, rank) for a in ([axes] if isinstance(axes, int) else axes)]
-    require("axis-twice", len(set(items)) == len(items), lambda: f"an axis is named twice in {list(items)}")
+    require("axis-twice", len(set(items)) == len(items), lambda: f"an axis occurs twice in {list(items)}")
     return tuple(sorted(items))
 
 

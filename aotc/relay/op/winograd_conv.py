@@ -107,7 +107,7 @@ def _infer(a: Conv2DWinogradAttrs, types: Types) -> Type:
     require("winograd.weight", fits, lambda: f"weight must have shape {wanted}, got {shape_text(weight.shape)}")
     blocks, block = weight.shape[2], weight.shape[4]
     whole = isinstance(block, int) and block > 0 and blocks == -(-a.channels // block)
-    require("conv.block", whole, f"{a.channels} channels are not in {blocks} blocks of {block}")
+    require("conv.block", whole, f"{a.channels} channels do not fill {blocks} blocks of {block}")
     space = [window_extent(d, TAPS, pad=p) for d, p in zip(data.shape[2:], pad_pairs(a.padding, 2), strict=True)]
     return TensorType((data.shape[0], a.channels, *space), data.dtype)
 

@@ -44,7 +44,7 @@ def _plan(num_layers: int, height: int) -> _Plan:
         what, stem, units = "ResNet for small images", 16, (count,) * 3 if count > 0 and rest == 0 else None
         hint = "6 n + 2, or 9 n + 2 from 164"
     if units is None:
-        raise AotcError("resnet", f"no {what} has {num_layers} layers", hint=hint)
+        raise AotcError("resnet", f"no {what} with {num_layers} layers is known", hint=hint)
     first = 4 * stem if bottleneck else stem
     return _Plan(units, (stem, *(first << stage for stage in range(len(units)))), bottleneck)
 

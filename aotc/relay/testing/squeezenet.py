@@ -44,7 +44,7 @@ def get_net(
     Raises AotcError for a version that is not known.
     """
     if version not in _VERSIONS:
-        raise AotcError("squeezenet", f"no SqueezeNet has version {version!r}", hint=f"known: {', '.join(_VERSIONS)}")
+        raise AotcError("squeezenet", f"SqueezeNet has no version {version!r}", hint=f"known: {', '.join(_VERSIONS)}")
     (channels, size, padding), body_plan = _VERSIONS[version]
     body: Expr = Var("data", TensorType((batch_size, *image_shape), dtype))
     body = _conv(body, "conv1", channels, size, padding, stride=2)

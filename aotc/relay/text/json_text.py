@@ -24,7 +24,9 @@ def save_json(node: IRModule | Expr | Type | Span) -> str:
         return json.dumps({"relay": VERSION, "kind": "span", "text": asdict(node)})
     kind = next((name for name, cls in _KINDS.items() if isinstance(node, cls)), None)
     if kind is None:
-        raise AotcError("text", f"a {type(node).__name__} has no JSON form", hint="modules, expressions and types have")
+        raise AotcError(
+            "text", f"a {type(node).__name__} cannot be written as JSON", hint="only modules, expressions and types can"
+        )
     text = type_text(node) if isinstance(node, Type) else astext(node)
     return json.dumps({"relay": VERSION, "kind": kind, "text": text})
 

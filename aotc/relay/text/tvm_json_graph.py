@@ -103,7 +103,7 @@ class _Graph:
             return dict(zip(keys, items if "keys" in node else items[1::2], strict=True))
         form = _NODES.get(key) or _NODES.get(key.rpartition(".")[2])
         if form is None:
-            raise AotcError("text", f"a node of type {key!r} has no meaning here")
+            raise AotcError("text", f"a node of type {key!r} cannot be read: the type is not supported")
         made, fields = form
         values = []
         for field in fields.split():
@@ -133,4 +133,4 @@ def load_nodes(data: Any) -> Any:
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         if isinstance(error, AotcError):
             raise
-        raise AotcError("text", f"the graph of nodes is damaged: {error}") from error
+        raise AotcError("text", f"the JSON graph is damaged: {error}") from error

@@ -26,10 +26,10 @@ class ChangeBatch(Pass[IRModule]):
     def run(self, module: IRModule, ctx: PassContext) -> IRModule:
         main = module.main
         if not isinstance(self.batch_size, int | SymDim):
-            raise AotcError("bind", f"a batch size is an integer, not {self.batch_size!r}")
+            raise AotcError("bind", f"a batch size must be an integer, not {self.batch_size!r}")
         if missing := [v for v in self.data if v not in main.params]:
             name = getattr(missing[0], "name", missing[0])
-            raise AotcError("bind", f"%{name} is no parameter of @main", span=main.span)
+            raise AotcError("bind", f"%{name} is not a parameter of @main", span=main.span)
         params = [self._changed(p) for p in main.params]
         changed: dict[Var, Expr] = dict(zip(main.params, params, strict=True))
         function = Function(params, substitute(main.body, changed), attrs=main.attrs, span=main.span)

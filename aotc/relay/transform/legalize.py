@@ -20,7 +20,7 @@ def of_type(made: Any, call: Call, key: str) -> Expr:
     """What the function attached under `key` made of a call; AotcError (code "callback") if it has another type."""
     what = f"{key} of {call.op}"
     if not isinstance(made, Node):
-        raise AotcError("callback", f"{what} gave no expression, but {type(made).__name__}", span=call.span)
+        raise AotcError("callback", f"{what} must return an expression, not {type(made).__name__}", span=call.span)
     expr = cast("Expr", made)
     found = expr if expr.checked_type is not None else infer_expr(expr)
     if merge_types(type_of(found), type_of(call)) is None:

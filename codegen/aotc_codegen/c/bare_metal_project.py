@@ -274,7 +274,7 @@ def emit_bare(
     require_name(name)
     require_known("target", f"dialect of target {target.name}:", target.dialect, DIALECTS)
     if any(kernel.team for kernel in program.kernels):
-        raise AotcError("target", f"target {target.name} has no operating system, and so no threads")
+        raise AotcError("target", f"target {target.name} has no operating system and therefore no threads")
     params, kernels, weights, taken = _parts(program, target, golden)
     math = required_functions(kernels)
     metadata = describe(program, target, kernels.names, params) | {"footprint": taken}

@@ -384,7 +384,7 @@ def spelled(scope: Scope, name: str, dtype: DType, lanes: int) -> str:
 
 
 def no_word(scope: Scope, name: str) -> AotcError:
-    return AotcError("c-instruction", f"{name} cannot be printed: {scope.dialect.name} has no word for it")
+    return AotcError("c-instruction", f"{name} cannot be printed: it is not available in {scope.dialect.name}")
 
 
 def _spelled(scope: Scope, expr: tir.Call, text: Text) -> Piece:

@@ -184,7 +184,7 @@ def _versions(programs: Sequence[Program], target: Target, params: Params) -> li
     found = [_Version(p, t, params, end) for p, (end, t) in zip(programs, targets.items(), strict=True)]
     if any(v.kernels.externals != found[0].kernels.externals for v in found):
         text = "code of the user's differs between the instruction sets of a library"
-        raise AotcError("external", text, hint="a generator that is asked twice must give the same code")
+        raise AotcError("external", text, hint="a code generator must return identical code for identical functions")
     return found
 
 

@@ -34,7 +34,7 @@ def print_device_kernels(kernels: Sequence[Kernel], prefix: str, gpu: Gpu) -> Pr
         if _POINTER * len(kernel.params) > gpu.argument_bytes:
             text = f"kernel {kernel.name} has {len(kernel.params)} parameters, a GPU takes "
             text += f"{gpu.argument_bytes // _POINTER} at most"
-            raise AotcError("target", text, span=kernel.span, hint="join fewer tensors at once")
+            raise AotcError("target", text, span=kernel.span, hint="concatenate fewer tensors in one operator")
         launch = launch_of(kernel)
         if launch is not None and launch.shared_bytes > gpu.shared_bytes:
             text = f"kernel {kernel.name} takes {launch.shared_bytes} bytes of shared memory, a GPU has "

@@ -171,7 +171,7 @@ class _Conversion:
         """The outputs of a branch or loop body."""
         inner = _Scope(scope.opsets, scope.names.new_child(), scope.depth + 1)
         if len(inputs) != len(graph.input):
-            raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, {len(inputs)} are given")
+            raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, but {len(inputs)} are given")
         inner.names.update({v.name: x for v, x in zip(graph.input, inputs, strict=True)})
         self.graph(graph, inner)
         return [self.lookup(v.name, inner) for v in graph.output]
@@ -203,7 +203,7 @@ def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schem
         return AotcError("onnx-op", text)
     else:
         why = f"(opset {opsets[domain]}) is not supported"
-    return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists what is supported")
+    return AotcError("onnx-op", f"operator {name} {why}", hint="`aotc ops` lists the supported operators")
 
 
 @g.codes_of("onnx")

@@ -68,5 +68,5 @@ def _types(model: ModelProto) -> dict[str, ValueInfoProto]:
 def _typed(name: str, types: dict[str, ValueInfoProto]) -> ValueInfoProto:
     if name not in types:
         text = f"the element type of the tensor {name!r}, a new input, is not known"
-        raise AotcError(CODE, text, hint="cut at a tensor that the model declares in value_info, or further in front")
+        raise AotcError(CODE, text, hint="cut at a tensor that the model declares in value_info, or at an earlier one")
     return types[name]

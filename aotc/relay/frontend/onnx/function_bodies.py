@@ -43,7 +43,7 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
             text = f"{proto.op_type} is not defined for these inputs and attributes: ({given})"
             raise AotcError("onnx-op", text) from error
     if not data:
-        raise AotcError("onnx-op", f"operator {proto.op_type} is not supported with these inputs and attributes")
+        raise AotcError("onnx-op", f"operator {proto.op_type} is not supported for these inputs and attributes")
     if isinstance(data, FunctionProto):
         return data
     function = FunctionProto()

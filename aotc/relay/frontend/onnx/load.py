@@ -82,7 +82,11 @@ class LoadedModel:
         except (ValueError, TypeError, OverflowError) as error:
             text = f"the data of {what} are not {math.prod(shape)} elements of {dtype}, as its shape {shape} says"
             raise AotcError("onnx-tensor", text, hint="the file is damaged; export or download it again") from error
-        require("onnx-tensor", array.shape == shape, f"{what} holds {array.shape}, its dimensions say {shape}")
+        require(
+            "onnx-tensor",
+            array.shape == shape,
+            f"{what} holds data of shape {array.shape}, but declares the shape {shape}",
+        )
         return np.asarray(array)
 
     def embedded(self, tensor: TensorProto) -> TensorProto:
@@ -214,7 +218,7 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
     """
     span = Span(source)
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
-        raise AotcError("onnx-file", "not an ONNX model: it holds no graph", span=span)
+        raise AotcError("onnx-file", "not an ONNX model: it contains no graph", span=span)
     if not 1 <= proto.ir_version <= onnx.IR_VERSION:
         message = f"IR version {proto.ir_version} is not supported; the newest known is {onnx.IR_VERSION}"
         raise AotcError("onnx-version", message, span=span, hint="a newer `onnx` package may know it")
@@ -222,7 +226,9 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
     for entry in proto.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if opsets.setdefault(domain, entry.version) != entry.version:
-            raise AotcError("onnx-version", f"domain {domain or 'ai.onnx'!r} is imported in two versions", span=span)
+            raise AotcError(
+                "onnx-version", f"domain {domain or 'ai.onnx'!r} is imported with two different versions", span=span
+            )
     if not opsets:
         # IR version 2 and older: the first operator set
         opsets[""] = 1

@@ -107,7 +107,11 @@ class Node:
         if wanted not in (Known, Ints, Int):
             return self[index] if needed else self.optional(index)
         value = self.known(index, name)
-        require("onnx-input", value is not None or not needed, f"{self.op_type} needs `{name}`; it is left out")
+        require(
+            "onnx-input",
+            value is not None or not needed,
+            f"{self.op_type} requires the input `{name}`, which is missing",
+        )
         if value is None:
             return parameter.default
         if wanted == Known:
@@ -115,7 +119,7 @@ class Node:
         numbers = [int(v) for v in value.reshape(-1)]
         if wanted == Ints:
             return numbers
-        require("onnx-input", len(numbers) == 1, f"{self.op_type} needs one value for `{name}`")
+        require("onnx-input", len(numbers) == 1, f"{self.op_type} requires `{name}` to be a single value")
         return numbers[0]
 
     def attribute(self, parameter: Parameter) -> Any:
@@ -138,7 +142,7 @@ class Node:
 def _items(sequence: Expr) -> list[Expr]:
     ty = type_of(sequence)
     if not isinstance(ty, TupleType):
-        raise AotcError("onnx-sequence", "a sequence is expected here")
+        raise AotcError("onnx-sequence", "expected a sequence, found a tensor")
     return [g.field(sequence, k) for k in range(len(ty.fields))]
 
 
@@ -268,7 +272,7 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
     if not least <= len(inputs) <= most:
         more = "" if least == most else f" to {most}"
         takes = f"at least {least}" if most >= _UNBOUNDED else f"{least}{more}"
-        raise AotcError("onnx-input", f"{op} takes {takes} inputs, {len(inputs)} are given")
+        raise AotcError("onnx-input", f"{op} takes {takes} inputs, but {len(inputs)} are given")
     require("onnx-input", len(node.output) <= schema.max_output, f"{op} has at most {schema.max_output} outputs")
     for index, (value, (low, high)) in enumerate(zip(inputs, RANKS.get(op, ()), strict=False)):
         ty = None if value is None else type_of(value)

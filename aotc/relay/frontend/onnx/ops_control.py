@@ -25,10 +25,10 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
         taken = g.only(condition.data, "the condition of If")
         return node.subgraph(then_branch if taken else else_branch, [])
     yes, no = (node.subgraph(branch, []) for branch in (then_branch, else_branch))
-    require("onnx-if", len(yes) == len(no), f"the branches of If give {len(yes)} and {len(no)} outputs")
+    require("onnx-if", len(yes) == len(no), f"the branches of If have {len(yes)} and {len(no)} outputs")
     types = [(type_of(a), type_of(b)) for a, b in zip(yes, no, strict=True)]
     differ = "; ".join(f"{a} and {b}" for a, b in types if a != b)
-    require("onnx-if", not differ, f"the branches of If give different types: {differ}")
+    require("onnx-if", not differ, f"the branches of If have outputs of different types: {differ}")
     scalar = g.reshape(condition, ())
     if len(yes) == 1:
         return [If(scalar, yes[0], no[0])]
@@ -114,7 +114,11 @@ def _scan_of_batch(num_scan_inputs: int, body: GraphProto, node: Node) -> list[E
     The first input has the length of each element, if it is given; outputs of later iterations are zero.
     """
     fits = 1 <= num_scan_inputs < len(node.inputs)
-    require("onnx-attribute", fits, f"num_scan_inputs of Scan is {num_scan_inputs}, it has {len(node.inputs)} inputs")
+    require(
+        "onnx-attribute",
+        fits,
+        f"num_scan_inputs of Scan is {num_scan_inputs}, but the node has {len(node.inputs)} inputs",
+    )
     values = [node[k] for k in range(1, len(node.inputs))]
     state, sources = values[: len(values) - num_scan_inputs], values[len(values) - num_scan_inputs :]
     backwards = _per_value(node, "directions", num_scan_inputs)
@@ -141,7 +145,7 @@ def _per_value(node: Node, name: str, count: int) -> list[int]:
     """
     given: list[int] = node.attrs.get(name) or [0] * count
     fits = len(given) == count
-    require("onnx-attribute", fits, f"attribute {name!r} must have {count} elements, it has {len(given)}")
+    require("onnx-attribute", fits, f"attribute {name!r} must have {count} elements, not {len(given)}")
     return given
 
 
@@ -182,7 +186,7 @@ def _sequence_length(items: Items) -> Expr:
 
 
 def _concat_from_sequence(items: Items, *, axis: int, new_axis: int = 0) -> Expr:
-    require("onnx-sequence", bool(items), "an empty sequence cannot be joined")
+    require("onnx-sequence", bool(items), "an empty sequence cannot be concatenated")
     if new_axis:
         return g.stack(items, g.axis(axis, g.rank(items[0]) + 1))
     return g.concat(items, g.axis(axis, g.rank(items[0])))
@@ -195,7 +199,7 @@ def _split_to_sequence(x: Expr, split: Known | None = None, *, axis: Axis = 0, k
     else:
         g.check_unrolled(split.size, "a split")
         sizes = [int(v) for v in split.reshape(-1)]
-    require("onnx-split", sum(sizes) == size, f"parts {sizes[:16]} do not make up {size} elements")
+    require("onnx-split", sum(sizes) == size, f"parts {sizes[:16]} do not add up to {size} elements")
     parts = g.split(x, sizes, axis)
     return Tuple([g.squeeze(p, [axis]) for p in parts] if split is None and keepdims != 1 else parts)
 

@@ -189,7 +189,7 @@ def _global(kind: str, x: Expr) -> Expr:
 
 
 def _check_order(p: int) -> None:
-    require("onnx-attribute", p >= 1, f"attribute 'p' must be 1 or greater, it is {p}")
+    require("onnx-attribute", p >= 1, f"attribute 'p' must be 1 or greater, not {p}")
 
 
 def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:

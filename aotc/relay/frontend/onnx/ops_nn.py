@@ -53,7 +53,11 @@ def _batch_normalization(
 ) -> Converted:
     if not node.attrs.get("training_mode"):
         statistics = any(node.wants(k) for k in range(1, 5))
-        require("onnx-training", not statistics, "BatchNormalization with statistics as outputs is for training")
+        require(
+            "onnx-training",
+            not statistics,
+            "BatchNormalization with statistics as outputs (training mode) is not supported",
+        )
         flat = node.since < 9 and not node.attrs.get("spatial", 1)
         require("onnx-norm", not flat, "BatchNormalization with spatial=0 is not supported")
         return [batch_norm(x, scale, bias, mean, var, epsilon)]
@@ -91,7 +95,7 @@ def _group_normalization(
     """Scale and bias are per group up to version 18, per channel after."""
     shape = g.shape(x)
     fits = num_groups >= 1 and shape[1] % num_groups == 0
-    require("onnx-norm", fits, f"{shape[1]} channels cannot form {num_groups} groups")
+    require("onnx-norm", fits, f"{shape[1]} channels cannot be divided into {num_groups} groups")
     by_group = node.since < 21 and g.dim(scale, 0) == num_groups
     if not by_group and g.dtype(x) == stash_type:
         return g.op("nn.group_norm", x, scale, bias, num_groups=num_groups, axis=1, epsilon=epsilon)
@@ -150,7 +154,7 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[t
     if names == ["Tanh", "Tanh"] and step == 1:
         names = names[:directions]
     fits = len(names) == step * directions
-    require("onnx-recurrent", fits, f"{len(names)} activations do not fit {directions} directions")
+    require("onnx-recurrent", fits, f"{len(names)} activations do not match {directions} directions")
     found: list[Activation] = []
     for k, name in enumerate(names):
         require("onnx-recurrent", name.lower() in _FUNCTIONS, f"the activation {name!r} is not known")
@@ -227,7 +231,7 @@ def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -
     states = 2 if node.op_type == "LSTM" else 1
     x = g.transpose(x, (1, 0, 2)) if layout else x
     length, batch, _ = g.shape(x)
-    require("onnx-recurrent", length > 0, "a sequence of no steps is not supported")
+    require("onnx-recurrent", length > 0, "a sequence of length 0 is not supported")
     directions = _DIRECTIONS.get(direction.lower(), ())
     require("onnx-recurrent", bool(directions), f"direction {direction!r} is not known")
     _check_layer(node, len(order), len(directions))

@@ -59,7 +59,7 @@ def _one(node: Node, *values: Expr) -> None:
     """AotcError where a scale or a zero point is not one value."""
     fits = all(map(q.single, values))
     what = f"scales and zero points of {node.op_type}"
-    require("onnx-quant", fits, f"{what} are one value for each tensor")
+    require("onnx-quant", fits, f"{what} must be a single value for the whole tensor")
 
 
 def _whole(node: Node, at: int) -> Quantized:
@@ -156,7 +156,7 @@ def _check_of_vectors(*parts: Quantized) -> None:
     """A vector is one row, or one column."""
     flat = [x for x in parts if g.rank(x.data) == 1]
     fits = all(q.single(v) for x in flat for v in (x.scale, x.zero))
-    require("onnx-quant", fits, "a vector has one scale and one zero point")
+    require("onnx-quant", fits, "a vector operand must have a single scale and a single zero point")
 
 
 def _qlinear_matmul(*, node: Node) -> Expr:

@@ -35,10 +35,10 @@ def _reshape(x: Expr, shape: Ints, *, allowzero: int = 0) -> Expr:
     for k, d in enumerate(shape):
         copied = d == 0 and not allowzero
         fits = not copied or k < len(dims)
-        require("onnx-reshape", fits, f"{shape} copies dimension {k} of an input of rank {len(dims)}")
+        require("onnx-reshape", fits, f"{shape} copies dimension {k} of an input that has only {len(dims)} dimensions")
         target.append(dims[k] if copied else d)
     both = allowzero and 0 in shape and -1 in shape
-    require("onnx-reshape", not both, f"{shape} holds both 0 and -1, with allowzero")
+    require("onnx-reshape", not both, f"{shape} contains both 0 and -1, which allowzero=1 forbids")
     if not is_static(target):
         if is_static(dims) or list(target) == list(dims):
             return x
@@ -66,14 +66,14 @@ def _squeeze(x: Expr, axes: Ints | None = None, *, node: Node) -> Expr:
 def _unsqueeze(x: Expr, axes: Ints) -> Expr:
     rank = g.rank(x) + len(axes)
     places = sorted(g.axis(a, rank) for a in axes)
-    require("onnx-axis", len(set(places)) == len(places), f"an axis is named twice in {axes}")
+    require("onnx-axis", len(set(places)) == len(places), f"an axis occurs twice in {axes}")
     return g.unsqueeze(x, places)
 
 
 def _transpose(x: Expr, *, perm: list[int] | None = None) -> Expr:
     rank = g.rank(x)
     order = perm or list(reversed(range(rank)))
-    require("onnx-transpose", sorted(order) == list(range(rank)), f"perm {order} is no permutation of {rank} axes")
+    require("onnx-transpose", sorted(order) == list(range(rank)), f"perm {order} is not a permutation of {rank} axes")
     return g.transpose(x, order)
 
 
@@ -108,7 +108,7 @@ def _split(
         fits = 0 < count <= max(size, names) and min(split) >= 0
         require("onnx-split", fits, f"{size} elements cannot be split into {count} parts")
     fits = sum(split) == size and min(split, default=0) >= 0 and len(split) >= names
-    require("onnx-split", fits, f"parts {split} do not make up {size} elements")
+    require("onnx-split", fits, f"parts {split} do not add up to {size} elements")
     return g.split(x, split, axis)
 
 
@@ -118,7 +118,12 @@ def _slice(x: Expr, starts: Ints, ends: Ints, axes: Ints | None = None, steps: I
     fits = len(starts) == len(ends) == len(places) == len(steps)
     text = f"starts {starts}, ends {ends}, axes {places} and steps {steps} do not agree"
     require("onnx-slice", fits and len(set(places)) == len(places), text)
-    require("onnx-slice", 0 not in steps, f"a step of 0 in {steps}", hint="take 1, or -1 for backwards")
+    require(
+        "onnx-slice",
+        0 not in steps,
+        f"a step of 0 in {steps}",
+        hint="use 1 or greater, or a negative step to go backwards",
+    )
     box = []
     for start, end, axis, step in zip(starts, ends, places, steps, strict=True):
         size = g.dim(x, axis)
@@ -206,7 +211,7 @@ def _range(start: Known, limit: Known, delta: Known) -> Expr:
     first, last, step = (number(g.only(v, "each input of Range")) for v in (start, limit, delta))
     require("onnx-range", step != 0, "the step of Range is 0")
     finite = all(map(math.isfinite, (first, last, step)))
-    require("onnx-range", finite, f"no range goes from {first} to {last} by {step}")
+    require("onnx-range", finite, f"a range from {first} to {last} with step {step} is not possible")
     span = last - first
     count = max(math.ceil(span / step) if dtype.is_float else -(-span // step), 0)
     g.check_materialized((count,), dtype, "the result of Range")

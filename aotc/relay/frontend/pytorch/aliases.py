@@ -207,7 +207,7 @@ def _merged(base: Value, chain: Sequence[View], value: Expr) -> Expr:
     views tell where that part lies.
     """
     if not is_tensor(base):
-        raise AotcError("torch-op", "a change in place of an element of a list is not supported")
+        raise AotcError("torch-op", "changing an element of a list in place is not supported")
     sizes = shape(base)
     places: Value = g.constant(np.arange(int(np.prod(sizes))).reshape(sizes), "int64")
     for view in chain:

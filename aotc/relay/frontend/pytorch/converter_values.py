@@ -94,7 +94,7 @@ def array_of(tensor: Any) -> Array:
         raise AotcError("torch-tensor", "only dense tensors that are not quantized are supported")
     if tensor.device.type != "cpu":
         hint = "move the module with .cpu() first"
-        raise AotcError("torch-device", f"a tensor lies on {tensor.device}, not on the CPU", hint=hint)
+        raise AotcError("torch-device", f"a tensor is on {tensor.device}, not on the CPU", hint=hint)
     dtype = DType(dtype_name(tensor.dtype) or "")
     plain = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:

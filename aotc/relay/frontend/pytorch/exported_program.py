@@ -199,7 +199,7 @@ def _user_input(spec: Any, example: Any, program: Any, pins: Mapping[str, int]) 
         return Var(spec.arg.name, TensorType(_dims(example, program, pins), dtype))
     value = getattr(spec.arg, "value", None)
     if not isinstance(value, (int, float, bool, str, type(None))):
-        raise AotcError("torch-inputs", f"input {spec.arg.name} is no tensor")
+        raise AotcError("torch-inputs", f"input {spec.arg.name} is not a tensor")
     return value
 
 

@@ -43,7 +43,7 @@ def known(value: Value) -> Value:
     if value is POISON:
         raise PoisonedError
     if isinstance(value, Absent):
-        raise AotcError("torch-op", f"{value.why} are not computed by aotc")
+        raise AotcError("torch-op", f"{value.why} are not supported")
     return value
 
 

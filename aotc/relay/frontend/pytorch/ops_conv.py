@@ -101,7 +101,7 @@ def _upsample(
     ratio of the extents where there is none.
     """
     names = ["scales"] if rank == 1 else [f"scales_{axis}" for axis in "dhw"[3 - rank :]]
-    require("torch-argument", scales.keys() <= set(names), "a factor of an axis that is not there")
+    require("torch-argument", scales.keys() <= set(names), "a scale factor is given for an axis that does not exist")
     extents, mode = tv.shape(x)[2:], "align_corners" if align_corners else mode
     factors = [float(f or 0.0) for f in scale_factors or map(scales.get, names)]
     if output_size is None:

@@ -144,7 +144,7 @@ def _hardshrink(x: Expr, lambd: Value = 0.5) -> Expr:
 
 def _glu(x: Expr, dim: Axis = -1) -> Expr:
     whole = tv.size(x, dim)
-    require("torch-shape", whole % 2 == 0, f"glu halves a dimension of {whole} elements")
+    require("torch-shape", whole % 2 == 0, f"glu needs a dimension of even size, not {whole}")
     value, gate = g.split(x, [whole // 2] * 2, dim)
     return g.mul(value, g.sigmoid(gate))
 

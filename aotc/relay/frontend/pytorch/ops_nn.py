@@ -231,7 +231,7 @@ def _recurrent(
     if train and dropout:
         raise tv.training("a recurrent layer")
     y = swap(x, 0, 1) if batch_first else x
-    require("torch-op", tv.shape(y)[0] > 0, "a sequence of no steps is not supported")
+    require("torch-op", tv.shape(y)[0] > 0, "a sequence of length 0 is not supported")
     weights = [Weights(*params[k : k + per], *biases) for k in range(0, len(params), per)]
     states = list(hx) if kind == "lstm" else [hx]
     first = [[g.squeeze(s, [0]) for s in g.split(state, [1] * len(weights), 0)] for state in states]

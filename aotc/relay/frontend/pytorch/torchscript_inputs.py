@@ -47,7 +47,7 @@ def _input_type(info: Any, default_dtype: str) -> tuple[str, TensorType]:
         given, dtype = given
     aliases = {"float": "float32", "double": "float64", "half": "float16", "int": "int32", "long": "int64"}
     if not all(isinstance(d, (int, np.integer)) and d >= 0 for d in given):
-        raise AotcError("torch-inputs", f"input {name!r}: {given!r} is no static shape")
+        raise AotcError("torch-inputs", f"input {name!r}: {given!r} is not a static shape")
     return name, TensorType(tuple(int(d) for d in given), dtype_name(aliases.get(str(dtype), dtype)) or "float32")
 
 

@@ -161,7 +161,7 @@ class _Conversion:
         if converter is None:
             kind = "custom operator" if op.custom else "operator"
             hint = "" if op.custom else nearest(op.name, CONVERTERS)
-            more = "`aotc ops` lists what is supported"
+            more = "`aotc ops` lists the supported operators"
             raise AotcError("tflite-op", f"{kind} {op.name} is not supported", hint=hint or more)
         tensors = self.loaded.tensors
 

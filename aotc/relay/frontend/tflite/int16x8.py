@@ -96,7 +96,7 @@ def requantized(sums: Expr, ratio: Array, onto: Onto, axis: int) -> Expr:
     factors = factors_of(np.asarray(ratio), np.float64(1), "TFLITE")
     multiplier = np.minimum((factors.multiplier + (1 << 15)) >> 16, _MOST)
     last = 15 - (factors.left - factors.right)
-    require("tflite-quant", bool((last > 0).all()), "the scales of a layer of 16 bits are too far apart")
+    require("tflite-quant", bool((last > 0).all()), "the scales of an int16 layer differ too much")
     along = partial(fx.along, axis=axis, rank=g.rank(sums))
     half = np.int64(1) << (last - 1)
     y = g.add(g.mul(sums, along(multiplier)), along(half))
@@ -137,7 +137,11 @@ def curve(name: str, x: Quantized, onto: Onto, series: bool) -> Expr:
     while factor <= _MOST / 2 and shift <= 30:
         factor, shift = factor * 2, shift + 1
     fits = number(onto.scale) == 2.0**-15 and factor <= _MOST and shift <= 30
-    require("tflite-quant", bool(fits), f"{name} of 16 bits takes scales of 2^-30 to 2 and gives the scale 2^-15")
+    require(
+        "tflite-quant",
+        bool(fits),
+        f"{name} of int16 needs an input scale between 2^-30 and 2 and the output scale 2^-15",
+    )
     logistic = name == "LOGISTIC"
     up = {2.0**-12: 0, 2.0**-11: 1}.get(float(number(x.scale)))
     if series and up is not None and not (logistic and up):

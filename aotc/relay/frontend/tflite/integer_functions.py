@@ -235,7 +235,7 @@ def compared(name: str, node: Node) -> Expr:
         require("tflite-quant", bool(same), text)
         return g.op(name, x.data, y.data)
     below = number(x.scale) < 1 and number(y.scale) < 1
-    require("tflite-quant", bool(below), f"{node.op.name} of integers takes scales below 1")
+    require("tflite-quant", bool(below), f"{node.op.name} of integers needs scales below 1")
     eight = g.constant(8, _INT)
     parts = (
         scaled_twice(g.op("left_shift", q.centered(v.data, v.zero, -1), eight), number(v.scale), onto_whole())

@@ -348,7 +348,7 @@ def _curve_of_fixed_point(name: str, x: Quantized, onto: Onto) -> Expr:
     curve, bits = {"LOGISTIC": (fx.logistic, 23), "TANH": (fx.tanh, 24)}[name]
     low, high = int(onto.dtype.min), int(onto.dtype.max)
     whole = name == "TANH" or number(onto.zero) == low
-    require("tflite-quant", bool(whole), f"LOGISTIC gives integers whose zero point is {low}")
+    require("tflite-quant", bool(whole), f"the output of integer LOGISTIC must have the zero point {low}")
     y = g.add(fx.divided(curve(scaled, 4), bits), low if name == "LOGISTIC" else (low + high + 1) // 2)
     y = g.clip(y, low, high)
     y = g.where(g.greater(steps, radius - 1), high, g.where(g.less(steps, 1 - radius), low, y))

@@ -187,7 +187,7 @@ def read_model(model: str | Path | bytes | Any, name: str | None = None) -> Mode
     span = Span(source)
     if data[4:8] != _IDENTIFIER:
         text = "not a TFLite model: the bytes 4 to 7 are not TFL3"
-        raise AotcError("tflite-file", text, span=span, hint="give a .tflite file, whole")
+        raise AotcError("tflite-file", text, span=span, hint="give a complete .tflite file")
     problems = Problems("tflite-file")
     with problems.at(span), _reading("the file"):
         root = tflite.Model.GetRootAs(data, 0)
@@ -256,7 +256,7 @@ class _Reader:
         scales = None if dtype.bits > 16 else given
         scale, zero, axis = _quantization(scales, shape, what)
         held = not dtype.is_integer or bool(((zero >= int(dtype.min)) & (zero <= int(dtype.max))).all())
-        require("tflite-quant", held, f"{what} has a zero point that {dtype} does not hold")
+        require("tflite-quant", held, f"{what} has a zero point outside the range of {dtype}")
         variable = bool(table.IsVariable())
         packed = kind == "INT4"
         return Tensor(name, shape, dtype, scale, zero, axis, data, variable, packed, scaled)
@@ -327,7 +327,7 @@ def _quantization(table: Any, shape: tuple[int, ...], what: str) -> tuple[Array,
     require("tflite-quant", fits and zero.size in (0, 1, scale.size), text)
     finite = bool(np.all(np.isfinite(scale) & (scale >= 0)))
     bounded = not zero.size or bool((np.abs(zero) < 1 << 31).all())
-    require("tflite-quant", finite and bounded, f"{what} has a scale or zero point that is none")
+    require("tflite-quant", finite and bounded, f"{what} has an invalid scale or zero point")
     # of a tensor that is 0 everywhere
     scale = np.where(scale == 0, np.float32(1), scale)
     zero = np.zeros(1, np.int64) if not zero.size else zero

@@ -48,7 +48,7 @@ class _Layer:
         """The weights of all gates, and for each gate what brings products with them to 12 digits."""
         x, gates = self.node.whole(source), [self.node.whole(first + k) for k in range(4)]
         zeros = all(q.is_zero(w.zero) for w in gates)
-        require("tflite-quant", zeros, "the weights of an LSTM of integers have the zero point 0")
+        require("tflite-quant", zeros, "the weights of an integer LSTM must have the zero point 0")
         scales = np.array([number(w.scale) for w in gates]).reshape(-1)
         # a product of two scales is float32
         ratios = (number(x.scale) * scales).astype(np.float64) * (1 << _BEFORE)
@@ -70,7 +70,7 @@ class _Layer:
         inner = self.node.inner[_HIDDEN : _HIDDEN + 1]
         found = inner[0] if inner and self.node.rounding.name == "litert" else None
         found = found or self.node.tensor(_STATE)
-        require("tflite-quant", found.scale.size == 1, "the outputs of an LSTM of integers have one scale")
+        require("tflite-quant", found.scale.size == 1, "the outputs of an integer LSTM must share one scale")
         return found
 
     def run(self, x: Expr, h: Expr, c: Expr) -> Expr:
@@ -106,20 +106,20 @@ def _lstm(*, time_major: bool = False, cell_clip: float = 0.0, fused_activation_
     require("tflite-options", not unusual, text)
     diagonal = node.op.option("DiagonalRecurrentTensors")
     plain = fused_activation_function == _TANH and not diagonal
-    require("tflite-options", plain, "an LSTM has the activation TANH and full weights")
+    require("tflite-options", plain, "an LSTM needs the activation TANH and all weights")
     states = [node.tensor(k).variable for k in (_STATE, _CELL)]
-    require("tflite-input", all(states), "the states of an LSTM must be variables")
+    require("tflite-input", all(states), "the states of an LSTM must be variable tensors")
     x = node[0] if time_major else g.transpose(node[0], (1, 0, 2))
     h, c = (g.reshape(node[k], (g.dim(x, 1), -1)) for k in (_STATE, _CELL))
     if not node.in_integers:
-        require("tflite-options", cell_clip == 0, "an LSTM of real numbers with a clipped cell is not supported")
+        require("tflite-options", cell_clip == 0, "a float LSTM with a clipped cell state is not supported")
         w, r = (g.concat([node.real(k + j) for j in range(4)], 0) for k in (1, 5))
         bias = g.concat([node[k] for k in _BIASES], 0)
         weights = Weights(w, r, bias, None)
         y, _ = whole_layer("lstm", x, weights, [h, c])
         return y if time_major else g.transpose(y, (1, 0, 2))
     eight = node.tensor(0).dtype == "int8" and node.tensor(_CELL).dtype == "int16"
-    require("tflite-quant", eight, "an LSTM of integers takes int8, and int16 for its cell")
+    require("tflite-quant", eight, "an integer LSTM needs int8 data and an int16 cell state")
     y = _Layer(node).run(x, h, c)
     return y if time_major else g.transpose(y, (1, 0, 2))
 

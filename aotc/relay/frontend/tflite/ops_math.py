@@ -189,7 +189,7 @@ def _mean(x: Expr, axes: Ints, *, keep_dims: bool = False, node: Node) -> Expr:
         return _reduced("mean", x, axes, keep_dims=keep_dims)
     whole, places = node.whole(0), _axes(x, axes)
     count = math.prod(g.dim(x, k) for k in places)
-    require("tflite-quant", count > 0, "MEAN of no integers is not supported")
+    require("tflite-quant", count > 0, "MEAN over an empty set of integers is not supported")
     few = count < 1 << (16 if node.in_words else 23)
     require("tflite-quant", few, f"MEAN of {count} integers of {node.result.dtype} is not supported")
     sums = g.reduce("sum", q.centered(whole.data, whole.zero, -1), places, bool(keep_dims))

@@ -76,7 +76,7 @@ def _require_centered(node: Node) -> None:
     """TFLite Micro ignores zero points of weights of int8, LiteRT refuses them."""
     weights = node.tensor(1)
     fits = weights.dtype == "uint8" or not weights.zero.any()
-    require("tflite-quant", fits, f"{node.op.name} has weights of int8 whose zero point is not 0")
+    require("tflite-quant", fits, f"{node.op.name} has int8 weights with a zero point other than 0")
 
 
 def _sums(node: Node, axis: int, bias: int = 2) -> str:
@@ -116,7 +116,7 @@ def _conv_2d(
     depthwise = node.op.name == "DEPTHWISE_CONV_2D"
     require("graph-rank", g.rank(w) == 4, f"weights of rank {g.rank(w)} are not supported (4 is)")
     fits = not depthwise or g.dim(w, 0) == 1
-    require("graph-shape", fits, f"weights of shape {g.shape(w)} are none of a depthwise convolution")
+    require("graph-shape", fits, f"weights of shape {g.shape(w)} do not fit a depthwise convolution")
     dilations = dilation_h_factor, dilation_w_factor
     window = window_of(x, g.shape(w)[1:3], (stride_h, stride_w), padding, dilations)
     inputs, each = g.dim(x, 3), g.dim(w, 3)
@@ -185,7 +185,7 @@ def _batch_matmul(a: Expr, b: Expr, *, adj_x: bool = False, adj_y: bool = False,
         return g.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
     least = min(g.rank(a), g.rank(b))
-    require("graph-rank", least >= 2, f"matrices need rank 2, there is one of {least}")
+    require("graph-rank", least >= 2, f"matrices must have rank 2, found rank {least}")
     a, b = turned(a) if adj_x else a, turned(b) if adj_y else b
     return ops_integers.matmul(node, a, b) if node.in_integers else matmul_einsum.matmul(a, b)
 

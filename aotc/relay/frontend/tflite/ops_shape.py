@@ -39,7 +39,7 @@ def _expand_dims(x: Expr, axis: Ints) -> Expr:
 
 def _transpose(x: Expr, order: Ints) -> Expr:
     axes = [g.axis(a, g.rank(x)) for a in order]
-    require("graph-shape", sorted(axes) == list(range(g.rank(x))), f"{order} is no order of {g.rank(x)} axes")
+    require("graph-shape", sorted(axes) == list(range(g.rank(x))), f"{order} is not a permutation of {g.rank(x)} axes")
     return g.transpose(x, axes)
 
 
@@ -88,7 +88,7 @@ def _split_v(x: Expr, sizes: Ints, axis: Ints) -> list[Expr]:
     rest = size - sum(v for v in sizes if v >= 0)
     parts = [rest if v == -1 else v for v in sizes]
     fits = parts and min(parts) >= 0 and sum(parts) == size and sizes.count(-1) <= 1
-    require("graph-split", bool(fits), f"parts {sizes} do not make up {size} elements")
+    require("graph-split", bool(fits), f"parts {sizes} do not add up to {size} elements")
     return g.split(x, parts, place)
 
 
@@ -206,7 +206,7 @@ def _batch_to_space_nd(x: Expr, block: Ints, crops: Ints) -> Expr:
     y = g.reshape(g.transpose(y, order), (n // count, *full, *tail))
     begin, end = crops[::2], [d - c for d, c in zip(full, crops[1::2], strict=True)]
     inside = all(0 <= b <= e <= d for b, e, d in zip(begin, end, full, strict=True))
-    require("graph-shape", inside, f"crops {crops} leave {full}")
+    require("graph-shape", inside, f"crops {crops} leave an empty image of {full}")
     return g.cut(y, begin, end, range(1, k + 1))
 
 
@@ -236,7 +236,7 @@ def _gather_nd(x: Expr, indices: Expr) -> Expr:
 def _scatter_nd(indices: Expr, updates: Expr, shape: Ints, *, node: Node) -> Expr:
     """Both interpreters start at the integer 0 and add integers as they are."""
     centered = not node.in_integers or _zero(node) == 0
-    require("tflite-quant", centered, "SCATTER_ND of integers takes the zero point 0")
+    require("tflite-quant", centered, "SCATTER_ND of integers needs the zero point 0")
     sizes = g.checked_shape(shape, g.dtype(updates), "the result of SCATTER_ND")
     zeros, depth = g.filled(0, sizes, g.dtype(updates)), g.dim(indices, -1, "the indices")
     places = _first(checked_indices(indices, sizes[:depth]))
@@ -290,7 +290,7 @@ def _fill(shape: Ints, value: Expr) -> Expr:
 def _range(start: Known, limit: Known, delta: Known) -> Expr:
     first, last, step = (np.asarray(g.only(v, "a number of RANGE")) for v in (start, limit, delta))
     finite = bool(np.isfinite([first, last, step]).all()) and step != 0
-    require("graph-shape", finite, f"no range from {first} to {last} by {step}")
+    require("graph-shape", finite, f"a range from {first} to {last} with step {step} is not possible")
     count = max(0, math.ceil((float(last) - float(first)) / float(step)))
     g.check_materialized((count,), str(first.dtype), "RANGE")
     return g.constant((first + np.arange(count).astype(first.dtype) * step).astype(first.dtype))
@@ -312,7 +312,7 @@ def _nearest(size: int, count: int, align_corners: bool, half_pixel_centers: boo
 def check_extents(sizes: Sequence[int]) -> None:
     """AotcError for what is no height and width, or more lines than there is memory for."""
     fits = len(sizes) == 2 and min(sizes) > 0
-    require("graph-shape", fits, f"{list(sizes)} are no extents of an image")
+    require("graph-shape", fits, f"{list(sizes)} are not valid extents of an image")
     g.check_materialized((sum(sizes),), "float64", "the lines of an image")
 
 

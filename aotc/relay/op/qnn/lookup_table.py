@@ -71,9 +71,11 @@ def create_integer_lookup_op(
     """
     values = all_known(in_scale, in_zero_point, out_scale, out_zero_point)
     if values is None or any(v.size != 1 for v in values):
-        raise AotcError("qnn.scale", "a table is of one scale and zero point each way, which are known")
+        raise AotcError(
+            "qnn.scale", "a lookup table needs one constant scale and zero point for the input and one for the output"
+        )
     if DType(in_dtype).bits != 8:
-        raise AotcError("dtype", f"a table is of integers of 8 bits, not of {in_dtype}")
+        raise AotcError("dtype", f"a lookup table needs an 8-bit integer input, not {in_dtype}")
 
     def results(every: Array) -> Array:
         real = np.asarray(floating_point_func(q.dequantized(every.view(DType(in_dtype).numpy), values[0], values[1])))

@@ -56,7 +56,7 @@ def _check_extent(found: TensorType, data: TensorType, axis: int | None, what: s
         raise AotcError("qnn.axis", f"{what} must be one value, got {shape_text(found.shape)}")
     extent = data.shape[axis_of(axis, data.rank)]
     fits = may_equal(found.shape[0], extent)
-    require("qnn.axis", fits, f"{what} has {found.shape[0]} values, axis {axis} of {data} has {extent}")
+    require("qnn.axis", fits, f"{what} has {found.shape[0]} values, but axis {axis} of {data} has {extent}")
 
 
 def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -> None:

@@ -238,7 +238,7 @@ def _requantize_expand(
         source, result = q.known(scale), q.known(out_scale)
         if source is None or result is None:
             hint = 'give constants, or rounding="FLOAT_EVEN"'
-            raise AotcError("qnn.scale", f"rounding {rounding} needs scales that are known", hint=hint)
+            raise AotcError("qnn.scale", f"rounding {rounding} needs constant scales", hint=hint)
         factors = factors_of(source, result, rounding)
         fits = ty.dtype == "int32" and q.is_zero(zero) and (dtype.bits < 32 or q.is_zero(out_zero))
         words = factors.of_words(data, a.axis) if fits else None

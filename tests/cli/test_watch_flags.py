@@ -136,7 +136,7 @@ def test_check_passes(tmp_path: Path) -> None:
         (("--print-after", "FuseOp"), "did you mean 'FuseOps'"),
         (("--stop-after", "Nothing"), "no pass called 'Nothing'"),
         (("--disable-pass", "Fuse"), "FuseOps"),
-        (("--disable-pass", "FuseOps"), "required to form kernels"),
+        (("--disable-pass", "FuseOps"), "makes the kernels"),
         (("--disable-pass", "PlanMemory"), "makes the memory plan"),
         (("--disable-pass", "VectorizeLoop"), "VectorizeLoops"),
         (("--config", "relay.AlterOpLayout.growth=2"), "relay.AlterOpLayout.max_growth"),

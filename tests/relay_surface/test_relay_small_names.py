@@ -43,7 +43,7 @@ def test_batch_sizes() -> None:
         transform.ChangeBatch({data: 9})(module)
     with pytest.raises(aotc.AotcError, match="a batch size must be an integer"):
         transform.ChangeBatch({data: 0}, batch_size=2.5)(module)  # type: ignore[arg-type]
-    with pytest.raises(aotc.AotcError, match="no parameter"):
+    with pytest.raises(aotc.AotcError, match="not a parameter"):
         transform.ChangeBatch({relay.var("data"): 0})(module)
 
 

@@ -112,7 +112,7 @@ def require_lowering(context: PassContext) -> None:
         (PlanMemory(), "the memory plan"),
     ):
         if not context.pass_enabled(needed.info):
-            text = f"the pass context leaves out {needed.info.name}, which makes {made}"
+            text = f"the pass context disables {needed.info.name}, which makes {made}"
             raise AotcError("build", text, hint="take it out of disabled_pass; opt_level is at least 0")
 
 

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patterns over graphs under Relay's names: match, rewrite, partition.
+"""Dataflow patterns with the names of Relay's API: match, rewrite and partition expression graphs.
 
-from aotc.relay.dataflow_pattern import is_op, wildcard
 conv_relu = is_op("nn.relu")(is_op("nn.conv2d")(wildcard(), wildcard()))
 conv_relu.match(expr)                            # True or False
-conv_relu.partition(mod["main"])                 # with a function for each match
+conv_relu.partition(mod["main"])                 # extract each match into a function of its own
 """
 
 import importlib
@@ -18,7 +17,9 @@ _DFPattern.match, _DFPattern.partition = _matcher.match, _groups.partition
 
 
 def _no_more() -> dict[str, object]:
-    """No further names, but operators are known by theirs from here on."""
+    """Install the operator registry, so that operators are found by name, and return no further
+    names.
+    """
     importlib.import_module("aotc.driver.dependency_injection").install()
     return {}
 

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a pattern matches in a graph: a pattern and an expression in, groups of nodes that do not overlap out.
+"""Find all matches of a dataflow pattern in a graph, and partition the graph by them.
 
-Matches nearer to the result win.  Nothing outside a group uses a node of it but its root.
+`find_groups` takes a pattern and an expression and returns groups of nodes that do not overlap. Of
+two overlapping matches, the match closer to the result of the expression is chosen. Only the root
+of a group is used by nodes outside of the group.
 
 for root, group in find_groups(pattern, expr).items():
     group.node_map[x], group.inputs
 
-Partitioning: matches of a pattern become calls of functions of their own.
+`partition` replaces each match by a call of a new function that contains the matched nodes.
 
 before   nn.relu(add(nn.conv2d(%x, %w), %b))
 after    fn (%FunctionVar_0_0, ..., PartitionedFromPattern="nn.conv2d_add_nn.relu_") { ... }(%x, %w, %b)
@@ -25,18 +27,19 @@ from aotc.relay.dataflow_pattern.patterns import DFPattern
 from aotc.relay.expr import Call, Constant, Expr, Function, GlobalVar, If, Let, Match, Tuple, TupleGetItem, Var
 from aotc.relay.graph_api import Mutator, bound_by, children, infer_expr, post_order, rebuild
 
-#: The attribute of the functions that partitioning makes: the operators inside, in order.
+#: Function attribute, set by `partition`, that lists the operators in the function body in order.
 PARTITIONED: Final = "PartitionedFromPattern"
 
 
 @frozen
 class Group:
-    """One match.
+    """One match of a pattern in an expression graph.
 
-    root      the node that matched as a whole
-    members   the nodes of the match, operands before users, without those that leaves of the pattern took
-    inputs    what the members are computed from, in the order of the pattern's leaves
-    node_map  the nodes that each pattern stands for
+    root      the node matched by the whole pattern
+    members   the matched nodes in topological order (operands before users), without the nodes that
+              leaves of the pattern, like wildcards, matched
+    inputs    nodes outside of the group that members use, in the order of the pattern's leaves
+    node_map  for each pattern object, the list of nodes that it matched
     """
 
     root: Expr
@@ -46,7 +49,7 @@ class Group:
 
 
 class _Search:
-    """All groups of one pattern in one graph."""
+    """Search for all groups of one pattern in one expression graph."""
 
     def __init__(self, pattern: DFPattern, expr: Expr) -> None:
         self.pattern = pattern
@@ -83,7 +86,9 @@ class _Search:
         return Group(root, tuple(members), tuple(dict.fromkeys((*leaves, *inputs))), node_map)
 
     def _is_closed(self, group: Group) -> bool:
-        """Whether the group overlaps no other, and only its root is used outside."""
+        """Return True if the group overlaps no earlier group and only its root has users outside of
+        it.
+        """
         inside = set(group.members)
         return all(
             member is group.root or all(u in inside for u in self.uses[member])
@@ -93,12 +98,18 @@ class _Search:
 
 
 def is_free(node: Expr) -> bool:
-    """Whether a node is no computation, so that groups may share it."""
+    """Return True if a node computes nothing (variable, constant, operator), so that groups may
+    share it.
+    """
     return isinstance(node, (Var, Constant, Op, GlobalVar, Function))
 
 
 def _is_input(node: Expr, inside: Collection[Expr]) -> bool:
-    """Whether a member, or an operand of one, is a parameter of the group's function."""
+    """Return True if `node`, a member of a group or an operand of a member, becomes a parameter of
+    the group's function.
+
+    inside  the members of the group
+    """
     match node:
         case Op() | GlobalVar():
             return False
@@ -111,7 +122,10 @@ def _is_input(node: Expr, inside: Collection[Expr]) -> bool:
 
 
 def _taken(pattern: DFPattern, node_map: NodeMap) -> list[Expr]:
-    """The nodes that a pattern takes into its group; what leaves match stays outside, but for constants."""
+    """Return the nodes matched by `pattern` that become members of its group.
+
+    Nodes that a leaf of the pattern matched stay outside of the group, except for constants.
+    """
     nodes = node_map.get(pattern, [])
     match pattern:
         case patterns.ConstantPattern() | patterns.ExprPattern(expr=Constant()):
@@ -123,7 +137,12 @@ def _taken(pattern: DFPattern, node_map: NodeMap) -> list[Expr]:
 
 
 def _contents(node: Expr) -> list[Expr]:
-    """What cannot be told from a node without being computed too early, or out of scope."""
+    """Return all nodes nested in an if, let, function or match node; they must stay in the node's
+    group.
+
+    Outside of the node they would be evaluated unconditionally or use variables that are out of
+    scope.
+    """
     match node:
         case If():
             roots: tuple[Expr, ...] = (node.true_branch, node.false_branch)
@@ -135,9 +154,10 @@ def _contents(node: Expr) -> list[Expr]:
 
 
 def find_groups(pattern: DFPattern, expr: Expr, check: Callable[[Expr], bool] = lambda _: True) -> dict[Expr, Group]:
-    """The matches of `pattern` in `expr` by their roots, results first; `check(root)` False drops a match.
+    """Return the matches of `pattern` in `expr`, keyed by their roots, users before operands.
 
-    Functions that were partitioned earlier are not looked into.
+    A match is dropped where `check(root)` is False. Functions made by an earlier `partition` are
+    not searched.
     """
     return _Search(pattern, expr).run(check)
 
@@ -191,15 +211,18 @@ def partition(
     attrs: Mapping[str, Any] | None = None,
     check: Callable[[Expr], bool] = lambda _: True,
 ) -> Expr:
-    """`expr` with every match of `pattern` as a call of a function of its own.
+    """Return `expr` with each match of `pattern` replaced by a call of a new function that contains
+    it.
 
-    pattern  what goes into one function; what its wildcards match becomes the arguments, in their order.
-             Constants stay inside where the pattern asks for a constant, and are arguments elsewhere
-    attrs    attributes of the functions, beside PartitionedFromPattern
-    check    called with the root of a match; False leaves it alone
+    pattern  the nodes to extract into one function.  Expressions matched by its wildcards become the
+             arguments, in the order of the wildcards.  A constant stays inside the function where the
+             pattern asks for a constant, and is an argument elsewhere
+    attrs    attributes of the new functions, in addition to PartitionedFromPattern
+    check    predicate of the root node of a match; a match for which it returns False is not extracted
 
-    Matches nearer to the result win; a match is left alone if anything outside it uses a node within.  Types are
-    inferred first where the pattern asks for them.
+    Of two overlapping matches, the match closer to the result is extracted. A match is left
+    unchanged if a node inside it, other than its root, has users outside of it. Types are inferred
+    first if the pattern has type, dtype or shape constraints.
     """
     typed = infer_expr(expr) if patterns.needs_types(pattern) else expr
     groups = find_groups(pattern, typed, lambda node: not is_free(node) and check(node))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matching: a pattern and an expression in, the ways in which the one fits the other out.
+"""Backtracking matcher: find all ways in which a dataflow pattern matches an expression.
 
-The search backtracks over choices and over the order of commutative arguments.  It recurses over patterns, not over
-expressions.
+The search backtracks over alternatives and over the argument order of commutative operators. The
+recursion depth depends on the size of the pattern, not on the size of the expression.
 
 for node_map in Matcher(users(root)).solutions(pattern, expr):
-    node_map[x]                                    # [the node that the pattern x stands for]
+    node_map[x]                                    # the nodes that the pattern object x matched
 """
 
 from collections import defaultdict
@@ -24,24 +24,30 @@ _COMMUTATIVE: Final = frozenset({"add", "multiply"})
 
 
 def match(pattern: DFPattern, expr: Expr) -> bool:
-    """Whether `expr` as a whole looks like `pattern`.  Types are inferred where the pattern asks for them."""
+    """Return True if the root node of `expr` matches `pattern`.
+
+    Types are inferred first if the pattern has type, dtype or shape constraints and `expr` is
+    untyped.
+    """
     typed = infer_expr(expr) if expr.checked_type is None and patterns.needs_types(pattern) else expr
     return any(True for _ in Matcher(users(typed)).solutions(pattern, typed))
 
 
 class Matcher:
-    """The search, in one graph.  `uses` gives the users of every node of it."""
+    """Matcher of patterns in one expression graph; `uses` maps each node of the graph to its users."""
 
     def __init__(self, uses: Mapping[Expr, Sequence[Expr]]) -> None:
         self._uses = uses
         self._bound: NodeMap = {}
-        self._trail: list[DFPattern] = []  # what was bound, in order, to take it back
-        self._on_path = False  # patterns of a path match many nodes
-        # for a region: no path leads through these
+        self._trail: list[DFPattern] = []  # patterns in the order in which they were bound, for undoing
+        self._on_path = False  # True while matching the path of a DominatorPattern, which may match many nodes
+        # for each DominatorPattern, nodes that no path from child to parent can contain
         self._dead: dict[DFPattern, set[Expr]] = defaultdict(set)
 
     def solutions(self, pattern: DFPattern, expr: Expr) -> Iterator[NodeMap]:
-        """The nodes that each pattern stands for, for each way in which `expr` matches."""
+        """Yield a map from pattern objects to matched nodes for each way in which `expr` matches
+        `pattern`.
+        """
         self._undo(0)
         for _ in self._solve(pattern, expr):
             yield {p: list(nodes) for p, nodes in self._bound.items()}
@@ -54,7 +60,11 @@ class Matcher:
                 del self._bound[pattern]
 
     def _solve(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
-        """Stop once for each way to match, with the bindings made; they are taken back on the way to the next."""
+        """Yield once for each way in which `expr` matches `pattern`, with the bindings of that way
+        in place.
+
+        The bindings are undone when the generator is resumed.
+        """
         if pattern in self._bound and not self._on_path:
             if self._bound[pattern][0] is expr:
                 yield
@@ -67,7 +77,7 @@ class Matcher:
             self._undo(mark)
 
     def _first(self, pattern: DFPattern, expr: Expr) -> bool:
-        """Take the first way to match; its bindings stay."""
+        """Return True if `expr` matches `pattern`, and keep the bindings of the first way to match."""
         return any(True for _ in self._solve(pattern, expr))
 
     def _all(self, patterns: Sequence[DFPattern], nodes: Sequence[Expr]) -> Iterator[None]:
@@ -94,7 +104,9 @@ class Matcher:
                     yield
 
     def _node(self, pattern: DFPattern, expr: Expr) -> Iterator[None]:
-        """Match the parts of a pattern of a node with the node's children."""
+        """Match the sub-patterns of a pattern for a node (call, tuple, function, ...) with the
+        node's children.
+        """
         if not isinstance(expr, patterns.NODES[type(pattern)]):
             return
         wanted, nodes = list(patterns.parts(pattern)), children(expr)
@@ -122,7 +134,12 @@ class Matcher:
             self._undo(mark)
 
     def _region(self, pattern: patterns.DominatorPattern, child: Expr) -> bool:
-        """Find the parent, and bind it and everything on the way to it."""
+        """Match the region of a DominatorPattern above `child`: bind the parent and all nodes
+        between them.
+
+        Return False, possibly with bindings left for the caller to undo, if there is no such
+        region.
+        """
         inner = (*patterns.pattern_order(pattern.parent), *patterns.pattern_order(pattern.path))
         fresh = not any(p in self._bound for p in inner)
         dead = self._dead[pattern]
@@ -149,7 +166,7 @@ class Matcher:
         return self._encloses(inside, parent[0], child)
 
     def _users_within(self, node: Expr, inside: set[Expr]) -> set[Expr]:
-        """What of `inside` depends on `node` through `inside` alone."""
+        """Return the nodes of `inside` that depend on `node` by a chain of uses inside the set."""
         reached = depth_first([node], lambda n: inside.intersection(self._uses.get(n, ())))
         return {*reached} - {node}
 
@@ -160,7 +177,9 @@ class Matcher:
         return found
 
     def _encloses(self, inside: set[Expr], parent: Expr, child: Expr) -> bool:
-        """Whether all uses of `parent` lead through `inside` to `child`, and all of `inside` depends on it."""
+        """Return True if every chain of uses of `parent` stays in `inside` until `child`, and
+        reaches all of `inside`.
+        """
         reached: set[Expr] = set()
         stack = [parent]
         while stack:
@@ -174,12 +193,16 @@ class Matcher:
 
 
 def _data(node: Expr) -> list[Expr]:
-    """What a node is computed from."""
+    """Return the operands of a node that are values, in reverse order: no operators and no
+    functions.
+    """
     return [c for c in reversed(children(node)) if not isinstance(c, (Op, GlobalVar, Function))]
 
 
 def _fits(pattern: DFPattern, expr: Expr) -> bool:
-    """Whether a node is what a pattern without parts stands for, or has the property that a pattern wants."""
+    """Return True if a node satisfies a leaf pattern, or the property (type, dtype, shape,
+    attributes) of a PropertyPattern.
+    """
     ty = expr.checked_type
     match pattern:
         case patterns.ExprPattern(expr=wanted):
@@ -218,5 +241,7 @@ def _attributes(expr: Expr) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Lists as tuples, so that both spellings of an attribute are equal."""
+    """Convert lists to tuples recursively, so that attributes written as lists or as tuples compare
+    equal.
+    """
     return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Patterns over graph expressions: immutable nodes that say what an expression looks like.
+"""Pattern language for expression graphs: immutable pattern objects for calls, tuples, constants,
+wildcards etc.
 
-A pattern object stands for one node: used twice in a pattern, it matches the same node twice.
+A pattern object that occurs twice in a pattern must match one and the same node at both places.
 
 x, w = wildcard(), wildcard()
 conv = is_op("nn.conv2d")(x, w).has_attr({"kernel_size": [3, 3]})
@@ -19,26 +20,32 @@ from typing import Any, ClassVar, Final
 from aotc.ir import AotcTypeError, DType, Op, Type, dataclass_transform, get_op
 from aotc.relay.graph_api import Call, Expr, Function, If, Let, Tuple, TupleGetItem, depth_first
 
-#: The index of a TupleGetItemPattern that takes any field.
+#: Index with which a TupleGetItemPattern matches an access to any field.
 ANY_INDEX: Final = -1
 
 
 def _joined_by(op_name: str) -> Callable[[DFPattern, DFPattern], CallPattern]:
-    """The method of an infix sign that stands for an operator."""
+    """Return the method of a Python infix operator that builds a pattern for calls of operator
+    `op_name`.
+    """
     return lambda left, right: is_op(op_name)(left, right)
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 @dataclass(frozen=True, eq=False, repr=False)
 class DFPattern:
-    """What all patterns share.  `+ - * /` build patterns of calls, `|` is a choice, tried from left to right.
+    """Base class of the dataflow patterns.
 
-    Subclasses are frozen dataclasses, compared by identity.  Raises AotcTypeError where a part is no pattern.
+    `+ - * /` build patterns of calls; `p | q` matches what `p` or `q` matches, `p` being tried
+    first. Subclasses are frozen dataclasses that are compared by identity. The constructor raises
+    AotcTypeError if a sub-pattern is not a DFPattern.
     """
 
-    #: Whether an expression looks like this; package `aotc.relay.dataflow_pattern` takes it from `matcher`.
+    #: Return True if an expression matches this pattern; `aotc.relay.dataflow_pattern` sets it to
+    #: `matcher.match`.
     match: ClassVar[Callable[[DFPattern, Expr], bool]]
-    #: An expression with matches in functions of their own; the package takes it from `groups`.
+    #: Extract each match in an expression into a function; `aotc.relay.dataflow_pattern` sets it to
+    #: `groups.partition`.
     partition: ClassVar[Callable[..., Expr]]
 
     def __init_subclass__(cls) -> None:
@@ -58,7 +65,9 @@ class DFPattern:
         return f"{type(self).__name__}({', '.join(map(str, values))})"
 
     def __call__(self, *args: Any) -> CallPattern:
-        """A call of this pattern with arguments; `pattern(None)` takes any arguments, however many."""
+        """Return a pattern for calls with this pattern as callee; `pattern(None)` matches any
+        number of any arguments.
+        """
         return CallPattern(self, None if args == (None,) else args)
 
     def __or__(self, other: DFPattern) -> AltPattern:
@@ -68,27 +77,40 @@ class DFPattern:
     __mul__, __truediv__ = _joined_by("multiply"), _joined_by("divide")
 
     def optional(self, option_constructor: Callable[[DFPattern], DFPattern]) -> AltPattern:
-        """This pattern, or what `option_constructor` makes around it."""
+        """Return a pattern that matches this pattern alone or wrapped by `option_constructor`, e.g.
+        an optional ReLU.
+        """
         return self | option_constructor(self)
 
     def has_attr(self, attrs: Mapping[str, Any]) -> AttrPattern:
-        """What matches this and has these attributes: a call's, its operator's ("TOpPattern"), or a function's."""
+        """Return a pattern that matches this pattern if the node has the given attributes.
+
+        Attributes are those of a call, of its operator ("TOpPattern") or of a function.
+        """
         return AttrPattern(self, MappingProxyType(dict(attrs)))
 
     def has_type(self, ttype: Type) -> TypePattern:
-        """What matches this and has this type."""
+        """Return a pattern that matches this pattern if the inferred type of the node equals
+        `ttype`.
+        """
         return TypePattern(self, ttype)
 
     def has_dtype(self, dtype: str) -> DataTypePattern:
-        """A tensor of this dtype that matches this pattern."""
+        """Return a pattern that matches this pattern if the node is a tensor with data type
+        `dtype`.
+        """
         return DataTypePattern(self, DType(dtype))
 
     def has_shape(self, shape: Iterable[Any]) -> ShapePattern:
-        """A tensor of this shape that matches this pattern."""
+        """Return a pattern that matches this pattern if the node is a tensor with shape `shape`."""
         return ShapePattern(self, tuple(shape))
 
     def dominates(self, parent: DFPattern, path: DFPattern | None = None) -> DominatorPattern:
-        """This pattern, fed by `parent` through `path` alone; see DominatorPattern."""
+        """Return a DominatorPattern: this pattern as child, dominated by `parent`, with all nodes
+        between matching `path`.
+
+        A `path` of None matches any nodes.
+        """
         return DominatorPattern(parent, wildcard() if path is None else path, self)
 
 
@@ -100,54 +122,65 @@ def _check(*values: object) -> None:
 
 
 class WildcardPattern(DFPattern):
-    """Anything."""
+    """Pattern that matches any expression."""
 
 
 class ExprPattern(DFPattern):
-    """An expression structurally equal to `expr`, or the operator `expr`; a variable only as itself."""
+    """Pattern that matches an expression structurally equal to `expr`, or the operator `expr`.
+
+    A variable matches only itself.
+    """
 
     expr: Expr
 
 
 class VarPattern(DFPattern):
-    """A variable, called `name` unless that is empty."""
+    """Pattern that matches a variable named `name`, or any variable if `name` is empty."""
 
     name: str = ""
 
 
 class ConstantPattern(DFPattern):
-    """A constant."""
+    """Pattern that matches any constant."""
 
 
 class CallPattern(DFPattern):
-    """A call; the arguments of `add` and `multiply` match in either order.  `args` None: any arguments."""
+    """Pattern that matches a call by its callee and arguments; `args` of None matches any
+    arguments.
+
+    The arguments of `add` and `multiply` match in either order.
+    """
 
     op: DFPattern
     args: Sequence[DFPattern] | None
 
 
 class FunctionPattern(DFPattern):
-    """A function.  `params` None: any parameters."""
+    """Pattern that matches a function by its parameters and body; `params` of None matches any
+    parameters.
+    """
 
     params: Sequence[DFPattern] | None
     body: DFPattern
 
 
 class TuplePattern(DFPattern):
-    """A tuple.  `fields` None: any fields."""
+    """Pattern that matches a tuple by its fields; `fields` of None matches any fields."""
 
     fields: Sequence[DFPattern] | None
 
 
 class TupleGetItemPattern(DFPattern):
-    """Field `index` of a tuple, or any field (ANY_INDEX)."""
+    """Pattern that matches an access to field `index` of a tuple, or to any field if `index` is
+    ANY_INDEX.
+    """
 
     tuple: DFPattern
     index: int = ANY_INDEX
 
 
 class IfPattern(DFPattern):
-    """A choice."""
+    """Pattern that matches an if expression by its condition and both branches."""
 
     cond: DFPattern
     true_branch: DFPattern
@@ -155,7 +188,7 @@ class IfPattern(DFPattern):
 
 
 class LetPattern(DFPattern):
-    """A let."""
+    """Pattern that matches a let expression by its variable, value and body."""
 
     var: DFPattern
     value: DFPattern
@@ -163,47 +196,51 @@ class LetPattern(DFPattern):
 
 
 class AltPattern(DFPattern):
-    """`left`, or else `right`."""
+    """Pattern that matches what `left` or `right` matches; `left` is tried first."""
 
     left: DFPattern
     right: DFPattern
 
 
 class PropertyPattern(DFPattern):
-    """`pattern` with a property that subclasses name."""
+    """Base class of patterns that match `pattern` and check a property (attributes, type, dtype,
+    shape).
+    """
 
     pattern: DFPattern
 
 
 class AttrPattern(PropertyPattern):
-    """`pattern` with attributes."""
+    """Pattern that matches `pattern` if the node has all the attributes in `attrs`."""
 
     attrs: Mapping[str, Any]
 
 
 class TypePattern(PropertyPattern):
-    """`pattern` with a type."""
+    """Pattern that matches `pattern` if the node has the inferred type `type`."""
 
     type: Type
 
 
 class DataTypePattern(PropertyPattern):
-    """`pattern`, a tensor of one dtype."""
+    """Pattern that matches `pattern` if the node is a tensor with data type `dtype`."""
 
     dtype: DType
 
 
 class ShapePattern(PropertyPattern):
-    """`pattern`, a tensor of one shape."""
+    """Pattern that matches `pattern` if the node is a tensor with shape `shape`."""
 
     shape: tuple[Any, ...]
 
 
 class DominatorPattern(DFPattern):
-    """A region: from `child` upwards, every node matches `path` until one node, which all ways lead to, is `parent`.
+    """Pattern that matches a single-entry, single-exit region: `parent`, nodes that match `path`,
+    `child`.
 
-    Nothing outside the region uses a node of it but `child`.  Variables and constants may feed it anywhere;
-    every other node of it depends on `parent`.
+    Every operand chain upwards from `child` consists of nodes that match `path` and ends in one
+    common node that matches `parent`. Nodes outside of the region use only `child`. Variables and
+    constants may be operands anywhere in the region; every other node of it depends on `parent`.
     """
 
     parent: DFPattern
@@ -211,9 +248,10 @@ class DominatorPattern(DFPattern):
     child: DFPattern
 
 
-#: Patterns of a node and its children, with the kind of node: the parts of the one stand for the children of the other.
+#: For each pattern that matches a node by its children, the class of that node.
 #:
-#: Where the list among the parts is None, it stands for any children.
+#: The sub-patterns correspond to the children in order.  A list of sub-patterns that is None
+#: matches any children.
 NODES: Final[Mapping[type[DFPattern], type[Expr]]] = MappingProxyType(
     {
         CallPattern: Call,
@@ -240,32 +278,46 @@ dominates: Final = DominatorPattern
 
 
 def is_op(op_name: str) -> ExprPattern:
-    """The operator itself (call the pattern for calls of it); AotcError (code "unknown-op") for unknown names."""
+    """Return a pattern that matches the operator named `op_name`; call the pattern to match calls
+    of the operator.
+
+    Raise AotcError (code "unknown-op") for an unknown operator name.
+    """
     return ExprPattern(get_op(op_name))
 
 
 def is_tuple_get_item(tuple_value: DFPattern, index: int | None = None) -> TupleGetItemPattern:
-    """Field `index` of a tuple value, or any field (None)."""
+    """Return a pattern that matches an access to field `index` of a tuple, or to any field if
+    `index` is None.
+    """
     return TupleGetItemPattern(tuple_value, ANY_INDEX if index is None else index)
 
 
 def has_type(ttype: Type, pattern: DFPattern | None = None) -> TypePattern:
-    """What has a type, and matches `pattern`."""
+    """Return a pattern that matches `pattern` (default: any expression) if the node has the type
+    `ttype`.
+    """
     return (pattern or wildcard()).has_type(ttype)
 
 
 def has_dtype(dtype: str, pattern: DFPattern | None = None) -> DataTypePattern:
-    """A tensor of a dtype that matches `pattern`."""
+    """Return a pattern that matches `pattern` (default: any expression) if the node is a tensor of
+    data type `dtype`.
+    """
     return (pattern or wildcard()).has_dtype(dtype)
 
 
 def has_shape(shape: Iterable[Any], pattern: DFPattern | None = None) -> ShapePattern:
-    """A tensor of a shape that matches `pattern`."""
+    """Return a pattern that matches `pattern` (default: any expression) if the node is a tensor of
+    shape `shape`.
+    """
     return (pattern or wildcard()).has_shape(shape)
 
 
 def has_attr(attrs: Mapping[str, Any], pattern: DFPattern | None = None) -> AttrPattern:
-    """What has attributes, and matches `pattern`."""
+    """Return a pattern that matches `pattern` (default: any expression) if the node has the
+    attributes `attrs`.
+    """
     return (pattern or wildcard()).has_attr(attrs)
 
 
@@ -273,23 +325,29 @@ def has_attr(attrs: Mapping[str, Any], pattern: DFPattern | None = None) -> Attr
 
 
 def parts(pattern: DFPattern) -> Iterator[DFPattern]:
-    """The patterns that a pattern is made of, in order."""
+    """Yield the direct sub-patterns of a pattern in field order."""
     for value in (getattr(pattern, f.name) for f in dataclasses.fields(pattern)):
         yield from (p for p in (value if isinstance(value, tuple) else (value,)) if isinstance(p, DFPattern))
 
 
 def pattern_order(pattern: DFPattern) -> list[DFPattern]:
-    """Every pattern below `pattern` and itself once, parts first."""
+    """Return `pattern` and all patterns nested in it, each once, in post-order (sub-patterns
+    first).
+    """
     return list(depth_first([pattern], parts))
 
 
 def needs_types(pattern: DFPattern) -> bool:
-    """Whether a match depends on inferred types."""
+    """Return True if a pattern contains a type, dtype or shape constraint, so that matching needs
+    inferred types.
+    """
     return any(isinstance(p, (TypePattern, DataTypePattern, ShapePattern)) for p in pattern_order(pattern))
 
 
 def root_ops(pattern: DFPattern) -> frozenset[Op] | None:
-    """The operators of which a match of `pattern` is a call; None if it may be anything else."""
+    """Return the operators of which a node matched by `pattern` must be a call; None if other nodes
+    may match, too.
+    """
     match pattern:
         case CallPattern(op=ExprPattern(expr=Op() as op)):
             return frozenset([op])

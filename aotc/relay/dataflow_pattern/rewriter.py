@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewriting: matches of patterns are replaced by what callbacks make of them, until nothing changes.
+"""Rewrite expression graphs: replace each match of a pattern by the result of a callback until a
+fixpoint.
 
 class Square(DFPatternCallback):
     def __init__(self):
         super().__init__()
         self.x = wildcard()
         self.pattern = self.x * self.x
+
     def callback(self, pre, post, node_map):
         return relay.power(node_map[self.x][0], relay.const(2.0))
 """
@@ -21,15 +23,15 @@ from aotc.relay.dataflow_pattern.patterns import DFPattern, needs_types
 from aotc.relay.graph_api import Expr, IRModule, Mutator, Node, infer_expr, post_order, structural_equal
 
 _MOST_ROUNDS: Final = 100
-#: Rounds after which rules are taken to undo each other.
+#: Largest factor by which rewriting may enlarge a program before `rewrite` gives up.
 _MOST_GROWTH: Final = 16
 
 
 class DFPatternCallback:
-    """A rule.  Subclasses set `pattern` and define `callback`.
+    """Base class of rewrite rules. A subclass sets `pattern` and defines `callback`.
 
-    require_type  infer types before matching, so that the callback sees them
-    rewrite_once  apply the rule in one round, not until nothing changes
+    require_type  infer types before matching, so that the callback receives typed nodes
+    rewrite_once  apply the rule in one round only instead of until nothing changes
     """
 
     pattern: DFPattern | None
@@ -40,22 +42,24 @@ class DFPatternCallback:
         self.rewrite_once = rewrite_once
 
     def rewrite(self, expr: Expr) -> Expr:
-        """`expr` with this rule applied; see `aotc.relay.dataflow_pattern.rewriter.rewrite`."""
+        """Return `expr` after applying this rule; see
+        `aotc.relay.dataflow_pattern.rewriter.rewrite`.
+        """
         return rewrite(self, expr)
 
     def callback(self, pre: Expr, post: Expr, node_map: NodeMap) -> Expr:
-        """What replaces a match.
+        """Return the expression that replaces a match. Subclasses must override this method.
 
-        pre       the node that matched
-        post      this node over rewritten operands
-        node_map  the rewritten nodes that each pattern object stands for
+        pre       the root node of the match, before rewriting
+        post      the root node of the match with its operands rewritten
+        node_map  for each pattern object, the rewritten nodes that it matched
         """
         raise NotImplementedError(f"{type(self).__name__}.callback")
 
 
 @dataclass(eq=False)
 class _Round(Mutator):
-    """One rule applied to all its matches."""
+    """Graph mutator that applies one rewrite rule to all of its matches once."""
 
     rule: DFPatternCallback
     groups: dict[Expr, Group]
@@ -95,14 +99,16 @@ def _size(expr: Expr) -> int:
 def rewrite(
     callbacks: DFPatternCallback | Sequence[DFPatternCallback], expr: Expr, mod: IRModule | None = None
 ) -> Expr:
-    """`expr` after applying rules in turn, round by round, until nothing changes.
+    """Return `expr` after applying the rewrite rules one after another, in rounds, until nothing
+    changes.
 
-    callbacks  one rule or several
+    callbacks  one rule or a sequence of rules
     mod        the module of the global functions that `expr` calls, for type inference
 
-    A match is left alone if anything outside it uses a node within.  Where replacements have other types than what
-    they replace, types are inferred anew.  Raises AotcError (code "no-fixpoint") after 100 rounds, and for a program
-    that has become more than 16 times as large, since what doubles in each round has no end that one could wait for.
+    A match is left unchanged if a node inside it, other than its root, has users outside of it.
+    Types are inferred again where a replacement has another type than the node it replaces. Raise
+    AotcError (code "no-fixpoint") if the program still changes after 100 rounds or has grown to
+    more than 16 times its size, since growth by a factor in each round would not end.
     """
     rules = [callbacks] if isinstance(callbacks, DFPatternCallback) else list(callbacks)
     most = _MOST_GROWTH * (_size(expr) + 256)

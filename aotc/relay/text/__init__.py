@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text form of graph programs: Relay's, printed and read back."""
+"""Relay's text format for graph programs: printer, parser and JSON form."""

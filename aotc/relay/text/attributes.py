@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes read from text, checked against an operator's attribute record.
+"""Convert the name=value attributes of a parsed call to the operator's typed attribute record.
 
-In: an operator and (name, value) pairs as the parser read them.  Out: its typed attributes.
+Unknown names, missing required attributes and values of the wrong type raise AotcError.
 
 make_attrs(get_op("nn.softmax"), {"axis": 1})          # SoftmaxAttrs(axis=1)
 """
@@ -17,7 +17,8 @@ from typing import Any, Final
 
 from aotc.ir import AotcError, Attrs, Op, SymDim, nearest
 
-#: How values of attributes are written, by the names of their types; None is written as it is.
+#: For each type of an attribute, a description of its text syntax for hints; None is described by
+#: itself.
 _WRITTEN: Final = {
     "int": "a whole number",
     "float": "a number",
@@ -31,10 +32,10 @@ _WRITTEN: Final = {
 
 
 def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
-    """The attributes of a call of `op`.
+    """Return the attribute record of a call of `op` from parsed attribute values.
 
-    Raises AotcError (code "attribute") for an unknown name, a missing one that has no default, and a value of
-    the wrong type.
+    Raise AotcError (code "attribute") for an unknown name, a missing name that has no default, and
+    a value of the wrong type.
     """
     known = {f.name: f for f in dataclasses.fields(op.attrs)}
     for name in values:
@@ -51,7 +52,7 @@ def make_attrs(op: Op, values: Mapping[str, object]) -> Attrs:
 
 
 def takes_dimension(callee: object, name: str) -> bool:
-    """Whether an attribute of a call may be a dimension that is not known."""
+    """Return True if attribute `name` of a call of `callee` accepts a symbolic dimension."""
     known = {f.name: str(f.type) for f in dataclasses.fields(callee.attrs)} if isinstance(callee, Op) else {}
     return "SymDim" in known.get(name, "")
 
@@ -67,7 +68,9 @@ def _checked(op: Op, name: str, value: object, hint: Any) -> object:
 
 
 def _convert(value: object, hint: Any) -> object:
-    """`value` as the annotation `hint` wants it; TypeError if it cannot be."""
+    """Convert `value` to the type given by the annotation `hint`; raise TypeError if that is
+    impossible.
+    """
     origin, hints = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         for possible in hints:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A position in a list of tokens, and the small grammars: numbers, types, attribute values.
+"""Token cursor of the Relay parser, with the grammars of numbers, attribute values and types.
 
 type_(Cursor(Source("Tensor[(1, n<=8), float32]", "example")))
 """
@@ -18,7 +18,8 @@ from aotc.ir.types import MOST_NESTED, FuncType, GlobalTypeVar, RefType, TensorT
 from aotc.relay.text.lexer import Source, Token
 from aotc.relay.text.literals import quoted
 
-#: Most characters of a number: any double has its value in fewer, and Python reads no whole number of many more.
+#: Largest number of characters of a numeric literal.  Every double can be written with fewer;
+#: Python's own limit for integers (4300 digits) is not reached.
 MOST_DIGITS: Final = 1000
 
 _NUMBER: Final = re.compile(r"(inf|nan|[\d.]+(?:[eE][+-]?\d+)?)(?:([fiu])(\d*))?")
@@ -26,7 +27,8 @@ _KINDS: Final = {"f": "float", "i": "int", "u": "uint"}
 _WORDS: Final = {"True": True, "False": False, "None": None, "nullptr": None}
 
 
-#: What to do, by the token or the kind of token that should stand there, what it should be part of, or the code.
+#: Hints of syntax errors, keyed by the expected token, the expected kind of token, the construct,
+#: or the error code.
 HINTS: Final = {
     "{": "bodies, branches and definitions stand in braces",
     ";": "`let` and `%0 = ...` end with `;`, then comes what they are for",
@@ -50,32 +52,34 @@ HINTS: Final = {
 
 
 class Cursor:
-    """Reads tokens one after the other.  Every error is an AotcError that points at the text."""
+    """Cursor over the tokens of a source text. Every error is an AotcError with the position in the
+    text.
+    """
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.tokens = source.tokens()
         self.position = 0
-        self.types: dict[str, TypeVar | GlobalTypeVar] = {}  # names that stand for types
+        self.types: dict[str, TypeVar | GlobalTypeVar] = {}  # type variables and data types in scope
         self._depth = 0
 
     @property
     def token(self) -> Token:
-        """The token to be read next."""
+        """The current token, which is read next."""
         return self.tokens[self.position]
 
     @property
     def following(self) -> Token:
-        """The token after the next one."""
+        """The token after the current token."""
         return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
     def fail(self, message: str, token: Token | None = None, code: str = "syntax", hint: str = "") -> NoReturn:
-        """Raise AotcError at `token` (the next one if None)."""
+        """Raise AotcError at the position of `token`, or of the current token if `token` is None."""
         self.source.fail(code, message, (token or self.token).offset, hint or HINTS.get(code, ""))
 
     @contextmanager
     def placing(self, token: Token) -> Iterator[None]:
-        """What a lower floor objects to is raised with its place in the text."""
+        """Context in which an AotcError is raised again with the position of `token` in the text."""
         try:
             yield
         except AotcError as error:
@@ -83,38 +87,48 @@ class Cursor:
             self.source.fail(first.code, first.message, token.offset, first.hint)
 
     def advance(self) -> Token:
-        """Read the next token."""
+        """Return the current token and move to the next token."""
         token = self.token
         if token.kind != "end":
             self.position += 1
         return token
 
     def at(self, text: str, kind: str = "punct") -> bool:
-        """Whether the next token is this one."""
+        """Return True if the current token has this text and kind."""
         return self.token.kind == kind and self.token.text == text
 
     def accept(self, text: str, kind: str = "punct") -> bool:
-        """Read the next token if it is this one."""
+        """Skip the current token if it has this text and kind; return True if it did."""
         found = self.at(text, kind)
         if found:
             self.position += 1
         return found
 
     def expect(self, text: str, kind: str = "punct") -> Token:
-        """Read this token; AotcError if another one comes."""
+        """Read a token with this text and kind and return it; raise AotcError if the current token
+        is another token.
+        """
         if not self.at(text, kind):
             hint = HINTS.get(text) or f"write `{text}` after {self.tokens[self.position - 1]}"
             self.fail(f"expected `{text}`, found {self.token}", hint=hint)
         return self.advance()
 
     def expect_kind(self, kind: str, what: str) -> Token:
-        """Read a token of this kind; AotcError if another one comes."""
+        """Read a token of this kind and return it; raise AotcError if the current token is of
+        another kind.
+
+        what  description of the expected token for the error message
+        """
         if self.token.kind != kind:
             self.fail(f"expected {what}, found {self.token}", hint=HINTS[kind])
         return self.advance()
 
     def items(self, close: str) -> Iterator[None]:
-        """One turn for each item of a list up to `close`, with commas between items and perhaps after the last."""
+        """Yield before each item of a comma-separated list, and read the commas and the closing
+        token `close`.
+
+        A comma after the last item is allowed.
+        """
         while not self.accept(close):
             yield
             if not self.at(close):
@@ -122,7 +136,9 @@ class Cursor:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """One level deeper; AotcError if that is too deep."""
+        """Context that counts one level of nesting; raise AotcError if the limit MOST_NESTED is
+        exceeded.
+        """
         self._depth += 1
         if self._depth > MOST_NESTED:
             self.fail(f"nested more than {MOST_NESTED} deep", hint="name parts of it: %0 = ...;")
@@ -134,7 +150,9 @@ class Cursor:
 
 
 def number(cursor: Cursor) -> tuple[int | float, str]:
-    """A number, perhaps negative, and the data type that its suffix names or implies."""
+    """Parse a number with an optional minus sign; return its value and the data type named or
+    implied by its suffix.
+    """
     negative = cursor.accept("-")
     token = cursor.expect_kind("number", "a number")
     match = _NUMBER.fullmatch(token.text)
@@ -159,7 +177,9 @@ def number(cursor: Cursor) -> tuple[int | float, str]:
 
 
 def scalar(cursor: Cursor) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
-    """A number as a 0-d array; AotcError if its data type cannot hold it."""
+    """Parse a number and return it as a 0-d array; raise AotcError if its data type cannot
+    represent it.
+    """
     token = cursor.token
     value, name = number(cursor)
     with cursor.placing(token):
@@ -177,7 +197,9 @@ def scalar(cursor: Cursor) -> np.ndarray[tuple[()], np.dtype[np.generic]]:
 
 
 def value(cursor: Cursor) -> object:
-    """An attribute value: number, string, True, False, None, [list] (a tuple) or {map}."""
+    """Parse an attribute value: a number, string, True, False, None, [list] (returned as a tuple)
+    or {map}.
+    """
     token = cursor.token
     with cursor.nested():
         if token.kind == "string":
@@ -194,7 +216,7 @@ def value(cursor: Cursor) -> object:
 
 
 def dim_value(cursor: Cursor) -> object:
-    """An attribute value, or a dimension that is not known."""
+    """Parse an attribute value or a symbolic dimension (`n`, `n<=8`, `?`)."""
     word = cursor.token.kind == "name" and cursor.token.text not in _WORDS
     return _dim(cursor) if word or cursor.at("?") or cursor.following.text == "<=" else value(cursor)
 
@@ -209,7 +231,9 @@ def _key(cursor: Cursor) -> str:
 
 
 def type_(cursor: Cursor) -> Type:
-    """A type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B; _ is to be found."""
+    """Parse a type: Tensor[(1, n), float32], float32, (A, B), fn (A) -> B, or _ for a type to be
+    inferred.
+    """
     with cursor.nested():
         if cursor.accept("("):
             return TupleType(_types(cursor))
@@ -233,7 +257,7 @@ def type_(cursor: Cursor) -> Type:
 
 
 def _named(cursor: Cursor, named: TypeVar | GlobalTypeVar) -> Type:
-    """A type variable, or a data type with what stands in brackets after it."""
+    """Parse a type variable, or a data type with its type arguments in brackets."""
     cursor.advance()
     if isinstance(named, TypeVar):
         return named
@@ -242,7 +266,7 @@ def _named(cursor: Cursor, named: TypeVar | GlobalTypeVar) -> Type:
 
 @contextmanager
 def type_params(cursor: Cursor) -> Iterator[list[TypeVar]]:
-    """Type variables in brackets, if there are any, which have a meaning inside of the context."""
+    """Parse optional type variables in brackets; they are in scope inside the context."""
     outer = cursor.types
     names = [cursor.expect_kind("name", "a type variable") for _ in cursor.items("]")] if cursor.accept("[") else []
     params = [TypeVar(token.text) for token in names]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs, expressions and types as JSON, which holds their text.
+"""Save programs, expressions and types as JSON that contains their Relay text, and load them.
 
 load_json(save_json(mod))                        # a program that is structurally equal
 """
@@ -19,7 +19,10 @@ _KINDS: Final[dict[str, Any]] = {"module": IRModule, "expr": Expr, "type": Type}
 
 
 def save_json(node: IRModule | Expr | Type | Span) -> str:
-    """JSON that `load_json` reads; AotcError (code "text") for what is neither a program nor a part of one."""
+    """Return JSON text for a module, expression, type or span, readable by `load_json`.
+
+    Raise AotcError (code "text") for an object of another type.
+    """
     if isinstance(node, Span):
         return json.dumps({"relay": VERSION, "kind": "span", "text": asdict(node)})
     kind = next((name for name, cls in _KINDS.items() if isinstance(node, cls)), None)
@@ -32,9 +35,10 @@ def save_json(node: IRModule | Expr | Type | Span) -> str:
 
 
 def load_json(text: str) -> Any:
-    """What `save_json` wrote, or TVM as a graph of nodes; see `aotc.relay.text.tvm_json_graph`.
+    """Return the object that `save_json` wrote, or that TVM saved as a JSON graph of nodes.
 
-    Raises AotcError (code "text") for other JSON, and as `aotc.relay.parse` for damaged text.
+    TVM's format is described in `aotc.relay.text.tvm_json_graph`. Raise AotcError (code "text") for
+    other JSON, and the errors of `aotc.relay.parse` for damaged Relay text.
     """
     try:
         data = json.loads(text)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay text as tokens.
+"""Lexer of the Relay text format: convert source text to a list of tokens without blanks and
+comments.
 
-In: text and a name for it.  Out: a list of tokens, the last one of kind "end"; comments and blanks are gone.
+The last token has the kind "end".
 
 Source("%0.1 2f", "net.relay").tokens()        # local "0", field "1", number "2f", end
 """
@@ -38,7 +39,9 @@ _COMMENT: Final = re.compile(r"/\*|\*/")
 
 @frozen
 class Token:
-    """One token: its kind (a group of the pattern, or "end"), its text without sigil and quotes, its offset."""
+    """A token: its kind (a group of the token regex, or "end"), its text without sigil and quotes,
+    its offset.
+    """
 
     kind: str
     text: str
@@ -49,7 +52,9 @@ class Token:
 
 
 class Source:
-    """A text with a name: makes tokens, spans and errors."""
+    """A source text with a name: splits itself into tokens, locates offsets and raises errors at
+    offsets.
+    """
 
     def __init__(self, text: str, name: str) -> None:
         self.text = text
@@ -58,18 +63,19 @@ class Source:
         self._texts = [line.rstrip("\r") for line in text.split("\n")]
 
     def span(self, offset: int) -> Span:
-        """Line and column, from 1, of an offset."""
+        """Return the source span (line and column, counted from 1) of a character offset."""
         line = bisect.bisect_right(self._lines, offset)
         return Span(self.name, line=line, column=offset - self._lines[line - 1] + 1, text=self._texts[line - 1])
 
     def fail(self, code: str, message: str, offset: int, hint: str = "") -> NoReturn:
-        """Raise AotcError at an offset of the text."""
+        """Raise AotcError located at a character offset of the text."""
         raise AotcError(code, message, span=self.span(offset), hint=hint)
 
     def tokens(self) -> list[Token]:
-        """All tokens of the text.
+        """Return all tokens of the text; the last one has the kind "end".
 
-        Raises AotcError (code "syntax") for a character that begins none, a string or comment that does not end.
+        Raise AotcError (code "syntax") for a character that starts no token and for an unterminated
+        string or comment.
         """
         return list(self._scan())
 
@@ -91,14 +97,14 @@ class Source:
         yield Token("end", self.text[position:], position)
 
     def _reject(self, position: int) -> NoReturn:
-        """Say what is wrong with a character that begins no token."""
+        """Raise AotcError for the character at `position`, which starts no token."""
         if self.text[position] == '"' or self.text[position : position + 2] in ('%"', '@"'):
             self.fail("syntax", "this string does not end on its line", position, 'close it with `"` on this line')
         hint = "remove it; operators without a sign are called by name, as in power(%x, 2f)"
         self.fail("syntax", f"unexpected character {self.text[position]!r}", position, hint)
 
     def _comment_end(self, start: int) -> int:
-        """The offset after a comment; comments nest."""
+        """Return the offset after the end of a comment; comments may be nested."""
         depth = 0
         for match in _COMMENT.finditer(self.text, start):
             depth += 1 if match.group() == "/*" else -1

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How names, numbers, types and attribute values are spelt, so that they read back as what they were.
+"""Write names, numbers, types and attribute values as Relay text that parses back to the identical
+value.
 
 local_name("x")                        # %x
 local_name("/layer1/Conv:0")           # %"/layer1/Conv:0"
 scalar_text(np.float32(1 / 3))         # 0.33333334f: six digits where they suffice, else the shortest
 type_text(TensorType((1, SymDim("batch size")), "int8"))      # Tensor[(1, "batch size"), int8]
 
-The metadata section: constants that are not written as numbers, as JSON with base64 data.
+Constants that are not written as numbers are stored in the metadata section, as JSON with base64
+data. The arrays have the binary format of Relay's parameter files. A constant whose elements are
+all equal is stored as one element and its shape.
 
-In: constants in the order of their indices.  Out: JSON text, and back.  The arrays are blobs in the format
-of Relay's parameter files; a constant of one repeated value is stored as that value and its shape.
-
-meta[relay.Constant][0]                # the first entry of the list that the map node names
+meta[relay.Constant][0]                # refers to the first constant of the metadata section
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from aotc.ir import AotcError, Dim, DType, Reader, Span, SymDim, Type, save_arra
 #: The version of the text format.
 VERSION: Final = "0.0.5"
 
-#: A name that needs no quotes: words joined by dots or double colons.
+#: Regex of a name that needs no quotes: identifiers joined by dots or double colons.
 NAME: Final = r"[A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)*"
 
-#: Data types of scalars that are written as numbers, with the suffix that says which.
+#: For each data type of scalars that are written as numbers, the suffix of the literal.
 SUFFIXES: Final = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
 
 _BARE: Final = re.compile(NAME, re.ASCII)
@@ -41,12 +41,14 @@ _DIM: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def quoted(text: str) -> str:
-    """A string literal with JSON's escapes: one line, whatever `text` holds."""
+    """Return `text` as a string literal on one line, with JSON's escape sequences."""
     return json.dumps(text)
 
 
 def local_hint(name: str) -> str:
-    """Relay's rule for the name of a variable: it begins with a letter."""
+    """Return a variable's name by Relay's rule: `v` is put before an unquoted name that does not
+    begin with a letter.
+    """
     if _PLAIN.fullmatch(name) and not name[:1].isalpha():
         return f"v{name}"
     return name
@@ -57,17 +59,21 @@ def _name(name: str) -> str:
 
 
 def local_name(name: str) -> str:
-    """A variable: %name, quoted where it holds more than words, dots and double colons."""
+    """Return a variable's name as text: %name, quoted if it is not made of identifiers, dots and
+    double colons.
+    """
     return f"%{_name(name)}"
 
 
 def global_name(name: str) -> str:
-    """A function of the module: @name, quoted like a variable."""
+    """Return a global function's name as text: @name, quoted by the rule for variables."""
     return f"@{_name(name)}"
 
 
 def _float_text(value: float, dtype: np.dtype[Any]) -> str:
-    """The fewest digits, but at least six (C's %g), that read back as the same `dtype` value."""
+    """Return the shortest decimal text, but at least six digits (C's %g), that parses to the
+    identical `dtype` value.
+    """
     exact = dtype.type(value)
     for digits in range(6, 18):
         text = f"{float(value):.{digits}g}"
@@ -77,7 +83,10 @@ def _float_text(value: float, dtype: np.dtype[Any]) -> str:
 
 
 def scalar_text(value: np.ndarray[Any, Any] | np.generic) -> str | None:
-    """A 0-d array as a number, or None if only the metadata can hold it (NaN payloads, other data types)."""
+    """Return a 0-d array as a numeric literal; None if it must be stored in the metadata section.
+
+    The metadata section holds NaNs with a payload and data types without a literal suffix.
+    """
     array = np.asarray(value)
     name = array.dtype.name
     if name == "bool":
@@ -92,7 +101,9 @@ def scalar_text(value: np.ndarray[Any, Any] | np.generic) -> str | None:
 
 
 def value_text(value: object) -> str:
-    """An attribute value; AotcError (code "text") for one that has no text form."""
+    """Return an attribute value as text; raise AotcError (code "text") for a value that has no text
+    form.
+    """
     match value:
         case None:
             return "None"
@@ -115,12 +126,14 @@ def value_text(value: object) -> str:
 
 
 def key_values(attrs: Mapping[str, object]) -> list[str]:
-    """Attributes of a call or function."""
+    """Return attributes of a call or function as a list of `name=value` texts."""
     return [f"{_name(key)}={value_text(value)}" for key, value in attrs.items()]
 
 
 def dim_text(dim: Dim) -> str:
-    """8, n, n<=16, ? or ?<=16; a name that is not an identifier is quoted."""
+    """Return a dimension as text: 8, n, n<=16, ? or ?<=16; a name that is not an identifier is
+    quoted.
+    """
     if not isinstance(dim, SymDim):
         return str(dim)
     name = dim.name if _DIM.fullmatch(dim.name) else quoted(dim.name) if dim.name else "?"
@@ -128,7 +141,9 @@ def dim_text(dim: Dim) -> str:
 
 
 def type_text(ty: Type) -> str:
-    """A type as it reads back, whatever the names of its dimensions."""
+    """Return a type as text that parses back to the identical type; unusual dimension names are
+    quoted.
+    """
     return types.type_text(ty, dim_text)
 
 
@@ -139,7 +154,7 @@ KEY: Final = "relay.Constant"
 
 
 def dump(constants: Sequence[np.ndarray[Any, Any]]) -> str:
-    """The section that holds `constants`, as JSON text."""
+    """Return the metadata section that holds `constants`, as JSON text."""
     first = 3
     nodes: list[dict[str, Any]] = [
         {"type_key": ""},
@@ -159,7 +174,9 @@ def dump(constants: Sequence[np.ndarray[Any, Any]]) -> str:
 
 
 def load(text: str, span: Span) -> list[np.ndarray[Any, Any]]:
-    """The constants of a section; AotcError (code "metadata", at `span`) if it cannot be read."""
+    """Return the constants of a metadata section; raise AotcError (code "metadata", at `span`) if
+    it is damaged.
+    """
     try:
         graph = json.loads(text)
         nodes = graph["nodes"]

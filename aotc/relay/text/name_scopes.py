@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the names of a text mean where they are used: blocks, the variables that they bind, and named nodes.
+"""Symbol table of the Relay parser: scopes of variables and of nodes named %0, %1, ...
 
 names = Names(cursor)
-with names.block():                    # ends with what it binds
+with names.block():                    # a scope: its bindings end with it
     names.bind("x", Var("x"))
-    names.lookup(token)                # AotcError where nothing binds the variable
+    names.lookup(token)                # AotcError if the variable is not bound
 """
 
 from collections.abc import Iterator
@@ -23,31 +23,34 @@ ExprT = TypeVar("ExprT", bound=Expr)
 
 @dataclass(slots=True)
 class _Block:
-    """The names of the variables that a block has bound so far, and whether the block goes on."""
+    """A scope: the names of the variables bound in it so far, and True for `goes_on` until the
+    scope ends.
+    """
 
     variables: set[str] = field(default_factory=set)
     goes_on: bool = True
 
 
 class Names:
-    """The names of one text.
+    """Symbol table of one source text.
 
-    A node that a block has named stays known when the block has ended, as long as it depends on no variable of it.
+    A node that was named in a block (%0 = ...) stays visible after the end of the block if it does
+    not depend on a variable of the block.
     """
 
     def __init__(self, cursor: Cursor) -> None:
         self._cursor = cursor
         self._free: dict[str, Var] = {}
         self._blocks = [_Block()]
-        # with the depth of the block, innermost last
+        # for each name its variables, with the nesting depth of the binding block, innermost last
         self._bound: dict[str, list[tuple[int, Var]]] = {}
-        # nodes called %0, %1 and so on, where they were named
+        # for each name of a node (%0, %1, ...) the block in which it was named, and the node
         self._temps: dict[str, tuple[_Block, Expr]] = {}
-        self._crossing: list[Token] = []  # uses of temps of blocks that have ended
+        self._crossing: list[Token] = []  # uses of named nodes after the end of the naming block
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """A block: what is bound within ends with it."""
+        """Context of a block: variables bound inside are unbound at its end."""
         self._blocks.append(_Block())
         yield
         block = self._blocks.pop()
@@ -56,17 +59,20 @@ class Names:
         block.goes_on = False
 
     def forget_temps(self) -> None:
-        """Begin another function, which names its nodes itself."""
+        """Remove all named nodes (%0, %1, ...) at the start of another function."""
         self._temps = {}
 
     # --- variables
 
     def binds(self, name: str) -> bool:
-        """Whether the innermost block binds a variable of this name."""
+        """Return True if the innermost block binds a variable of this name."""
         return name in self._blocks[-1].variables
 
     def bind(self, name: str, var: Var) -> Var:
-        """Make a variable what its name means until the innermost block ends; a later one replaces it there."""
+        """Bind `name` to a variable until the innermost block ends and return the variable.
+
+        A second binding of the name in one block replaces the first.
+        """
         found, depth = self._bound.setdefault(name, []), len(self._blocks)
         if found and found[-1][0] == depth:
             found.pop()
@@ -75,13 +81,13 @@ class Names:
         return var
 
     def bind_free(self, name: str, var: Var) -> None:
-        """Make a variable that nothing binds what its name means in the rest of the text, outside of other bindings."""
+        """Bind `name` to a free variable for the rest of the text; bindings of blocks shadow it."""
         self._free[name] = var
         found = self._bound.setdefault(name, [])
         found[:] = [(0, var), *(entry for entry in found if entry[0])]
 
     def lookup(self, token: Token) -> Var:
-        """The variable that a name means."""
+        """Return the variable bound to the name in `token`; raise AotcError if there is none."""
         found = self._bound.get(token.text)
         if found:
             return found[-1][1]
@@ -92,13 +98,15 @@ class Names:
     # --- nodes
 
     def define(self, token: Token, value: Expr) -> None:
-        """Name a node."""
+        """Give a node the name in `token` (%0, %1, ...); raise AotcError if an open block has used
+        the name.
+        """
         if token.text in self._temps and self._temps[token.text][0].goes_on:
             self._cursor.fail(f"local variable %{token.text} is defined twice", token, code="redefined")
         self._temps[token.text] = self._blocks[-1], value
 
     def temp(self, token: Token) -> Expr:
-        """The node of a name."""
+        """Return the node with the name in `token` (%0, %1, ...); raise AotcError if there is none."""
         if token.text not in self._temps:
             text = f"local variable %{token.text} has not yet been defined"
             self._cursor.fail(text, token, code="undefined", hint=f"write `%{token.text} = ...;` before it")
@@ -108,7 +116,9 @@ class Names:
         return node
 
     def checked(self, root: ExprT) -> ExprT:
-        """`root`, in which nodes that are used after their blocks must not depend on variables of those blocks."""
+        """Return `root`; raise AotcError if a named node is used where a variable on which it
+        depends is out of scope.
+        """
         if not self._crossing:
             return root
         lost = escaping_vars(root).union(free_vars(root)).difference(self._free.values())

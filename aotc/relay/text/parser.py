@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph programs from Relay text.
+"""Recursive-descent parser of Relay text: text in, typed module or expression out.
 
-In: text as `aotc.relay.text.printer` writes it, or as people do (infix operators, `let`, free variables).
-Out: a module or an expression, calls of operators typed, every node with its place in the text as span.
+The text is as `aotc.relay.text.printer` writes it or written by hand (infix operators, `let`, free
+variables). Calls of operators are typed, and every node has its position in the text as span.
 
 mod = parse('#[version = "0.0.5"] def @main(%x: Tensor[(2), float32]) { nn.relu(%x) + 1f }')
 parse_expr("fn (%x: int32) { %x * 2 }")
 
-A `%0 = ...;` names a node and keeps its sharing; it is visible to the end of the function, unless it depends on a
-variable that is not.  A `let` binds a variable.  Every error is an AotcError with line, column and an excerpt.
+`%0 = ...;` names a node so that several users share it. The name is visible until the end of the
+function, unless the node depends on a variable that is out of scope. `let` binds a variable. Every
+error is an AotcError with line, column and an excerpt of the text.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _INFIX: Final = {symbol: (level, name) for level, names in _LEVELS.items() for s
 
 _RESERVED: Final = frozenset({"def", "else", "extern", "free_var", "let", "type"})
 
-#: How many arguments what has to do with references takes, and what it is.
+#: For each keyword of an operation on references, its number of arguments and the class of its
+#: node.
 _REFERENCES: Final[Mapping[str, tuple[int, Callable[..., Expr]]]] = MappingProxyType(
     {"ref": (1, RefCreate), "ref_read": (1, RefRead), "ref_write": (2, RefWrite)}
 )
@@ -54,14 +56,15 @@ def parse(
     init_module: IRModule | None = None,
     init_meta_table: Mapping[str, Sequence[Constant]] | None = None,
 ) -> IRModule:
-    """The module that `text` describes; a bare expression becomes its @main.
+    """Return the module described by Relay text; a bare expression becomes its @main function.
 
-    init_module        functions and data types that the text may use; the module has them, too
-    init_meta_table    what the text refers to as meta[relay.Constant][0] and so on, by "relay.Constant", where it has
-                       no metadata section
+    init_module        functions and data types that the text may use; they are part of the result, too
+    init_meta_table    constants under the key "relay.Constant", to which meta[relay.Constant][0] etc. refer
+                       if the text has no metadata section
 
-    Raises AotcError for a missing version line, a syntax error, a name that is not defined or defined twice,
-    an unknown operator or attribute, an ill-typed call, and metadata that is missing or damaged.
+    Raise AotcError for a missing version line, a syntax error, a name that is undefined or defined
+    twice, an unknown operator or attribute, an ill-typed call, and metadata that is missing or
+    damaged.
     """
     parser = _Parser(Source(text, source_name))
     parser.meta = parser.meta if init_meta_table is None else [*init_meta_table.get(KEY, ())]
@@ -76,7 +79,10 @@ def parse(
 
 
 def parse_expr(text: str, source_name: str = "from_string") -> Expr:
-    """The expression that `text` describes; the version line may be missing.  Errors as in `parse`."""
+    """Return the expression described by Relay text; the version line is optional.
+
+    Raise AotcError for the errors that `parse` lists.
+    """
     parser = _Parser(Source(text, source_name))
     _version(parser, required=False)
     return _lone_expr(parser)
@@ -86,7 +92,9 @@ def parse_expr(text: str, source_name: str = "from_string") -> Expr:
 
 
 def _version(cursor: Cursor, required: bool) -> None:
-    """Read the version line."""
+    """Parse the version line and check the version; raise AotcError if it is missing but
+    `required`.
+    """
     if cursor.token.kind != "version":
         if required:
             hint = f'you can annotate it as #[version = "{VERSION}"]'
@@ -126,7 +134,7 @@ def _module(parser: _Parser) -> IRModule:
 
 
 def _definition(parser: _Parser) -> TypeData:
-    """The definition of a data type; one without constructors where it is extern."""
+    """Parse the definition of an algebraic data type; an extern type has no constructors."""
     extern = parser.accept("extern", "name")
     parser.expect("type", "name")
     header = parser.types[parser.expect_kind("name", "the name of a type").text]
@@ -157,7 +165,7 @@ def _module_attrs(cursor: Cursor) -> dict[str, Any]:
 
 
 def _lone_expr(parser: _Parser) -> Expr:
-    """An expression and nothing after it."""
+    """Parse an expression; raise AotcError if anything follows it."""
     result = parser.names.checked(run(parser.body()))
     if parser.token.kind != "end":
         parser.fail(f"expected the end of the text, found {parser.token}", hint=HINTS["module"])
@@ -168,7 +176,7 @@ def _lone_expr(parser: _Parser) -> Expr:
 
 
 class _Parser(Cursor):
-    """Recursive descent, with generators in place of the call stack where expressions nest."""
+    """Recursive-descent parser; generators replace the call stack where expressions nest."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -184,7 +192,9 @@ class _Parser(Cursor):
         return self.source.span(token.offset)
 
     def body(self) -> Task[Expr]:
-        """Definitions and the expression that they lead to: what stands between braces."""
+        """Parse the contents of a block: definitions (`%0 =`, `let`, `free_var`) followed by the
+        result expression.
+        """
         lets: list[tuple[Var, Expr, Span]] = []
         with self.names.block():
             while True:
@@ -210,14 +220,14 @@ class _Parser(Cursor):
         return body
 
     def _declare(self) -> Var:
-        """A variable at its definition, with its annotation."""
+        """Parse the declaration of a variable with an optional type annotation."""
         token = self.expect_kind("local", "a variable")
         return Var(token.text, type_(self) if self.accept(":") else None, self.span(token))
 
     def _let(self, start: Token) -> Task[tuple[Var, Expr, Span]]:
         var = self._declare()
         self.expect("=")
-        if self.at("fn", "name"):  # a function may call itself
+        if self.at("fn", "name"):  # bound first, as a function may call itself
             self.names.bind(var.name, var)
             bound: Expr = yield self._expr()
         else:
@@ -234,7 +244,7 @@ class _Parser(Cursor):
         return body
 
     def function(self, start: Token) -> Task[Function]:
-        """What follows `fn` or `def @name`: parameters, attributes, result type and body."""
+        """Parse the text after `fn` or `def @name`: parameters, attributes, result type and body."""
         params: list[Var] = []
         attrs: dict[str, Any] = {}
         with self.names.block(), type_params(self) as generic:
@@ -263,7 +273,7 @@ class _Parser(Cursor):
         attrs[token.text] = (dim_value if takes_dimension(callee, token.text) else value)(self)
 
     def _expr(self) -> Task[Expr]:
-        """Operands joined by infix operators, by precedence climbing with an explicit stack."""
+        """Parse operands joined by infix operators: precedence climbing with an explicit stack."""
         operands = [(yield from self._postfix())]
         pending: list[tuple[int, str, Token]] = []
         while self.token.kind == "punct" and self.token.text in _INFIX:
@@ -276,14 +286,16 @@ class _Parser(Cursor):
         return operands[0]
 
     def _reduce(self, operands: list[Expr], pending: list[tuple[int, str, Token]], level: int) -> None:
-        """Apply the pending operators that bind at least as tightly as `level`."""
+        """Build the calls of all pending infix operators whose precedence is at least `level`."""
         while pending and pending[-1][0] >= level:
             _, name, token = pending.pop()
             right = operands.pop()
             operands[-1] = self._apply(self._op(name, token), [operands[-1], right], {}, token)
 
     def _postfix(self) -> Task[Expr]:
-        """A primary expression, called and projected as often as the text says."""
+        """Parse a primary expression followed by any number of call arguments `(...)` and field
+        accesses `.0`.
+        """
         start = self.token
         result = yield from self._primary()
         while True:
@@ -322,7 +334,7 @@ class _Parser(Cursor):
                 self.fail(f"expected an expression, found {token}", hint=HINTS["expression"])
 
     def _signed(self) -> Constant:
-        """A number with signs before it."""
+        """Parse a numeric literal with one or more minus signs."""
         start, flip = self.token, False
         while self.following.text == "-":
             self.advance()
@@ -333,7 +345,9 @@ class _Parser(Cursor):
         return Constant(np.negative(value) if flip else value, self.span(start))
 
     def _word(self) -> Task[Expr]:
-        """An expression that begins with a word: a keyword, True, False, meta, or an operator."""
+        """Parse an expression that begins with a word: a keyword, True, False, meta, a constructor
+        or an operator.
+        """
         token = self.advance()
         match token.text:
             case "fn":
@@ -369,7 +383,7 @@ class _Parser(Cursor):
         return If(cond, yes, no, self.span(start))
 
     def _paren(self) -> Task[Expr]:
-        """A tuple, or an expression (with definitions) in parentheses."""
+        """Parse a tuple, or an expression (with optional definitions) in parentheses."""
         start = self.expect("(")
         if self.accept(")"):
             return Tuple((), self.span(start))
@@ -380,7 +394,7 @@ class _Parser(Cursor):
         fields = [first]
         for _ in self.items(")"):
             fields.append((yield self._expr()))
-        with self.placing(start):  # it may nest deeper than types may
+        with self.placing(start):  # the type of a tuple may exceed the nesting limit of types
             return Tuple(fields, self.span(start))
 
     def _metadata(self, start: Token) -> Constant:
@@ -399,7 +413,7 @@ class _Parser(Cursor):
         return self.meta[int(index.text)]
 
     def _call(self, callee: Expr, start: Token) -> Task[Expr]:
-        """What follows the callee and the parenthesis after it."""
+        """Parse call arguments and attributes up to `)` and return the call of `callee`."""
         args: list[Expr] = []
         attrs: dict[str, Any] = {}
         for _ in self.items(")"):
@@ -412,7 +426,9 @@ class _Parser(Cursor):
         return self._apply(callee, args, attrs, start)
 
     def _apply(self, callee: Expr, args: list[Expr], attrs: Mapping[str, Any], start: Token) -> Call:
-        """A call, typed as far as its parts are."""
+        """Return a call of `callee`, with its type if the types of its parts are known; raise
+        AotcError for an invalid call.
+        """
         if isinstance(callee, Op):
             with self.placing(start):
                 return graph_api.call(callee, args, make_attrs(callee, attrs), self.span(start))
@@ -473,6 +489,6 @@ def _pattern(parser: _Parser) -> Pattern:
 
 
 def _constructed(parser: _Parser, constructor: Constructor, token: Token) -> Expr:
-    """A constructor; what has no fields is made without parentheses, too."""
+    """Return a constructor, or a call of it if it has no fields and the text has no parentheses."""
     alone = not constructor.inputs and not parser.at("(")
     return parser._apply(constructor, [], {}, token) if alone else constructor

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph programs as Relay text.
-
-In: a module or an expression.  Out: text that `aotc.relay.text.parser` reads back as the same program.
+"""Printer: write a module or expression as Relay text that `aotc.relay.text.parser` parses back to
+an equal program.
 
     fn (%x: Tensor[(2), float32]) -> Tensor[(2), float32] {
       %0 = nn.relu(%x) /* ty=Tensor[(2), float32] */;
@@ -33,12 +32,13 @@ OMITTED: Final = """
 
 
 def astext(x: IRModule | Expr, show_meta_data: bool = True, annotate: Callable[[Expr], str] | None = None) -> str:
-    """The text of a program that stands alone: version line, program, and the constants it refers to.
+    """Return the complete text of a program: version line, program and the constants that it refers
+    to.
 
-    annotate    gives what stands after an expression in a comment, in place of its type and origin
+    annotate    returns the comment to print after an expression, in place of its type and span
 
-    Without `show_meta_data` a note takes the place of the constants, and the text cannot be read back
-    if there are any.
+    If `show_meta_data` is False, a note replaces the constants; the text of a program with
+    constants in the metadata section can then not be parsed.
     """
     body, constants = text_and_constants(x, annotate)
     if not constants:
@@ -49,21 +49,26 @@ def astext(x: IRModule | Expr, show_meta_data: bool = True, annotate: Callable[[
 
 
 def text_and_constants(x: IRModule | Expr, annotate: Callable[[Expr], str] | None = None) -> tuple[str, list[Constant]]:
-    """The text of a program without a metadata section, and the constants to which it refers, in order."""
+    """Return the text of a program without its metadata section, and the list of constants it
+    refers to by index.
+    """
     printer = _Printer(annotate)
     body = f'#[version = "{literals.VERSION}"]\n{printer.program(x)}'
     return body, list(printer.meta)
 
 
 def to_text(x: IRModule | Expr) -> str:
-    """The text of a program to look at: neither version line nor constants."""
+    """Return the text of a program for display, without version line and constants; it cannot
+    always be parsed.
+    """
     printer = _Printer()
     body = printer.program(x)
     return f"{body}\n" if printer.meta else body
 
 
 _DEEPER: Final = "\x1e"
-#: Marks around what is indented, in text that is not laid out yet; strings escape them, and spans leave them out.
+#: Marks of the begin and end of indented text, resolved by `_laid_out`.  They cannot occur in the
+#: printed text: strings escape control characters, and spans drop them.
 _BACK: Final = "\x1f"
 
 
@@ -72,7 +77,9 @@ def _indent(text: str) -> str:
 
 
 def _laid_out(text: str) -> str:
-    """The text with its lines indented: once for all, since blocks may nest deeply."""
+    """Return the text with its lines indented by nesting depth; one pass over the text, since
+    blocks may nest deeply.
+    """
     depth = {_DEEPER: 1, _BACK: -1}
     level = 0
     pieces = []
@@ -84,13 +91,18 @@ def _laid_out(text: str) -> str:
 
 
 def _span_text(span: Span) -> str:
-    """source:line:column, in a form that cannot end the comment it stands in."""
+    """Return a span as `source:line:column`, with comment delimiters escaped so that it fits in a
+    comment.
+    """
     text = f"{span.node or span.source}:{span.line}:{span.column}"
     return " ".join(text.replace("*/", "*\\/").replace("/*", "/\\*").split())
 
 
 def _comment(node: Expr, typed: bool = True) -> str:
-    """The type and origin of a node, as far as known; not the types of values written down in untyped programs."""
+    """Return a comment with the type and span of a node as far as known, or "".
+
+    In an untyped program (`typed` False) the types of constants and tuples are omitted.
+    """
     parts = []
     if node.checked_type is not None and (typed or not isinstance(node, (Constant, Tuple))):
         parts.append(f"ty={literals.type_text(node.checked_type)}".replace("*/", "*\\/"))
@@ -100,7 +112,7 @@ def _comment(node: Expr, typed: bool = True) -> str:
 
 
 def _definition(data: TypeData) -> str:
-    """The definition of a data type."""
+    """Return the text of the definition of an algebraic data type."""
     generic = f"[{', '.join(map(str, data.type_vars))}]" if data.type_vars else ""
     if not data.constructors:
         return f"extern type {data.header}{generic}\n"
@@ -111,41 +123,42 @@ def _definition(data: TypeData) -> str:
 
 
 class _Scopes:
-    """Where every node of an expression is written: in the innermost block around all its uses."""
+    """Assigns each node of an expression to the innermost block that contains all of its uses."""
 
     def __init__(self, root: Expr) -> None:
         order = list(post_order(root))
         blocks = Blocks(order, as_text=True)
         self.home, self.opened = blocks.home, blocks.inner
         self.uses = Counter(child for node in order for child in children(node))
-        self.lines: defaultdict[Block, list[str]] = defaultdict(list)  # finished ones
+        self.lines: defaultdict[Block, list[str]] = defaultdict(list)  # the lines written to each block so far
 
     def write(self, node: Expr, line: str) -> None:
-        """Add a line to the block that a node belongs in."""
+        """Append a line to the block that `node` is assigned to."""
         self.lines[self.home[node]].append(f"{line}\n")
 
 
 class _Printer:
-    """The state of one print.
+    """State of the printing of one program.
 
-    Dataflow is visited in post order (a call's operator before its arguments), which gives every node its raw
-    text; the line that names a node is written when its first user is visited.  That is Relay's order.
+    Nodes are visited in post-order (the callee before the arguments), which computes the text of
+    each node; the line `%0 = ...;` is written when the first user of the node is visited. Relay's
+    printer writes lines in this order, too.
     """
 
     def __init__(self, annotate: Callable[[Expr], str] | None = None) -> None:
         self.annotate = annotate
         self.meta: dict[Constant, int] = {}
-        self.raw: dict[Expr, str] = {}  # what a node is
-        self.memo: dict[Expr, str] = {}  # how to refer to it, once that is settled
+        self.raw: dict[Expr, str] = {}  # the text of each visited node
+        self.memo: dict[Expr, str] = {}  # the name or inlined text by which users refer to each node
         self.free: set[Var] = set()  # free variables visited but not declared yet
         self.scopes = _Scopes(Tuple(()))
         self.taken: set[str] = set()
         self.suffixes: Counter[str] = Counter()
         self.temps = 0
-        self.typed = False  # whether inference has seen what is printed
+        self.typed = False  # True if types have been inferred for the function being printed
 
     def program(self, x: IRModule | Expr) -> str:
-        """The whole text of a module or expression, metadata excluded."""
+        """Return the text of a module or expression without the metadata section."""
         if not isinstance(x, IRModule):
             self._begin(x)
             return _laid_out(run(self._scope(x, self.scopes.home[x])))
@@ -157,7 +170,7 @@ class _Printer:
         return "\n".join(parts)
 
     def _begin(self, root: Expr) -> None:
-        """Forget what another function defined, and find out where the nodes of this one are used."""
+        """Reset the state for another function and assign the function's nodes to blocks."""
         self.raw.clear()
         self.memo.clear()
         self.scopes = _Scopes(root)
@@ -171,7 +184,9 @@ class _Printer:
     # Scopes
 
     def _scope(self, node: Expr, scope: Block) -> Task[str]:
-        """A node and, before it, the lines of its scope."""
+        """Return the text of a block: the lines that define the block's named nodes, then the text
+        of `node`.
+        """
         text: str = yield self._expr(node, tail=True)
         return "".join(self.scopes.lines[scope]) + text
 
@@ -180,7 +195,9 @@ class _Printer:
         return "{" + _indent(f"\n{text}") + "\n}"
 
     def _expr(self, root: Expr, tail: bool = False) -> Task[str]:
-        """How to refer to `root` in the current scope, everything it needs having been written."""
+        """Return the text by which `root` is referred to in the current scope, after writing all
+        its operands.
+        """
         for node in depth_first([root], self._operands):
             if self._is_known(node):
                 continue
@@ -194,12 +211,16 @@ class _Printer:
         return node in self.raw or node in self.memo
 
     def _operands(self, node: Expr) -> tuple[Expr, ...]:
-        """What is written in the block of a node before it."""
+        """Return the children of a node that are written before it in its block; none for nodes
+        that open blocks.
+        """
         flat = not isinstance(node, (Function, If, Let, Match)) and not self._is_known(node)
         return children(node) if flat else ()
 
     def _refer(self, node: Expr, tail: bool = False) -> str:
-        """How to refer to a visited node; what is not inlined gets a line of its own first."""
+        """Return the text by which a visited node is referred to; write a line `%0 = ...;` first if
+        it is not inlined.
+        """
         if isinstance(node, Var) and node in self.free:
             self.free.remove(node)
             self.scopes.write(node, f"free_var {self.raw[node]};")
@@ -228,7 +249,7 @@ class _Printer:
     # Nodes
 
     def _flat(self, node: Expr) -> str:
-        """The text of a node whose operands have been visited."""
+        """Return the text of a node that opens no block and whose operands have been visited."""
         match node:
             case Call():
                 items = [*map(self._refer, node.args), *literals.key_values(node.attrs.changed())]
@@ -259,7 +280,7 @@ class _Printer:
                 raise AssertionError(f"{type(node).__name__} opens scopes")
 
     def _nested(self, node: Function | If | Let | Match) -> Task[str]:
-        """The text of a node that opens scopes."""
+        """Return the text of a node that opens blocks: function, if, let or match."""
         text: str
         match node:
             case Function():
@@ -311,13 +332,15 @@ class _Printer:
         return f"{prefix}{generic}({', '.join(params)}) {result}{body}"
 
     def _let(self, node: Let) -> Task[str]:
-        """A chain of lets; each body is a scope of its own that begins right after the let."""
+        """Return the text of a chain of lets; the body of each let is a scope that begins after the
+        let.
+        """
         text = ""
         body: Expr = node
         while isinstance(body, Let) and (body is node or self.scopes.uses[body] <= 1):
             name = self._define(body.var)
             value = yield self._expr(body.value, tail=not isinstance(body.value, Let))
-            # the lines of the first let's scope are written by whoever writes the let
+            # the caller writes the lines of the scope of the first let
             if body is not node:
                 text += "".join(self.scopes.lines[self.scopes.home[body]])
             text += f"let {name} = {value};\n"
@@ -327,7 +350,9 @@ class _Printer:
         return text + rest
 
     def _define(self, var: Var, typed: bool = True) -> str:
-        """The definition of a variable; from here on its name stands for it."""
+        """Return the text that declares a variable, under a unique name by which later uses refer
+        to it.
+        """
         hint = literals.local_hint(var.name)
         name, number = literals.local_name(hint), self.suffixes[hint]
         while name in self.taken:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs as JSON graphs of nodes, in which TVM keeps them (0.6 and later).
+"""Load programs that TVM (0.6 and later) saved as JSON graphs of nodes.
 
 {"root": 1, "nodes": [{"type_key": ""}, {"type_key": "GlobalVar", "attrs": {"name_hint": "f"}}], "b64ndarrays": []}
 
-Types, variables, constants, functions, control flow, modules of functions, numbers and containers are read; calls of
-operators with attributes are not: the graph does not say whether "1" is a number or the number of a node there.
+Supported nodes: types, variables, constants, functions, control flow, modules of functions, numbers
+and containers. Calls of operators with attributes are not supported, since the format does not
+distinguish a number "1" from a reference to node 1 in attributes.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ def _call(op: Any, args: Any, attrs: Any) -> Call:
     return Call(op, args, attrs)
 
 
-#: By the key of a type, without the namespace: what makes the value, and its fields.  "=field" is a text, "$field" a
-#: name, "#field" an array, others are nodes.
+#: For each type key, without its namespace: the constructor of the object, and its fields.
+#: "=field" is text, "$field" a name, "#field" an array; fields without a prefix are nodes.
 _NODES: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
     {
         "IntImm": (lambda dtype, value: IntImm(dtype, int(value)), "=dtype =value"),
@@ -70,7 +71,7 @@ _NODES: Final[Mapping[str, tuple[Callable[..., Any], str]]] = MappingProxyType(
 
 
 class _Graph:
-    """The nodes of one text; each value is made once."""
+    """The nodes of one JSON graph; the object of each node is constructed once."""
 
     def __init__(self, data: Any) -> None:
         self.nodes: list[Any] = data["nodes"]
@@ -79,7 +80,9 @@ class _Graph:
         self.open: set[int] = set()
 
     def value(self, index: int) -> Task[Any]:
-        """The value of a node."""
+        """Return the object of the node with this index; raise ValueError if the node contains
+        itself.
+        """
         if index not in self.made:
             if index < 0 or index in self.open:
                 raise ValueError(f"node {index} is part of itself")
@@ -112,7 +115,7 @@ class _Graph:
 
     def _field(self, field: str, attrs: Mapping[str, str]) -> Task[Any]:
         name = field.lstrip("=$#")
-        if field == "$name_hint" and "var" in attrs:  # the name of a type variable in 0.6
+        if field == "$name_hint" and "var" in attrs:  # TVM 0.6 stores the name of a type variable in its "var"
             return (yield self.value(int(attrs["var"]))).name
         text = attrs.get(name, "0")
         if field[0] == "=":
@@ -126,7 +129,10 @@ class _Graph:
 
 
 def load_nodes(data: Any) -> Any:
-    """The value of the root; AotcError (code "text") where the graph is damaged or holds what is not read."""
+    """Return the object of the root node of a parsed JSON graph.
+
+    Raise AotcError (code "text") if the graph is damaged or contains an unsupported node.
+    """
     try:
         graph = _Graph(data)
         return run(graph.value(int(data["root"])))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Analyses and rewrites of loop nests; rewrites preserve the results bit for bit.
-
-In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
+"""Analyses and rewrites of loop nests of the tensor IR (`aotc.tir.stmt`). Every rewrite preserves
+the results bit for bit.
 
     >>> from aotc.tir.expr import Buffer, Load, Var
     >>> from aotc.tir.loops.loop_nest_rewrites import merge_loops
@@ -10,9 +9,10 @@ In: loops of `aotc.tir.stmt`.  Out: facts about them, or other loops.
     >>> merge_loops(For(i, 4, For(j, 8, Store(y, 8 * i + j, Load(x, 8 * i + j))))).end.value
     32
 
-`loop_dependence` decides whether iterations are independent, and which statements access common memory;
-`loop_nest_rewrites` merges, splits and unrolls loops; `statement_vectorization` finds the vector form of a loop
-body and `loop_vectorization` applies it; `pack_short_loops` merges loops shorter than a vector into longer ones;
-`register_promotion` keeps vectors of scratch memory in registers; `scalar_loop_reasons` lists the loops without
-vectors and why; `vector_access` finds the accesses that a GPU can make with one wide instruction.
+`loop_dependence` decides if the iterations of a loop are independent and if two statements access
+common memory; `loop_nest_rewrites` merges, splits and unrolls loops; `statement_vectorization`
+finds the vector form of a loop body and `loop_vectorization` applies it; `pack_short_loops` merges
+loops shorter than a vector into longer loops; `register_promotion` holds vectors of scratch memory
+in registers; `scalar_loop_reasons` lists the loops without vectors, with the reasons;
+`vector_access` finds the accesses that a GPU can make with one wide instruction.
 """

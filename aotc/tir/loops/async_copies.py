@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where memory holds what is copied there asynchronously: after a `Wait` for it, and a `Sync`.
+"""Check that memory filled by asynchronous copies (cp.async) is read only after a `Wait` for the
+copy and a `Sync`.
 
-In: the statements of a thread.  Out: what is wrong with them.
+Input: the statements of a thread. Output: the first error, or None:
 
     xs[4 * t] = async x[4 * t:4]  wait 0  sync  y[t] = xs[255 - t]    # None; without either, xs is read too early
 """
@@ -14,16 +15,20 @@ from typing import Final, TypeAlias
 from aotc.tir import INDEX, Buffer, Expr, Interval, Var, assigned, bounds, extent_of, inside, loads
 from aotc.tir.stmt import LAUNCHED, Block, Declare, For, If, Intrinsic, Stmt, Store, Sync, Wait, While, stmt_children
 
-#: A buffer, and the first and last of some of its elements.
+#: A buffer, with the indices of the first and last element of an access.
 _Place: TypeAlias = tuple[Buffer, float, float]
-#: For memory on its way, how many times the thread has waited since it began the latest copy there.
+#: For each destination of an unfinished copy, the number of `Wait` statements since the latest copy
+#: to it began.
 _Ages: TypeAlias = Mapping[_Place, float]
-#: What has landed, though other threads may not know.
+#: Age of a copy that this thread has waited for, which is not yet visible to the other threads of
+#: the block.
 _LANDED: Final = math.inf
 
 
 def why_not_landed(stmt: Stmt) -> str | None:
-    """What is read, or written anew, before it has landed; None if nothing is."""
+    """Return an error message if memory is read or overwritten before an asynchronous copy to it is
+    complete; None if not.
+    """
     copies = _Copies(assigned(stmt))
     copies.after(stmt, {})
     return copies.problem
@@ -31,16 +36,28 @@ def why_not_landed(stmt: Stmt) -> str | None:
 
 @dataclass(slots=True)
 class _Copies:
+    """Walks statements and tracks the asynchronous copies in flight.
+
+    changing   registers that are assigned to after their declaration
+    problem    the first error
+    ranges     the ranges of variables
+    """
+
     changing: frozenset[Var]
     problem: str | None = None
     ranges: dict[Var, Interval] = field(default_factory=dict)
 
     def place(self, buffer: Buffer, index: Expr, lanes: int) -> _Place:
+        """Return the buffer, with the first and last element that an access of `lanes` elements can
+        reach.
+        """
         low, high = bounds(index, self.ranges)
         return buffer, low, high + lanes - 1
 
     def after(self, stmt: Stmt, ages: _Ages) -> _Ages:
-        """The ages behind a statement."""
+        """Return the ages of the copies in flight after a statement, given the ages before it; set
+        `problem` at an error.
+        """
         for load in loads(stmt):
             if any(_meet(self.place(load.buffer, *load.span), other) for other in ages):
                 self.problem = self.problem or f"{load.buffer.name} is read before what is copied there has landed"
@@ -69,6 +86,9 @@ class _Copies:
         return ages
 
     def stored(self, stmt: Store | Intrinsic, ages: _Ages) -> _Ages:
+        """Return the ages after a store; an asynchronous store begins a copy. Set `problem` if a
+        copy to its elements is in flight.
+        """
         begins = isinstance(stmt, Store) and stmt.asynchronous
         lanes = stmt.value.lanes if isinstance(stmt, Store) else (stmt.size - 1) * stmt.stride + stmt.size
         place = self.place(stmt.buffer, stmt.index, lanes)
@@ -77,7 +97,9 @@ class _Copies:
         return {**ages, place: 0} if begins else ages
 
     def rounds(self, loop: For | While, ages: _Ages) -> _Ages:
-        """The ages behind a loop: what any of its rounds may begin with, then one more."""
+        """Return the ages after a loop: iterate its body until the ages at its beginning are a
+        fixpoint.
+        """
         while True:
             end = self.after(loop.body, ages)
             begin = _earliest(ages, end)
@@ -87,10 +109,10 @@ class _Copies:
 
 
 def _meet(a: _Place, b: _Place) -> bool:
-    """Whether two places may have an element in common."""
+    """Return True if two accesses may have an element in common."""
     return a[0] is b[0] and a[1] <= b[2] and b[1] <= a[2]
 
 
 def _earliest(*ends: _Ages) -> _Ages:
-    """What holds at the least where one of several ends was come from."""
+    """Merge the ages at a join of control flow: the smallest age of each copy."""
     return {place: min(end[place] for end in ends if place in end) for end in ends for place in end}

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the threads of a block do between one barrier and the next.
+"""Split the body of a loop over GPU threads at its barriers into phases, for race checks within
+each phase.
 
-In: a loop over threads.  Out: what each phase consists of, with the loops around barriers in place of their variables.
+Input: a loop over threads. Output: the statements of each phase. A loop that contains barriers
+contributes its first iteration, and any iteration with its successor, in place of its variable:
 
     for k in 0..3 { tile[t] = x[3 * t + k]  sync  y[t] = y[t] + tile[7 - t]  sync }
     # tile[t] = x[3 * t]  |  y[t] = y[t] + tile[7 - t]  |  tile[t] = x[3 * t + k + 1]
@@ -26,18 +28,23 @@ _Env = Mapping[Var, Expr]
 
 
 def meets(stmt: Stmt) -> bool:
-    """Whether there is a barrier in a statement."""
+    """Return True if a statement is, or contains, a barrier."""
     return any(map(is_barrier, walk_stmts(stmt)))
 
 
 @dataclass(slots=True)
 class Phases:
-    """The phases of a loop over threads or blocks, as far as they touch memory that something writes.
+    """The statements of a loop over threads or blocks, split at barriers; accesses to memory that
+    is only read are left out.
 
-    ranges   of variables, those that stand for loops around barriers among them
-    rounds   these variables; each has one value for all threads
-    found    what is done in each phase: at most this, where conditions decide
-    problem  what is wrong with a barrier
+    ranges     the ranges of variables, including the new variables of loops around barriers
+    written    buffers that the loop writes, without memory that each iteration has for itself
+    changing   registers that are assigned to after their declaration
+    rounds     the new variables of loops around barriers, each with one value for all threads
+    found      the statements of each phase; where conditions decide, a superset of the statements
+               that run
+    problem    the error in the use of barriers; None if there is none
+    present    the statements collected for the current phase
     """
 
     ranges: Ranges
@@ -50,7 +57,11 @@ class Phases:
 
     @staticmethod
     def of(loop: For, ranges: Ranges, own: Container[Buffer]) -> Phases:
-        """The phases, of blocks a single one; `own` is memory that each iteration has for itself."""
+        """Return the phases of a loop; a loop over blocks is a single phase.
+
+        ranges   the ranges of the variables around the loop
+        own      memory of which each iteration has a copy of its own, which cannot cause races
+        """
         changing = frozenset(s.var for s in walk_stmts(loop.body) if isinstance(s, Assign))
         made = Phases(ranges, frozenset(b for b in written(loop.body) if b not in own), changing)
         if loop.kind == "thread" and (any(map(warp_call, walk_stmts(loop.body))) and _is_divided(loop, warp=True)):
@@ -65,12 +76,17 @@ class Phases:
         return made
 
     def end(self) -> None:
-        """A barrier."""
+        """End the current phase, at a barrier."""
         self.found.append(Block(self.present))
         self.present = []
 
     def add(self, stmt: Stmt, env: _Env) -> None:
-        """A statement; variables of rounds, and registers of one index of earlier phases, have the values in `env`."""
+        """Add a statement to the current phase, and end the phase at each barrier in it.
+
+        `env` holds values of variables: those of loops around barriers, and index registers
+        declared in earlier phases. Set `problem` if a barrier is skipped in some iterations of a
+        loop.
+        """
         if not meets(stmt):
             self.present.append(self.kept(stmt, env))
             return
@@ -99,7 +115,11 @@ class Phases:
                 self.problem = _SKIPPED
 
     def rounds_of(self, loop: For, env: _Env) -> None:
-        """The first round of a loop around barriers, then any one, and the one that follows it."""
+        """Add the phases of a loop around barriers: its first iteration, then any iteration and the
+        iteration after it.
+
+        Set `problem` if an iteration may have no barrier.
+        """
         if not _always(loop.body):
             self.problem = _SKIPPED
         before, var = list(self.present), Var(loop.var.name)
@@ -114,17 +134,19 @@ class Phases:
         self.present = last if extent_of(loop) else [*before, *last]
 
     def is_index(self, stmt: Stmt) -> TypeGuard[Declare]:
-        """Whether a statement declares a register of one index."""
+        """Return True if a statement declares an index register that is never assigned to again."""
         return isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in self.changing
 
     def kept(self, stmt: Stmt, env: _Env) -> Stmt:
-        """A statement of the present phase; nothing, where it touches no memory that something writes."""
+        """Return a statement with the values of `env` in it; an empty block if it accesses no
+        memory that the loop writes.
+        """
         touched = self.is_index(stmt) or self.written.intersection(written(stmt) | read(stmt))
         return map_exprs(stmt, lambda e: substitute(e, env)) if touched else Block(())
 
 
 def _always(stmt: Stmt) -> bool:
-    """Whether a statement always comes to a barrier."""
+    """Return True if every execution of a statement reaches a barrier."""
     match stmt:
         case If():
             return stmt.orelse is not None and all(map(_always, stmt_children(stmt)))
@@ -135,7 +157,9 @@ def _always(stmt: Stmt) -> bool:
 
 
 def _is_divided(loop: For, *, warp: bool) -> bool:
-    """Whether control around a barrier may differ between the threads, or that around what a warp computes in one."""
+    """Return True if threads may diverge around a barrier or, with `warp`, threads of one warp
+    around a warp-wide instruction.
+    """
     own: set[Var] = set()
     spread = _Spread(loop.var, own, warp)
     while True:
@@ -147,10 +171,11 @@ def _is_divided(loop: For, *, warp: bool) -> bool:
 
 @frozen(eq=False)
 class _Spread:
-    """Follows what differs between threads.
+    """Fixpoint analysis of thread-dependent (divergent) registers.
 
-    own    registers that may
-    warp   whether only threads of one warp are compared, else those of a block
+    thread   the variable of the loop over threads
+    own      registers whose values may differ between threads; grows until the fixpoint
+    warp     compare the threads of one warp only, instead of all threads of a block
     """
 
     thread: Var
@@ -158,7 +183,13 @@ class _Spread:
     warp: bool
 
     def over(self, stmt: Stmt, *, under: bool) -> bool:
-        """Add the registers that a statement sets; whether threads meet in it under what differs."""
+        """Add the registers that a statement sets to divergent values to `own`.
+
+        Return True if the statement contains a barrier (with `warp`, a warp-wide instruction) under
+        divergent control flow.
+
+        under   the statement itself is under divergent control flow
+        """
         differs = any(map(self.differs, stmt_exprs(stmt)))
         if isinstance(stmt, (For, Declare, Assign)) and (under or differs):
             self.own.add(stmt.var)
@@ -168,7 +199,9 @@ class _Spread:
         return any(found) or (under and met)
 
     def differs(self, expr: Expr) -> bool:
-        """Whether a value may differ; that of t // 32 and t < 64 does not in a warp."""
+        """Return True if a value may differ between threads; `t // 32` and `t < 64` do not differ
+        within a warp.
+        """
         match expr:
             case Var():
                 return expr is self.thread or expr in self.own

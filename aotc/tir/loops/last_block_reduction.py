@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of which the last one to arrive goes on: what has to be proven of them.
+"""Verifier rule for last-block reductions: thread blocks count themselves with an atomic counter,
+and the last block of each group does the final work.
 
 for b in 0..12 block { for t in 0..64 thread {
     let g: int64 = b // 4
@@ -8,12 +9,15 @@ for b in 0..12 block { for t in 0..64 thread {
     if last { y[64 * g + t] = part[256 * g + t] + part[256 * g + t + 64] + ... }
 } }
 
-Blocks have to be independent without what the last ones do, and so have groups of four one after the other, with it:
+The kernel is right if two loops over blocks without atomic counters are right: first, all blocks
+without the final work; second, groups of four blocks one after the other, each followed by its
+final work:
 
 for b in 0..12 block { ... part[64 * b + t] = x[64 * b + t] }
 for g in 0..3 block { ... for r in 0..4 { part[64 * (4 * g + r) + t] = ... } y[64 * g + t] = part[256 * g + t] + ... }
 
-Which block is the last is nobody's choice: what it does may hang on the group alone.
+Which block is the last one depends on timing, so the final work may depend on the number of the
+group only.
 """
 
 from __future__ import annotations
@@ -27,9 +31,14 @@ from aotc.tir.stmt import Block, Declare, For, If, Stmt, arrival, changed, nodes
 
 
 def in_groups(loop: For) -> list[For] | None:
-    """The loops over blocks that are to be proven in place of one, the first without what last blocks do.
+    """Return loops over blocks without atomic counters whose correctness implies that of `loop`, a
+    loop over blocks with counters.
 
-    None where blocks arrive in another form than that above, or in one branch of `if b < 8 { ... } else { ... }`.
+    The first loop has no final work; each following loop runs over the groups of one counter (see
+    the module). A loop without counters is returned alone.
+
+    Return None if the counters are used in a form other than that of the module's example,
+    optionally within one branch of `if b < 8 { ... } else { ... }`.
     """
     found: list[For] = []
     while any(map(arrival, walk_stmts(loop.body))):
@@ -47,13 +56,20 @@ def in_groups(loop: For) -> list[For] | None:
 
 
 def _with(blocks: For, threads: For, body: Stmt) -> For:
+    """Return a copy of the loops over blocks and threads with another body."""
     inner = For(threads.var, threads.end, body, kind="thread")
     return For(blocks.var, blocks.end, inner, kind="block")
 
 
 @frozen
 class _Parted:
-    """What blocks do before they arrive, how many groups of them there are, and what a group does."""
+    """Kernel body split at an atomic counter.
+
+    before   the statements of a block before it increments the counter
+    groups   the number of groups of blocks, each with a counter
+    body     the statements of a group: those of all its blocks in a serial loop, then the final
+             work
+    """
 
     before: Stmt
     groups: int
@@ -62,14 +78,20 @@ class _Parted:
 
 @dataclass(slots=True)
 class _Blocks:
-    """So many blocks with the numbers `block`; `thread` is that of a thread."""
+    """Numbers of thread blocks from 0 to `count` - 1 in the variable `block`; `thread` is the index
+    within a block.
+    """
 
     block: Var
     count: int
     thread: Var
 
     def parted(self, stmt: Stmt, group: Var) -> _Parted | None:
-        """What these blocks do, whose groups have the number `group`; None for another form."""
+        """Split the body of the blocks at its atomic counter; `group` becomes the number of a group
+        in the result.
+
+        A body without a counter has groups of one block. Return None if the body has another form.
+        """
         match stmts_of(stmt):
             case (If(cond=Binary(op="lt", a=Var() as var, b=Const(value=n)), orelse=Block() as rest) as branch,):
                 return self.branches(branch, rest, int(n), group) if var is self.block else None
@@ -81,7 +103,12 @@ class _Blocks:
         return _Parted(stmt, self.count, substituted(stmt, {self.block: group}))
 
     def branches(self, branch: If, rest: Block, first: int, group: Var) -> _Parted | None:
-        """The first blocks do one thing, the others another one."""
+        """Split both branches of `if block < first {...} else {...}`, in which different blocks do
+        different work.
+
+        The group numbers of the second branch follow those of the first. Return None if one of the
+        branches has another form.
+        """
         match rest.stmts:
             case (Declare(var=own, value=Binary(op="max", a=number, b=Const(value=0))) as declare, *others):
                 form = linear(number, {}).plus(linear(self.block, {}), -1)
@@ -100,7 +127,14 @@ class _Blocks:
         return _Parted(before, a.groups + b.groups, body)
 
     def arrived(self, before: Sequence[Stmt], call: Call, last: Stmt, group: Var) -> _Parted | None:
-        """Groups of neighbors, the last of which goes on."""
+        """Split a body in which each group of `size` consecutive blocks has a counter, at the
+        increment `call` of that counter.
+
+        Index registers that are the number of the group or the number within the group become
+        expressions of the new loops. Return None if the group size does not divide the number of
+        blocks, or the final work `last` uses registers that are not equal for all blocks of a
+        group.
+        """
         match call.args:
             case (Load(index=index), Const(value=size)) if size > 0 and self.count % size == 0:
                 size = int(size)
@@ -132,7 +166,9 @@ class _Blocks:
         return _Parted(Block(before), self.count // size, body)
 
     def digit(self, value: Expr, size: int) -> str | None:
-        """Whether a value is the number of a block divided by the size of groups, or what is left then."""
+        """Return the operator of `block // size` or `block % size` ("floordiv", "floormod"), None
+        for any other value.
+        """
         match value:
             case Binary(op="floordiv" | "floormod" as op, a=a, b=Const(value=n)) if a is self.block and n == size:
                 return op

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the iterations of a loop, or two statements, are to each other: the proofs of what loops say of themselves.
+"""Dependence analysis: prove that the iterations of a loop, or two statements, access different
+elements of memory.
 
-In: statements over flat buffers, and the ranges of the variables around them.  Out: places in memory, whether they
-never meet, and what is wrong with the kind of a loop:
+Input: statements over flat buffers, and the ranges of the variables around them. Output: addresses
+as linear forms, if they can overlap, and the reason why a loop's kind (independent, reduction) is
+not proven:
 
     for i in 0..8 independent: for c in 0..16 independent: y[16 * i + c] = ...    # None
     for i in 0..8 independent: for c in 0..17 independent: y[16 * i + c] = ...    # several iterations touch y
@@ -21,24 +23,28 @@ from aotc.tir.loops.divmod_addresses import Access, plain, shared, tell_apart
 from aotc.tir.stmt import Assign, Block, Declare, For, Intrinsic, Stmt, Store, While, stmts_of, walk_stmts, warp_call
 
 Ranges = dict[Var, Interval]
-#: Places in buffers.
+#: The accesses to each buffer.
 Accesses = dict[Buffer, list[Access]]
 
-#: Operations that reductions combine values by.
+#: Binary operations by which a reduction loop may combine values.
 ASSOCIATIVE: Final = frozenset({"add", "mul", "min", "max", "and", "or"})
-#: Elements of scratch that are followed one by one.
+#: Largest number of elements of a scratch buffer that are enumerated one by one.
 _MANY: Final = 1 << 16
-#: Iterations whose places are compared one by one.
+#: Largest number of iterations whose addresses are enumerated and compared one by one.
 _FEW: Final = 256
 
 
 def loads(stmt: Stmt) -> Iterator[Load]:
-    """Every load directly in a statement (not those of statements inside it)."""
+    """Yield every load directly in a statement; statements nested inside it are not visited."""
     return (load for e in stmt_exprs(stmt) for load in loads_in(e))
 
 
 def straight_line(loop: For) -> tuple[Stmt, ...] | None:
-    """The statements of an innermost loop without branches, and nothing that waits for others; None for another."""
+    """Return the statements of an innermost loop whose body is straight-line code; None for any
+    other loop.
+
+    Loops with warp-wide instructions or asynchronous copies do not count as straight-line code.
+    """
     stmts = stmts_of(loop.body)
     kinds = all(isinstance(s, (Store, Declare, Assign)) for s in stmts)
     if kinds and not any(warp_call(s) or getattr(s, "asynchronous", False) for s in stmts):
@@ -47,34 +53,39 @@ def straight_line(loop: For) -> tuple[Stmt, ...] | None:
 
 
 def written(stmt: Stmt) -> set[Buffer]:
+    """Return the buffers that a statement, with the statements nested in it, writes."""
     return {s.buffer for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic))}
 
 
 def read(stmt: Stmt) -> set[Buffer]:
+    """Return the buffers that a statement, with the statements nested in it, loads from."""
     return {load.buffer for s in walk_stmts(stmt) for load in loads(s)}
 
 
 def assigned(stmt: Stmt) -> frozenset[Var]:
-    """The registers that are given other values than those they were declared with."""
+    """Return the registers that a statement assigns to after their declaration."""
     return frozenset(s.var for s in walk_stmts(stmt) if isinstance(s, Assign))
 
 
 def is_replaceable(stmt: Declare, changing: Container[Var | Buffer]) -> bool:
-    """Whether a register in indices may be replaced by its value, among statements that change these.
+    """Return True if an index register may be replaced by its value in the statements that use it.
 
-    What the value is made of must be then what it was where the register was declared.
+    Neither the register nor anything that its value is computed from may be in `changing`, the
+    registers and buffers that these statements change.
     """
     return stmt.var.dtype == INDEX and not any(n in changing for n in (stmt.var, *mentioned(stmt.value)))
 
 
 def outer_assigns(stmt: Stmt) -> Iterator[Assign]:
-    """Assignments to registers that were declared outside."""
+    """Yield the assignments in a statement to registers that are declared outside of it."""
     declared = {s.var for s in walk_stmts(stmt) if isinstance(s, Declare)}
     return (s for s in walk_stmts(stmt) if isinstance(s, Assign) and s.var not in declared)
 
 
 def counted(loop: For) -> range:
-    """The values of the variable of a loop; none if they are not known."""
+    """Return the values of a loop variable as a range; an empty range if the loop bounds are not
+    constants.
+    """
     match loop:
         case For(begin=Const(value=begin), end=Const(value=end), step=step):
             return range(int(begin), int(end), step)
@@ -82,16 +93,19 @@ def counted(loop: For) -> range:
 
 
 def extent_of(loop: For) -> int:
-    """How often a loop runs; 0 if that is not known."""
+    """Return the number of iterations of a loop; 0 if its bounds are not constants."""
     return len(counted(loop))
 
 
 def is_innermost(loop: For) -> bool:
+    """Return True if a loop contains no other loop."""
     return not any(isinstance(s, (For, While)) for s in walk_stmts(loop.body))
 
 
 def range_of(loop: For, ranges: Ranges) -> Interval:
-    """The least and greatest value of the variable of a loop."""
+    """Return the smallest and largest value of a loop variable, given the ranges of the variables
+    in the loop bounds.
+    """
     low, high = bounds(loop.begin, ranges)[0], bounds(loop.end, ranges)[1] - 1
     whole_steps = not any(factor % loop.step for factor in linear(loop.begin, ranges).terms.values())
     if whole_steps and high - low < math.inf:
@@ -100,30 +114,45 @@ def range_of(loop: For, ranges: Ranges) -> Interval:
 
 
 def inside(loops: Iterable[For], ranges: Ranges) -> Ranges:
-    """The ranges in nested loops, the outermost first."""
+    """Return `ranges` extended by the variables of nested loops, given from the outermost to the
+    innermost.
+    """
     for loop in loops:
         ranges = {**ranges, loop.var: range_of(loop, ranges)}
     return ranges
 
 
 def disjoint(a: Sequence[Access], b: Sequence[Access]) -> bool:
-    """Whether two statements write to different parts of the buffer, or of each of its rows."""
+    """Return True if two lists of accesses to a buffer overlap nowhere.
+
+    They may occupy different intervals of the whole buffer, or different columns of its rows, for a
+    row length that occurs as a coefficient in the addresses.
+    """
     strides = {abs(c) for access in (*a, *b) for c in access.form.terms.values()}
     return bool(a and b) and any(_parted(window(a, n), window(b, n), n) for n in sorted(strides | {0}))
 
 
 def follows(b: Sequence[Access], a: Sequence[Access]) -> bool:
-    """Whether all of the places `b` lie behind those of `a`."""
+    """Return True if every element of the accesses `b` is at a higher address than every element of
+    the accesses `a`.
+    """
     return bool(a and b) and window(a, 0)[1] < window(b, 0)[0]
 
 
 def _parted(a: Interval, b: Interval, row: int) -> bool:
+    """Return True if two intervals are disjoint and, for `row` > 0, lie within one row of `row`
+    elements.
+    """
     in_row = row == 0 or (min(a[0], b[0]) >= 0 and max(a[1], b[1]) < row)
     return in_row and (a[1] < b[0] or b[1] < a[0])
 
 
 def window(accesses: Sequence[Access], row: int = 0) -> Interval:
-    """The interval from the first element accessed to the last: in each row of `row` elements, in the buffer for 0."""
+    """Return the interval from the first to the last accessed element.
+
+    For `row` > 0 the interval is that of the columns in rows of `row` elements: terms that are
+    multiples of it are dropped.
+    """
     rests: list[Linear] = []
     for access in accesses:
         terms = {atom: c for atom, c in access.form.terms.items() if not row or c % row}
@@ -132,7 +161,9 @@ def window(accesses: Sequence[Access], row: int = 0) -> Interval:
 
 
 def _reach(accesses: Sequence[Access], forms: Sequence[Linear]) -> Interval:
-    """The interval from the first element to the last where these are the places of accesses."""
+    """Return the interval from the first to the last element, with `forms` as the addresses of the
+    accesses.
+    """
     first, last = math.inf, -math.inf
     for access, form in zip(accesses, forms, strict=True):
         first = min(first, linear_bounds(form, access.ranges)[0])
@@ -143,10 +174,13 @@ def _reach(accesses: Sequence[Access], forms: Sequence[Linear]) -> Interval:
 def collect(
     stmt: Stmt, ranges: Ranges, found: Accesses, *, reads: bool = True, stores: bool = True, closely: bool = False
 ) -> None:
-    """Add to `found` all places where its buffers are written, and read.
+    """Append the accesses of a statement to `found`, for the buffers that are keys of `found`.
 
-    closely   registers in indices and in the bounds of loops are replaced by their values, and loops that begin at
-              what is no sum of terms (max(lo - 4 * i, 0)) only have a range
+    reads     include loads
+    stores    include stores
+    closely   replace registers in indices and loop bounds by their values; a loop that begins at an
+              expression other than a sum of terms, such as max(lo - 4 * i, 0), contributes the
+              range of its variable only
     """
     places = _Places(dict(ranges), closely)
     changing = assigned(stmt) | written(stmt)
@@ -161,7 +195,9 @@ def collect(
 
 
 def touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[tuple[Buffer, Expr, int]]:
-    """The buffers, first elements and numbers of elements that a statement itself reads and writes."""
+    """Yield (buffer, index of the first element, number of elements) of every access that a
+    statement itself makes.
+    """
     if isinstance(stmt, Intrinsic):
         for row in range(stmt.size):
             if stores:
@@ -176,7 +212,18 @@ def touched(stmt: Stmt, *, reads: bool = True, stores: bool = True) -> Iterator[
 
 @dataclass
 class _Places:
-    """Indices as sums of terms.  The variable of a loop from 5 * i on becomes 5 * i + another, from 0 on."""
+    """Converts index expressions to linear forms while walking a loop nest.
+
+    The variable of a loop that begins at 5 * i is represented as 5 * i + v, with a new variable v
+    that begins at 0.
+
+    ranges      the ranges of the variables
+    closely     see `collect`
+    lasts       for a loop variable, upper bounds that are linear forms of other variables
+    moved       for a variable of a loop that does not begin at a constant, its begin plus the new
+                variable
+    registers   the values of index registers, which replace the registers
+    """
 
     ranges: Ranges
     closely: bool
@@ -185,8 +232,9 @@ class _Places:
     registers: dict[Var, Expr] = field(default_factory=dict)
 
     def enter(self, loop: For) -> None:
+        """Add the variable of a loop to the ranges, before its body is visited."""
         loop = replace(loop, begin=self._written_out(loop.begin), end=self._written_out(loop.end))
-        if loop.var in self.ranges:  # another loop counts with it: what was found there stays
+        if loop.var in self.ranges:  # another loop uses this variable, too: accesses found there keep their ranges
             self.ranges, self.lasts = dict(self.ranges), dict(self.lasts)
             self.moved.pop(loop.var, None)
         self.ranges[loop.var] = range_of(loop, self.ranges)
@@ -197,7 +245,7 @@ class _Places:
         else:
             begin = Linear()
         lasts = [self.form(end).plus(begin, -1).plus(Linear(const=-1)) for end in nested("min", loop.end)]
-        self.lasts[var] = [last for last in lasts if last.terms]  # the others are in the ranges
+        self.lasts[var] = [last for last in lasts if last.terms]  # bounds without variables are in the ranges already
         if begin.terms:
             self.ranges[var] = (0, max(0, min(linear_bounds(last, self.ranges)[1] for last in lasts)))
 
@@ -205,6 +253,7 @@ class _Places:
         return substitute(expr, self.registers) if self.registers else expr
 
     def form(self, index: Expr) -> Linear:
+        """Return an index as a linear form, with registers and shifted loop variables replaced."""
         found = linear(self._written_out(index), self.ranges)
         for var in [a for a in found.terms if isinstance(a, Var) and a in self.moved]:
             factor = found.terms[var]
@@ -212,18 +261,23 @@ class _Places:
         return found
 
     def access(self, index: Expr, lanes: int) -> Access:
+        """Return the access to `lanes` consecutive elements from an index on."""
         return Access(self.form(index), lanes, self.ranges, self.lasts)
 
 
 def nested(op: str, expr: Expr) -> list[Expr]:
-    """The operands of nested minima, or maxima: the value of `expr` is the smallest of theirs."""
+    """Return the operands of nested minima (`op` "min") or maxima ("max"): `expr` is the minimum or
+    maximum of them all.
+    """
     if isinstance(expr, Binary) and expr.op == op:
         return [*nested(op, expr.a), *nested(op, expr.b)]
     return [expr]
 
 
 def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges) -> bool:
-    """Whether statements read from scratch only what they have written there before."""
+    """Return True if a sequence of statements reads only elements of a scratch buffer that it has
+    written before.
+    """
     filled: set[int] = set()
     for stmt in stmts:
         if buffer in read(stmt) and not begins_with_filling(buffer, stmt):
@@ -235,7 +289,12 @@ def is_filled_before_read(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges)
 
 
 def written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> set[int]:
-    """Elements of a buffer that a statement writes whatever happens, as far as that can be told."""
+    """Return the elements of a buffer that a statement writes in every execution, as far as they
+    are known.
+
+    `values` are the values of the loop variables around the statement. Stores under conditions do
+    not count.
+    """
     match stmt:
         case Block():
             return {n for inner in stmt.stmts for n in written_places(inner, buffer, values)}
@@ -248,11 +307,13 @@ def written_places(stmt: Stmt, buffer: Buffer, values: Mapping[Var, range]) -> s
 
 
 def read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
-    """All elements of a buffer that a statement may read; None if that cannot be told."""
+    """Return all elements of a buffer that a statement may read; None if an index is unknown or
+    there are too many elements.
+    """
     ranges = dict(ranges)
     values: dict[Var, range] = {}
     found: set[int] = set()
-    for s in walk_stmts(stmt):  # outer before inner
+    for s in walk_stmts(stmt):  # outer loops before inner loops
         if isinstance(s, For):
             low, high = ranges[s.var] = range_of(s, ranges)
             if -math.inf < low and high < math.inf:
@@ -266,7 +327,10 @@ def read_places(stmt: Stmt, buffer: Buffer, ranges: Ranges) -> set[int] | None:
 
 
 def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] | None:
-    """Elements from `index` on, over all values of variables; None if they are unknown or too many."""
+    """Return the elements `index` to `index + lanes - 1` over all values of the variables.
+
+    Return None if an index contains other terms, or if there are more than `_MANY` elements.
+    """
     form = linear(index, {var: (numbers[0], numbers[-1]) for var, numbers in values.items()})
     found = set(range(form.const, form.const + lanes))
     for atom, factor in form.terms.items():
@@ -278,14 +342,15 @@ def _elements(index: Expr, lanes: int, values: Mapping[Var, range]) -> set[int] 
 
 
 def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[Buffer] = ()) -> str | None:
-    """What speaks against the kind of a loop; None if it is proven.
+    """Return the reason why the kind of a loop ("independent", "reduction") is not proven; None if
+    it is proven.
 
-    ranges   of the variables around it, as far as they are known
-    fixed    all variables around it
-    unread   scratch that nothing reads
+    ranges   the known ranges of the variables around the loop
+    fixed    all variables around the loop
+    unread   scratch buffers that no statement reads, which are ignored
     """
     low, high = range_of(loop, ranges)
-    if loop.kind == "serial" or high - low < loop.step:  # no other iteration
+    if loop.kind == "serial" or high - low < loop.step:  # at most one iteration
         return None
     reads = _reads(loop) if loop.kind == "reduction" else {}
     assigned = list(outer_assigns(loop.body))
@@ -306,23 +371,29 @@ def why_not(loop: For, ranges: Ranges, fixed: Container[Var], unread: Container[
 
 
 def _reads(loop: For) -> Counter[object]:
-    """How often a loop mentions each register, and loads from each buffer."""
-    # one object may stand at several places of an expression: each of them counts
+    """Count the mentions of each register in a loop and the loads from each buffer."""
+    # an object may occur several times in an expression: count every occurrence
     places = (n for n in nodes(loop.body) if isinstance(n, (Load, Var)))
     return Counter(n.buffer if isinstance(n, Load) else n for n in places)
 
 
 def _accumulates(place: Var | Buffer, updates: Sequence[Stmt], reads: Mapping[object, int]) -> bool:
-    """Whether a register or buffer changes by `place = place op value` alone, by one operation, unread elsewhere.
+    """Return True if a register or buffer changes by `place = place op value` only, with one
+    associative operation.
 
-    reads   how often the loop reads what it may reduce to
+    place     the register or buffer
+    updates   all statements that change it
+    reads     the number of times the loop reads each register and buffer: reads other than in the
+              updates are not allowed
     """
     ops = {_update(stmt) for stmt in updates}
     return len(ops) == 1 and None not in ops and reads.get(place) == len(updates)
 
 
 def _update(stmt: Stmt) -> str | None:
-    """The operation of `place = place op value`; None if the statement is none, or no reduction by it."""
+    """Return the associative operation of `place = place op value`; None if the statement does not
+    have this form.
+    """
     if not isinstance(stmt, (Assign, Store)):
         return None
     place = stmt.var if isinstance(stmt, Assign) else Load(stmt.buffer, stmt.index, stmt.value.lanes)
@@ -337,7 +408,9 @@ def _update(stmt: Stmt) -> str | None:
 
 
 def begins_with_filling(buffer: Buffer, stmt: Stmt) -> bool:
-    """Whether a statement reads from scratch only after it has begun to write there."""
+    """Return True if a statement loads from a scratch buffer, and a store to it precedes the first
+    load in program order.
+    """
     filled = False
     for inner in walk_stmts(stmt):
         if any(load.buffer is buffer for load in loads(inner)):
@@ -347,7 +420,13 @@ def begins_with_filling(buffer: Buffer, stmt: Stmt) -> bool:
 
 
 def differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
-    """Whether places of different iterations differ, as they are written or with fewer digits."""
+    """Return True if accesses in different iterations of a loop are proven to be to different
+    elements.
+
+    Tries, in order: the linear forms as they are, the forms with simplified quotients and
+    remainders, a comparison of the digits (quotients and remainders), and enumeration for loops of
+    at most `_FEW` iterations.
+    """
     if _apart(accesses, loop, fixed):
         return True
     found = [plain(access) for access in accesses]
@@ -357,7 +436,9 @@ def differ(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
 
 
 def _are_counted_apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
-    """Whether the places of one iteration after the other differ from all before, as far as they can be counted."""
+    """Return True if enumeration shows that no element is accessed in two iterations; False if the
+    elements are unknown.
+    """
     common = Linear(shared(accesses, lambda atom: is_fixed(atom, fixed)))
     taken: set[int] = set()
     for value in counted(loop):
@@ -377,12 +458,13 @@ def _are_counted_apart(accesses: Sequence[Access], loop: For, fixed: Container[V
 
 
 def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool:
-    """Whether places of different iterations are always different.
+    """Return True if the linear forms show that different iterations access different elements.
 
-    Every place is step * iteration + low + high, where all of `high` is a multiple of a number (that of a row of the
-    output, of which loops or the statements of an unrolled tile make several) that step * iteration + low never reaches
-    across, and `low` never reaches across a step.  Terms that have one value in all iterations say nothing where every
-    place has them; where only some do, they move these.
+    Every address is split into step * iteration + low + high. All terms of `high` are multiples of
+    a row length (the row of the output, of which loops or the statements of an unrolled tile make
+    several) that step * iteration + low does not exceed, and the range of `low` is smaller than a
+    step. Terms that are equal in all iterations are ignored if all addresses contain them; if only
+    some addresses do, they count as offsets.
     """
     factors = {access.form.coefficient(loop.var) for access in accesses}
     factor = next(iter(factors)) if len(factors) == 1 else None
@@ -399,19 +481,25 @@ def _apart(accesses: Sequence[Access], loop: For, fixed: Container[Var]) -> bool
 
 
 def is_fixed(atom: Expr, fixed: Container[Var]) -> bool:
-    """Whether a term has one value in all iterations."""
+    """Return True if a term has one value in all iterations: all its variables are in `fixed`, and
+    it loads no memory.
+    """
     return all(n in fixed if isinstance(n, Var) else not isinstance(n, Load) for n in walk(atom))
 
 
 def _span(factor: int, loop: For) -> int:
-    """From the first step to the last; what goes further leads to other rows."""
+    """Return the distance of addresses from the first to the last iteration; larger coefficients
+    lead to other rows.
+    """
     return abs(factor) * loop.step * max(1, extent_of(loop) - 1)
 
 
 def _steps_apart(
     accesses: Sequence[Access], rests: Sequence[dict[Expr, int]], loop: For, factor: int, unit: int
 ) -> bool:
-    """Whether places without multiples of `unit` stay within their steps, and all steps in a unit."""
+    """Return True if the addresses modulo `unit` stay within one step of the loop, and all steps
+    within one unit.
+    """
     step, span = abs(factor) * loop.step, _span(factor, loop)
     lows: list[Linear] = []
     for access, rest in zip(accesses, rests, strict=True):

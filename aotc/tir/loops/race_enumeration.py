@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which thread touches which element, counted: the proof where none by the terms of places is found.
+"""Race check by enumeration: compute the elements that every thread or block accesses, for all
+values of the loop variables.
 
-In: statements, and the loop over threads that run them.  Out: whether no two touch an element that one of them writes.
+Fallback where the symbolic analysis of addresses (`loop_dependence`, `gpu_race_proofs`) proves
+nothing. Input: statements and the loop over threads or blocks that runs them. Output: True if no
+two iterations access an element that one of them writes. Example of a statement that is proven this
+way:
 
     if t < 64 { sums[t] = sums[t] + sums[t + 64] }
 """
@@ -20,7 +24,7 @@ from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, map_exprs, stmt
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Points: TypeAlias = "Mapping[Var, Numbers]"
 
-#: Points and elements that are counted.
+#: Largest number of points (values of all loop variables) and of elements that are enumerated.
 _MOST: Final = 1 << 18
 _MEANING: Final[Mapping[str, Callable[..., Any]]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "floordiv": np.floor_divide, "floormod": np.mod,
@@ -30,11 +34,18 @@ _MEANING: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 class _Unknown(Exception):
-    """A value that depends on more than the thread and loops around."""
+    """Raised where a value depends on more than the enumerated loop variables, or where there are
+    too many points.
+    """
 
 
 class _Touch(NamedTuple):
-    """Elements from `form` on at some points, as many as lanes."""
+    """An access of `lanes` consecutive elements from the address `form` on, at each of the
+    enumerated points.
+
+    stores   True for a store, False for a load
+    points   the values of the loop variables, one array element per point
+    """
 
     form: Linear
     lanes: int
@@ -43,10 +54,16 @@ class _Touch(NamedTuple):
 
 
 def are_counted_apart(buffer: Buffer, stmt: Stmt, loop: For, ranges: Ranges, fixed: Container[Var]) -> bool:
-    """Whether, as far as it is counted, no iteration of a loop touches elements of a buffer that another one writes.
+    """Return True if enumeration shows that no iteration of `loop` accesses an element of `buffer`
+    that another iteration writes.
 
-    ranges   of variables, as far as they are known
-    fixed    variables of one value in all iterations
+    False means that nothing was proven: an address is unknown, or there are more than `_MOST`
+    points or elements.
+
+    buffer   the buffer whose accesses are compared
+    stmt     the part of the loop body that is examined
+    ranges   the known ranges of variables
+    fixed    variables that have an equal value in all iterations
     """
     if not 0 < extent_of(loop) <= _MOST:
         return False
@@ -73,7 +90,11 @@ def are_counted_apart(buffer: Buffer, stmt: Stmt, loop: For, ranges: Ranges, fix
 
 
 def _places(touch: _Touch, common: Mapping[Expr, int]) -> Numbers:
-    """The elements at each point."""
+    """Return the accessed elements, an array of shape (points, lanes), without the terms in
+    `common`.
+
+    Raise _Unknown if an address cannot be computed or there are too many elements.
+    """
     form = touch.form.plus(Linear(dict(common)), -1)
     some = next(iter(touch.points.values()))
     total = np.full(some.shape, form.const)
@@ -85,6 +106,9 @@ def _places(touch: _Touch, common: Mapping[Expr, int]) -> Numbers:
 
 
 def _value(expr: Expr, points: Points) -> Any:
+    """Evaluate an expression at all points; raise _Unknown if it is not a function of the loop
+    variables alone.
+    """
     match expr:
         case Var() if expr in points:
             return points[expr]
@@ -98,10 +122,11 @@ def _value(expr: Expr, points: Points) -> Any:
 
 
 class _Counter(NamedTuple):
-    """Follows statements at all values of the variables around them.
+    """Collects the accesses to one buffer at all values of the loop variables.
 
-    ranges    of variables that are not counted
-    changing  registers that are assigned to
+    buffer     the buffer whose accesses are collected
+    ranges     ranges of the variables that are not enumerated
+    changing   registers that are assigned to after their declaration
     """
 
     buffer: Buffer
@@ -109,7 +134,11 @@ class _Counter(NamedTuple):
     changing: Container[Var]
 
     def touches(self, stmt: Stmt, points: Points) -> Iterator[_Touch]:
-        """Where the buffer is touched."""
+        """Yield the accesses to the buffer in a statement that runs at the given points.
+
+        Loops multiply the points by their iterations, conditions filter them, and registers that
+        hold an index are replaced by their values.
+        """
         if self.buffer not in written(stmt) | read(stmt):
             return
         for stores in (False, True):
@@ -133,7 +162,12 @@ class _Counter(NamedTuple):
                     yield from self.touches(inner, points)
 
     def inside(self, loop: For, points: Points) -> Points:
-        """The points of the iterations of a loop."""
+        """Return the points of all iterations of a loop, for each of the given points outside of
+        it.
+
+        If the bounds are unknown at a point, the whole range of the variable is enumerated: more
+        points than there are can only make the proof fail.
+        """
         try:
             begin, end = (_spread(_value(e, points), points) for e in (loop.begin, loop.end))
         except _Unknown:
@@ -150,19 +184,26 @@ class _Counter(NamedTuple):
 
 
 def _written_out(register: Declare, rest: Stmt) -> Stmt:
-    """What follows the declaration of a register, with its value in its place."""
+    """Return the statements after the declaration of a register, with the register replaced by its
+    value.
+
+    Raise _Unknown if the register is declared again.
+    """
     if any(isinstance(s, Declare) and s.var is register.var for s in walk_stmts(rest)):
         raise _Unknown
     return map_exprs(rest, lambda e: substitute(e, {register.var: register.value}))
 
 
 def _spread(value: Any, points: Points) -> Numbers:
-    """A value at every point."""
+    """Broadcast a value to an int64 array with one element per point."""
     return np.broadcast_to(np.asarray(value, np.int64), next(iter(points.values())).shape)
 
 
 def _where(cond: Expr, holds: bool, points: Points) -> Points:
-    """The points where a condition holds, or does not; also those where that is not known."""
+    """Return the points at which a condition is true (false, if `holds` is False).
+
+    Points at which the condition cannot be evaluated are included.
+    """
     for part in conjuncts(cond) if holds else (unary("not", cond),):
         with suppress(_Unknown):
             mask = _spread(_value(part, points), points) != 0

@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements that a device moves at once: a store of a load, both of several lanes, from a multiple of their bytes on.
+"""Test for accesses that a GPU makes with one wide instruction: several elements, aligned to their
+total size.
 
-is_vector_access(x, linear(8 * i + 4), 4)       # whether x[8 * i + 4 : 4] is one access: where x is aligned to 16 bytes
+is_vector_access(x, linear(8 * i + 4), 4)       # True for float32 if x is aligned to 16 bytes: x[8
+* i + 4 : 4]
 """
 
 from typing import Final
 
 from aotc.tir import Buffer, Linear
 
-#: Bytes that one access moves at most.
+#: Largest number of bytes of one memory access.
 MOST: Final = 16
 
 
 def is_vector_access(buffer: Buffer, first: Linear, lanes: int) -> bool:
-    """Whether some elements are no more than one access moves, and always begin at a multiple of their bytes."""
+    """Return True if `lanes` elements from the address `first` on can be loaded or stored by one
+    instruction.
+
+    Their total size must be a power of two of at most `MOST` bytes, and the address must always be
+    a multiple of it.
+    """
     size = lanes * buffer.dtype.itemsize
     fits = size <= MOST and not size & (size - 1)
     return fits and buffer.align % size == 0 and not any(n % lanes for n in (first.const, *first.terms.values()))

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places that quotients and remainders are in: rows of an output whose axes were joined, or lie in another order.
+"""Analyze addresses with quotients and remainders, which arise where axes of an output are fused or
+permuted.
 
-In: places as sums of terms.  Out: equal places of fewer digits, and whether digits tell the iterations of a loop apart:
+Input: addresses as linear forms. Output: equal addresses with fewer quotients and remainders, and a
+proof that different iterations of a loop have different addresses:
 
     (12 * i + j) // 36 * 6 + i % 3 * 2      # 2 * i, where j is below 12
     i // 3 * 99 + j * 9 + i % 3 * 2         # places of different i are different, where j is below 11
@@ -15,14 +17,17 @@ from aotc.tir import Binary, Const, Expr, Interval, Linear, Var, binary, bounds,
 from aotc.tir.simplify import recombined, split_by
 
 Ranges = dict[Var, Interval]
-#: Whether a term has one value in all iterations.
+#: Predicate: True if a term has one value in all iterations of the loop.
 IsFixed = Callable[[Expr], bool]
 
 
 class Access(NamedTuple):
-    """The place of a first element as a sum of terms, how many follow one another, the ranges of variables.
+    """A memory access: the address of its first element as a linear form.
 
-    lasts   what the last value of a variable is no larger than, where others are in it
+    form     the address in elements
+    lanes    the number of consecutive elements
+    ranges   ranges of the variables
+    lasts    for loop variables, upper bounds that are linear forms of other variables
     """
 
     form: Linear
@@ -31,7 +36,9 @@ class Access(NamedTuple):
     lasts: Mapping[Var, Sequence[Linear]]
 
     def highest(self, form: Linear) -> float:
-        """No less than the form at these places, where a loop may end sooner in some rounds of others."""
+        """Return an upper bound of `form`, using the bounds in `lasts` where they are tighter than
+        the ranges.
+        """
         high = linear_bounds(form, self.ranges)[1]
         for var in [a for a, factor in form.terms.items() if isinstance(a, Var) and factor > 0]:
             for last in self.lasts.get(var, ()):
@@ -41,12 +48,12 @@ class Access(NamedTuple):
         return high
 
     def is_within(self, form: Linear, size: int, lanes: int = 1) -> bool:
-        """Whether a form is from 0 on, and it and the lanes that follow below a size."""
+        """Return True if `form` is at least 0 and `form + lanes` at most `size`."""
         return linear_bounds(form, self.ranges)[0] >= 0 and self.highest(form) + lanes <= size
 
 
 def plain(access: Access) -> Access:
-    """An access to equal places, with as few quotients and remainders as can be."""
+    """Return an access to equal addresses with as few quotients and remainders as possible."""
     found = Linear(const=access.form.const)
     for atom, factor in access.form.terms.items():
         found = found.plus(_reduced(atom, access), factor)
@@ -54,9 +61,11 @@ def plain(access: Access) -> Access:
 
 
 def _reduced(atom: Expr, access: Access) -> Linear:
-    """A quotient or remainder without what is lost in it: (12 * i + j) // 36 is i // 3 where j is below 12."""
+    """Simplify a quotient or remainder by a common factor: (12 * i + j) // 36 is i // 3 if 0 <= j <
+    12.
+    """
     division = _division(atom)
-    if division is None or math.inf in map(abs, bounds(division[0], access.ranges)):  # it may wrap around
+    if division is None or math.inf in map(abs, bounds(division[0], access.ranges)):  # it might overflow
         return Linear({atom: 1})
     operand, divisor, is_quotient = division
     form = linear(operand, access.ranges)
@@ -71,7 +80,9 @@ def _reduced(atom: Expr, access: Access) -> Linear:
 
 
 def _division(atom: Expr) -> tuple[Expr, int, bool] | None:
-    """The operand and the divisor of a quotient or remainder, and whether it is the quotient."""
+    """Return operand, divisor, and True for a quotient (False for a remainder); None for other
+    expressions.
+    """
     match atom:
         case Binary(op="floordiv" | "floormod", b=Const(value=divisor)) if divisor > 0:
             return atom.a, int(divisor), atom.op == "floordiv"
@@ -79,9 +90,12 @@ def _division(atom: Expr) -> tuple[Expr, int, bool] | None:
 
 
 def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
-    """Whether different values of a variable lead to different places, by digits of these places.
+    """Return True if different values of a variable lead to different addresses, judged by the
+    digits of the addresses.
 
-    Every place is factor * digit + remainder, where the remainder is below the factor, and is split by the next one.
+    Every address is written in a mixed-radix system, as factor * digit + remainder with 0 <=
+    remainder < factor, where the remainder is split further by the next smaller factor. Equal
+    addresses have equal digits.
     """
     common = shared(accesses, is_fixed)
     forms = [a.form.plus(Linear(common), -1) for a in accesses]
@@ -105,20 +119,20 @@ def tell_apart(accesses: Sequence[Access], var: Var, is_fixed: IsFixed) -> bool:
 
 
 def shared(accesses: Sequence[Access], is_fixed: IsFixed) -> dict[Expr, int]:
-    """The terms that all places have, with one factor."""
+    """Return the fixed terms that all accesses contain with an equal factor."""
     first, *others = (access.form.terms for access in accesses)
     return {a: c for a, c in first.items() if is_fixed(a) and all(o.get(a) == c for o in others)}
 
 
 def _part(form: Linear, factor: int) -> tuple[Linear, Linear]:
-    """The quotient of a place by a factor, and the remainder."""
+    """Split an address by a factor: return the quotient and the remainder, as linear forms."""
     digit = {a: c // factor for a, c in form.terms.items() if c >= factor}
     rest = {a: c for a, c in form.terms.items() if c < factor}
     return Linear(digit, form.const // factor), Linear(rest, form.const % factor)
 
 
 def _determine(digits: Sequence[Linear], access: Access, var: Var, is_fixed: IsFixed) -> bool:
-    """Whether there is only one value of a variable for values of these sums."""
+    """Return True if the values of `digits` determine the value of the variable `var`."""
     known: list[Expr] = []
     for digit in digits:
         terms = [a for a in digit.terms if not is_fixed(a)]

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the blocks and threads of a device are to each other.
+"""Prove that GPU blocks, or the threads of a block, do not race: no two access an element that one
+of them writes.
 
-In: a loop over blocks, or over threads, and the ranges of the variables around it.  Out: what is wrong with its kind.
+Input: a loop over blocks or threads, and the ranges of the variables around it. Output: the reason
+why freedom from races is not proven, or None:
 
     for b in 0..4 block: for t in 0..256 thread: for n in 256 * b + t..9999 step 1024: y[n] = x[n]    # None
 """
@@ -23,15 +25,17 @@ _OPPOSITES: Final = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le"}
 
 
 def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Container[Buffer]) -> str | None:
-    """What speaks against running all iterations of a loop over blocks or threads at once; None if nothing does.
+    """Return the reason why the iterations of a loop over blocks or threads may race; None if they
+    are proven not to.
 
-    ranges   of the variables around it, as far as they are known
-    fixed    all variables around it
-    own      memory of which each iteration has its own, or that nothing reads
+    loop     the loop; barriers in it separate phases, each of which is checked alone
+    ranges   the known ranges of the variables around the loop
+    fixed    all variables around the loop
+    own      memory of which each iteration has its own copy, or that no statement reads
     """
     phases = Phases.of(loop, inside([loop], ranges), own)
     ranges, fixed = phases.ranges, {*fixed, *phases.rounds}
-    for phase in phases.found if extent_of(loop) != 1 else ():  # nothing runs beside a single one
+    for phase in phases.found if extent_of(loop) != 1 else ():  # a single iteration cannot race
         accesses: Accesses = {buffer: [] for buffer in written(phase) if buffer not in own}
         loop_dependence.collect(phase, ranges, accesses, closely=True)
         for buffer, found in accesses.items():
@@ -43,9 +47,17 @@ def why_not_at_once(loop: For, ranges: Ranges, fixed: Iterable[Var], own: Contai
 
 @dataclass(slots=True)
 class _Dealt:
-    """Follows the statements of a loop over blocks or threads to those that touch a buffer.
+    """Proof that the iterations of a loop over blocks or threads access disjoint parts of a buffer.
 
-    parts   the places that were found to be an iteration's own
+    Walks the loop body to the statements that access the buffer, and collects "counters": registers
+    and inner loop variables computed from the iteration, such as `n = 256 * b + t`. If the address
+    determines the counters and the counters determine the iteration, then different iterations have
+    different addresses.
+
+    buffer   the buffer
+    loop     the loop over blocks or threads
+    fixed    variables that have one value in all iterations
+    parts    groups of accesses already proven to be disjoint between iterations
     """
 
     buffer: Buffer
@@ -54,23 +66,25 @@ class _Dealt:
     parts: list[list[Access]] = field(default_factory=list)
 
     def is_own(self, stmt: Stmt, ranges: Ranges) -> bool:
-        """Whether no two iterations touch one place of the buffer."""
+        """Return True if no two iterations access a common element of the buffer in `stmt`."""
         return self.out(stmt, ranges, {}) and all(
             loop_dependence.disjoint(a, b) for a, b in combinations(self.parts, 2)
         )
 
     def out(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
-        """Whether registers and loops deal out places to iterations of the loop: `n = 256 * b + t` does.
+        """Return True if every access of `stmt` to the buffer is proven to be to an element of one
+        iteration only.
 
-        A place tells which values of these counters have it, and they tell which iteration.
+        `counters` maps each counter (see the class) to the expression that it is computed from. The
+        proven accesses are appended to `parts`.
         """
         if self.buffer not in written(stmt) | read(stmt):
             return True
         low, high = ranges[self.loop.var]
-        if low == high:  # a single iteration comes here
+        if low == high:  # only one iteration executes this statement
             self.parts.append(self.places(stmt, ranges))
             return True
-        guarded = _is_guarded(stmt)  # what it guards is known to be in fewer places
+        guarded = _is_guarded(stmt)  # its condition limits the range of the addresses further
         if counters and not guarded and self.are_own(stmt, ranges, counters):
             return True
         if any(load.buffer is self.buffer for load in loop_dependence.loads(stmt)):
@@ -93,7 +107,9 @@ class _Dealt:
         return False
 
     def in_order(self, stmts: Sequence[Stmt], ranges: Ranges, counters: _Counters) -> bool:
-        """Whether statements behind one another are dealt out."""
+        """Return True if `out` is true for every statement of a sequence; register declarations in
+        it become counters.
+        """
         changing = {s.var for stmt in stmts for s in walk_stmts(stmt) if isinstance(s, Assign)}
         for k, stmt in enumerate(stmts):
             if not (isinstance(stmt, Declare) and stmt.var.dtype == INDEX and stmt.var not in changing):
@@ -112,13 +128,15 @@ class _Dealt:
         return True
 
     def places(self, stmt: Stmt, ranges: Ranges) -> list[Access]:
-        """Where a statement touches the buffer."""
+        """Return the accesses of a statement to the buffer."""
         found: Accesses = {self.buffer: []}
         loop_dependence.collect(stmt, ranges, found, closely=True)
         return found[self.buffer]
 
     def are_own(self, stmt: Stmt, ranges: Ranges, counters: _Counters) -> bool:
-        """Whether the places of a statement tell the values of counters, and these the iteration."""
+        """Return True if the addresses in a statement determine the counters, and these the
+        iteration; append them to `parts`.
+        """
         found = self.places(stmt, ranges)
         if not self.is_injective(found, ranges, counters):
             return False
@@ -126,14 +144,20 @@ class _Dealt:
         return True
 
     def is_injective(self, found: Sequence[Access], ranges: Ranges, counters: _Counters) -> bool:
-        """Whether iterations have different places, which counters, or terms of the iteration in them, tell."""
+        """Return True if different iterations have different addresses.
+
+        The proof uses the given counters, and then also terms of the addresses that are functions
+        of the iteration.
+        """
         known = (found, ranges, counters), self.with_digits(found, ranges, counters)
         return any(self.is_injective_by(*one, counters) for one in known)
 
     def with_digits(
         self, found: Sequence[Access], ranges: Ranges, counters: _Counters
     ) -> tuple[Sequence[Access], Ranges, _Counters]:
-        """What is made of the iteration in places, as `b // 66 % 2`, is counted, too."""
+        """Return accesses, ranges and counters in which terms computed from the iteration, such as
+        `b // 66 % 2`, are counters, too.
+        """
         terms = dict.fromkeys(atom for access in found for atom in access.form.terms)
         known = ({n for n in walk(atom) if isinstance(n, Var)} for atom in terms)
         atoms = (atom for atom, used in zip(terms, known, strict=True) if self.loop.var in used <= {*ranges})
@@ -144,7 +168,12 @@ class _Dealt:
         return accesses, {**ranges, **extents}, {**counters, **{var: atom for atom, var in names.items()}}
 
     def is_injective_by(self, found: Sequence[Access], ranges: Ranges, counters: _Counters, others: _Counters) -> bool:
-        """Whether places are injective in each counter, and these, or registers they read, tell the iteration."""
+        """Return True if addresses are injective in each counter used, and these counters determine
+        the iteration.
+
+        They may do so through other counters, on which they depend: `others` are the counters not
+        used so far.
+        """
         used = {n for access in found for atom in access.form.terms for n in walk(atom)}
         own = {var: value for var, value in counters.items() if var in used}
         if not own or not all(self.is_injective_in(found, var, ranges) for var in own):
@@ -157,7 +186,7 @@ class _Dealt:
         return 0 < len(rest) < len(others) and told is not None and self.is_injective([told], ranges, rest)
 
     def is_injective_in(self, found: Sequence[Access], var: Var, ranges: Ranges) -> bool:
-        """Whether different values of a counter lead to different places."""
+        """Return True if different values of one counter lead to different addresses."""
         low, high = ranges[var]
         if high - low == math.inf:
             return False
@@ -168,7 +197,9 @@ class _Dealt:
 
 
 def _joined(values: Iterable[Expr], ranges: Ranges) -> Access | None:
-    """One number for several; None if they have no bounds."""
+    """Combine several values into one mixed-radix number that determines all of them; None if one
+    of them is unbounded.
+    """
     told, unit = Linear(), 1
     for form in (linear(value, ranges) for value in values):
         first, last = linear_bounds(form, ranges)
@@ -180,25 +211,34 @@ def _joined(values: Iterable[Expr], ranges: Ranges) -> Access | None:
 
 
 def _made_of(expr: Expr, counters: _Counters) -> Expr:
-    """An expression without counters, of what they are made of."""
+    """Return an expression with all counters replaced by the expressions that they are computed
+    from.
+    """
     for var, value in reversed(counters.items()):
         expr = substitute(expr, {var: value})
     return expr
 
 
 def _is_guarded(stmt: Stmt) -> bool:
+    """Return True if a statement is an `if` without an `else`."""
     return isinstance(stmt, If) and stmt.orelse is None
 
 
 def _within(loop: For, ranges: Ranges) -> For:
-    """A loop over the range of its variable, if that is finite."""
+    """Return a copy of a loop whose bounds are the range of its variable; the loop itself if that
+    range is infinite.
+    """
     low, high = ranges[loop.var]
     finite = -math.inf < low and high < math.inf
     return replace(loop, begin=Const(int(low), INDEX), end=Const(int(high) + 1, INDEX)) if finite else loop
 
 
 def _branch(ranges: Ranges, cond: Expr, holds: bool, counters: _Counters) -> Ranges:
-    """The ranges of variables and of registers in a branch: a test of a register is one of what it is made of."""
+    """Return the ranges of variables and counters in a branch where `cond` is true (false, if
+    `holds` is False).
+
+    A test of a counter also narrows the variables that the counter is computed from.
+    """
     for test in (cond, _made_of(cond, counters)):
         ranges = _narrowed(ranges, test, holds)
     for var, value in counters.items():
@@ -208,7 +248,9 @@ def _branch(ranges: Ranges, cond: Expr, holds: bool, counters: _Counters) -> Ran
 
 
 def _narrowed(ranges: Ranges, cond: Expr, holds: bool) -> Ranges:
-    """The ranges of variables where a condition holds, or does not."""
+    """Return the ranges of variables, narrowed by a condition that is true (false, if `holds` is
+    False).
+    """
     if not holds:
         match cond:
             case Binary(op="lt" | "le" | "gt" | "ge" as op):

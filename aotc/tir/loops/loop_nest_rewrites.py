@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rewriting of loop nests.  A statement in, an equal one out.
+"""Loop nest rewrites (merging, splitting, unrolling, tiling, hoisting), each from a statement to an
+equivalent statement.
 
 for i in 0..4: for j in 0..8: y[i * 8 + j] = x[i * 8 + j]     ->  for i in 0..32: y[i] = x[i]     merge_loops
 for i in 0..9: y[i] = i < 2 ? 0 : x[i - 2]                    ->  a loop to 2, one from 2 to 9     split_loops
@@ -29,29 +30,33 @@ from aotc.tir.stmt import (
     stmt_children,
 )
 
-#: A loop is not cut into more pieces than this.
+#: Largest number of pieces that one loop is split into.
 _SEGMENT_LIMIT: Final = 128
-#: More pieces than this are cut off in halves: each is made from a body that knows the half that it is in.
+#: Number of pieces from which a loop is split by halves: each half simplifies its body before it is
+#: split further.
 _MANY: Final = 8
 _GROWTH: Final = 4
-#: Splitting may multiply the size of the code by the first, and add the second on top.
+#: Splitting may multiply the number of nodes by _GROWTH, and add _GROWTH_FREE.
 _GROWTH_FREE: Final = 200
 
-#: Nodes that pieces may have in common, outside of the conditional statements for whose sake a loop is cut.
+#: Largest number of nodes outside of conditional statements that are duplicated when a loop is
+#: split.
 _REPEATED: Final = 2000
 
-#: What is allowed where no target says otherwise.
+#: Budget if no target gives one.
 COMMON: Final = Budget()
 _UNROLL: Final = 4
 
 
 def literal(loop: Stmt) -> range:
-    """The iterations of a loop with literal bounds and step 1; none for other loops and statements."""
+    """Return the values of a loop variable if the loop has constant bounds and step 1; an empty
+    range for other statements.
+    """
     return counted(loop) if isinstance(loop, For) and loop.step == 1 else range(0)
 
 
 def merge_loops(stmt: Stmt) -> Stmt:
-    """Nested loops made one where everything inside depends on the position in the flat order only."""
+    """Merge perfectly nested loops whose body depends on the flat index i * extent + j only."""
     stmt = rebuilt(stmt, merge_loops)
     if isinstance(stmt, For) and isinstance(stmt.body, For):
         outer, inner = literal(stmt), literal(stmt.body)
@@ -66,12 +71,15 @@ def merge_loops(stmt: Stmt) -> Stmt:
 
 
 def _flat_only(outer: For, inner: For, extent: int) -> bool:
+    """Return True if the body of two nested loops depends on their variables through the flat index
+    only.
+    """
     exprs = (e for s in walk_stmts(inner.body) for e in stmt_exprs(s))
     return all(_keeps_value(e, outer.var, inner.var, extent) for e in exprs)
 
 
 def _keeps_value(expr: Expr, i: Var, j: Var, extent: int) -> bool:
-    """Whether `expr` depends on i and j through i * extent + j only."""
+    """Return True if `expr` depends on the variables i and j through i * extent + j only."""
     if expr.dtype != INDEX or expr.lanes != 1:
         return all(_keeps_value(o, i, j, extent) for o in operands(expr))
     form = linear(expr, {})
@@ -82,13 +90,17 @@ def _keeps_value(expr: Expr, i: Var, j: Var, extent: int) -> bool:
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of the budget of one nest: pieces of loops, and nodes of the expressions in them."""
+    """Budget left for splitting the loops of one nest.
+
+    pieces   number of loop pieces that may be added
+    nodes    number of expression nodes that may be added
+    """
 
     pieces: int
     nodes: int
 
     def takes(self, pieces: int, nodes: int) -> bool:
-        """Whether there is room for so many more; then there is so much less."""
+        """Subtract a cost from the budget if it fits; return True if it did."""
         fits = pieces <= self.pieces and nodes <= self.nodes
         if fits:
             self.pieces, self.nodes = self.pieces - pieces, self.nodes - nodes
@@ -96,9 +108,10 @@ class _Room:
 
 
 def split_loops(stmt: Stmt, ranges: Ranges, budget: Budget = COMMON) -> Stmt:
-    """Loops cut where conditions on their variable change, so that each piece is free of them.
+    """Split loops at the iterations where conditions on their variables change, so that the pieces
+    have no such conditions.
 
-    Where that would take more pieces or code than the budget has, loops keep their conditions.
+    A loop whose pieces would exceed the budget does not change.
     """
     return _split(stmt, ranges, _Room(budget.pieces, budget.piece_nodes))
 
@@ -113,6 +126,9 @@ def _split(stmt: Stmt, ranges: Ranges, room: _Room) -> Stmt:
 
 
 def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt] | None:
+    """Return the pieces of a loop; None if no condition changes within it or the budget does not
+    suffice.
+    """
     found = set(_cuts(loop, {**ranges, loop.var: (values[0], values[-1])}))
     cuts = sorted(c for c in found if c in values[1:])
     if not cuts or len(cuts) >= min(_SEGMENT_LIMIT, room.pieces):
@@ -134,9 +150,11 @@ def _pieces(loop: For, values: range, ranges: Ranges, room: _Room) -> list[Stmt]
 
 
 def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[Stmt] | None:
-    """The body of each piece, without what the piece decides where they are many; None if that is beyond `most` nodes.
+    """Return the body of each piece of a loop; None if all bodies together exceed `most` nodes.
 
-    Made by halves: of hundreds of conditions most are decided long before the last cut.
+    If there are many pieces, the bodies are simplified while the range is bisected, since most of
+    hundreds of conditions are decided long before a single piece is left. For few pieces the bodies
+    are not simplified.
     """
     if len(edges) <= _MANY + 1:
         return [loop.body] * (len(edges) - 1)
@@ -157,11 +175,14 @@ def _bodies(loop: For, edges: Sequence[int], ranges: Ranges, most: int) -> list[
 
 
 def _size(stmt: Stmt) -> int:
+    """Return the number of nodes of a statement."""
     return sum(1 for _ in nodes(stmt))
 
 
 def _repeated(loop: For) -> int:
-    """The nodes of a body, with statements under conditions, that each piece of the loop would repeat."""
+    """Return the number of nodes outside of conditional statements, which every piece would repeat;
+    0 without conditional statements.
+    """
     conditional = 0
     pending = [loop.body]
     while pending:
@@ -174,13 +195,14 @@ def _repeated(loop: For) -> int:
 
 
 def _cuts(loop: For, ranges: Ranges) -> Iterator[int]:
-    """The values of the loop variable at which a condition in the body changes."""
+    """Yield the values of a loop variable at which a condition in the loop body changes."""
     conditions = (part for part in (*walk_stmts(loop.body), *nodes(loop.body)) if isinstance(part, (If, Select)))
     for part in conditions:
         yield from _cuts_of(part.cond, loop.var, ranges)
 
 
 def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
+    """Yield the values of a variable at which a condition changes."""
     match cond:
         case Binary(op="and" | "or") | Unary(op="not") if cond.dtype == BOOL:
             for operand in operands(cond):
@@ -199,25 +221,31 @@ def _cuts_of(cond: Expr, var: Var, ranges: Ranges) -> Iterator[int]:
 
 
 def copied(source: Buffer, target: Buffer) -> Stmt:
-    """The loop that copies a whole buffer."""
+    """Return a loop that copies the whole buffer `source` to `target`."""
     i = Var("i")
     return forall(i, target.size, Store(target, i, Load(source, i)))
 
 
 def filled(buffer: Buffer, value: int = 0) -> Stmt:
-    """The loop that fills a buffer with a number."""
+    """Return a loop that fills a buffer with a number."""
     i = Var("i")
     return forall(i, buffer.size, Store(buffer, i, const(value, buffer.dtype)))
 
 
 def iterations(loop: For) -> Iterator[Stmt]:
-    """What each iteration of a loop does, in order; none if the values of its variable are not known."""
+    """Yield the body of each iteration of a loop, in order; nothing if its bounds are not
+    constants.
+    """
     for value in counted(loop):
         yield substituted(refreshed(loop.body), {loop.var: as_expr(value)})
 
 
 def tile_transposes(stmt: Stmt, side: int) -> Stmt:
-    """Two loops that read along the outer and write along the inner one go over square tiles of both; none for 1."""
+    """Tile pairs of loops that read along the outer and write along the inner loop, as a transpose
+    does.
+
+    side   the side of the square tiles; 1 for no tiling
+    """
     if side > 1 and isinstance(stmt, For) and isinstance(stmt.body, For) and _crosses(stmt, stmt.body, side):
         outer, inner = stmt, stmt.body
         tiles = [(loop, Var(f"{loop.var.name}_tile")) for loop in (inner, outer)]
@@ -231,6 +259,11 @@ def tile_transposes(stmt: Stmt, side: int) -> Stmt:
 
 
 def _crosses(outer: For, inner: For, side: int) -> bool:
+    """Return True if two loops read contiguously along the outer and write contiguously along the
+    inner loop.
+
+    Loops shorter than two tiles do not count.
+    """
     body = straight_line(inner)
     short = min(len(literal(outer)), len(literal(inner))) < 2 * side
     if body is None or short or {inner.kind, outer.kind} != {"independent"}:
@@ -243,7 +276,9 @@ def _crosses(outer: For, inner: For, side: int) -> bool:
 
 
 def unroll_bounds(stmt: Stmt) -> Stmt:
-    """Short loops whose variable bounds an inner loop are written out: the inner bounds become literals."""
+    """Unroll short loops whose variable is used in the bounds of an inner loop, so that these
+    bounds become constants.
+    """
     stmt = rebuilt(stmt, unroll_bounds)
     values = literal(stmt)
     if not isinstance(stmt, For) or not 0 < len(values) <= _UNROLL:
@@ -256,7 +291,7 @@ def unroll_bounds(stmt: Stmt) -> Stmt:
 
 
 def hoist_invariants(stmt: Stmt) -> Stmt:
-    """Costly values that no iteration of an innermost loop changes are computed before it."""
+    """Hoist costly loop-invariant expressions (calls, divisions) out of innermost loops."""
     if not isinstance(stmt, For) or straight_line(stmt) is None or not literal(stmt):
         return rebuilt(stmt, hoist_invariants)
     changing, found = changed(stmt), dict[Expr, Expr]()
@@ -268,8 +303,10 @@ def hoist_invariants(stmt: Stmt) -> Stmt:
 
 
 def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Expr, Expr]) -> Expr:
-    """`expr` with its costly unchanging parts replaced by registers, which are noted in `found`."""
-    if isinstance(expr, Select):  # a branch not taken may not be evaluated
+    """Return `expr` with costly invariant parts replaced by registers; the replacements are added
+    to `found`.
+    """
+    if isinstance(expr, Select):  # an operand that is not selected might not be evaluated
         cond = _without_invariants(expr.cond, changing, found)
         return with_operands(expr, (cond, expr.a, expr.b))
     if isinstance(expr, Call) or (isinstance(expr, Binary) and expr.op == "div"):
@@ -280,7 +317,9 @@ def _without_invariants(expr: Expr, changing: set[Var | Buffer], found: dict[Exp
 
 
 def optimized(stmt: Stmt, budget: Budget = COMMON) -> Stmt:
-    """Indices simplified, loops merged, split where conditions change as far as the budget goes."""
+    """Simplify indices, merge loops, split them at conditions within the budget, tile transposes
+    and hoist invariants.
+    """
     stmt = merge_loops(simplify_stmt(stmt, {}))
     stmt = unroll_bounds(simplify_stmt(split_loops(stmt, {}, budget), {}))
     stmt = tile_transposes(simplify_stmt(merge_loops(stmt), {}), budget.transposed)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops whose iterations run in the lanes of vectors.  A kernel in, one with vector loops out:
+"""Loop vectorization: strip-mine the independent loops of a kernel by the vector width.
 
     for i in 0..100: y[i] = max(x[i], 0)    ->    for i in 0..96 by 16: y[i:16] = max(x[i:16], 0)
                                                   y[84:16] = max(x[84:16], 0)
 
-What has no vector form stays as it is.
+The last elements are computed by an overlapping vector where that is safe, else by a remainder
+loop. Loops without a vector form do not change.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ from aotc.tir.loops.statement_vectorization import ScalarError, vector_form, vec
 from aotc.tir.simplify import Ranges, bounds, linear, simplify, simplify_stmt
 from aotc.tir.stmt import Declare, For, Kernel, Stmt, Store, forall, nodes, rebuilt, remembered_kernel, walk_stmts
 
-#: The shortest vectors.
+#: Smallest number of elements of a vector.
 LEAST: Final = 4
-#: Expressions that loops may become.
+#: Largest number of expression nodes of a loop that is fully unrolled.
 _WRITTEN: Final = 200
-#: Operations that last as long as a function, or a division of integers.
+#: Cost of a function call, or of an integer division, in simple operations.
 _LONG: Final = 10
 _DIVISIONS: Final = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
 
 
 def with_vectors(kernel: Kernel, target: Target) -> Kernel:
-    """The kernel with vectors in its independent loops, on targets that have any."""
+    """Return a kernel with its independent loops vectorized.
+
+    Kernels of user-supplied C source, and all kernels on targets without vectors, are returned
+    unchanged.
+    """
     if kernel.source is not None or target.is_scalar:
         return kernel
     registers = target.registers // 2
@@ -48,9 +53,11 @@ def with_vectors(kernel: Kernel, target: Target) -> Kernel:
 
 
 def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
-    """What keeps a loop of a kernel from having vectors.
+    """Return the reason why a loop of a kernel is not vectorized, as text for reports.
 
-    ranges    of its variable and of those around it
+    loop     the loop
+    kernel   the kernel that contains it
+    ranges   ranges of the loop variable and of the variables around the loop
     """
     extent = bounds(loop.end - loop.begin, ranges)[1]
     if extent < LEAST:
@@ -61,7 +68,7 @@ def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
         return "results that may lie where other elements are read"
     try:
         inside = _is_inside(loop.body, ranges)
-        for packs in (True, False):  # what can be computed lane by lane was not worth it
+        for packs in (True, False):  # computing elements one by one may be possible but too slow
             vector_form(*_of_lanes(loop, loop.begin), LEAST, {}, inside=inside, packs=packs)
     except ScalarError as error:
         return str(error)
@@ -69,16 +76,17 @@ def why_scalar(loop: For, kernel: Kernel, ranges: Ranges) -> str:
 
 
 def _shared(kernel: Kernel) -> frozenset[tuple[Buffer, Buffer]]:
-    """Pairs of buffers that may share memory."""
+    """Return the pairs of an output and an input buffer that may share memory."""
     return frozenset((kernel.outputs[o], kernel.inputs[i]) for o, i in kernel.inplace)
 
 
 @frozen
 class _Lanes:
-    """Makes the loops, of vectors of `width` bytes.
+    """Vectorizes loops with vectors of `width` bytes.
 
-    shared    pairs of buffers that may share memory
-    scratch   of what was packed
+    width     bytes of a vector
+    shared    pairs of an output and an input buffer that may share memory
+    scratch   new scratch buffers of packed loops
     """
 
     width: int
@@ -86,7 +94,11 @@ class _Lanes:
     scratch: list[Buffer] = field(default_factory=list)
 
     def statement(self, stmt: Stmt, ranges: Ranges) -> Stmt:
-        """Innermost loops first: where these stay scalar, those around them are tried."""
+        """Return a statement with its loops vectorized, innermost loops first: a loop is tried if
+        no loop inside it has vectors.
+
+        `ranges` are the ranges of the variables around the statement.
+        """
         if isinstance(stmt, For):
             if (found := self._packed(stmt, ranges)) is not None:
                 return found
@@ -98,11 +110,13 @@ class _Lanes:
             return made
         lanes, most = self.width // _widest(stmt), bounds(stmt.end - stmt.begin, ranges)[1]
         while lanes >= LEAST and most < 2 * lanes and not isinstance(stmt.end, Const):
-            lanes //= 2  # it would be hard to prove what a loop does that may be empty
+            lanes //= 2  # a loop that may be empty would be hard to verify
         return self._vectors(stmt, lanes, _is_inside(stmt.body, ranges)) or made
 
     def _packed(self, nest: For, ranges: Ranges) -> Stmt | None:
-        """A nest with its short inner loop packed; None for another one."""
+        """Return a loop nest with its short inner loop packed (`pack_short_loops`) and vectorized;
+        None if it cannot be packed.
+        """
         shared = {buffer for pair in self.shared for buffer in pair}
         lanes = self.width // _widest(nest) if isinstance(nest.body, For) else 0
         found = packed(nest, lanes, dict(ranges), shared) if lanes >= LEAST else None
@@ -113,7 +127,11 @@ class _Lanes:
         return self.statement(stmt, ranges)
 
     def _vectors(self, loop: For, lanes: int, inside: bool) -> Stmt | None:
-        """A loop over vectors, and a remainder loop where one is needed; None where no vector fits."""
+        """Return a vectorized loop, with a remainder loop if needed; None if no vector width fits.
+
+        lanes    elements of a vector; halved if the loop is shorter
+        inside   all loads are within their buffers even where conditions are false
+        """
         if lanes < LEAST:
             return None
         count = simplify(maximum(loop.end - loop.begin, 0) // lanes * lanes, {})
@@ -137,10 +155,12 @@ class _Lanes:
         return Block((most, self._vectors(remainder, lanes // 2, inside) or remainder))
 
     def _last(self, loop: For, whole: Const, lanes: int, inside: bool) -> Stmt | None:
-        """The elements from `whole` on in one vector, some of them for the second time; None where that has no form.
+        """Return the elements from `whole` on computed by one vector, which may repeat some
+        elements; None if that is unsafe.
 
-        An iteration may run twice where nothing that is written is read.
-        Vectors of functions stay as wide as the others: each width has definitions of its own.
+        Repeating an iteration is safe if the loop reads nothing that it writes. Vectors with
+        function calls have the width of the main loop, as each width would need its own definitions
+        of the functions.
         """
         reads, writes = read(loop.body), written(loop.body)
         if writes & reads or any((w, r) in self.shared for w in writes for r in reads):
@@ -155,11 +175,18 @@ class _Lanes:
         return self._body(loop, loop.end - lanes, lanes, inside)
 
     def _body(self, loop: For, first: Expr, lanes: int, inside: bool) -> Stmt | None:
-        """The body of a loop for `lanes` iterations from `first` on."""
+        """Return the vector form of a loop body for `lanes` iterations from `first` on; None if it
+        has none.
+        """
         return vectorized(*_of_lanes(loop, first), lanes, {}, inside=inside, packs=True)
 
     def reads_behind(self, loop: For) -> bool:
-        """Whether what one statement writes may lie where another one, or a later round of it, reads something else."""
+        """Return True if a loop may read an input, through memory shared with an output, that it
+        has overwritten.
+
+        It may if one of several statements, or an inner loop, writes to an index other than the
+        index that is read.
+        """
         stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store)]
         pairs = [(s, load) for s in stores for load in _loads(loop.body) if (s.buffer, load.buffer) in self.shared]
         alone = len(stores) == 1 and not any(isinstance(s, For) for s in walk_stmts(loop.body))
@@ -167,7 +194,12 @@ class _Lanes:
 
 
 def written_out(stmt: Stmt, repeated: bool = False) -> Stmt:
-    """Scalar loops of few iterations inside of others become statements: C compilers would leave them loops."""
+    """Return a statement with short scalar loops inside other loops fully unrolled, which C
+    compilers do not do reliably.
+
+    stmt       the statement
+    repeated   the statement is inside a loop
+    """
     inside = repeated or isinstance(stmt, For)
     made = rebuilt(stmt, lambda s: written_out(s, inside))
     if not isinstance(made, For) or not repeated or made_of_vectors(made):
@@ -179,29 +211,39 @@ def written_out(stmt: Stmt, repeated: bool = False) -> Stmt:
 
 
 def _less(end: Expr, by: int) -> Expr:
-    """The end of a loop so much sooner; of the least of several, each."""
+    """Return a loop end reduced by a number; for a minimum of several ends, each of them is
+    reduced.
+    """
     if isinstance(end, Binary) and end.op == "min":
         return minimum(_less(end.a, by), _less(end.b, by))
     return simplify(end - by, {})
 
 
 def made_of_vectors(stmt: Stmt) -> bool:
+    """Return True if a statement contains an expression of more than one lane."""
     return any(n.lanes > 1 for n in nodes(stmt))
 
 
 def _loads(stmt: Stmt) -> Sequence[Load]:
+    """Return all loads in a statement and the statements nested in it."""
     return [n for n in nodes(stmt) if isinstance(n, Load)]
 
 
 def _widest(loop: For) -> int:
-    """Bytes of the widest numbers that a loop computes, indices aside."""
+    """Return the bytes of the widest element type that a loop loads, stores or converts to, without
+    index computations.
+
+    Narrow floats count as 4 bytes, as they are computed in float32.
+    """
     buffers = [b.dtype for b in read(loop.body) | written(loop.body)]
     converted = [n.dtype for n in nodes(loop.body) if isinstance(n, Cast) and n.dtype != INDEX]
     return max(4 if d.is_narrow_float else d.itemsize for d in (*buffers, *converted))
 
 
 def _pays(vectors: Stmt) -> bool:
-    """Whether what is computed lane by lane is less than what is computed of it in vectors."""
+    """Return True if a vectorized body does less scalar work (elements packed one by one) than
+    vector work.
+    """
     packs = [n.parts[0] for n in nodes(vectors) if isinstance(n, Pack) and not isinstance(n.parts[0], Const)]
     computed = (n for n in nodes(vectors) if isinstance(n, (Binary, Call, Cast)) and n.lanes > 1)
     work = sum(_LONG if isinstance(n, Call) else 1 for n in computed)
@@ -209,20 +251,24 @@ def _pays(vectors: Stmt) -> bool:
 
 
 def _operations(expr: Expr) -> int:
-    """Operations on numbers in an expression, those of places of elements aside."""
+    """Return the number of operations in an expression, without those that compute the addresses of
+    loads.
+    """
     inner = () if isinstance(expr, Load) else operands(expr)
     own = _LONG if getattr(expr, "op", "") in _DIVISIONS else isinstance(expr, (Binary, Cast, Select, Unary))
     return own + sum(map(_operations, inner))
 
 
 def _is_inside(stmt: Stmt, ranges: Ranges) -> bool:
-    """Whether all places that a loop reads are in their buffers, whatever its conditions are."""
+    """Return True if all loads in a statement are within their buffers, even where the conditions
+    around them are false.
+    """
     known = ranges_in((s for s in walk_stmts(stmt) if isinstance(s, For)), dict(ranges))
     reached = ((load, bounds(load.index, known)) for load in _loads(stmt))
     return all(low >= 0 and high < load.buffer.size for load, (low, high) in reached)
 
 
 def _of_lanes(loop: For, first: Expr) -> tuple[Stmt, Var]:
-    """The body for the iteration of a lane from `first` on, and the lane."""
+    """Return a loop body for iteration `first + lane`, and the new variable `lane`."""
     lane = Var("lane")
     return substituted(refreshed(loop.body), {loop.var: first + lane}), lane

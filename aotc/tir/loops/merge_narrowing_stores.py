@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Four neighboring vectors of floats that become bytes, as one: processors narrow four vectors at a time.
+"""Merge four adjacent vector stores of floats quantized to bytes, as processors narrow four vectors
+of 32 bits to one of bytes.
 
     y[i] = quantize_uint8(a, z); y[i + 16] = quantize_uint8(b, z)     ->  y[i] = quantize_uint8_x16(a, b, c, d, z)
     y[i + 32] = quantize_uint8(c, z); y[i + 48] = quantize_uint8(d, z)
 
-Loops over such vectors take four of them at a time, then the others.
+Loops over such vectors are unrolled by four, with a remainder loop.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,17 +19,23 @@ from aotc.tir.loops.loop_dependence import assigned, counted, read, straight_lin
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, rebuilt, stmts_of
 
 _BYTES: Final = {"quantize_int8": "int8", "quantize_uint8": "uint8"}
-#: Statements of a body that is repeated.
+#: Largest number of statements of a loop body that is unrolled.
 _LONGEST: Final = 24
 
 
 def joined(stmt: Stmt, shared: frozenset[tuple[Buffer, Buffer]]) -> Stmt:
-    """`stmt` with its bytes stored four vectors at a time; `shared` are pairs of buffers that may share memory."""
+    """Return `stmt` with quantized bytes stored four vectors at a time.
+
+    stmt     the statement
+    shared   pairs of an output and an input buffer that may share memory
+    """
     return _Joiner(shared).statement(stmt)
 
 
 def _bytes_of(stmt: Stmt) -> Call | None:
-    """What is rounded to bytes and stored."""
+    """Return the call that quantizes a vector to bytes, if a statement stores its result; else
+    None.
+    """
     value = stmt.value if isinstance(stmt, Store) else None
     found = isinstance(value, Call) and value.name in _BYTES and value.lanes in LANES
     return value if found and isinstance(value, Call) else None
@@ -36,16 +43,24 @@ def _bytes_of(stmt: Stmt) -> Call | None:
 
 @frozen
 class _Joiner:
+    """Merges stores of quantized bytes; `shared` are the pairs of buffers that may share memory."""
+
     shared: frozenset[tuple[Buffer, Buffer]]
 
     def statement(self, stmt: Stmt) -> Stmt:
+        """Return a statement with the stores in it merged."""
         made = rebuilt(stmt, self.statement)
         if isinstance(made, For):
             return self.unrolled(made)
         return Block(self.together(made.stmts)) if isinstance(made, Block) else made
 
     def unrolled(self, loop: For) -> Stmt:
-        """A loop over vectors, four of them in an iteration."""
+        """Return a loop over vectors unrolled by four, with its stores merged; the loop itself if
+        that is not possible.
+
+        The body must be straight-line code with a single store of bytes, which overwrites nothing
+        that other iterations read.
+        """
         body, values = straight_line(loop), counted(loop)
         stores = [s for s in body or () if isinstance(s, Store)]
         alone = len(stores) == 1 and _bytes_of(stores[0]) is not None and not assigned(loop)
@@ -73,13 +88,17 @@ class _Joiner:
         return Block((first, refreshed(rest)))
 
     def beside(self, store: Store, loop: For) -> Iterator[Load]:
-        """Loads from what may be the memory that is stored to."""
+        """Yield the loads from the buffer that is stored to, or from a buffer that may share its
+        memory.
+        """
         for buffer in read(loop):
             if buffer is store.buffer or (store.buffer, buffer) in self.shared:
                 yield from (n for s in stmts_of(loop.body) for n in _loads(s) if n.buffer is buffer)
 
     def together(self, stmts: Sequence[Stmt]) -> list[Stmt]:
-        """Statements with four stores of bytes next to each other as one, at the place of the last."""
+        """Return statements with each four stores of adjacent bytes merged into one, at the
+        position of the last store.
+        """
         found, k = list(stmts), 0
         while k < len(found):
             places = self.four(found, k)
@@ -89,7 +108,12 @@ class _Joiner:
         return found
 
     def four(self, stmts: Sequence[Stmt], first: int) -> list[int]:
-        """The places of four stores that begin at one of them; none where there are not so many."""
+        """Return the positions of four stores of adjacent bytes, the first of which is statement
+        `first`; none if they do not exist.
+
+        No statement between them may load bytes that would be stored later, or change the registers
+        used.
+        """
         call, store = _bytes_of(stmts[first]), stmts[first]
         if call is None or not isinstance(store, Store):
             return []
@@ -119,7 +143,9 @@ class _Joiner:
 
 
 def _is_apart(load: Load, buffer: Buffer, at: Linear, size: int) -> bool:
-    """Whether what is loaded is known not to be among so many elements from a place on."""
+    """Return True if a load is proven not to access the `size` elements of a buffer from the
+    address `at` on.
+    """
     if load.buffer is not buffer:
         return True
     distance = linear(load.index, {}).plus(at, -1)
@@ -127,16 +153,20 @@ def _is_apart(load: Load, buffer: Buffer, at: Linear, size: int) -> bool:
 
 
 def _loads(stmt: Stmt) -> Iterator[Load]:
+    """Return the loads in the value of a statement."""
     value = getattr(stmt, "value", None)
     return loads_in(value) if value is not None else iter(())
 
 
 def _variables(expr: Expr) -> Iterator[Var]:
+    """Return the variables in an expression."""
     return (n for n in walk(expr) if isinstance(n, Var))
 
 
 def _merged(stmts: Sequence[Stmt], places: Sequence[int]) -> list[Stmt]:
-    """The first three stores as registers, and the last one as a store of them all."""
+    """Return statements with the four stores replaced: their values are declared as registers, the
+    last place stores them all.
+    """
     found = list(stmts)
     taken: list[Expr] = []
     calls = [call for k in places if (call := _bytes_of(stmts[k])) is not None]

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inner loops that are shorter than vectors, packed: rounds of the loop around them become one longer loop.
+"""Pack inner loops that are shorter than a vector: several iterations of the outer loop become one
+longer inner loop.
 
     for i in 0..99:                          for e in 0..24: row[e] = exp(b[e % 3])
       for j in 0..3:                   ->    for i in 0..96 by 8:
         y[3 * i + j] = x[3 * i + j]            for e in 0..24: y[3 * i + e] = x[3 * i + e] * row[e]
           * exp(b[j])                        the rounds from 96 on as before
 
-What is written lies side by side.  What is read lies so, too, or does not change from round to round: then it is
-computed once, for as many rounds as make whole vectors.
+Consecutive outer iterations must write adjacent elements. What they read must be adjacent as well,
+or independent of the outer iteration: then it is computed once into a row that covers whole
+vectors, before the loop.
 """
 
 import math
@@ -21,22 +23,24 @@ from aotc.tir.expr import INDEX, Buffer, Const, Expr, Load, Var, loads_in
 from aotc.tir.loops.loop_dependence import Ranges, counted, straight_line
 from aotc.tir.stmt import Block, For, Stmt, Store, changed, forall, map_exprs
 
-#: Longer loops that pay for computing beforehand what does not change from round to round.
+#: Least number of packed iterations that make up for computing the rows beforehand.
 _PAYS: Final = 4
-#: Values that are computed beforehand, at most.
+#: Largest number of elements of a row, and of iterations of the packed inner loop.
 _MOST: Final = 256
 
 
 class _ApartError(Exception):
-    """What a loop reads or writes does not lie as its rounds follow each other."""
+    """Raised where consecutive outer iterations do not access adjacent elements."""
 
 
 def packed(nest: For, lanes: int, ranges: Ranges, shared: AbstractSet[Buffer]) -> tuple[Stmt, list[Buffer]] | None:
-    """The longer loop with what is around it, and its scratch; None for a nest that it cannot be made of.
+    """Return the packed form of a nest of two loops, with the scratch rows it needs; None if the
+    nest cannot be packed.
 
-    lanes     of vectors for the inner loop
-    ranges    of the variables around the nest
-    shared    buffers that may be the memory of another one
+    nest     the outer loop, whose body is the inner loop
+    lanes    elements of a vector
+    ranges   ranges of the variables around the nest
+    shared   buffers that may share memory with another buffer
     """
     inner, rounds = nest.body, counted(nest)
     if not isinstance(inner, For) or {nest.kind, inner.kind} != {"independent"}:
@@ -61,13 +65,14 @@ def packed(nest: For, lanes: int, ranges: Ranges, shared: AbstractSet[Buffer]) -
 
 @frozen
 class _Packer:
-    """Makes expressions of the longer loop.
+    """Rewrites expressions of the inner loop for the packed loop.
 
-    outer, inner    variables of the loops
-    short, many     iterations of the inner one, and rounds of it that are packed
-    ranges          of the variables that are known
-    changing        variables and buffers that a round gives other values
-    rows            for an expression, the scratch that holds its values for `inner`
+    outer, inner   variables of the loops
+    short          iterations of the inner loop
+    many           outer iterations that are packed into one
+    ranges         ranges of the known variables
+    changing       variables and buffers that the loop body changes
+    rows           for an expression, the scratch row with its values for all values of `inner`
     """
 
     outer: Var
@@ -79,7 +84,9 @@ class _Packer:
     rows: dict[Expr, Buffer] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Expr:
-        """An expression of an iteration of the inner loop, in the longer loop."""
+        """Return an expression of the inner loop as an expression of the packed loop; raise
+        _ApartError if there is none.
+        """
         if isinstance(expr, Load) or expr.dtype != INDEX:
             if self.inner in mentioned(expr) and self.is_steady(expr):
                 return self.held(expr)
@@ -91,18 +98,25 @@ class _Packer:
         return expr
 
     def is_steady(self, expr: Expr) -> bool:
-        """Whether an expression has one value in all rounds, and may be computed where no condition is known."""
+        """Return True if an expression has one value in all outer iterations, and all its loads are
+        within their buffers.
+        """
         limits = [(bounds(n.index, self.ranges), n.buffer.size) for n in loads_in(expr)]
         inside = all(low >= 0 and high < size for (low, high), size in limits)
         return inside and self.outer not in mentioned(expr) and self.changing.isdisjoint(mentioned(expr))
 
     def held(self, expr: Expr) -> Expr:
+        """Return the load of an expression's value from its row; the row is created at the first
+        use.
+        """
         if expr not in self.rows:
             self.rows[expr] = private_buffer("row", expr.dtype, self.short * self.many, "stack")
         return Load(self.rows[expr], self.inner)
 
     def filled(self) -> list[Stmt]:
-        """What fills the scratch."""
+        """Return the loops that fill the rows: the values of one outer iteration are computed, then
+        copied repeatedly.
+        """
         made: list[Stmt] = []
         for value, row in self.rows.items():
             first, at = Var(self.inner.name), Var(self.inner.name)

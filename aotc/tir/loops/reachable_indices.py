@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that an index surely has at some time, found by following a nest of loops at its corners.
+"""Find values that an index certainly takes, by executing a loop nest at the corners of its
+iteration space.
 
-What is around an access in, some of the values of its index out, those at the ends among them:
+Used to show that an access is out of bounds, so no guesses are allowed. Input: the loops and
+conditions around an access. Output: some of the values of its index, including the extreme values:
 
     for i in 0..16: if i < 12: y[i] = ...            # 0, 11
     for s in 0..3: for i in 0..min(16, 40 - 16 * s): y[16 * s + i] = ...        # 0, 15, ..., 32, 39
 
-Nothing is found where data decide: what is found is no guess.
+No value is found where a condition depends on data.
 """
 
 import itertools
@@ -16,16 +18,16 @@ from typing import Final, TypeAlias
 from aotc.tir import COMPARE, INDEX, PART, PARTS, Binary, Const, Declare, Expr, For, Unary, Var
 from aotc.tir.simplify import Interval, bounds, conjuncts, half_space, linear, simplify
 
-#: A loop, a register that holds one value, or a condition.
+#: An element of the context of an access: a loop, a register declaration, or a condition.
 Around: TypeAlias = "For | Declare | Expr"
 Values: TypeAlias = dict[Var, Interval]
 
-#: Corners of one nest that are followed.
+#: Largest number of corners of one loop nest that are followed.
 _MOST: Final = 4096
 
 
 def reached(around: Sequence[Around], index: Expr) -> Iterator[int]:
-    """Values of an index inside loops and conditions, the outermost first."""
+    """Yield values that an index takes inside loops and conditions (`around`, the outermost first)."""
     if _is_open(around):
         return
     for values in itertools.islice(_corners(around), _MOST):
@@ -35,7 +37,9 @@ def reached(around: Sequence[Around], index: Expr) -> Iterator[int]:
 
 
 def _is_open(around: Sequence[Around]) -> bool:
-    """Whether a condition compares an index that nothing around gives a value: it holds for certain nowhere."""
+    """Return True if a condition compares an index with an unknown variable, so that it may never
+    be true.
+    """
     known = {PART, PARTS, *(a.var for a in around if isinstance(a, (For, Declare)))}
     for condition in around:
         if isinstance(condition, (For, Declare)):
@@ -49,7 +53,12 @@ def _is_open(around: Sequence[Around]) -> bool:
 
 
 def _corners(around: Sequence[Around]) -> Iterator[Values]:
-    """Values of the variables at the first and last iterations of all loops, and where conditions change."""
+    """Yield values of all variables at the first and last iterations of all loops, and where
+    conditions change.
+
+    Corners at which a condition is not certainly true are skipped. The thread index is 0 of 1, 0 of
+    2 and 1 of 2.
+    """
     alone: Values = {PART: (0, 0), PARTS: (1, 1)}
     last_of_two: Values = {PART: (1, 1), PARTS: (2, 2)}
     stack: list[tuple[int, Values]] = [(0, last_of_two), (0, {**last_of_two, PART: (0, 0)}), (0, alone)]
@@ -71,7 +80,9 @@ def _corners(around: Sequence[Around]) -> Iterator[Values]:
 
 
 def _iterations(loop: For, inside: Sequence[Around], values: Values) -> set[int]:
-    """The first and last value of a loop's variable, and those where a condition inside changes."""
+    """Return the first and last value of a loop variable, and the values around which a condition
+    inside the loop changes.
+    """
     begin, end = _value(loop.begin, values), _value(loop.end, values)
     if begin is None or end is None or begin >= end:
         return set()
@@ -91,7 +102,7 @@ def _iterations(loop: For, inside: Sequence[Around], values: Values) -> set[int]
 
 
 def _value(expr: Expr, values: Values) -> int | None:
-    """The value of an index, if it is known."""
+    """Return the value of an index expression, or None if it is not a single known value."""
     if expr.dtype != INDEX or expr.lanes != 1:
         return None
     low, high = bounds(expr, values)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors in scratch that a loop loads and stores over and over, kept in registers meanwhile.
+"""Register promotion (scalar replacement): hold vectors of scratch arrays that a loop loads and
+stores repeatedly in registers.
 
     for k in 0..96 by 16: for l in 0..16 by 8:           r = part[0:8]; s = part[8:8]
         part[l] = part[l:8] + x[k + l:8]            ->   for k in 0..96 by 16: r = r + x[k:8]; s = s + x[k + 8:8]
                                                          part[0] = r; part[8] = s
 
-Operations and their order stay as they are.
+The operations and their order, and thus the results, do not change.
 """
 
 from __future__ import annotations
@@ -19,22 +20,30 @@ from aotc.tir import INDEX, Buffer, Const, Expr, Load, Var, iterations, operands
 from aotc.tir.loops.loop_dependence import counted, loads, read, written
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, nodes, rebuilt, stmts_of, walk_stmts
 
-#: Elements of a buffer that one register holds: the first one, and how many.
+#: The elements of a buffer that one register holds: index of the first element, number of elements.
 _Place: TypeAlias = "tuple[int, int]"
-#: Expressions in inner loops that are written out.
+#: Largest number of expression nodes of inner loops that are unrolled.
 _NODES: Final = 256
 
 
 def in_registers(stmt: Stmt, most: int) -> Stmt:
-    """`stmt` with private scratch in registers, at most so many, where a loop goes on with what it left there."""
+    """Return `stmt` with private scratch arrays that loops update promoted to registers.
+
+    At most `most` registers are used for the array of one loop.
+    """
     return _Keeper(most).statement(stmt)
 
 
 @frozen
 class _Keeper:
+    """Promotes scratch arrays to at most `most` vector registers each."""
+
     most: int
 
     def statement(self, stmt: Stmt) -> Stmt:
+        """Return a statement with the scratch arrays of all loops in it promoted, outer loops
+        first.
+        """
         stmts, k = list(stmts_of(stmt)), 0
         while k < len(stmts):
             made = self.kept_around(stmts, k)
@@ -42,7 +51,11 @@ class _Keeper:
         return Block(rebuilt(s, self.statement) for s in stmts)
 
     def kept_around(self, stmts: Sequence[Stmt], k: int) -> list[Stmt] | None:
-        """Statements with scratch of the loop among them at `k` in registers; None if there is none to keep."""
+        """Promote one scratch array of the loop at index `k` of a sequence of statements.
+
+        The adjacent statements that use the array are included. Return the new sequence, or None if
+        no array can be promoted.
+        """
         loop = stmts[k]
         if not isinstance(loop, For) or loop.kind == "independent":
             return None
@@ -60,7 +73,12 @@ class _Keeper:
         return None
 
     def reached(self, stmts: Iterable[Stmt], core: Sequence[Stmt], buffer: Buffer) -> list[Stmt]:
-        """Those of the statements next to others that use the registers as well."""
+        """Return the statements next to `core` that use the buffer and fit into the registers
+        together with it, unrolled.
+
+        Statements that do not use the buffer may be between them; the first statement that does not
+        fit ends the search.
+        """
         found, last = list[Stmt](), 0
         for stmt in stmts:
             made = self.unrolled(stmt, buffer)
@@ -71,13 +89,17 @@ class _Keeper:
         return found[:last]
 
     def fits(self, stmts: Sequence[Stmt], buffer: Buffer) -> bool:
-        """Whether the places that are loaded and stored are vectors of their own, and not too many."""
+        """Return True if the accesses to the buffer are to at most `most` vectors that do not
+        overlap.
+        """
         places = sorted({p for s in stmts for p in _places(s, buffer)})
         apart = all(first + lanes <= after for (first, lanes), (after, _) in pairwise(places))
         return apart and 0 < len(places) <= self.most and all(lanes > 1 for _, lanes in places)
 
     def unrolled(self, stmt: Stmt, buffer: Buffer) -> Stmt | None:
-        """The statement with loops written out until all places in the buffer are literal; None if they will not be."""
+        """Return a statement with its loops unrolled until every index into the buffer is a
+        constant; None if that is impossible.
+        """
         match stmt:
             case _ if not _touches(stmt, buffer):
                 return stmt
@@ -101,11 +123,14 @@ class _Keeper:
 
 
 def _touches(stmt: Stmt, buffer: Buffer) -> bool:
+    """Return True if a statement writes or reads a buffer."""
     return buffer in written(stmt) or buffer in read(stmt)
 
 
 def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]]:
-    """Where a statement, or one in it, loads from a buffer or stores to it, and how many elements."""
+    """Yield index and number of elements of each load and store of a buffer in a statement and the
+    statements nested in it.
+    """
     for s in walk_stmts(stmt):
         yield from ((load.index, load.lanes) for load in loads(s) if load.buffer is buffer)
         if isinstance(s, Store) and s.buffer is buffer:
@@ -113,7 +138,9 @@ def _accesses(stmt: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, int]]:
 
 
 def _stores_first(stmt: Stmt, buffer: Buffer) -> bool:
-    """Whether loops store to a place that they have not loaded: its register would begin with what nobody stored."""
+    """Return True if a loop stores to an element before it loads it: its register would be read
+    uninitialized.
+    """
     loaded: set[Expr] = set()
     for s in walk_stmts(stmt):
         loaded.update(load.index for load in loads(s) if load.buffer is buffer)
@@ -123,11 +150,16 @@ def _stores_first(stmt: Stmt, buffer: Buffer) -> bool:
 
 
 def _places(stmt: Stmt, buffer: Buffer) -> set[_Place]:
+    """Return the vectors of a buffer that a statement accesses at constant indices, as (first
+    element, number of elements).
+    """
     return {(int(i.value), lanes) for i, lanes in _accesses(stmt, buffer) if isinstance(i, Const)}
 
 
 def _kept(region: Block, buffer: Buffer) -> list[Stmt]:
-    """Statements with all of their places in a buffer in registers, and stored at the end."""
+    """Return statements with a buffer in registers, which are loaded at their first use and stored
+    at the end.
+    """
     registers: dict[_Place, Var] = {}
     found: list[Stmt] = []
     for stmt in region.stmts:
@@ -144,6 +176,8 @@ def _kept(region: Block, buffer: Buffer) -> list[Stmt]:
 
 
 def _replaced(stmt: Stmt, buffer: Buffer, registers: dict[_Place, Var]) -> Stmt:
+    """Return a statement with accesses to the buffer replaced by its registers."""
+
     def value(expr: Expr) -> Expr:
         if isinstance(expr, Load) and expr.buffer is buffer and isinstance(expr.index, Const):
             return registers[int(expr.index.value), expr.lanes]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that stay scalar although the target has vectors, and why.
+"""Report the loops that were not vectorized although the target has vectors, with the reasons.
 
-A kernel as `with_vectors` leaves it in, what a report says of it out:
+Input: a kernel after `with_vectors`. Output: one line of the report per loop nest:
 
     for i in 0..64: y[i] = asin(x[i])    ->    i: asin of float32
 
-Loops that run once, nests of few iterations, and what vectors right before them leave over are not worth a word.
+Loops of one iteration, nests of few iterations and the remainder loops of vectorized loops are not
+reported.
 """
 
 import math
@@ -22,11 +23,12 @@ _FEW: Final = 4 * LEAST
 
 @frozen
 class ScalarLoop:
-    """A nest of loops without vectors.
+    """A loop nest without vectors.
 
-    loop     their variables, the outermost first: "n, c, i"
-    reason   what the innermost one is scalar because of, then what the next one is where the innermost is too short:
-             "fewer elements than a vector has, 3; results of int8 that do not lie side by side"
+    loop     names of the loop variables, the outermost first: "n, c, i"
+    reason   reason for the innermost loop; if that loop is too short, then the reason for the next
+             outer loop as well: "fewer elements than a vector has, 3; results of int8 that do not
+             lie side by side"
     """
 
     loop: str
@@ -34,14 +36,21 @@ class ScalarLoop:
 
 
 def scalar_loops(kernel: Kernel, target: Target) -> tuple[ScalarLoop, ...]:
-    """The nests of a kernel that have no vectors, equal ones once; none on targets that have no vectors."""
+    """Return the loop nests of a kernel that have no vectors, without duplicates; none on targets
+    without vectors.
+    """
     if kernel.source is not None or target.is_scalar:
         return ()
     return tuple(dict.fromkeys(_found(kernel, kernel.body, (), {}, behind=False)))
 
 
 def _found(kernel: Kernel, stmt: Stmt, nest: Sequence[For], ranges: Ranges, *, behind: bool) -> Iterator[ScalarLoop]:
-    """What is found in a statement inside of loops; `behind` says that vectors stand right before it."""
+    """Yield the scalar loops in a statement.
+
+    nest     the loops around the statement, the outermost first
+    ranges   the ranges of their variables
+    behind   vector code directly precedes the statement: a short loop here is its remainder
+    """
     if isinstance(stmt, For):
         ranges, nest = {**ranges, stmt.var: range_of(stmt, ranges)}, (*nest, stmt)
         if is_innermost(stmt):
@@ -56,7 +65,7 @@ def _found(kernel: Kernel, stmt: Stmt, nest: Sequence[For], ranges: Ranges, *, b
 
 
 def _judged(kernel: Kernel, nest: Sequence[For], ranges: Ranges) -> Iterator[ScalarLoop]:
-    """What is to say of an innermost loop and those around it."""
+    """Yield the report on an innermost loop; nothing if a vector form would not matter."""
     scalar = [loop for loop in nest if not made_of_vectors(loop)]
     worth = [loop for loop in reversed(scalar) if loop.kind != "serial" and _most(loop, ranges) > 1]
     if worth and math.prod(_most(loop, ranges) for loop in nest) >= _FEW:
@@ -67,6 +76,6 @@ def _judged(kernel: Kernel, nest: Sequence[For], ranges: Ranges) -> Iterator[Sca
 
 
 def _most(loop: For, ranges: Ranges) -> float:
-    """How often a loop runs at most."""
+    """Return the largest possible number of iterations of a loop."""
     low, high = ranges[loop.var]
     return max(high - low + 1, 0) / loop.step

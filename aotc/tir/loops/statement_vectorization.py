@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector forms of code: what is done to each of some neighboring elements, done to all at once.
+"""Vectorize statements: replace code for one lane by code for all lanes of a vector.
 
-In: scalar statements that depend on a lane.  Out: statements over vectors, whose results are equal bit by bit; None for
-what has no vector form.
+Input: scalar statements that depend on a lane variable. Output: statements over vectors with
+bit-identical results; None if there is no vector form.
 
     y[i + lane] = max(acc + bias[lane], 0)       ->    y[i:16] = max(acc + bias[0:16], 0)
 """
@@ -39,28 +39,33 @@ _WORK: Final = (Binary, Unary, Select, Call)
 _INTEGER: Final = frozenset({"add", "sub", "mul", "min", "max", "and", "or", "xor"})
 _FLOAT: Final = frozenset({"add", "sub", "mul", "div", "min", "max"})
 _LOGICAL: Final = frozenset({"and", "or", "xor", "eq", "ne"})
-#: Functions of floats that vectors have an instruction or a few for.
+#: Functions of floats for which vector units have one instruction or a short sequence.
 _PRIMITIVE: Final = frozenset({"fma", "product", "sqrt", "copysign", "isnan", "above", "below"})
-#: Statements of more operations are left alone where they are repeated: once for each vector of a tile.
+#: Largest number of operations of a statement that is vectorized inside a tile, where it is
+#: repeated for each vector.
 MOST: Final = 32
-#: The most parts of an expression that is computed lane by lane.
+#: Largest number of nodes of an expression that is computed element by element.
 _SMALL: Final = 32
-#: 1.5 * 2^23: neighboring float32 there are neighboring integers.
+#: 1.5 * 2^23: adding and subtracting it rounds a float32 to an integer, as neighboring floats there
+#: are 1 apart.
 _SHIFT: Final = 12582912.0
 
 
 class ScalarError(Exception):
-    """A statement or a value has no vector form: why, for people who read reports."""
+    """Raised if a statement or an expression has no vector form; the message is the reason, for
+    reports.
+    """
 
 
 def vectorized(
     stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, most: int | None = None, **how: Any
 ) -> Stmt | None:
-    """`stmt` for all values of `lane` from 0 to `lanes` - 1; None if it has no vector form.
+    """Return the vector form of `stmt` for all values of `lane` from 0 to `lanes` - 1; None if it
+    has none.
 
-    vectors    what takes the place of scalar registers from outside
-    most       operations in it, beside those on indices; None for any number
-    how        what else `vector_form` takes
+    vectors   vectors that replace scalar registers declared outside of the statement
+    most      largest number of operations, without those on indices; None for no limit
+    how       further arguments of `vector_form`
     """
     if most is not None and sum(isinstance(n, _WORK) and n.dtype != INDEX for n in nodes(stmt)) > most:
         return None
@@ -73,10 +78,12 @@ def vectorized(
 def vector_form(
     stmt: Stmt, lane: Var, lanes: int, vectors: Mapping[Var, Expr], *, inside: bool = False, packs: bool = False
 ) -> Stmt:
-    """What `vectorized` gives; ScalarError, which says why, where there is no vector form.
+    """Return the vector form of `stmt` for all values of `lane` from 0 to `lanes` - 1; raise
+    ScalarError if it has none.
 
-    inside     whether everything that it reads is there whatever its conditions are
-    packs      whether small expressions that have no vector form are computed lane by lane
+    vectors   vectors that replace scalar registers declared outside of the statement
+    inside    all loads are within their buffers even where conditions are false
+    packs     compute small expressions that have no vector form element by element
     """
     stores = sum(isinstance(s, Store) for s in walk_stmts(stmt))
     alone = stores == 1 and not any(isinstance(s, For) for s in walk_stmts(stmt))
@@ -87,10 +94,11 @@ def vector_form(
 
 @frozen
 class _Scalars:
-    """What registers are made of, for expressions that are computed lane by lane.
+    """Scalar definitions of registers, for expressions that are computed element by element.
 
-    changed   registers that are assigned to
-    reads     whether memory may be read again where a register is used: nothing is written in between
+    changed   registers that are assigned to after their declaration
+    reads     loads may be repeated where a register is used, as no store comes between
+    made      for each register, the expression it is computed from
     """
 
     changed: frozenset[Var]
@@ -98,18 +106,21 @@ class _Scalars:
     made: dict[Var, Expr] = field(default_factory=dict)
 
     def declare(self, var: Var, value: Expr) -> None:
+        """Add the definition of a register, unless the register changes or its loads may not be
+        repeated.
+        """
         if var not in self.changed and (self.reads or not any(loads_in(value))):
             self.made[var] = substitute(value, self.made)
 
 
 @frozen
 class _Vectorizer:
-    """Vector forms for `lanes` values of `lane`.
+    """Converts scalar code to vectors for `lanes` values of the variable `lane`.
 
-    inside    whether everything may be read whatever conditions are
-    vectors   of the registers met so far
-    scalars   how registers are computed lane by lane; None where nothing is
-    amounts   the greatest values of registers of integers, as far as they are known
+    inside    all loads are within their buffers even where conditions are false
+    vectors   the vector of each register declared so far
+    scalars   scalar definitions of registers; None if nothing is computed element by element
+    amounts   the largest values of integer registers, as far as they are known
     """
 
     lane: Var
@@ -120,6 +131,7 @@ class _Vectorizer:
     amounts: dict[Var, int] = field(default_factory=dict)
 
     def statements(self, stmts: Iterable[Stmt]) -> list[Stmt]:
+        """Return the vector forms of statements; raise ScalarError if one of them has none."""
         found: list[Stmt] = []
         for stmt in stmts:
             match stmt:
@@ -145,6 +157,9 @@ class _Vectorizer:
         return found
 
     def _declared(self, stmt: Declare) -> Declare:
+        """Return a register declaration with a vector; index registers that are equal in all lanes
+        stay scalar.
+        """
         if stmt.var.dtype == INDEX and not self._varies(stmt.value):
             return stmt
         amount = self._amount(stmt.value)
@@ -158,7 +173,9 @@ class _Vectorizer:
         return made
 
     def value(self, expr: Expr) -> Expr:
-        """The values of an expression in all lanes."""
+        """Return the vector of the values of an expression in all lanes; raise ScalarError if there
+        is none.
+        """
         dtype = expr.dtype
         if expr.lanes > 1:
             raise ScalarError("vectors already")
@@ -186,13 +203,15 @@ class _Vectorizer:
         return self._otherwise(expr)
 
     def _otherwise(self, expr: Expr) -> Expr:
-        """An expression whose operation has no vector form."""
+        """Return the vector of an expression whose operation has no direct vector form; raise
+        ScalarError if there is none.
+        """
         if isinstance(expr, Binary) and expr.op in ("shl", "shr"):
             return self.value(_bounded(expr))
         return self._packed(expr, _why_scalar(expr))
 
     def _numbered(self, index: Expr, dtype: DType) -> Expr | None:
-        """An index as int32, modulo its width; None for other numbers."""
+        """Return an index converted to an int32 vector, modulo 2^32; None for other conversions."""
         if self.scalars is None or index.dtype != INDEX or dtype != "int32":
             return None
         step, first = self._place(index)
@@ -202,7 +221,9 @@ class _Vectorizer:
         return Broadcast(cast(first, dtype), self.lanes) + (apart if step == 1 else apart * step)
 
     def _real_steps(self, expr: Expr, dtype: DType) -> Expr | None:
-        """Bytes that numbers are rounded to as float32, without being narrowed; None for other numbers."""
+        """Return the float32 vector of values quantized to bytes and converted back, without
+        narrowing; None for other casts.
+        """
         if not isinstance(expr, Call) or expr.name not in ("quantize_int8", "quantize_uint8") or dtype != "float32":
             return None
         x, zero = map(self.value, expr.args)
@@ -210,7 +231,9 @@ class _Vectorizer:
         return call("below", call("above", x, least), most) + _SHIFT - _SHIFT + zero
 
     def _packed(self, expr: Expr, why: str) -> Pack:
-        """An expression for one lane after the other; ScalarError, which says why, where it is not small."""
+        """Return a vector built from an expression for each lane; raise ScalarError with `why` if
+        it is not small.
+        """
         if self.scalars is None:
             raise ScalarError(why)
         whole = self._made_of(expr)
@@ -221,20 +244,27 @@ class _Vectorizer:
         return Pack(tuple(substitute(whole, {self.lane: Const(k, INDEX)}) for k in range(self.lanes)))
 
     def _made_of(self, expr: Expr) -> Expr:
-        """An expression with what registers are made of in their place, where that may be computed again."""
+        """Return an expression with registers replaced by their scalar definitions, where these may
+        be recomputed.
+        """
         return expr if self.scalars is None else substitute(expr, self.scalars.made)
 
     def _reads_all(self, expr: Select) -> bool:
+        """Return True if both operands of a selection may be loaded whatever its condition is."""
         made = self._made_of(expr)
         return not isinstance(made, Select) or _may_read_all(made)
 
     def _load(self, load: Load) -> Load | Pack:
+        """Return the vector form of a load: contiguous, strided, or element by element."""
         step, index = self._place(load.index)
         if step is None:
             return self._packed(load, f"elements of {load.dtype} that do not lie at equal distances")
         return Load(load.buffer, index, self.lanes, step)
 
     def _has_form(self, expr: Binary) -> bool:
+        """Return True if a binary operation has a vector form for its element type; shifts only by
+        less than their width.
+        """
         dtype = expr.a.dtype
         if dtype.is_bool:
             return expr.op in _LOGICAL
@@ -244,7 +274,9 @@ class _Vectorizer:
         return amount is not None and amount < dtype.bits
 
     def _amount(self, expr: Expr) -> int | None:
-        """The greatest value of an integer; None if that is not known, or if it may be negative."""
+        """Return an upper bound of an integer; None if it is unknown or the integer may be
+        negative.
+        """
         match expr:
             case Const(value=value) if expr.dtype.is_integer and value >= 0:
                 return int(value)
@@ -258,11 +290,14 @@ class _Vectorizer:
         return None
 
     def _varies(self, expr: Expr) -> bool:
+        """Return True if an expression may differ between the lanes."""
         return any(n is self.lane or n in self.vectors for n in mentioned(expr))
 
     def _place(self, index: Expr) -> tuple[int | None, Expr]:
-        """How far an index moves from lane to lane, None where data tells, and where it begins."""
-        # a row and a column of one flat position become that position again
+        """Return the distance of an index from lane to lane, None if it is not constant, and the
+        index in lane 0.
+        """
+        # a row and a column computed from one flat index simplify to that index
         index = simplify(self._made_of(index), {})
         if any(n in self.vectors for n in mentioned(index)):
             return None, index
@@ -271,7 +306,9 @@ class _Vectorizer:
 
 
 def _bounded(shift: Binary) -> Expr:
-    """A shift by data as one by less than the width, and what is beyond."""
+    """Return a shift by a data-dependent amount as a shift by less than the width, and a selection
+    for larger amounts.
+    """
     dtype, last = shift.dtype, shift.dtype.bits - 1
     fills = shift.op == "shr" and dtype.is_signed
     beyond = Binary("shr", shift.a, as_expr(last, shift.a)) if fills else as_expr(0, shift.a)
@@ -280,6 +317,7 @@ def _bounded(shift: Binary) -> Expr:
 
 
 def _why_stays(stmt: Stmt) -> str:
+    """Return the reason why a statement has no vector form."""
     match stmt:
         case While():
             return "a loop that data ends"
@@ -293,6 +331,7 @@ def _why_stays(stmt: Stmt) -> str:
 
 
 def _why_scalar(expr: Expr) -> str:
+    """Return the reason why an expression has no vector form."""
     match expr:
         case Bitcast(a=a, dtype=dtype):
             return f"the bits of {a.dtype} as {dtype}"
@@ -306,7 +345,9 @@ def _why_scalar(expr: Expr) -> str:
 
 
 def _is_of_vectors(call: Call) -> bool:
-    """Whether a function is a tensor program, or vectors have an instruction for it."""
+    """Return True if vectors have an instruction for a function, or it is defined as a tensor
+    program.
+    """
     dtype = call.args[0].dtype
     if call.name == "abs" or (call.name in _PRIMITIVE and dtype.is_float):
         return True
@@ -314,9 +355,10 @@ def _is_of_vectors(call: Call) -> bool:
 
 
 def _by_halves(value: Expr, dtype: DType) -> Expr:
-    """Integers converted from each width to the next one: compilers make wider steps element by element.
+    """Convert a vector to another type in steps of doubled or halved width, as C compilers
+    scalarize wider steps.
 
-    There are instructions between bytes and 32 bits.
+    Conversions between bytes and 32 bits have instructions and are done at once.
     """
     if value.dtype.is_integer and not dtype.is_bool and not dtype.is_narrow_float:
         if value.dtype.bits == 8 and dtype.bits >= 32:
@@ -330,10 +372,11 @@ def _by_halves(value: Expr, dtype: DType) -> Expr:
 
 
 def _may_read_all(chosen: Select) -> bool:
-    """Whether both operands of a selection may be read in any case.
+    """Return True if both operands of a selection may be loaded whatever its condition is.
 
-    A condition on integers may be there to keep a place inside of a buffer, unless it reads that place itself, as may a
-    bool that was computed before; a condition on floats may keep one inside that data tells.
+    An integer condition may guard an index against leaving its buffer, unless the condition itself
+    loads that element; a bool computed before may do so, too. A float condition may guard an index
+    that is loaded from memory.
     """
     tested = set(loads_in(chosen.cond))
     guarded = [n for part in (chosen.a, chosen.b) for n in loads_in(part) if n not in tested]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators: one value each, in one file per family, listed here.
+"""Relay's operators: one OpDef each, defined in one file per family and collected in REGISTRY.
 
-from aotc.relay.op import REGISTRY
 REGISTRY["nn.conv2d"].pattern          # OpPattern.OUT_ELEMWISE_FUSABLE
-add(x, y), get("add")                  # Relay's functions that build calls, and its table of operators
+add(x, y), get("add")                  # Relay's functions that build calls, and its operator registry
 """
 
 from collections.abc import Mapping
@@ -66,21 +65,23 @@ _FAMILIES = (
     "qnn.softmax",
     "qnn.lstm",
 )
-#: The modules that define operators, in the order in which tables of operators list them.
+#: Modules that define operators, in the order in which tables of operators list them.
 FAMILIES = tuple(import_module(f"{__name__}.{family}") for family in _FAMILIES)
 
 
 def operators_of(family: ModuleType) -> tuple[OpDef, ...]:
-    """The operators that a file defines, in the order in which they are written; it imports none by name."""
+    """Return the operators that a module defines, in source order."""
     return tuple(value for value in vars(family).values() if isinstance(value, OpDef))
 
 
-#: Every operator by name.
+#: All operators by name.
 REGISTRY: Mapping[str, OpDef] = MappingProxyType({op.name: op for family in FAMILIES for op in operators_of(family)})
 
 
 def __getattr__(name: str) -> Any:
-    """Relay's names: the functions of operators without a prefix, and what `aotc.relay.op.op` has."""
+    """Return a name of Relay's API: a builder function of an operator without prefix, or a name of
+    `aotc.relay.op.op`.
+    """
     if name in ("nn", "image", "vision", "op"):
         return import_module(f"{__name__}.{name}")
     functions = import_module(f"{__name__}.call_builders").FUNCTIONS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements at places that several tensors name, and places as coordinates.
+"""adv_index (numpy's advanced indexing) and unravel_index (flat positions to coordinates).
 
 adv_index((x, i, j))                   # x[i, j], as numpy indexes
-unravel_index(i, (2, 3))               # the rows, and the columns
+unravel_index(i, (2, 3))               # row indices and column indices
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,9 @@ from aotc.relay.op.type_rules import broadcast_shape, ranked, require_same_dtype
 
 
 def _spots(types: Types) -> tuple[TensorType, list[TensorType], Shape]:
-    """The data, the indices, and the shape that these broadcast to."""
+    """Return the type of the data, the types of the indices, and the shape to which the indices
+    broadcast.
+    """
     data, *indices = tensor_fields(types[0], "inputs") or (TensorType((), "float32"),)
     fits = 1 <= len(indices) <= data.rank
     require("adv_index.count", fits, lambda: f"{len(indices)} tensors of indices for {data}")
@@ -105,7 +107,11 @@ def _unravel_infer(_: Any, types: Types) -> Type:
 
 
 def coordinate(at: Any, shape: Sequence[Any], k: int) -> Any:
-    """Along axis k, where flat positions lie in a tensor; of the first axis what lies behind its end as well."""
+    """Return the coordinate along axis k of the flat position `at` in a tensor of shape `shape`.
+
+    The coordinate along axis 0 is not wrapped, so positions past the end give coordinates past the
+    extent.
+    """
     for extent in reversed(shape[k + 1 :]):
         at = at // greater(extent, 1)
     return at % greater(shape[k], 1) if k else at

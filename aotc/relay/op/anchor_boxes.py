@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Anchors of detectors, and the boxes that are predicted beside them.
+"""Anchor boxes of object detectors: generation, decoding of box predictions, and region proposals.
 
 anchors = multibox_prior(x, sizes=(0.3, 0.5))
 boxes, count = multibox_transform_loc(classes, offsets, anchors)    # rows: class, probability, corners
@@ -168,7 +168,7 @@ def _decoded_expand(a: Any, classes: Expr, offsets: Expr, anchors: Expr) -> Expr
     score = binary_elementwise.maximum(reduce.max(some, axis=1), constant(-1, dtype))
     place = casts.cast(reduce.argmax(some, axis=1), COUNT)
     best = binary_elementwise.add(place, constant(first))
-    # none is above -1: the background
+    # no class has a probability above -1: the background
     least = np.nextafter(dtype.type(-1), dtype.type(0))
     bound = constant(max(a.threshold, least), dtype)
     low_score = binary_elementwise.less(score, bound)
@@ -266,7 +266,7 @@ def _proposal_infer(a: Any, types: Types) -> Type:
 
 
 def _anchors(a: Any, height: int, width: int) -> Array:
-    """The corners (H, W, A, 4) of the anchors at each pixel."""
+    """Return the corner coordinates (H, W, A, 4) of the A anchors at each pixel."""
     side, rows = a.feature_stride, []
     for ratio, scale in itertools.product(a.ratios, a.scales):
         w = np.floor(np.sqrt(np.floor(side * side / ratio)) + 0.5)
@@ -278,7 +278,9 @@ def _anchors(a: Any, height: int, width: int) -> Array:
 
 
 def _moved_anchors(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
-    """Rows of scores and corners (N, H * W * A, 5)."""
+    """Return rows of score and corners (N, H * W * A, 5) of the anchors moved by the predicted
+    offsets.
+    """
     (batch, channels, *space), dtype = static_shape_of(scores), tensor_type_of(scores).dtype.numpy
     each = channels // 2
 
@@ -335,7 +337,7 @@ def _proposal_expand(a: Any, scores: Expr, moves: Expr, images: Expr) -> Expr:
     order = sorting.topk(gather.take(rows, constant(0), axis=2), kept, ret_type="indices", dtype=COUNT)
     ordered = gather.take(rows, order, batch_dims=1, axis=1)
     best = gather.take(ordered, constant([1, 2, 3, 4]), axis=2)
-    # ranks in the place of scores, of which those below 0 would remove none; ends behind the last pixel
+    # ranks replace the scores, as boxes with scores below 0 suppress no others; ends are exclusive
     ranks = np.broadcast_to(np.arange(kept, 0, -1)[:, None], (batch, kept, 1))
     behind = binary_elementwise.add(best, constant([0, 0, 1, 1], dtype))
     boxes: Expr = concat_split.concatenate([constant(ranks, dtype), behind], -1)

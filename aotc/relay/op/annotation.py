@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that tell passes something and compute nothing.
+"""Annotations of graphs for passes: operators that return their argument unchanged.
 
 nn.relu(annotation.stop_fusion(add(x, y)))       # two kernels, where FuseOps would make one
 """
@@ -30,7 +30,9 @@ def _views(data: Any) -> Any:
 def _mark(
     name: str, doc: str, attributes: Attrs = NO_ATTRS, infer: Infer = lambda _, types: types[0], **facets: Any
 ) -> OpDef:
-    """An operator that gives its argument; `attributes` are those of its samples."""
+    """Return an annotation operator, which returns its argument; `attributes` are the attributes of
+    its samples.
+    """
     return OpDef(
         name=f"annotation.{name}",
         doc=f"`data` itself, which {doc}.",

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The function of an operator: its parameters come from its arguments and the fields of its attributes.
+"""Derive the Python function that builds calls of an operator from the operator's arguments and
+attributes.
 
-    call = build(SOFTMAX, (x,), {"axis": 1})       # what SOFTMAX(x, axis=1) and relay.nn.softmax(x, axis=1) make
+    call = build(SOFTMAX, (x,), {"axis": 1})       # equals SOFTMAX(x, axis=1) and relay.nn.softmax(x, axis=1)
     signature_of(SOFTMAX)                          # (data: 'Expr', axis: 'int' = -1) -> 'Call'
 
-A parameter of an attribute takes what its type says, and a little more: one number for
-a tuple of them, None for the attribute's default.  What differs for one operator stands
-in the field (`aotc.ir.attrs.param`).
+The parameter of an attribute accepts values of the attribute's type and some conversions: one
+number for a tuple, None for the default. Exceptions of single operators are declared at the
+attribute's field (`aotc.ir.attrs.param`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from aotc.relay.graph_api import Call, call, const, infer_expr, operand
 
 
 def ints(value: Any, _: Any = None) -> tuple[int, ...]:
-    """One integer, or several, as a tuple."""
+    """Convert one integer or a sequence of integers to a tuple of ints."""
     try:
         return (index(value),)
     except TypeError:
@@ -33,7 +34,9 @@ def ints(value: Any, _: Any = None) -> tuple[int, ...]:
 
 
 def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
-    """Takes a number as a constant, whose type `dtype` tells from all that was given, and expressions as they are."""
+    """Return a converter that turns a number into a constant of type `dtype(all parameters)`;
+    expressions are unchanged.
+    """
 
     def takes(value: Any, given: Mapping[str, Any]) -> Any:
         if not isinstance(value, (int, float)):
@@ -44,7 +47,11 @@ def number(dtype: Callable[[Mapping[str, Any]], Any]) -> Takes:
 
 
 def number_like(name: str) -> Takes:
-    """Takes a number as a constant of the data type of the tensor `name`, whose type may be yet to be inferred."""
+    """Return a converter that turns a number into a constant with the dtype of the parameter called
+    `name`.
+
+    The type of that tensor is inferred if it is not known yet.
+    """
 
     def dtype(given: Mapping[str, Any]) -> str:
         data = operand(given[name])
@@ -66,7 +73,7 @@ def _extent(value: Any, _: Any) -> Dim:
 
 
 def _real(value: Any, _: Any = None) -> float:
-    """Numbers as they are; what can become one, but no text."""
+    """Convert a value to a number; raise TypeError for text."""
     if isinstance(value, str):
         raise TypeError
     return value if isinstance(value, (int, float)) else float(value)
@@ -79,7 +86,7 @@ def _truth(value: Any, _: Any) -> bool:
 
 
 def _text(value: Any, _: Any) -> str:
-    """Texts, and the names of numpy's data types."""
+    """Convert a string or a numpy data type to a string; raise TypeError for other values."""
     if isinstance(value, str):
         return value
     if not isinstance(value, (np.dtype, type)):
@@ -87,7 +94,8 @@ def _text(value: Any, _: Any) -> str:
     return str(np.dtype(value).name)
 
 
-#: What the parameter of an attribute of some type accepts, what turns it into the attribute, and an example.
+#: For each attribute type: the annotation of the parameter, the converter to the attribute, and an
+#: example.
 _KINDS: Final[Mapping[str, tuple[str, Takes, str]]] = {
     "bool": ("bool", _truth, "True"),
     "int": ("int", _whole, "1"),
@@ -108,9 +116,16 @@ _KINDS: Final[Mapping[str, tuple[str, Takes, str]]] = {
 
 @frozen
 class _Field:
-    """The parameter of an attribute: None stands for `default`, or for itself where that is among its values.
+    """A parameter that sets an attribute; the value None means `default`, unless None is a value of
+    the attribute.
 
-    `steps` make the attribute of what is given, one after the other.
+    op       name of the operator, for messages
+    name     name of the attribute and of the parameter
+    type     annotation of the parameter
+    given    default value of the parameter
+    default  default value of the attribute
+    steps    converters that are applied in order to the given value
+    example  valid value, for messages
     """
 
     op: str
@@ -146,10 +161,10 @@ def _field(op: Op, field: dataclasses.Field[Any]) -> _Field:
     given = own if special.given is ... else special.given
     steps: list[Takes | None] = [kind, special.takes]
     if special.takes is not None and special.type:
-        # it takes other values than its type says
+        # its converter accepts other values than the attribute's type
         steps = [special.takes]
     elif special.given is None and own is REQUIRED:
-        # it makes something of None
+        # its converter computes a value from None
         steps.reverse()
     optional = annotation != plain or given is None
     default = None if annotation != plain else own
@@ -166,7 +181,7 @@ def _field(op: Op, field: dataclasses.Field[Any]) -> _Field:
 
 @cache
 def _fields(op: Op) -> Mapping[str, _Field]:
-    """The attributes that are parameters, by name."""
+    """Return the attributes of an operator that are parameters of its function, by name."""
     fields = {f.name: _field(op, f) for f in dataclasses.fields(op.attrs)}
     return {n: f for n, f in fields.items() if n in op.order.split()} if op.order else fields
 
@@ -176,7 +191,7 @@ def _parameters(op: Op) -> Iterator[Parameter]:
     optional = by_name = False
     for name in op.order.split() if op.order else found:
         annotation, given = found[name]
-        # after one that may be left out
+        # a required parameter after an optional one is keyword-only
         by_name = by_name or (optional and given is REQUIRED)
         optional = optional or given is not REQUIRED
         kind = Parameter.KEYWORD_ONLY if by_name else Parameter.POSITIONAL_OR_KEYWORD
@@ -185,15 +200,15 @@ def _parameters(op: Op) -> Iterator[Parameter]:
 
 @cache
 def signature_of(op: Op) -> Signature:
-    """The parameters of the function that builds calls of `op`."""
+    """Return the signature of the function that builds calls of `op`."""
     return Signature(list(_parameters(op)), return_annotation="Call")
 
 
 def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-    """A call of `op`, typed at once where all arguments are typed.
+    """Return a call of `op`, with its type if the types of all arguments are known.
 
-    Raises TypeError for parameters that the operator does not have or that are missing,
-    AotcError where a value or the operator's type rule rejects them.
+    Raise TypeError for unknown or missing parameters, and AotcError for values that a converter or
+    the operator's type rule rejects.
     """
     signature = signature_of(op)
     try:
@@ -214,7 +229,9 @@ def build(op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
 def function_of(
     op: Op, builds: Callable[..., Call] | None = None, signature: Signature | None = None
 ) -> Callable[..., Call]:
-    """The function that builds calls of `op` (by `builds`), with a name, a signature and a docstring of its own."""
+    """Return a function that builds calls of `op` (by `builds`, if given), with its name, signature
+    and docstring.
+    """
 
     def function(*args: Any, **kwargs: Any) -> Call:
         return build(op, args, kwargs) if builds is None else builds(*args, **kwargs)

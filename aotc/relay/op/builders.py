@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that build calls of operators, under Relay's names.
+"""The functions that build calls of operators, with Relay's names.
 
     conv2d(data, weight, channels=64, kernel_size=(3, 3))        # relay.nn.conv2d
 
-Each is made from its operator (`aotc.relay.op.call_builders`); their types, for checkers
-and editors, stand in builders.pyi, which `python -m tests.ops.builders_stub` writes.
+The functions are derived from the operators (`aotc.relay.op.call_builders`). Their types, for type
+checkers and editors, are in builders.pyi, which `python -m tests.ops.builders_stub` generates.
 """
 
 from aotc.relay.op.call_builders import FUNCTIONS

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that build calls of operators, by the operator's name.
+"""Table of the functions that build calls of operators, by the name of the operator.
 
     FUNCTIONS["nn.conv2d"](data, weight, channels=64, kernel_size=(3, 3))
-    FUNCTIONS["reshape"](data, shape)         # dyn.reshape, where `shape` is an expression that is not constant
+    FUNCTIONS["reshape"](data, shape)         # dyn.reshape if `shape` is an expression that is not constant
 
-An operator of which there is a variant with shapes as arguments has one function for both.
+An operator with a dynamic variant, which takes shapes as arguments, shares one function with it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from aotc.relay.expr import Call, Constant, If, Let, TupleGetItem, Var
 from aotc.relay.op import REGISTRY, conv, normalization, reduce, unique_and_segments
 from aotc.relay.op.operator_definition import OpDef, function_of, signature_of
 
-#: What a tensor may be given as.
+#: Classes of expressions that a tensor argument may have.
 _NODES: Final = (Call, Constant, If, Let, TupleGetItem, Var)
 
 
 def _shapes(static: OpDef, dynamic: OpDef) -> Mapping[str, np.dtype[Any]]:
-    """The parameters that are attributes of one and arguments of the other, and the type of their elements."""
+    """Return the parameters that are attributes of `static` and arguments of `dynamic`, with their
+    element types.
+    """
     names = {a.name for a in dynamic.args}
     fields = [f for f in dataclasses.fields(static.attrs) if f.name in names]
     return {f.name: np.dtype(np.float32 if "float" in str(f.type) else np.int64) for f in fields}
 
 
 def _either(static: OpDef, dynamic: OpDef) -> Callable[..., Call]:
-    """The function of `static`, or of `dynamic` where a shape is given as an expression that is not constant.
+    """Return a function that builds a call of `static`, or of `dynamic` if a shape is a
+    non-constant expression.
 
-    Raises AotcError for parameters that the dynamic operator does not have.
+    The function raises AotcError for parameters that the dynamic operator does not have.
     """
     shapes, signature, wanted = _shapes(static, dynamic), signature_of(static), signature_of(dynamic).parameters
 
@@ -44,7 +47,7 @@ def _either(static: OpDef, dynamic: OpDef) -> Callable[..., Call]:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:
-            return static(*args, **kwargs)  # which says it with the function's name
+            return static(*args, **kwargs)  # raises an error with the function's name
         if not any(isinstance(given.get(name), _NODES) for name in shapes):
             return static(*args, **kwargs)
         given = {name: value for name, value in given.items() if value is not None or name not in shapes}
@@ -72,7 +75,7 @@ def _function(op: OpDef) -> Callable[..., Any]:
 
 
 def _with_default(name: str, op: OpDef, **defaults: Any) -> Callable[..., Call]:
-    """A function called `name` for an operator, with other defaults."""
+    """Return a function called `name` that builds calls of `op` with other default values."""
     given = signature_of(op).parameters.values()
     changed = [p.replace(default=defaults.get(p.name, p.default)) for p in given]
     signature = Signature(changed, return_annotation="Call")
@@ -85,7 +88,8 @@ def _with_default(name: str, op: OpDef, **defaults: Any) -> Callable[..., Call]:
     return function
 
 
-#: The functions by the operator's name ("add", "nn.conv2d"), and those that are made of several operators.
+#: Builder functions by operator name ("add", "nn.conv2d"), and functions composed of several
+#: operators.
 FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
     {name: _function(op) for name, op in REGISTRY.items()}
     | {
@@ -101,7 +105,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
 
 
 def of_prefix(module: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` of a module "...nn", which has the functions of the operators called nn.NAME."""
+    """Return `__getattr__` and `__dir__` of a module whose last name component is a prefix like
+    "nn".
+
+    The module's attributes are the builder functions of the operators called nn.NAME.
+    """
     prefix = module.rpartition(".")[2] + "."
     found = {name.removeprefix(prefix): f for name, f in FUNCTIONS.items() if name.startswith(prefix)}
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all sums of products share: the accumulator's type, in numpy and as a tensor expression.
+"""Accumulator types and helpers of contractions (matmul, convolution), for numpy and for tensor
+expressions.
 
 accumulator("float16", "float16")      # float32
 dot(a, b, "int32")                     # numpy: a @ b, summed exactly, as int32
@@ -16,9 +17,10 @@ from aotc.tir import Expr, Operand, Tensor, te
 
 
 def result_dtype(a: TensorType, b: TensorType, out_dtype: str) -> DType:
-    """The result's type: `out_dtype`, else the operands' own, which must be the same.
+    """Return the dtype of a contraction's result: `out_dtype`, or the operands' dtype if it is "".
 
-    Raises AotcError (code "dtype-mismatch") for operands of different kinds.
+    Raise AotcError (code "dtype-mismatch") unless the operands have equal dtypes, or are integers
+    and `out_dtype` is given.
     """
     alike = a.dtype == b.dtype or (a.dtype.is_integer and b.dtype.is_integer and bool(out_dtype))
     require("dtype-mismatch", alike, f"data types {a.dtype} and {b.dtype} do not match")
@@ -27,7 +29,9 @@ def result_dtype(a: TensorType, b: TensorType, out_dtype: str) -> DType:
 
 
 def accumulator(dtype: str, out_dtype: str) -> DType:
-    """The type that products are summed in, given the operands' and the result's."""
+    """Return the dtype in which products are summed, given the dtypes of the operands and of the
+    result.
+    """
     out, operand = DType(out_dtype), DType(dtype)
     if operand.is_float:
         return max((DType("float32"), out, operand), key=lambda d: d.bits if d.is_float else 0)
@@ -37,7 +41,7 @@ def accumulator(dtype: str, out_dtype: str) -> DType:
 
 
 def dot(a: Array, b: Array, out_dtype: str) -> Array:
-    """a @ b as numpy.matmul does it, summed in the accumulator's type, as `out_dtype`."""
+    """Return numpy.matmul(a, b) summed in the accumulator's dtype and converted to `out_dtype`."""
     dtype = DType.of(a)
     acc = accumulator(dtype, out_dtype)
     # float64 sums of products of 16-bit integers are exact, and fast
@@ -59,7 +63,11 @@ def contract(
     name: str,
     **how: Any,
 ) -> Tensor:
-    """te.contraction in the accumulator's type, converted to `out_dtype` (which may be ""); `how` are its options."""
+    """Return te.contraction in the accumulator's dtype, converted to `out_dtype` ("" for the
+    operands' dtype).
+
+    how  options of te.contraction
+    """
     out = out_dtype or a.dtype
     acc = accumulator(a.dtype, out)
     total = te.contraction(shape, extents, a, a_index, b, b_index, dtype=acc, name=name, **how)
@@ -67,7 +75,7 @@ def contract(
 
 
 def convert(x: Tensor, dtype: str) -> Tensor:
-    """`x` as `dtype`."""
+    """Return tensor `x` converted to `dtype`."""
 
     def body(*i: Expr) -> Expr:
         return x[i].astype(dtype)
@@ -76,29 +84,33 @@ def convert(x: Tensor, dtype: str) -> Tensor:
 
 
 def promoted(x: Tensor) -> Tensor:
-    """`x` in a type that C computes in: narrow floats as float32."""
+    """Return tensor `x` in a dtype that C computes in: float16 and bfloat16 are converted to
+    float32.
+    """
     return convert(x, "float32") if x.dtype.is_narrow_float else x
 
 
 def as_dtype(x: Any, dtype: str | np.dtype[Any]) -> Array:
-    """A numpy array as a data type, integers wrapped."""
+    """Return a numpy array converted to a data type; integers wrap around."""
     return np.asarray(x.astype(DType(dtype).numpy if isinstance(dtype, str) else dtype))
 
 
 def float_work(x: Array) -> Array:
-    """An array of narrow floats as float32, others as they are."""
+    """Return an array of narrow floats (float16, bfloat16) as float32, other arrays unchanged."""
     return as_dtype(x, "float32") if DType.of(x).is_narrow_float else x
 
 
 def sum_type(dtype: DType) -> DType:
-    """The type in which averages are summed: one that holds the sums of whole images, except of 64-bit integers."""
+    """Return the dtype in which averages are summed: wide enough for sums of whole images, except
+    of 64-bit integers.
+    """
     if dtype.is_float:
         return DType("float32") if dtype.is_narrow_float else dtype
     return dtype if dtype.bits == 64 else DType("int64" if dtype.bits > 8 else "int32")
 
 
 def truncated_quotient(total: Array, count: Any) -> Array:
-    """total / count of integers, rounded towards 0, for counts of at least 1."""
+    """Return total / count of integers, rounded toward zero, for counts of at least 1."""
     count = np.asarray(count).astype(total.dtype)
     floor = total // count
     return np.asarray(floor + ((total < 0) & (floor * count != total)))

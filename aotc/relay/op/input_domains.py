@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values the inputs of a model may sensibly have, by what its operators do with them.
+"""Infer which values the inputs of a model may have, from the operators that use them.
 
-    input_domains(module.main)["input_ids"]      # Domain(0, 30521, firm=True): rows of an embedding
+    input_domains(module.main)["input_ids"]      # Domain(0, 30521, firm=True): rows of an embedding table
 
-Every operator of `RULES` says which values its arguments should have if its result is to have values from a given
-domain: an index is a row of its table, the argument of a logarithm is positive, a sum with a constant shifts the domain
-of the result.  Walking from the results to the inputs collects what all uses of a value ask for.  Operators without a
-rule ask for nothing.
+The rule of an operator in `RULES` maps a domain of its result to domains of its arguments: an index
+must be a row of its table, the argument of a logarithm must be positive, adding a constant shifts
+the domain. A backward pass from the result to the inputs combines the domains that all uses of a
+value require. Operators without a rule require nothing.
 """
 
 from __future__ import annotations
@@ -22,28 +22,33 @@ from aotc.relay.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
 from aotc.relay.value_domains import FREE, TRUTH, Domain, before_affine, combined
 from aotc.relay.visitor import post_order
 
-#: For each argument its domain; for a tuple argument a tuple of these.
+#: The domain required of each argument; a tuple of domains for a tuple argument.
 Wanted: TypeAlias = "Sequence[Domain | tuple[Domain, ...]]"
-#: (call, the domain of its result) -> the domains of its first arguments; the others are free.
+#: Maps a call and the domain of its result to the domains of its first arguments; later arguments
+#: are free.
 Rule: TypeAlias = Callable[[Call, Domain], Wanted]
 
-#: How far from a pole of a function its arguments stay: 2^-10 for logarithms, 2^-4 for divisors.
+#: Smallest distance of arguments from a pole of a function: 2^-10 for logarithms, 2^-4 for
+#: divisors.
 FROM_POLE: Final = 2.0**-10
 FROM_ZERO: Final = 2.0**-4
-#: A factor as large as this makes a penalty of a mask: (1 - mask) * -10000, added to what softmax takes.
+#: Smallest factor that indicates an attention mask: (1 - mask) * -10000, added to the argument of
+#: softmax.
 MIN_PENALTY: Final = 9e3
-#: The share of the largest exponent that is used: exp(x) may be summed afterwards.
+#: Fraction of the largest exponent for which exp(x) is finite; the margin allows sums of exp(x).
 OF_LARGEST_EXPONENT: Final = 0.9
 POSITIVE: Final = Domain(lo=0.0)
 NONZERO: Final = Domain(gap=(-FROM_ZERO, FROM_ZERO))
 NONZERO_INTEGER: Final = Domain(gap=(-1, 1))
 UNIT: Final = Domain(-1, 1)
-#: What an integer input of this name is, where its uses do not tell: a fallback only.
+#: Domains of integer inputs by a substring of the name: a fallback if the uses imply no domain.
 BY_NAME: Final = {"mask": TRUTH, "token_type": TRUTH, "segment": TRUTH, "length": Domain(lo=1)}
 
 
 def input_domains(function: Function) -> dict[str, Domain]:
-    """The domains of a function's parameters by name; those of which nothing is known are left out."""
+    """Return the domains of a function's parameters by name, without parameters whose domain is
+    unknown.
+    """
     wanted = _collected(function.body)
     found: dict[str, Domain] = {}
     for param in function.params:
@@ -56,7 +61,7 @@ def input_domains(function: Function) -> dict[str, Domain]:
 
 
 def _collected(body: Expr) -> dict[Expr, list[Domain]]:
-    """What the uses of each expression ask of it."""
+    """Return the domains that the uses of each expression require of it."""
     wanted: dict[Expr, list[Domain]] = {}
     for node in reversed([*post_order(body)]):
         domain = combined(wanted.get(node, ()))
@@ -67,7 +72,9 @@ def _collected(body: Expr) -> dict[Expr, list[Domain]]:
 
 
 def _asked(node: Expr, domain: Domain) -> Iterator[tuple[Expr, Domain]]:
-    """The direct parts of an expression with what it asks of them."""
+    """Yield the operands of an expression with the domains required of them if the result is to be
+    in `domain`.
+    """
     match node:
         case Tuple(fields=parts):
             yield from ((part, domain) for part in parts)
@@ -80,7 +87,9 @@ def _asked(node: Expr, domain: Domain) -> Iterator[tuple[Expr, Domain]]:
 
 
 def _parts(argument: Expr, asked: Domain | tuple[Domain, ...]) -> Iterator[tuple[Expr, Domain]]:
-    """An argument with what is asked of it; the fields of a tuple where something is asked of each."""
+    """Yield an argument with its required domain, or the fields of a tuple argument with their
+    domains.
+    """
     if isinstance(asked, Domain):
         yield argument, asked
     elif isinstance(argument, Tuple):
@@ -91,26 +100,32 @@ def _parts(argument: Expr, asked: Domain | tuple[Domain, ...]) -> Iterator[tuple
 
 
 def _type(expr: Expr) -> TensorType | None:
-    """The type of an expression that is a tensor of static shape."""
+    """Return the type of an expression that is a tensor of static shape, else None."""
     ty = expr.checked_type
     return ty if isinstance(ty, TensorType) and ty.is_static else None
 
 
 def _is_number(expr: Expr, *, integer: bool) -> bool:
-    """Whether an expression is a tensor of integers, or of floats; truth values are neither."""
+    """Return True if an expression is a tensor of integers (`integer` True) or of floats (False);
+    bool is neither.
+    """
     ty = _type(expr)
     return ty is not None and (ty.dtype.is_integer if integer else ty.dtype.is_float)
 
 
 def _known(expr: Expr) -> Array | None:
-    """The elements of a constant, also of one that is only moved or converted; None for others and for no elements."""
+    """Return the elements of a constant, also through data movement and casts; None for others and
+    for empty ones.
+    """
     while isinstance(expr, Call) and isinstance(expr.op, Op) and (expr.op.moves or expr.op.name in _SAME):
         expr = expr.args[0]
     return expr.data if isinstance(expr, Constant) and expr.data.size else None
 
 
 def _ends(expr: Expr) -> tuple[float, float] | None:
-    """The least and the greatest element of a constant of real numbers."""
+    """Return the smallest and the largest element of a numeric constant; None if it is not
+    constant, or has NaN.
+    """
     data = _known(expr)
     if data is None or DType.of(data).is_bool:
         return None
@@ -119,7 +134,7 @@ def _ends(expr: Expr) -> tuple[float, float] | None:
 
 
 def _extent(expr: Expr, axis: int | None) -> int:
-    """The extent of an axis of a tensor, for None the number of its elements; 0 where it is not known."""
+    """Return the extent of an axis (None: the number of elements); 0 if it is not known."""
     ty = _type(expr)
     if ty is None:
         return 0
@@ -127,7 +142,9 @@ def _extent(expr: Expr, axis: int | None) -> int:
 
 
 def _below(extent: int) -> Domain:
-    """Indices into `extent` elements."""
+    """Return the domain of indices into `extent` elements; the free domain if the extent is 0
+    (unknown).
+    """
     return Domain(0, extent - 1, firm=True) if extent > 0 else FREE
 
 
@@ -135,12 +152,14 @@ def _below(extent: int) -> Domain:
 
 
 def _moved(_: Call, wanted: Domain) -> Wanted:
-    """Elements of the first argument (of each field, if it is a tuple) are those of the result."""
+    """Rule of data movement: the elements of the first argument are elements of the result."""
     return [wanted]
 
 
 def _ends_only(_: Call, wanted: Domain) -> Wanted:
-    """Means and interpolations: values between those of the argument."""
+    """Rule of means and interpolation: results lie between the smallest and the largest argument
+    element.
+    """
     return [Domain(wanted.lo, wanted.hi)]
 
 
@@ -149,7 +168,7 @@ def _both(_: Call, wanted: Domain) -> Wanted:
 
 
 def _chosen(call: Call, wanted: Domain) -> Wanted:
-    """where: the condition is true or false; both alternatives may become the result."""
+    """Rule of `where`: the condition is 0 or 1; both alternatives must be in the result's domain."""
     condition = FREE if _is_bool(call.args[0]) else TRUTH
     return [condition, wanted, wanted]
 
@@ -160,7 +179,9 @@ def _is_bool(expr: Expr) -> bool:
 
 
 def _cast(call: Call, wanted: Domain) -> Wanted:
-    """What becomes a truth value is one or zero, what becomes an integer lies in its range."""
+    """Rule of `cast`: an argument cast to bool is 0 or 1, a float cast to an integer lies in that
+    type's range.
+    """
     source, result = _type(call.args[0]), _type(call)
     if source is None or result is None or source.dtype.is_bool:
         return [FREE]
@@ -169,7 +190,7 @@ def _cast(call: Call, wanted: Domain) -> Wanted:
     if source.dtype.is_float and result.dtype.is_integer:
         narrow = result.dtype.itemsize <= 2
         whole = Domain(int(result.dtype.min), int(result.dtype.max), firm=True) if narrow else FREE
-        # 0.9 and 0 are one integer
+        # a cast truncates: 0.9 becomes 0
         up = wanted.hi + 0.875 if math.isfinite(wanted.hi) and not wanted.whole else wanted.hi
         passed = Domain(wanted.lo, up, wanted.whole, wanted.gap, wanted.sides, wanted.values, wanted.firm)
         return [combined([whole, passed])]
@@ -188,7 +209,9 @@ def _subtract(call: Call, wanted: Domain) -> Wanted:
 
 
 def _shifted(call: Call, wanted: Domain, left: float, right: float) -> Wanted:
-    """left * x + right * y, of which one is constant; a positive sum of two others has positive terms."""
+    """Rule of left * x + right * y where one operand is constant; terms of a nonnegative sum are
+    nonnegative.
+    """
     integer = _is_number(call, integer=True)
     for place, (own, other) in enumerate(((left, right), (right, left))):
         ends = _ends(call.args[1 - place])
@@ -197,7 +220,7 @@ def _shifted(call: Call, wanted: Domain, left: float, right: float) -> Wanted:
             if least == most:
                 asked = before_affine(wanted, own, least, is_integer=integer)
             else:
-                # whatever the element of the constant
+                # for every element of the constant
                 asked = before_affine(Domain(wanted.lo - least, wanted.hi - most, firm=wanted.firm), own, 0.0)
                 asked = asked if asked.lo <= asked.hi else FREE
             return [asked, FREE] if place == 0 else [FREE, asked]
@@ -220,7 +243,9 @@ def _multiply(call: Call, wanted: Domain) -> Wanted:
 
 
 def _penalized(factor: Expr, ends: tuple[float, float]) -> Domain:
-    """The domain of a mask that becomes a penalty: (1 - mask) * -10000 or (mask - 1) * 10000."""
+    """Return the domain of a mask that becomes a penalty: (1 - mask) * -10000 or (mask - 1) *
+    10000.
+    """
     if ends[0] != ends[1] or abs(ends[0]) < MIN_PENALTY:
         return FREE
     if ends[0] < 0:
@@ -234,7 +259,7 @@ def _penalized(factor: Expr, ends: tuple[float, float]) -> Domain:
 
 
 def _scaled(call: Call, wanted: Domain, ends: tuple[float, float]) -> Domain:
-    """The domain of x where x times any number between `ends` is to be in `wanted`."""
+    """Return the domain of x for which x times any factor between `ends` is in `wanted`."""
     least, most = ends
     if least == most:
         return before_affine(wanted, least, 0.0, is_integer=_is_number(call, integer=True))
@@ -265,7 +290,10 @@ def _remainder(call: Call, _: Domain) -> Wanted:
 
 
 def _power(call: Call, wanted: Domain) -> Wanted:
-    """A root needs what is not negative, a reciprocal what is not zero; whatever has variable exponents is positive."""
+    """Rule of `power`: a root needs a nonnegative base, a negative exponent a nonzero base.
+
+    With an exponent that is not constant, the base must be positive and the exponent small.
+    """
     base, exponent = map(_ends, call.args)
     if exponent is None:
         small = Domain(-4, 4)
@@ -280,7 +308,7 @@ def _power(call: Call, wanted: Domain) -> Wanted:
 
 
 def _shift(call: Call, _: Domain) -> Wanted:
-    """A shift by fewer bits than there are."""
+    """Rule of bit shifts: the shift count is less than the number of bits of the type."""
     ty = _type(call)
     return [FREE, FREE if ty is None else _below(8 * ty.dtype.itemsize)]
 
@@ -296,7 +324,9 @@ def _clip(call: Call, wanted: Domain) -> Wanted:
 
 
 def _bounded(call: Call, wanted: Domain) -> Wanted:
-    """minimum and maximum: an end that the other argument already makes sure of is not asked for."""
+    """Rule of minimum and maximum: a bound that a constant operand already guarantees is not
+    required of the other.
+    """
     lowers = isinstance(call.op, Op) and call.op.name == "minimum"
     for place in (0, 1):
         ends = _ends(call.args[1 - place])
@@ -310,10 +340,11 @@ def _bounded(call: Call, wanted: Domain) -> Wanted:
 
 
 def _compared(step_down: bool, is_equality: bool) -> Rule:
-    """Comparisons: values on both sides of a constant, that is, of integers, the one at which the result changes.
+    """Return the rule of a comparison with a constant: values on both sides of the point where the
+    result changes.
 
-    step_down     whether the result changes below the constant rather than above it
-    is_equality   whether the constant itself is a value that the model tests for
+    step_down     True if, for integers, the result changes between constant - 1 and constant rather than above it
+    is_equality   True if the constant itself is a value that the model tests for
     """
 
     def rule(call: Call, _: Domain) -> Wanted:
@@ -344,10 +375,12 @@ def _thinned(points: list[float]) -> tuple[float, ...]:
 def _function(
     natural: Domain = FREE, inverse: Callable[[float], float] | None = None, image: tuple[float, float] = (0, 0)
 ) -> Rule:
-    """An increasing function of one element.
+    """Return the rule of an increasing elementwise function.
 
-    natural   where it is defined, or finite
-    inverse   of values strictly inside its `image`; None where the result's domain is not passed on
+    natural   domain where the function is defined and finite
+    inverse   inverse function, for values strictly inside `image`; None if the domain of the result
+              does not restrict the argument
+    image     open interval of the function's values
     """
 
     def rule(_: Call, wanted: Domain) -> Wanted:
@@ -394,7 +427,9 @@ def _sum(_: Call, wanted: Domain) -> Wanted:
 
 
 def _weighted(call: Call, wanted: Domain) -> Wanted:
-    """Sums of products: positive where the weights and the data are, as in a bank of filters over a spectrum."""
+    """Rule of dense and convolution: nonnegative results and weights imply nonnegative data, as in
+    mel filter banks.
+    """
     weights = _ends(call.args[1])
     return [POSITIVE if wanted.lo >= 0 and weights is not None and weights[0] >= 0 else FREE]
 
@@ -419,7 +454,9 @@ def _gather(call: Call, wanted: Domain) -> Wanted:
 
 
 def _tuples(data: Expr, indices: Expr, batch: int = 0) -> Domain:
-    """Indices of which the first axis runs through the axes of the data: each within the shortest of these."""
+    """Return the domain of index tuples (first axis: one index per data axis): below the smallest
+    indexed extent.
+    """
     at, ty = _type(indices), _type(data)
     if at is None or ty is None or not at.rank:
         return FREE
@@ -449,17 +486,21 @@ def _one_hot(call: Call, _: Domain) -> Wanted:
 
 
 def _classes(call: Call, _: Domain) -> Wanted:
-    """nll_loss: targets name one of the classes of the predictions."""
+    """Rule of nll_loss: targets are class indices of the predictions."""
     return [FREE, _below(_extent(call.args[0], 1 if (_type(call.args[0]) or TensorType((), "int8")).rank > 1 else 0))]
 
 
 def _boxes(call: Call, _: Domain) -> Wanted:
-    """crop_and_resize: corners as parts of the image, and images of the batch."""
+    """Rule of crop_and_resize: corners are fractions of the image, box indices are images of the
+    batch.
+    """
     return [FREE, Domain(0, 1), _below(_extent(call.args[0], 0))]
 
 
 def _lengths(axis: str) -> Rule:
-    """The second argument says how many elements along an axis are used: one at least."""
+    """Return the rule of an operator whose second argument is a number of elements, at least 1,
+    along `axis`.
+    """
 
     def rule(call: Call, wanted: Domain) -> Wanted:
         extent = _extent(call.args[0], call.attrs[axis])
@@ -477,7 +518,7 @@ def _flat_index(call: Call, _: Domain) -> Wanted:
 
 
 def _normalized(call: Call, _: Domain) -> Wanted:
-    """batch_norm: variances are positive."""
+    """Rule of batch_norm: variances are positive."""
     return [FREE, FREE, FREE, FREE, Domain(lo=FROM_ZERO)]
 
 
@@ -488,7 +529,7 @@ def _dequantized(call: Call, wanted: Domain) -> Wanted:
     return [before_affine(wanted, scale[0], -scale[0] * zero[0])]
 
 
-#: Operators that keep values as they are; those that only move elements of one tensor say so themselves.
+#: Operators that leave values unchanged, in addition to operators whose `moves` flag is set.
 _SAME: Final = ("copy", "cast", "broadcast_to_like", "reshape_like", "annotation.stop_fusion", "nn.dropout")
 _ABOVE_ZERO: Final = Domain(lo=FROM_POLE)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's `relay.op.nn`: the functions of operators whose names begin so."""
+"""Relay's `relay.op.nn`: builder functions of the operators whose names begin with "nn."."""
 
 from aotc.relay.op.call_builders import of_prefix
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's table of operators, and functions of the user's own that passes ask before they rewrite calls.
+"""Relay's operator registry: look up operators, register custom operators and rewrite hooks.
 
 get("nn.conv2d").get_attr("FTVMLegalize")
-register("my_log", "The logarithm.")                 # a name with a type, for calls that another compiler takes
+register("my_log", "The logarithm.")                 # an operator with a type rule, for an external compiler
 get("my_log").add_type_rel("Identity")
 
 @register_legalize("nn.dense")
-def legalize(attrs, inputs, types):                  # an expression in place of the call, None to leave it
+def legalize(attrs, inputs, types):                  # return a replacement of the call, or None
     return relay.nn.dense(...)
 
-The pass Legalize calls (attributes, arguments, types of arguments and result); AlterOpLayout, where the pipeline
-runs it or the user does, (attributes, arguments, types of arguments, type of the result).
+The pass Legalize calls its hooks with (attributes, arguments, types of arguments and result).
+AlterOpLayout calls its hooks with (attributes, arguments, types of arguments, type of the result).
 """
 
 from __future__ import annotations
@@ -42,24 +42,31 @@ Rewrite = Callable[..., Any]
 
 
 def list_op_names() -> list[str]:
-    """The names of all operators."""
+    """Return the sorted names of all operators."""
     return sorted(installed_ops())
 
 
 def register_legalize(op_name: str, legal_op: Rewrite | None = None, level: int = 10) -> Any:
-    """Have the pass Legalize ask a function about calls of an operator; a decorator without one."""
+    """Register a function that the pass Legalize calls for each call of an operator; without one,
+    return a decorator.
+
+    A function of a higher `level` replaces one of a lower level.
+    """
     return register_op_attr(op_name, LEGALIZE, legal_op, level)
 
 
 def register_alter_op_layout(op_name: str, alter_layout: Rewrite | None = None, level: int = 10) -> Any:
-    """Have the pass AlterOpLayout ask a function about calls of an operator; a decorator without one."""
+    """Register a function that the pass AlterOpLayout calls for each call of an operator; without
+    one, return a decorator.
+    """
     return register_op_attr(op_name, ALTER_OP_LAYOUT, alter_layout, level)
 
 
 # --- operators of the user's own
 
 
-#: Relay's rules by name: (attributes, argument types) -> type of the result.
+#: Relay's type relations by name: functions from (attributes, argument types) to the type of the
+#: result.
 _RULES: Final[dict[str, Callable[[Any, Types], Type]]] = {
     "Identity": lambda _, types: types[0],
     "Broadcast": broadcast_rule(),
@@ -68,7 +75,7 @@ _RULES: Final[dict[str, Callable[[Any, Types], Type]]] = {
 
 @frozen(kw_only=True, eq=False)
 class CustomOp(Op):
-    """An operator that is made step by step; each step puts a new one in the place of the one before."""
+    """A user-defined operator. Each method that changes it installs a changed copy under its name."""
 
     support_level: int = 10
     computed: ClassVar[bool] = False
@@ -77,19 +84,22 @@ class CustomOp(Op):
         install({**installed_ops(), self.name: replace(get_op(self.name), **changes)})
 
     def set_num_inputs(self, n: int) -> None:
-        """Say how many arguments there are; `add_argument` names them."""
+        """Set the number of arguments; `add_argument` names them."""
         self._changed(args=tuple(Arg(f"data_{k}") for k in range(n)))
 
     def add_argument(self, name: str, type: str, description: str) -> None:
-        """Name the next argument that has no name of its own, or one more."""
+        """Give the first unnamed argument a name and a type, or append an argument if all have
+        names.
+        """
         given = [a for a in get_op(self.name).args if a.type != "Expr"]
         rest = get_op(self.name).args[len(given) + 1 :]
         self._changed(args=(*given, Arg(name, type), *rest))
 
     def add_type_rel(self, rel_name: str, type_rel_func: Callable[..., Type] | None = None) -> None:
-        """State the type of the result: by a function of (argument types, None), or as Relay's rule does.
+        """Set the type rule: a function of (argument types, None), or the relation of Relay named
+        `rel_name`.
 
-        Raises AotcError (code "type") for a rule that is not known.
+        Raise AotcError (code "type") for an unknown relation.
         """
         if type_rel_func is None:
             require_known("type", "type relation", rel_name, _RULES)
@@ -99,15 +109,17 @@ class CustomOp(Op):
         self._changed(infer=lambda _, types: rule(list(types), None))
 
     def set_support_level(self, level: int) -> None:
-        """Note a level, which says nothing here."""
+        """Store a support level; it has no effect."""
         self._changed(support_level=level)
 
     def set_attrs_type_key(self, key: str) -> None:
-        """Relay's way to name the class of attributes: there are none here."""
+        """Do nothing: custom operators have no attribute class. Exists for compatibility with
+        Relay.
+        """
 
 
 def register(op_name: str, describe: str = "") -> None:
-    """Add an operator; AotcError (code "type") if there is one of the name."""
+    """Register a new operator; raise AotcError (code "type") if an operator with the name exists."""
     if op_name in installed_ops():
         raise AotcError("type", f"Operator {op_name} is registered before")
 
@@ -123,7 +135,9 @@ def register(op_name: str, describe: str = "") -> None:
 
 
 def register_pattern(op_name: str, pattern: OpPattern, level: int = 10) -> None:
-    """Say how an operator of the user's own takes part in fusion; AotcError (code "type") for others."""
+    """Set the fusion pattern of a custom operator; raise AotcError (code "type") for a built-in
+    operator.
+    """
     op, chosen = get_op(op_name), OpPattern(pattern)
     if not isinstance(op, CustomOp):
         raise AotcError("type", f"{op_name} has the pattern {op.pattern.name}, which cannot be changed")
@@ -132,7 +146,9 @@ def register_pattern(op_name: str, pattern: OpPattern, level: int = 10) -> None:
 
 
 def register_stateful(op_name: str, stateful: bool, level: int = 10) -> None:
-    """Relay's mark of operators with effects; AotcError (code "type") for True: there are none here."""
+    """Accept Relay's declaration that an operator has no side effects; raise AotcError (code
+    "type") for True.
+    """
     if stateful:
         raise AotcError("type", f"{op_name} cannot have effects: calls may be shared and moved")
     register_op_attr(op_name, "TOpIsStateful", stateful, level)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An operator as one value: the graph's `Op` plus how it becomes a tensor program.
+"""Definition of an operator as one record: the graph's `Op` plus its implementation as a tensor
+program.
 
 relu = OpDef(name="nn.relu", doc="max(data, 0)", infer=same_type, reference=lambda _, x: np.maximum(x, 0),
              pattern=OpPattern.ELEMWISE, axes=pointwise, compute=..., samples=...)
-relu(x)                                # Call(relu, [x]), typed like x
+relu(x)                                # Call(relu, [x]), with the type of x
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from aotc.relay.op.builder_signature import build
 from aotc.tir import Tensor, body_cost, domain, te, topological
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-#: An expression of one element, where `Expr` is one of the graph.
+#: Scalar expression of a tensor program, in contrast to the graph's `Expr`.
 Scalar: TypeAlias = tir.Expr
-#: Where an element lies: an expression for each axis.
+#: Position of an element: one scalar expression for each axis.
 Index: TypeAlias = "tuple[Scalar, ...]"
-#: What `compute` gets for one argument: a tensor, or a tuple of them for a tuple argument.
+#: Argument of `compute`: a tensor, or a tuple of tensors for a tuple argument.
 TeArg: TypeAlias = "Tensor | tuple[Tensor, ...]"
 
 
 class Accuracy(Enum):
-    """How closely two executions of a sample must agree."""
+    """Tolerance within which two executions of a sample must agree."""
 
     EXACT = "exact"  # bit for bit: data movement, integers, comparisons
     ROUNDING = "rounding"  # a few units in the last place: sums in another order, another libm
@@ -41,9 +42,10 @@ class Accuracy(Enum):
 
 @frozen(kw_only=True, eq=False)
 class Sample:
-    """Arguments on which the reference, both interpreters and the compiled code must agree.
+    """Arguments on which the numpy reference, both interpreters and the compiled code must agree.
 
-    A tuple in `args` is a tuple argument.  `known` are the positions of arguments that are constants in graphs.
+    A tuple in `args` is a tuple argument. `known` lists the positions of arguments that are
+    constants in the graph.
     """
 
     args: tuple[Array | tuple[Array, ...], ...]
@@ -57,22 +59,23 @@ Samples: TypeAlias = "Iterator[Sample]"
 
 @frozen(kw_only=True, eq=False)
 class OpDef(Op):
-    """An operator with all its facets.
+    """An operator with its type rule, reference implementation, lowering and test samples.
 
-    element   (attrs, index, *arguments as te tensors) -> the result's element there, which makes `compute`
+    element   (attrs, index, *arguments as te tensors) -> the result's element at `index`; defines `compute`
     compute   (attrs, *arguments as te tensors) -> tensor, or a tuple of tensors for a tuple result
     expand    (attrs, *argument expressions) -> an expression of other operators
-    unblocked (attrs, *argument expressions) -> the call in layouts without blocks, None where it has none already:
-              for operators whose program knows those alone
-    axes      rows of its map may be left out at the end: those arguments are not walked
-    static    (attrs, argument expressions) -> the operator that has as attributes what are arguments here, None where
-              they are not constants: for results whose shape depends on values.  Exactly one of these but `unblocked`
-              is given, or `compute` for devices and `expand` for processors
-    samples   () -> samples; tests of every level are generated from them
-    view      True if the result is the first argument's memory in row-major order (reshape and its kin)
+    unblocked (attrs, *argument expressions) -> the call with unblocked layouts (NCHW, not NCHW8c), None if its
+              layouts are unblocked already; for operators whose program supports only unblocked layouts
+    axes      trailing rows of the axis map may be omitted: the arguments are then not iterated along any axis
+    static    (attrs, argument expressions) -> a call of the operator that takes as attributes what are arguments
+              here, None if they are not constants: for results whose shape depends on values.  Exactly one of
+              element, compute, expand and static is given, or `compute` for GPUs and `expand` for CPUs
+    samples   () -> samples, from which tests are generated
+    view      True if the result is the first argument's memory in row-major order (reshape etc.)
 
-    The docstring of its attributes says what an operator does, unless `doc` does.  Its reference runs without warnings
-    of numpy: NaN, infinities and numbers that wrap are as good as others.
+    The operator's documentation is `doc`, or the docstring of the attribute class if `doc` is
+    empty. The reference runs with numpy's warnings disabled: NaN, infinities and integer overflow
+    are valid.
     """
 
     element: Callable[..., Scalar] | None = None
@@ -96,12 +99,14 @@ class OpDef(Op):
         return build(self, args, attributes)
 
     def work(self, attributes: Attrs, types: Types, result: Type) -> int:
-        """What the tensor expression counts: for each element of each tensor on the way, its operations."""
-        # slots: the class that super() knows is another one
+        """Return the number of scalar operations of the tensor program: the sum over all its
+        tensors.
+        """
+        # not super(): the dataclass with slots is another class than the one super() refers to
         least = Op.work(self, attributes, types, result)
         reads = sum(t.numel for ty in types for t in tensor_types(ty))
         most = reads * sum(t.numel for t in tensor_types(result))
-        # a window reads elements that are not there, too
+        # padding counts as elements, too
         if most <= SMALL and self.scratch is None:
             return most
         if self.compute is None:
@@ -112,7 +117,9 @@ class OpDef(Op):
 
 
 def pointwise(_: Any, types: Types) -> AxisMap:
-    """Axis map of elementwise and broadcasting operators."""
+    """Axis map of elementwise and broadcasting operators: each result axis is an axis of every
+    non-broadcast argument.
+    """
     tensors = [t for ty in types for t in tensor_types(ty)]
     rank = max(t.rank for t in tensors)
     rows = []
@@ -123,7 +130,9 @@ def pointwise(_: Any, types: Types) -> AxisMap:
 
 
 def filled_up(axes: Axes) -> Axes:
-    """Axis maps with a row for each argument: those that `axes` leaves out at the end walk nothing."""
+    """Return an axis-map function that appends rows without mapped axes for trailing arguments
+    `axes` omits.
+    """
 
     def each_argument(a: Any, types: Types) -> AxisMap | None:
         found = axes(a, types)
@@ -135,12 +144,14 @@ def filled_up(axes: Axes) -> Axes:
 
 
 def types_of(values: Iterable[Any]) -> list[TensorType]:
-    """The types of arrays, or of tensors of tensor expressions."""
+    """Return the tensor types of numpy arrays or of tensors of tensor expressions."""
     return [TensorType(x.shape, str(x.dtype)) for x in values]
 
 
 def each_element(name: str, infer: Infer, element: Callable[..., Scalar]) -> Callable[..., Tensor]:
-    """The tensor expression of a result whose elements are `element(attributes, index, *arguments)`."""
+    """Return a `compute` function for a result whose elements are `element(attributes, index,
+    *arguments)`.
+    """
 
     def compute(attributes: Any, *args: Tensor) -> Tensor:
         result = infer(attributes, types_of(args))
@@ -151,7 +162,9 @@ def each_element(name: str, infer: Infer, element: Callable[..., Scalar]) -> Cal
 
 
 def of_formula(infer: Infer, element: Callable[..., Any]) -> Callable[..., Array]:
-    """The reference of an operator whose element is a formula of arrays as well, given all indices at once."""
+    """Return a numpy reference that evaluates `element` on arrays, with all indices of the result
+    at once.
+    """
 
     def reference(attributes: Any, *args: Array) -> Array:
         result = infer(attributes, types_of(args))
@@ -164,9 +177,10 @@ def of_formula(infer: Infer, element: Callable[..., Any]) -> Callable[..., Array
     return reference
 
 
-#: Operations that need not be counted exactly.
+#: Number of operations up to which an upper bound replaces the exact count.
 SMALL: Final = 1 << 16
-#: Operations for each element of a program written by hand (sorting, scattering, filtering) that counts none.
+#: Estimated operations per element of a hand-written program (sort, scatter, filter) without its
+#: own count.
 _BY_HAND: Final = 32
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words in which operators are defined: their record, type rules, axis maps, tables of rows and samples.
+"""Facade for operator definitions: re-exports the OpDef record, type rules, axis maps and sample
+builders.
 
-The module itself is how files of operators get these words; `define.pyi` says where each one lives:
+`operator_definition.pyi` lists the module in which each name is defined.
 
     from aotc.relay.op.operator_definition import OpDef, Samples, exact, pointwise, random_array, same_type
 """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments for the samples of operators: the values of each data type, seeded random arrays, tables.
+"""Arguments for operator samples: special values of each data type, seeded random arrays, tables of
+cases.
 
 random_sample([(3, 4), (5, 4)], DenseAttrs(units=5))
-samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((4,), 0)))     # data of a shape, and the attribute
+samples_of(ReverseAttrs, "axis", (((2, 3), 1), ((4,), 0)))     # shape of the data, value of the attribute
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from aotc.relay.op.opdef import Accuracy, Array, Sample, Samples
 
 @frozen
 class Kind:
-    """A class of element types, and the ones that samples are made of."""
+    """A class of element types: a predicate of supported dtypes, and the dtypes used in samples."""
 
     accepts: Callable[[DType], bool]
     examples: tuple[str, ...]
@@ -39,7 +40,9 @@ _EDGES: Final = (0, 1, 2, 3, -1, -2, 7, 100)
 
 
 def accuracy(dtype: str, exact: bool = False) -> Accuracy:
-    """How closely results computed in `dtype` agree; bit for bit where the operator is exact."""
+    """Return the tolerance of results computed in `dtype`; exact for integers and if `exact` is
+    True.
+    """
     dt = DType(dtype)
     if exact or not dt.is_float:
         return Accuracy.EXACT
@@ -47,7 +50,7 @@ def accuracy(dtype: str, exact: bool = False) -> Accuracy:
 
 
 def special_values(dtype: str) -> Array:
-    """The values at which operators go wrong: zeros, halves, limits, infinities, NaN."""
+    """Return the edge-case values of a data type: zeros, halves, limits, infinities, NaN."""
     dt = DType(dtype)
     if dt.is_float:
         with np.errstate(all="ignore"):
@@ -58,7 +61,9 @@ def special_values(dtype: str) -> Array:
 
 
 def random_array(shape: Sequence[int], dtype: str = "float32", seed: int = 0) -> Array:
-    """Normally distributed floats; integers from -100 (unsigned: 0) to 99; truth values."""
+    """Return a seeded random array: normally distributed floats, integers from -100 (unsigned: 0)
+    to 99, or bools.
+    """
     rng, dt = np.random.default_rng(seed), DType(dtype)
     if dt.is_bool:
         return random_array(shape, "int8", seed) > 0
@@ -68,23 +73,29 @@ def random_array(shape: Sequence[int], dtype: str = "float32", seed: int = 0) ->
 
 
 def random_sample(shapes: Sequence[Sequence[int]], attributes: Attrs = NO_ATTRS, dtype: str = "float32") -> Sample:
-    """A sample with one random array per shape: integers agree exactly, narrow floats loosely."""
+    """Return a sample with one random array per shape; the tolerance depends on `dtype`."""
     args = tuple(random_array(shape, dtype, seed) for seed, shape in enumerate(shapes))
     return Sample(args=args, attrs=attributes, accuracy=accuracy(dtype))
 
 
 def cases(make: type[Attrs], rows: Sequence[Any]) -> Callable[[], Samples]:
-    """A random sample per row: the shapes of the arguments, the attributes, and the data type if it is not float32."""
+    """Return a function that yields one random sample per row (argument shapes, attributes[,
+    dtype]).
+
+    The default dtype is float32.
+    """
     return lambda: (random_sample(shapes, make(**given), *dtype) for shapes, given, *dtype in rows)
 
 
 def exact(attributes: Attrs, *args: Array | tuple[Array, ...]) -> Sample:
-    """A sample on which results agree bit for bit."""
+    """Return a sample whose results must agree bit for bit."""
     return Sample(args=args, attrs=attributes, accuracy=Accuracy.EXACT)
 
 
 def random_argument(shape: Sequence[Any], dtype: str = "float32") -> Array | tuple[Array, ...]:
-    """A random array of a shape, which may begin with a data type, or one of each of a tuple of shapes."""
+    """Return a random array of a shape, which may begin with a dtype, or a tuple of arrays for a
+    tuple of shapes.
+    """
     if shape and isinstance(shape[0], str):
         return random_array(shape[1:], shape[0])
     if shape and isinstance(shape[0], tuple):
@@ -95,7 +106,11 @@ def random_argument(shape: Sequence[Any], dtype: str = "float32") -> Array | tup
 def samples_of(
     make: type[Attrs], fields: str, rows: Sequence[Sequence[Any]], dtypes: Sequence[str] = ANY.examples
 ) -> Callable[[], Samples]:
-    """One exact sample per row: the shape of the data, then values of some of `fields`; the first with each type."""
+    """Return a function that yields one exact sample per row: shape of the data, then values of
+    `fields`.
+
+    The sample of the first row is repeated for each of `dtypes`.
+    """
 
     def samples() -> Samples:
         for k, (shape, *values) in enumerate(rows):

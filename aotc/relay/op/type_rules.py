@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Type rules and axis maps that many operators share.
+"""Type rules, shape checks and axis maps shared by operator definitions.
 
 infer=same_type, axes=pointwise        # nn.relu
 infer=broadcast_rule()                 # add
@@ -17,7 +17,7 @@ from aotc.relay.op.operator_definition import Array, may_equal
 
 
 def tensor(ty: Type, what: str = "argument") -> TensorType:
-    """`ty` as a tensor type; AotcError (code "expected-tensor") otherwise."""
+    """Return `ty` as a tensor type; raise AotcError (code "expected-tensor") if it is not one."""
     hint = "take one of its fields: .0" if isinstance(ty, TupleType) else ""
     require("expected-tensor", isinstance(ty, TensorType), lambda: f"{what} must be a tensor, got {ty}", hint)
     assert isinstance(ty, TensorType)
@@ -25,40 +25,48 @@ def tensor(ty: Type, what: str = "argument") -> TensorType:
 
 
 def ranked(code: str, ty: Type, rank: int, what: str = "data") -> TensorType:
-    """`ty` as a tensor type with that many axes; AotcError (`code`) otherwise."""
+    """Return `ty` as a tensor type with `rank` axes; raise AotcError (`code`) if it has another
+    rank.
+    """
     found = tensor(ty, what)
     require(code, found.rank == rank, lambda: f"{what} must have rank {rank}, got {found}")
     return found
 
 
 def scalar(code: str, ty: Type, what: str) -> TensorType:
-    """`ty` as the type of a tensor without axes; AotcError (`code`) otherwise."""
+    """Return `ty` as the type of a 0-d tensor; raise AotcError (`code`) if it has axes."""
     found = tensor(ty, what)
     require(code, found.rank == 0, lambda: f"the {what} must be a scalar, got {found}")
     return found
 
 
 def require_known(code: str, what: str, value: str, known: Iterable[str]) -> None:
-    """Raises AotcError (`code`) unless `value` is one of the names of `what` that are known."""
+    """Raise AotcError (`code`) unless `value` is one of the names in `known`; `what` describes them
+    in the message.
+    """
     require(code, value in known, lambda: f"unknown {what} {value!r}; known: {', '.join(filter(None, known))}")
 
 
 def tensor_fields(ty: Type, what: str = "argument") -> tuple[TensorType, ...]:
-    """The fields of a tuple type, each a tensor."""
+    """Return the fields of a tuple type; raise AotcError unless `ty` is a tuple of tensors."""
     require("expected-tuple", isinstance(ty, TupleType), lambda: f"{what} must be a tuple of tensors, got {ty}")
     assert isinstance(ty, TupleType)
     return tuple(tensor(field, what) for field in ty.fields)
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """A possibly negative axis as an index from 0; AotcError (code "axis") if it is out of range."""
+    """Return a possibly negative axis as an index from 0; raise AotcError (code "axis") if it is
+    out of range.
+    """
     hint = f"axes are {-rank} to {rank - 1}" if rank else "a scalar has no axes: expand_dims gives it one"
     require("axis", -rank <= axis < rank, f"axis {axis} is outside rank {rank}", hint)
     return axis % rank
 
 
 def axes_of(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
-    """Axes as ascending indices from 0, all of them for None; AotcError for duplicates."""
+    """Return axes as ascending indices from 0, None meaning all axes; raise AotcError for
+    duplicates.
+    """
     if axes is None:
         return tuple(range(rank))
     items = [axis_of(a, rank) for a in ([axes] if isinstance(axes, int) else axes)]
@@ -67,19 +75,21 @@ def axes_of(axes: Sequence[int] | int | None, rank: int) -> tuple[int, ...]:
 
 
 def broadcast_dim(a: Dim, b: Dim) -> Dim | None:
-    """The dimension that both broadcast to; None if they do not."""
+    """Return the dimension to which two dimensions broadcast; None if they do not broadcast."""
     if same_dim(a, b) or b == 1:
         return a
     if a == 1:
         return b
     if isinstance(a, SymDim) or isinstance(b, SymDim):
-        # must be equal at run time: keep what is known
+        # they must be equal at run time: return the static one
         return a if isinstance(b, SymDim) else b
     return None
 
 
 def broadcast_shape(a: Shape, b: Shape) -> Shape:
-    """The numpy broadcast of two shapes; AotcError (code "broadcast") if there is none."""
+    """Return the shape to which two shapes broadcast by numpy's rules; raise AotcError (code
+    "broadcast") if there is none.
+    """
     rank = max(len(a), len(b))
     left = (1,) * (rank - len(a)) + tuple(a)
     right = (1,) * (rank - len(b)) + tuple(b)
@@ -91,19 +101,25 @@ def broadcast_shape(a: Shape, b: Shape) -> Shape:
 
 
 def shape_text(shape: Shape) -> str:
-    """(1, 3, n)"""
+    """Return a shape as text, such as (1, 3, n)."""
     return f"({', '.join(map(str, shape))})"
 
 
 def extent_of(d: Dim, of: Callable[[int], int], unchanged: bool = False) -> Dim:
-    """`of` an extent; where that is not known a new symbol, of the bound, or itself if it is `unchanged`."""
+    """Return `of(d)` for a static extent d, else a new symbolic dimension whose bound is `of` the
+    bound of d.
+
+    If `unchanged` is True, a symbolic dimension is returned as it is.
+    """
     if isinstance(d, int):
         return of(d)
     return d if unchanged else SymDim(upper=d.upper and of(d.upper))
 
 
 def of_expansion(expand: Callable[..., Expr]) -> Callable[..., Any]:
-    """The reference of an operator that is made of others: what theirs give one after the other."""
+    """Return a numpy reference that evaluates the expression `expand(attributes, *arguments)` by
+    its operators' references.
+    """
 
     def given(value: Any) -> Expr:
         return Tuple(map(given, value)) if isinstance(value, tuple) else Constant(value)
@@ -112,44 +128,52 @@ def of_expansion(expand: Callable[..., Expr]) -> Callable[..., Any]:
 
 
 def static_shape_of(x: Expr) -> tuple[int, ...]:
-    """The shape of an argument; AotcError (code "dynamic-shape") where a dimension is not known."""
+    """Return the shape of an argument; raise AotcError (code "dynamic-shape") if a dimension is
+    symbolic.
+    """
     ty = tensor_type_of(x)
     require("dynamic-shape", ty.is_static, lambda: f"the shape must be known at compile time, got {ty}")
     return ty.static_shape
 
 
 def float_tensor(ty: Type) -> TensorType:
-    """The data's type; AotcError (code "dtype") where its elements are not floats."""
+    """Return `ty` as a tensor type; raise AotcError (code "dtype") if its elements are not floats."""
     data = tensor(ty, "data")
     require("dtype", data.dtype.is_float, lambda: f"data type {data.dtype} is not a float type")
     return data
 
 
 def float_along_axis(a: Any, types: Types) -> TensorType:
-    """Type rule of operators of floats along `a.axis` (one axis, several, None for all)."""
+    """Type rule of float operators along `a.axis` (one axis, several, or None for all): the type of
+    the data.
+    """
     data = float_tensor(types[0])
     axes_of(a.axis, data.rank)
     return data
 
 
 def require_same_dtype(a: TensorType, b: TensorType) -> None:
-    """Raises AotcError (code "dtype-mismatch") for tensors of different data types."""
+    """Raise AotcError (code "dtype-mismatch") if two tensors have different data types."""
     hint = f'cast one of them: cast(..., dtype="{a.dtype}")'
     require("dtype-mismatch", a.dtype == b.dtype, lambda: f"data types {a.dtype} and {b.dtype} do not match", hint)
 
 
 def require_dtype(dtype: DType, supported: bool) -> None:
-    """Raises AotcError (code "dtype") unless a data type is `supported`."""
+    """Raise AotcError (code "dtype") unless a data type is `supported`."""
     require("dtype", supported, lambda: f"data type {dtype} is not supported")
 
 
 def same_type(_: Any, types: Types) -> Type:
-    """Type rule: the result is what the first argument is."""
+    """Type rule: the result has the type of the first argument."""
     return tensor(types[0])
 
 
 def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], bool] | None = None) -> Infer:
-    """Type rule of a broadcasting operator: equal dtypes; `result` is the dtype if it differs (comparisons)."""
+    """Return the type rule of a broadcasting operator whose arguments have equal dtypes.
+
+    result  dtype of the result if it differs from the arguments' dtype (comparisons)
+    accept  predicate of supported types of the first argument; AotcError for others
+    """
 
     def infer(_: Any, types: Types) -> Type:
         first, *rest = [tensor(t) for t in types]
@@ -165,14 +189,17 @@ def broadcast_rule(result: str | None = None, accept: Callable[[TensorType], boo
 
 
 def row_but(axes: Sequence[int], rank: int) -> tuple[int | None, ...]:
-    """Every axis of an argument of the result's rank but `axes`."""
+    """Return an axis-map row that maps every axis of an argument, of the result's rank, except
+    `axes`.
+    """
     return tuple(None if k in axes else k for k in range(rank))
 
 
 def all_but_axis(a: Any, types: Types) -> AxisMap:
-    """Axis map of operators along `a.axis` (one axis, several, None for all) of the first argument only.
+    """Axis map of operators that work along `a.axis` (one, several, None for all) of the first
+    argument.
 
-    That is one tensor, or a tuple of tensors, of the result's rank.
+    The first argument is a tensor or a tuple of tensors with the rank of the result.
     """
     first = types[0].fields[0] if isinstance(types[0], TupleType) else types[0]
     rank = tensor(first).rank
@@ -180,7 +207,9 @@ def all_but_axis(a: Any, types: Types) -> AxisMap:
 
 
 def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
-    """Axis map of operators along `a.axis`, which flatten their argument where that is None."""
+    """Axis map of operators that work along `a.axis`, or on the flattened argument if `a.axis` is
+    None.
+    """
     return AxisMap(((None,),)) if a.axis is None else all_but_axis(a, types)
 
 
@@ -188,7 +217,9 @@ def all_but_axis_or_flat(a: Any, types: Types) -> AxisMap:
 
 
 def check_vectors(code: str, a: Any, data: TensorType, vectors: Types, what: str) -> None:
-    """Raises AotcError (`code`) unless each of `vectors` has an element of the data's type for each along `a.axis`."""
+    """Raise AotcError (`code`) unless each of `vectors` has the data's dtype and one element per
+    index of `a.axis`.
+    """
     axis = axis_of(a.axis, data.rank)
     for given in vectors:
         vector = tensor(given, what)
@@ -198,7 +229,9 @@ def check_vectors(code: str, a: Any, data: TensorType, vectors: Types, what: str
 
 
 def vectors_along_axis(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
-    """The argument types, unknown ones solved: behind the first, each is a vector along `a.axis` of the first."""
+    """Return the argument types with unknown ones inferred: every argument after the first is a
+    vector along `a.axis`.
+    """
     data, *vectors = types
     if not isinstance(data, TensorType):
         return types
@@ -207,7 +240,7 @@ def vectors_along_axis(a: Any, types: Sequence[Type | None]) -> Sequence[Type | 
 
 
 def elements_and_vectors(a: Any, types: Types) -> AxisMap:
-    """Axis map of elementwise operators of data and of vectors along `a.axis`."""
+    """Axis map of elementwise operators on data and on vectors along `a.axis` of the data."""
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank)
     row = tuple(0 if k == axis else None for k in range(rank))
@@ -215,5 +248,5 @@ def elements_and_vectors(a: Any, types: Types) -> AxisMap:
 
 
 def broadcast_along(vector: Array, axis: int, rank: int) -> Array:
-    """A vector as an array that broadcasts along `axis` of one of `rank`."""
+    """Return a vector reshaped to broadcast along `axis` of an array with `rank` axes."""
     return vector.reshape([-1 if k == axis % rank else 1 for k in range(rank)])

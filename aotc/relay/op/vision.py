@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relay's `relay.op.vision`: the functions of operators whose names begin so."""
+"""Relay's `relay.op.vision`: builder functions of the operators whose names begin with "vision."."""
 
 from aotc.relay.op.call_builders import of_prefix
 

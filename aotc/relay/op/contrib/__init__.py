@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pattern tables of external compilers: what MergeComposite makes composite functions of.
+"""Pattern tables of external compilers, from which the pass MergeComposite makes composite
+functions.
 
-@register_pattern_table("mine") def table(): return [("mine.dense_relu",
-is_op("nn.relu")(is_op("nn.dense")(wildcard(), wildcard())))]
+@register_pattern_table("mine")
+def table():
+    return [("mine.dense_relu", is_op("nn.relu")(is_op("nn.dense")(wildcard(), wildcard())))]
+
 relay.transform.MergeComposite(get_pattern_table("mine"))
 """
 

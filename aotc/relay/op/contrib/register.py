@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of pattern tables, by the name of the external compiler.
+"""Registry of the pattern tables of external compilers, by the name of the compiler.
 
 register_pattern_table("mine", lambda: [("mine.dense_relu", pattern)])
 get_pattern_table("mine")              # [("mine.dense_relu", pattern)]
@@ -12,9 +12,10 @@ _TABLES: Final[dict[str, Sequence[Any]]] = {}
 
 
 def register_pattern_table(compiler: str, table: Callable[[], Sequence[Any]] | None = None) -> Any:
-    """Keep the entries (name, pattern) or (name, pattern, check) that `table()` gives; a decorator without a table.
+    """Register the entries (name, pattern) or (name, pattern, check) returned by `table()` for a
+    compiler.
 
-    A later table of a name replaces an earlier one.
+    Without a table, return a decorator. A later table for a name replaces an earlier one.
     """
     if table is None:
         return lambda function: register_pattern_table(compiler, function)
@@ -23,5 +24,5 @@ def register_pattern_table(compiler: str, table: Callable[[], Sequence[Any]] | N
 
 
 def get_pattern_table(pattern: str) -> Sequence[Any] | None:
-    """The table of the external compiler called `pattern`; None if there is none."""
+    """Return the pattern table of the external compiler called `pattern`; None if there is none."""
     return _TABLES.get(pattern)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dialect of quantized operators, Relay's `qnn`: integers with scales and zero points as arguments.
+"""Operators on quantized tensors, Relay's `qnn` dialect: scales and zero points are arguments of
+the operators.
 
-real = scale * (stored - zero point)
+real = scale * (stored - zero_point)
 
-Scales and zero points are one value, or one for each element of an axis, and usually
-constants.  Types know nothing of them.  `qnn.CanonicalizeOps` says each operator with
-integer arithmetic of other operators (`OpDef.expand`).
+A scale or zero point is one value or one value for each element along an axis, and usually a
+constant. Tensor types do not contain it. The pass `qnn.CanonicalizeOps` replaces each operator by
+integer arithmetic on other operators (`OpDef.expand`).
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums, differences and products of quantized tensors, which are broadcast: qnn.add, qnn.subtract, qnn.mul.
+"""Broadcasting arithmetic on quantized tensors: qnn.add, qnn.subtract and qnn.mul.
 
-add(x, y, 0.1, 3, 0.2, 0, 0.3, -5)             # int8 of scale 0.3 around -5
+add(x, y, 0.1, 3, 0.2, 0, 0.3, -5)             # int8 with scale 0.3 and zero point -5
 
-Zero points are subtracted as integers, and the output's zero point is added after rounding, so that ties round to the
-even multiple of the output scale whatever the zero points are.
+Input zero points are subtracted in integer arithmetic, and the output zero point is added after
+rounding. Ties therefore round to an even multiple of the output scale for all zero points.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class ProductAttrs(Attrs):
 
 
 def ratio_limit(dtype: DType) -> float:
-    """The largest ratio of an operand's scale to the output's for which sums are computed in float32.
+    """Return the largest ratio input_scale / output_scale for which qnn.add is computed in float32.
 
-    Up to it, the roundings of both products and of their sum add up to less than 0.05 output steps.
+    Up to this ratio, the rounding errors of both products and of their sum add up to less than 0.05
+    output steps.
     """
     return 2.0 ** (18 - dtype.bits)
 
@@ -80,7 +81,9 @@ def _infer(a: Any, types: Types) -> Type:
 
 
 def _axes(a: Any, types: Types) -> AxisMap:
-    """That of the tensors; where there are scales for an axis, it is not mapped."""
+    """Return the broadcast axis map of the tensors, in which axes with per-element scales are not
+    mapped.
+    """
     found = pointwise(a, types[:2])
     rank = len(found.inputs[0])
     several = [k for k in (2, 3, 4, 5) if tensor(types[k]).shape not in ((), (1,))]
@@ -90,7 +93,9 @@ def _axes(a: Any, types: Types) -> AxisMap:
 
 
 def _work(dtype: DType, scales: Sequence[Array | None], onto: Array | None) -> str:
-    """The floating-point type of sums: float64 for known ratios of scales beyond the limit."""
+    """Return the type in which sums are computed: float64 if a scale ratio is known and above
+    `ratio_limit`, else float32.
+    """
     if onto is None:
         return "float32"
     ratios = [(v.astype(np.float64) / onto.astype(np.float64)).max(initial=0) for v in scales if v is not None]
@@ -116,7 +121,7 @@ def _product_expand(a: Any, *operands: Expr) -> Expr:
     ratio = q.div(both, q.laid(so, None, 0, "float32"))
     lhs, rhs = q.centered(x, zx, a.lhs_axis), q.centered(y, zy, a.rhs_axis)
     if q.dtype_of(x).bits > 8:
-        # int32 does not hold the products of 17-bit differences
+        # products of 17-bit differences overflow int32
         whole = q.made(defined_rounding.product, q.converted(lhs, "float32"), q.converted(rhs, "float32"))
     else:
         whole = q.converted(q.mul(lhs, rhs), "float32")
@@ -124,7 +129,7 @@ def _product_expand(a: Any, *operands: Expr) -> Expr:
 
 
 def _arrays(a: Any, x: Array, y: Array, values: tuple[Array, ...], dtype: str) -> list[Array]:
-    """Scales as `dtype` and zero points as int32, as they broadcast with the tensors."""
+    """Return scales as `dtype` and zero points as int32, reshaped to broadcast with their tensors."""
     places = [(a.lhs_axis, x.ndim)] * 2 + [(a.rhs_axis, y.ndim)] * 2 + [(None, 0)] * 2
     kinds = (dtype, "int32") * 3
     return [q.spread(v, *place, np.dtype(kind)) for v, place, kind in zip(values, places, kinds, strict=True)]

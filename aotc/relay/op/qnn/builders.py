@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions that build calls of quantized operators, under Relay's names; see `aotc.relay.op.builders`.
+"""Functions that build calls of quantized operators, with Relay's names; see
+`aotc.relay.op.builders`.
 
 quantize(data, 0.1, 3, out_dtype="uint8")                    # relay.qnn.op.quantize
 """

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qnn.concatenate: quantized tensors of several scales as one.
+"""qnn.concatenate: concatenate quantized tensors with different scales into one quantized tensor.
 
-concatenate((x, y), (0.1, 0.2), (0, 3), 0.2, 3, axis=1)    # y's elements stay as they are
+concatenate((x, y), (0.1, 0.2), (0, 3), 0.2, 3, axis=1)    # y has the output scale and is copied unchanged
 
-Each element is quantize(dequantize(x)).  Of 8 bits with scales that are known it is rounded once, from the exact
-quotient: by one factor for each tensor where one gives the 256 values, else by a table of them.  int32 is requantized,
-as float32 would not hold it.
+The result is quantize(dequantize(x)) for each element. For 8-bit inputs with constant scales it is
+rounded once, from the exact quotient: a tensor is multiplied by one factor if that gives the
+correct result for all 256 values, and is mapped by a lookup table otherwise. int32 inputs are
+requantized, since float32 cannot represent them exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class ConcatenateAttrs(Attrs):
 
 
 def _tuple_of(takes: Any) -> Callable[[Any, Any], Any]:
-    """Takes several expressions, or numbers, as a tuple."""
+    """Return a converter of call arguments that applies `takes` to each item of a sequence and
+    builds a tuple.
+    """
     return lambda value, given: Tuple([takes(v, given) for v in value]) if isinstance(value, Sequence) else value
 
 
@@ -61,7 +64,8 @@ def _moved(x: Array, pair: Sequence[Array], onto: Sequence[Array]) -> Array:
     if x.dtype == np.int32:
         attributes = requantize.RequantizeAttrs(out_dtype="int32")
         return np.asarray(requantize.requantize.reference(attributes, x, *pair, *onto))
-    # float64 holds the products of 8-bit integers and scales, and tells their quotients from ties
+    # in float64, products of 8-bit integers and scales are exact, and quotients near ties stay
+    # distinct from ties
     work = np.float64 if DType.of(x).bits == 8 else np.float32
     wide = q.dequantized(x, pair[0], pair[1], None, work)
     return q.quantized(wide, onto[0].astype(work), onto[1], DType.of(x))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions of quantized tensors: qnn.conv1d to qnn.conv3d, and qnn.conv1d_transpose to qnn.conv3d_transpose.
+"""Convolutions of quantized tensors: qnn.conv1d to qnn.conv3d, and qnn.conv1d_transpose to
+qnn.conv3d_transpose.
 
-sum((data - input_zero_point) * (kernel - kernel_zero_point)) over each window, padding standing for 0
+sum((data - input_zero_point) * (kernel - kernel_zero_point)) over each window, padded with the zero point
 
-    conv2d(x, w, 128, 0, 0.05, 0.01, padding=(1, 1))           # int32, of the scale 0.05 * 0.01
+    conv2d(x, w, 128, 0, 0.05, 0.01, padding=(1, 1))           # int32, with scale 0.05 * 0.01
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ padding dilation groups data_layout kernel_layout out_layout {} out_dtype"""
 
 @frozen(eq=False)
 class _Kind:
-    """A convolution of plain integers over `n` axes, and the axes of its kernel."""
+    """A quantized convolution, defined by the integer convolution `plain` over `n` spatial axes and
+    its kernel layout.
+    """
 
     n: int
     plain: OpDef
@@ -40,17 +43,21 @@ class _Kind:
         return self.letters[0] == "I"
 
     def place(self, a: Any) -> int:
-        """The axis of output channels in the result."""
+        """Return the index of the output-channel axis in the result."""
         return window_attributes.layouts(self.n, a.data_layout, a.out_layout)[1][1]
 
     def channels(self, a: Any) -> int | None:
-        """That in the kernel; None where it has those of one group."""
+        """Return the index of the output-channel axis in the kernel; None for a grouped transposed
+        convolution.
+
+        The kernel of a grouped transposed convolution has the output channels of one group only.
+        """
         where = window_attributes.positions(a.kernel_layout, self.letters)
         grouped = self.transposed and a.groups > 1
         return None if grouped else where[self.letters.index("O")]
 
     def plainly(self, a: Attrs) -> Any:
-        """The attributes as those of the operator on plain integers."""
+        """Return the attributes converted to the attribute record of the integer convolution."""
         return self.plain.attrs(**dict(a.items()))
 
     def infer(self, a: Any, types: Types) -> Type:
@@ -84,20 +91,26 @@ class _Kind:
 
 
 def _wide(x: Array, zero: Array, axis: int | None = None) -> Array:
-    """An array without its zero points; of 8 bits as int16, whose sums are exact in floats."""
+    """Return an array minus its zero points, as int16 for 8-bit inputs, so that float64 sums of
+    products are exact.
+    """
     wide = np.int16 if DType.of(x).bits <= 8 else np.int32
     return q.offsets(x, zero, axis, wide)
 
 
 def _convolved(op: OpDef, zeros: sums.Zeros, x: Expr, w: Expr, **how: Any) -> Expr:
-    """What a transposed convolution is woven of, which takes the zero points."""
+    """Build a quantized convolution with the zero points `zeros`, as a part of a transposed
+    convolution.
+    """
     one = q.constant(1, "float32")
     return op(x, q.settled(w), *zeros, one, one, **how)
 
 
 @frozen(eq=False)
 class _Sums:
-    """A convolution whose weights lack their zero point where that can be."""
+    """Expansion of one qnn convolution call; zero points are subtracted from the weights or from
+    the sums.
+    """
 
     kind: _Kind
     a: Any
@@ -126,7 +139,9 @@ class _Sums:
         return sums.taken(total, self.zeros, count, weights, windows, lambda v: q.laid(v, place, rank))
 
     def windows(self, data: Expr, a: Any, outer: int) -> Expr:
-        """The sums of the data of each window, for each output channel or for all."""
+        """Return the sum of the data in each window, for each output channel or broadcast over the
+        channels.
+        """
         kind, shape = self.kind, tensor_type_of(self.kernel).static_shape
         _, inner, *taps = window_attributes.pick(shape, window_attributes.positions(a.kernel_layout, kind.letters))
         ones = splat(1, (a.groups, inner, *taps), "int8")
@@ -137,7 +152,11 @@ class _Sums:
         return q.made(concat_split.repeat, seen, repeats=outer // a.groups, axis=kind.place(a))
 
     def padded(self) -> tuple[Expr, Any]:
-        """Data and attributes with what stands for 0 as padding, written out where it is not known."""
+        """Return data and attributes such that the padding value is the zero point.
+
+        A constant zero point becomes the attribute pad_value; with a zero point known only at run
+        time, an explicit pad is inserted.
+        """
         n, a, data, zero = self.kind.n, self.a, self.data, self.zeros[0]
         pads, value = window_attributes.pad_pairs(a.padding, n), q.known(zero)
         if not any(map(any, pads)):
@@ -154,7 +173,7 @@ class _Sums:
 # --- samples and the table
 
 
-_ZEROS: Final = (  # of data and kernel, with their types; whether they are constants
+_ZEROS: Final = (  # dtypes of data and kernel, zero points of data and kernel, True if constant
     ("uint8 int8", 117, 0, True),
     ("int8 int8", -5, 3, True),
     ("int8 int8", 0, 0, False),
@@ -165,7 +184,9 @@ _ZEROS: Final = (  # of data and kernel, with their types; whether they are cons
 
 
 def _samples(attributes: type[Attrs], rows: Any) -> Samples:
-    """The first shapes with all zero points, others with some."""
+    """Yield samples: the first shape with every combination in _ZEROS, each other shape with one
+    combination.
+    """
     plain = [row for row in rows if len(row) == 2 and "4o" not in str(row)]
     for k, ((shape, kernel), given) in enumerate(plain):
         for dtypes, xz, wz, known in _ZEROS if k == 0 else [_ZEROS[k % len(_ZEROS)]]:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products and bytes whose rounding is part of a definition, whatever a target makes of products and sums elsewhere.
+"""Operators on float32 whose rounding is fixed on all targets, even where targets may fuse multiply
+and add.
 
 product(x, y) + z                      # two roundings, on all targets
 multiply_add(x, y, z)                  # one rounding, on all targets
@@ -35,7 +36,7 @@ def _samples(count: int) -> Samples:
 
 
 def _row(name: str, instruction: str, names: str, doc: str, **facets: Any) -> OpDef:
-    """The operator of floats that is an instruction of tensor programs."""
+    """Return the elementwise operator that computes one instruction of tensor programs."""
     derived: dict[str, Any] = {
         "infer": broadcast_rule(accept=lambda ty: ty.dtype in ("float32", "float64")),
         "reference": elementwise(INSTRUCTIONS[instruction].meaning),

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of quantized matrices: qnn.dense and qnn.batch_matmul.
+"""qnn.dense and qnn.batch_matmul, and the zero-point and overflow handling shared with qnn
+convolutions.
 
 dense(x, w, 128, 0, 0.05, 0.01)                # x (..., K), w (N, K) -> int32 (..., N)
 batch_matmul(x, y, 0, 0, 0.05, 0.01)           # x (B, M, K), y (B, N, K) -> int32 (B, M, N)
 
-What all sums of products share, those of convolutions too: zero points taken from the sums, and bounds of int32 sums.
+Zero points are subtracted from sums of products of the narrow integers:
 
 sum((x - xz) * (w - wz)) = sum(x * w) - xz * sum(w) - wz * sum(x) + count * xz * wz
 
-So operands stay as narrow as they are, and what depends on constants alone is one
-constant for each channel.  Constant weights that fit int8 without their zero point are
-stored without it.
+The operands therefore keep their narrow types, and terms that depend only on constants are folded
+to one constant for each channel. Constant weights whose difference from the zero point fits int8
+are stored as that difference. A warning is issued if an int32 sum may overflow.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ from aotc.relay.op.qnn import quant_params as q
 Zeros: TypeAlias = "tuple[Expr, Expr]"
 _INT8: Final = np.iinfo(np.int8)
 _MOST: Final = np.iinfo(np.int32).max
-#: The arguments after data and weights.
+#: Names of the arguments after data and weights.
 NAMES: Final = ("input_zero_point", "kernel_zero_point", "input_scale", "kernel_scale")
 
 
 def without_zero(weight: Expr, zero: Expr, axis: int | None) -> Zeros:
-    """Weights and their zero points along an axis; known ones as int8 around 0 where that holds them."""
+    """Return weights and zero points (per element of `axis`), with the zero point folded into
+    constant weights.
+
+    If both are constants and weight - zero fits int8, the result is that difference and a zero
+    point of 0.
+    """
     values, offset = q.known(weight), q.known(zero)
     if values is None or offset is None:
         return weight, zero
@@ -57,12 +63,14 @@ def taken(
     windows: Callable[[], Expr],
     place: Callable[[Expr], Expr],
 ) -> Expr:
-    """The sums without zero points.
+    """Return the result of subtracting the zero-point terms from sums of products.
 
-    count    products in each sum
-    weights  the sums of the weights, a vector or what broadcasts with the sums
-    windows  the sums of the data, which broadcast with the sums
-    place    what is one value for each output channel as it broadcasts with the sums
+    sums     int32 sums of products of data and weights, with their zero points still included
+    zeros    zero points of data and of weights
+    count    number of products in each sum
+    weights  returns the sums of the weights: a vector, or a tensor that broadcasts with the sums
+    windows  returns the sums of the data, which broadcast with the sums
+    place    reshapes a vector over the output channels so that it broadcasts with the sums
     """
     none, flat = map(q.is_zero, zeros)
     ours, theirs = map(_flat, zeros)
@@ -78,17 +86,18 @@ def taken(
 
 
 def _flat(zero: Expr) -> Expr:
-    """Zero points as int32, one without axes."""
+    """Return zero points as int32: a scalar, or a vector over the output channels."""
     if q.is_vector(zero):
         return q.converted(q.settled(zero), "int32")
     return q.laid(zero, None, 0, "int32")
 
 
 def check_bounds(what: str, data: Expr, weight: Expr, zeros: Zeros, axis: int | None, summed: Sequence[int]) -> None:
-    """Warns where sums of products can leave int32, as far as it is known what is summed.
+    """Warn if sums of products may overflow int32, from the known ranges of data and weights.
 
-    axis    of the weights' zero points
-    summed  axes of the weights
+    what    name of the operator in the warning
+    axis    axis of the weights along which their zero points lie
+    summed  axes of the weights that are summed
     """
     low, high = _range(data, zeros[0])
     count = prod(q.size_of(weight, k) for k in summed)
@@ -108,7 +117,7 @@ def check_bounds(what: str, data: Expr, weight: Expr, zeros: Zeros, axis: int | 
 
 
 def _range(x: Expr, zero: Expr) -> tuple[int, int]:
-    """The least and the greatest value without the zero point."""
+    """Return the smallest and the largest possible difference of an element and its zero point."""
     dtype, value = q.dtype_of(x), q.known(zero)
     low, high = int(dtype.min), int(dtype.max)
     if value is None:
@@ -117,7 +126,9 @@ def _range(x: Expr, zero: Expr) -> tuple[int, int]:
 
 
 def check_pair(data: Expr, weight: Expr, *values: Expr, names: Sequence[str] = NAMES) -> None:
-    """AotcError for known zero points that their tensors do not hold, and for scales that are none."""
+    """Raise AotcError for a constant zero point outside of its tensor's dtype and for an invalid
+    constant scale.
+    """
     pairs = list(zip(names, values, strict=True))
     for (name, zero), x in zip(pairs, (data, weight), strict=False):
         q.checked_zero(name, zero, q.dtype_of(x))
@@ -125,7 +136,9 @@ def check_pair(data: Expr, weight: Expr, *values: Expr, names: Sequence[str] = N
 
 
 def zero_points(*zeros: Any) -> tuple[Array, ...]:
-    """Zero points, and scales behind them, which sums of products only carry."""
+    """Return zero points as int32 arrays, followed by two arbitrary scales, which do not affect the
+    integer result.
+    """
     scales = (np.asarray(np.float32(s)) for s in (0.5, 0.25))
     return (*(np.asarray(z, np.int32) for z in zeros), *scales)
 
@@ -147,7 +160,9 @@ class QuantizedMatmulAttrs(Attrs):
 
 
 def _plain(a: Any) -> tuple[OpDef, Attrs]:
-    """The operator of plain integers, and its attributes."""
+    """Return the integer operator that corresponds to a qnn attribute record, and that operator's
+    attributes.
+    """
     if isinstance(a, QuantizedDenseAttrs):
         made = products.DenseAttrs(units=a.units, out_dtype=a.out_dtype)
         return products.dense, made
@@ -156,7 +171,9 @@ def _plain(a: Any) -> tuple[OpDef, Attrs]:
 
 
 def _channels(a: Any) -> int | None:
-    """The axis of the second operand along which its zero points lie."""
+    """Return the axis of the second operand along which its zero points lie; None if there is one
+    zero point.
+    """
     return 0 if isinstance(a, QuantizedDenseAttrs) else None
 
 

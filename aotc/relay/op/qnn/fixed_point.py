@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotients of two scales as integers, and products with them: the roundings of requantize that are exact.
+"""Fixed-point multiplication by a ratio of two scales: the integer rounding modes of
+qnn.requantize.
 
-A ratio is multiplier / 2^31 * 2^shift, the multiplier having 31 bits.  "UPWARD" and
-"TONEAREST" round x * multiplier / 2^(31 - shift) once, halves up or away from zero.
-"TFLITE" rounds twice, as gemmlowp does: x * multiplier / 2^31 with halves up, and what
-that is after a shift to the right with halves away from zero.
+A ratio is represented as multiplier / 2^31 * 2^shift with a 31-bit multiplier. The modes "UPWARD"
+and "TONEAREST" round x * multiplier / 2^(31 - shift) once, with halves up or away from zero.
+"TFLITE" rounds twice, as gemmlowp does: first x * multiplier / 2^31 with halves up, then the right
+shift with halves away from zero.
 
     factors = factors_of(np.float32(0.5), np.float32(2.0), "UPWARD")
     factors.scaled(np.array([5, 6, -6]))                       # [1, 2, -1]
@@ -21,21 +22,25 @@ from aotc.relay.op.opdef import Array
 from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.op.qnn import quant_params as q
 
-#: The roundings in integers.
+#: Rounding modes of requantize that are computed in integer arithmetic.
 ROUNDINGS: Final = ("UPWARD", "TONEAREST", "TFLITE")
 _BITS: Final = 31
-#: The least shift that operators of 32 bits take, and these.
+#: For each rounding mode with an operator on 32-bit integers: its smallest right shift, and the
+#: operator.
 _OF_WORDS: Final = {"UPWARD": (33, defined_rounding.scale_once), "TFLITE": (1, defined_rounding.scale_twice)}
-#: Of the last shift: a product has 62 bits and a sign, and a half is added to it.
+#: Largest right shift: a product has 62 bits and a sign, and a half is added before the shift.
 _LONGEST: Final = 62
 
 
 @frozen(eq=False)
 class Factors:
-    """What integers of 32 bits are multiplied by and shifted; one of each, or one for each element of an axis.
+    """Fixed-point representation of a scale ratio; each array has one element or one for each
+    element of an axis.
 
-    left   a shift of x before the product, saturated to 32 bits
-    right  the last shift
+    rounding    rounding mode, one of ROUNDINGS
+    multiplier  31-bit multiplier
+    left        left shift of x before the product, saturated to 32 bits
+    right       right shift after the product
     """
 
     rounding: str
@@ -48,7 +53,7 @@ class Factors:
         return [q.spread(v, axis, rank, np.int64) for v in fields]
 
     def scaled(self, x: Array, axis: int | None = None) -> Array:
-        """The products, rounded, as int64."""
+        """Return x times the ratio, rounded, as int64; the factors lie along `axis` of x."""
         multiplier, left, right = self._fields(axis, x.ndim)
         wide = np.clip(x.astype(np.int64), -(1 << _BITS), (1 << _BITS) - 1)
         least = -(np.int64(1 << _BITS) >> left)
@@ -61,7 +66,11 @@ class Factors:
         return np.asarray((v + half) >> right)
 
     def of_words(self, x: Expr, axis: int | None) -> Expr | None:
-        """The same of an expression of int32 in words of 32 bits, as int32; None where it takes more."""
+        """Return an expression for int32 x times the ratio that uses 32-bit operators only, as
+        int32.
+
+        Return None if the rounding mode or the shifts need 64-bit arithmetic.
+        """
         least, made = _OF_WORDS.get(self.rounding, (0, None))
         if made is None or self.left.any() or (self.right < least).any():
             return None
@@ -70,7 +79,9 @@ class Factors:
         return q.made(made, x, *fields)
 
     def expr(self, x: Expr, axis: int | None) -> Expr:
-        """The same of an expression, which is int64 and has 32 bits."""
+        """Return an expression for x times the ratio, rounded; x is int64 with values that fit 32
+        bits.
+        """
         rank = q.rank_of(x)
 
         def along(value: Any) -> Expr:
@@ -96,7 +107,11 @@ class Factors:
 
 
 def factors_of(source: Array, result: Array, rounding: str) -> Factors:
-    """What brings integers of one scale to another one; of scales that are positive and finite."""
+    """Return the fixed-point factors that convert integers with scale `source` to integers with
+    scale `result`.
+
+    Scales must be positive and finite.
+    """
     ratio = np.asarray(source, np.float64) / np.asarray(result, np.float64)
     digits, shift = np.frexp(np.clip(ratio, 2.0**-99, 2.0**99))
     whole = np.floor(digits * 2.0**_BITS + 0.5).astype(np.int64)

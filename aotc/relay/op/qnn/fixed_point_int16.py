@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Integers of 16 bits as interpreters of TFLite compute with them: in words of 32, of scalar expressions or of arrays.
+"""16-bit fixed-point functions of TFLite's interpreters (logistic, tanh, scaling), computed in
+32-bit integers.
 
-logistic_by_table(x, table, keep)      # TFLite Micro's, from 12 digits behind the point to 15
-logistic_by_series(x, keep)            # gemmlowp's
+The functions work on scalar expressions of tensor programs and on numpy arrays.
+
+logistic_by_table(x, table, keep)      # TFLite Micro: x with 12 fractional bits, result with 15
+logistic_by_series(x, keep)            # gemmlowp
 scaled(x, (multiplier, shift), keep)   # x * multiplier / 2^31 * 2^shift, rounded twice
 
-`keep` gives a name to an expression that is used several times; of arrays it returns what it gets.
-
-Source: gemmlowp's fixedpoint.h and TFLite's integer kernels (both Apache-2.0), by their meaning.
+`keep` binds an expression that is used several times to a variable; for arrays it is the identity.
+Source: reimplemented from the definitions in gemmlowp's fixedpoint.h and TFLite's integer kernels
+(both Apache-2.0).
 """
 
 from collections.abc import Callable
@@ -19,11 +22,11 @@ from aotc.relay.op.elementwise_table import choose, either, greater, lesser
 from aotc.tir.expr import as_expr
 
 Keep: TypeAlias = Callable[[Any], Any]
-#: A multiplier of 31 bits, and a shift.
+#: A scale factor: a 31-bit multiplier and a shift, left if positive.
 Factor: TypeAlias = tuple[Any, Any]
-#: Of 16 bits without the sign.
+#: Number of bits of an int16 without the sign bit.
 WORD: Final = 15
-#: Digits behind the point of what goes into a logistic function.
+#: Number of fractional bits of the argument of the logistic function.
 GATE: Final = 12
 
 _MOST: Final = 0x7FFFFFFF
@@ -32,19 +35,21 @@ _like: Final = either(lambda x, value: as_expr(value, x), lambda x, value: np.as
 
 
 def saturated(x: Any, bits: int = 16) -> Any:
-    """x as the nearest integer of so many bits."""
+    """Return x clamped to the range of signed integers with `bits` bits."""
     return lesser(greater(x, -(1 << bits - 1)), (1 << bits - 1) - 1)
 
 
 def divided(x: Any, bits: int) -> Any:
-    """x / 2^bits, halves away from zero; below 2^30."""
+    """Return x / 2^bits rounded to nearest, halves away from zero, for magnitudes below 2^30."""
     return (x + (x >> 31) + (1 << bits - 1)) >> bits if bits else x
 
 
 def scaled(x: Any, factor: Factor, keep: Keep) -> Any:
-    """x * multiplier / 2^31 with halves up, and that / 2^-shift with halves away from zero.
+    """Return x times a scale factor: x * multiplier / 2^31 with halves up, then a right shift with
+    halves away from zero.
 
-    A positive shift goes before the product, which it saturates.  Without one x must stay below 2^30.
+    A positive shift is a saturating left shift before the product; without one, x must be below
+    2^30.
     """
     multiplier, shift = factor
     left, right = keep(greater(shift, 0)), keep(greater(-shift, 0))
@@ -59,7 +64,11 @@ def scaled(x: Any, factor: Factor, keep: Keep) -> Any:
 
 
 def _between(size: Any, digits: int, table: Any, keep: Keep) -> Any:
-    """What the table gives, with `digits` more."""
+    """Interpolate linearly in `table` at the fixed-point position `size` with `digits` fractional
+    bits.
+
+    The result has `digits` more fractional bits than the table's entries.
+    """
     place = keep(size >> digits)
     inside = keep(lesser(place, 254))
     low = keep(table(inside))
@@ -68,14 +77,18 @@ def _between(size: Any, digits: int, table: Any, keep: Keep) -> Any:
 
 
 def logistic_by_table(x: Any, table: Any, keep: Keep) -> Any:
-    """The logistic function, with 15 digits behind the point."""
+    """Return the logistic function of x (12 fractional bits) with 15 fractional bits, by table
+    interpolation.
+    """
     x = keep(x * 3)
     y = keep(_between(keep(greater(x, -x)), 9, table, keep))
     return choose(x < 0, (1 << 25) + (1 << 9) - 1 - y, y + (1 << 9)) >> 10
 
 
 def tanh_by_table(x: Any, digits: int, table: Any, keep: Keep) -> Any:
-    """The tangent of numbers with `digits` behind the point, with 15."""
+    """Return tanh of x with `digits` fractional bits, with 15 fractional bits, by table
+    interpolation.
+    """
     shift = GATE - digits
     x = keep(x * (3 << shift) if shift >= 0 else (x * 3 + (1 << -shift - 1)) >> -shift)
     y = keep(_between(keep(greater(x, -x)), 8, table, keep))
@@ -86,7 +99,7 @@ def tanh_by_table(x: Any, digits: int, table: Any, keep: Keep) -> Any:
 
 
 def _high(a: Any, b: Any) -> Any:
-    """a * b / 2^15, halves up."""
+    """Return a * b / 2^15, rounded with halves up: the product of two Q15 numbers."""
     return (a * b + (1 << WORD - 1)) >> WORD
 
 
@@ -95,7 +108,7 @@ def _shifted(x: Any, bits: int) -> Any:
 
 
 def _exponential(x: Any, before: int, keep: Keep) -> Any:
-    """exp(x) of x up to 0, with so many bits before the point."""
+    """Return exp(x) for x <= 0 in Q15, where x has `before` integer bits."""
     digits = WORD - before
     quarter = 1 << digits - 2
     low = keep((x & quarter - 1) - quarter)
@@ -108,13 +121,13 @@ def _exponential(x: Any, before: int, keep: Keep) -> Any:
     return _at_zero(x, (1 << WORD) - 1, y)
 
 
-#: exp(-2^k), k from -2, and exp(-1/8) and 1/3, of 15 digits.
+#: exp(-2^k) for k from -2 to 4, then exp(-1/8) and 1/3, as Q15 numbers.
 _POWERS: Final = tuple(int(np.floor(np.exp(-(2.0**k)) * (1 << WORD) + 0.5)) for k in range(-2, 5))
 _EIGHTH, _THIRD = 28918, 10923
 
 
 def _exponential_of_quarter(a: Any, keep: Keep) -> Any:
-    """By four terms of the series around -1/8."""
+    """Return exp(a) in Q15 for a in [-1/4, 0), by four terms of the Taylor series at -1/8."""
     x = keep(a + (1 << WORD - 3))
     x2 = keep(_high(x, x))
     cubic = _high(divided(_high(x2, x2), 2) + _high(x2, x), _THIRD)
@@ -123,7 +136,9 @@ def _exponential_of_quarter(a: Any, keep: Keep) -> Any:
 
 
 def _quotient(x: Any, keep: Keep) -> Any:
-    """1 / ((1 + x) / 2) of x in [0, 1), with two bits before the point."""
+    """Return 1 / ((1 + x) / 2) for x in [0, 1) with two integer bits, by three Newton-Raphson
+    steps.
+    """
     half = keep((x + (1 << WORD)) >> 1)
     y = keep(_high(half, -15420) + 23130)
     for _ in range(3):
@@ -132,14 +147,18 @@ def _quotient(x: Any, keep: Keep) -> Any:
 
 
 def logistic_by_series(x: Any, keep: Keep) -> Any:
-    """The logistic function, with 15 digits behind the point."""
+    """Return the logistic function of x (12 fractional bits) with 15 fractional bits, by gemmlowp's
+    series.
+    """
     e = keep(_exponential(keep(lesser(x, -x)), WORD - GATE, keep))
     y = keep(_shifted(_quotient(e, keep), 1))
     return _at_zero(x, 1 << WORD - 1, choose(x < 0, (1 << WORD) - 1 - y, y))
 
 
 def tanh_by_series(x: Any, digits: int, keep: Keep) -> Any:
-    """The tangent of numbers with `digits` behind the point, with 15."""
+    """Return tanh of x with `digits` fractional bits, with 15 fractional bits, by gemmlowp's
+    series.
+    """
     e = keep(_exponential(keep(lesser(x, -x)), WORD - digits + 1, keep))
     y = keep(_shifted(_quotient(e, keep) - (1 << WORD - 2), 2))
     return _at_zero(x, 0, choose(x < 0, -y, y))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of single quantized elements: qnn.tanh, qnn.sigmoid, qnn.leaky_relu and others.
+"""Elementwise functions of quantized tensors: qnn.tanh, qnn.sigmoid, qnn.leaky_relu and others.
 
-quantize(f((x - zero_point) * scale), output_scale, output_zero_point), as x's type
+quantize(f((x - zero_point) * scale), output_scale, output_zero_point), with the dtype of x
 
-Of 8 bits there are 256 values: where the scales are known, a function is a table of its results, which are computed in
-float64 and rounded once.  Other integers, and scales that come at run time, are computed in float32.
+For 8-bit inputs with constant scales, the function is a lookup table of its 256 results, which are
+computed in float64 and rounded once. Wider integers, and scales known only at run time, are
+computed in float32.
 
     sigmoid(x, 0.1, 3, 1 / 256, -128)
 """
@@ -35,19 +36,23 @@ class LeakyReluAttrs(Attrs):
 
 
 def infer_one(_: Any, types: Types) -> Type:
-    """Type rule: integers of one scale as integers of the same type and another scale."""
+    """Type rule of an elementwise function: the result has the type of the data, with another
+    scale.
+    """
     data = q.quantized_type(types[0], "x")
     q.check_pairs(types[1:], data, None, *NAMES)
     return data
 
 
 def elementwise_axes(_: Any, types: Types) -> AxisMap:
-    """Axis map of functions of single elements."""
+    """Axis map of an elementwise function: every axis of the data is mapped, scales and zero points
+    are not.
+    """
     return AxisMap((tuple(range(tensor(types[0]).rank)),))
 
 
 def looked_up(x: Expr, function: Callable[[Array], Array]) -> Expr:
-    """A function of integers of 8 bits as a table of its results, which lies in the order of their bits."""
+    """Return an 8-bit to 8-bit function of x as a lookup table, indexed by the bits of x as uint8."""
     dtype = q.dtype_of(x)
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
     return q.made(gather.take, Constant(function(every)), q.converted(x, "uint8"), axis=0)
@@ -65,9 +70,14 @@ def create_integer_lookup_op(
     in_dtype: str = "uint8",
     out_dtype: str = "uint8",
 ) -> Expr:
-    """A function of float32 arrays on quantized numbers of 8 bits, as a table of its results.
+    """Return a float32 function of 8-bit quantized numbers as an expression that looks up its 256
+    results.
 
-    Raises AotcError for scales and zero points that are not constants, several of them, and wider integers.
+    input_arg            quantized input
+    floating_point_func  function of a float32 array of real values, evaluated at compile time
+
+    Raise AotcError for scales and zero points that are not constants or not scalars, and for
+    integers wider than 8 bits.
     """
     values = all_known(in_scale, in_zero_point, out_scale, out_zero_point)
     if values is None or any(v.size != 1 for v in values):
@@ -85,8 +95,10 @@ def create_integer_lookup_op(
 
 
 def moved(x: Expr, function: Callable[[Array], Array], zero: int, onto: int) -> Expr:
-    """A table of integers that lie on a line but for their rounding: as one factor around zero points, where that
-    gives each of the 256 results; vectors multiply, and look nothing up.
+    """Return x mapped by an 8-bit function that is affine except for rounding.
+
+    If one factor between the zero points `zero` and `onto` reproduces all 256 results, the result
+    is a requantization, which can be vectorized; otherwise it is a table lookup.
     """
     dtype = q.dtype_of(x)
     every = np.arange(256).astype(np.uint8).view(dtype.numpy)
@@ -95,7 +107,7 @@ def moved(x: Expr, function: Callable[[Array], Array], zero: int, onto: int) -> 
     inside = (offsets != 0) & (table != table.min()) & (table != table.max())
     if not inside.any():
         return looked_up(x, lambda _: table)
-    # far from all factors that round one of them to another integer
+    # the middle of the interval of factors for which every element rounds to its result
     bounds = np.sort([(steps + half)[inside] / offsets[inside] for half in (-0.5, 0.5)], axis=0)
     factor = np.float32((bounds[0].max() + bounds[1].min()) / 2)
     made: Any = {"rounding": "FLOAT_EVEN", "out_dtype": str(DType.of(table))}
@@ -107,7 +119,7 @@ def moved(x: Expr, function: Callable[[Array], Array], zero: int, onto: int) -> 
 
 
 def all_known(*values: Expr) -> tuple[Array, ...] | None:
-    """The values of expressions that are all known."""
+    """Return the values of the expressions if all of them are constant, else None."""
     found = [q.known(v) for v in values]
     return tuple(v for v in found if v is not None) if all(v is not None for v in found) else None
 
@@ -160,7 +172,7 @@ def _row(
 
 
 def _plain(op: OpDef) -> OpDef:
-    """The function of quantized numbers that an operator is of real ones."""
+    """Return the quantized version of an elementwise operator on real numbers."""
     return _row(op.name.rpartition(".")[2], lambda _, x: op.reference(NO_ATTRS, x), lambda _, x: q.made(op, x))
 
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of long short-term memory in integers, over whole sequences: qnn.lstm_by_table, qnn.lstm_by_series.
+"""Quantized LSTM layers over whole sequences in integer arithmetic: qnn.lstm_by_table and
+qnn.lstm_by_series.
 
 lstm_by_table(x, r, bias, multiplier, shift, h, c, table)      # x int16[28, 1, 80], r int8[80, 20] -> int8[28, 1, 20]
 
-The inputs come multiplied with their weights; one program does the steps in a loop.
+The input x is already multiplied by the input weights; one tensor program computes all time steps
+in a loop.
 """
 
 from __future__ import annotations
@@ -22,12 +24,17 @@ from aotc.tir import Buffer, ExternProgram, Load, Scratch, Tensor, Var, as_expr,
 from aotc.tir.stmt import Assign, Block, Declare, For, Stmt, Store, forall, kept
 
 _GATES: Final = 4
-#: The sums of a step stay below 2^30.
+#: Largest number of hidden units: int8 dot products of this length stay below 2^30.
 _MOST_UNITS: Final = 1 << 14
 
 
 class QuantizedLSTMAttrs(Attrs):
-    """`digits` of the cell behind the point; `clip`, the cell's greatest value if not 0; the outputs' zero point."""
+    """Attributes of the LSTM operators.
+
+    digits      number of fractional bits of the cell state
+    clip        largest magnitude of the cell state; 0 for no limit
+    zero_point  zero point of the outputs
+    """
 
     digits: int = 12
     clip: int = 0
@@ -36,11 +43,14 @@ class QuantizedLSTMAttrs(Attrs):
 
 @frozen
 class _Arithmetic:
-    """How an interpreter computes with numbers of 16 bits; arguments end with those of `words`.
+    """16-bit fixed-point arithmetic of an interpreter; the last arguments of its functions are
+    table and `keep`.
 
-    digits   the most and the least of a cell
-    product  a * b / 2^bits
-    gate     what the inputs and the state give, the latter with 32 bits
+    digits    the supported numbers of fractional bits of a cell state
+    logistic  logistic function
+    tanh      hyperbolic tangent
+    product   a * b / 2^bits
+    gate      sum of the input's and the hidden state's contribution, the latter in 32 bits
     """
 
     digits: range
@@ -52,7 +62,14 @@ class _Arithmetic:
     def cell(
         self, a: QuantizedLSTMAttrs, sums: list[Any], c: Any, output: fixed_point_int16.Factor, *curve: Any
     ) -> tuple[Any, Any]:
-        """The state and the cell after a step, of scalar expressions or arrays; `output` scales the state."""
+        """Return the hidden state and the cell state after a time step, as scalar expressions or
+        arrays.
+
+        sums    the sums of the four gates
+        c       the cell state before the step
+        output  the factor that scales the hidden state
+        curve   the table, if there is one, and `keep`
+        """
         keep = curve[-1]
         i, f, o = (keep(self.logistic(sums[k], *curve)) for k in (0, 1, 3))
         new = keep(self.tanh(sums[2], fixed_point_int16.GATE, *curve))
@@ -64,7 +81,9 @@ class _Arithmetic:
 
 
 def _halved(a: Any, b: Any, bits: int) -> Any:
-    """Rounded to one bit more, halves up, and then away from zero."""
+    """Return a * b / 2^bits as int16, rounded first to one bit more with halves up, then away from
+    zero.
+    """
     return fixed_point_int16.saturated(fixed_point_int16.divided((a * b + 1) >> 1, bits - 1))
 
 
@@ -112,7 +131,7 @@ def _infer(how: _Arithmetic, a: QuantizedLSTMAttrs, types: Types) -> Type:
 
 
 def _axes(_: Any, types: Types) -> AxisMap:
-    """Sequences stand side by side in the data, h and c."""
+    """Axis map: the batch axis of the data, h and c is mapped; other axes are not."""
     batch = {0: 1, 5: 0, 6: 0}
     return AxisMap(tuple((None, batch.get(number), None) for number in range(len(types))))
 
@@ -136,10 +155,14 @@ def _reference(how: _Arithmetic, a: QuantizedLSTMAttrs, x: Array, r: Array, *res
 
 @frozen(eq=False)
 class _Builder:
-    """The statements of a layer.
+    """Builds the statements of an LSTM layer.
 
-    gates   the sums of a step of one sequence
-    h, c    the states of all sequences
+    how         the fixed-point arithmetic
+    attributes  the attributes of the call
+    shape       (time steps, batch, hidden units)
+    inputs      the buffers of the arguments
+    gates       scratch buffer: the four gates of one time step of one sequence
+    h, c        scratch buffers: hidden states and cell states of all sequences
     """
 
     how: _Arithmetic
@@ -163,7 +186,9 @@ class _Builder:
         return Load(self.inputs[3], place), Load(self.inputs[4], place)
 
     def _products(self, row: Any, b: Any) -> Stmt:
-        """The sums of all gates of a sequence."""
+        """Return the statements that compute the sums of all gates of sequence `b` at time step and
+        batch row `row`.
+        """
         x, weight, bias = self.inputs[:3]
         hidden = self.shape[2]
         gate, unit, k, acc = Var("gate"), Var("unit"), Var("k"), Var("acc", bias.dtype)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qnn.avg_pool2d: means of windows of quantized tensors.
+"""qnn.avg_pool2d: average pooling of quantized tensors.
 
 avg_pool2d(x, 0.1, 3, 0.1, 3, pool_size=(2, 2), strides=(2, 2))
 
-Windows are summed in float32, exactly: of 8 bits, up to 65,793 integers in a window sum to less than 2^24.
+Windows are summed in float32. The sums are exact: 8-bit windows of up to 65,793 elements sum to
+less than 2^24.
 """
 
 from typing import Any

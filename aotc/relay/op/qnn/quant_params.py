@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quantized operators share: type rules of scales and zero points, their checks, arithmetic on arrays.
+"""Helpers of quantized operators: type rules and checks of scales and zero points, quantization of
+arrays.
 
 quantized(x, scale, zero, DType("int8"))       # numpy: clip(round_even(x / scale) + zero)
-made(multiply, x, y)                           # a call, or its value where x and y are constants
+made(multiply, x, y)                           # a call, or its value if x and y are constants
 """
 
 from __future__ import annotations
@@ -20,19 +21,22 @@ from aotc.relay.op.operator_definition import Accuracy, Array, OpDef, Sample, ma
 from aotc.relay.op.qnn import defined_rounding
 from aotc.relay.op.type_rules import axis_of, broadcast_along, require_dtype, shape_text, tensor
 
-#: A scale or a zero point as a parameter: an expression, or a number.
+#: Converters of a scale or zero point argument: numbers become constants, expressions are
+#: unchanged.
 SCALE: Final = number(lambda _: "float32")
 ZERO: Final = number(lambda _: "int32")
 _FLOATS: Final = frozenset({"float16", "float32", "float64"})
-#: The names of scales and zero points of what is taken and of what is given.
+#: Argument names of the scale and zero point of the input (FROM) and of the output (ONTO).
 FROM: Final = ("input_scale", "input_zero_point")
 ONTO: Final = ("output_scale", "output_zero_point")
-#: How far constants are looked for through calls.
+#: Largest depth of nested calls through which `known` searches for constants.
 _DEPTH: Final = 16
 
 
 def scales(*names: str) -> tuple[Arg, ...]:
-    """Arguments that are scales or zero points, by their names."""
+    """Return argument definitions for scales and zero points; a name ends with "scale" or
+    "zero_point".
+    """
     types = {"scale": ("Expr | float", SCALE), "point": ("Expr | int", ZERO)}
     kinds = (types[name.rpartition("_")[2]] for name in names)
     return tuple(Arg(name, type=kind, takes=takes) for name, (kind, takes) in zip(names, kinds, strict=True))
@@ -42,7 +46,11 @@ def scales(*names: str) -> tuple[Arg, ...]:
 
 
 def quantized_type(ty: Type, what: str = "data", bits: int = 16) -> TensorType:
-    """The type of a tensor of integers; AotcError (code "dtype") for others, and for those of more `bits`."""
+    """Return `ty` as a tensor type; raise AotcError (code "dtype") unless it has integers of at
+    most `bits` bits.
+
+    what  name of the tensor in the message
+    """
     found = tensor(ty, what)
     fits = found.dtype.is_integer and found.dtype.bits <= bits
     require("dtype", fits, lambda: f"{what} must be integers of at most {bits} bits, got {found}")
@@ -60,8 +68,11 @@ def _check_extent(found: TensorType, data: TensorType, axis: int | None, what: s
 
 
 def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -> None:
-    """AotcError unless what has these names are scales, which are floats, and zero points, which are integers: one, or
-    one for each element along `axis` of the data, where that is given.
+    """Raise AotcError unless `types` are valid types of scales and zero points with the given
+    names.
+
+    Scales must be floats, zero points integers. Each must be one value or, if `axis` is given, a
+    vector with one value for each element along that axis of `data`.
     """
     for ty, name in zip(types, names, strict=True):
         found = tensor(ty, name)
@@ -73,7 +84,10 @@ def check_pairs(types: Types, data: TensorType, axis: int | None, *names: str) -
 
 
 def result_of(data: TensorType, dtype: str) -> TensorType:
-    """The type of integers of the data's shape; AotcError (code "dtype") for what is no integer type of 32 bits."""
+    """Return the type of integers `dtype` with the shape of `data`.
+
+    Raise AotcError (code "dtype") unless `dtype` is an integer type of at most 32 bits.
+    """
     made = DType(dtype)
     require_dtype(made, made.is_integer and made.bits <= 32)
     return TensorType(data.shape, made)
@@ -83,7 +97,9 @@ def result_of(data: TensorType, dtype: str) -> TensorType:
 
 
 def known(expr: Expr, depth: int = _DEPTH) -> Array | None:
-    """The value of an expression of constants; None where it depends on others."""
+    """Return the value of an expression that consists of constants and calls; None if it depends on
+    a variable.
+    """
     if isinstance(expr, Constant):
         return expr.data
     if not isinstance(expr, Call) or not isinstance(expr.op, OpDef) or depth == 0:
@@ -97,20 +113,25 @@ def known(expr: Expr, depth: int = _DEPTH) -> Array | None:
 
 
 def settled(expr: Expr) -> Expr:
-    """An expression of constants as one constant."""
+    """Return an expression folded to one constant if its value is known, else the expression
+    itself.
+    """
     value = known(expr)
     return expr if value is None or isinstance(expr, Constant) else Constant(value)
 
 
 def made(op: OpDef, *args: Any, **attributes: Any) -> Expr:
-    """A call, or its value where the arguments are constants."""
+    """Return a call of `op`, folded to a constant if all arguments are constants."""
     node = op(*args, **attributes)
     value = evaluate_call(node) if all(isinstance(a, Constant) for a in node.args) else None
     return node if value is None else value
 
 
 def checked_scales(what: Iterable[tuple[str, Expr]]) -> None:
-    """AotcError (code "qnn.scale") for a known scale that is not positive and finite."""
+    """Raise AotcError (code "qnn.scale") if a constant scale is not positive and finite.
+
+    what  pairs of the scale's name and its expression
+    """
     for name, expr in what:
         value = known(expr)
         if value is None:
@@ -123,7 +144,9 @@ def checked_scales(what: Iterable[tuple[str, Expr]]) -> None:
 
 
 def checked_zero(name: str, expr: Expr, dtype: DType) -> None:
-    """AotcError (code "qnn.zero-point") for a known zero point that the type of what it is for does not hold."""
+    """Raise AotcError (code "qnn.zero-point") if a constant zero point is outside of the range of
+    `dtype`.
+    """
     value = known(expr)
     if value is None:
         return
@@ -134,7 +157,9 @@ def checked_zero(name: str, expr: Expr, dtype: DType) -> None:
 
 
 def checked(dtype: DType, names: Iterable[str], *values: Expr) -> None:
-    """AotcError for known scales and zero points, by their names, that integers of a type cannot have."""
+    """Raise AotcError for constant scales or zero points, listed by name, that are invalid for
+    integers of `dtype`.
+    """
     for name, value in zip(names, values, strict=True):
         if name.endswith("scale"):
             checked_scales([(name, value)])
@@ -143,13 +168,15 @@ def checked(dtype: DType, names: Iterable[str], *values: Expr) -> None:
 
 
 def is_zero(expr: Expr) -> bool:
-    """Whether a zero point is known to be 0 everywhere."""
+    """Return True if a zero point is a constant that is 0 in all elements."""
     value = known(expr)
     return value is not None and not value.any()
 
 
 def bounds(dtype: DType, work: DType) -> tuple[int, int]:
-    """The least and the greatest integer of a type that `work` holds exactly."""
+    """Return the smallest and the largest integer of `dtype` that the type `work` represents
+    exactly.
+    """
     low, high = int(dtype.min), int(dtype.max)
     digits = {16: 11, 32: 24, 64: 53}[work.bits] if work.is_float else 64
     spare = max(high.bit_length() - digits, 0)
@@ -171,12 +198,14 @@ add, sub, mul, div = (
 
 
 def rank_of(x: Expr) -> int:
-    """How many axes a tensor has."""
+    """Return the number of axes of a tensor expression."""
     return tensor_type_of(x).rank
 
 
 def size_of(x: Expr, axis: int) -> int:
-    """How many elements lie along an axis; AotcError (code "qnn.axis") where only runs know."""
+    """Return the extent of an axis; raise AotcError (code "qnn.axis") if it is not known at compile
+    time.
+    """
     ty = tensor_type_of(x)
     size = ty.shape[axis]
     if isinstance(size, int):
@@ -186,27 +215,31 @@ def size_of(x: Expr, axis: int) -> int:
 
 
 def is_vector(x: Expr) -> bool:
-    """Whether a scale or a zero point is one for each element of an axis."""
+    """Return True if a scale or zero point has one value for each element of an axis instead of one
+    value.
+    """
     return tensor_type_of(x).shape not in ((), (1,))
 
 
 def dtype_of(x: Expr) -> DType:
-    """The type of a tensor's elements."""
+    """Return the data type of a tensor expression."""
     return tensor_type_of(x).dtype
 
 
 def constant(value: Any, dtype: str) -> Constant:
-    """One value of a type."""
+    """Return a constant with a value and a data type."""
     return Constant(np.asarray(value).astype(DType(dtype).numpy))
 
 
 def converted(x: Expr, dtype: str) -> Expr:
-    """`x` as `dtype`."""
+    """Return `x` cast to `dtype`."""
     return x if dtype_of(x) == dtype else made(casts.cast, x, dtype=dtype)
 
 
 def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
-    """A scale or zero point so that it broadcasts along `axis` of a tensor of `rank`, as `dtype`."""
+    """Return a scale or zero point as `dtype`, reshaped to broadcast along `axis` of a tensor with
+    `rank` axes.
+    """
     ty = tensor_type_of(x)
     x = converted(settled(x), dtype or ty.dtype)
     if ty.rank == 0:
@@ -218,7 +251,7 @@ def laid(x: Expr, axis: int | None, rank: int, dtype: str = "") -> Expr:
 
 
 def centered(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
-    """Integers as int32, their zero point taken off."""
+    """Return integers minus their zero point, as int32."""
     wide = converted(x, "int32")
     if is_zero(zero):
         return wide
@@ -226,9 +259,10 @@ def centered(x: Expr, zero: Expr, axis: int | None = None) -> Expr:
 
 
 def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
-    """Whole numbers around a zero point, saturated, as `dtype`; as floats, or as integers that hold the sums.
+    """Return whole numbers `y` plus a zero point, saturated to the range of `dtype` and cast to it.
 
-    number  whether none is NaN, which becomes the least value
+    y       floats, or integers wide enough for the sum
+    number  True if no element is NaN; otherwise NaN becomes the smallest value
     """
     work = tensor_type_of(y)
     low, high = bounds(dtype, work.dtype)
@@ -250,7 +284,9 @@ def saturated(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool 
 
 
 def nearest(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = True) -> Expr:
-    """The nearest whole numbers, even ones of two, around a zero point, saturated, as `dtype`; `number` as above."""
+    """Return floats rounded to nearest even plus a zero point, saturated to `dtype`; `number` as in
+    `saturated`.
+    """
     work = tensor_type_of(y)
     if dtype in defined_rounding.NEAREST and work.dtype == "float32":
         return made(defined_rounding.NEAREST[dtype], y, laid(zero, axis, work.rank, "float32"))
@@ -261,19 +297,23 @@ def nearest(y: Expr, zero: Expr, axis: int | None, dtype: DType, number: bool = 
 
 
 def spread(value: Array, axis: int | None, rank: int, dtype: Any) -> Array:
-    """A scale or zero point as it broadcasts along `axis` of an array of `rank`."""
+    """Return an array with a scale or zero point, reshaped to broadcast along `axis` of an array
+    with `rank` axes.
+    """
     value = np.asarray(value).astype(dtype)
     single = value.size == 1 or axis is None
     return value.reshape(()) if single else broadcast_along(value, axis or 0, rank)
 
 
 def offsets(x: Array, zero: Array, axis: int | None = None, dtype: Any = np.int32) -> Array:
-    """Integers with their zero point taken off, which wrap."""
+    """Return an integer array minus its zero point as `dtype`, with wraparound."""
     return np.asarray(x.astype(dtype) - spread(zero, axis, x.ndim, dtype))
 
 
 def stored(y: Array, zero: Array, axis: int | None, dtype: DType) -> Array:
-    """Whole numbers around a zero point, saturated, as `dtype`."""
+    """Return an array of whole numbers plus a zero point, saturated to the range of `dtype` and
+    cast to it.
+    """
     total = y + spread(zero, axis, y.ndim, y.dtype)
     low, high = bounds(dtype, DType.of(y))
     least, most = (y.dtype.type(v) for v in (low, high))
@@ -282,27 +322,33 @@ def stored(y: Array, zero: Array, axis: int | None, dtype: DType) -> Array:
 
 
 def dequantized(x: Array, scale: Array, zero: Array, axis: int | None = None, dtype: Any = np.float32) -> Array:
-    """The real numbers that integers stand for."""
+    """Return the real numbers that an integer array represents: (x - zero) * scale."""
     return np.asarray(offsets(x, zero, axis).astype(dtype) * spread(scale, axis, x.ndim, dtype))
 
 
 def quantized(x: Array, scale: Array, zero: Array, dtype: DType, axis: int | None = None) -> Array:
-    """Real numbers divided by a scale and rounded, around a zero point, saturated."""
+    """Return real numbers quantized as `dtype`: x / scale rounded to nearest even, plus the zero
+    point, saturated.
+    """
     work = scale.dtype
     quotient = x.astype(work) / spread(scale, axis, x.ndim, work)
     return stored(np.rint(quotient), zero, axis, dtype)
 
 
 def facets(pattern: OpPattern, sums: bool = False) -> dict[str, Any]:
-    """Facets of operators of quantized tensors: scales stay in float32, whatever the precision of a program.
+    """Return OpDef fields shared by quantized operators; precision conversions do not affect their
+    float32 scales.
 
-    sums  whether it sums products
+    pattern  fusion pattern of the operator
+    sums     True if the operator sums products
     """
     derived = pattern is OpPattern.OUT_ELEMWISE_FUSABLE and not sums
     return {"pattern": pattern, "precision": None if derived else Precision.NEVER}
 
 
 def with_constants(attributes: Attrs, *values: Array | tuple[Array, ...], given: int = 1) -> Sample:
-    """An exact sample of which all arguments but the first ones are constants in graphs."""
+    """Return a sample with an exact result in which all arguments except the first `given` are
+    constants.
+    """
     known = tuple(range(given, len(values)))
     return Sample(args=values, attrs=attributes, accuracy=Accuracy.EXACT, known=known)

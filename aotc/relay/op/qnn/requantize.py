@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From real numbers to integers, back, and from one scale to another: qnn.quantize, qnn.dequantize, qnn.requantize.
+"""qnn.quantize (real to integer), qnn.dequantize (integer to real), qnn.requantize (change of scale
+and zero point).
 
 quantize(x, 0.1, 3)                            # int8: clip(round_even(x / 0.1) + 3)
 requantize(q, 0.1, 3, 0.4, 0, rounding="TONEAREST", out_dtype="uint8")
@@ -25,7 +26,9 @@ from aotc.relay.op.type_rules import axis_of, float_tensor, require_known, tenso
 
 
 def along_axis(a: Any, types: Types) -> AxisMap:
-    """Each element by itself, with the scales that belong to it."""
+    """Axis map of an elementwise operator whose scales and zero points may be vectors along
+    `a.axis` of the data.
+    """
     rank = tensor(types[0]).rank
     axis = axis_of(a.axis, rank) if rank else 0
 
@@ -64,12 +67,12 @@ def _quantize_expand(a: QuantizeAttrs, data: Expr, scale: Expr, zero: Expr) -> E
 
 
 def scale_array(*values: float) -> Array:
-    """One scale, or several."""
+    """Return one scale as a 0-d float32 array, or several scales as a vector."""
     return np.array(values if len(values) > 1 else values[0], np.float32)
 
 
 def zero_array(*values: int) -> Array:
-    """One zero point, or several."""
+    """Return one zero point as a 0-d int32 array, or several zero points as a vector."""
     return np.array(values if len(values) > 1 else values[0], np.int32)
 
 
@@ -169,9 +172,10 @@ _DEFAULT: Final[ContextVar[str]] = ContextVar("rounding", default="None")
 
 
 def requantize_config(rounding: str = "UPWARD", compute_dtype: str = "int64") -> AbstractContextManager[str]:
-    """The rounding of calls of requantize that are made inside of the block and say none, or "None".
+    """Return a context that sets the rounding mode of calls of requantize made inside it without
+    one or with "None".
 
-    Raises AotcError for roundings and computations that there are not.
+    Raise AotcError for an unknown rounding mode or compute_dtype.
     """
     _check_rounding(rounding, compute_dtype)
     return setting(_DEFAULT, rounding)
@@ -256,7 +260,7 @@ def _requantize_expand(
 
 
 def _whole(data: Expr, zero: Expr, axis: int) -> Expr:
-    """Integers as int64 of 32 bits, their zero point taken off."""
+    """Return integers minus their zero point as int64, clamped to the range of int32."""
     ty = tensor_type_of(data)
     wide = q.converted(data, "int64")
     if q.is_zero(zero):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""qnn.softmax: exponentials from a table of integers, and their sum.
+"""qnn.softmax: softmax of 8-bit quantized tensors by a table of integer exponentials.
 
 softmax(x, 0.1, 3, 1 / 256, 0, axis=-1)        # uint8
 
-Of 8 bits there are 256 differences from the greatest element: their exponentials are a table of multiples of 2^-30.
-Sums of these are exact, whatever the order of the elements.
+An element differs from the maximum by one of 256 values; the exponentials of these are a table of
+integer multiples of 2^-30. Integer sums of table entries are exact in any order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class QuantizedSoftmaxAttrs(Attrs):
 
 
 _BITS: Final = 30
-"""The table's entries are multiples of 2^-30."""
+"""Number of fractional bits of the table's entries, which are multiples of 2^-30."""
 _DIFFERENCES: Final = np.arange(256, dtype=np.float64) - 255
 
 
@@ -46,7 +46,7 @@ def _infer(a: QuantizedSoftmaxAttrs, types: Types) -> Type:
 
 
 def _table(scale: Array) -> Array:
-    """exp(-255 * scale) to exp(0) as integers."""
+    """Return exp(-255 * scale) to exp(0) as integers with 30 fractional bits."""
     step = scale.astype(np.float64).reshape(())
     return np.rint(np.exp(_DIFFERENCES * step) * 2.0**_BITS).astype(np.int32)
 
@@ -61,7 +61,7 @@ def _reference(a: QuantizedSoftmaxAttrs, x: Array, s: Array, z: Array, so: Array
 
 
 def _table_expr(s: Expr) -> Expr:
-    """The same of a scale that may come at run time."""
+    """Return an expression for `_table` of a scale that may be known only at run time."""
     scale = q.known(s)
     if scale is not None:
         return Constant(_table(scale))

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vertical fusion: a small launch behind a product is done by the product's blocks, as they end.
+"""Vertical fusion: run a small kernel (such as a normalization) in the blocks of the matrix product
+whose result it reads.
 
-In: two steps, the second of which waits for the first.  Out: one.
+Input: two steps, the second of which reads the result of the first. Output: one step:
 
 dense      (x, w, a)     # 96 blocks: 16 rows and 32 columns each         dense_layer_norm (x, w, g, a, y, count)
 layer_norm (a, g, y)     # a row for each block                      =>       # the last of 12 blocks does 16 rows
 
-What a block made alone, it goes on with after a barrier, as with means of its own channels.  What several made, the
-last of them to arrive does (`aotc.tir.loops.last_block_reduction`).  No operator is named: ways to group the blocks
-are tried, and the verifier says which one is right.
+If a block computed all the inputs that it needs itself, it continues after a barrier. If several
+blocks did, the last of them to finish continues (`aotc.tir.loops.last_block_reduction`). No
+operator is treated specially: ways to group the blocks are tried, and the verifier decides which
+one is correct.
 """
 
 from __future__ import annotations
@@ -26,28 +28,43 @@ from aotc.tir.device.thread_block_mapping import is_sound
 from aotc.tir.gpu_launch import by_last, loops_of, shared_bytes
 from aotc.tir.stmt import Declare, For, If, Kernel, Stmt, Sync, arrival, nodes, stmts_of, walk_stmts
 
-#: Statements that one thread does before a launch of its own would have ended: it begins later, and waits for memory.
-#: In each round it waits, too.
+#: Largest number of statements per thread that cost less than another launch, which starts later
+#: and waits for memory. _ROUND is added for each iteration of the loop around them, as it waits,
+#: too.
 _SOONER: Final = 256
 _ROUND: Final = 4
-#: How many times fewer statements it may take with fewer threads in all, of which each finds out less for itself.
+#: Factor by which the total number of statements may shrink when fewer threads run the second
+#: kernel, as fewer of them recompute common values; groupings with more work per thread than that
+#: are not tried.
 _FEWER: Final = 4
-#: Elements of shared memory from whose multiples on arrays lie there.
+#: Alignment of arrays that are packed into one shared array, in elements.
 _ALIGNED: Final = 4
 
-#: The second step made again for so many groups of blocks, and threads of each; None where it is several launches.
+#: Function (groups, threads) -> the second step for that many groups of blocks and threads per
+#: block; None if it is several launches.
 Again: TypeAlias = Callable[[int, int], "Step | None"]
 
 
 @dataclass
 class VerticalFusion:
-    """Fuses steps for a device; `known` are ways to group blocks of one kernel for another one, None for none."""
+    """Fuses steps for a GPU.
+
+    gpu     the device
+    known   results for pairs of kernels: group size, stride and fused kernel; None where fusion is
+            impossible
+    """
 
     gpu: Gpu
     known: dict[object, tuple[int, int, Kernel] | None] = field(default_factory=dict)
 
     def fused(self, a: Step, b: Step, again: Again) -> Step | None:
-        """One step that does what two do, the second of which waits for no later one than the first."""
+        """Return one step that computes two consecutive steps; None if fusion is impossible or too
+        slow.
+
+        a       the first step, which must do multiply-adds
+        b       the second step, which must do none, and depends on no step after `a`
+        again   makes the second step for another launch size
+        """
         launch = launch_of(a.kernel)
         if launch is None or not a.kernel.macs or b.kernel.macs or not _apart(a, b):
             return None
@@ -68,7 +85,11 @@ class VerticalFusion:
         return None if pair is None else pair.step(way[2])
 
     def pair(self, a: Step, level: _Level, again: Again, size: int, stride: int) -> _Pair | None:
-        """Both for groups of blocks; None where these have other threads, or too much to do."""
+        """Return both steps for groups of `size` blocks, `stride` apart.
+
+        Return None if the second step cannot have the thread count of the first, or has too much
+        work per thread.
+        """
         launch, groups = launch_of(a.kernel), level.count // size
         made = None if launch is None else again(groups, launch.block)
         grid = None if made is None else launch_of(made.kernel)
@@ -81,14 +102,16 @@ class VerticalFusion:
         return _Pair(a, made, level, size, stride, rounds) if few else None
 
     def is_right(self, kernel: Kernel) -> bool:
-        """Whether a device takes a kernel, and the verifier knows that it is right."""
+        """Return True if a kernel fits the limits of the device and the verifier proves it correct."""
         fits = shared_bytes(kernel.shared) <= self.gpu.shared_bytes
         passes = len(kernel.params) * POINTER <= self.gpu.argument_bytes
         return fits and passes and is_sound(kernel)
 
 
 def _apart(a: Step, b: Step) -> bool:
-    """Whether the second step overwrites nothing that the first one uses, and reads what that writes whole or not."""
+    """Return True if `b` overwrites nothing that `a` uses, and each input of `b` that overlaps an
+    output of `a` lies within it.
+    """
     used, others = spans(a), spans(b)
     written, read = used[len(a.inputs) :], others[: len(b.inputs)]
     if any(_meet(one, other) for one in used for other in others[len(b.inputs) :]):
@@ -97,27 +120,31 @@ def _apart(a: Step, b: Step) -> bool:
 
 
 def _place(a: Step, view: View) -> tuple[tuple[int, int], ...]:
-    """Which arguments of a step lie in the storage of a view, and how far from it."""
+    """Return the arguments of a step that share the storage of a view, as (index of the argument,
+    offset of the view in it).
+    """
     found = ((k, view.offset - one.offset) for k, one in enumerate(a.args) if one.storage is view.storage)
     return tuple(found)
 
 
 def _meet(a: Span, b: Span) -> bool:
+    """Return True if two spans of storage overlap."""
     return a[0] is b[0] and a[1] < b[2] and b[1] < a[2]
 
 
 def _holds(a: Span, b: Span) -> bool:
+    """Return True if span `a` contains span `b`."""
     return a[0] is b[0] and a[1] <= b[1] and b[2] <= a[2]
 
 
 def _all(kernel: Kernel) -> int:
-    """What all threads of a kernel do, in statements."""
+    """Return the number of statements that all threads of a kernel execute together."""
     launch = launch_of(kernel)
     return 0 if launch is None else launch.grid * launch.block * _work(kernel, launch)
 
 
 def _work(kernel: Kernel, launch: Launch) -> int:
-    """What a thread of a launch does, in statements."""
+    """Return the number of statements that one thread of a launch executes."""
     blocks, threads = loops_of(kernel)
     ranges = {blocks.var: (0.0, launch.grid - 1.0), threads.var: (0.0, launch.block - 1.0)}
     for stmt in walk_stmts(threads.body):
@@ -128,11 +155,14 @@ def _work(kernel: Kernel, launch: Launch) -> int:
 
 @frozen(eq=False)
 class _Level:
-    """Where blocks of a launch may go on: all of them, or those that were the last ones to arrive.
+    """A point of a launch at which blocks may continue with more work: all blocks, or the last
+    block of each group.
 
-    blocks, threads   the loops
-    number, count     which one of how many
-    put               what a thread does, with more behind it
+    blocks, threads   the loops over blocks and threads
+    number, count     variable with the index of the block or group that continues, and how many
+                      there are
+    put               function that returns the body of a thread with more statements appended at
+                      this point
     """
 
     blocks: For
@@ -143,6 +173,9 @@ class _Level:
 
     @staticmethod
     def of(kernel: Kernel, launch: Launch) -> _Level | None:
+        """Return the point at which work can be appended to a kernel; None if the kernel has
+        counters in another form.
+        """
         blocks, threads = loops_of(kernel)
         match stmts_of(threads.body):
             case (*before, arrives, If(cond=cond, then=then)) if (found := arrival(arrives)) is not None:
@@ -163,7 +196,9 @@ class _Level:
         return _Level(blocks, threads, blocks.var, launch.grid, behind)
 
     def groupings(self) -> list[tuple[int, int]]:
-        """Ways to group the numbers: how many each group has, and how far apart these are, small groups first."""
+        """Return the ways to group blocks, as (size, stride): `size` blocks whose indices are
+        `stride` apart; small groups first.
+        """
         found = set(self._digits())
         near = {(size, 1) for size in (1, *found, self.count) if self.count % size == 0}
         far = {(self.count // n, n) for n in found if self.count % n == 0}
@@ -172,6 +207,7 @@ class _Level:
         return sorted(near | far)
 
     def _digits(self) -> Iterator[int]:
+        """Yield the divisors by which the kernel divides the index of the block."""
         for node in nodes(self.threads.body):
             match node:
                 case Binary(op="floordiv" | "floormod", a=a, b=Const(value=n)) if 1 < n < self.count:
@@ -181,7 +217,13 @@ class _Level:
 
 @frozen(eq=False)
 class _Pair:
-    """Two steps, and how many blocks of the first one, so far apart, do so many of the second one."""
+    """Two steps to be fused.
+
+    a, b           the steps
+    level          the point of the first step at which the second one begins
+    size, stride   blocks of the first step in a group, and the distance of their indices
+    rounds         blocks of the second step that each group executes
+    """
 
     a: Step
     b: Step
@@ -191,7 +233,7 @@ class _Pair:
     rounds: int
 
     def kernel(self) -> Kernel:
-        """What does both."""
+        """Return the fused kernel."""
         a, b, level = self.a.kernel, self.b.kernel, self.level
         places = self.places()
         alone = [x for x in b.inputs if places[x][0] is x]
@@ -223,7 +265,7 @@ class _Pair:
         )
 
     def step(self, kernel: Kernel) -> Step:
-        """Both as one, which is such a kernel."""
+        """Return the fused step, a call of `kernel`."""
         a, b, places = self.a, self.b, self.places()
         alone = [view for x, view in zip(b.kernel.inputs, b.inputs, strict=True) if places[x][0] is x]
         args = [*a.inputs, *alone, *a.outputs, *b.outputs, *a.workspace, *b.workspace]
@@ -231,20 +273,20 @@ class _Pair:
         return Step(kernel, tuple(args), kernel.span, (*a.output_shapes, *b.output_shapes))
 
     def body(self, group: Var, last: Stmt, counts: Buffer) -> Block:
-        """What a thread does."""
+        """Return the body of a thread: the first kernel, followed by the work `last` of a group."""
         if self.size == 1:
             return self.level.put([Sync(), last])
         numbered = [] if self.stride > 1 else [Declare(group, self.level.number // self.size)]
         return self.level.put([*numbered, *by_last(counts, group, self.size, last)])
 
     def renumbered(self, block: Var, group: Var, body: Stmt) -> Block:
-        """A body for blocks in another order, in which those of a group are neighbors."""
+        """Return `body` with blocks renumbered so that the blocks of a group are consecutive."""
         turn, number = Var("turn"), self.level.number
         digits = Declare(group, block // self.size), Declare(turn, block % self.size)
         return Block((*digits, Declare(number, turn * self.stride + group), body))
 
     def places(self) -> Places:
-        """Where what the second one uses is in the kernel of both."""
+        """Map the parameters of the second kernel to buffers, with offsets, of the fused kernel."""
         found: Places = {x: (x, as_expr(0)) for x in self.b.kernel.params}
         given = list(zip(self.a.kernel.params, self.a.args, strict=True))
         for own, view in zip(self.b.kernel.inputs, self.b.inputs, strict=True):
@@ -255,7 +297,11 @@ class _Pair:
         return found
 
     def shared(self, places: Places) -> list[Buffer]:
-        """Memory that both share among threads, one after the other; what there is no room for."""
+        """Map the shared arrays of the second kernel into those of the first, which no longer needs
+        them.
+
+        The result for each array that fits is added to `places`; return the arrays that do not fit.
+        """
         room = dict.fromkeys(self.a.kernel.shared, 0)
         more = list[Buffer]()
         for own in sorted(self.b.kernel.shared, key=lambda x: -x.size):

@@ -56,8 +56,8 @@ def _corners(around: Sequence[Around]) -> Iterator[Values]:
     """Yield values of all variables at the first and last iterations of all loops, and where
     conditions change.
 
-    Corners at which a condition is not certainly true are skipped. The thread index is 0 of 1, 0 of
-    2 and 1 of 2.
+    Corners at which a condition is not certainly true are skipped. `PART` of `PARTS` is 0
+    of 1, 0 of 2 and 1 of 2.
     """
     alone: Values = {PART: (0, 0), PARTS: (1, 1)}
     last_of_two: Values = {PART: (1, 1), PARTS: (2, 2)}

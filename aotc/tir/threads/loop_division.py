@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dividing the iterations of a nest of loops among the threads of a team.
+"""Divide the iterations of a loop nest among the threads of a team.
 
-In: a nest whose iterations are independent.  Out: a nest over one thread's share of them:
+Input: a nest of independent iterations. Output: a nest over the share of one thread, thread `part`
+of `parts`:
 
     for i in 0..3: for j in 0..4: ...                        # 12 units
     lo = 12 * part / parts; hi = 12 * (part + 1) / parts     # all of i = 0 first, or all of j = 0 first
 
-Units are counted by the time that they take: every thread has as much to do, give or take half a unit.
+Units (iterations of the nest) are weighted by their estimated time: the shares of all threads have
+equal weights, up to half a unit.
 """
 
 import math
@@ -19,28 +21,37 @@ from aotc.ir import frozen
 from aotc.tir import PART, PARTS, Block, Declare, For, If, Stmt, extent_of, is_innermost, stmts_of
 from aotc.tir.expr import INDEX, Binary, Expr, Var, all_of, as_expr, maximum, minimum
 
-#: Iterations of an innermost loop that stay together: whole vectors, which the C compiler rounds in its own way.
+#: Consecutive iterations of an innermost loop that are not divided: whole vectors, which the C
+#: compiler may round differently from scalar remainder code.
 _RUN: Final = 64
 
 
 @frozen(eq=False)
 class Leaf:
-    """What can be divided: a loop by iterations, or consecutive statements as a whole (`loop` is None)."""
+    """The innermost divided part of a nest: a loop, divided by iterations, or statements that are
+    one unit (`loop` is None).
+    """
 
     stmts: tuple[Stmt, ...]
     loop: For | None = None
 
     @property
     def units(self) -> int:
+        """Iterations of the loop, or 1."""
         return 1 if self.loop is None else extent_of(self.loop)
 
 
 @frozen(eq=False)
 class Nest:
-    """Loops one in the other, and what is divided in the last one; all else in them every thread does.
+    """Nested loops with a divided leaf in the last of them; every thread executes all other
+    statements in the loops.
 
-    inner_first    the units of a thread follow one another in the leaf's loop, not in the outermost one
-    weight         the time of a unit, relative to those of other nests
+    loops         the loops around the leaf, the outermost first
+    leaf          the divided loop or statements
+    inner_first   consecutive units are iterations of the leaf's loop in different iterations of
+                  `loops`, so that each thread runs all iterations of `loops` with a part of the
+                  leaf
+    weight        the time of a unit, relative to other nests
     """
 
     loops: tuple[For, ...]
@@ -50,12 +61,14 @@ class Nest:
 
     @property
     def rounds(self) -> int:
-        """Iterations of the outer loops."""
+        """Iterations of the outer loops together."""
         return math.prod(map(extent_of, self.loops))
 
     @property
     def in_runs(self) -> bool:
-        """Whether the leaf is an innermost loop, which is divided into whole runs of `_RUN` iterations."""
+        """True if the leaf is an innermost loop, which is divided into whole runs of `_RUN`
+        iterations.
+        """
         return not self.loops and self.leaf.loop is not None and is_innermost(self.leaf.loop)
 
     @property
@@ -65,22 +78,28 @@ class Nest:
 
     @property
     def key(self) -> Var | None:
-        """The variable whose range differs most between threads."""
+        """The variable of the outermost divided loop, whose range differs most between threads;
+        None without loops.
+        """
         inner = () if self.leaf.loop is None else (self.leaf.loop,)
         order = (*inner, *self.loops) if self.inner_first else (*self.loops, *inner)
         return next((loop.var for loop in order if extent_of(loop) > 1), None)
 
     def share(self, low: Expr, high: Expr) -> Stmt:
-        """The units from `low` to `high`, of which some may lie before the first or after the last one."""
+        """Return the nest restricted to the units from `low` to `high`, clipped to the units that
+        exist.
+        """
         if self.inner_first:
             return self._inner_first(maximum(low, 0), minimum(high, self.units))
         run = _RUN if self.in_runs else 1
         return self._counted(self.loops, low * run, high * run)
 
     def _counted(self, loops: Sequence[For], low: Expr, high: Expr) -> Stmt:
-        """One after the other; bounds of inner loops clipped in the first and last round."""
+        """Return the nest over units `low` to `high` in loop order; in the first and last
+        iteration, bounds of inner loops are clipped.
+        """
         if not loops:
-            # a round that is entered does its only unit
+            # an iteration that is entered runs its only unit
             return Block(self.leaf.stmts) if self.loops and self.leaf.loop is None else self._of_leaf(low, high)
         loop, *rest = loops
         inside = self.leaf.units * math.prod(map(extent_of, rest))
@@ -89,7 +108,10 @@ class Nest:
         return _between(loop, _quotient(low, inside), _quotient(high + (inside - 1), inside), body)
 
     def _inner_first(self, low: Expr, high: Expr) -> Stmt:
-        """All rounds, in each the iterations of the leaf whose units (iteration * rounds + round) are in the share."""
+        """Return all iterations of `loops` with the leaf restricted to the units of the share.
+
+        The number of a unit is iteration of the leaf * rounds + round.
+        """
         number = as_expr(0)
         for loop in self.loops:
             number = number * extent_of(loop) + _iteration(loop)
@@ -100,30 +122,33 @@ class Nest:
         return made
 
     def _of_leaf(self, low: Expr, high: Expr) -> Stmt:
+        """Return the leaf restricted to its units from `low` to `high`."""
         loop = self.leaf.loop
         if loop is None:
             return If(all_of(low <= 0, high > 0), Block(self.leaf.stmts))
         return _between(loop, low, high, loop.body)
 
     def _inside(self, loop: For, rest: Sequence[For], made: Stmt) -> Block:
-        """The body of a loop with its divided part replaced."""
+        """Return the body of a loop with its divided part replaced by `made`."""
         first, *others = (rest[0],) if rest else self.leaf.stmts
         return Block(made if s is first else s for s in stmts_of(loop.body) if s not in others)
 
 
 def _iteration(loop: For) -> Expr:
-    """Which iteration of a loop it is, from 0 on."""
+    """Return the number of the current iteration of a loop, counted from 0."""
     return _quotient(loop.var - loop.begin, loop.step)
 
 
 def _between(loop: For, low: Expr, high: Expr, body: Stmt) -> For:
-    """The iterations from `low` to `high`, as far as there are any."""
+    """Return a loop over the iterations from `low` to `high`, clipped to those of `loop`, with
+    another body.
+    """
     begin, end = (loop.begin + n * loop.step for n in (maximum(low, 0), minimum(high, extent_of(loop))))
     return replace(loop, begin=begin, end=end, body=body)
 
 
 def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
-    """The loops and the leaf with nothing else in them."""
+    """Return the loops around a leaf with all statements removed that are not part of the leaf."""
     if not loops:
         return ()
     inside = alone(loops[1:], leaf)
@@ -131,7 +156,11 @@ def alone(loops: Sequence[For], leaf: Leaf) -> tuple[For, ...]:
 
 
 def divided(parts: Sequence[Sequence[Nest]]) -> Block:
-    """A thread's share of all units of some nests; the units of a part are counted from nest to nest."""
+    """Return the share of thread `PART` in the units of some nests.
+
+    The units of the nests of one part are numbered consecutively and divided together; each part is
+    divided by itself.
+    """
     found: list[Stmt] = []
     for nests in parts:
         low, high = Var("lo", INDEX), Var("hi", INDEX)
@@ -143,7 +172,9 @@ def divided(parts: Sequence[Sequence[Nest]]) -> Block:
 
 
 def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, int]]]:
-    """The weight of all units, and for each nest the weight of one of its units and of all before it."""
+    """Return the total weight of all units and, for each nest, the weight of one unit and of all
+    units before the nest.
+    """
     common = math.gcd(*(nest.weight for nest in nests))
     weights = [nest.weight // common for nest in nests]
     *starts, total = accumulate((n.units * weight for n, weight in zip(nests, weights, strict=True)), initial=0)
@@ -151,13 +182,15 @@ def _counted_through(nests: Sequence[Nest]) -> tuple[int, list[tuple[Nest, int, 
 
 
 def largest_share(parts: Sequence[Sequence[Nest]], threads: int) -> float:
-    """The largest share of a thread in the weight of all units; 0.5 where two threads have equal shares."""
+    """Return the largest share of a thread in the total weight, between 1 / threads and 1 (0.5 for
+    two equal shares).
+    """
     most = max(sum(_weight_of_share(nests, part, threads) for nests in parts) for part in range(threads))
     return most / sum(nest.units * nest.weight for nests in parts for nest in nests)
 
 
 def _weight_of_share(nests: Sequence[Nest], part: int, threads: int) -> int:
-    """The weight of the units that `divided` gives to thread `part`."""
+    """Return the weight of the units that `divided` assigns to thread `part` of `threads`."""
     (total, counted), mine = _counted_through(nests), 0
     for nest, weight, at in counted:
         limits = (total * p // threads - at for p in (part, part + 1))
@@ -167,14 +200,17 @@ def _weight_of_share(nests: Sequence[Nest], part: int, threads: int) -> int:
 
 
 def _share(total: int, part: Expr) -> Expr:
+    """Return the first unit of the share of thread `part`, as an expression of `PARTS`."""
     return Binary("truncdiv", part * total, PARTS)
 
 
 def _units_before(weight: int, limit: Expr) -> Expr:
-    """How many units of a weight lie before a limit, at least with their first half."""
+    """Return the number of units of a nest that belong before a weight limit, rounded to the
+    nearest unit.
+    """
     return limit if weight == 1 else _quotient(limit * 2 + weight, 2 * weight)
 
 
 def _quotient(value: Expr, divisor: int) -> Expr:
-    """Rounded to zero: what is negative is clipped to 0 anyway."""
+    """Divide, rounding toward zero, which is right as negative values are clipped to 0 afterwards."""
     return value if divisor == 1 else Binary("truncdiv", value, as_expr(divisor))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which memory the statements of a kernel use, and what they leave behind: the facts that dividing it rests on.
+"""Memory effects of the statements of a kernel, from which `parallel_kernels` decides how to divide
+them among threads.
 
-Statements and the ranges of variables around them in; the shared buffers that they read and write out, with places, and
-whether registers or scratch hand anything on to other statements.
+Input: statements and the ranges of the variables around them. Output: the accesses to shared
+buffers, and if later statements use registers or scratch memory that these statements write.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from aotc.tir.stmt import Store, stmt_children, stmts_of
 
 @frozen
 class Use:
-    """The shared buffers that a statement reads and writes, with the places where (none if they cannot be told).
+    """The accesses of a statement to shared buffers; an empty list of accesses means that the
+    addresses are unknown.
 
-    single    one thread runs it alone
+    reads, writes   for each buffer, the addresses that are read and written
+    single          one thread runs the statement alone
     """
 
     reads: Accesses
@@ -31,7 +34,11 @@ class Use:
     single: bool = False
 
     def conflicts(self, other: Use) -> bool:
-        """Whether one must be over before the other begins."""
+        """Return True if two statements need a barrier between them: one may write elements that
+        the other accesses.
+
+        Two statements that the same single thread runs never conflict.
+        """
         if self.single and other.single:
             return False
         pairs = ((self.writes, other.writes), (self.writes, other.reads), (self.reads, other.writes))
@@ -40,9 +47,11 @@ class Use:
 
 @dataclass
 class Uses:
-    """What the statements of one kernel use.
+    """Memory effects of the statements of one kernel, computed on demand and cached.
 
-    private  scratch of which each thread needs its own, as far as is known so far
+    kernel    the kernel
+    private   scratch buffers of which each thread needs its own copy, as far as they were
+              classified
     """
 
     kernel: Kernel
@@ -51,7 +60,7 @@ class Uses:
     _buffers: dict[Stmt, tuple[frozenset[Buffer], frozenset[Buffer]]] = field(default_factory=dict)
 
     def buffers(self, stmt: Stmt) -> tuple[frozenset[Buffer], frozenset[Buffer]]:
-        """What a statement, with those inside of it, writes and reads; found once for each."""
+        """Return the buffers that a statement, with the statements nested in it, writes and reads."""
         if stmt not in self._buffers:
             inner = [self.buffers(s) for s in stmt_children(stmt)]
             writes = {stmt.buffer} if isinstance(stmt, (Store, Intrinsic)) else set()
@@ -61,18 +70,28 @@ class Uses:
         return self._buffers[stmt]
 
     def classify(self, stmts: Sequence[Stmt]) -> None:
-        """Scratch is private where a statement of this region fills it and reads it; else one hands it to another."""
+        """Mark scratch buffers as private that a statement of `stmts` fills before it reads them.
+
+        Scratch that one statement fills and another one reads stays shared.
+        """
         for buffer in (b for b in self.kernel.workspace if b.private):
             if any(buffer in self.buffers(s)[0] and loop_dependence.begins_with_filling(buffer, s) for s in stmts):
                 self.private.add(buffer)
 
     def is_local(self, buffer: Buffer) -> bool:
+        """Return True if each thread has its own copy of a buffer: it is on the stack, or private
+        scratch.
+        """
         return buffer.scope == "stack" or buffer in self.private
 
     def writes(self, stmt: Stmt) -> set[Buffer]:
+        """Return the shared buffers that a statement writes."""
         return {b for b in self.buffers(stmt)[0] if not self.is_local(b)}
 
     def of(self, stmt: Stmt, ranges: Ranges) -> Use:
+        """Return the accesses of a statement to shared buffers, given the ranges of the variables
+        around it.
+        """
         key = (stmts_of(stmt), tuple(ranges.items()), frozenset(self.private))
         if key not in self._known:
             reads: Accesses = {b: [] for b in self.buffers(stmt)[1] if not self.is_local(b)}
@@ -83,12 +102,16 @@ class Uses:
         return self._known[key]
 
     def can_be_single(self, group: Sequence[Stmt]) -> bool:
-        """Whether nothing that every thread needs is left in registers or on the stack."""
+        """Return True if one thread alone may run the statements: no other statement uses registers
+        or local buffers they write.
+        """
         local = {b for s in group for b in self.buffers(s)[0] if self.is_local(b)}
         return self.is_closed(group) and not self._is_used(local, group)
 
     def is_closed(self, stmts: Sequence[Stmt]) -> bool:
-        """Whether the statements leave nothing in registers or on the stack, and change no registers."""
+        """Return True if the statements change no registers declared outside, and no statement
+        outside uses their registers or stack arrays.
+        """
         if any(True for _ in outer_assigns(Block(stmts))):
             return False
         declared = {s.var for s in stmts if isinstance(s, Declare)}
@@ -96,13 +119,17 @@ class Uses:
         return not self._is_used(declared | local, stmts)
 
     def _is_used(self, kept: AbstractSet[Var | Buffer], stmts: Sequence[Stmt]) -> bool:
-        """Whether another statement of the kernel than these computes with one of the registers or buffers."""
+        """Return True if a statement of the kernel outside of `stmts` uses one of the registers or
+        buffers `kept`.
+        """
         inside = set(walk_stmts(Block(stmts))) if kept else set()
         return any(s not in inside for k in kept for s in self._users.get(k, ()))
 
     @cached_property
     def _users(self) -> dict[Var | Buffer, dict[Stmt, None]]:
-        """The statements of the kernel that compute with each register, and that load from each buffer."""
+        """For each register and buffer, the statements of the kernel that use its value (a dict as
+        an ordered set).
+        """
         found: dict[Var | Buffer, dict[Stmt, None]] = {}
         for stmt in walk_stmts(self.kernel.body):
             for kept in (kept for e in stmt_exprs(stmt) for kept in mentioned(e)):
@@ -110,15 +137,22 @@ class Uses:
         return found
 
     def hands_on(self, group: Sequence[Stmt], stmts: Sequence[Stmt], ranges: Ranges) -> bool:
-        """Whether a statement behind the group reads what this has left in private scratch."""
+        """Return True if a statement after `group` in `stmts` may read values that the group left
+        in private scratch.
+        """
         left = {b for s in group for b in self.buffers(s)[0] if b.private and self.is_local(b)}
         last = max(k for k, s in enumerate(stmts) if s is group[-1])
         return any(not loop_dependence.is_filled_before_read(b, stmts[last + 1 :], ranges) for b in left)
 
     def is_divisible(self, loop: For) -> bool:
-        """Whether a thread may run some of the iterations, as far as the loop and its scratch say."""
+        """Return True if the iterations of a loop may be divided among threads, judged by its kind
+        and its local buffers.
+
+        Private scratch does not prevent that; stack arrays that any statement reads do, and
+        intrinsics that write to shared buffers.
+        """
         kept = {b for b in self.buffers(loop.body)[0] if self.is_local(b) and not b.private}
-        # what one iteration leaves there another one may read
+        # an iteration may read what another iteration left there
         if any(b in self._users for b in kept):
             return False
         turned = any(isinstance(s, Intrinsic) and not self.is_local(s.buffer) for s in walk_stmts(loop.body))

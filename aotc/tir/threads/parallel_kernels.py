@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for several threads: every thread of a team runs all statements, and its share of the divided loops.
+"""Multithreaded kernels: every thread of a team runs the whole kernel, with its share of the
+divided loops.
 
-In: a finished kernel.  Out: one for a team, or the kernel itself where there is nothing to gain.  Every thread runs
-the whole kernel with its own `PART` of `PARTS`:
+Input: a finished kernel. Output: a kernel for a team, or the kernel itself where threads gain
+nothing. Thread number `PART` of `PARTS` runs:
 
     for i in 0..64: y[i] = ...       =>   lo = 64 * part / parts; hi = ...; for i in lo..hi: y[i] = ...
     sum = ...; for ...: sum += x[i]  =>   unchanged: what is in registers and on the stack, every thread computes
     y[0] = sum                       =>   if part == 0: y[0] = sum
 
-Loops are divided only where their iterations provably write apart from each other, and what they write depends on
-nothing but themselves: results have equal bits for any number of threads.  Between statements that touch common
-memory the threads wait for each other at a barrier (`Sync`).
+A loop is divided only if its iterations are proven to write different elements that depend on no
+other iteration, so the results are bit-identical for any number of threads. Between statements that
+access common memory the threads wait for each other at a barrier (`Sync`).
 """
 
 from __future__ import annotations
@@ -27,16 +28,20 @@ from aotc.tir.loops.loop_dependence import Ranges, extent_of, follows, inside, i
 from aotc.tir.stmt import PART, If, Kernel, Stmt, Sync, remembered_kernel, stmts_of
 
 COMMON: Final = Threads()
-#: Units that any team can share evenly enough.
+#: Number of units that is enough for any team: no further loops are divided.
 _ENOUGH: Final = 64
-#: Units of different loops are told apart by this many times.
+#: Largest weight of a unit: times of the units of different loops are distinguished in this many
+#: steps.
 _WEIGHTS: Final = 8
-#: Kernels of more statements in a row (hundreds of tensors joined) are not divided: proofs compare each with each.
+#: Largest number of statements in a row (hundreds of concatenated tensors) of a kernel that is
+#: divided: the proofs compare each pair of them.
 _MOST_STATEMENTS: Final = 256
 
 
 def for_teams(program: Program, threads: Threads) -> Program:
-    """The program with each kernel that is worth it for a team; the plan stays as it is."""
+    """Return the program with each kernel that is large enough divided among threads; the memory
+    plan does not change.
+    """
     constants: dict[Kernel, set[Buffer]] = {}
     for step in program.steps:
         fixed = {b for b, v in zip(step.kernel.inputs, step.inputs, strict=True) if v.storage.kind == "constant"}
@@ -45,10 +50,11 @@ def for_teams(program: Program, threads: Threads) -> Program:
 
 
 def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset(), threads: Threads = COMMON) -> Kernel:
-    """The kernel for a team; itself if it is too small, or nothing in it can be divided.
+    """Return a kernel divided among the threads of a team; the kernel itself if it is too small or
+    nothing can be divided.
 
-    constants    those of its inputs that nobody writes
-    threads      what sharing costs on the machine
+    constants   the inputs of the kernel that no thread writes
+    threads     costs of threads on the target
     """
     nbytes = sum(b.nbytes for b in kernel.params)
     computing, moving = kernel.macs / threads.macs_per_ns, nbytes / threads.bytes_per_ns
@@ -63,6 +69,7 @@ def for_team(kernel: Kernel, constants: AbstractSet[Buffer] = frozenset(), threa
 
 
 def _divided(splitter: _Splitter, kernel: Kernel) -> Kernel:
+    """Return the kernel divided by `splitter`; the kernel itself if one thread alone is not slower."""
     made = splitter.region(stmts_of(kernel.body), {})
     if made is None or not made.divided:
         return kernel
@@ -74,7 +81,12 @@ def _divided(splitter: _Splitter, kernel: Kernel) -> Kernel:
 
 @frozen
 class _Made:
-    """Statements that all threads run, and the time of the thread that has most to do."""
+    """Statements that all threads run.
+
+    stmts     the statements
+    time      nanoseconds of the slowest thread
+    divided   some statements are divided among the threads
+    """
 
     stmts: list[Stmt]
     time: float
@@ -83,18 +95,23 @@ class _Made:
 
 @dataclass(frozen=True)
 class _Splitter:
-    """One kernel's division: what its statements use, and what they cost.
+    """Divides one kernel among threads, given the memory effects and costs of its statements.
 
-    `ranges` are those of the variables of loops around, of which every thread runs all iterations.
+    `ranges` arguments hold the variables of outer loops of which every thread runs all iterations.
     """
 
     uses: Uses
     costs: Costs
 
     def region(self, stmts: Sequence[Stmt], ranges: Ranges) -> _Made | None:
-        """Statements that all threads run, with barriers between them; None if they cannot be divided so.
+        """Divide a sequence of statements, with barriers where they conflict; return None if that
+        is impossible.
 
-        ranges   of the variables of loops around, of which every thread runs all iterations
+        Statements that cannot be divided are run by thread 0 alone, or by all threads if they write
+        local memory only.
+
+        stmts    the statements
+        ranges   ranges of the variables of outer loops, of which every thread runs all iterations
         """
         self.uses.classify(stmts)
         found: list[Stmt] = []
@@ -120,7 +137,9 @@ class _Splitter:
         return _Made(found, time, divided)
 
     def _groups(self, stmts: Sequence[Stmt]) -> Iterator[list[Stmt]]:
-        """Loops that write, each by itself, and what stands between them in one piece, if it writes."""
+        """Yield each loop that writes shared memory by itself, and the statements between loops as
+        one group if they write.
+        """
         for are_loops, run in groupby(stmts, lambda s: isinstance(s, For) and bool(self.uses.writes(s))):
             found = list(run)
             if are_loops or not any(self.uses.writes(s) for s in found):
@@ -129,7 +148,9 @@ class _Splitter:
                 yield found
 
     def _joined(self, stmts: Sequence[Stmt], ranges: Ranges) -> Iterator[list[Stmt]]:
-        """The groups of `_groups`; what continues the results of a loop is joined to it, and divided with it."""
+        """Yield the groups of `_groups`, with groups that continue the result of a loop joined to
+        it, to be divided together.
+        """
         groups = list(self._groups(stmts))
         while groups:
             group = groups.pop(0)
@@ -141,7 +162,9 @@ class _Splitter:
             yield group
 
     def _continues(self, group: Sequence[Stmt], after: Sequence[Stmt], ranges: Ranges) -> bool:
-        """Whether statements are the remainder of a loop, or write behind it as it does: borders, one more row."""
+        """Return True if `after` is the remainder of the loop in `group`, or writes directly after
+        its output, such as the border.
+        """
         if not isinstance(group[0], For) or any(is_innermost(s) for s in (group[0], *after[:1]) if isinstance(s, For)):
             return False
         leaves = self._leaves([*group, *after], ranges)
@@ -154,7 +177,7 @@ class _Splitter:
         return behind and leaves[-1].loop is not None and self._are_alike(leaves, ranges)
 
     def _are_alike(self, leaves: Sequence[Leaf], ranges: Ranges) -> bool:
-        """Whether the units of all leaves take about as long."""
+        """Return True if the units of all leaves take similar times, within a factor of two."""
         times = [
             self.costs.time(Block(leaf.stmts), ranges) / sum(n.units for n in self._finest(leaf, ranges))
             for leaf in leaves
@@ -162,13 +185,15 @@ class _Splitter:
         return max(times) <= 2 * min(times)
 
     def _finest(self, leaf: Leaf, ranges: Ranges) -> tuple[Nest, ...]:
-        """The leaf as a nest of its own, with as many loops as can be divided."""
+        """Return nests for a leaf alone, with as many loops divided as possible."""
         if leaf.loop is None:
             return (Nest((), leaf),)
         return max(self._nests([leaf.loop], ranges), key=lambda nests: sum(n.units for n in nests))
 
     def _leaves(self, stmts: Sequence[Stmt], ranges: Ranges) -> tuple[Leaf, ...] | None:
-        """What of these statements can be divided; None if some of it must run before or after what remains."""
+        """Return the divisible parts of statements; None if one must be complete before another
+        part of them begins.
+        """
         all_groups = list(self._groups(stmts))
         groups = [g for g in all_groups if any(self.uses.writes(s) for s in g)]
         common = Block(s for g in all_groups if g not in groups for s in g)
@@ -180,15 +205,20 @@ class _Splitter:
         return tuple(Leaf(tuple(g), self._dealt(g, ranges, len(groups) == 1)) for g in groups)
 
     def _dealt(self, group: Sequence[Stmt], ranges: Ranges, only: bool) -> For | None:
+        """Return the loop of a group if its iterations can be divided; None if the group is one
+        unit.
+        """
         loop = group[0] if len(group) == 1 else None
         if not isinstance(loop, For) or extent_of(loop) == 0 or not self.uses.is_divisible(loop):
             return None
         return loop if not is_innermost(loop) or (only and not ranges) else None
 
     def _nests(self, group: Sequence[Stmt], ranges: Ranges) -> Iterator[tuple[Nest, ...]]:
-        """Nests of the loops whose iterations may be divided, from the outermost one alone to all.
+        """Yield ways to divide the loops of a group: from the outermost loop alone to all nested
+        loops.
 
-        Several nests, whose units are counted on, where loops have remainders: these run after their main loops.
+        A way has several nests, whose units are numbered consecutively, if loops have remainders,
+        which run after them.
         """
         leaves = self._leaves(group, ranges)
         loops: tuple[For, ...] = ()
@@ -210,7 +240,9 @@ class _Splitter:
             leaves = self._leaves(stmts_of(loop.body), ranges)
 
     def _can_be_parted(self, loops: Sequence[For], leaves: Sequence[Leaf]) -> bool:
-        """Whether nothing else is in the loops, and what is read once more for the remainders stays in the cache."""
+        """Return True if loops contain only the leaves, and the constants that are reread for each
+        leaf fit in the cache.
+        """
         known = {s for leaf in leaves for s in leaf.stmts} | set(loops)
         again = sum(b.nbytes for b in read(loops[0]) & self.costs.constants)
         return again <= self.costs.threads.cached_bytes and all(
@@ -218,7 +250,7 @@ class _Splitter:
         )
 
     def _shared(self, group: Sequence[Stmt], ranges: Ranges) -> _Made | None:
-        """The division that takes the least time; None if there is none."""
+        """Return the fastest division of a group by the cost model; None if there is none."""
         found: list[_Made] = []
         for made in self._nests(group, ranges):
             nests = self._weighed(made, ranges)
@@ -234,7 +266,7 @@ class _Splitter:
         return min(found, key=lambda made: made.time, default=None)
 
     def _weighed(self, nests: Sequence[Nest], ranges: Ranges) -> tuple[Nest, ...]:
-        """The nests with the times of their units as weights."""
+        """Return the nests with weights proportional to the times of their units."""
         times = [
             nest.rounds * self.costs.time(Block(nest.leaf.stmts), inside(nest.loops, ranges)) / nest.units
             for nest in nests
@@ -243,7 +275,10 @@ class _Splitter:
         return tuple(replace(nest, weight=weight) for nest, weight in zip(nests, weights, strict=True))
 
     def _together(self, loop: For, ranges: Ranges) -> _Made | None:
-        """A loop that every thread runs in full, its body divided; None if each thread would do most of it alone."""
+        """Return a loop of which every thread runs all iterations, with a divided body.
+
+        Return None if most of the body's work would be repeated by every thread.
+        """
         body, inner = stmts_of(loop.body), inside([loop], ranges)
         common = sum(self.costs.time(s, inner) for s in body if not self.uses.writes(s))
         if 2 * common > sum(self.costs.time(s, inner) for s in body):

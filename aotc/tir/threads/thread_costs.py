@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the statements of a kernel take one thread of a team, or all of them.  Nests in, nanoseconds out.
+"""Estimate the time of the statements of a kernel on one thread or a team of threads, in
+nanoseconds.
 
-What is compared is rough: operations, and waiting for what other threads have in their caches.
+The model is rough: it counts operations, and waiting for data in the caches of other threads.
 """
 
 import math
@@ -17,11 +18,13 @@ from aotc.tir.stmt import Block, For, Kernel, Stmt, Store, stmt_children, stmt_e
 
 @dataclass
 class Costs:
-    """Times of one kernel.
+    """Time estimates for the statements of one kernel.
 
-    constants  inputs that nobody writes
-    whole      nanoseconds that one thread needs for it
-    threads    what sharing costs
+    kernel      the kernel
+    constants   inputs that no thread writes
+    whole       nanoseconds that one thread needs for the kernel
+    threads     costs of barriers and data transfer on the target
+    uses        memory effects of the statements
     """
 
     kernel: Kernel
@@ -32,24 +35,29 @@ class Costs:
     _own_operations: dict[Stmt, int] = field(default_factory=dict)
 
     def _average(self, of: Callable[[int], float]) -> float:
-        """The mean of a function of the number of threads, over the numbers that divisions are compared for."""
+        """Return the mean of a function of the number of threads, over the team sizes for which
+        divisions are compared.
+        """
         return sum(map(of, self.threads.teams)) / len(self.threads.teams)
 
     @cached_property
     def _others(self) -> float:
-        """The part of a buffer that other threads have touched last."""
+        """The fraction of a buffer that other threads have accessed last."""
         return self._average(lambda threads: 1 - 1 / threads)
 
     def time(self, stmt: Stmt, ranges: Ranges) -> float:
+        """Return the nanoseconds that one thread needs for a statement."""
         return self._pace * self._operations(stmt, ranges)
 
     @cached_property
     def _pace(self) -> float:
-        """Nanoseconds of an operation."""
+        """Nanoseconds per operation of this kernel."""
         return self.whole / max(1.0, self._operations(self.kernel.body, {}))
 
     def _operations(self, stmt: Stmt, ranges: Ranges) -> float:
-        """Operations on values, and places written, over all iterations."""
+        """Return the number of operations on values and of stores in a statement, over all
+        iterations of its loops.
+        """
         if isinstance(stmt, For):
             inner = inside([stmt], ranges)
             low, high = inner[stmt.var]
@@ -62,7 +70,9 @@ class Costs:
         return self._own_operations[stmt] + sum(self._operations(s, ranges) for s in stmt_children(stmt))
 
     def of_parts(self, parts: Sequence[Sequence[Nest]], group: Sequence[Stmt], ranges: Ranges) -> float:
-        """Nanoseconds of the thread that has most to do, with waiting for what is in other caches."""
+        """Return the nanoseconds of the slowest thread when `parts` of a group of statements are
+        divided, including data transfer.
+        """
         nests = [nest for part in parts for nest in part]
         inner, common, times = ranges, 0.0, 1
         for loop in nests[0].loops:
@@ -77,13 +87,16 @@ class Costs:
         return (work + self.moving(group, largest.key, ranges)) * order
 
     def moving(self, group: Sequence[Stmt], key: Var | None, ranges: Ranges) -> float:
-        """Nanoseconds of waiting for what is in the caches of other threads, if each has its share of every buffer.
+        """Return the nanoseconds of waiting for data in the caches of other threads, if each thread
+        has a share of every buffer.
 
-        Nobody waits for a buffer that is divided by `key`, where the variable goes through all of the buffer.
+        Buffers that are divided along `key` cost nothing if the range of that variable covers most
+        of the buffer: then the thread that needs an element has it in its own cache.
         """
         use = self.uses.of(Block(group), ranges)
         mine = self._average(lambda threads: 1 / threads)
-        # of a buffer that is divided in another way than before, others have touched a part of a thread's own share
+        # if a buffer was divided differently before, other threads have accessed a part of a
+        # thread's own share
         mine_of_others = self._average(lambda threads: (1 - 1 / threads) / threads)
         total = 0.0
         for buffer, found in (*use.reads.items(), *use.writes.items()):
@@ -94,12 +107,17 @@ class Costs:
         return total
 
     def _waiting(self, buffer: Buffer, nbytes: int, read_part: float, own_part: float, use: Use) -> float:
-        """Nanoseconds for parts of a buffer: read from other caches, and written here or by who writes there next."""
+        """Return the nanoseconds to transfer data between caches.
+
+        nbytes      bytes of the buffer that are accessed
+        read_part   fraction that is read from other caches
+        own_part    fraction that is written here, or by the threads that write there next
+        """
         fetching = nbytes * read_part / self.threads.fetched_bytes_per_ns if buffer in use.reads else 0.0
         return fetching + (0.0 if buffer in self.constants else nbytes * own_part / self.threads.owned_bytes_per_ns)
 
     def alone(self, use: Use, stmt: Stmt, ranges: Ranges) -> float:
-        """Nanoseconds of a statement that one thread runs while the others wait."""
+        """Return the nanoseconds of a statement that one thread runs while the other threads wait."""
         places = {**use.reads, **use.writes}
         others = self._others
         moving = sum(self._waiting(b, _touched(b, f, {}), others, others, use) for b, f in places.items())
@@ -107,7 +125,9 @@ class Costs:
 
 
 def _reach(access: Access, key: Var | None) -> int:
-    """Elements from the first to the last value of a variable; all, if it cannot be told."""
+    """Return the number of elements that an address moves over the range of a variable; a huge
+    number if that is unknown.
+    """
     form, _, ranges, _ = access
     if key is None or not form.depends_on(key):
         return 0
@@ -117,7 +137,9 @@ def _reach(access: Access, key: Var | None) -> int:
 
 
 def _touched(buffer: Buffer, accesses: Sequence[Access], fixed: Container[Var]) -> int:
-    """Bytes at these places, roughly."""
+    """Estimate the bytes of a buffer that some accesses touch, over the ranges of all variables
+    except those in `fixed`.
+    """
     elements = 0.0 if accesses else math.inf
     for form, lanes, ranges, _ in accesses:
         sizes = [

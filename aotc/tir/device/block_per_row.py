@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iterations for blocks, or parts of blocks, whose threads share out the loops that are inside.
+"""Map outer iterations (rows) to thread blocks, or parts of blocks, and the loops inside them to
+the threads.
 
 for i in 0..9 independent {                                            # 9 blocks of 256 threads
     for l in 0..256 independent { part[l] = x[i * 256 + l] * 2.0 }     # one by each thread; `part` is shared memory
@@ -7,8 +8,9 @@ for i in 0..9 independent {                                            # 9 block
     for k in 0..999 independent { y[i * 999 + k] = z[k] / s }          # by thread t: t, t + 256 and so on
 }
 
-Loops are followed in their order, with barriers where one needs what another one wrote.  Nothing is known of operators:
-softmax, norms and reductions in pieces are rows.  What each thread needs for itself it computes for itself.
+Loops run in program order, with a barrier where one reads what another one wrote. No operator is
+treated specially: softmax, normalizations and split reductions all have this form. Values that
+every thread needs are computed by every thread.
 """
 
 from __future__ import annotations
@@ -36,29 +38,30 @@ from aotc.tir.loops.loop_dependence import (
 )
 from aotc.tir.stmt import Block, Declare, If, Kernel, Stmt, Sync, changed, forall, nodes, stmt_children, stmts_of
 
-#: Threads of a row inside of another one.
+#: Threads per row of an inner nest of rows.
 _GROUP: Final = 32
-#: Threads of a row.
+#: Numbers of threads per row that are tried.
 _COUNTS: Final = tuple(2**k for k in range(1, 11))
-#: What a barrier costs, in statements, and how many more threads make it one more.
+#: Cost of a barrier, in statements, and the number of threads that adds another statement to it.
 _BARRIER: Final = 4
 _SLOWER: Final = 64
-#: How much slower threads load that do not load next to each other.
+#: Factor by which uncoalesced loads are slower.
 _SCATTERED: Final = 8
-#: Elements of scratch that each thread fills for itself, rather than sharing them; rounds of a loop of unknown length.
+#: Largest number of elements of scratch that each thread fills for itself instead of sharing it;
+#: assumed number of iterations of a loop of unknown length.
 _FEW: Final = 64
 _ROUNDS: Final = 128
 
 
 @frozen(eq=False)
 class Row:
-    """What an iteration of a nest does.
+    """A row: the body of one iteration of a loop nest, to be executed by several threads.
 
-    nest     the loops around; none for a single row
-    own      scratch that is filled anew in each iteration
-    common   what of it threads fill for each other
-    across   whether neighboring iterations use elements that lie next to each other, unlike one of them by itself
-    widest   iterations of the longest loop that threads share out
+    nest     the loops around the row; no loops for a single row
+    own      scratch that each iteration fills anew
+    common   the part of that scratch through which threads pass values to each other
+    across   True if accesses are contiguous along the rows rather than within a row
+    widest   iterations of the longest loop that threads share
     """
 
     nest: Nest
@@ -69,7 +72,9 @@ class Row:
 
     @staticmethod
     def of(nest: Nest, own: Sequence[Buffer]) -> Row | None:
-        """An iteration with such scratch; None where there is nothing that threads could share."""
+        """Return the row of a nest with the scratch `own`; None if no loop in it can be shared by
+        threads.
+        """
         leaves = _leaves(nest.body)
         kept = {*own} - (common := _common(leaves, own))
         alone = [s for s in leaves if not is_shared_out(s) and not written(s) <= kept]  # what one thread does
@@ -80,12 +85,12 @@ class Row:
         return Row(nest, (*own,), common, across, widest)
 
     def cost(self, threads: int) -> int:
-        """What a thread of so many does, in statements."""
+        """Return the number of statements that one of `threads` threads executes."""
         return _cost(self.nest.body, threads, {})
 
 
 def _leaves(body: Stmt) -> list[Stmt]:
-    """Loops that threads share out, and what is between."""
+    """Return the loops that threads share, and the statements between them, in program order."""
     found: list[Stmt] = []
     pending = [*reversed(stmts_of(body))]
     while pending:
@@ -98,7 +103,7 @@ def _leaves(body: Stmt) -> list[Stmt]:
 
 
 def _common(leaves: Sequence[Stmt], own: Sequence[Buffer]) -> frozenset[Buffer]:
-    """Scratch that one thread fills for others."""
+    """Return the scratch buffers that one thread fills for other threads."""
     uses = [(is_shared_out(s), written(s), written(s) | read(s)) for s in leaves]
     several = {b for b in own if sum(b in used for _, _, used in uses) > 1}
     found, size = {b for b in several if b.size > _FEW}, -1
@@ -109,6 +114,9 @@ def _common(leaves: Sequence[Stmt], own: Sequence[Buffer]) -> frozenset[Buffer]:
 
 
 def _lies_across(outer: Var, leaves: Sequence[Stmt]) -> bool:
+    """Return True if most accesses to parameters are contiguous along the variable `outer` rather
+    than the inner loops.
+    """
     votes = 0
     for leaf in filter(is_shared_out, leaves):
         inner = {s.var for s in walk_stmts(leaf) if isinstance(s, (For, Declare))}
@@ -121,14 +129,18 @@ def _lies_across(outer: Var, leaves: Sequence[Stmt]) -> bool:
 
 
 def _is_around(stmt: Stmt) -> TypeGuard[For]:
-    """Whether threads go through a loop together: others are inside that they share out."""
+    """Return True if all threads run the iterations of a loop together, because it contains loops
+    that they share.
+    """
     if not isinstance(stmt, For) or is_shared_out(stmt) or not counted(stmt):
         return False
     return any(is_shared_out(s) for s in stmts_of(stmt.body)) or any(map(_is_around, stmts_of(stmt.body)))
 
 
 def _cost(stmt: Stmt, threads: int, ranges: Ranges) -> int:
-    """Statements that one of the threads runs; all iterations of every loop for one thread."""
+    """Return the number of statements that one of several threads executes; shared loops are
+    divided by `threads`.
+    """
     match stmt:
         case For():
             low, high = range_of(stmt, ranges)
@@ -146,19 +158,27 @@ def _cost(stmt: Stmt, threads: int, ranges: Ranges) -> int:
 
 
 def statements(stmt: Stmt, ranges: Ranges) -> int:
-    """Statements that a thread runs, in whose loops nothing is for others."""
+    """Return the number of statements that a thread executes, with no loop shared between threads."""
     return _cost(stmt, 1, ranges)
 
 
 def _has_rows(nest: Nest, threads: int) -> bool:
-    """Whether iterations of a loop that threads share are for several of them each, as there are too few."""
+    """Return True if a shared loop has so few iterations that a group of `_GROUP` threads should
+    share each of them.
+    """
     few = len(nest.loops) == 1 and nest.size * _GROUP <= threads * _ROUNDS and nest.size < threads
     return few and threads > _GROUP and any(map(is_shared_out, _leaves(nest.body)))
 
 
 @frozen(eq=False)
 class Rows:
-    """Rows of a block, threads of each row, and whether neighboring threads are of different rows."""
+    """Assignment of rows to blocks.
+
+    row      the row
+    rows     number of rows per block
+    each     number of threads per row
+    across   True if neighboring threads belong to different rows
+    """
 
     row: Row
     rows: int
@@ -172,30 +192,38 @@ class Rows:
 
     @property
     def blocks(self) -> int:
-        """Rows that lie next to each other are of one block."""
+        """The number of blocks; a block takes consecutive rows."""
         *outer, last = (extent_of(loop) for loop in self.row.nest.loops) if self.row.nest.loops else (1,)
         return math.prod(outer) * -(-last // self.rows)
 
     def size(self, buffer: Buffer) -> int:
-        """What a row has of shared memory: an odd number where different rows would meet in its banks."""
+        """Return the elements of shared memory for one row: an odd number if different rows would
+        share memory banks.
+        """
         return buffer.size | self.across
 
     def array(self, buffer: Buffer) -> Buffer:
-        """What all rows of a block have of shared memory."""
+        """Return the shared-memory array for all rows of a block."""
         return replace(buffer, size=self.size(buffer) * self.rows, scope="shared", private=False)
 
     @property
     def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block."""
         return shared_bytes(map(self.array, self.row.common))
 
     def time(self, gpu: Gpu) -> float:
-        """About what all rows take, in statements one after the other."""
+        """Estimate the time of all rows, in statements executed sequentially."""
         return self.row.cost(self.each) * max(1.0, self.row.nest.size * self.each / gpu.busy)
 
     def share(self, block: Expr, thread: Var, gpu: Gpu, stack_bytes: int, *, nested: bool = True) -> Share | None:
-        """What the threads of all blocks do; None where scratch is too large.
+        """Return the work of the threads of all blocks; None if the scratch memory is too large for
+        the device.
 
-        nested   loops with few iterations around others are rows inside of this one, if that fits
+        block, thread   indices of block and thread
+        gpu             the device
+        stack_bytes     bytes of arrays that a thread may have on its stack
+        nested          treat loops with few iterations around other loops as rows inside this row,
+                        if they fit
         """
         blocks, room = self.blocks, gpu.shared_bytes
         lane, row, number = thread, Var("row"), Var("n")
@@ -236,13 +264,17 @@ class Rows:
         return Share(blocks, over, (*copied,), (*stack.values(), *writer.stack), (*shared, *writer.shared))
 
     def inside(self, own: Sequence[Buffer]) -> list[Buffer]:
-        """Scratch of rows inside."""
+        """Return the scratch buffers in `own` that belong to inner rows."""
         leaves = [s for s in _leaves(self.row.nest.body) if is_shared_out(s)]
         found = [s for s in leaves if _has_rows(numbered(Part((), (s,)))[0], self.each)]
         return [b for b in own if any(b in written(s) for s in found)]
 
     def taken(self, block: Expr, row: Var, number: Var, body: Block) -> Block:
-        """A body for the rows that a block takes; `number` is that of a row among those next to each other."""
+        """Return a body for all rows of a block.
+
+        row      index of a row within its block
+        number   variable for the index of the row among consecutive rows
+        """
         nest = replace(self.row.nest, body=body)
         if self.rows == 1:
             return nest.iteration(block) if nest.loops else body
@@ -254,14 +286,16 @@ class Rows:
 
 @dataclass(slots=True)
 class _Writer:
-    """Writes what a thread of a row does; `lane` is its number, of so many.
+    """Emits the statements of one thread of a row.
 
-    own             scratch of the thread itself
-    ok              conditions under which there is such a row
-    inside          scratch of rows inside, of which `stack` and `shared` are made
-    gpu             with the shared memory that is left for it
-    failed          whether there is too little
-    stored, loaded  what the threads have touched since they met
+    lane             index of the thread within its row
+    threads          number of threads of the row
+    own              scratch of the thread itself
+    ok               conditions under which the row exists
+    inside           scratch of inner rows, which is allocated in `stack` and `shared`
+    gpu              the device, with the shared memory that is left
+    failed           True if shared memory did not suffice
+    stored, loaded   buffers that the threads accessed since the last barrier
     """
 
     lane: Var
@@ -277,6 +311,9 @@ class _Writer:
     loaded: set[Buffer] = field(default_factory=set)
 
     def stmts(self, stmts: Sequence[Stmt]) -> list[Stmt]:
+        """Return the statements of a thread, with barriers where one reads or overwrites what
+        another thread accessed.
+        """
         made: list[Stmt] = []
         for stmt in stmts:
             w, r = written(stmt) - self.own, read(stmt) - self.own
@@ -287,7 +324,7 @@ class _Writer:
                 continue
             if not (r | written(stmt)).isdisjoint(self.inside) and (found := self.inner(stmt)):
                 made.append(found)
-                self.met()  # at its end
+                self.met()  # there is a barrier at its end
                 continue
             made.append(self.stmt(stmt, shares=bool(w)))
             self.stored |= w
@@ -295,12 +332,14 @@ class _Writer:
         return made
 
     def met(self) -> Stmt:
-        """A barrier."""
+        """Return a barrier, and forget the accesses before it."""
         self.stored, self.loaded = set(), set()
         return Sync()
 
     def inner(self, stmt: Stmt) -> Stmt | None:
-        """A loop whose iterations are rows for some of the threads each; None if that does not fit."""
+        """Return a shared loop as rows inside this row, each executed by a group of threads; None
+        if that does not fit.
+        """
         nest = numbered(Part((), (refreshed(stmt),)))[0]
         row = Row.of(nest, [b for b in self.inside if b in written(stmt) | read(stmt)])
         rows = None if row is None else Rows(row, self.threads // _GROUP, _GROUP, across=False)
@@ -317,9 +356,14 @@ class _Writer:
         return For(turn, share.blocks, Block((share.body, Sync())))
 
     def stmt(self, stmt: Stmt, *, shares: bool) -> Stmt:
+        """Return a statement of the row for one thread.
+
+        shares   the statement writes memory that other threads read: then a single thread executes
+                 it
+        """
         if isinstance(stmt, For) and is_shared_out(stmt):
             return self.dealt(stmt)
-        if shares:  # others see it: one thread is enough
+        if shares:  # other threads read the result: one thread suffices
             return If(all_of(self.lane < 1, *self.ok), stmt)
         if not self.ok or not any(load.buffer.scope == "param" for s in walk_stmts(stmt) for load in loads(s)):
             return stmt
@@ -328,7 +372,9 @@ class _Writer:
         return If(all_of(*self.ok), stmt)
 
     def dealt(self, stmt: For) -> Stmt:
-        """The iterations of a loop that are the thread's."""
+        """Return a shared loop restricted to the iterations of this thread: lane, lane + threads
+        and so on.
+        """
         nest = numbered(Part((), (refreshed(stmt),)))[0]
         number, body, kind = Var("n"), nest.body, "serial"
         if len(nest.loops) == 1 and counted(stmt) == range(nest.size):
@@ -343,7 +389,9 @@ class _Writer:
 
 
 def rows_of(part: Part, gpu: Gpu) -> Rows | None:
-    """The best way to share out what is inside of the loops of a part; None where that does not pay."""
+    """Return the fastest assignment of a part's iterations to blocks as rows; None if one thread
+    per iteration is faster.
+    """
     nest = numbered(part)[0] if part.loop is not None else Nest((), part.body)
     row = Row.of(nest, part.own)
     if row is None:
@@ -356,13 +404,15 @@ def rows_of(part: Part, gpu: Gpu) -> Rows | None:
 
 
 def _rows(row: Row, each: int, gpu: Gpu) -> Rows | None:
-    """Blocks of rows with so many threads each; None where they are too many or too few."""
+    """Return the assignment with `each` threads per row; None if a block would have too many or too
+    few threads.
+    """
     most = gpu.threads // each or int(each <= MOST_THREADS)
     size, across = row.nest.size, row.across
     last = extent_of(row.nest.loops[-1]) if row.nest.loops else 1
     if across:
         most = min(most, gpu.warp)
-    elif each < min(gpu.warp, row.widest):  # threads of a row load next to each other
+    elif each < min(gpu.warp, row.widest):  # else the threads of a row could not load contiguously
         return None
     else:
         while most > 1 and -(-size // most) < gpu.processors:
@@ -374,7 +424,11 @@ def _rows(row: Row, each: int, gpu: Gpu) -> Rows | None:
 
 
 def joined(kernel: Kernel, gpu: Gpu) -> Kernel:
-    """The kernel with rows of one iteration around what a block does sooner than launches for each loop would begin."""
+    """Return a kernel with groups of short statements as rows of one iteration, so that one block
+    executes each group.
+
+    Used where a block executes them faster than a launch per loop would start.
+    """
     groups: list[list[Stmt]] = []
     room = 0
     for stmt in stmts_of(kernel.body):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horizontal fusion: launches that do not wait for each other as one, where the first leaves processors idle.
+"""Horizontal fusion: merge launches that do not depend on each other, where the first one leaves
+multiprocessors idle.
 
-In and out: programs.
+Input and output: programs.
 
 conv2d (x, w, a)        # 100 blocks of 64 threads           conv2d_conv2d (x, w, v, a, b)     # 200 blocks
 add    (c, d, e)                                       =>    add (c, d, e)
@@ -19,26 +20,29 @@ from aotc.tir.device.thread_block_mapping import is_sound
 from aotc.tir.expr import Buffer, Expr, Var, maximum
 from aotc.tir.gpu_launch import launch_of, loops_of, shared_bytes
 
-#: Launches that become one at most, and how far back the first of them may lie.
+#: Largest number of launches that are merged into one, and of steps that separate them.
 _MOST: Final = 8
 _NEAR: Final = 32
-#: Bytes of an argument.
+#: Bytes of a kernel argument.
 POINTER: Final = 8
 
-#: Where buffers of a kernel are in another one, from which element on.
+#: For buffers of a kernel, the buffer that replaces each of them, and the offset in it.
 Places: TypeAlias = "dict[Buffer, tuple[Buffer, Expr]]"
-#: Of two steps, the second of which waits for the first, one; None where that is not known to be right, or to pay.
+#: Function that fuses two steps, the second of which depends on the first; it returns None if it
+#: cannot or should not.
 Behind: TypeAlias = Callable[[Step, Step], "Step | None"]
-#: Of a storage: first element, and the one behind the last.
+#: A part of a storage: the storage, the first element, and the end (exclusive).
 Span: TypeAlias = tuple[Storage, int, int]
-#: For each input of a kernel the number of the other one's input that it is, too.
+#: For each input of a kernel, the index of the identical input of the other kernel, or None.
 _Common: TypeAlias = "tuple[int | None, ...]"
 
 
 def fuse_launches(program: Program, gpu: Gpu, behind: Behind = lambda a, b: None) -> Program:
-    """The program with fewer launches; it computes what it did.
+    """Return an equivalent program with fewer launches.
 
-    behind    makes one step of two, if it can, of which the second waits for the first
+    program   the program, whose steps are launches
+    gpu       the device
+    behind    fuses two steps, the second of which depends on the first; returns None if it cannot
     """
     schedule = _Schedule(gpu, behind)
     for step in program.steps:
@@ -48,11 +52,13 @@ def fuse_launches(program: Program, gpu: Gpu, behind: Behind = lambda a, b: None
 
 @dataclass
 class _Schedule:
-    """Steps that have been made of others, which do not wait for each other.
+    """The fused steps so far, in order.
 
-    sizes   how many each was made of
-    uses    of each storage: first element, the end, the number of the step, whether it writes
-    known   kernels made of two, by these and by what inputs they share; None where that is not known to be right
+    sizes   for each step, the number of original steps in it
+    uses    for each storage, the accesses: first element, end, index of the step, and True for a
+            write
+    known   fused kernels by the two kernels and their common inputs; None if the verifier does not
+            accept the fused kernel
     """
 
     gpu: Gpu
@@ -63,7 +69,9 @@ class _Schedule:
     known: dict[tuple[Kernel, Kernel, _Common], Kernel | None] = field(default_factory=dict)
 
     def add(self, step: Step) -> None:
-        """Join a step to the last one that it can be joined to, behind all that it waits for."""
+        """Add a step: fuse it into the latest step possible that comes after all steps it depends
+        on, or append it.
+        """
         touched = [(*span, k >= len(step.inputs)) for k, span in enumerate(spans(step))]
         first = 1 + max((at for one in touched for at in self._before(*one)), default=-1)
         at, made = self._fused(step, first)
@@ -73,7 +81,9 @@ class _Schedule:
             self.uses.setdefault(storage, []).append((begin, end, at, writes))
 
     def _fused(self, step: Step, first: int) -> tuple[int, Step]:
-        """Where a step is done, no sooner than the first one, and what does it there; by itself at the end."""
+        """Return the position for a step, at least `first`, and the step to put there; the end of
+        the list if it is not fused.
+        """
         if first and (made := self.behind(self.steps[first - 1], step)) is not None:
             return first - 1, made
         for at in range(len(self.steps) - 1, max(first, len(self.steps) - _NEAR) - 1, -1):
@@ -82,12 +92,14 @@ class _Schedule:
         return len(self.steps), step
 
     def _before(self, storage: Storage, begin: int, end: int, writes: bool) -> Iterator[int]:
-        """The steps that must be over before such a use."""
+        """Yield the indices of the steps that must be complete before an access."""
         found = self.uses.get(storage, ())
         return (at for b, e, at, wrote in found if (wrote or writes) and b < end and begin < e)
 
     def _joined(self, a: Step, b: Step) -> Step | None:
-        """One step that does what two do; None if nothing is gained by it."""
+        """Return one step that executes two independent steps; None if that gains nothing or is
+        impossible.
+        """
         first, second = launch_of(a.kernel), launch_of(b.kernel)
         if first is None or second is None or first.block != second.block:
             return None
@@ -110,22 +122,24 @@ class _Schedule:
 
 
 def spans(step: Step) -> list[Span]:
-    """Where a step's arguments lie."""
+    """Return the part of a storage that each argument of a step occupies."""
     pairs = zip(step.kernel.params, step.args, strict=True)
     return [(view.storage, view.offset, view.offset + buffer.size) for buffer, view in pairs]
 
 
 def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
-    """The kernel whose first blocks do what those of `a` do, and the others what those of `b` do, side by side.
+    """Return a kernel whose first blocks execute kernel `a`, and whose other blocks execute kernel
+    `b`.
 
-    common   for each input of `b` the number of an input of `a` that is one with it; None for others
+    a, b     kernels with equal numbers of threads per block
+    common   for each input of `b`, the index of the identical input of `a`, or None
     """
     first, second = launch_of(a), launch_of(b)
     assert first is not None and second is not None
     grid, block, thread = first.grid + second.grid, Var("block"), Var("thread")
     moved = {buffer: replace(buffer) for buffer in (*b.params, *b.stack)}
     moved |= {own: a.inputs[k] for own, k in zip(b.inputs, common, strict=True) if k is not None}
-    shared = {buffer: replace(buffer) for buffer in a.shared}  # a block needs what one of them needs
+    shared = {buffer: replace(buffer) for buffer in a.shared}  # a block runs one of the kernels
     for buffer in b.shared:
         fitting = (one for one in a.shared if one.dtype == buffer.dtype and shared[one] not in moved.values())
         like = next(fitting, None)
@@ -161,7 +175,7 @@ def joined_kernel(a: Kernel, b: Kernel, common: _Common) -> Kernel:
 
 
 def share_of(kernel: Kernel, block: Expr, thread: Var, places: Places) -> Stmt:
-    """What a thread of a block does in a kernel, with other buffers."""
+    """Return the body of one thread of a kernel, with buffers replaced as in `places`."""
     blocks, threads = loops_of(kernel)
     body = substituted(refreshed(threads.body), {blocks.var: block, threads.var: thread})
     return elsewhere(body, places)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a kernel that can be launched one by one: loops whose iterations are independent, and what is between.
+"""Kernel fission: split a kernel into parts that can be launched one by one, which are parallel
+loops and the code between.
 
     scale = exp(b[0])                            # not stored: every part that needs it computes it
     for i in 0..64 independent: row[i] = ...     # a part
@@ -7,7 +8,7 @@
     for i in 0..64 independent: y[i] = row[i] * scale / sum
     for k in 0..9: for i in 0..64 independent: y[i] = y[i] + x[k * 64 + i]     # a thread for each i
 
-Scratch that one part fills and another one reads becomes memory that is passed to both.
+Scratch memory that one part fills and another part reads becomes a buffer that is passed to both.
 """
 
 import math
@@ -22,17 +23,18 @@ from aotc.tir.loops.loop_dependence import Ranges, counted, extent_of, outer_ass
 from aotc.tir.stmt import Assign, Block, Declare, For, Store, While, changed, rebuilt, stmt_children, stmts_of
 
 _FIRST: Final[Expr] = Const(0, INDEX)
-#: Statements that one thread does sooner than a device begins another launch.
+#: Largest number of statements that one thread executes faster than a GPU starts another launch.
 FEW: Final = 128
 
 
 @frozen(eq=False)
 class Part:
-    """Statements that run after each other, or the iterations of a loop, in any order.
+    """A part of a kernel: a loop of independent iterations, or consecutive statements for one
+    thread.
 
-    before   registers that the part begins with
-    stmts    what follows: one loop whose iterations are independent, or what one thread does
-    own      scratch of which each iteration needs its own
+    before   declarations of the registers that the part uses, recomputed or reloaded
+    stmts    a single loop whose iterations are independent, or statements that one thread executes
+    own      scratch of which each iteration needs its own copy
     """
 
     before: tuple[Stmt, ...]
@@ -41,31 +43,38 @@ class Part:
 
     @property
     def loop(self) -> For | None:
-        """The loop whose iterations are independent; None for statements that one thread runs."""
+        """The loop whose iterations are independent; None for statements that one thread executes."""
         first = self.stmts[0] if self.stmts else None
         return first if isinstance(first, For) and len(self.stmts) == 1 and is_shared_out(first) else None
 
     @property
     def body(self) -> Block:
+        """All statements of the part, in order."""
         return Block((*self.before, *self.stmts))
 
     @property
     def is_launch(self) -> bool:
-        """Whether its blocks and threads are written out."""
+        """True if the part has explicit loops over blocks and threads."""
         return any(map(is_launch, self.stmts))
 
     @property
     def is_single(self) -> bool:
-        """Whether it is a loop of one iteration, around what threads share."""
+        """True if the part is a loop of one iteration, which threads share through the loops inside
+        it.
+        """
         return self.loop is not None and extent_of(self.loop) == 1
 
 
 @frozen(eq=False)
 class Nest:
-    """Loops of independent iterations, one in the other, the one that counts fastest last, and what they repeat.
+    """Nested loops of independent iterations around a body; the last loop is the one whose index
+    counts fastest.
 
-    stack, shared   arrays that each thread, and each block, needs for that
-    thread          where the threads of a block share each iteration: which of them
+    loops           the loops, the outermost first
+    body            the body of the innermost loop
+    stack, shared   arrays that the body needs for each thread, and for each block
+    thread          the variable of the thread index, if the threads of a block share each
+                    iteration; else None
     """
 
     loops: tuple[For, ...]
@@ -76,11 +85,13 @@ class Nest:
 
     @property
     def size(self) -> int:
-        """Iterations in all."""
+        """The number of iterations of all loops together."""
         return math.prod(map(extent_of, self.loops))
 
     def threads(self, gpu: Gpu) -> int:
-        """The threads of a block: fewer for few iterations, where that keeps more processors busy."""
+        """Return the number of threads of a block: halved for few iterations as long as that
+        occupies more multiprocessors.
+        """
         threads = gpu.threads
         if self.thread is not None:
             return threads
@@ -89,7 +100,7 @@ class Nest:
         return threads
 
     def iteration(self, n: Expr) -> Block:
-        """What is done for the iteration number `n`."""
+        """Return the statements of the iteration with the row-major number `n`."""
         digits: list[Expr] = []
         for loop in reversed(self.loops[1:]):
             digits.append(n % extent_of(loop))
@@ -99,19 +110,23 @@ class Nest:
 
 
 def is_shared_out(stmt: Stmt) -> bool:
-    """Whether a statement is a loop whose iterations different threads may take."""
+    """Return True if a statement is a loop whose iterations may run on different threads:
+    independent, of constant bounds, and without assignments to outer registers.
+    """
     if not (isinstance(stmt, For) and stmt.kind == "independent" and counted(stmt)):
         return False
     return not any(True for _ in outer_assigns(stmt))
 
 
 def is_launch(stmt: Stmt) -> bool:
-    """Whether a statement is a loop over blocks."""
+    """Return True if a statement is a loop over blocks."""
     return isinstance(stmt, For) and stmt.kind == "block"
 
 
 def _inside_out(stmt: Stmt) -> Stmt:
-    """A loop around one of independent iterations as that one around the loop, where no two of these ever meet."""
+    """Interchange a serial loop with the independent loop inside it, if the iterations of that loop
+    carry no dependence.
+    """
     if not isinstance(stmt, For) or stmt.kind == "independent":
         return stmt
     inside = [_inside_out(s) for s in stmts_of(stmt.body)]
@@ -122,7 +137,9 @@ def _inside_out(stmt: Stmt) -> Stmt:
 
 
 def work(stmt: Stmt) -> int:
-    """How many statements are run; a loop of unknown length is taken for a long one."""
+    """Return the number of statements executed by a statement; a loop of unknown length counts as
+    `FEW` iterations.
+    """
     total, stack = 0, [(stmt, 1)]
     while stack:
         node, times = stack.pop()
@@ -135,23 +152,27 @@ def work(stmt: Stmt) -> int:
 
 
 def _is_part(stmt: Stmt) -> bool:
-    """Whether a loop is worth being shared out beside other statements, or is."""
+    """Return True if a loop is a launch already, or has enough work for a launch of its own."""
     return is_launch(stmt) or (is_shared_out(stmt) and work(stmt) > FEW)
 
 
 def whole(kernel: Kernel) -> Part:
-    """All of a kernel as what one thread does."""
+    """Return a kernel as a single part that one thread executes."""
     return Part((), stmts_of(kernel.body), kernel.stack)
 
 
 def parts_of(kernel: Kernel) -> list[Part]:
-    """The parts of a kernel in order; the whole of it where they cannot be told apart."""
+    """Return the parts of a kernel in order; a single part for one thread if the kernel cannot be
+    split.
+    """
     made = _with_registers(kernel)
     return [whole(kernel)] if made is None else _with_memory(kernel, made) or [whole(kernel)]
 
 
 def ranked(kernel: Kernel, parts: Sequence[Part]) -> list[list[Part]]:
-    """The parts in runs: those of a run do not depend on each other, but on parts of earlier runs."""
+    """Group the parts of a kernel into runs: the parts of a run are independent, and depend on
+    parts of earlier runs only.
+    """
     uses = Uses(kernel, {b for part in parts for b in part.own})
     used = [uses.of(part.body, {}) for part in parts]
     spans = [{b: _span(u, b) for b in u.reads | u.writes} for u in used]
@@ -167,22 +188,30 @@ def ranked(kernel: Kernel, parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _span(use: Use, buffer: Buffer) -> Interval:
-    """The first and last element of a buffer that may be used."""
+    """Return the interval of elements of a buffer that may be accessed; an infinite interval if
+    that is unknown.
+    """
     found = [use.reads.get(buffer), use.writes.get(buffer)]
     return (-math.inf, math.inf) if [] in found else window([a for some in found if some for a in some])
 
 
 def _meet(a: Mapping[Buffer, Interval], b: Mapping[Buffer, Interval]) -> bool:
-    """Whether two parts use elements of one buffer that do not lie behind those of the other."""
+    """Return True if two parts access overlapping intervals of a common buffer."""
     return any(a[buffer][0] <= b[buffer][1] and b[buffer][0] <= a[buffer][1] for buffer in a.keys() & b.keys())
 
 
 def _reads(stmts: Iterable[Stmt]) -> set[Var | Buffer]:
+    """Return the registers and buffers that some statements read."""
     return {m for stmt in stmts for s in walk_stmts(stmt) for e in stmt_exprs(s) for m in mentioned(e)}
 
 
 def _with_registers(kernel: Kernel) -> list[Part] | None:
-    """Parts that begin with the registers they need; None where several change one register."""
+    """Return the parts of a kernel, each with the registers that it needs; None if several parts
+    change one register.
+
+    Registers computed from unchanging values are recomputed in each part; others are passed in
+    memory.
+    """
     stmts = [_inside_out(s) for s in stmts_of(kernel.body)]
     changing = written(kernel.body) | {s.var for s in walk_stmts(kernel.body) if isinstance(s, Assign)}
     declared = {s.var for s in stmts if isinstance(s, Declare)}
@@ -209,6 +238,12 @@ def _with_registers(kernel: Kernel) -> list[Part] | None:
 
 
 def _part(group: Sequence[Stmt], again: Mapping[Var, Declare], kept: Mapping[Var, Buffer]) -> Part:
+    """Return a part from a group of statements.
+
+    group   the statements
+    again   registers that each part can recompute
+    kept    registers that are passed in memory, each in a buffer
+    """
     own = {s.var for s in group if isinstance(s, Declare)}
     needs = _reads(group)
     for declare in reversed(tuple(again.values())):
@@ -220,9 +255,10 @@ def _part(group: Sequence[Stmt], again: Mapping[Var, Declare], kept: Mapping[Var
 
 
 def _with_memory(kernel: Kernel, parts: Sequence[Part]) -> list[Part] | None:
-    """The parts with what passes between them in memory; None where a loop leaves there what it fills anew each time.
+    """Return the parts with scratch that several of them use as parameters; parts without visible
+    effect are removed.
 
-    That memory is a parameter of the kernels that the parts become.
+    Return None if a parallel loop then writes a buffer that its iterations need separately.
     """
     passed: dict[Buffer, Buffer] = {}
     uses = [(part, written(part.body), read(part.body)) for part in parts]
@@ -238,7 +274,7 @@ def _with_memory(kernel: Kernel, parts: Sequence[Part]) -> list[Part] | None:
         local = (b for b in (*kernel.workspace, *kernel.stack) if b in w | r and b not in passed)
         own = tuple(b for b in local if b.private or b.scope == "stack")
         if w.issubset(own):
-            continue  # nobody sees what it does
+            continue  # no other part reads its results
         places = {b: (to, _FIRST) for b, to in passed.items()}
         before, stmts = (tuple(elsewhere(s, places) for s in some) for some in (part.before, part.stmts))
         made.append(Part(before, stmts, own))
@@ -248,7 +284,9 @@ def _with_memory(kernel: Kernel, parts: Sequence[Part]) -> list[Part] | None:
 
 
 def _is_filled_first(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges, filled: Set[int] = frozenset()) -> bool:
-    """Whether statements surely read from scratch only what they have written there, or what is filled before."""
+    """Return True if statements read only elements of a scratch buffer that they wrote before, or
+    that are in `filled`.
+    """
     for stmt in stmts:
         if buffer in read(stmt):
             places = read_places(stmt, buffer, ranges)
@@ -262,7 +300,9 @@ def _is_filled_first(buffer: Buffer, stmts: Sequence[Stmt], ranges: Ranges, fill
 
 
 def elsewhere(stmt: Stmt, places: Mapping[Buffer, tuple[Buffer, Expr]]) -> Stmt:
-    """A statement that uses other buffers in place of some, each from an element on."""
+    """Return a statement with some buffers replaced by other buffers, in which they begin at an
+    offset.
+    """
     if not places:
         return stmt
 

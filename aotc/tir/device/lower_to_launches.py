@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels and programs for a device: a kernel in, kernels that blocks of threads run out, one after the other.
+"""Lower kernels and programs to GPU launches: from one kernel, a sequence of kernels with explicit
+blocks and threads.
 
-first, second = on_device(kernel, target)      # what passes between them is a parameter of both
+    first, second = on_device(kernel, target)
 
-Parts that do not depend on each other are one launch: the first blocks take one part, the next blocks another.
+Values that `first` passes to `second` are a parameter of both.
+
+Parts of a kernel that do not depend on each other share a launch: different blocks execute
+different parts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,12 +25,16 @@ from aotc.tir.device.vertical_fusion import VerticalFusion
 from aotc.tir.plan.memory_plan import merged_kernel
 from aotc.tir.stmt import Block, For, If, Intrinsic, Kernel, Stmt, Store, walk_stmts, without
 
-#: Parts of one launch: each thread looks for the one that its block is for.
+#: Largest number of parts of one launch, as each thread searches for the part of its block.
 _TOGETHER: Final = 32
 
 
 def launched(program: Program, target: Target) -> Program:
-    """The program with launches in place of its calls; results on their way from one to the next are temporaries."""
+    """Return the program with its kernel calls lowered to launches; values passed between launches
+    are temporaries.
+
+    Programs for targets without a GPU are returned unchanged (with alignment annotated).
+    """
     program = with_alignment(program)
     gpu, sources = target.gpu, dict[Step, Step | None]()
     if gpu is None:
@@ -51,7 +59,9 @@ def launched(program: Program, target: Target) -> Program:
 
 
 def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:
-    """A call as calls of the kernels that its own was made into."""
+    """Return the calls of `kernels`, which together replace a call of the kernel that they were
+    made from.
+    """
     views = dict(zip(step.kernel.params, step.args, strict=True))
     shapes = dict(zip(step.kernel.outputs, step.output_shapes, strict=True))
     found: list[Step] = []
@@ -66,16 +76,17 @@ def _launches(step: Step, kernels: Sequence[Kernel]) -> list[Step]:
 
 
 def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
-    """The kernels of blocks and threads that do in order what a kernel does; none for one that does nothing.
+    """Return the kernels with explicit blocks and threads that replace a kernel, in order; none if
+    it does nothing.
 
-    Memory that is handed from one of them to others is a buffer in the parameters of each.
+    Memory that one of them passes to another is a buffer among the parameters of both.
     """
     gpu = target.gpu
     if kernel.source is not None or gpu is None or launch_of(kernel) is not None:
         return (kernel,)
     runs = ranked(kernel, parts_of(kernel))
     mapper = _Mapper(kernel, gpu, target.budget.stack_bytes)
-    if uses_device(kernel.body):  # some parts were written as launches
+    if uses_device(kernel.body):  # some parts were scheduled as launches
         pass
     elif len(runs) > 1 and work(kernel.body) <= FEW:
         runs = [[whole(kernel)]]
@@ -95,13 +106,13 @@ def on_device(kernel: Kernel, target: Target) -> tuple[Kernel, ...]:
 
 
 class _Mapper:
-    """Makes launches of the parts of one kernel."""
+    """Maps the parts of one kernel to launches."""
 
     def __init__(self, kernel: Kernel, gpu: Gpu, stack_bytes: int) -> None:
         self.kernel, self.gpu, self.stack_bytes = kernel, gpu, stack_bytes
 
     def run(self, parts: Sequence[Part]) -> list[Kernel]:
-        """Parts that do not depend on each other, in as few launches as can be."""
+        """Return launches for parts that do not depend on each other, as few as possible."""
         room = self.gpu.argument_bytes // POINTER
         groups: list[list[Part]] = []
         used: list[set[Buffer]] = []
@@ -116,9 +127,11 @@ class _Mapper:
         return [kernel for group in groups for kernel in self.together(group)]
 
     def together(self, parts: Sequence[Part]) -> list[Kernel]:
-        """One launch of some parts, or several where it is not known that their blocks write to different places.
+        """Return one launch for several parts, or several where the verifier cannot prove that
+        their blocks are independent.
 
-        Parts whose rows threads share are launched by themselves.
+        Explicit launches, and parts whose rows are shared by the threads of a block, are not
+        merged.
         """
         found = [self.written_out(part) for part in parts if part.is_launch]
         parts = [part for part in parts if not part.is_launch]
@@ -131,12 +144,14 @@ class _Mapper:
         return [*found, *made]
 
     def written_out(self, part: Part) -> Kernel:
-        """A launch whose blocks and threads the schedule has written out."""
+        """Return a launch for a part with explicit loops over blocks and threads."""
         shared = tuple(b for b in self.kernel.shared if b in written(part.body))
         return self.made([Share(1, part.body, (), part.own, shared)], part.body)
 
     def by_rows(self, part: Part) -> Kernel | None:
-        """A launch whose blocks take rows; None where that does not pay, or is not known to be right."""
+        """Return a launch in which blocks process rows; None if that is not faster, or cannot be
+        proven correct.
+        """
         block, thread, rows = Var("block"), Var("thread"), rows_of(part, self.gpu)
         share = rows.share(block, thread, self.gpu, self.stack_bytes) if rows is not None else None
         if rows is None or share is None:
@@ -146,14 +161,18 @@ class _Mapper:
         return made if is_sound(made) else None
 
     def nest(self, part: Part) -> Nest | None:
-        """The best way to number the iterations of a part that is known to be right; None where one thread does all."""
+        """Return the best mapping of a part's iterations to threads that is proven correct; None
+        for a single thread.
+        """
         for nest in nests(part, self.gpu):
             if is_sound(self.launch([(part, nest)])):
                 return nest
         return None
 
     def launch(self, parts: Sequence[tuple[Part, Nest | None]]) -> Kernel:
-        """One launch: of each part the blocks that it takes, one after the other."""
+        """Return one launch for several parts: the blocks of each part follow those of the part
+        before.
+        """
         threads = max(1 if nest is None else nest.threads(self.gpu) for _, nest in parts)
         block, thread = Var("block"), Var("thread")
         shares: list[tuple[int, Share]] = []
@@ -166,16 +185,21 @@ class _Mapper:
         return self.made([share for _, share in shares], over)
 
     def share(self, part: Part, nest: Nest | None, block: Expr, thread: Var, threads: int) -> Share:
+        """Return the work of a thread for a part, `nest` being its mapping (None: the first thread
+        does everything).
+        """
         if nest is None:
             share = alone(part)
             return share if threads == 1 else replace(share, body=If(thread < 1, share.body))
         return shared_out(part, nest, block, thread, threads, self.gpu, self.stack_bytes)
 
     def made(self, shares: Sequence[Share], body: Stmt) -> Kernel:
-        """A kernel of what some shares do: its parameters are what it uses, its outputs all that it writes."""
+        """Return a kernel for the given shares and body: its parameters are the buffers used, its
+        outputs those written.
+        """
         kernel, r = self.kernel, read(body)
         stores = (s for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic)))
-        body = without(body, {s for s in stores if s.buffer.scope != "param" and s.buffer not in r})  # unseen
+        body = without(body, {s for s in stores if s.buffer.scope != "param" and s.buffer not in r})  # never read
         w = written(body)
         passed = [b for b in dict.fromkeys(_mentioned(body)) if b.scope == "param"]
         order = [*kernel.inputs, *kernel.outputs, *passed]
@@ -199,13 +223,13 @@ class _Mapper:
 
 
 def _only(block: Var, first: int, end: int, blocks: int, body: Stmt) -> Stmt:
-    """What the blocks from `first` up to `end` of so many do."""
+    """Return `body` guarded so that only blocks `first` to `end` - 1 of `blocks` execute it."""
     limits = [*([block >= first] if first else []), *([block < end] if end < blocks else [])]
     return If(all_of(*limits), body) if limits else body
 
 
 def _mentioned(body: Stmt) -> Iterator[Buffer]:
-    """The buffers that a statement uses, in its order."""
+    """Yield the buffers that a statement accesses, in program order."""
     for stmt in walk_stmts(body):
         yield from (load.buffer for load in loads(stmt))
         if isinstance(stmt, (Store, Intrinsic)):

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kernels know of where their parameters begin: a program in, one out whose kernels may move pieces of them.
+"""Propagate the alignment of kernel parameters, so that GPU kernels may use vector loads.
 
-Whole tensors lie at multiples of 16 bytes wherever they are; a part of one where it begins at such a place.  Kernels
-that were made to read pieces of what begins elsewhere read a copy of it.
+Input: a program. Output: the program with the alignment of parameters that holds in all calls of
+each kernel. Whole tensors are aligned to 16 bytes; a part of a tensor is as well aligned as its
+offset. If a kernel with vector loads is called with an argument of smaller alignment, it reads an
+aligned copy.
 """
 
 import math
@@ -15,7 +17,9 @@ from aotc.tir.loops.vector_access import MOST
 
 
 def with_alignment(program: Program) -> Program:
-    """The program with the alignment that all calls of a kernel give its parameters."""
+    """Return the program with each kernel parameter annotated with the alignment that all calls
+    guarantee.
+    """
     program = replace(program, steps=tuple(made for step in program.steps for made in _copied(step)))
     known: dict[Buffer, int] = {}
     for step in program.steps:
@@ -25,17 +29,20 @@ def with_alignment(program: Program) -> Program:
 
 
 def _alignment(buffer: Buffer, view: View) -> int:
+    """Return the alignment in bytes of an argument, at most `MOST`."""
     return math.gcd(MOST, view.storage.align, view.offset * buffer.dtype.itemsize)
 
 
 def temporary(kernel: Kernel, buffer: Buffer) -> View:
-    """New memory for a parameter of a kernel."""
+    """Return a view of new memory for a parameter of a kernel."""
     name = f"{kernel.name}_{buffer.name}"
     return View(Storage(name=name, dtype=buffer.dtype, shape=(buffer.size,)))
 
 
 def _copied(step: Step) -> list[Step]:
-    """A step that reads pieces from multiples of their bytes on, behind the copies that it needs for that."""
+    """Return a step, preceded by steps that copy the arguments that are not aligned for its vector
+    loads.
+    """
     pieces: dict[Buffer, int] = {}
     for load in (e for s in walk_stmts(step.kernel.body) for e in loads(s) if e.lanes > 1):
         pieces[load.buffer] = max(pieces.get(load.buffer, 0), load.lanes * load.dtype.itemsize)
@@ -48,6 +55,7 @@ def _copied(step: Step) -> list[Step]:
 
 
 def _aligned(kernel: Kernel, known: dict[Buffer, int]) -> Kernel:
+    """Return a kernel with the alignment of its parameters set to the values in `known`."""
     places = {b: (replace(b, align=known[b]), Const(0, INDEX)) for b in kernel.params if known[b] != b.align}
     if not places or kernel.source is not None:
         return kernel

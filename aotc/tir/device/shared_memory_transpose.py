@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that read along another axis than they write along: tiles of what they read go through memory of a block.
+"""Coalesce transposing loops: stage tiles of what they read along another axis than they write in
+shared memory.
 
-In: loops of independent iterations, the last one that along which results lie next to each other.  Out: what a block
-does for a tile of 32 x 32 iterations:
+Input: loops of independent iterations, the last one along contiguous outputs. Output: the
+statements of a block for a tile of 32 x 32 iterations:
 
     for i in 0..100: for j in 0..200: y[100 * j + i] = x[200 * i + j]      # neighbors i write next to each other
     ->  tile[33 * (i % 32) + j % 32] = x[200 * i + j]      # by neighbors j
         sync
         y[100 * j + i] = tile[33 * (i % 32) + j % 32]      # by neighbors i
 
-Rows of the tile are 33 apart, so that neither rows nor columns meet in one bank.  Where what is read next to each other
-is short, such as the channels of pixels, one thread takes all of it: what it fetches for the first serves the others.
+The rows of the tile are padded to 33 elements, so that neither rows nor columns cause bank
+conflicts. If the contiguous axis of the input is short, such as the channels of a pixel, one thread
+reads all of it instead, as its first load brings the other elements into the cache.
 """
 
 from __future__ import annotations
@@ -26,16 +28,17 @@ from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, Sync, ma
 
 #: Rows and columns of a tile.
 _SIDE: Final = 32
-#: Shorter axes are not worth a tile.
+#: Smallest extent of an axis that is tiled.
 LEAST: Final = 16
 
 
 @frozen(eq=False)
 class Across:
-    """What is read along another axis than results are written along.
+    """Loads that run along another axis than the stores of a loop nest.
 
-    loop, last   neighbors are read by the iterations of the first, written by those of the second
-    reads        what is read so, and where in terms of the loops
+    loop    the loop along whose iterations the loads are contiguous
+    last    the loop along whose iterations the stores are contiguous
+    reads   the loads, with their indices as expressions of the loop variables
     """
 
     loop: For
@@ -44,7 +47,11 @@ class Across:
 
     @staticmethod
     def of(loops: Sequence[For], body: Block) -> Across | None:
-        """What the body of some loops reads so whatever its conditions are; None for nothing."""
+        """Return the loads of a loop nest that run along another axis than its stores; None if
+        there are none.
+
+        Only loads that are executed whatever the conditions are count.
+        """
         last, changing, changed = loops[-1], assigned(body), written(body)
         along = {loop.var: loop for loop in loops if loop.begin == Const(0, INDEX) and loop.step == 1}
         stores = (s for s in walk_stmts(body) if isinstance(s, Store))
@@ -69,13 +76,17 @@ class Across:
         return next((Across(along[var], last, reads) for var, reads in found.items()), None)
 
     def by_tiles(self, outer: Iterable[For], body: Block, threads: int) -> Nest:
-        """What blocks of so many threads do for each tile, in loops around both."""
+        """Return a nest of blocks with `threads` threads, each of which processes a tile; `outer`
+        are the loops around the tiles.
+        """
         thread = Var("lane")
         tiles = {loop: Var(f"{loop.var.name}_tile") for loop in (self.loop, self.last)}
         shared = {load: Buffer("tile", load.dtype, _SIDE * (_SIDE + 1), "shared", 16) for load in self.reads}
 
         def phase(names: Mapping[For, Var], stmts: Sequence[Stmt]) -> For:
-            """Statements for the elements of a tile; neighboring threads are neighbors along the first loop."""
+            """Return a loop that executes statements for all elements of a tile, contiguous along
+            the first loop of `names`.
+            """
             turn = Var("turn")
             parts = (thread % _SIDE, turn * (threads // _SIDE) + thread // _SIDE)
             places = (
@@ -86,7 +97,7 @@ class Across:
             return For(turn, _SIDE * _SIDE // threads, Block((*places, *inside)))
 
         def place(names: Mapping[For, Var]) -> Expr:
-            """Where an element of a tile is."""
+            """Return the index of an element in the tile."""
             row, column = (names[loop] - tiles[loop] * _SIDE for loop in (self.last, self.loop))
             return row * (_SIDE + 1) + column
 
@@ -104,14 +115,14 @@ class Across:
 
 
 def replaced(expr: Expr, found: Mapping[Load, Expr]) -> Expr:
-    """An expression with others in place of some loads."""
+    """Return an expression with some loads replaced."""
     if isinstance(expr, Load) and expr in found:
         return found[expr]
     return with_operands(expr, tuple(replaced(e, found) for e in operands(expr)))
 
 
 def _always(expr: Expr) -> Iterator[Load]:
-    """The loads in an expression that are there whatever its conditions are."""
+    """Yield the loads of an expression that are executed whatever the conditions in it are."""
     stack = [expr]
     while stack:
         node = stack.pop()

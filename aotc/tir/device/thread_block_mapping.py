@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which iterations of a part each thread of each block takes.
+"""Map the iterations of a parallel loop nest to the threads of blocks.
 
 for i in 0..6: for j in 0..100: y[j * 6 + i] = ...           # independent; 600 iterations
 
@@ -7,7 +7,8 @@ for i in 0..6: for j in 0..100: y[j * 6 + i] = ...           # independent; 600 
         n = b * 256 + t                                      # neighbors write next to each other
         if n < 600: j = n // 6; i = n % 6; y[j * 6 + i] = ...
 
-Where there are more iterations than threads, each thread takes one after the other, as many apart as there are threads.
+If there are more iterations than threads, a thread executes several iterations, the number of
+threads apart.
 """
 
 import math
@@ -25,12 +26,15 @@ from aotc.tir.kernel_verifier import verify
 from aotc.tir.loops.loop_dependence import extent_of, loads, outer_assigns, written
 from aotc.tir.stmt import Assign, Kernel, Stmt, Store, stmts_of, walk_stmts
 
-#: Threads take several iterations where a processor would be given more blocks than so many times what it can hold.
+#: Threads execute several iterations if there are more blocks than this many times the number that
+#: fits on the device.
 _WAVES: Final = 8
 
 
 def nests(part: Part, gpu: Gpu) -> list[Nest]:
-    """Ways to number the iterations of a part, the best first: of all of its loops, of fewer; none for one thread."""
+    """Return ways to map the iterations of a part to threads, the best first; none for statements
+    of a single thread.
+    """
     found = numbered(part)
     if part.own:
         return found
@@ -39,7 +43,9 @@ def nests(part: Part, gpu: Gpu) -> list[Nest]:
 
 
 def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
-    """A nest with several neighboring iterations as one, where enough are left for all processors."""
+    """Return a nest with thread coarsening applied, where enough threads are left for all
+    multiprocessors; else nothing.
+    """
     if nest.thread is not None:
         return []
     lanes = lanes_of(nest.loops[-1], nest.body)
@@ -47,16 +53,16 @@ def _in_pieces(nest: Nest, gpu: Gpu) -> list[Nest]:
     tried = [(nest, rows)]
     if rows < lanes:
         flat = _flat(nest, by_rows=rows == 1)
-        alone = len(flat.loops) == 1  # what is left over is one thread's
+        alone = len(flat.loops) == 1  # one thread executes the remaining iterations
         tried.insert(0, (flat, lanes if alone else math.gcd(extent_of(flat.loops[-1]), lanes)))
     found = (Coarsening.of(one.loops, one.body, size) for one, size in tried)
     return [one for one in found if one is not None and one.size >= gpu.processors * gpu.warp]
 
 
 def _flat(nest: Nest, by_rows: bool) -> Nest:
-    """A nest whose last loops are one, as far as what they store and read lies in their order.
+    """Fuse the last loops of a nest if stores and loads are contiguous across them.
 
-    by_rows    they may read elements, too, that all rows or all of a row have in common
+    by_rows   also accept loads that are constant along one of two fused loops
     """
     last, first, span = nest.loops[-1], len(nest.loops) - 1, extent_of(nest.loops[-1])
     stmts = list(walk_stmts(nest.body))
@@ -77,7 +83,12 @@ def _flat(nest: Nest, by_rows: bool) -> Nest:
 
 
 def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
-    """A nest whose reads are by neighbors as its stores are, where enough is left for all processors."""
+    """Return a nest with coalesced loads where the loads run along another axis than the stores;
+    else nothing.
+
+    A short axis becomes a serial loop of each thread, a long one goes through tiles in shared
+    memory.
+    """
     found = Across.of(nest.loops, nest.body)
     if found is None:
         return []
@@ -94,7 +105,9 @@ def _turned(nest: Nest, gpu: Gpu) -> list[Nest]:
 
 
 def numbered(part: Part) -> list[Nest]:
-    """Ways to number the iterations of a part one by one."""
+    """Return ways to map the iterations of a part to threads one by one, for each number of nested
+    loops that can be parallel.
+    """
     if part.loop is None:
         return []
     loops: list[For] = []
@@ -111,9 +124,10 @@ def numbered(part: Part) -> list[Nest]:
 
 
 def _last(stmts: Sequence[Stmt], own: Sequence[Buffer]) -> For | None:
-    """The loop behind what each of its iterations can compute by itself; None if there is something else.
+    """Return the parallel loop at the end of `stmts` if each iteration can recompute the statements
+    before it; else None.
 
-    That is registers, and scratch that takes little beside what an iteration does.
+    These may declare registers, and fill private scratch with little work compared to an iteration.
     """
     *before, last = stmts or [Block(())]
     if not isinstance(last, For) or not is_shared_out(last):
@@ -130,7 +144,9 @@ def _last(stmts: Sequence[Stmt], own: Sequence[Buffer]) -> For | None:
 
 
 def _fastest(loops: Sequence[For], body: Stmt) -> For:
-    """The loop whose successive iterations write closest to each other; the innermost one of several."""
+    """Return the loop whose consecutive iterations store closest to each other; the innermost of
+    several equal ones.
+    """
     forms = [linear(s.index, {}) for s in walk_stmts(body) if isinstance(s, (Store, Intrinsic))]
 
     def distance(loop: For) -> int:
@@ -142,10 +158,12 @@ def _fastest(loops: Sequence[For], body: Stmt) -> For:
 
 @frozen(eq=False)
 class Share:
-    """What the threads of some blocks do.
+    """The work of the threads of some blocks.
 
-    blocks                     how many
-    workspace, stack, shared   their scratch; that of all threads, what each thread has, and each block
+    blocks          number of blocks
+    body            the statements of a thread
+    workspace       scratch memory of all threads together
+    stack, shared   scratch arrays of each thread, and of each block
     """
 
     blocks: int
@@ -156,12 +174,18 @@ class Share:
 
 
 def alone(part: Part) -> Share:
-    """One thread does everything; others of its block have nothing to do."""
+    """Return the work of a part as that of a single thread."""
     return Share(1, part.body, stack=tuple(b for b in part.own if b.scope == "stack"))
 
 
 def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, gpu: Gpu, stack_bytes: int) -> Share:
-    """The iterations of a nest as the share of a thread in blocks that are numbered by `block`."""
+    """Return the iterations of a nest as the work of threads, in blocks with the index `block`.
+
+    part          the part that the nest belongs to
+    threads       threads per block
+    stack_bytes   bytes of scratch that a thread may have on its stack; larger scratch goes to the
+                  workspace
+    """
     if nest.thread is not None:
         own = Block((Declare(nest.thread, thread), nest.iteration(block)))
         return Share(nest.size, own, (), nest.stack, nest.shared)
@@ -188,7 +212,9 @@ def shared_out(part: Part, nest: Nest, block: Expr, thread: Var, threads: int, g
 
 
 def placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], list[Buffer]]:
-    """Scratch that a thread has on its stack, the smallest first, and what does not fit there."""
+    """Divide scratch buffers into those that fit on the stack of a thread (`room` bytes), smallest
+    first, and the others.
+    """
     stack: dict[Buffer, Buffer] = {}
     copied: list[Buffer] = []
     for buffer in sorted(own, key=lambda b: b.nbytes):
@@ -201,7 +227,7 @@ def placed(own: Iterable[Buffer], room: int) -> tuple[dict[Buffer, Buffer], list
 
 
 def is_sound(kernel: Kernel) -> bool:
-    """Whether the verifier knows that the blocks and threads of a kernel do not get in each other's way."""
+    """Return True if the verifier proves that the blocks and threads of a kernel do not race."""
     with suppress(AotcError):
         verify(kernel)
         return True

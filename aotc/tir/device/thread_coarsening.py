@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thread coarsening: neighboring iterations as one thread's, which moves memory in pieces of up to 16 bytes.
+"""Thread coarsening: let one thread execute several neighboring iterations, with memory accesses of
+up to 16 bytes.
 
-A loop with its body in, one of fewer iterations out:
+Input: a loop with its body. Output: a loop of fewer iterations:
 
     for i in 0..4096: y[i] = max(x[i] + b[i // 64], 0)
     ->  for four in 0..1024:
@@ -9,7 +10,7 @@ A loop with its body in, one of fewer iterations out:
           for k in 0..4: made[k] = max(piece[k] + b[four // 16], 0)
           y[4 * four : 4] = made[0:4]
 
-What is computed stays scalar; registers that differ between the iterations become small arrays.
+Computations stay scalar; registers that differ between the iterations become small arrays.
 """
 
 from __future__ import annotations
@@ -30,21 +31,25 @@ from aotc.tir.simplify import Linear, bounds, half_space, linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, kept, map_exprs, rebuilt, stmts_of, walk_stmts
 
 _FIRST: Final[Expr] = Const(0, INDEX)
-#: Bytes that are fetched together: elements farther apart are fetched by themselves, whoever reads them.
+#: Bytes of a memory transaction: accesses farther apart are separate transactions in any case.
 _SECTOR: Final = 32
-#: Iterations of a loop over a window, at most.
+#: Largest number of iterations of a loop over a window that is unrolled.
 _SHORT: Final = 7
 
 
 @dataclass(slots=True)
 class Coarsening:
-    """A loop over what several iterations of another one do.
+    """A loop each of whose iterations executes `lanes` neighboring iterations of the original loop.
 
-    lane      which of the `lanes` iterations; `values` are registers of indices, and elements of arrays
-    ranges    of variables
-    changing  registers that are assigned to
-    stack     the arrays
-    moved     accesses of several elements; `single` those of one element where others beside it are accessed, too
+    loop       the loop over groups of iterations
+    lanes      iterations per group
+    ranges     ranges of variables
+    changing   registers that are assigned to after their declaration
+    lane       variable of the iteration within a group
+    values     for original registers, their values as index expressions or array elements
+    stack      the arrays
+    moved      number of accesses of several elements
+    single     number of accesses of one element although its neighbors are accessed as well
     """
 
     loop: For
@@ -59,9 +64,9 @@ class Coarsening:
 
     @staticmethod
     def of(loops: Sequence[For], body: Block, lanes: int) -> Nest | None:
-        """Some loops, of which the last one is coarser; None where nothing would be moved in pieces.
+        """Return a nest with its last loop coarsened; None if no access would become wider.
 
-        Iterations that are left over behind the last piece are one thread's, too, one by one.
+        One more thread executes the iterations that remain after the last full group, one by one.
         """
         loop = loops[-1]
         whole, left = divmod(extent_of(loop), lanes)
@@ -84,7 +89,7 @@ class Coarsening:
     # statements
 
     def together(self, stmt: Stmt) -> list[Stmt]:
-        """A statement for all lanes."""
+        """Return a statement for all lanes of a group."""
         match stmt:
             case Block():
                 return [made for s in stmt.stmts for made in self.together(s)]
@@ -105,7 +110,9 @@ class Coarsening:
         return self.each(self.one(stmt))
 
     def declared(self, stmt: Declare) -> list[Stmt]:
-        """A register for all lanes: none for an index, an array where their values may differ."""
+        """Return a register declaration for all lanes: nothing for an index, an array if the values
+        may differ.
+        """
         var, value = stmt.var, self.value(stmt.value)
         if var not in self.changing and self.is_index(stmt.value):
             self.values[var] = value
@@ -118,7 +125,7 @@ class Coarsening:
         return made
 
     def stored(self, stmt: Store) -> list[Stmt]:
-        """A store for all lanes: at once, where the elements are neighbors."""
+        """Return a store for all lanes, as one wide store if the elements are contiguous."""
         index, value = self.value(stmt.index), self.value(stmt.value)
         first = self.neighbors(stmt.buffer, index)
         if first is None:
@@ -129,7 +136,8 @@ class Coarsening:
         return [*self.each(Store(array, self.lane, value)), *self.moves(stmt.buffer, first, array, _FIRST)]
 
     def windowed(self, loop: For) -> list[Stmt] | None:
-        """A short innermost loop that reads on where the lanes before it have read: each element once.
+        """Return a short sliding-window loop unrolled for all lanes, so that each input element is
+        loaded once; None for others.
 
         for k in max(1 - i, 0)..3: acc = acc + x[i + k - 1] * w[k]
         ->  if four > 0: window[0] = x[4 * four - 1]
@@ -172,12 +180,16 @@ class Coarsening:
         return made
 
     def is_steady(self, load: Load) -> bool:
-        """Whether all lanes read one element, which is there whatever the conditions are."""
+        """Return True if all lanes load one common element, which is within its buffer whatever the
+        conditions are.
+        """
         first, last = bounds(load.index, self.ranges)
         return not self.varies(load) and first >= 0 and last < load.buffer.size
 
     def filled(self, window: Buffer, load: Load, tests: Sequence[Expr], k: Var) -> list[Stmt]:
-        """What fills a window with what is there: at once, where that is known of neighbors."""
+        """Return statements that load a window, with wide loads where contiguous elements are known
+        to be within bounds.
+        """
         size, made, at = self.piece(load.dtype), list[Stmt](), 0
         while at < window.size:
             found = [self.at(test, k, n) for n in range(at, min(at + size, window.size)) for test in tests]
@@ -195,25 +207,29 @@ class Coarsening:
         return made
 
     def guarded(self, tests: Sequence[Expr], stmts: Sequence[Stmt]) -> Sequence[Stmt]:
-        """Statements under some conditions, which may be known to hold, or not to."""
+        """Return statements under conditions; unconditional, or nothing, if the conditions are
+        known to be true or false.
+        """
         known = simplify(all_of(*tests), self.ranges)
         if isinstance(known, Const):
             return stmts if known.value else ()
         return [If(known, Block(stmts))]
 
     def at(self, expr: Expr, k: Var, number: int) -> Expr:
-        """An expression for an element of a window."""
+        """Return an expression for element `number` of a window."""
         return simplify(substitute(expr, {k: Const(number, INDEX), self.lane: _FIRST}), self.ranges)
 
     def one(self, stmt: Stmt) -> Stmt:
-        """A statement for one lane."""
+        """Return a statement for one lane, with its registers replaced by array elements."""
         array = self.values.get(stmt.var) if isinstance(stmt, Assign) else None
         if isinstance(stmt, Assign) and isinstance(array, Load):
             return Store(array.buffer, self.lane, self.value(stmt.value))
         return rebuilt(stmt, self.one, self.value)
 
     def each(self, stmt: Stmt) -> list[Stmt]:
-        """A statement for one lane after the other, behind what moves the pieces that it reads."""
+        """Return a loop over the lanes around a statement, preceded by wide loads of the elements
+        that it reads.
+        """
         before: list[Stmt] = []
         if not isinstance(stmt, Store):
             found = (load for s in walk_stmts(stmt) for load in loads(s) if load.buffer not in self.stack)
@@ -223,23 +239,30 @@ class Coarsening:
         return [*before, For(self.lane, self.lanes, stmt)]
 
     def moves(self, to: Buffer, first: Expr, source: Buffer, begin: Expr) -> list[Stmt]:
-        """What moves an element for each lane."""
+        """Return statements that copy one element per lane from `source` to `to`, in wide accesses."""
         size = self.piece(to.dtype)
         return [Store(to, first + k, Load(source, begin + k, size)) for k in range(0, self.lanes, size)]
 
     # expressions
 
     def value(self, expr: Expr) -> Expr:
-        """An expression for one lane, with places in memory as plain sums where lanes are neighbors."""
+        """Return an expression for one lane, with indices simplified to linear forms where
+        possible.
+        """
         return self.placed(substitute(expr, self.values))
 
     def placed(self, expr: Expr) -> Expr:
+        """Return an expression with the indices in it simplified to linear forms."""
         if expr.dtype == INDEX and expr.lanes == 1 and self.varies(expr) and not any(loads_in(expr)):
             return plain(Access(linear(expr, self.ranges), 1, self.ranges, {})).form.expr()
         return with_operands(expr, tuple(map(self.placed, operands(expr))))
 
     def fetched(self, expr: Expr, guards: Sequence[Expr], found: dict[Expr, Expr], before: list[Stmt]) -> Expr:
-        """An expression that reads arrays where it has read neighbors; what is read under conditions stays there."""
+        """Return an expression with loads of contiguous elements replaced by loads from arrays;
+        wide loads are added to `before`.
+
+        Loads under a condition (`guards`) stay under that condition.
+        """
         if isinstance(expr, Select) and self.varies(expr.cond):
             return replace(expr, cond=self.fetched(expr.cond, guards, found, before))
         if isinstance(expr, Select):
@@ -256,7 +279,11 @@ class Coarsening:
         return found.get(expr) or with_operands(expr, tuple(inner))
 
     def neighbors(self, buffer: Buffer, index: Expr) -> Expr | None:
-        """Where the elements of the lanes begin, if they are neighbors that can be moved at once."""
+        """Return the index of the first lane's element if the lanes access contiguous, aligned
+        elements; else None.
+
+        Counts the access in `moved` or `single`.
+        """
         form = linear(index, self.ranges)
         step = form.coefficient(self.lane)
         if buffer in self.stack or not step:
@@ -272,28 +299,30 @@ class Coarsening:
         return form.expr()
 
     def varies(self, expr: Expr) -> bool:
+        """Return True if an expression may differ between the lanes."""
         return self.lane in mentioned(expr)
 
     def is_index(self, expr: Expr) -> bool:
+        """Return True if an expression is an index that loads nothing from memory."""
         return expr.dtype == INDEX and not any(loads_in(expr))
 
     def piece(self, dtype: DType) -> int:
-        """Elements that are moved at once."""
+        """Return the number of elements of one wide access."""
         return min(self.lanes, MOST // dtype.itemsize)
 
     def array(self, name: str, dtype: DType) -> Buffer:
-        """An element for each lane."""
+        """Return a new stack array with one element per lane."""
         self.stack.append(Buffer(name, dtype, self.lanes, "stack", MOST))
         return self.stack[-1]
 
 
 def _with(stmt: Stmt, found: Mapping[Load, Expr], names: Mapping[Var, Expr]) -> Stmt:
-    """A statement with others in place of some loads, then of variables."""
+    """Return a statement with some loads replaced, then some variables."""
     return map_exprs(stmt, lambda e: substitute(replaced(e, found), names))
 
 
 def lanes_of(loop: For, body: Stmt) -> int:
-    """How many iterations store a piece; 1 for what stores no neighbors."""
+    """Return the number of iterations that fill a wide store; 1 if the stores are not contiguous."""
     stores = (s for s in walk_stmts(body) if isinstance(s, Store))
     sizes = [s.buffer.dtype.itemsize for s in stores if linear(s.index, {}).coefficient(loop.var) == 1]
     return MOST // max(sizes) if sizes else 1

@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Convolutions and pools over one to three spatial axes, and the
-windows that they move; resizing of these axes, and samples at
-positions that are computed.
+"""Graph builders for convolution and pooling over one to three spatial axes, and for resizing and
+grid sampling of these axes.
 
-In: data (batch, channels, *spatial), or in another layout that is
-named; a `Window`.  Out: calls of nn.conv2d, nn.max_pool2d and so
-on.
+Input: data (batch, channels, *spatial), or in another layout that an attribute names, and a
+`Window`. Output: calls of nn.conv2d, nn.max_pool2d and so on.
 
     window = Window((3, 3), strides=(2, 2), dilations=(1, 1), pads=(1, 1, 1, 1))
     convolve(x, weight, window, bias)       # nn.bias_add(nn.conv2d(x, weight, ...), bias)
@@ -13,8 +11,8 @@ on.
     resize(x, (8, 8), "linear", "half_pixel")              # image.resize2d
     grid_sample(x, grid, "bilinear", "zeros", False)       # positions along the last axis of the grid
 
-Formats that have words for padding work it out first; data with the
-channels last names its layouts:
+A front end whose format names the padding (SAME, VALID) computes the widths first; for
+channels-last data it passes the layouts:
 
     window = window.padded(same_padding(spatial, window))
     convolve(x, weight, window, bias, data_layout="NHWC", kernel_layout="OHWI")
@@ -32,14 +30,14 @@ from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Maybe
 
-#: The layouts of data by the number of spatial axes.
+#: Data layout by number of spatial axes.
 LAYOUTS: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 
 
 @frozen
 class Window:
-    """A window over the spatial axes; `pads` holds all befores,
-    then all afters.
+    """The kernel extents, strides, dilations and padding of a convolution or pooling operator, one
+    value per spatial axis; `pads` holds the widths before all axes, then the widths after all axes.
     """
 
     kernel: tuple[int, ...]
@@ -49,52 +47,54 @@ class Window:
 
     @property
     def rank(self) -> int:
-        """The number of spatial axes."""
+        """Return the number of spatial axes."""
         return len(self.kernel)
 
     def spans(self) -> list[int]:
-        """The extent of the window per axis."""
+        """Return the dilated extent of the kernel per axis: `(kernel - 1) * dilation + 1`."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
 
     def reach(self, counts: Sequence[int]) -> list[int]:
-        """The elements per axis over which so many windows extend."""
+        """Return the number of input elements per axis that `counts` positions of the window cover."""
         return [(n - 1) * stride + span for n, stride, span in zip(counts, self.strides, self.spans(), strict=True)]
 
     def padded(self, pads: Sequence[int]) -> Window:
-        """The window with another padding."""
+        """Return the window with its padding replaced."""
         return replace(self, pads=tuple(pads))
 
     def attributes(self) -> dict[str, tuple[int, ...]]:
-        """What convolutions and pools call it, but for the kernel."""
+        """Return the attributes `strides`, `padding` and `dilation` of convolution and pooling
+        operators.
+        """
         return {"strides": self.strides, "padding": self.pads, "dilation": self.dilations}
 
 
 def halves(totals: Sequence[int], more_after: bool = True) -> tuple[int, ...]:
-    """Padding split in two, befores first; of an odd number the
-    larger part goes after, or before.
+    """Split total padding widths into widths before and widths after, as one tuple; if a total is
+    odd, the larger part is the one after the axis, or the one before it if `more_after` is False.
     """
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
     return (*small, *large) if more_after else (*large, *small)
 
 
 def same_padding(spatial: Sequence[int], window: Window, more_after: bool = True) -> tuple[int, ...]:
-    """The padding with which the result has ceil(extent / stride)
-    elements per axis.
+    """Compute SAME padding: the widths with which the result has ceil(extent / stride) elements per
+    axis.
     """
     rows = zip(spatial, window.strides, window.spans(), strict=True)
     return halves([max((-(-n // stride) - 1) * stride + span - n, 0) for n, stride, span in rows], more_after)
 
 
 def spatial_rank(rank: int, what: str) -> int:
-    """The number of spatial axes of a tensor of `rank`: 1 to 3;
-    AotcError (code "graph-rank") for others.
+    """Return the number of spatial axes, 1 to 3, of a tensor of rank `rank` with batch and channel
+    axes. Raises AotcError (code "graph-rank") for other ranks.
     """
     require("graph-rank", 3 <= rank <= 5, f"{what} of rank {rank} is not supported (3 to 5 are)")
     return rank - 2
 
 
 def with_bias(y: Expr, bias: Maybe, axis: int = 1) -> Expr:
-    """`y` with a bias per channel."""
+    """Add a bias vector along the channel axis of `y`; return `y` itself if the bias is None."""
     return y if bias is None else g.op("nn.bias_add", y, bias, axis=axis)
 
 
@@ -107,11 +107,11 @@ def convolve(
     terms: Sequence[Expr] = (),
     **attributes: Any,
 ) -> Expr:
-    """A convolution; the weight is (channels, inputs / groups,
-    *kernel), or what `kernel_layout` says.
+    """Build a convolution; the weight is (output channels, input channels / groups, *kernel), or in
+    the layout that the attribute `kernel_layout` names.
 
-    terms        zero points and scales of data and weight, where they are quantized
-    attributes   those of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for sums of integers
+    terms        zero points and scales of data and weight; if given, the operator is qnn.conv*d
+    attributes   further attributes of nn.conv1d, nn.conv2d or nn.conv3d: layouts, and `out_dtype` for integer sums
     """
     place = attributes.get("kernel_layout", "O").index("O")
     sizes = {"channels": g.shape(weight)[place], "kernel_size": window.kernel}
@@ -130,9 +130,9 @@ def convolve_transposed(
     terms: Sequence[Expr] = (),
     **attributes: Any,
 ) -> Expr:
-    """A transposed convolution; the weight is (inputs, channels /
-    groups, *kernel), or what `kernel_layout` says; terms and
-    attributes are those of `convolve`.
+    """Build a transposed convolution; the weight is (input channels, output channels / groups,
+    *kernel), or in the layout that `kernel_layout` names. `terms` and `attributes` are those of
+    `convolve`.
     """
     place = attributes.get("kernel_layout", "IO").index("O")
     sizes = {"channels": g.shape(weight)[place] * groups, "kernel_size": window.kernel}
@@ -143,8 +143,8 @@ def convolve_transposed(
 
 
 def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[int], Expr]]:
-    """For each element of a window: its place in the window, and
-    the elements of `x` that it meets on its way, (batch, channels,
+    """Yield for each element of the kernel its offset in the window, per axis, and the strided
+    slice of `x` that this element reads over all positions of the window: (batch, channels,
     *counts).
     """
     for tap in itertools.product(*map(range, window.kernel)):
@@ -154,8 +154,8 @@ def taps(x: Expr, window: Window, counts: Sequence[int]) -> Iterator[tuple[list[
 
 
 def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
-    """A pool of kind "max" or "avg"; further attributes are
-    `ceil_mode`, `count_include_pad`, `layout`.
+    """Build a pooling operator of kind "max" or "avg"; further attributes are `ceil_mode`,
+    `count_include_pad` and `layout`.
     """
     return g.op(f"nn.{kind}_pool{window.rank}d", x, pool_size=window.kernel, **window.attributes(), **attributes)
 
@@ -166,13 +166,14 @@ def pool(kind: str, x: Expr, window: Window, **attributes: Any) -> Expr:
 def resize(
     x: Expr, sizes: Sequence[int], method: str, mode: str, rounding: str = "", cubic: float = -0.75, **attributes: Any
 ) -> Expr:
-    """`x` (batch, channels, one to three spatial axes) with other
-    spatial extents.
+    """Resize the spatial axes of `x` (batch, channels, one to three spatial axes) to the extents
+    `sizes`.
 
     method       "nearest_neighbor", "linear" or "cubic"
-    mode         how positions of the result are those of the data: "half_pixel", "align_corners", "asymmetric", ...
-    rounding     of positions, for the nearest neighbor
-    attributes   others of image.resize2d: `scales`, `roi`, `layout`, `antialias`, ...
+    mode         map from result coordinates to data coordinates: "half_pixel", "align_corners", "asymmetric", ...
+    rounding     rounding of coordinates, for "nearest_neighbor" only
+    cubic        coefficient of cubic interpolation
+    attributes   further attributes of image.resize2d: `scales`, `roi`, `layout`, `antialias`, ...
     """
     return g.op(
         f"image.resize{len(sizes)}d",
@@ -187,8 +188,8 @@ def resize(
 
 
 def grid_sample(x: Expr, grid: Expr, method: str, padding_mode: str, align_corners: bool) -> Expr:
-    """Elements of `x` (batch, channels, *spatial) at positions
-    (batch, *result, coordinates) from -1 to 1.
+    """Sample `x` (batch, channels, *spatial) at the positions `grid` (batch, *result, coordinates),
+    whose coordinates range from -1 to 1.
     """
     rank = g.rank(grid)
     positions = g.transpose(grid, (0, rank - 1, *range(1, rank - 1)))

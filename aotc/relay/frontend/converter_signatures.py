@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters say by their signatures what they need of an operator;
-a front end reads that here.
+"""Read the signature of a converter function, by which a front end decides which inputs and
+attributes of a node to pass to it.
 
-In: a function.  Out: its parameters, by which the inputs and
-attributes of a node are handed to it.
+Input: a function. Output: its parameters with evaluated annotations.
 
     def softmax(x: Expr, *, axis: Axis) -> Expr: ...
 
     [p.name for p in parameters(softmax)]           # ["x", "axis"]
-    parameters(softmax)[1].annotation == Axis       # True: a number that is brought to 0..rank - 1
+    parameters(softmax)[1].annotation == Axis       # True: a number that is converted to 0..rank - 1
 """
 
 import inspect
@@ -19,16 +18,17 @@ from typing import Annotated, Any, TypeAlias, Union, get_args, get_origin
 
 from aotc.relay.expr import Expr
 
-#: An input that may be left out.
+#: Type of a converter's parameter for an optional input of a node: None if it is omitted.
 Maybe: TypeAlias = Expr | None
-#: An axis of the first input: from 0, whatever the model counts from.
+#: Type of a converter's parameter for an axis of the first input, converted to the range 0..rank -
+#: 1.
 Axis: TypeAlias = Annotated[int, "axis"]
 
 
 @cache
 def parameters(converter: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """The parameters of a function; their annotations as objects,
-    without `| None`.
+    """Return the parameters of a function, with annotations evaluated to objects and `| None`
+    removed. Results are cached.
     """
     found = inspect.signature(converter, eval_str=True).parameters.values()
     return tuple(p.replace(annotation=_without_none(p.annotation)) for p in found)

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What moves elements without computing: single elements, blocks
-between channels and space, padding that cuts.
+"""Graph builders that move elements without arithmetic: slicing of single elements, depth-to-space
+and its inverse, padding with negative widths.
 
 element(x, 1, 3)                        # x[:, 3]
 depth_to_space(x, 2)                    # (n, 4 * c, h, w) to (n, c, 2 * h, 2 * w)
-padded(x, [(0, 0), (-1, 2)])            # the first column cut off, two added behind the last
+padded(x, [(0, 0), (-1, 2)])            # removes the first column, appends two
 
-Data with the channels last is transposed around blocks: the pass
-that moves transposes makes one of several.
+These functions expect channels before the spatial axes. For data in NHWC the caller transposes
+before and after; a later pass merges the transposes.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,12 @@ from aotc.relay.frontend import op_calls as g
 
 
 def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
-    """Indices into axes of a size (or of several, along their last
-    axis); constant ones counted from the start.
+    """Return indices into an axis of extent `size` (or, for several extents, into one axis each
+    along the last axis of `indices`), with negative constants replaced by their equivalents counted
+    from the start.
 
-    Raises AotcError (code "graph-index") for constant ones that are
-    out of range.
+    Indices that are not constant are returned unchanged. Raises AotcError (code "graph-index") for
+    a constant index that is out of range.
     """
     if not isinstance(indices, Constant):
         return indices
@@ -35,8 +36,8 @@ def checked_indices(indices: Expr, size: int | Sequence[int]) -> Expr:
 
 
 def take(x: Expr, indices: Expr, axis: int) -> Expr:
-    """Elements of an axis by their positions, which count from 0;
-    constant ones are checked.
+    """Gather slices of `x` along `axis` at non-negative positions. Constant indices are checked
+    against the extent, others are clipped at run time.
     """
     size = g.dims(x)[axis] if 0 <= axis < g.rank(x) else None
     places = checked_indices(indices, size) if isinstance(size, int) else indices
@@ -44,8 +45,8 @@ def take(x: Expr, indices: Expr, axis: int) -> Expr:
 
 
 def from_start(indices: Expr, size: int) -> Expr:
-    """Indices into an axis of a size counted from its start:
-    negative ones count from its end.
+    """Convert indices into an axis of extent `size` so that negative indices, which count from the
+    end, count from the start.
     """
     if isinstance(indices, Constant):
         return checked_indices(indices, size)
@@ -53,12 +54,14 @@ def from_start(indices: Expr, size: int) -> Expr:
 
 
 def element(x: Expr, axis: int, index: int) -> Expr:
-    """One element of an axis, which goes away."""
+    """Slice one element of an axis and remove that axis."""
     return g.squeeze(g.cut(x, [index], [index + 1], [axis]), [axis])
 
 
 def _quotient(value: int, size: int, power: int = 1) -> int:
-    """`value` by a power of a blocksize; AotcError (code "graph-shape") with a remainder."""
+    """Divide `value` by `size**power`, where `size` is a block size. Raises AotcError (code
+    "graph-shape") if there is a remainder.
+    """
     whole: int = size**power
     if size <= 0 or value % whole:
         divisor = f"{whole}, the blocksize {size} to the power of {power}" if power > 1 else f"the blocksize {size}"
@@ -67,9 +70,9 @@ def _quotient(value: int, size: int, power: int = 1) -> int:
 
 
 def _in_pairs(start: int, spatial: int, blocks_first: bool) -> list[int]:
-    """The order of axes in which each extent stands before its
-    block, from `start` on: (depth, *blocks, *extents), or the
-    blocks before the depth.
+    """Return the permutation of axes that puts each spatial extent directly before the block axis
+    that belongs to it; the axes before `start` stay in place. The input order is (depth, *blocks,
+    *extents), or with `blocks_first` (*blocks, depth, *extents).
     """
     depth, first = (start + spatial, start) if blocks_first else (start, start + 1)
     pairs = (axis for k in range(spatial) for axis in (start + 1 + spatial + k, first + k))
@@ -77,10 +80,11 @@ def _in_pairs(start: int, spatial: int, blocks_first: bool) -> list[int]:
 
 
 def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Channels as blocks of the spatial axes, which are the last
-    ones: (..., depth * size**spatial, *extents).
+    """Rearrange channels into blocks of the last `spatial` axes, as ONNX DepthToSpace does: (...,
+    depth * size**spatial, *extents) becomes (..., depth, *(size * extents)).
 
-    blocks_first   the channels of one block lie side by side, not the blocks of one channel
+    blocks_first   the channel axis is split as (*blocks, depth) (mode DCR of ONNX), not as (depth,
+    *blocks) (mode CRD)
     """
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
     extents = shape[len(lead) + 1 :]
@@ -91,9 +95,7 @@ def depth_to_space(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
 
 
 def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool = False) -> Expr:
-    """Blocks of the spatial axes as channels: the inverse of
-    `depth_to_space`.
-    """
+    """Rearrange blocks of the spatial axes into channels: the inverse of `depth_to_space`."""
     *lead, channels = (shape := g.shape(x))[: len(shape) - spatial]
     small = [_quotient(d, size) for d in shape[len(lead) + 1 :]]
     y = g.reshape(x, (*lead, channels, *(v for d in small for v in (d, size))))
@@ -102,8 +104,10 @@ def space_to_depth(x: Expr, size: int, /, spatial: int = 2, blocks_first: bool =
 
 
 def padded(x: Expr, widths: Sequence[tuple[int, int]], value: g.Operand = 0, mode: str = "constant") -> Expr:
-    """`x` with (before, after) elements added to each axis, or cut
-    off where the numbers are negative.
+    """Pad each axis of `x` by its (before, after) widths in elements; a negative width removes
+    elements instead.
+
+    Raises AotcError (code "graph-pad") if negative widths remove more elements than the axis has.
     """
     axes = [k for k, pair in enumerate(widths) if min(pair) < 0]
     if axes:

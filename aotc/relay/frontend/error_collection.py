@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All problems of a model in one error: what walks over its nodes
-share.
+"""Collect the problems of all nodes of a model and report them in one error.
 
-In: the conversion of one node after another.  Out: an AotcError
-with every problem and its place, once the walk is over; what
-depends on a node that has a problem is passed over.
+Input: the conversions of the nodes, one after another. Output: after the last node, an AotcError
+with every problem and its location. Nodes that depend on a node with a problem are skipped.
 
     problems = Problems("onnx-node")
     for node in nodes:
@@ -25,31 +23,34 @@ from aotc.ir.compile_time_limits import budget
 
 _LOG: Final = logging.getLogger(__name__)
 
-#: What a converter may stumble over where a node is malformed.
+#: Python exceptions that a converter may raise on a malformed node; they are reported as problems
+#: of that node.
 INVALID: Final = (ValueError, TypeError, LookupError, ArithmeticError, AssertionError, AttributeError)
 
 
-#: Ends of codes of problems that static shapes would solve.
+#: Suffixes of diagnostic codes for problems that static shapes would avoid.
 _AT_RUN_TIME: Final = ("-dynamic", "-runtime-shape")
-#: Ends of codes of problems that are solved by leaving the node out.
+#: Suffixes of diagnostic codes for problems that can be avoided by cutting the node out of the
+#: model.
 _UNSUPPORTED: Final = (*_AT_RUN_TIME, "-op", "-unsupported", "-output")
-#: Tensors that a hint names.
+#: Largest number of tensors that a hint proposes for --cut-after.
 _CUTS: Final = 4
 
 
 class PoisonedError(Exception):
-    """A value is missing because what computes it has a problem
-    that is reported already.
+    """Raised when a value is missing because the node that computes it has a problem that is
+    already reported.
     """
 
 
 @dataclass(slots=True)
 class Problems:
-    """What is wrong with a model.
+    """The problems found in a model so far.
 
-    code   of the problem of a node at which a converter stumbles
-    hint   for problems with dimensions and shapes that are only known at run time
-    computed   names of tensors that could be converted and that nodes with a problem read: the model can be cut there
+    code       diagnostic code for a node on which a converter raises one of the exceptions INVALID
+    hint       hint for problems with dimensions and shapes that are known only at run time
+    found      the diagnostics, in order
+    computed   names of tensors that were converted and that nodes with a problem read: the model can be cut there
     """
 
     code: str
@@ -59,11 +60,12 @@ class Problems:
 
     @contextmanager
     def at(self, span: Span | None, note: str = "", unfit: Callable[[], str] | None = None) -> Iterator[None]:
-        """Record what goes wrong inside; nodes built inside come
-        from `span`.
+        """Return a context manager that records errors raised inside it as problems at `span`, with
+        the note `note`, and gives `span` to the nodes built inside. `unfit` returns the message for
+        a malformed node.
 
-        Raises AotcError where the budget for nodes is spent: every
-        further node would be a problem.
+        Raises AotcError if the budget for nodes is exhausted, since every further node would fail
+        too.
         """
         notes = (note,) if note else ()
         try:
@@ -87,7 +89,9 @@ class Problems:
         self.found.append(Diagnostic(code, text, span, hint=hint))
 
     def check(self) -> None:
-        """AotcError with all problems, if there are any; the last one names tensors at which the model can be cut."""
+        """Raise AotcError with all problems if there are any; the last one gets a hint that names
+        tensors at which the model can be cut.
+        """
         if not self.found:
             return
         *others, last = dict.fromkeys(self.found)

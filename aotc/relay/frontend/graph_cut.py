@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Select a part of a model's graph between given tensors: which nodes compute its outputs from its inputs.
+"""Find the subgraph of a model between given tensors: the nodes that compute given outputs from
+given inputs.
 
 nodes = [Links(("x",), ("a",)), Links(("a",), ("b",)), Links(("b",), ("y",))]
 part = select_nodes(nodes, inputs={"x"}, outputs=["y"], before=["b"])
@@ -12,13 +13,15 @@ from collections.abc import Collection, Sequence
 
 from aotc.ir import AotcError, frozen, nearest
 
-#: The diagnostic code of a cut that is not possible.
+#: Diagnostic code of errors about cutting a model.
 CODE = "cut"
 
 
 @frozen
 class Links:
-    """The names of the tensors that a node reads and of those that it computes; "" stands for none."""
+    """The names of the tensors that a node reads and of the tensors that it computes; "" marks an
+    omitted input or output.
+    """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
@@ -26,7 +29,9 @@ class Links:
 
 @frozen
 class Part:
-    """A part of a graph: the numbers of its nodes, in order, and the names of the tensors that it takes as inputs."""
+    """A subgraph: the indices of its nodes, in the order of the model, and the names of the tensors
+    that become its inputs.
+    """
 
     nodes: list[int]
     inputs: list[str]
@@ -35,13 +40,15 @@ class Part:
 def select_nodes(
     nodes: Sequence[Links], inputs: Collection[str], outputs: Sequence[str], before: Sequence[str]
 ) -> Part:
-    """Find the nodes that compute `outputs` from the tensors `before` and from those inputs that are still needed.
+    """Find the nodes that compute the tensors `outputs`, searching backwards up to the tensors
+    `before` and the inputs of the graph.
 
     inputs    names of the inputs of the whole graph
-    outputs   names of the tensors that the part computes
-    before    names of the tensors at which the search backwards stops: they become inputs of the part
+    outputs   names of the tensors that the subgraph computes
+    before    names of the tensors at which the backward search stops: they become inputs of the subgraph
 
-    Raises AotcError (code "cut") for names that no node computes, and for inputs of the part that no output depends on.
+    Raises AotcError (code "cut") for a name that no node computes, and for a tensor of `before`
+    that no output depends on.
     """
     producers = {name: k for k, node in enumerate(nodes) for name in node.writes if name}
     _require_known([*outputs, *before], [*producers, *inputs])
@@ -69,7 +76,7 @@ def _require_known(names: Sequence[str], known: Sequence[str]) -> None:
         raise AotcError(CODE, f"no node of the model computes a tensor called {_listed(unknown)}", hint=hint)
 
 
-#: Names that a message lists.
+#: Largest number of tensor names that a message lists.
 _LISTED = 8
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix products as nn.matmul and nn.batch_matmul, and sums of
-products by an equation.
+"""Build matrix products from nn.matmul and nn.batch_matmul, and expand einsum equations into
+operator calls.
 
 matmul(a, b)                            # (2, 1, 3, 4) and (5, 4, 6): (2, 5, 3, 6)
 einsum("bij,bjk->bik", [a, b])          # nn.batch_matmul(a, b)
@@ -19,8 +19,8 @@ from aotc.relay.op.type_rules import broadcast_shape
 
 @frozen
 class Products:
-    """The products that a larger one is made of: of anything with a
-    matrix, and of two stacks of matrices.
+    """The two functions from which `matmul` builds every product: `matrix` multiplies a tensor of
+    any rank by a matrix, `batched` multiplies two stacks of matrices (rank 3).
     """
 
     matrix: Callable[[Expr, Expr], Expr]
@@ -28,7 +28,13 @@ class Products:
 
 
 def matmul(a: Expr, b: Expr, of: Products | None = None) -> Expr:
-    """numpy's matmul: vectors are promoted, leading axes broadcast."""
+    """Build a matrix product with the rules of numpy.matmul: vectors are promoted to matrices,
+    leading axes broadcast. `of` replaces nn.matmul and nn.batch_matmul by other products, as
+    quantized ones.
+
+    Raises AotcError (code "graph-matmul") for operands of rank 0 and for shapes that are not
+    compatible.
+    """
     of = of or _PLAIN
     if not g.rank(a) or not g.rank(b):
         raise AotcError("graph-matmul", "a matrix product needs operands of rank 1 or more")
@@ -59,8 +65,8 @@ def _batched(a: Expr, b: Expr, of: Callable[[Expr, Expr], Expr]) -> Expr:
 
 
 def _flat_batch(x: Expr, lead: Sequence[Dim]) -> Expr:
-    """`x` with one leading axis: 1 if all its own are 1, else all
-    of `lead`.
+    """Reshape `x` to rank 3: all leading axes become one axis of extent 1 if they all have extent
+    1, otherwise they are broadcast to the shape `lead` and flattened.
     """
     shape = g.shape(x, "an operand of MatMul")
     own = math.prod(shape[:-2])
@@ -84,9 +90,10 @@ _PLAIN: Final = Products(_matmul, _batch_matmul)
 
 
 def einsum(equation: str, operands: Sequence[Expr]) -> Expr:
-    """The sum that `equation` describes; see `aotc.relay.op.einsum`.
+    """Return the sum of products that the einsum `equation` describes as operator calls; see
+    `aotc.relay.op.einsum`.
 
-    Raises AotcError (code "graph-einsum") for an equation that does not fit the operands.
+    Raises AotcError (code "graph-einsum") if the equation does not fit the operands.
     """
     for x in operands:
         g.shape(x)

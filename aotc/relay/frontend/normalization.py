@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalizations of data (batch, channels, ...), as operators where
-there is one, else as compositions.
+"""Graph builders for normalization of data (batch, channels, ...): calls of nn.batch_norm and
+nn.rms_norm, or compositions of arithmetic operators.
 
 batch_norm(x, scale, offset, mean, variance, 1e-5)
 standardized(x, (2, 3), 1e-5)           # mean 0 and variance 1 over the last two axes
@@ -15,7 +15,9 @@ from aotc.relay.frontend import op_calls as g
 
 
 def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
-    """Mean, data minus mean, and variance, reduced axes kept; of narrow floats in float32."""
+    """Return the mean over axes, `x` minus the mean, and the variance; reduced axes remain with
+    extent 1. Narrow floats are computed, and returned, in float32.
+    """
     x = g.cast(x, g.summed_as(g.dtype(x)))
     mean = g.reduce("mean", x, axes, True)
     centered = g.sub(x, mean)
@@ -23,20 +25,22 @@ def moments(x: Expr, axes: Sequence[int]) -> tuple[Expr, Expr, Expr]:
 
 
 def standardized(x: Expr, axes: Sequence[int], epsilon: float) -> Expr:
-    """Mean 0 and variance 1 over some axes."""
+    """Shift and scale `x` to mean 0 and variance 1 over the given axes; `epsilon` is added to the
+    variance.
+    """
     _, centered, variance = moments(x, axes)
     return g.cast(g.div(centered, g.sqrt(g.add(variance, epsilon))), g.dtype(x))
 
 
 def per_channel(x: Expr, scale: Expr, offset: Expr) -> Expr:
-    """x * scale + offset, with one value of each per channel."""
+    """Compute x * scale + offset with vectors that hold one value per channel (axis 1)."""
     rank = g.rank(x)
     return g.add(g.mul(x, g.along(scale, 1, rank)), g.along(offset, 1, rank))
 
 
 def rms_norm(x: Expr, scale: Expr | None, inner: int, epsilon: float) -> Expr:
-    """Divided by the root of the mean square over the last axes, `inner` of
-    them, then scaled by what has their shape.
+    """Divide `x` by the root of its mean square over the last `inner` axes, then multiply by
+    `scale`, which has the shape of these axes, unless it is None.
     """
     if inner == 1:
         gamma = g.filled(1, (g.dim(x, -1),), g.dtype(x)) if scale is None else scale
@@ -50,8 +54,9 @@ def rms_norm(x: Expr, scale: Expr | None, inner: int, epsilon: float) -> Expr:
 
 
 def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Subtract the mean per channel and divide by the deviation, in the data type of the statistics where that is not
-    the data's; in float32 for narrow floats.
+    """Subtract the mean per channel and divide by the standard deviation. If the statistics or the
+    scale differ from the data in type, the computation is arithmetic in the type of the statistics,
+    or in float32 if that is narrow.
     """
     work = g.dtype(mean)
     if g.dtype(x) == g.dtype(scale) == work:
@@ -60,7 +65,9 @@ def batch_norm(x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, e
 
 
 def batch_norm_in(work: str, x: Expr, scale: Expr, offset: Expr, mean: Expr, variance: Expr, epsilon: float) -> Expr:
-    """Batch normalization as arithmetic in the data type of the statistics, or in float32 where that is narrow."""
+    """Build batch normalization from arithmetic in the data type `work`, or in float32 if `work` is
+    a narrow float; the result has the data type of `x`.
+    """
     wide = g.summed_as(DType(work))
     mean, variance, work = g.cast(mean, wide), g.cast(variance, wide), str(wide)
     factor = g.div(g.cast(scale, work), g.sqrt(g.add(variance, epsilon)))

@@ -1,33 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vocabulary of the front ends: operator calls that fold at
-once where all is constant, and facts about tensors.
+"""Graph builders that all front ends share: operator calls with immediate constant folding, and
+queries of shapes and data types.
 
-In: expressions, numbers, attributes.  Out: typed expressions.  A
-call whose arguments are small constants becomes a constant through
-the operator's reference, which is what makes shape arithmetic
-disappear.
+Input: expressions, numbers, attributes. Output: expressions with types. A call whose arguments are
+all small constants is evaluated with the operator's reference implementation and becomes a
+constant, so that shape arithmetic disappears while the graph is built.
 
     from aotc.relay.frontend import op_calls as g
 
     y = g.op("nn.softmax", x, axis=-1)
-    z = g.add(g.mul(x, 2.0), y)             # numbers take the data type of the tensor beside them
+    z = g.add(g.mul(x, 2.0), y)             # numbers take the data type of the tensor operand
     g.reshape(x, (1, -1))
 
-No format of models is known here, nor in the modules beside this
-one (windows, normalization, matmul and so on).  They raise
-AotcError with codes that begin with "graph-"; a front end gives
-them its own name, once, where it is entered:
+This module and the other shared builders (`conv_pool`, `normalization`, `matmul_einsum` and so on)
+do not depend on a model format. They raise AotcError with codes that begin with "graph-"; the entry
+point of each front end replaces this prefix by its own name:
 
     @g.codes_of("onnx")                     # "graph-axis" reaches the user as "onnx-axis"
     def from_onnx(model): ...
 
-A front end for another format is therefore a table of converters
-over these modules, and a reader for its files.  One for TFLite,
-say, whose data lies in NHWC, passes `layout="NHWC"` to `windows`,
-works out SAME padding with `windows.same_padding`, adds the
-activation that is fused into an operator with `activations`, and,
-for tensors that carry a scale and a zero point, builds on
-`quantization`.
+A front end for a further format thus consists of a file reader and a table of converters that call
+these modules. The one for TFLite, for example, whose data is in NHWC, passes `data_layout="NHWC"`
+to `conv_pool.convolve`, computes SAME padding with `conv_pool.same_padding`, adds fused activations
+with `activations`, and uses `quantization` for tensors that have a scale and a zero point.
 """
 
 import math
@@ -47,9 +42,10 @@ from aotc.relay.op import REGISTRY
 Number: TypeAlias = int | float | bool
 Operand: TypeAlias = Expr | int | float | bool
 
-#: A call folds if neither an argument nor the result is larger than this.
+#: Largest size in bytes of an argument or a result with which a call is constant-folded.
 FOLD_BYTES: Final = 1 << 20
-#: Tensors beyond this are refused: no machine holds them, and offsets inside them could overflow.
+#: Largest size of a tensor in bytes. Larger ones are refused: no machine holds them, and offsets
+#: could overflow.
 MAX_TENSOR_BYTES: Final = 1 << 40
 
 
@@ -58,8 +54,9 @@ MAX_TENSOR_BYTES: Final = 1 << 40
 
 @contextmanager
 def codes_of(source: str) -> Iterator[None]:
-    """Inside, problems found by the shared modules get the codes of
-    a front end: "graph-axis" becomes "onnx-axis".
+    """Return a context manager (also a decorator) that renames the diagnostic codes of the shared
+    builders for a front end: an AotcError with "graph-axis" raised inside becomes one with
+    "onnx-axis" for the source "onnx".
     """
     try:
         yield
@@ -72,8 +69,10 @@ def codes_of(source: str) -> Iterator[None]:
 
 
 def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]:
-    """Sizes as a shape; AotcError (code "graph-shape") for negative
-    ones and shapes beyond all bounds.
+    """Convert `sizes` to a tuple of integers and check that it is a possible tensor shape.
+
+    Raises AotcError for too many dimensions, for a negative dimension (code "graph-shape") and for
+    a tensor larger than MAX_TENSOR_BYTES (code "graph-size"). `what` names the tensor in messages.
     """
     result = tuple(int(d) for d in sizes)
     check_rank(len(result), what)
@@ -83,25 +82,25 @@ def checked_shape(sizes: Sequence[Any], of: DType, what: str) -> tuple[int, ...]
 
 
 def check_size(sizes: tuple[int, ...], of: DType, what: str) -> None:
-    """AotcError (code "graph-size") if a tensor of this shape and
-    data type would be larger than any machine holds.
+    """Raise AotcError (code "graph-size") if a tensor of this shape and data type is larger than
+    MAX_TENSOR_BYTES.
     """
     if math.prod(max(d, 1) for d in sizes) * of.itemsize > MAX_TENSOR_BYTES:
         raise AotcError("graph-size", f"{what} of shape {sizes} and type {of} is too large")
 
 
 def check_materialized(sizes: Sequence[int], of: str, what: str) -> None:
-    """AotcError (code "budget") if a constant made by the converter
-    would take too much memory or work: it and one array more of
-    its size are there at once while it is made.
+    """Raise AotcError (code "budget") if creating a constant of this shape and data type would
+    exceed the compile-time limits of memory or work. The cost is that of two arrays: the constant
+    and one temporary copy.
     """
     cost = array_cost(math.prod(sizes), DType(of).itemsize, 2)
     budget().require(cost, f"{what} of shape {tuple(sizes)}")
 
 
 def check_unrolled(parts: int, what: str) -> None:
-    """AotcError (code "budget") where so many parts, each with
-    nodes of its own, are more than may be made.
+    """Raise AotcError (code "budget") if an operation would be unrolled into more than
+    `compile.max_unroll` parts.
     """
     budget().check("compile.max_unroll", parts, what)
 
@@ -110,11 +109,11 @@ def check_unrolled(parts: int, what: str) -> None:
 
 
 def op(name: str, *args: Expr, **attributes: Any) -> Expr:
-    """A call of operator `name`, or its value where all arguments
-    are small constants.
+    """Call the operator `name`; return a constant instead if all arguments are constants of at most
+    FOLD_BYTES each and the result is not larger either.
 
-    Raises AotcError where the operator does not exist, its type
-    rule refuses, or the result is too large.
+    Raises AotcError if the operator does not exist, if its type rule rejects the arguments, or if
+    the result is too large.
     """
     node = kept(name, *args, **attributes)
     if not all(map(_small, node.args)):
@@ -123,8 +122,10 @@ def op(name: str, *args: Expr, **attributes: Any) -> Expr:
 
 
 def kept(name: str, *args: Expr, **attributes: Any) -> Call:
-    """A call of operator `name` that stays one, whatever its
-    arguments are.
+    """Call the operator `name` without constant folding, and infer its type.
+
+    Raises AotcError if the operator does not exist, if its type rule rejects the arguments, or if
+    the result is too large.
     """
     found = REGISTRY.get(name)
     if found is None:
@@ -138,9 +139,7 @@ def kept(name: str, *args: Expr, **attributes: Any) -> Call:
 
 
 def _small(expr: Expr) -> bool:
-    """Whether an argument is a constant, or a tuple of them, that
-    is looked at while the graph is built.
-    """
+    """Return True if an argument is a constant of at most FOLD_BYTES, or a tuple of nothing else."""
     if isinstance(expr, Tuple):
         return all(map(_small, expr.fields))
     return isinstance(expr, Constant) and expr.data.nbytes <= FOLD_BYTES
@@ -150,18 +149,18 @@ def _small(expr: Expr) -> bool:
 
 
 def rank(x: Expr) -> int:
-    """The number of dimensions."""
+    """Return the number of dimensions of a tensor."""
     return tensor_type_of(x).rank
 
 
 def dims(x: Expr) -> tuple[Dim, ...]:
-    """The shape, dynamic dimensions included."""
+    """Return the shape of a tensor; dimensions may be dynamic."""
     return tensor_type_of(x).shape
 
 
 def shape(x: Expr, what: str = "the input") -> tuple[int, ...]:
-    """The static shape; AotcError (code "graph-dynamic") if a
-    dimension is dynamic.
+    """Return the static shape of a tensor. Raises AotcError (code "graph-dynamic") if a dimension
+    is dynamic.
     """
     found = dims(x)
     if not is_static(found):
@@ -170,8 +169,8 @@ def shape(x: Expr, what: str = "the input") -> tuple[int, ...]:
 
 
 def dim(x: Expr, place: int, what: str = "the input") -> int:
-    """One static dimension; AotcError where there is no such axis
-    ("graph-axis") or it is dynamic ("graph-dynamic").
+    """Return the static extent of one dimension. Raises AotcError if the tensor has no such axis
+    (code "graph-axis") or if the dimension is dynamic (code "graph-dynamic").
     """
     found = dims(x)
     if not -len(found) <= place < len(found):
@@ -183,13 +182,13 @@ def dim(x: Expr, place: int, what: str = "the input") -> int:
 
 
 def dtype(x: Expr) -> DType:
-    """The element type."""
+    """Return the element type of a tensor."""
     return tensor_type_of(x).dtype
 
 
 def only(value: Any, what: str) -> Any:
-    """The element of an array of one; AotcError (code
-    "graph-input") for any other number of elements.
+    """Return the only element of an array. Raises AotcError (code "graph-input") if the array does
+    not have exactly one element.
     """
     array = np.asarray(value)
     require("graph-input", array.size == 1, f"{what} must be one value, it has shape {array.shape}")
@@ -197,8 +196,8 @@ def only(value: Any, what: str) -> Any:
 
 
 def axis(given: int, count: int) -> int:
-    """A possibly negative axis of `count`, from 0; AotcError (code
-    "graph-axis") if it is out of range.
+    """Convert a possibly negative axis of a tensor of rank `count` to one counted from 0. Raises
+    AotcError (code "graph-axis") if the axis is out of range.
     """
     require("graph-axis", -count <= given < max(count, 1), f"axis {given} is outside rank {count}")
     return given % count if count else 0
@@ -208,20 +207,20 @@ def axis(given: int, count: int) -> int:
 
 
 def constant(value: Any, as_type: str | None = None) -> Constant:
-    """A constant of an array, list or number."""
+    """Make a constant from an array, a list or a number, of the data type `as_type` if it is given."""
     return Constant(np.asarray(value, None if as_type is None else DType(as_type).numpy))
 
 
 def filled(value: Number, sizes: Sequence[int], as_type: str) -> Constant:
-    """One value repeated: takes no memory, however large the shape
-    (up to the limit of any tensor).
+    """Make a constant that repeats one value. It takes no memory, however large the shape, up to
+    the limit MAX_TENSOR_BYTES.
     """
     check_size(tuple(sizes), DType(as_type), "a filled tensor")
     return splat(value, sizes, as_type)
 
 
 def iota(count: int, as_type: str = "int64") -> Constant:
-    """0, 1, 2, ..."""
+    """Make the constant vector 0, 1, 2, ..., `count` - 1."""
     check_materialized((count,), as_type, "a range")
     return Constant(np.arange(count).astype(DType(as_type).numpy))
 
@@ -230,7 +229,9 @@ def iota(count: int, as_type: str = "int64") -> Constant:
 
 
 def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    """Numbers as scalars of the data type of the operand beside them."""
+    """Convert an operand that is a Python number to a scalar constant with the data type of the
+    other operand.
+    """
     if isinstance(a, (int, float)):
         assert not isinstance(b, (int, float)), "one operand must be a tensor"
         return constant(a, dtype(b)), b
@@ -238,7 +239,9 @@ def _typed(a: Operand, b: Operand) -> tuple[Expr, Expr]:
 
 
 def binary(name: str, a: Operand, b: Operand) -> Expr:
-    """A broadcasting operator; numbers take the other operand's type."""
+    """Call a broadcasting binary operator; an operand that is a number gets the data type of the
+    other operand.
+    """
     return op(name, *_typed(a, b))
 
 
@@ -250,24 +253,28 @@ equal, less, greater = (partial(binary, name) for name in ("equal", "less", "gre
 
 
 def where(condition: Expr, a: Operand, b: Operand) -> Expr:
-    """`a` where the condition holds, else `b`; all three broadcast."""
+    """Select `a` where the condition holds and `b` elsewhere; all three operands broadcast."""
     return op("where", condition, *_typed(a, b))
 
 
 def cast(x: Expr, to: str) -> Expr:
-    """`x` as another data type; `x` itself if it has that type."""
+    """Cast `x` to the data type `to`; return `x` itself if it already has that type."""
     return x if dtype(x) == to else op("cast", x, dtype=str(to))
 
 
 def summed_as(of: DType) -> DType:
-    """The float type in which elements of a float type are added up."""
+    """Return the data type in which elements of a float type are accumulated: float32 for narrow
+    floats (float16, bfloat16), otherwise the type itself.
+    """
     return DType("float32") if of.is_narrow_float else of
 
 
 def in_float32(body: Callable[..., Expr], *tensors: Expr) -> Expr:
-    """`body` of tensors; of narrow floats it is computed in float32 and rounded once, to the type of the first.
+    """Return `body(*tensors)`; if the first tensor is a narrow float, compute in float32 and round
+    the result once, to the type of the first tensor.
 
-    A square of a float16 leaves its range from 256 on, and below 2e-4, where the root of a sum of squares does not.
+    In float16 a square overflows from 256 on and underflows below 2e-4, although the root of a sum
+    of squares is in range.
     """
     narrow = dtype(tensors[0])
     if not narrow.is_narrow_float:
@@ -276,13 +283,13 @@ def in_float32(body: Callable[..., Expr], *tensors: Expr) -> Expr:
 
 
 def clip(x: Expr, least: float, greatest: float) -> Expr:
-    """`x` between two numbers."""
+    """Clamp `x` to the range from `least` to `greatest`."""
     return op("clip", x, a_min=least, a_max=greatest)
 
 
 def scaled(x: Expr, factor: float) -> Expr:
-    """`x` times a number, which loses its fraction where `x` holds
-    integers; `x` itself for 1.
+    """Multiply `x` by a number, which is truncated to an integer if `x` holds integers; return `x`
+    itself if the factor is 1.
     """
     if factor == 1:
         return x
@@ -290,11 +297,11 @@ def scaled(x: Expr, factor: float) -> Expr:
 
 
 def reduce(name: str, x: Expr, axes: Sequence[int], keepdims: bool) -> Expr:
-    """A reduction over `axes`; `x` itself where there are none."""
+    """Call the reduction operator `name` over `axes`; return `x` itself if there are no axes."""
     return op(name, x, axis=tuple(axes), keepdims=keepdims) if axes else x
 
 
-#: One field of a tuple value.
+#: Function that returns one field of a tuple value.
 field = item_of
 
 
@@ -302,8 +309,8 @@ field = item_of
 
 
 def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
-    """`x` with another shape; one dimension may be -1.  A static
-    input gets a literal shape.
+    """Reshape `x`; one dimension of `sizes` may be -1. If the input shape is static, -1 is replaced
+    by the computed extent.
     """
     target = tuple(int(d) for d in sizes)
     if is_static(dims(x)):
@@ -316,8 +323,8 @@ def reshape(x: Expr, sizes: Sequence[int]) -> Expr:
 
 
 def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...]:
-    """`target` with -1 worked out; AotcError (code "graph-reshape")
-    where the element counts differ.
+    """Return `target` with -1 replaced by the extent that preserves the number of elements of
+    `source`. Raises AotcError (code "graph-reshape") if the numbers of elements differ.
     """
     known, total = math.prod(d for d in target if d != -1), math.prod(source)
     if target.count(-1) > 1 or any(d < -1 for d in target):
@@ -328,39 +335,39 @@ def resolved_shape(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[in
 
 
 def flat(x: Expr) -> Expr:
-    """All elements along one axis."""
+    """Reshape `x` to a vector of all its elements."""
     return reshape(x, (-1,))
 
 
 def along(vector: Expr, place: int, count: int) -> Expr:
-    """A vector laid along one of `count` axes of the tensor that it
-    meets in an operator that broadcasts.
+    """Reshape a vector so that, when it broadcasts against a tensor of rank `count`, it lies along
+    the axis `place` of that tensor.
     """
     return reshape(vector, (-1, *(1,) * (count - 1 - place)))
 
 
 def transpose(x: Expr, axes: Sequence[int]) -> Expr:
-    """Axes permuted; `x` itself for the identity."""
+    """Permute axes; return `x` itself for the identity permutation."""
     order = tuple(axes)
     return x if order == tuple(range(len(order))) else op("transpose", x, axes=order)
 
 
 def unsqueeze(x: Expr, axes: Sequence[int]) -> Expr:
-    """Axes of size 1 inserted at these positions of the result
-    (ascending, from 0).
-    """
+    """Insert axes of extent 1 at the given positions of the result (ascending, counted from 0)."""
     for place in axes:
         x = op("expand_dims", x, axis=place, num_newaxis=1)
     return x
 
 
 def squeeze(x: Expr, axes: Sequence[int]) -> Expr:
-    """Axes of size 1 removed (ascending, from 0)."""
+    """Remove the given axes, which have extent 1 (ascending, counted from 0)."""
     return op("squeeze", x, axis=tuple(axes)) if axes else x
 
 
 def broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
-    """`x` repeated to a shape; a one-element constant stays a splat."""
+    """Broadcast `x` to a shape; a constant with one distinct element becomes a splat constant,
+    which takes no memory.
+    """
     target = tuple(sizes)
     if dims(x) == target:
         return x
@@ -371,17 +378,17 @@ def broadcast(x: Expr, sizes: Sequence[int]) -> Expr:
 
 
 def concat(parts: Sequence[Expr], place: int) -> Expr:
-    """Tensors joined along an axis."""
+    """Concatenate tensors along an existing axis; a single tensor is returned unchanged."""
     return parts[0] if len(parts) == 1 else op("concatenate", Tuple(parts), axis=place)
 
 
 def stack(parts: Sequence[Expr], place: int) -> Expr:
-    """Tensors joined along a new axis."""
+    """Concatenate tensors along a new axis."""
     return concat([unsqueeze(p, [place]) for p in parts], place)
 
 
 def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
-    """`x` cut along an axis into parts of these sizes."""
+    """Split `x` along an axis into parts of the given extents."""
     if len(sizes) == 1:
         return [x]
     cuts = tuple(int(c) for c in np.cumsum(sizes)[:-1])
@@ -390,8 +397,11 @@ def split(x: Expr, sizes: Sequence[int], place: int) -> list[Expr]:
 
 
 def equal_parts(size: int, part: int) -> list[int]:
-    """`size` elements in parts of `part`, the last one smaller
-    where that does not divide; AotcError for none.
+    """Return the extents of the parts into which an axis of extent `size` is split, `part` elements
+    each; the last part is smaller if `part` does not divide `size`.
+
+    Raises AotcError if `part` is less than 1 (code "graph-split") or if there are too many parts
+    (code "budget").
     """
     require("graph-split", part >= 1, f"{size} elements cannot be split into parts of {part}")
     check_unrolled(-(-size // part), "a split")
@@ -399,8 +409,8 @@ def equal_parts(size: int, part: int) -> list[int]:
 
 
 def cut(x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], strides: Sequence[int] = ()) -> Expr:
-    """A strided slice in numpy's meaning (negative positions count
-    from the end, all are clipped).
+    """Take a strided slice with the semantics of numpy: negative positions count from the end,
+    positions out of range are clipped.
     """
     steps = tuple(strides) or (1,) * len(begin)
     box = {"begin": tuple(begin), "end": tuple(end), "strides": steps}
@@ -408,7 +418,9 @@ def cut(x: Expr, begin: Sequence[int], end: Sequence[int], axes: Sequence[int], 
 
 
 def pad(x: Expr, widths: Sequence[tuple[int, int]], value: Operand = 0, mode: str = "constant") -> Expr:
-    """`x` with (before, after) elements added to each axis."""
+    """Pad each axis of `x` by its (before, after) numbers of elements; `mode` is the `pad_mode` of
+    nn.pad.
+    """
     if not any(b or a for b, a in widths):
         return x
     fill = constant(value, dtype(x)) if isinstance(value, (int, float)) else reshape(value, ())

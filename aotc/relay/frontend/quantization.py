@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantized tensors, as calls of the operators `qnn.*`: real =
-scale * (stored - zero point).
+"""Graph builders for quantized tensors with the operators `qnn.*`, where real = scale * (stored -
+zero point).
 
-In: tensors with scales and zero points, which are tensors too: one
-value, one for each element of an axis, or one for each block of
-elements.  Out: expressions.
+Input: tensors with scales and zero points, which are tensors too: one value, one value per element
+of an axis, or one value per block of elements. Output: expressions.
 
     quantize(x, scale, zero, DType("uint8"), work=DType("float32"))     # qnn.quantize
     dequantize(q, scale, zero, DType("float32"))                        # qnn.dequantize, of a constant too
 
-A quantized product is one of integers, brought to the result's
-scale:
+A quantized product is an integer product that is requantized to the scale of the result:
 
     x, w = Quantized(x, x_scale, x_zero), Quantized(w, w_scales, w_zero)
-    sums = windows.convolve(x.data, w.data, window, bias, terms=terms(x, w))
+    sums = conv_pool.convolve(x.data, w.data, window, bias, terms=terms(x, w))
     requantize(sums, products(x, w), Onto(y_scale, y_zero, DType("int8")), axis=1)
 
-A function of 8 bits is a table, whatever it is:
+Every elementwise function of an 8-bit tensor becomes a lookup table:
 
     mapped(x, onto, g.sigmoid)              # take(table of 256 elements, x)
 
-What the operators have no arguments for, scales of blocks and
-floating-point numbers of 8 bits, is ordinary arithmetic.
+Parameters that the `qnn.*` operators do not support, which are scales per block and 8-bit
+floating-point types, are expanded into ordinary arithmetic.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,9 +42,7 @@ _INT: Final = DType("int32")
 
 @frozen
 class Onto:
-    """What real numbers are stored as: a scale, a zero point, and
-    the type of integers.
-    """
+    """The quantization parameters of a result: its scale, its zero point and its stored data type."""
 
     scale: Expr
     zero: Expr
@@ -55,7 +51,7 @@ class Onto:
 
 @frozen
 class Quantized:
-    """Integers, their scale and their zero point."""
+    """A quantized tensor: its stored integers, its scale and its zero point."""
 
     data: Expr
     scale: Expr
@@ -63,53 +59,51 @@ class Quantized:
 
     @property
     def real(self) -> Expr:
-        """The real numbers."""
+        """The dequantized real numbers, in the data type of the scale."""
         return dequantize(self.data, self.scale, self.zero, g.dtype(self.scale))
 
 
 def single(v: Expr) -> bool:
-    """Whether a scale or zero point is one value."""
+    """Return True if a scale or zero point is a single value."""
     return g.rank(v) == 0 or g.dims(v) == (1,)
 
 
 def scale_of(v: Expr, what: str = "a scale") -> Expr:
-    """A scale, of which one alone has no axes; AotcError (code
-    "qnn.scale") for a known one that is not positive and finite.
+    """Return a scale, reshaped to rank 0 if it is a single value. Raises AotcError (code
+    "qnn.scale") for a constant scale that is not positive and finite.
     """
     checked_scales([(what, v)])
     return g.reshape(v, ()) if single(v) else v
 
 
 def zero_of(v: Maybe) -> Expr:
-    """A zero point as int32, 0 where it is left out; one alone has
-    no axes.
-    """
+    """Return a zero point as int32, 0 if it is None; a single value is reshaped to rank 0."""
     if v is None:
         return g.constant(0, _INT)
     return g.cast(g.reshape(v, ()) if single(v) else v, _INT)
 
 
 def is_zero(x: Maybe) -> bool:
-    """Whether a zero point is left out or known to be 0 everywhere."""
+    """Return True if a zero point is omitted or is a constant with all elements 0."""
     return x is None or (isinstance(x, Constant) and not x.data.any())
 
 
 def is_quantized(x: Expr | None) -> bool:
-    """Whether a tensor has just been quantized."""
+    """Return True if an expression is a call of qnn.quantize."""
     return isinstance(x, Call) and getattr(x.op, "name", "") == "qnn.quantize"
 
 
 def centered(x: Expr, zero: Expr, axis: int) -> Expr:
-    """A quantized tensor as int32, its zero point (one, or one
-    along `axis`) taken off.
+    """Cast a quantized tensor to int32 and subtract its zero point, which is one value or one value
+    per element of `axis`.
     """
     wide = g.cast(x, _INT)
     return wide if is_zero(zero) else g.sub(wide, laid(zero, axis, g.rank(x)))
 
 
 def laid(v: Expr, axis: int, rank: int) -> Expr:
-    """A scale or zero point as it meets a tensor of `rank`: one
-    value, or one per element of an axis.
+    """Reshape a scale or zero point so that it broadcasts against a tensor of rank `rank`: a single
+    value to rank 0, a vector along `axis`.
     """
     if single(v):
         return g.reshape(v, ())
@@ -117,8 +111,8 @@ def laid(v: Expr, axis: int, rank: int) -> Expr:
 
 
 def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
-    """A scale or zero point as it meets `x`: one value, one per
-    element of an axis, or one per block.
+    """Reshape or repeat a scale or zero point so that it broadcasts against `x`: a single value,
+    one value per element of an axis, or one value per block of `block_size` elements.
     """
     if g.rank(v) == 0 or g.dims(v) == (1,):
         return g.reshape(v, ())
@@ -128,8 +122,9 @@ def _spread(v: Expr, x: Expr, axis: int = 1, block_size: int = 0) -> Expr:
 
 
 def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
-    """Each value along `axis` repeated `block` times, cut to the
-    length of the data.
+    """Repeat each value of `v` along `axis` `block` times and cut the result to the extent of the
+    data. Raises AotcError (code "graph-quant") if the shape of `v` does not fit the blocks of
+    `shape`.
     """
     small = g.shape(v)
     fits = block > 0 and len(small) == len(shape)
@@ -143,22 +138,25 @@ def _blocks(v: Expr, shape: Sequence[int], axis: int, block: int) -> Expr:
 
 
 def zero_from_nearer(below: Expr, above: Expr) -> Expr:
-    """The zero point of int8 for the ends of a range in steps, counted from the end that is nearer to 0; a float."""
+    """Compute the int8 zero point, as a float, from both ends of a real range divided by the scale:
+    it is derived from the end with the smaller rounding error, which is the end nearer to 0, as in
+    LiteRT.
+    """
     nearer = g.greater(g.add(g.add(below, -128.0), g.add(above, 127.0)), 0.0)
     zero = g.where(nearer, g.sub(-128.0, below), g.sub(127.0, above))
     return g.op("round", g.clip(zero, -128.0, 127.0))
 
 
 def saturated(y: Expr, dtype: DType) -> Expr:
-    """Rounded values clipped to the range of an integer type and
-    converted.
-    """
+    """Clip rounded values to the range of an integer type and cast them to it."""
     return g.cast(g.clip(y, float(dtype.min), float(dtype.max)), dtype)
 
 
 def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
-    """A cast; to floating-point types of 8 and 4 bits, values out
-    of range become the greatest finite one, or not.
+    """Cast `x` to `dtype`. For 8-bit floating-point types values out of range become the greatest
+    finite value if `saturate` is True; for float4_e2m1fn always.
+
+    Raises AotcError (code "graph-cast") for float8_e8m0fnu, whose rounding modes are not supported.
     """
     source = g.dtype(x)
     if dtype.is_float and dtype.bits <= 8 and source.is_float and source != dtype:
@@ -173,11 +171,13 @@ def converted(x: Expr, dtype: DType, saturate: bool = True) -> Expr:
 def quantize(
     x: Expr, scale: Expr, zero: Maybe, dtype: DType, *, work: DType, saturate: bool = True, **places: int
 ) -> Expr:
-    """`x` divided by a scale, rounded to even, around a zero point,
-    as `dtype`; computed in the type `work`.
+    """Quantize `x`: divide by the scale, round half to even, add the zero point and convert to
+    `dtype`; computed in the data type `work`.
 
-    places   `axis` (1 unless it is given) along which the scale has several values, and
-             `block_size`, the elements that share one, 0 where each has its own
+    places   `axis` (1 by default), along which the scale has several values, and `block_size`,
+             the number of elements that share a scale, 0 if each element of the axis has its own
+
+    Raises AotcError if scale and zero point do not fit the data.
     """
     _require_fit(x, scale, zero, **places)
     if dtype.is_integer and _is_plain(x, scale, **places):
@@ -193,9 +193,7 @@ def quantize(
 
 
 def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -> Expr:
-    """The real numbers that a quantized tensor stands for, as
-    `dtype`; `places` as in `quantize`.
-    """
+    """Dequantize `x` to real numbers of the data type `dtype`; `places` as in `quantize`."""
     _require_fit(x, scale, zero, **places)
     if g.dtype(x).is_integer and _is_plain(x, scale, **places):
         axis = _axis(x, **places)
@@ -210,18 +208,22 @@ def dequantize(x: Expr, scale: Expr, zero: Maybe, dtype: DType, **places: int) -
 
 
 def _is_plain(x: Expr, scale: Expr, axis: int = 1, block_size: int = 0) -> bool:
-    """Whether a scale is one value, or one for each element of an axis."""
+    """Return True if a floating-point scale is a single value or has one value per element of an
+    axis, so that the `qnn.*` operators support it.
+    """
     return g.dtype(scale).is_float and (single(scale) or (g.rank(scale) == 1 and not block_size))
 
 
 def _axis(x: Expr, axis: int = 1, block_size: int = 0) -> int:
-    """The axis of several scales; any will do for one."""
+    """Return the axis of a scale counted from 0, or -1 if `axis` is out of range, which can only be
+    for a single scale, where the axis has no meaning.
+    """
     return g.axis(axis, g.rank(x)) if -g.rank(x) <= axis < g.rank(x) else -1
 
 
 def _require_fit(x: Expr, scale: Expr, zero: Maybe, axis: int = 1, block_size: int = 0) -> None:
-    """AotcError unless each element has one scale, and each scale
-    its zero point.
+    """Raise AotcError unless `axis` is an axis of `x` (for several scales) and the zero points have
+    the shape of the scales.
     """
     many = not single(scale)
     if many:
@@ -235,11 +237,10 @@ def _require_fit(x: Expr, scale: Expr, zero: Maybe, axis: int = 1, block_size: i
 
 
 def require_finite(scale: Expr) -> None:
-    """AotcError (code "qnn.scale") for scales of blocks that are
-    known and not finite.
+    """Raise AotcError (code "qnn.scale") if the constant scales of blocks are not all finite.
 
-    They may be 0 or negative: quantizers of weights make such of
-    blocks of zeros, and to reach the greatest magnitude.
+    They may be 0 or negative: quantizers of weights choose 0 for blocks of zeros, and a negative
+    scale to represent the greatest magnitude exactly.
     """
     value = known_data(scale)
     if value is not None and not np.isfinite(value.astype(np.float64)).all():
@@ -247,13 +248,13 @@ def require_finite(scale: Expr) -> None:
 
 
 def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) -> Expr:
-    """Integers as real numbers, with a scale and a zero point for
-    each block along an axis.
+    """Dequantize integers with a scale and a zero point per block of `block_size` elements along an
+    axis.
     """
     require_finite(scales)
     shape, work = g.shape(x), g.dtype(scales)
     scales, zeros = (_blocks(v, shape, axis, block_size) for v in (scales, zeros))
-    # weights stay integers: a pass finds them
+    # do not constant-fold: a later pass matches this pattern of integer weights
     centered = g.kept("subtract", g.kept("cast", x, dtype=str(work)), zeros)
     return g.kept("multiply", centered, scales)
 
@@ -262,13 +263,16 @@ def in_blocks(x: Expr, scales: Expr, zeros: Expr, axis: int, block_size: int) ->
 
 
 def terms(x: Quantized, w: Quantized) -> tuple[Expr, Expr, Expr, Expr]:
-    """What operators of products take after data and weights."""
+    """Return the arguments of qnn.conv2d and similar operators that follow data and weights: both
+    zero points, then both scales.
+    """
     return x.zero, w.zero, x.scale, w.scale
 
 
 def product(a: Quantized, b: Quantized, dtype: str = "int32") -> Expr:
-    """numpy's matmul of integers without their zero points; these are
-    one each where the sums are no int32.
+    """Multiply quantized integers with the rules of numpy.matmul, zero points subtracted. Zero
+    points per row, or per column of a stack of matrices, are subtracted before the product, whose
+    data type is then int32.
     """
     rows, columns = not single(a.zero), not single(b.zero)
     if rows or (columns and g.rank(b.data) != 2):
@@ -287,14 +291,13 @@ def product(a: Quantized, b: Quantized, dtype: str = "int32") -> Expr:
 
 
 def products(x: Quantized, w: Quantized) -> Expr:
-    """The scale of products."""
+    """Return the scale of the products of two quantized tensors: the product of their scales."""
     return g.mul(x.scale, w.scale)
 
 
 def requantize(sums: Expr, scale: Expr, onto: Onto, axis: int = -1) -> Expr:
-    """int32 sums of a scale (one, or one for each element of an
-    axis) as integers of another scale: times the quotient of the
-    scales in float32, rounded to even.
+    """Requantize int32 sums from `scale` (one value, or one value per element of `axis`) to the
+    parameters `onto`: multiply by the quotient of the scales in float32 and round half to even.
     """
     zero = g.constant(0, _INT)
     how = {"rounding": "FLOAT_EVEN", "out_dtype": onto.dtype, "axis": axis}
@@ -302,16 +305,18 @@ def requantize(sums: Expr, scale: Expr, onto: Onto, axis: int = -1) -> Expr:
 
 
 def scaled(sums: Expr, scale: Expr) -> Expr:
-    """Integers of a scale (one, or one for each element of the last
-    axis) as real numbers, rounded before anything is added to them.
+    """Convert int32 sums to real numbers by multiplying with their scale (one value, or one value
+    per element of the last axis); the product is rounded separately, not fused into a following
+    addition.
     """
     rank = g.rank(sums)
     return g.op("qnn.product", g.cast(sums, _FLOAT), laid(scale, rank - 1, rank))
 
 
 def rescaled(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
-    """The same, times a factor for each row and column, around a
-    zero point for each of them.
+    """Requantize int32 sums by multiplying with a factor tensor in float32, rounding, and adding a
+    zero point tensor, both of which may have a value per row and column; the result saturates to
+    `dtype`.
     """
     y = g.op("round", g.mul(g.cast(sums, _FLOAT), factor))
     return saturated(g.add(y, g.cast(zero, _FLOAT)), dtype)
@@ -321,8 +326,8 @@ def rescaled(sums: Expr, factor: Expr, zero: Expr, dtype: DType) -> Expr:
 
 
 def mapped(x: Quantized, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
-    """A function of the real numbers, stored anew: a table of what
-    all integers give, computed in float64 and rounded once.
+    """Apply a function of real numbers to an 8-bit quantized tensor by a table of 256 results,
+    computed in float64 and rounded once to the parameters `onto`.
     """
     every = np.arange(256).astype(np.uint8).view(g.dtype(x.data).numpy)
     work = DType("float64")
@@ -333,7 +338,7 @@ def mapped(x: Quantized, onto: Onto, function: Callable[[Expr], Expr]) -> Expr:
 
 
 def looked_up(table: Expr, x: Expr) -> Expr:
-    """Elements of a table, by integers of 8 bits as they are without a sign."""
+    """Look up the elements of a table of 256 entries by 8-bit integers, reinterpreted as unsigned."""
     return g.op("take", table, g.cast(g.cast(x, "uint8"), _INT), axis=0, mode="clip")
 
 
@@ -341,11 +346,11 @@ def looked_up(table: Expr, x: Expr) -> Expr:
 
 
 def dynamic_range(x: Expr, dtype: DType) -> tuple[Expr, Expr]:
-    """Scale and zero point of an unsigned type from the range of
-    the data, which always includes 0.
+    """Compute the scale and zero point of an unsigned type from the range of the data at run time,
+    extended to include 0.
 
-    Where all data is 0 every scale would do; it is 1, as in ONNX
-    Runtime, rather than 0, which nothing can be divided by.
+    If all data is 0, every scale is valid; the scale is 1, as in ONNX Runtime, to avoid a division
+    by 0.
     """
     axes = range(g.rank(x))
     low = g.minimum(g.reduce("min", x, axes, False), 0.0)

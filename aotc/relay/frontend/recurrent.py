@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recurrent layers: calls of nn.lstm, nn.gru and nn.rnn, and steps
-of arithmetic for what these cannot do.
+"""Graph builders for recurrent layers: calls of nn.lstm, nn.gru and nn.rnn, and layers unrolled
+into arithmetic for variants that these operators do not support.
 
-In: data (steps, batch, inputs) and weights of one direction.  Out:
-outputs (steps, batch, hidden) and the last states.
+Input: data (steps, batch, inputs) and the weights of one direction. Output: outputs (steps, batch,
+hidden) and the final states.
 
     weights = Weights(w, r, wb, rb)                     # w (gates * hidden, inputs)
     y, (h,) = whole_layer("gru", x, weights, [h])
@@ -21,7 +21,7 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.converter_signatures import Maybe
 from aotc.relay.op.recurrent import DTYPES
 
-#: Longer unrolled sequences are refused: each step becomes code of its own.
+#: Largest number of steps of an unrolled sequence: the code of each step is emitted separately.
 MAX_STEPS: Final = 1024
 
 State: TypeAlias = list[Expr]
@@ -30,11 +30,12 @@ Activation: TypeAlias = Callable[[Expr], Expr]
 
 @frozen
 class Weights:
-    """The weights of one direction of a layer: of the inputs (gates
-    * hidden, inputs), of the recurrence, and their biases.
+    """The weights of one direction of a recurrent layer: input weights `w` (gates * hidden,
+    inputs), recurrent weights `r` (gates * hidden, hidden), and their biases `wb` and `rb`, None
+    for zero.
 
-    The gates are in the order of the operators: input, forget,
-    cell, output; reset, update, new.
+    The order of the gates is that of the operators: input, forget, cell, output for nn.lstm; reset,
+    update, new for nn.gru.
     """
 
     w: Expr
@@ -43,8 +44,8 @@ class Weights:
     rb: Maybe
 
     def reordered(self, order: Sequence[int]) -> Weights:
-        """Weights whose gates stand in another order: `order` says
-        where each is taken from.
+        """Return the weights with their gates permuted: gate k of the result is gate `order[k]` of
+        these weights.
         """
         if len(order) == 1:
             return self
@@ -61,10 +62,10 @@ class Weights:
 def whole_layer(
     kind: str, x: Expr, weights: Weights, states: Sequence[Expr], *, reverse: bool = False, **attributes: Any
 ) -> tuple[Expr, State]:
-    """One direction of a layer ("lstm", "gru", "rnn") over x
-    (steps, batch, inputs): outputs, and the last states.
+    """Call nn.lstm, nn.gru or nn.rnn (`kind` without "nn.") for one direction of a layer over x
+    (steps, batch, inputs); return the outputs and the final states.
 
-    Numbers narrower than float32 are computed as such.
+    Data types that these operators do not support, such as float16, are computed in float32.
     """
     dtype = g.dtype(x)
     carrier = str(dtype) if dtype in DTYPES else "float32"
@@ -87,21 +88,24 @@ def whole_layer(
 
 
 def linear(x: Expr, weight: Expr, bias: Maybe) -> Expr:
-    """x (batch, inputs) times a weight (units, inputs), and a bias."""
+    """Multiply x (batch, inputs) by a weight (units, inputs) with nn.dense, and add a bias if there
+    is one.
+    """
     y = g.op("nn.dense", x, weight, units=g.shape(weight)[0])
     return y if bias is None else g.op("nn.bias_add", y, bias, axis=-1)
 
 
 @frozen
 class Unrolled:
-    """One direction of a layer as arithmetic for each step, with one product for the inputs of all steps.
+    """One direction of a recurrent layer unrolled into arithmetic per step, with one matrix product
+    for the inputs of all steps.
 
-    act           the activations of gates, of what is new, and of the output of an LSTM
-    order         where the gates that the steps expect stand in the weights
-    clip          bounds the inputs of activations
-    peepholes     weights with which the input, output and forget gates of an LSTM see its state
-    coupled       the forget gate of an LSTM is 1 - the input gate
-    reset_after   the reset gate of a GRU scales the product of the last state, not the state
+    act           activations of the gates, of the candidate state, and of the output of an LSTM
+    order         positions in the weights of the gates that the step functions expect
+    clip          absolute bound to which the inputs of activations are clamped
+    peepholes     weights by which the cell state of an LSTM enters its input, output and forget gates
+    coupled       True if the forget gate of an LSTM is 1 - the input gate
+    reset_after   True if the reset gate of a GRU scales the product of the previous state, not the state itself
     """
 
     kind: str
@@ -114,11 +118,16 @@ class Unrolled:
     reset_after: bool = False
 
     def run(self, x: Expr, state: State, lengths: Maybe = None, reverse: bool = False) -> tuple[Expr, State]:
-        """Beyond its length (batch, 1) a sequence keeps its state
-        and puts out zeros.
+        """Build all steps over x (steps, batch, inputs) from an initial state; return the outputs
+        and the final state.
 
-        The state after a sequence of no steps is zero, as in ONNX
-        Runtime; the specification does not say.
+        `lengths` (batch, 1) are the numbers of steps of the sequences of the batch: beyond its
+        length a sequence leaves its state unchanged and outputs zeros. The final state of a
+        sequence of length 0 is zero, as in ONNX Runtime; the specification of ONNX does not define
+        it.
+
+        Raises AotcError (code "graph-recurrent") for more than MAX_STEPS steps, and for reversed
+        sequences with lengths.
         """
         length = g.shape(x)[0]
         text = f"this kind of layer over a sequence of {length} steps is not supported (1 to {MAX_STEPS} are)"
@@ -139,15 +148,17 @@ class Unrolled:
         return g.concat(outputs[::-1] if reverse else outputs, 0), state
 
     def _inputs(self, x: Expr) -> list[Expr]:
-        """The products of (steps, batch, inputs) with the weights,
-        step by step.
+        """Multiply x (steps, batch, inputs) by the input weights in one product, and split the
+        result by steps.
         """
         steps, batch, features = g.shape(x)
         products = linear(g.reshape(x, (steps * batch, features)), self.weights.w, self.weights.wb)
         return g.split(products, [batch] * steps, 0)
 
     def step(self, x: Expr, state: State) -> State:
-        """The states after a step, from those before it and the products (batch, gates * hidden) of its inputs."""
+        """Return the states after one step, computed from the states before it and from the
+        products `x` (batch, gates * hidden) of its inputs with the weights.
+        """
         if self.kind == "gru":
             return self._gru(x, state[0])
         sums = g.add(x, linear(state[0], self.weights.r, self.weights.rb))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions, also of no elements, and the greatest elements.
+"""Graph builders for reductions (also over zero elements), norms and top-k.
 
-In: a tensor, axes from 0, and whether reduced axes stay with size
-1. Out: a tensor.
+A reduction takes a tensor, axes counted from 0, and a flag that keeps reduced axes with extent 1;
+it returns a tensor.
 
     plain("sum")(x, (1,), False)
     log_sum_exp(x, (1,), False)             # log(sum(exp(x - max(x)))) + max(x)
@@ -20,13 +20,13 @@ Reduction: TypeAlias = Callable[[Expr, Axes, bool], Expr]
 
 
 def plain(name: str) -> Reduction:
-    """The reduction of an operator."""
+    """Return the reduction function that calls the operator `name`."""
     return lambda x, axes, keepdims: g.reduce(name, x, axes, keepdims)
 
 
 def over(body: Reduction, x: Expr, axes: Iterable[int], keepdims: bool) -> Expr:
-    """A reduction over axes in any order; a tensor without
-    dimensions counts as one element along an axis.
+    """Apply a reduction over axes given in any order, with duplicates removed; a tensor of rank 0
+    is reduced as a vector of one element.
     """
     if not g.rank(x):
         return body(g.reshape(x, (1,)), (0,), False)
@@ -34,14 +34,16 @@ def over(body: Reduction, x: Expr, axes: Iterable[int], keepdims: bool) -> Expr:
 
 
 def in_float32(body: Reduction) -> Reduction:
-    """A reduction of several operators, which narrow floats go through in float32 and are rounded once."""
+    """Return the reduction `body`, which consists of several operators, computed in float32 for
+    narrow floats and rounded once at the end.
+    """
     return lambda x, axes, keepdims: g.in_float32(lambda y: body(y, axes, keepdims), x)
 
 
 @in_float32
 def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
-    """log(sum(exp(x))), shifted by the maximum so that it does not
-    overflow.
+    """Compute log(sum(exp(x))) over axes, with the maximum subtracted before `exp` so that it does
+    not overflow.
     """
     top = g.reduce("max", x, axes, True)
     top = g.where(g.op("isfinite", top), top, 0.0)
@@ -50,7 +52,9 @@ def log_sum_exp(x: Expr, axes: Axes, keepdims: bool) -> Expr:
 
 
 def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
-    """The root of a sum of powers, in float32 for narrow floats; `total` adds up the powers that belong together."""
+    """Compute the norm `sum(abs(x)**order)**(1 / order)`, in float32 for narrow floats; `total` is
+    the function that sums the powers over the reduced axes.
+    """
 
     def norm(y: Expr) -> Expr:
         if order == 2:
@@ -65,11 +69,10 @@ def p_norm(x: Expr, order: float, total: Callable[[Expr], Expr]) -> Expr:
 
 
 def top_k(x: Expr, k: int, axis: int, ascending: bool) -> list[Expr]:
-    """The k greatest (or least) elements of an axis, in order, and
-    their positions as int64.
+    """Return the k greatest (or, if `ascending`, the k least) elements of an axis in sorted order,
+    and their positions as int64.
 
-    Raises AotcError (code "graph-topk") where there are not so
-    many.
+    Raises AotcError (code "graph-topk") if the axis has fewer than k elements or if k is negative.
     """
     size = g.dims(x)[axis]
     if k < 0 or (isinstance(size, int) and k > size):

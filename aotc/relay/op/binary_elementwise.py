@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broadcasting operators of two tensors (and `where`).  A new one is one row.
+"""Broadcasting operators of two tensors, one definition each, and `where`.
 
 add(x, y)                              # shapes broadcast as in numpy; data types must match
 
-Integers wrap.  Division and remainder by zero give 0; `divide` truncates integers, as C does.
+Integers wrap around. Integer division and remainder by zero give 0. `divide` truncates integer
+quotients, as C does.
 """
 
 from functools import partial
@@ -33,12 +34,16 @@ from aotc.tir import const, select
 
 
 def _by_kind(floats: NumpyFn, integers: NumpyFn) -> Any:
-    """`floats` of floats and `integers` of integers, be they scalar expressions or arrays."""
+    """Return a function that applies `floats` to floats and `integers` to integers, scalar
+    expressions or arrays.
+    """
     return lambda a, b: (floats if DType(str(a.dtype)).is_float else integers)(a, b)
 
 
 def _safe(op: str, by_minus_one: NumpyFn) -> NumpyFn:
-    """Integer division `op` that is defined everywhere: by zero it gives 0, and the least value by -1 wraps."""
+    """Return integer division `op` without undefined cases: division by zero gives 0, minimum / -1
+    wraps.
+    """
 
     def apply(a: Scalar, b: Scalar) -> Scalar:
         result = scalar(op, a, b)
@@ -80,14 +85,18 @@ _TRUNC_MOD = _by_kind(_fmod, _trunc_rem)
 
 
 def _numpy_power(a: Array, b: Array) -> Any:
-    """Of integers, which wrap; a negative power is 0, but for the bases 1 and -1."""
+    """Return integer powers with wraparound; a negative exponent gives 0 except for the bases 1 and
+    -1.
+    """
     unit = np.where(b % 2 == 0, a * a, a)
     inverse = np.where((a == 1) | (a == np.array(-1).astype(a.dtype)), unit, 0)
     return np.where(b < 0, inverse, np.power(a, np.maximum(b, 0)))
 
 
 def _numpy_shift(fn: Any) -> Any:
-    """A shift by the width or more leaves nothing but the sign."""
+    """Return a shift function in which a shift by the bit width or more gives 0, or -1 for negative
+    right shifts.
+    """
 
     def apply(a: Array, b: Array) -> Any:
         inside = (b >= 0) & (b < a.dtype.itemsize * 8)
@@ -98,7 +107,7 @@ def _numpy_shift(fn: Any) -> Any:
 
 
 def _plain(name: str, operation: str, kind: Kind, **facets: Any) -> OpDef:
-    """The operator that has one name in numpy and here, and that of an `operation` in tir."""
+    """Return an OpDef for an operator with the same name in numpy, computed by a tir `operation`."""
     return binary(name, getattr(np, name), partial(scalar, operation), kind, **facets)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers by their bits, and products with fractions of 31 bits.
+"""Bit reinterpretation of numbers, and fixed-point multiplication by 31-bit fractions.
 
-reinterpret(x, "int32")                          # the integers that have the bits of float32
-fixed_point_multiply(x, 1073741824, -3)          # int32: x * 0.5 / 8, halves up
+reinterpret(x, "int32")                          # the int32 values with the bits of the float32 values
+fixed_point_multiply(x, 1073741824, -3)          # int32: x * 0.5 / 8, halves rounded up
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ reinterpret = OpDef(
 # --- fixed_point_multiply, fixed_point_multiply_per_axis
 
 
-#: The fraction's bits, and the most that a shift moves.
+#: Number of fractional bits of a multiplier, and largest shift.
 _FRACTION: Final = 31
 
 
 def _integers(*types: Type) -> TensorType:
-    """The first type; AotcError (code "dtype") unless all are tensors of int32."""
+    """Return the first type; raise AotcError (code "dtype") unless all types are int32 tensors."""
     for ty in types:
         own = tensor(ty)
         require_dtype(own.dtype, own.dtype == "int32")
@@ -99,7 +99,9 @@ def _fixed_infer(a: FixedPointMultiplyAttrs, types: Types) -> Type:
 
 
 def _multiplied(data: Any, multiplier: Any, left: Any, right: Any) -> Any:
-    """Of int64: one rounding of the product, as int32."""
+    """Return (data << left) * multiplier >> right for int64 arguments, rounded with halves up, as
+    int32.
+    """
     half = (right * 0 + 1) << (right - 1)
     return (((data << left) * multiplier + half) >> right).astype("int32")
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that bring data into a shape, or into a type, that another tensor has.
+"""Operators that give data the shape or dtype of another tensor: reshape_like, slice_like,
+cast_like etc.
 
 reshape_like(x, y)                     # the elements of x in the shape of y
 slice_like(x, y, axes=(2, 3))          # x[:, :, :H, :W], where H and W are extents of y
-collapse_sum_like(x, y)                # x summed over all that broadcasting y to its shape repeats
+collapse_sum_like(x, y)                # sum of x over the axes along which y would be broadcast
 
-Only the type of the other tensor is read. Each is expanded to the operator that has
-the shape as an attribute.
+Only the type of the other tensor is used. Each operator expands to the operator that has the shape
+as an attribute.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def _shaped(
     accepts: Callable[[DType], bool] = lambda _: True,
     **facets: Any,
 ) -> OpDef:
-    """An operator whose result has the shape wanted(attributes, shape of the data, shape of the other argument)."""
+    """Return an OpDef whose result has the shape wanted(attributes, shape of the data, shape of the
+    other argument).
+    """
 
     def infer(a: Any, types: Types) -> TensorType:
         data, *others = map(tensor, types)
@@ -116,7 +119,9 @@ reshape_like = _shaped(
 
 
 def _broadcast(small: Shape, large: Shape) -> Shape:
-    """The larger shape; AotcError (code "broadcast") unless the smaller one broadcasts to it."""
+    """Return the larger shape; raise AotcError (code "broadcast") unless the smaller shape
+    broadcasts to it.
+    """
     found = broadcast_shape(small, large)
     same = len(found) == len(large) and all(map(may_equal, found, large))
     require("broadcast", same, lambda: f"{shape_text(small)} does not broadcast to {shape_text(large)}")
@@ -148,7 +153,7 @@ def _collapsed(_: Any, data: Shape, like: Shape) -> Shape:
 
 
 def _repeated(data: Sequence[int], to: Sequence[int]) -> Numbers:
-    """The axes that broadcasting `to` to the data's shape adds, or repeats."""
+    """Return the axes that broadcasting shape `to` to the data's shape adds or repeats."""
     ahead = len(data) - len(to)
     return tuple(k for k, d in enumerate(data) if k < ahead or to[k - ahead] != d)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion, clipping, and rectifiers with a slope.
+"""Data type conversion (cast), clipping, and leaky and parametric ReLU.
 
 cast(x, "int32")                       # as numpy's astype
 clip(x, 0.0, 6.0)
@@ -45,7 +45,7 @@ class CastAttrs(Attrs):
 def _cast_samples() -> Samples:
     for source in ANY.examples:
         values = special_values(source)
-        # what numpy makes of NaN and of values out of range depends on the machine
+        # numpy's conversion of NaN and of out-of-range values depends on the machine
         if DType(source).is_float:
             values = values[np.isfinite(values) & (np.abs(values.astype(np.float32)) < 120)]
         for target in ANY.examples:
@@ -71,9 +71,11 @@ cast = OpDef(
 
 
 def in_float32(body: Callable[..., E], *tensors: Expr) -> E | Call:
-    """`body` of tensors; where these are narrow floats, computed in float32 and rounded once, to the first one's type.
+    """Return `body(*tensors)`, computed in float32 if all tensors are narrow floats (float16,
+    bfloat16).
 
-    Tensors whose type is not known yet are left as they are.
+    The float32 result is rounded once to the dtype of the first tensor. Tensors of unknown type are
+    passed unchanged.
     """
     types = [x.checked_type for x in tensors]
     narrow = [t.dtype for t in types if isinstance(t, TensorType) and t.dtype.is_narrow_float]
@@ -100,7 +102,7 @@ def _clip_infer(a: ClipAttrs, types: Types) -> Type:
 
 
 def _bounds(a: ClipAttrs, dtype: DType) -> tuple[int | float | None, int | float | None]:
-    """The bounds in the data's own type; None where a bound excludes nothing."""
+    """Return the bounds in the data's dtype; None for a bound outside of the range of the dtype."""
     if dtype.is_integer:
         low = dtype.max if a.a_min > dtype.max else None if a.a_min <= dtype.min else math.ceil(a.a_min)
         high = dtype.min if a.a_max < dtype.min else None if a.a_max >= dtype.max else math.floor(a.a_max)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that put tensors together, take them apart, or repeat them.
+"""Concatenation, stacking, splitting and repetition of tensors.
 
 concatenate((x, y), axis=1)
 split(x, 2, axis=0)                    # a tuple of two
@@ -30,12 +30,13 @@ from aotc.relay.op.type_rules import (
 )
 from aotc.tir import Block, Buffer, Load, Stmt, Store, Tensor, Var, forall, select, te
 
-#: More tensors than this are joined by copying each, rather than by choosing among them for each element.
+#: Largest number of tensors that are concatenated by a selection per element instead of a copy per
+#: tensor.
 _MANY = 16
 
 
 def packed(data: Any, _: Any) -> Any:
-    """Several expressions as a tuple, one as it is."""
+    """Convert a sequence of expressions to a Tuple; leave a single expression unchanged."""
     return Tuple(data) if isinstance(data, Sequence) else data
 
 
@@ -43,7 +44,9 @@ _TENSORS = args(Arg("data", "Sequence[Expr] | Expr", takes=packed))
 
 
 def _alike(types: Sequence[TensorType], what: str) -> TensorType:
-    """The first of `types`, which are not empty and have one rank and one dtype."""
+    """Return the first of `types`; raise AotcError unless there is one and all have equal rank and
+    dtype.
+    """
     require(f"{what}.empty", len(types) > 0, "no tensors to join")
     first = types[0]
     for other in types[1:]:
@@ -53,7 +56,9 @@ def _alike(types: Sequence[TensorType], what: str) -> TensorType:
 
 
 def _common_dim(dims: Sequence[Dim], what: str) -> Dim:
-    """The one dimension that all must be: a known one if there is any."""
+    """Return the dimension that all `dims` must equal, a static one if there is any; raise
+    AotcError if they differ.
+    """
     known = {d for d in dims if isinstance(d, int)}
     require(f"{what}.shape", len(known) <= 1, lambda: f"dimensions {', '.join(map(str, dims))} should be equal")
     return known.pop() if known else dims[0]
@@ -78,7 +83,7 @@ def _concatenate_infer(a: ConcatenateAttrs, types: Types) -> Type:
 
 
 def _chosen(starts: Sequence[int], parts: Sequence[Callable[[Scalar], Scalar]], index: Scalar) -> Scalar:
-    """The part that `index` falls into (part k begins at starts[k]), found by bisection."""
+    """Return the part that `index` falls into (part k begins at starts[k]), selected by bisection."""
     if len(parts) == 1:
         return parts[0](index - starts[0])
     half = len(parts) // 2
@@ -92,7 +97,7 @@ def _part(x: Tensor, axis: int, i: Sequence[Scalar]) -> Callable[[Scalar], Scala
 
 
 def _copies(tensors: Sequence[Tensor], axis: int, shape: Sequence[int]) -> Tensor:
-    """Each tensor copied in contiguous runs."""
+    """Return a concatenation that copies each tensor in contiguous runs."""
     outer = prod(shape[:axis])
     runs = [t.size // max(outer, 1) for t in tensors]
     row = sum(runs)
@@ -200,7 +205,9 @@ class MeshgridAttrs(Attrs):
 
 
 def _mesh(a: MeshgridAttrs, types: Types) -> tuple[TensorType, Shape, list[int]]:
-    """The first of the vectors, the shape of each result, and the axis of each vector."""
+    """Return the type of the first vector, the shape of each result, and the result axis of each
+    vector.
+    """
     require_known("meshgrid.indexing", "indexing", a.indexing, ("ij", "xy"))
     fields = tensor_fields(types[0], "data")
     require("meshgrid.empty", len(fields) > 0, "there are no vectors")
@@ -252,7 +259,7 @@ class SplitAttrs(Attrs):
 
 
 def split_bounds(a: SplitAttrs, extent: int) -> list[tuple[int, int]]:
-    """Where each part begins and ends."""
+    """Return the begin and the end of each part; raise AotcError if the extent cannot be split so."""
     where = a.indices_or_sections
     if isinstance(where, int):
         require(
@@ -324,7 +331,7 @@ class TileAttrs(Attrs):
 
 
 def _tile_shapes(a: TileAttrs, shape: Shape) -> tuple[Shape, tuple[int, ...]]:
-    """The data's shape and the repetitions, filled up with leading ones to one length."""
+    """Return the data's shape and the repetitions, padded with leading ones to a common length."""
     require("tile.reps", all(r >= 0 for r in a.reps), f"negative repetitions in {a.reps}")
     rank = max(len(shape), len(a.reps))
     return (1,) * (rank - len(shape)) + shape, (1,) * (rank - len(a.reps)) + a.reps
@@ -342,7 +349,7 @@ def _tile_axes(a: TileAttrs, types: Types) -> AxisMap:
 
 
 def _tile_compute(a: TileAttrs, data: Tensor) -> Tensor:
-    """Over (repetition, element) pairs of axes: no remainders are needed."""
+    """Compute over axes in (repetition, element) pairs, so that no remainders are needed."""
     shape, reps = _tile_shapes(a, data.shape)
     extents = [int(d) for d in shape if isinstance(d, int)]
     skip = len(extents) - data.rank

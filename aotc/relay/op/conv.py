@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Convolutions over one to three spatial axes: nn.conv1d, nn.conv2d, nn.conv3d.
 
-Data and kernel come in any order of their axes (`data_layout`, `kernel_layout`).  A
-kernel layout such as "OIHW16o" holds blocks of output channels innermost, the last one
-padded: weights packed at compile time.  In "OHWI16o4i" four input channels lie side by
-side behind them, zeros where there are no more.  Other layouts in blocks ("NCHW16c",
-"OIHW4i16o") are computed in the layouts without.
+Data and kernel may have any axis order (`data_layout`, `kernel_layout`). A kernel layout such as
+"OIHW16o", for weights packed at compile time, has blocks of output channels innermost, the last
+block zero-padded. In "OHWI16o4i", groups of four input channels follow innermost, zero-padded.
+Other blocked layouts ("NCHW16c", "OIHW4i16o") are converted to unblocked ones.
 
     conv2d(x, w, strides=(2, 2), padding=(3, 3), channels=64, kernel_size=(7, 7))
 
-A result is the sum of the products that there are: where a window reaches into the
-padding, nothing is added, not zero times a weight.  So an infinite weight beside
-padding makes no NaN, and an infinity or NaN in the data is seen by those results only
-whose window holds it.
+Positions in the padding add nothing to a sum, rather than zero times a weight. An infinite weight
+at a padding position therefore gives no NaN, and an infinity or NaN in the data affects only the
+results whose window contains it.
 """
 
 from __future__ import annotations
@@ -66,7 +64,16 @@ Conv1DAttrs, Conv2DAttrs, Conv3DAttrs = map(_attributes, (1, 2, 3))
 
 @frozen
 class _Form:
-    """The layouts of one convolution: where the canonical axes are found in data, kernel and result."""
+    """Parsed layouts of a convolution: positions of the canonical axes in data, kernel and result.
+
+    n       number of spatial axes
+    data    positions of (N, C, spatial axes) in the data
+    kernel  positions of (O, I, spatial axes) in the kernel, without its blocks
+    out     positions of (N, C, spatial axes) in the result
+    block   output channels in an innermost block of a packed kernel; 0 for none
+    group   elements in an innermost group of a packed kernel; 0 for none
+    along   canonical kernel axis that is in groups
+    """
 
     n: int
     data: tuple[int, ...]
@@ -77,10 +84,11 @@ class _Form:
     along: int
 
     def kernel_shape(self, shape: Sequence[Dim], a: ConvAttrs, inputs: Dim) -> tuple[Dim, ...]:
-        """The kernel's shape as (O, I, spatial...).
+        """Return the unpacked kernel shape as (O, I, spatial...).
 
-        The channels of a packed one are those of the attributes, if given; an axis in groups is as long as the data's
-        channels, `inputs`, or the attributes say.
+        The output channels of a packed kernel are the attribute `channels`, if given. The extent of
+        the axis in groups is the number of input channels, or that of the attribute `kernel_size`
+        for a spatial axis.
         """
         require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
         found = list(pick(shape[: self.n + 2], self.kernel))
@@ -95,7 +103,9 @@ class _Form:
         return tuple(found)
 
     def _whole(self, size: Dim | None, held: Dim, groups: int) -> Dim:
-        """The extent of the axis in groups, which must be what the kernel holds."""
+        """Return the extent of the axis in groups; raise AotcError unless it has as many groups as
+        the kernel holds.
+        """
         if size is None:
             return extent_of(held, self.group.__mul__)
         size = size // groups if self.along == 1 and isinstance(size, int) else size
@@ -114,9 +124,11 @@ def _form(n: int, a: ConvAttrs) -> _Form:
 
 
 def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...]) -> None:
-    """A packed kernel has its block behind its axes, then its group if it has one; the outer axis holds all blocks.
+    """Raise AotcError unless the blocks and groups of a packed kernel have the sizes that its
+    layout states.
 
-    Each group of channels has blocks of its own, and those of kernels with `form.group` are whole.
+    The kernel's outer axis must hold all blocks. Each convolution group has its own blocks, which
+    must be complete if `form.group` is set.
     """
     if not form.block:
         return
@@ -134,7 +146,9 @@ def _check_packed(form: _Form, a: ConvAttrs, outer: Dim, shape: tuple[Dim, ...])
 
 
 def _blocks(form: _Form, a: ConvAttrs, outer: int) -> int:
-    """Blocks that hold the channels of one of the groups, of which all have `outer` channels together."""
+    """Return the number of blocks for the channels of one convolution group; `outer` is the total
+    of all groups.
+    """
     return -(-(outer // a.groups) // form.block)
 
 
@@ -163,7 +177,9 @@ def _check_fill(value: int, dtype: DType) -> None:
 
 
 def kernel_sizes(n: int, a: Any, weight: TensorType, kernel: Sequence[Dim]) -> list[int]:
-    """The extents of the `kernel`, which must be known, and those that the attributes give."""
+    """Return the kernel's spatial extents; raise AotcError if they are unknown or differ from the
+    attributes.
+    """
     sizes = [k for k in kernel if isinstance(k, int)]
     require("conv.kernel", len(sizes) == n, lambda: f"the kernel's size is not known: {weight}")
     given = a.kernel_size is None or tuple(a.kernel_size) == tuple(sizes)
@@ -172,7 +188,11 @@ def kernel_sizes(n: int, a: Any, weight: TensorType, kernel: Sequence[Dim]) -> l
 
 
 def check_channels(a: Any, channels: Dim, inner: Dim, total: Dim, transposed: bool = False) -> None:
-    """`inner` is what the weight takes of the input channels: those of one group, all in a transposed convolution."""
+    """Raise AotcError unless the channel counts of data, weight and attributes are consistent.
+
+    inner  input channels of the weight: those of one group, or all in a transposed convolution
+    total  output channels
+    """
     require("conv.groups", a.groups > 0, f"groups must be positive, got {a.groups}")
     if isinstance(channels, int):
         wanted = channels if transposed else channels // a.groups
@@ -196,14 +216,14 @@ def _kernel_shape(n: int, a: ConvAttrs, data: TensorType, sizes: Sequence[int]) 
 
 
 def _unpacked(form: _Form, a: ConvAttrs, weight: Array, inputs: int) -> Array:
-    """The kernel as (O, I, spatial...)."""
+    """Return the kernel array unpacked to the shape (O, I, spatial...)."""
     plain = window_attributes.canonical(weight, (*form.kernel, *range(form.n + 2, weight.ndim)))
     shape: Any = form.kernel_shape(weight.shape, a, inputs)
     for axis in [form.along] * bool(form.group) + [0] * bool(form.block):
         plain = np.moveaxis(plain, -1, axis + 1)
         whole = plain.shape[axis] * plain.shape[axis + 1]
         plain = plain.reshape(*plain.shape[:axis], whole, *plain.shape[axis + 2 :])
-    if form.block and a.groups > 1:  # each group is padded by itself
+    if form.block and a.groups > 1:  # each convolution group has its own padding
         of_group = plain.reshape(a.groups, -1, *plain.shape[1:])[:, : shape[0] // a.groups]
         plain = of_group.reshape(-1, *plain.shape[1:])
     return plain[tuple(slice(extent) for extent in shape)]
@@ -227,10 +247,11 @@ def _reference(n: int, a: ConvAttrs, data: Array, weight: Array) -> Array:
 def summed_by_taps(
     n: int, a: Any, x: Array, kernels: Array, extents: Sequence[int], dtype: DType, transposed: bool = False
 ) -> Array:
-    """Data (N, groups, I, space...) by kernels (groups, O, I, taps...): (N, groups, O, extents...).
+    """Convolve data (N, groups, I, space...) by kernels (groups, O, I, taps...): (N, groups, O,
+    extents...).
 
-    Every tap adds its share to the results whose window has data there; in a transposed convolution, where results and
-    data have changed places, to the results in whose window there is data.
+    Loops over the taps; a tap adds its products to the results whose window has data at this tap.
+    In a transposed convolution, data and results exchange roles.
     """
     strides, dilation, pads = steps(n, a)
     total = np.zeros((len(x), *kernels.shape[:2], *extents), dtype.numpy)
@@ -250,7 +271,9 @@ def summed_by_taps(
 
 
 def _span(offset: int, size: int, count: int, stride: int) -> tuple[slice, slice]:
-    """The elements that a tap reads along an axis, and the results that they go to: those whose tap is in the data."""
+    """Return the data elements that a tap reads along an axis, and the outputs they are added to,
+    as slices.
+    """
     first = max(0, -(offset // stride))
     last = max(first, min(count, (size - 1 - offset) // stride + 1))
     begin = first * stride + offset
@@ -266,7 +289,7 @@ def _compute(n: int, a: ConvAttrs, data: Tensor, weight: Tensor) -> Tensor:
     extents = window_attributes.window_extents(n, a, space, kernel)
     per_group = outer // a.groups
 
-    # the channels innermost where they are in the data, or become so in a copy
+    # sum over channels innermost if they are innermost in the data or in a copy of it
     order = (n, *range(n)) if form.data[1] == n + 1 or form.group else tuple(range(n + 1))
 
     def a_index(*v: Scalar) -> Sequence[Scalar]:
@@ -367,11 +390,14 @@ def operators(
     own_kernel: Callable[[str], bool] = str.isupper,
     **facets: Any,
 ) -> Iterator[OpDef]:
-    """Convolutions of some kind over one, two and three axes, the number of which all `facets` take first.
+    """Yield the convolution operators of one kind over one, two and three spatial axes.
 
-    name          with `n` for that number
-    own_kernel    (kernel layout) -> whether it is one that the operator computes in
-    kernel_shape  (n, attributes that give the channels, the data's type, the kernel's sizes) -> shape; None if open
+    name          name of the operator, with `{n}` for the number of axes
+    attributes    attribute classes for one, two and three axes
+    kernel_shape  (n, attributes with channels, the data's type, kernel sizes) -> kernel shape, or None if unknown
+    samples       rows of samples by the number of axes
+    own_kernel    predicate of kernel layouts in which the operator computes directly
+    facets        fields of OpDef that are functions whose first parameter is n
     """
 
     def refine(n: int, a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
@@ -382,11 +408,11 @@ def operators(
         return [data, shape and TensorType(shape, data.dtype)]
 
     def scratch(n: int, a: Any, types: Types) -> int:
-        """The columns and the share of one tap, and the sums."""
+        """Return the number of scratch elements: the columns and products of one tap, and the sums."""
         return tensor(types[0]).numel + 2 * tensor(facets["infer"](n, a, types)).numel
 
     def axes(n: int, a: Any, _: Types) -> AxisMap:
-        """Only the batch axis: channels and windows are summed."""
+        """Axis map: only the batch axis is mapped, as channels and windows are summed."""
         return AxisMap((window_attributes.axes_kept(*window_attributes.layouts(n, a.data_layout, a.out_layout), 1),))
 
     counted = {"refine": refine, "scratch": scratch, "axes": axes} | facets
@@ -405,7 +431,9 @@ def operators(
 
 
 def _is_own(kernel: str) -> bool:
-    """Whether blocks of a kernel's layout, if any, are those of output channels that are packed for kernels."""
+    """Return True if a kernel layout is unblocked or blocked as weights are packed (innermost
+    output channels).
+    """
     try:
         window_attributes.grouped(kernel, "o")
     except AotcError:

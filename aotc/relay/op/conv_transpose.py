@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transposed convolutions: nn.conv1d_transpose, nn.conv2d_transpose, nn.conv3d_transpose.
 
-Each input element adds its multiple of the kernel to the result, `strides` apart.  The
-result falls into phases, one for each position modulo the stride; within a phase it is
-an ordinary convolution of the data by every stride-th element of the kernel.  That is
-how the operators expand: into convolutions, woven together.  Devices have one program
-of them, whose results find their phase by a remainder.
+Each input element adds its multiple of the kernel to the result, at positions `strides` apart. The
+result is decomposed into phases, one for each position modulo the stride. A phase is an ordinary
+convolution of the data by every stride-th kernel element. On CPUs the operators expand to the
+convolutions of all phases, interleaved. On GPUs one program computes all phases and finds the phase
+of a result by a remainder.
 
     conv2d_transpose(x, w, strides=(2, 2), channels=8, kernel_size=(2, 2))   # w: (I, O/groups, KH, KW)
 
-A result is the sum of the products that there are, 0 where no input element reaches,
-whatever infinities and NaN data and weights hold elsewhere.
+A result element is the sum of existing products only: it is 0 if no input element reaches it, even
+with infinities or NaN elsewhere in data and weights.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Conv1DTransposeAttrs, Conv2DTransposeAttrs, Conv3DTransposeAttrs = map(_attribut
 
 
 def _layouts(n: int, a: ConvTransposeAttrs) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Where the canonical axes are found in data, kernel and result."""
+    """Return the positions of the canonical axes in data, kernel and result."""
     source, result = window_attributes.layouts(n, a.data_layout, a.out_layout)
     return source, window_attributes.positions(a.kernel_layout, TRANSPOSED_LAYOUT[n]), result
 
@@ -98,7 +98,7 @@ def _kernel_shape(n: int, a: ConvTransposeAttrs, data: TensorType, sizes: Sequen
 
 
 def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Array:
-    """Taps move a stride apart over the result."""
+    """Compute by a loop over taps, which add to results that are a stride apart."""
     source, form, result = _layouts(n, a)
     x = window_attributes.canonical(float_work(data), source)
     w = window_attributes.canonical(float_work(weight), form)
@@ -115,9 +115,11 @@ def _reference(n: int, a: ConvTransposeAttrs, data: Array, weight: Array) -> Arr
 
 
 def _tap(at: Scalar, j: Scalar, taps: int, stride: int, dilation: int) -> tuple[Scalar, Scalar]:
-    """Which element of the data, and which tap, the product `j` of result `at` (uncropped) has; outside if none.
+    """Return the data index and the kernel tap of product `j` of the uncropped result `at`, along
+    one axis.
 
-    What `_phase` says of a phase, as indices: `at` is a multiple of the stride beyond what the first tap moves by.
+    The indices are out of bounds if there is no such product. They are derived as in `_phase`, for
+    a symbolic `at`: `at` minus the offset of the tap is a multiple of the stride.
     """
     common = gcd(stride, dilation)
     step, phase = stride // common, at % stride
@@ -133,11 +135,11 @@ def _compute(n: int, a: ConvTransposeAttrs, data: Tensor, weight: Tensor) -> Ten
     strides, dilation, pads = steps(n, a)
     inputs = inner // a.groups
     counts = [-(-k * gcd(s, d) // s) for k, s, d in zip(kernel, strides, dilation, strict=True)]
-    # the channels innermost where they are in the data
+    # sum over channels innermost if they are innermost in the data
     order = (n, *range(n)) if source[1] == n + 1 else tuple(range(n + 1))
 
     def places(v: Sequence[Scalar]) -> tuple[Sequence[Scalar], Sequence[Scalar]]:
-        """Those of an element of the data, and of the kernel."""
+        """Return the position of the data element and of the kernel element of a product."""
         (image, channel, *at), (ic, *j) = pick(v[: n + 2], result), pick(v[n + 2 :], order)
         axes = zip(at, j, kernel, strides, dilation, pads, strict=True)
         where, taps = zip(*(_tap(o + p[0], k, t, s, d) for o, k, t, s, d, p in axes), strict=True)
@@ -161,8 +163,11 @@ def _compute(n: int, a: ConvTransposeAttrs, data: Tensor, weight: Tensor) -> Ten
 
 @frozen
 class _Phase:
-    """One axis of one phase: output `b * stride + phase` (uncropped) sums over taps j = 0, 1, ... `count - 1`
-    the kernel's element `first + step * j` times the data's element `b + shift - j * dilation`."""
+    """One axis of one phase of a transposed convolution.
+
+    The uncropped output `b * stride + phase` is the sum over taps j = 0, 1, ... `count - 1` of the
+    kernel element `first + step * j` times the data element `b + shift - j * dilation`.
+    """
 
     first: int
     step: int
@@ -171,12 +176,18 @@ class _Phase:
     shift: int
 
     def pads(self, extent: int, blocks: int) -> tuple[int, int]:
-        """The padding with which a convolution gives `blocks` outputs."""
+        """Return the padding (before, after) with which a convolution of the data has `blocks`
+        outputs.
+        """
         return (self.count - 1) * self.dilation - self.shift, blocks - extent + self.shift
 
 
 def _phase(phase: int, kernel: int, stride: int, dilation: int) -> _Phase | None:
-    """The taps k with k * dilation congruent to `phase` modulo the stride; None if there are none."""
+    """Return the phase with the taps k for which k * dilation is congruent to `phase` modulo the
+    stride.
+
+    Return None if there are no such taps.
+    """
     common = gcd(stride, dilation)
     first = next((k for k in range(min(kernel, stride)) if k * dilation % stride == phase), None)
     if first is None:
@@ -191,7 +202,7 @@ _CONV = {1: conv.conv1d, 2: conv.conv2d, 3: conv.conv3d}
 
 @frozen
 class _Weave:
-    """A transposed convolution in canonical layout, ready to be taken apart into phases."""
+    """A transposed convolution with canonical axis order, to be decomposed into phases."""
 
     n: int
     a: ConvTransposeAttrs
@@ -203,14 +214,16 @@ class _Weave:
     convolution: Callable[..., Expr]
 
     def axes(self) -> list[list[_Phase | None]]:
-        """All phases of each axis."""
+        """Return the phases of each axis; None for a phase without taps."""
         kernel = static_shape_of(self.weight)[2:]
         strides, dilation, _ = steps(self.n, self.a)
         budget().check("compile.max_unroll", prod(strides), "a transposed convolution")
         return [[_phase(r, k, s, d) for r in range(s)] for k, s, d in zip(kernel, strides, dilation, strict=True)]
 
     def blocks(self, axes: list[list[_Phase | None]]) -> tuple[int, ...]:
-        """How many outputs each phase computes: all that are wanted, and no fewer than the data reaches."""
+        """Return the number of outputs that each phase computes: all required ones, and all that
+        the data reaches.
+        """
         counts = []
         for k, (phases, pad) in enumerate(zip(axes, steps(self.n, self.a)[2], strict=True)):
             wanted = -(-(pad[0] + self.out[k]) // len(phases))
@@ -218,7 +231,7 @@ class _Weave:
         return tuple(counts)
 
     def kernel(self, phases: Sequence[_Phase]) -> Expr:
-        """The kernel of one phase, (O, I/groups, taps...)."""
+        """Return the kernel of one phase as (O, I/groups, taps...)."""
         spatial = tuple(range(2, self.n + 2))
         weight = self.weight
         shape = static_shape_of(weight)
@@ -246,7 +259,7 @@ class _Weave:
         )
 
     def phases(self) -> Expr:
-        """All phases: (N, O, strides..., blocks...)."""
+        """Return the results of all phases as (N, O, strides..., blocks...)."""
         axes = self.axes()
         blocks = self.blocks(axes)
         combinations = list(itertools.product(*axes))
@@ -268,7 +281,7 @@ class _Weave:
         return shapes.reshape(parts, (batch, self.channels, *(len(p) for p in axes), *blocks))
 
     def woven(self) -> Expr:
-        """The result in canonical layout: phases interleaved, padding cropped."""
+        """Return the result in canonical axis order: phases interleaved, padding cropped."""
         phases = self.phases()
         n, shape = self.n, static_shape_of(phases)
         order = [k for axis in range(n) for k in (2 + n + axis, 2 + axis)]
@@ -285,11 +298,14 @@ class _Weave:
 def expand(
     n: int, a: ConvTransposeAttrs, data: Expr, weight: Expr, convolution: Callable[..., Expr] | None = None
 ) -> Expr:
-    """The definition, woven of what `convolution` gives for data, a kernel and attributes: nn.conv2d, unless given."""
+    """Return a transposed convolution as an expression of convolutions, one per phase, interleaved.
+
+    convolution  builds a convolution from data, kernel and attributes; default: nn.conv1d to nn.conv3d
+    """
     source, form, result = _layouts(n, a)
     space = pick(static_shape_of(data), source)[2:]
     made = tensor(_infer(n, a, [tensor_type_of(data), tensor_type_of(weight)]))
-    if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # sums of nothing
+    if 0 in (*static_shape_of(data), *static_shape_of(weight)):  # all sums are empty
         return splat(0, made.static_shape, made.dtype)
     out = pick(made.static_shape, result)
     weave = _Weave(

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout transforms: permuted axes, and axes split into blocks.
+"""layout_transform (permuted and blocked axes), and support of blocked layouts for operators
+without it.
 
-layout_transform(x, "NCHW", "NCHW4c")  # C becomes ceil(C/4) blocks of 4, the last filled up with zeros
+layout_transform(x, "NCHW", "NCHW4c")  # C becomes ceil(C/4) blocks of 4 channels, zero-padded
 
-A layout names each primal axis by a capital letter; `4c` is a block of 4 of axis C, and
-of several blocks of one axis the leftmost is the most significant.
+A layout names each primal axis by a capital letter; `4c` is a block of 4 elements of axis C. If an
+axis has several blocks, the leftmost block is the most significant.
 
-conv2d = in_blocks(conv2d)             # an operator that computes in layouts without blocks
-conv2d(x, w, data_layout="NCHW16c")    # its type, its reference, and what it is made of:
+conv2d = in_blocks(conv2d)             # conv2d is defined for unblocked layouts only
+conv2d(x, w, data_layout="NCHW16c")    # its type, reference and expansion are derived:
 layout_transform(conv2d(layout_transform(x, "NCHW16c", "NCHW"), w), "NCHW", "NCHW16c")
 
-Blocks are filled up with zeros, as `layout_transform` does: a tensor has all the elements that its blocks hold.
+Incomplete blocks are padded with zeros, as `layout_transform` does: the extent of a blocked axis is
+the number of its blocks times the block size.
 """
 
 from __future__ import annotations
@@ -48,13 +50,15 @@ class LayoutTransformAttrs(Attrs):
 
 @frozen
 class Layout:
-    """The axes of a layout in order: (primal letter, block size), block size 0 for the primal axis itself."""
+    """A layout as a tuple of axes (primal letter, block size); the block size is 0 for the primal
+    axis itself.
+    """
 
     axes: tuple[tuple[str, int], ...]
 
     @classmethod
     def parse(cls, text: str) -> Layout:
-        """AotcError (code "layout") for a malformed layout."""
+        """Parse a layout such as "NCHW4c"; raise AotcError (code "layout") if it is malformed."""
         well_formed = re.fullmatch(r"([A-Z]|[1-9]\d*[a-z])+", text) is not None
         require("layout", well_formed, lambda: f"layout {text!r} is malformed")
         items = re.findall(r"([A-Z])|(\d+)([a-z])", text)
@@ -69,11 +73,15 @@ class Layout:
         return frozenset(letter for letter, _ in self.axes)
 
     def blocks(self, letter: str) -> int:
-        """How many elements of a primal axis lie in one of its blocks (1 if it is not split)."""
+        """Return the number of elements of a primal axis in one of its blocks (1 if the axis is not
+        blocked).
+        """
         return prod(size for other, size in self.axes if other == letter and size)
 
     def extents(self, shape: Sequence[Dim]) -> dict[str, Dim]:
-        """The extents of the primal axes of a tensor in this layout."""
+        """Return the extents of the primal axes of a tensor with this layout and shape, including
+        block padding.
+        """
         require("layout.rank", len(shape) == len(self.axes), f"the layout has {len(self.axes)} axes, not {len(shape)}")
         found: dict[str, Dim] = {}
         for (letter, size), d in zip(self.axes, shape, strict=True):
@@ -84,11 +92,13 @@ class Layout:
         return found
 
     def shape(self, extents: dict[str, Dim]) -> tuple[Dim, ...]:
-        """The shape in this layout of a tensor with these primal extents, blocks rounded up."""
+        """Return the shape in this layout of a tensor with the given primal extents, rounded up to
+        whole blocks.
+        """
         return tuple(size or _ceil(extents[letter], self.blocks(letter)) for letter, size in self.axes)
 
     def primal_indices(self, indices: Sequence[Scalar]) -> dict[str, Scalar]:
-        """The primal indices of an element."""
+        """Return the index along each primal axis of the element at `indices` in this layout."""
         outer = {letter: i for (letter, size), i in zip(self.axes, indices, strict=True) if not size}
         for (letter, size), i in zip(self.axes, indices, strict=True):
             if size:
@@ -96,11 +106,13 @@ class Layout:
         return outer
 
     def grouped(self, letters: Sequence[str]) -> list[int]:
-        """The axes in the order of their letters; of one letter the primal axis, then its blocks as they stand."""
+        """Return a permutation of the axes: ordered by `letters`, a primal axis first and then its
+        blocks in order.
+        """
         return sorted(range(len(self.axes)), key=lambda k: (letters.index(self.axes[k][0]), self.axes[k][1] != 0, k))
 
     def indices(self, primal: dict[str, Scalar]) -> tuple[Scalar, ...]:
-        """Where the element with these primal indices lies."""
+        """Return the position in this layout of the element with the given primal indices."""
         rest = {letter: self.blocks(letter) for letter in primal}
         result: list[Scalar] = []
         for letter, size in self.axes:
@@ -131,7 +143,7 @@ def _infer(a: LayoutTransformAttrs, types: Types) -> Type:
 
 
 def fills(node: Call) -> bool:
-    """Whether a call is layout_transform that may fill up blocks: with zeros, whatever the data stands for."""
+    """Return True if a call is a layout_transform that may zero-pad incomplete blocks."""
     if node.op is not layout_transform:
         return False
     source = Layout.parse(node.attrs["src_layout"])
@@ -152,7 +164,9 @@ def _axes(a: LayoutTransformAttrs, types: Types) -> AxisMap:
 
 
 def _reference(a: LayoutTransformAttrs, data: Array) -> Array:
-    """Through the unblocked tensor in the order of the source's letters."""
+    """Compute the transform through an unblocked tensor whose axes are in the order of the source
+    layout.
+    """
     source, target = _layouts(a)
     letters = [letter for letter, size in source.axes if not size]
     extents: Any = source.extents(data.shape)
@@ -203,7 +217,7 @@ layout_transform = OpDef(
 
 @frozen
 class _Change:
-    """From one layout to another; nothing where both are equal."""
+    """A conversion between two layouts; no operation if they are equal."""
 
     source: str
     target: str
@@ -217,30 +231,36 @@ class _Change:
         return _Change(self.target, self.source)
 
     def by(self, make: Callable[[LayoutTransformAttrs, Any], Any], x: Any) -> Any:
-        """`x` as `make` transforms it."""
+        """Return `x` converted by `make`, or `x` itself if the layouts are equal."""
         return x if self.source == self.target or x is None else make(self.attrs, x)
 
 
 @frozen
 class _Plain:
-    """Attributes without blocks, and the changes of the arguments and of the result that go with them."""
+    """Attributes with unblocked layouts, and the layout conversions of the arguments and of the
+    result that they need.
+    """
 
     attrs: Any
     args: tuple[_Change, ...]
     result: _Change
 
     def moved(self, move: Callable[[LayoutTransformAttrs, Any], Any], args: Sequence[Any]) -> list[Any]:
-        """Arguments, or their types, as `move` transforms them."""
+        """Return arguments, or their types, converted to the unblocked layouts by `move`."""
         return [change.by(move, x) for change, x in zip(self.args, args, strict=False)]
 
 
 def without_blocks(layout: str) -> str:
-    """The primal axes of a layout in their order."""
+    """Return the primal axes of a layout, in order, without its blocks."""
     return "".join(letter for letter in layout if letter.isupper())
 
 
 def _without_blocks(a: Any, is_own: Callable[[str], bool]) -> _Plain | None:
-    """The attributes without blocks; None where they have none, but for those of kernels of the operator's own."""
+    """Return the attributes with unblocked layouts; None if the layouts are unblocked or supported
+    by the operator.
+
+    is_own  predicate of kernel layouts that the operator computes directly
+    """
     name = "data_layout" if hasattr(a, "data_layout") else "layout"
     data, kernel = getattr(a, name), getattr(a, "kernel_layout", "")
     out = getattr(a, "out_layout", "") or data
@@ -262,7 +282,7 @@ def _type(attrs: LayoutTransformAttrs, ty: Type) -> Type:
 
 @dataclass(frozen=True, eq=False)
 class _InBlocks:
-    """The facets of an operator for layouts in blocks as well; see `in_blocks`."""
+    """OpDef functions of an operator extended to blocked layouts; see `in_blocks`."""
 
     op: Any
     is_own: Callable[[str], bool]
@@ -319,9 +339,10 @@ class _InBlocks:
 
 
 def in_blocks(op: OpDef, is_own: Callable[[str], bool] = str.isupper) -> OpDef:
-    """`op`, whose attributes name layouts, for layouts in blocks as well.
+    """Return `op`, whose attributes include layouts, extended to blocked layouts by layout
+    transforms.
 
-    is_own   (kernel layout) -> whether `op` computes in it as it is
+    is_own   predicate of kernel layouts in which `op` computes directly
     """
     made = _InBlocks(op, is_own)
     facets = ("infer", "refine", "reference", "compute", "expand", "axes", "scratch")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses: nn.nll_loss.
+"""Loss functions: nn.nll_loss (negative log likelihood).
 
 nll_loss(log_softmax(x), targets, weights)        # x (N, C), targets (N), weights (C): a scalar
 """

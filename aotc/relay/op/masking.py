@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that exchange elements by their place: behind the end of a sequence, or on a diagonal.
+"""Operators that replace elements by position: sequence_mask (past the sequence's end) and
+matrix_set_diag.
 
-sequence_mask(x, lengths, axis=1)      # x, and 0 from element lengths[b] of each row b on
-matrix_set_diag(x, diagonal, k=1)      # x with another first superdiagonal
+sequence_mask(x, lengths, axis=1)      # x with zeros from element lengths[b] of each row b on
+matrix_set_diag(x, diagonal, k=1)      # x with its first superdiagonal replaced
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def _mask_infer(a: SequenceMaskAttrs, types: Types) -> Type:
 
 
 def _valid(place: Any, length: Any) -> Any:
-    """Whether a place lies within a length, which may be a float."""
+    """Return a condition that is true if the index `place` is less than `length`, which may be a
+    float.
+    """
     if not str(length.dtype).startswith(("int", "uint")):
         wide = "float64" if str(length.dtype) == "float64" else "float32"
         return place.astype(wide) < length.astype(wide)
@@ -117,7 +120,9 @@ def _band(a: MatrixSetDiagAttrs) -> tuple[int, int]:
 
 
 def _length(rows: int, columns: int, k: Any) -> Any:
-    """How many elements the diagonal has, for arrays of diagonals and for expressions."""
+    """Return the number of elements of diagonal k of a rows x columns matrix, for arrays or scalar
+    expressions k.
+    """
     return lesser(rows + lesser(k, 0), columns - greater(k, 0))
 
 
@@ -147,7 +152,11 @@ def _diag_infer(a: MatrixSetDiagAttrs, types: Types) -> Type:
 
 
 def _place(a: MatrixSetDiagAttrs, rows: int, columns: int, row: Any, column: Any) -> tuple[Any, Any, Any]:
-    """Whether an element lies on an exchanged diagonal, and the row and column of `diagonal` that has its value."""
+    """Return the source of the matrix element at (row, column) in `diagonal`.
+
+    The result is a condition that is true if the element lies on a replaced diagonal, and the row
+    and column of `diagonal` with its value.
+    """
     low, high = _band(a)
     k = column - row
     inside = (k >= low) & (k <= high)
@@ -156,7 +165,7 @@ def _place(a: MatrixSetDiagAttrs, rows: int, columns: int, row: Any, column: Any
     spare = _longest(a, rows, columns) - _length(rows, columns, k)
     nothing = spare * 0
     offset = choose(k >= 0, spare if above else nothing, spare if below else nothing)
-    # of an element that lies on none, one that does
+    # clamped to a valid position for elements that lie on no replaced diagonal
     along = lesser(lesser(row, column), _length(rows, columns, k) - 1) + offset
     return inside, high - k, along
 

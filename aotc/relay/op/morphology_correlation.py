@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows that take extrema, compare two images, or look where offsets say.
+"""Sliding-window operators for images: dilation2d, deformable_conv2d and correlation.
 
-dilation2d(x, w)                       # the greatest of x + w over a window
-deformable_conv2d(x, offset, w)        # a convolution whose taps lie at offsets, between the pixels
-correlation(x, y, 1, 4)                # products of x and of y moved by up to 4 pixels
+dilation2d(x, w)                       # the maximum of x + w over a window
+deformable_conv2d(x, offset, w)        # a convolution with data-dependent, fractional tap positions
+correlation(x, y, 1, 4)                # products of x and of y shifted by up to 4 pixels
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ _FACETS: Final[Any] = {"pattern": OpPattern.OUT_ELEMWISE_FUSABLE, "precision": P
 
 
 def _batch(a: Any) -> tuple[int | None, ...]:
-    """The axis of images, in the layout of the data."""
+    """Return an axis-map row that maps only the batch axis of the data layout."""
     return tuple(k if letter == "N" else None for k, letter in enumerate(a.data_layout))
 
 
 def _pixel(x: Any, where: Sequence[int], at: Sequence[Any], outside: float) -> Any:
-    """The element of an image at (N, C, H, W), `outside` beyond its edges."""
+    """Return the element of an image at canonical position (N, C, H, W), or `outside` if it is out
+    of bounds.
+    """
     space = pick(x.shape, where)[2:]
     (y, height), (z, width) = zip(at[2:], space, strict=True)
     inside = (y >= 0) & (y < height) & (z >= 0) & (z < width)
@@ -64,10 +66,12 @@ def _pixel(x: Any, where: Sequence[int], at: Sequence[Any], outside: float) -> A
 def _folding(
     name: str, infer: Infer, combiner: str, sizes: Callable[..., Sequence[int]], term: Callable[..., Any]
 ) -> dict[str, Any]:
-    """The reference and the tensor expression of a result that adds terms ("mean": divides by their number, too).
+    """Return `infer`, `reference` and `compute` of an operator that reduces terms over windows.
 
-    Or takes the greatest ("max") of terms: `term(attributes, (*axes, *taps), *arguments)`, a formula of arrays and of
-    expressions, of taps below `sizes(attributes, *arguments)`.
+    combiner  "sum", "mean" or "max"
+    sizes     (attributes, *arguments) -> the extents of the window's axes
+    term      (attributes, (*axes, *taps), *arguments) -> the term of a result element and a tap, for
+              arrays as well as for scalar expressions
     """
     start, fold = (-np.inf, np.maximum) if combiner == "max" else (0.0, np.add)
 
@@ -107,7 +111,9 @@ def _folding(
 
 
 def _two(values: Any, _: Any) -> tuple[int, ...]:
-    """A value for each of two axes; of more the first two count."""
+    """Convert an integer or a sequence to a tuple for two axes; values after the second are
+    ignored.
+    """
     return spread(values if isinstance(values, int) else tuple(values)[:2], 2)
 
 
@@ -208,7 +214,7 @@ def _layouts(a: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _deformed(a: Any, data: Sequence[Dim], taps: Any) -> tuple[Dim, ...]:
-    """The canonical shape of the offsets."""
+    """Return the shape of the offsets with axes in the order (N, C, H, W)."""
     batch, _, *space = pick(data, _layouts(a)[0])
     count = a.deformable_groups * taps[0] * taps[1] * 2
     return (batch, count, *window_extents(2, a, space, taps))
@@ -238,7 +244,7 @@ def _deformable_infer(a: Any, types: Types) -> Type:
 
 
 def _deformable_refine(a: Any, types: Sequence[Any]) -> Sequence[Type | None]:
-    """Offset and weight from the data's type and the attributes."""
+    """Infer the types of the offset and the weight from the data's type and the attributes."""
     data, offset, weight = types
     size, out = a.kernel_size, a.channels
     if not isinstance(data, TensorType) or data.rank != 4 or None in (size, out):
@@ -253,7 +259,11 @@ def _deformable_refine(a: Any, types: Sequence[Any]) -> Sequence[Type | None]:
 
 
 def _columns(a: Any, sizes: Any, data: Any, offset: Any) -> tuple[tuple[int, ...], Any]:
-    """The shape and the elements of images that have, for each output, all that its taps see side by side."""
+    """Return shape and element function of the im2col image: all values sampled by the taps of each
+    output.
+
+    The image has H and W multiplied by the kernel size; the samples of one output are adjacent.
+    """
     where = _layouts(a)[0]
     shape, spots = pick(data.shape, where), pick(offset.shape, where)
     each = shape[1] // a.deformable_groups
@@ -270,7 +280,7 @@ def _columns(a: Any, sizes: Any, data: Any, offset: Any) -> tuple[tuple[int, ...
             x = place.astype("float32") + moved.astype("float32")
             inside.append((x >= 0.0) & (x < float(extent)))
             low, (behind, weight) = beside(x, extent)
-            # beside the last pixel there is none
+            # the last pixel has no next neighbor
             weight = choose(floor(x) < float(extent - 1), weight, 0.0)
             sides.append([low, (behind, weight)])
         seen = blended(sides, lambda y, x: data[arrange((image, channel, y, x), where)])
@@ -281,7 +291,9 @@ def _columns(a: Any, sizes: Any, data: Any, offset: Any) -> tuple[tuple[int, ...
 
 
 def _plain(a: Any, data: Any, weight: Any) -> tuple[tuple[int, int], Any]:
-    """The size of the kernel, and the attributes of the convolution of such images, in which windows do not overlap."""
+    """Return the kernel's (height, width) and the attributes of the non-overlapping convolution of
+    the im2col image.
+    """
     rows, columns = pick(weight.shape, _layouts(a)[1])[2:]
     attributes: Any = conv.conv2d.attrs
     return (rows, columns), attributes(
@@ -367,7 +379,7 @@ def _correlation_infer(a: Any, types: Types) -> Type:
     require("correlation.size", fits, "kernel_size must be odd, strides positive, max_displacement not negative")
     batch, _, *space = data.shape
     require("resize.empty", 0 not in data.shape, lambda: f"nothing to sample in {data}")
-    # a window of this size leaves as many places as patches
+    # a window of this size has as many positions as there are patches
     reach = a.kernel_size + 2 * a.max_displacement
     pairs = zip(space, pad_pairs(a.padding, 2), strict=True)
     extents = [window_extent(d, reach, a.stride1, 1, pad) for d, pad in pairs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The best of boxes that overlap.
+"""Non-maximum suppression of overlapping boxes, and the selection of valid boxes before it.
 
 count, boxes, indices = get_valid_counts(data, 0.1)             # rows: class, score, corners
 best = non_max_suppression(boxes, count, indices, return_indices=False)
@@ -20,29 +20,35 @@ from aotc.relay.op.type_rules import ranked, require_dtype, require_known, requi
 from aotc.tir import BOOL, Block, Buffer, Declare, For, If, Load, Stmt, Store, Var, const, maximum, minimum, select, te
 from aotc.tir.stmt import Assign
 
-#: The type of numbers of boxes, and of their places.
+#: Data type of box counts and box indices.
 COUNT: Final = "int32"
 
 
 def _plain(value: Any, _: Any) -> float:
-    """A number, which may be given as a constant."""
+    """Convert a number or a scalar constant to a float."""
     return float(value.data if isinstance(value, Constant) else value)
 
 
 def constant(number: Any, dtype: Any = COUNT) -> Constant:
-    """A number or an array as a constant of one data type."""
+    """Return a number or an array as a constant with a data type."""
     return Constant(np.asarray(number, dtype))
 
 
 def box_rows(ty: Type, code: str = "boxes.data") -> TensorType:
-    """Rows of images as a tensor of three axes; AotcError (`code`) for another rank, or where they are no floats."""
+    """Return `ty` as a tensor type (N, A, E) of floats; raise AotcError (`code`) for another rank
+    or dtype.
+    """
     data = ranked(code, ty, 3)
     require_dtype(data.dtype, data.dtype in ("float32", "float64"))
     return data
 
 
 def ahead(valid: Expr, rows: Expr, fill: float = -1) -> tuple[Expr, Expr]:
-    """How many rows of (N, A, ...) are valid, (N,), and these rows before all others, which become `fill`."""
+    """Return the number of valid rows, (N,), and the rows (N, A, ...) with the valid ones moved to
+    the front.
+
+    The other rows are set to `fill`.
+    """
     flags, ty = casts.cast(valid, COUNT), tensor_type_of(rows)
     batch, extent = static_shape_of(valid)
     order = sorting.argsort(flags, axis=1, is_ascend=False, dtype=COUNT)
@@ -55,7 +61,7 @@ def ahead(valid: Expr, rows: Expr, fill: float = -1) -> tuple[Expr, Expr]:
 
 
 def ahead_of_arrays(valid: Array, rows: Array, fill: float = -1) -> tuple[Array, Array]:
-    """The values of `ahead`, computed by numpy."""
+    """Compute the result of `ahead` on numpy arrays."""
     count = valid.sum(1).astype(COUNT)
     found = np.full_like(rows, fill)
     for own, seen, out in zip(rows, valid, found, strict=True):
@@ -79,7 +85,9 @@ class GetValidCountsAttrs(Attrs):
 
 
 def _columns(a: Any, data: TensorType, *more: int) -> None:
-    """Raises AotcError for columns that rows do not have."""
+    """Raise AotcError if a column index of the attributes or of `more` is out of range for the
+    rows.
+    """
     extent = data.shape[2]
     columns = (a.score_index, max(a.id_index, 0), *more)
     fits = isinstance(extent, int) and max(columns) < extent
@@ -106,7 +114,7 @@ def _valid_reference(a: Any, data: Array) -> tuple[Array, ...]:
 
 
 def _column(data: Expr, k: int) -> Expr:
-    """A column of the rows of data, without its axis."""
+    """Return column k of the rows of data, without the column axis."""
     return gather.take(data, constant(k), axis=2)
 
 
@@ -187,7 +195,7 @@ def _suppressed_infer(a: Any, types: Types) -> Type:
 
 
 def _overlap(a: Any, b: Any, least: Any, most: Any) -> tuple[Any, Any]:
-    """The area that two boxes share, and that of both."""
+    """Return the intersection area and the union area of two boxes given by two corners each."""
     shared, total = 1.0, [1.0, 1.0]
     for k in (0, 1):
         low = [least(box[k], box[k + 2]) for box in (a, b)]
@@ -200,7 +208,7 @@ def _overlap(a: Any, b: Any, least: Any, most: Any) -> tuple[Any, Any]:
 
 
 def _kept_of_arrays(a: Any, data: Array, count: int, most: int) -> list[int]:
-    """The rows of an image in order, -1 for those that are removed."""
+    """Return the row indices of the boxes of an image, best first, with -1 for suppressed boxes."""
     count = min(max(count, 0), len(data))
     if not a.iou_threshold > 0:
         return [*range(count), *(-1,) * (len(data) - count)]
@@ -243,7 +251,7 @@ def _suppressed_reference(a: Any, data: Array, counts: Array, indices: Array, mo
 
 
 def _kept(a: Any, data: te.Tensor, counts: te.Tensor, most: te.Tensor) -> te.Tensor:
-    """The rows of each image in order, -1 for those that are removed."""
+    """Return the row indices of the boxes of each image, best first, with -1 for suppressed boxes."""
     batch, extent, width = data.shape
 
     def ranked_score(i: Scalar, j: Scalar) -> Scalar:
@@ -311,7 +319,7 @@ def _suppressed_compute(a: Any, data: te.Tensor, counts: te.Tensor, indices: te.
         width_ = 1 if a.return_indices else width
         out = outputs[0]
         source = (place + maximum(row, 0)) * width_
-        slot = maximum(minimum(at, extent - 1), 0)  # `at`, in bounds that a proof sees
+        slot = maximum(minimum(at, extent - 1), 0)  # `at`, clamped so that bounds can be proven
         target = (place + slot) * width_ + k
         value = Load(inputs[1], source + k).astype(out.dtype)
         valid = row >= 0
@@ -390,7 +398,7 @@ class AllClassNonMaxSuppressionAttrs(Attrs):
     output_format: str = "onnx"
 
 
-#: Where rows of a rank and a box have their columns.
+#: Column attributes of rows made of a rank, which serves as score, and four box coordinates.
 RANKED: Final[Any] = {"coord_start": 1, "score_index": 0, "id_index": -1}
 
 
@@ -451,7 +459,7 @@ def _classes_expand(a: Any, boxes: Expr, scores: Expr) -> Expr:
     wide = shape.broadcast_to(own, (batch, classes, extent, 4))
     each = shape.reshape(wide, (sets, extent, 4))
     ordered = gather.take(each, order, batch_dims=1, axis=1)
-    # scores below 0 count as well: ranks stand for them
+    # ranks replace the scores, since scores below 0 are valid here
     down = np.arange(extent, 0, -1, dtype=dtype)[:, None]
     ranks = np.broadcast_to(down, (sets, extent, 1))
     rows = concat_split.concatenate([constant(ranks, dtype), ordered], -1)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Normalizations: batch, layer, instance, group and RMS norm, l2_normalize, lrn; and dropout.
+"""Normalizations (batch, layer, instance, group and RMS norm, l2_normalize, lrn) and dropout.
 
-Layer, instance and group norm subtract the mean and divide by the standard deviation of
-a group of elements, then scale and shift; the variance is taken of the differences from
-the mean, never as a difference of squares.
+Layer, instance and group norm subtract the mean and divide by the standard deviation of a group of
+elements, then scale and shift. The variance is the mean of squared differences from the mean, never
+a difference of mean squares.
 
     batch_norm(x, gamma, beta, mean, var)[0]
     layer_norm(x, gamma, beta, axis=-1)
@@ -112,7 +112,7 @@ def _infer_batch(a: BatchNormAttrs, types: Types) -> Type:
 
 
 def _compute_batch(a: BatchNormAttrs, *args: Tensor) -> tuple[Tensor, ...]:
-    """data * factor + shift with one factor and shift per channel."""
+    """Compute data * factor + shift, with one factor and one shift per channel."""
     data, gamma, beta, mean, var = (promoted(x) for x in args)
     axis = type_rules.axis_of(a.axis, data.rank)
 
@@ -154,13 +154,16 @@ def _samples_batch() -> Samples:
 # --- normalization of groups of elements: layer, instance, group norm
 
 
-# As expressions of other operators, each reduction is a kernel.  On one core with AVX-512, in microseconds: layer norm
-# of (128, 768) 31 here, 40 composed; instance norm of (1, 64, 56, 56) 50 and 73; group norm of that, 8 groups, 46 and
-# 64; l2_normalize of (128, 768) 16 and 18.  So they keep tensor programs of their own.
-def _normalized(data: Tensor, axes: Sequence[int], epsilon: float, centered: bool = True) -> Tensor:
-    """(data - mean) / sqrt(variance + epsilon), the statistics of the elements that differ along `axes` only.
+# These operators have tensor programs of their own, since an expansion to other operators needs a
+# kernel for each reduction.  Microseconds on one core with AVX-512, program and expansion: layer
+# norm of (128, 768) 31 and 40; instance norm of (1, 64, 56, 56) 50 and 73; group norm of it with 8
+# groups 46 and 64; l2_normalize of (128, 768) 16 and 18.
 
-    centered    else the mean is taken for zero
+
+def _normalized(data: Tensor, axes: Sequence[int], epsilon: float, centered: bool = True) -> Tensor:
+    """Return (data - mean) / sqrt(variance + epsilon), with statistics over the axes `axes`.
+
+    centered    if False, the mean is assumed to be zero
     """
     group = Reduction(data.shape, tuple(axes))
     count = float(max(group.count, 1))
@@ -181,25 +184,31 @@ def _normalized(data: Tensor, axes: Sequence[int], epsilon: float, centered: boo
 
 
 def _inverse_root(group: Reduction, of: Callable[..., Scalar]) -> Tensor:
-    """For each group, 1 / sqrt(of(group))."""
+    """Return 1 / sqrt(of(group)) for each group of elements."""
     return te.compute(group.result, lambda *v: 1.0 / call("sqrt", of(*v)), "scale", materialize=True)
 
 
 def _affine(a: Any, x: Any, gamma: Any, beta: Any) -> Any:
-    """Of scalars or arrays: x * gamma + beta, without the parts that the attributes leave out."""
+    """Return x * gamma + beta for scalars or arrays; attributes `scale` and `center` disable gamma
+    and beta.
+    """
     value = x * gamma if a.scale else x
     return value + beta if a.center else value
 
 
 def _split(a: Any, shape: Sequence[int], axis: int) -> tuple[int, ...]:
-    """The channels as (group, channel of the group) where they have groups."""
+    """Return the shape of the data with the channel axis split into (group, channel) for group
+    norm, else unchanged.
+    """
     if not isinstance(a, GroupNormAttrs):
         return tuple(shape)
     return (*shape[:axis], a.num_groups, shape[axis] // a.num_groups, *shape[axis + 1 :])
 
 
 def _within(whole: bool, axis: int, rank: int) -> tuple[int, ...]:
-    """The axes along which the elements of a group lie: `axis`, or all but the batch's and the channels'."""
+    """Return the axes that statistics are computed over: `axis`, or all axes except the batch and
+    channel axes.
+    """
     return (axis,) if whole else tuple(k for k in range(1, rank) if k != axis)
 
 
@@ -248,7 +257,9 @@ def _infer_group(a: GroupNormAttrs, types: Types) -> Type:
 
 
 def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
-    """The first axis must stay the batch."""
+    """Return the attributes after a permutation of the axes; None unless the batch axis stays
+    first.
+    """
     return a.replace(axis=now(a.axis % type_rules.tensor(types[0]).rank)) if now(0) == 0 else None
 
 
@@ -394,7 +405,10 @@ batch_norm = OpDef(
 
 
 def _norm(name: str, attributes: type[Attrs], infer: Any, samples: Any, whole: bool = False) -> OpDef:
-    """`whole`: an element's group runs along `axis` only; else along all axes but the batch's and the channels'."""
+    """Return the OpDef of a normalization.
+
+    whole  True if statistics are over `axis` only; False if over all axes except batch and channels
+    """
     return OpDef(
         name=name,
         attrs=attributes,
@@ -458,5 +472,5 @@ DROPOUT = OpDef(
 
 
 def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
-    """The data unchanged: nothing is dropped at inference."""
+    """Return the data unchanged: inference drops no elements."""
     return TupleGetItem(DROPOUT(data, rate), 0)

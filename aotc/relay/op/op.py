@@ -50,7 +50,7 @@ def register_legalize(op_name: str, legal_op: Rewrite | None = None, level: int 
     """Register a function that the pass Legalize calls for each call of an operator; without one,
     return a decorator.
 
-    A function of a higher `level` replaces one of a lower level.
+    A later function replaces one of the same or a lower `level`.
     """
     return register_op_attr(op_name, LEGALIZE, legal_op, level)
 
@@ -58,6 +58,8 @@ def register_legalize(op_name: str, legal_op: Rewrite | None = None, level: int 
 def register_alter_op_layout(op_name: str, alter_layout: Rewrite | None = None, level: int = 10) -> Any:
     """Register a function that the pass AlterOpLayout calls for each call of an operator; without
     one, return a decorator.
+
+    A later function replaces one of the same or a lower `level`.
     """
     return register_op_attr(op_name, ALTER_OP_LAYOUT, alter_layout, level)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products with weights of few bits that have scales in blocks: nn.contrib_dense_bits.
+"""nn.contrib_dense_bits: dense layer with block-quantized weights of 2, 4 or 8 bits.
 
 packed = pack(integers, scale, zero, block=32, tile=64)     # integers (N, K), scale (N, K / 32)
 contrib_dense_bits(x, *packed.args, units=N, bits=4, block_size=32)
@@ -46,7 +46,7 @@ class DenseBitsAttrs(Attrs):
 
 @frozen
 class Packed:
-    """Weights as the operator takes them; `bits` is 2, 4 or 8."""
+    """Weights, scales and zero points in the operator's tiled layout; `bits` is 2, 4 or 8."""
 
     weight: Array
     scale: Array
@@ -59,9 +59,11 @@ class Packed:
 
 
 def pack(integers: Array, scale: Array, zero: Array, tile: int) -> Packed | None:
-    """Integers (N, K), and numbers (N, blocks) of float32; None where they take more than 8 bits.
+    """Pack integer weights (N, K) with float32 scales and zero points (N, blocks) into the
+    operator's layout.
 
-    Zero points are of any size; they are those of the integers less the least one.
+    Zero points may have any value; they are stored relative to the smallest integer. Return None if
+    the integers span more than 8 bits.
     """
     low = int(integers.min())
     span = int(integers.max()) - low
@@ -81,7 +83,7 @@ def pack(integers: Array, scale: Array, zero: Array, tile: int) -> Packed | None
 
 
 def _tiles(rows: Array, tile: int) -> Array:
-    """(N, K) as (ceil(N / tile), K, tile), zero beyond N."""
+    """Return an array (N, K) as (ceil(N / tile), K, tile), with zeros for rows after N."""
     padded = np.pad(rows, ((0, -len(rows) % tile), (0, 0)))
     return np.ascontiguousarray(padded.reshape(-1, tile, rows.shape[1]).swapaxes(1, 2))
 
@@ -151,7 +153,7 @@ def _samples() -> Iterator[Sample]:
 
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:
-    """All axes of the data but the last."""
+    """Axis map: all axes of the data except the last one."""
     rank = tensor(types[0]).rank
     return AxisMap(((*range(rank - 1), None), *((None,) * rank for _ in types[1:])))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Padding: with a constant, or with the tensor's own elements.
+"""Padding of tensors with a constant or with the tensor's own elements (edge, reflect, wrap).
 
 pad(x, ((0, 0), (1, 1)), pad_value=0.0)
 pad(x, ((0, 0), (2, 1)), pad_mode="reflect")
@@ -82,7 +82,7 @@ def _pad_reference(a: PadAttrs, data: Array, value: Array) -> Array:
 
 
 def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
-    """Through indices, so that every data type works."""
+    """Pad an array by indexing with padded indices, which works for every data type."""
     for axis, width in enumerate(widths):
         if tuple(width) != (0, 0):
             data = data.take(np.pad(np.arange(data.shape[axis]), width, mode=mode), axis)
@@ -90,17 +90,17 @@ def _numpy_pad(data: Array, widths: Any, mode: Any) -> Array:
 
 
 def _source(i: Scalar, extent: int, width: tuple[int, int], mode: str) -> Scalar:
-    """Which element of the data the padded element `i` repeats.
+    """Return the index of the data element that the padded element `i` along one axis repeats.
 
-    Where the padding is no wider than the data it is a choice of three: loops split at
-    its borders.
+    If the padding is no wider than the data, the index is a choice among three affine expressions,
+    so that loops can be split at the borders.
     """
     at = i - width[0]
     if width == (0, 0):
         return at
     if extent == 1:
         return as_expr(0)
-    doubled = mode == "symmetric"  # the outermost elements
+    doubled = mode == "symmetric"  # the outermost elements are repeated
     last = 2 * extent - (1 if doubled else 2)
     wide = max(width) >= extent
     if wide and mode == "wrap":

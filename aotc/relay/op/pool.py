@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools over one to three spatial axes: the greatest value, or the mean.
+"""Max and average pooling over one to three spatial axes: sliding, adaptive and global windows.
 
-Windows slide, or cut the data into a given number of parts.
-
-With `ceil_mode` the last, partial window counts, unless it would start beyond the data
-and its leading padding.  A mean divides by the elements seen, or, with
-`count_include_pad`, by those of data and padding.
+With `ceil_mode`, a last, partial window produces an output unless it starts after the end of the
+data and its leading padding. An average is divided by the number of data elements in the window or,
+with `count_include_pad`, of data and padding elements.
 
     max_pool2d(x, pool_size=(3, 3), strides=(2, 2), padding=(1, 1))
     global_avg_pool2d(x)               # (N, C, H, W) -> (N, C, 1, 1)
@@ -52,17 +50,23 @@ class AvgPoolAttrs(MaxPoolAttrs):
 
 
 def pool_layouts(n: int, a: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where the canonical axes are found in data and result."""
+    """Return the positions of the canonical axes (N, C, spatial axes) in the data and in the
+    result.
+    """
     return window_attributes.layouts(n, a.layout, a.out_layout)
 
 
 def pool_op(
     n: int, kind: str, mean: bool, doc: str, extents: Callable[..., Any], values: Callable[..., Array], **facets: Any
 ) -> OpDef:
-    """A pool over `n` axes: of sliding windows (the kind ""), "adaptive" or "global"; {} of `doc` is what it gives.
+    """Return the OpDef of a pool over `n` spatial axes.
 
-    extents  (attrs, the data's spatial extents) -> the result's
-    values   (attrs, data in canonical order and the type that is computed in, its own type) -> the result in that order
+    kind     "" for sliding windows, "adaptive" or "global"
+    mean     True for average pooling, False for max pooling
+    doc      documentation, in which {} stands for the pooled value
+    extents  (attrs, the data's spatial extents) -> the result's spatial extents
+    values   (attrs, data in canonical axis order and in the dtype of the computation, the data's dtype) -> the result
+             in canonical axis order
     """
 
     def infer(a: Any, types: Types) -> Type:
@@ -98,7 +102,9 @@ def pool_op(
 
 @frozen
 class _Window:
-    """The window along one axis: position `i * stride - pad + k * dilation` for tap k of output i."""
+    """Sliding window along one axis: tap k of output i reads position `i * stride - pad + k *
+    dilation`.
+    """
 
     extent: int
     size: int
@@ -111,21 +117,25 @@ class _Window:
         return i * self.stride + k * self.dilation - self.pad[0]
 
     def guard(self, i: Scalar, k: Scalar) -> list[Scalar]:
-        """What holds where a tap is in the data; nothing where all taps of all outputs are."""
+        """Return the conditions for a tap to be inside the data; empty if all taps of all outputs
+        are inside.
+        """
         leaves = self.pad[0] > 0 or self.reach() > self.pad[0] + self.extent
         return [self.at(i, k) >= 0, self.at(i, k) < self.extent] if leaves else []
 
     def bounds(self, include_pad: bool) -> tuple[int, int]:
-        """The positions that a mean counts: from the first, up to but without the second."""
+        """Return the half-open range of positions that an average counts."""
         return (-self.pad[0], self.extent + self.pad[1]) if include_pad else (0, self.extent)
 
     def reach(self) -> int:
-        """Elements from the first tap of the first output to the last tap of the last, or to the end of the data."""
+        """Return the number of positions from the first tap of the first output to the last tap or
+        the end of the data.
+        """
         last = (self.count - 1) * self.stride + (self.size - 1) * self.dilation + 1
         return max(last, self.pad[0] + self.extent)
 
     def seen(self, i: Any, include_pad: bool) -> Any:
-        """How many taps of outputs `i`, an expression or an array, are counted."""
+        """Return the number of counted taps of outputs `i`, an expression or an array."""
         low, high = self.bounds(include_pad)
         start = i * self.stride - self.pad[0]
         first = greater((low - start + (self.dilation - 1)) // self.dilation, 0)
@@ -133,10 +143,13 @@ class _Window:
         return last - first + 1
 
     def seen_at(self, i: Scalar, include_pad: bool) -> Operand:
-        """How many taps output `i` counts, as an expression: a number where all outputs count as many."""
+        """Return the number of counted taps of output `i`: an integer if it is equal for all
+        outputs, else an expression.
+        """
         ends = {int(n) for n in self.seen(np.array([0, self.count - 1]), include_pad)}
         low, high = self.bounds(include_pad)
-        # between two complete windows, or two that see all there is, are others like them
+        # if the first and the last window are complete or cover all of the data, so do the windows
+        # between them
         alike = {self.size, high - low} if self.dilation == 1 else {self.size}
         if self.count == 1 or (len(ends) == 1 and ends <= alike):
             return ends.pop()
@@ -155,9 +168,11 @@ def _extents(n: int, a: MaxPoolAttrs, space: Sequence[Dim]) -> list[Dim]:
 
 
 def pooled(n: int, a: Any, data: Tensor, parts: Sequence[Any], mean: bool = False, name: str = "") -> te.Reduce:
-    """The greatest elements, or the sums, of windows that are made of parts of each axis.
+    """Return the reduction (maximum or sum) over windows that are the product of one part per
+    spatial axis.
 
-    Of the parts along one axis there are `count`, of `size` taps, at the positions `at(i, k)`, if `guard(i, k)` holds.
+    A part describes an axis: `count` outputs with `size` taps each, tap k of output i at position
+    `at(i, k)`, counted if all conditions of `guard(i, k)` hold.
     """
     source, result = pool_layouts(n, a)
     batch, channels, *_ = pick(data.shape, source)
@@ -181,7 +196,7 @@ def pooled(n: int, a: Any, data: Tensor, parts: Sequence[Any], mean: bool = Fals
 
 
 def divided(total: Scalar, count: Scalar | int) -> Scalar:
-    """total / count, truncated for integers, 0 for a count of 0."""
+    """Return total / count, truncated for integers; a count of 0 is treated as 1."""
     if not isinstance(count, int):
         count = maximum(count, 1).astype(total.dtype)
     elif count <= 1:
@@ -189,9 +204,11 @@ def divided(total: Scalar, count: Scalar | int) -> Scalar:
     return total / count if total.dtype.is_float else binary("truncdiv", total, count)
 
 
-#: From this many taps on, a maximum over a box is taken axis by axis: k + k comparisons instead of k * k.
+#: Smallest number of taps for which max pooling runs axis by axis: k + k comparisons instead of k *
+#: k.
 SEPARATE_TAPS: Final = 25
-#: From this many taps on, where rows have at least LONG columns: loops over short rows cost more than they save.
+#: Smallest number of taps for pooling axis by axis if rows have at least LONG columns; on shorter
+#: rows the loop overhead exceeds the savings.
 SEPARATE_TAPS_LONG: Final = 9
 LONG: Final = 48
 
@@ -204,7 +221,7 @@ def _compute_max(n: int, a: MaxPoolAttrs, data: Tensor) -> Tensor:
     least = SEPARATE_TAPS_LONG if space[-1] >= LONG else SEPARATE_TAPS
     if len(wide) < 2 or prod(wide) < least or source != result:
         return pooled(n, a, data, windows)
-    for axis, own in enumerate(windows):  # rows first: they are compared as they lie
+    for axis, own in enumerate(windows):  # rows first: whole rows are compared elementwise
         single = (_Window(extent, 1, 1, 1, (0, 0), extent) for extent in pick(data.shape, source)[2:])
         data = pooled(n, a, data, [own if k == axis else w for k, w in enumerate(single)])
     return data
@@ -244,13 +261,15 @@ def _values(n: int, mean: bool, a: Any, x: Array, dtype: DType) -> Array:
 
 
 def _scratch(n: int, a: MaxPoolAttrs, types: Types) -> int:
-    """The padded data."""
+    """Return the number of elements of the padded data, the scratch memory of the operator."""
     batch, channels, *space = pick(tensor(types[0]).static_shape, pool_layouts(n, a)[0])
     return batch * channels * prod(w.reach() for w in windows_of(n, a, space))
 
 
 def in_order(windows: Array, n: int) -> Array:
-    """The sums of what lies along the last `n` axes, in that order: sums of floats depend on it."""
+    """Return the sums over the last `n` axes, added in row-major order: float sums depend on the
+    order.
+    """
     total = np.zeros(windows.shape[:-n], windows.dtype)
     for tap in np.ndindex(*windows.shape[-n:]):
         place = (Ellipsis, *tap)
@@ -259,7 +278,7 @@ def in_order(windows: Array, n: int) -> Array:
 
 
 def mean_of(total: Array, count: Any) -> Array:
-    """total / count, truncated for integers, 0 for a count of 0."""
+    """Return total / count, truncated for integers; a count of 0 is treated as 1."""
     count = np.maximum(count, 1)
     if DType.of(total).is_float:
         return np.asarray(total / np.asarray(count).astype(total.dtype))
@@ -336,21 +355,23 @@ class AdaptivePoolAttrs(Attrs):
 
 @frozen
 class _Part:
-    """An axis that is cut: output i sees from i * extent // count to (i + 1) * extent / count, rounded up."""
+    """Adaptive window along one axis: output i covers positions floor(i * extent / count) to
+    ceil((i + 1) * extent / count).
+    """
 
     extent: int
     count: int
 
     def ends(self, i: Any) -> tuple[Any, Any]:
-        """The first position that output i sees, and the one after the last."""
+        """Return the half-open range of positions that output i covers."""
         return i * self.extent // self.count, ((i + 1) * self.extent + (self.count - 1)) // self.count
 
     @property
     def widths(self) -> tuple[int, int]:
-        """How many positions the narrowest and the widest output see.
+        """Return the smallest and the largest number of positions that an output covers.
 
-        With extent = q * count + r, output i sees q + ceil((i * r % count + r) / count)
-        positions, and i * r % count is every multiple of gcd(r, count).
+        With extent = q * count + r, output i covers q + ceil((i * r % count + r) / count)
+        positions, and i * r % count takes every multiple of gcd(r, count).
         """
         whole, rest = divmod(self.extent, self.count)
         if rest == 0:
@@ -426,7 +447,7 @@ def _adaptive_samples(n: int) -> list[Any]:
 
 
 def _adapted(of: Callable[..., Any]) -> Callable[..., Any]:
-    """A facet of global pools from that of adaptive pools: a global pool is one whose output is a single element."""
+    """Return a function of a global pool derived from the adaptive pool with an output size of 1."""
 
     def said(a: GlobalPoolAttrs, *given: Any) -> Any:
         return of(AdaptivePoolAttrs(output_size=(1,), **dict(a.items())), *given)
@@ -435,7 +456,9 @@ def _adapted(of: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _adaptive_facets(n: int, mean: bool, name: str) -> dict[str, Any]:
-    """How a pool of `n` axes is computed, a mean or a greatest value, in a tensor called `name`."""
+    """Return the functions that define an adaptive pool over `n` axes, whose tensor is called
+    `name`.
+    """
     return {
         "extents": partial(_sizes, n),
         "values": partial(_adaptive_values, n, mean),

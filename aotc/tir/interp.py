@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The meaning of kernels, executable: numpy arrays in, numpy arrays out, every access checked.
+"""The interpreter of kernels: run a kernel on numpy arrays with every memory access checked.
 
 A kernel becomes Python source; innermost loops whose iterations are independent (or only accumulate)
 become numpy operations, with the results that the loop would give, in the loop's order of rounding.
@@ -7,8 +7,8 @@ become numpy operations, with the results that the loop would give, in the loop'
     run_kernel(kernel, [x, w])                 # [y], flat
     run = compile_kernel(kernel)               # for repeated runs: run([x, w])
 
-The threads of kernels for teams take turns: each goes on until it waits for the others at a barrier.  So do the
-threads of a block; one block runs after the other.  At an instruction of a warp its 32 threads wait for each other.
+The threads of a team, or of a GPU block, run one after the other, each from one barrier to the next; blocks run one
+after the other.  The 32 threads of a warp synchronize at each warp-level instruction.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _FEW: Final = 4
 
 
 def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Array]:
-    """The outputs of a kernel, as flat arrays, in order.
+    """Run a kernel on input arrays and return its outputs as flat arrays, in order.
 
     inputs        one array for each input buffer, of its dtype and size, any shape
-    output_init   what the outputs hold before; without it NaN, or a bit pattern that is unlikely to be right
-    participants  how many threads share a kernel for teams
-    backwards     whether the last thread goes first, and the last block; a kernel whose results change with it lacks
+    output_init   initial contents of the outputs; by default NaN, or a bit pattern that is unlikely to be a result
+    participants  number of threads of the team
+    backwards     True to run threads and blocks in reverse order; a kernel whose results depend on this order lacks
                   a barrier
 
     Raises AotcError (code "tir-run") for wrong arguments, for any access outside a buffer, and for threads that
@@ -78,7 +78,7 @@ def run_kernel(kernel: Kernel, inputs: Sequence[Array], **how: Any) -> list[Arra
 
 @frozen
 class CompiledKernel:
-    """A kernel as a Python generator, which stops at barriers; `source` is for the curious."""
+    """A kernel translated to a Python generator, which yields at barriers; `source` is its Python text."""
 
     kernel: Kernel
     source: str
@@ -92,7 +92,7 @@ class CompiledKernel:
         participants: int = 1,
         backwards: bool = False,
     ) -> list[Array]:
-        """Run on `inputs`; see run_kernel."""
+        """Run the kernel on `inputs` and return its outputs; the arguments are those of `run_kernel`."""
         kernel = self.kernel
         arguments = _checked(kernel, "input", kernel.inputs, inputs)
         if output_init is None:
@@ -116,13 +116,13 @@ class CompiledKernel:
         return outputs
 
     def on(self, memory: Sequence[Array]) -> None:
-        """Run on an array for each parameter; they may overlap as far as `overlaps` of the kernel says."""
+        """Run the kernel in place on one array per parameter; arrays may overlap as `Kernel.overlaps` allows."""
         scratch = [_poison(b) for b in self.kernel.local]
         with np.errstate(all="ignore"):
             self._take_turns([self.function(*memory, *scratch, 0, 1, iter, self._take_turns)])
 
     def _take_turns(self, threads: Iterable[Iterator[None]]) -> None:
-        """All threads, one after the other, from each barrier to the next; the end of the kernel is one."""
+        """Run all threads one after the other from barrier to barrier, until they end."""
         runs = tuple(threads)
         warps = [runs[k : k + WARP] for k in range(0, len(runs), WARP)]
         met = len(runs)
@@ -132,7 +132,7 @@ class CompiledKernel:
                 raise self._apart(f"{met} of {len(runs)} threads wait for the others, who are done")
 
     def _up_to_barrier(self, warp: Sequence[Iterator[Any]]) -> int:
-        """How many threads come to a barrier, after all that they compute together; the others are done."""
+        """Run the threads of a warp to the next barrier and return how many reach it; the others have ended."""
         while True:
             found = [next(run, self) for run in warp]
             calls = sorted((call for call in found if isinstance(call, list)), key=itemgetter(0))
@@ -161,7 +161,7 @@ def compile_kernel(kernel: Kernel) -> CompiledKernel:
 
 
 def _loaded(writer: _Writer, name: str) -> Callable[..., Any]:
-    """The Python function that a writer has written."""
+    """Execute the Python source of a writer and return the function that it defines."""
     meanings = {f"intrinsic_{name}": row.meaning for name, row in INSTRUCTIONS.items()}
     functions = {name: _function(*key) for name, key in writer.functions.items()}
     namespace = dict(NAMESPACE, np=np, begin=_begin, land=_land, const=writer.constants, **meanings, **functions)
@@ -170,7 +170,7 @@ def _loaded(writer: _Writer, name: str) -> Callable[..., Any]:
 
 
 def _begin(copies: list[list[Any]], array: Array, index: Any, value: Any, label: str) -> None:
-    """Copy nothing yet, though what was there is lost."""
+    """Start an asynchronous copy: poison the destination until the copy completes."""
     places = np.atleast_1d(index)
     rubbish = _poison(Buffer(label, DType(str(array.dtype)), places.size))
     NAMESPACE["put"](array, places, rubbish, label)
@@ -178,7 +178,7 @@ def _begin(copies: list[list[Any]], array: Array, index: Any, value: Any, label:
 
 
 def _land(copies: list[list[Any]], groups: int) -> None:
-    """The present group ends; all but the latest ones land."""
+    """Close the current group of asynchronous copies, and complete all but the latest `groups` groups."""
     copies.append([])
     while len(copies) > groups + 1:
         for copy in copies.pop(0):
@@ -187,7 +187,9 @@ def _land(copies: list[list[Any]], groups: int) -> None:
 
 @cache
 def _function(name: str, dtype: DType, fused: bool) -> Callable[..., Any]:
-    """A function that is a tensor program, on numpy scalars and arrays; narrow floats are rounded at the end."""
+    """Return an elementary function (a tensor program) as a Python function of numpy scalars or arrays.
+
+    Results of floats narrower than float32 are rounded once, at the end."""
     function = definition(name, dtype, fused)
     assert function is not None
     writer = _Writer(lazy=False)
@@ -222,7 +224,9 @@ def _dtype(expr: Expr) -> str:
 
 @dataclass(slots=True)
 class _Writer:
-    """Prints Python.  `vector` is the loop variable that is an array at present, `mask` guards its loads."""
+    """Writer of Python source for a kernel.
+
+    `vector` is the variable of the loop that is written as numpy operations, `mask` the condition of its loads."""
 
     lines: list[str] = field(default_factory=list)
     names: dict[object, str] = field(default_factory=dict)
@@ -241,13 +245,15 @@ class _Writer:
         return "\n".join(self.lines) + "\n"
 
     def formula(self, function: Function) -> None:
-        """A function of numbers or arrays."""
+        """Write the straight-line program of an elementary function."""
         self.lines.append(f"def run({', '.join(map(self.name, function.params))}):")
         self.stmt(Block(function.body), 1)
         self.line(1, f"return {self.expr(function.result)}")
 
     def call(self, call: Call) -> str:
-        """What computes a call: a tensor program, or the meaning of an instruction, for which a warp meets."""
+        """Return the Python expression of a call: an elementary function or an instruction.
+
+        Warp-level instructions synchronize the threads of the warp first."""
         dtype, args = call.args[0].dtype, ", ".join(map(self.expr, call.args))
         if INSTRUCTIONS[call.name].warp:
             return f"(met := [{self.thread}, intrinsic_{call.name}, {args}], (yield met), met[0])[2]"
@@ -324,7 +330,7 @@ class _Writer:
             self.nested(f"for {self.name(loop.var)} in range({span})", loop.body, depth)
 
     def launched(self, loop: For, depth: int) -> None:
-        """Blocks or threads; each finds memory of its own as nobody has set it."""
+        """Write a loop over blocks or threads, whose private memory starts uninitialized in each iteration."""
         var, span = self.name(loop.var), f"order(range({self.expr(loop.end)}))"
         meets = loop.kind == "thread" and any(is_barrier(s) or warp_call(s) for s in walk_stmts(loop.body))
         self.thread = var if meets else ""
@@ -372,7 +378,7 @@ class _Writer:
         self.line(depth, f"put({self.name(target)}, {to}, {made}, {target.name!r})")
 
     def varies(self, expr: Expr) -> bool:
-        """Whether the value is an array over the vectorized loop."""
+        """Return True if the value of an expression differs between iterations of the vectorized loop."""
         return any(item in self.arrays for item in mentioned(expr))
 
     # expressions
@@ -455,7 +461,7 @@ class _Writer:
 
 
 def _declared(writer: _Writer, stmt: Declare | Assign, pad: str) -> list[str]:
-    """The lines for a register: the first thread of a block counts it after all have met, and begins anew at last."""
+    """Return the lines for a register, including the block counter of a last-block reduction."""
     name, value = writer.name(stmt.var), stmt.value
     match value:
         case Call(name="arrive", args=(Load() as load, blocks)):
@@ -468,7 +474,7 @@ def _declared(writer: _Writer, stmt: Declare | Assign, pad: str) -> list[str]:
 
 
 def _vectorizable(loop: For) -> bool:
-    """Whether numpy operations over all iterations give what these give in order."""
+    """Return True if numpy operations over all iterations give the results of running them in order."""
     if 0 < extent_of(loop) < _FEW:
         return False
     stmts = straight_line(loop) if loop.kind != "serial" else None
@@ -482,7 +488,7 @@ def _vectorizable(loop: For) -> bool:
 
 
 def _is_running(stmt: Assign, stmts: Sequence[Stmt]) -> bool:
-    """Whether numpy has the running results of an accumulation in a register in its type."""
+    """Return True if numpy can compute the running results of an accumulation in the dtype of the register."""
     dtype = stmt.var.dtype
     if dtype.is_narrow_float or (dtype.bits < 8 and not dtype.is_bool):
         return False

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simplification of index arithmetic, conditions and loops.  An expression or statement in, an equal one out.
+"""The simplifier: rewrite index arithmetic, conditions and loops to equal, simpler ones.
 
-Index expressions become sums of terms (`Linear`); what the ranges of loop variables decide is decided:
+Index expressions are normalized to linear sums (`Linear`), and conditions are decided by interval arithmetic:
 
     ranges = {i: (0, 15), j: (0, 3)}
     simplify((i * 4 + j) // 4, ranges)          # i
@@ -31,12 +31,11 @@ _ALL: Interval = (-math.inf, math.inf)
 
 @dataclass(slots=True)
 class _Scope:
-    """Ranges (not copied: a kernel may have thousands of loops), and what was found out about expressions under them.
+    """The ranges of variables in a scope, with memoized facts about expressions.  Ranges are shared, not copied.
 
-    found   the intervals of expressions: a bound is asked for at every level above it, and without the memory the work
-            would double from level to level
-    forms   sums of terms of index expressions, by identity, each with the expression, which stays alive so
-    made    simplified expressions, likewise: what several users share is simplified once, and stays shared
+    found   intervals of expressions; without memoization the work would be exponential in the depth
+    forms   linear forms of index expressions, by identity, each with the expression to keep it alive
+    made    simplified expressions by identity: a shared subexpression is simplified once and stays shared
     """
 
     known: Ranges
@@ -55,7 +54,10 @@ def _scope(ranges: _Known) -> _Scope:
 
 @frozen
 class Linear:
-    """const + sum of coefficient * atom; atoms are variables and what is not linear.  No coefficient is 0."""
+    """The linear form const + sum(coefficient * atom), without zero coefficients.
+
+    Atoms are variables and nonlinear subexpressions.
+    """
 
     terms: dict[Expr, int] = field(default_factory=dict)
     const: int = 0
@@ -92,7 +94,7 @@ class Linear:
 
 
 def linear(expr: Expr, ranges: _Known) -> Linear:
-    """An index expression as a sum of terms."""
+    """Return the linear form of an index expression."""
     ranges = _scope(ranges)
     match expr:
         case Const():
@@ -107,7 +109,7 @@ def linear(expr: Expr, ranges: _Known) -> Linear:
 
 
 def _form(expr: Expr, ranges: _Scope) -> Linear:
-    """`linear` of an expression that has operands."""
+    """Return the linear form of an index expression that has operands."""
     match expr:
         case Binary(op="add"):
             return linear(expr.a, ranges).plus(linear(expr.b, ranges))
@@ -126,7 +128,7 @@ def _form(expr: Expr, ranges: _Scope) -> Linear:
 
 
 def _single(interval: Interval | None) -> bool:
-    """Whether a range holds one number: a loop of one iteration."""
+    """Return True if an interval holds exactly one number, as for a loop of one iteration."""
     return interval is not None and interval[0] == interval[1]
 
 
@@ -160,20 +162,20 @@ def _division(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
 
 
 def split_by(a: Linear, divisor: int) -> tuple[Linear, Linear]:
-    """(q, r) with a == q * divisor + r, r keeping the terms that the divisor does not divide."""
+    """Return (q, r) with a == q * divisor + r, where r has the terms that are not multiples of the divisor."""
     whole = {t: c // divisor for t, c in a.terms.items() if c % divisor == 0}
     rest = {t: c for t, c in a.terms.items() if c % divisor}
     return Linear(whole, a.const // divisor), Linear(rest, a.const % divisor)
 
 
 def _reduced(a: Linear, divisor: int) -> tuple[int, Linear]:
-    """The common factor of a divisor and all terms, and what is left of the sum without it."""
+    """Return the greatest common factor of a divisor and all terms, and the sum divided by it."""
     common = math.gcd(divisor, *a.terms.values())
     return common, Linear({t: c // common for t, c in a.terms.items()}, a.const // common)
 
 
 def _floordiv_atom(a: Linear, divisor: int) -> Linear:
-    """a // divisor, the common factor taken out: (4i + 3) // 8 == i // 2; (i // 2) // 3 == i // 6."""
+    """Return a // divisor with common factors canceled: (4i + 3) // 8 == i // 2; (i // 2) // 3 == i // 6."""
     common, reduced = _reduced(a, divisor)
     divisor //= common
     if divisor == 1 or not reduced.terms:
@@ -201,7 +203,9 @@ def _extreme(op: str, a: Linear, b: Linear, ranges: _Scope) -> Linear:
 
 
 def recombined(a: Linear, ranges: _Known) -> Linear:
-    """x // c * (k * c) + x % c * k == x * k; known ranges show that more quotients are x // c."""
+    """Combine quotients and remainders: x // c * (k * c) + x % c * k == x * k.
+
+    The ranges of variables prove further quotients equal to x // c."""
     for atom, k in a.terms.items():
         match atom:
             case Binary(op="floormod", a=x, b=Const(value=c)) if int(c) * k in a.terms.values():
@@ -213,7 +217,7 @@ def recombined(a: Linear, ranges: _Known) -> Linear:
 
 
 def bounds(expr: Expr, ranges: _Known) -> Interval:
-    """The least and greatest value of an integer; infinite where unknown, or where it may wrap around."""
+    """Return the smallest and largest value of an integer expression; infinite if unknown or if it may wrap around."""
     ranges = _scope(ranges)
     if expr.lanes > 1:
         return _ALL
@@ -224,14 +228,14 @@ def bounds(expr: Expr, ranges: _Known) -> Interval:
 
 
 def linear_bounds(a: Linear, ranges: _Known) -> Interval:
-    """The least and greatest value of a sum of terms (infinite where unknown)."""
+    """Return the smallest and largest value of a linear form; infinite if unknown."""
     ranges = _scope(ranges)
     ends = [sorted(c * end for end in _bounds_atom(atom, ranges)) for atom, c in a.terms.items()]
     return a.const + sum(low for low, _ in ends), a.const + sum(high for _, high in ends)
 
 
 def _exact(a: Linear, ranges: _Scope) -> bool:
-    """Whether a sum is known not to wrap around: its value is that of integers without end."""
+    """Return True if a linear form provably does not overflow."""
     low = high = a.const
     for atom, c in a.terms.items():
         least, greatest = _bounds_atom(atom, ranges)
@@ -241,7 +245,7 @@ def _exact(a: Linear, ranges: _Scope) -> bool:
 
 
 def _difference(a: Linear, b: Linear, ranges: _Scope) -> Interval:
-    """The least and greatest value of a - b as integers without end; anything where a sum may wrap around."""
+    """Return the smallest and largest value of a - b without overflow; infinite if a sum may overflow."""
     exact = _exact(a, ranges) and _exact(b, ranges)
     difference = recombined(a.plus(b, -1), {})
     return linear_bounds(difference, ranges) if exact or (not difference.terms and not difference.const) else _ALL
@@ -307,7 +311,7 @@ def _truncated(value: Bound, divisor: int) -> Bound:
 
 
 def simplify(expr: Expr, ranges: _Known) -> Expr:
-    """An equal expression, given the inclusive ranges of variables.
+    """Simplify an expression, given the inclusive ranges of its variables.
 
     Integer index arithmetic (int64 scalars) is normalized; floats are left as they are written, but for
     their indices and conditions.
@@ -352,7 +356,7 @@ _SURE: Final[Mapping[str, Callable[[Bound, Bound], tuple[bool, bool]]]] = {
 
 
 def conjuncts(cond: Expr) -> Iterator[Expr]:
-    """The conditions whose conjunction `cond` is."""
+    """Yield the conditions whose conjunction is `cond`."""
     stack = [cond]
     while stack:
         node = stack.pop()
@@ -363,7 +367,7 @@ def conjuncts(cond: Expr) -> Iterator[Expr]:
 
 
 def half_space(cond: Expr, ranges: _Known) -> Linear | None:
-    """d such that an index comparison `cond` says d >= 0; None for other conditions."""
+    """Return d such that the index comparison `cond` is equivalent to d >= 0; None for other conditions."""
     if not (isinstance(cond, Binary) and cond.op in ("lt", "le", "gt", "ge") and cond.a.dtype == INDEX):
         return None
     ranges = _scope(ranges)
@@ -377,7 +381,7 @@ def half_space(cond: Expr, ranges: _Known) -> Linear | None:
 
 
 def _undivided(d: Linear, ranges: _Scope) -> Linear:
-    """d' that is not negative where d is not: for +-(x // c) + k one without the division."""
+    """Return a linear form that is non-negative exactly when d is, without the division if d is +-(x // c) + k."""
     match list(d.terms.items()):
         case [(Binary(op="floordiv", a=x, b=Const(value=c)), 1 | -1 as sign)] if c > 0:
             c = int(c)
@@ -387,9 +391,9 @@ def _undivided(d: Linear, ranges: _Scope) -> Linear:
 
 
 def simplify_stmt(stmt: Stmt, ranges: _Known) -> Stmt:
-    """An equal statement: indices normalized, loops of one iteration and decided branches gone.
+    """Simplify a statement: normalize indices, remove loops of one iteration and decided branches.
 
-    A loop over a guarded body gets the guard's affine conditions as bounds.
+    Affine conditions of a guarded loop body become loop bounds.
     """
     ranges = _scope(ranges)
     match stmt:
@@ -403,7 +407,7 @@ def simplify_stmt(stmt: Stmt, ranges: _Known) -> Stmt:
 
 
 def is_empty(stmt: Stmt) -> bool:
-    """Whether the statement does nothing."""
+    """Return True if the statement does nothing."""
     return all(isinstance(s, Block) for s in walk_stmts(stmt))
 
 
@@ -429,7 +433,7 @@ def _simplify_for(loop: For, ranges: _Scope) -> Stmt:
 
 
 def _tightened(loop: For, guard: If, inside: Ranges, ranges: _Scope) -> Stmt:
-    """For v: If(c, s) with the conditions on v as bounds, those without v outside, all others inside."""
+    """Rewrite `For v: If(c, s)`: conditions on v become bounds, conditions without v move out of the loop."""
     begin, end = loop.begin, loop.end
     conditions = list(conjuncts(guard.cond))
     outer: list[Expr] = []
@@ -455,7 +459,7 @@ def _tightened(loop: For, guard: If, inside: Ranges, ranges: _Scope) -> Stmt:
 
 
 def _invariant(cond: Expr, loop: For) -> bool:
-    """Whether `cond` has one value over all iterations: no loop variable, register or stored buffer in it."""
+    """Return True if `cond` is loop-invariant: it reads no loop variable, register or buffer that the loop changes."""
     return changed(loop).isdisjoint(mentioned(cond))
 
 

@@ -32,17 +32,18 @@ LAUNCHED: Final = KINDS[3:]
 class For:
     """`for var in begin, begin+step, ... < end`.
 
-    kind   what its iterations are to each other, as whoever makes the loop knows and `aotc.tir.kernel_verifier` proves:
+    kind   the dependence between iterations, stated by the code that builds the loop and proven by
+           `aotc.tir.kernel_verifier`:
 
-        "independent"   none reads or writes what another one writes, but for private scratch that each fills anew: they
-                        may run in any order, or at once, each with private scratch of its own
-        "reduction"     all that one hands to another are values that each combines with its own, by one operation
-                        (sum, product, least, greatest, and, or): another order gives another rounding
-        "block"         independent; each is a block of threads of a device, which share memory (`aotc.tir.gpu_launch`)
-        "thread"        independent between one barrier and the next; each is a thread of a block
-        "serial"        nothing is said
+        "independent"   no iteration accesses memory that another iteration writes, except private scratch that each
+                        initializes: they may run in any order or in parallel, each with its own private scratch
+        "reduction"     iterations only update accumulators by one associative operation (sum, product, minimum,
+                        maximum, and, or): another order changes the rounding only
+        "block"         independent; each iteration is a GPU thread block with shared memory (`aotc.tir.gpu_launch`)
+        "thread"        independent between barriers; each iteration is a thread of a block
+        "serial"        nothing is known: iterations run in order
 
-    Where iterations run, side by side on threads or in the lanes of vectors, is decided later by what reads this.
+    Later passes decide from it whether iterations run on threads or in the lanes of vectors.
     """
 
     var: Var
@@ -81,7 +82,7 @@ class If:
 class Store:
     """Write `value` (as many elements as it has lanes) to a buffer from flat `index` on.
 
-    asynchronous   the elements are under way to memory that threads share: they are there after a `Wait` and a `Sync`.
+    asynchronous   True for an asynchronous copy to shared memory, which is complete after a `Wait` and a `Sync`.
                    The value is a load of 4, 8 or 16 bytes from a multiple of them on, or zeros by a condition
     """
 
@@ -93,7 +94,7 @@ class Store:
 
 @frozen(eq=False)
 class Intrinsic:
-    """An instruction of INSTRUCTIONS that makes a square block of memory of another one, such as `turn`, its transpose.
+    """An instruction of INSTRUCTIONS that computes a square block of memory from another one: `turn` transposes it.
 
     The rows of the block that is written begin at `buffer[index + i * stride]`, those of the block that is read, of
     which `source` loads the first, `source_stride` elements apart.  A block has as many rows as `source` has lanes; the
@@ -114,7 +115,7 @@ class Intrinsic:
 
 @frozen(eq=False)
 class Declare:
-    """A named register, set here, changed by `Assign`, visible to the end of the enclosing block."""
+    """Declaration of a named register with its initial value, visible to the end of the enclosing block."""
 
     var: Var
     value: Expr
@@ -122,7 +123,7 @@ class Declare:
 
 @frozen(eq=False)
 class Assign:
-    """A new value for a declared register."""
+    """Assignment of a new value to a declared register."""
 
     var: Var
     value: Expr
@@ -145,7 +146,9 @@ class Sync:
 
 @frozen(eq=False)
 class Wait:
-    """Wait for all but the latest groups: what a thread stores asynchronously from one `Wait` to the next is one."""
+    """Wait for asynchronous copies of the thread, except those of the latest groups.
+
+    A group is the set of asynchronous stores between two `Wait` statements."""
 
     groups: int
 
@@ -155,7 +158,7 @@ Stmt: TypeAlias = "For | While | If | Store | Intrinsic | Declare | Assign | Blo
 
 @frozen
 class UserSource:
-    """C code that is not ours, and the name of what wrote it, for messages."""
+    """C source from a user's code generator, with the generator's name for messages."""
 
     text: str
     author: str
@@ -175,7 +178,7 @@ class Kernel:
     overlaps          (output, input) index pairs whose memory may overlap as far as the order of its accesses lets
                       it (aotc/tir/plan/inplace_overlap.py): iterations run in the order in which they stand
     macs              multiply-accumulate operations of one call
-    approximate       computed by an algorithm that rounds more than the operator's definition (Winograd's)
+    approximate       True if the algorithm (Winograd's) has larger rounding errors than the operator's definition
     span              the model nodes it computes
     source            the user's code, which defines it under this very name; the body is empty then
     team              every thread of a team calls it, and does its share (see aotc/tir/threads/parallel_kernels.py)
@@ -200,12 +203,12 @@ class Kernel:
 
     @property
     def params(self) -> tuple[Buffer, ...]:
-        """All buffers that the caller passes."""
+        """The buffers that the caller passes: inputs, outputs and workspace."""
         return (*self.inputs, *self.outputs, *self.workspace)
 
     @property
     def local(self) -> tuple[Buffer, ...]:
-        """All buffers that nobody passes."""
+        """The buffers that the kernel declares itself: stack and shared memory."""
         return (*self.stack, *self.shared)
 
 
@@ -220,7 +223,7 @@ _KERNELS: Final = Form(
 
 
 def remembered_kernel(kind: str, source: object, span: Span | None, make: Callable[[], Kernel]) -> Kernel:
-    """`make()`, or the kernel that it gave for an equal source before (`aotc.ir.persistent_memo`), with a span."""
+    """Return `make()`, or the memoized kernel of an equal source (`aotc.ir.persistent_memo`), with `span` set."""
     made = remembered(kind, source, make, _KERNELS)
     return alike(replace(made, span=span), made)
 
@@ -284,34 +287,34 @@ def nodes(stmt: Stmt) -> Iterator[Expr]:
 
 
 def warp_call(stmt: Stmt) -> Call | None:
-    """What the threads of a warp compute together in a statement, if it is of this kind."""
+    """Return the warp-level instruction that a statement executes, or None."""
     value = stmt.value if isinstance(stmt, (Store, Declare, Assign)) else None
     return value if isinstance(value, Call) and INSTRUCTIONS[value.name].warp else None
 
 
 def memory_call(stmt: Stmt) -> Call | None:
-    """The function on memory that makes what a statement stores, if it is of this kind."""
+    """Return the micro-kernel call whose result a statement stores, or None."""
     value = stmt.value if isinstance(stmt, Store) else None
     return value if isinstance(value, Call) and INSTRUCTIONS[value.name].memory else None
 
 
 def arrival(stmt: Stmt) -> Call | None:
-    """The call by which a block is counted, if a statement is of this kind: a barrier for its threads.
+    """Return the call that increments a last-block counter in a statement, or None; it is a barrier for the block.
 
-    `let last: bool = arrive(count[g], 8:int32)` is true for the last of 8 blocks, which sees all that the others have
-    written before.  It is 0 again then.
+    `let last: bool = arrive(count[g], 8:int32)` is true in the last of 8 blocks that execute it, which then sees the
+    memory writes of the other blocks.  The counter is reset to 0.
     """
     value = stmt.value if isinstance(stmt, Declare) else None
     return value if isinstance(value, Call) and value.name == "arrive" else None
 
 
 def is_barrier(stmt: Stmt) -> bool:
-    """Whether the threads of a block wait for each other in a statement."""
+    """Return True if a statement synchronizes the threads of a block."""
     return isinstance(stmt, Sync) or arrival(stmt) is not None
 
 
 def changed(stmt: Stmt) -> set[Var | Buffer]:
-    """The registers, variables of loops and buffers that a statement gives other values."""
+    """Return the registers, loop variables and buffers that a statement modifies."""
     found = (s for s in walk_stmts(stmt) if isinstance(s, (Store, Intrinsic, Declare, Assign, For)))
     return {s.buffer if isinstance(s, (Store, Intrinsic)) else s.var for s in found}
 
@@ -343,21 +346,21 @@ def substituted(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
 
 
 def refreshed(stmt: Stmt) -> Stmt:
-    """A copy with new loop variables and registers, so that both can stand in one block."""
+    """Return a copy with renamed loop variables and registers, so that one block can hold both."""
     declared = [s.var for s in walk_stmts(stmt) if isinstance(s, (For, Declare))]
     fresh: dict[Var, Expr] = {var: Var(var.name, var.dtype, var.lanes) for var in declared}
     return substituted(stmt, fresh) if fresh else stmt
 
 
 def kept(name: str, value: Expr, stmts: list[Stmt]) -> Var:
-    """A register that holds a value; its declaration is added to statements."""
+    """Bind an expression to a new register: append its declaration to `stmts` and return the register."""
     register = Var(name, value.dtype, value.lanes)
     stmts.append(Declare(register, value))
     return register
 
 
 def forall(var: Var, end: Operand, body: Stmt, *, begin: Operand = 0, step: int = 1) -> For:
-    """A loop whose iterations are independent."""
+    """Return a loop whose iterations are independent."""
     return For(var, end, body, begin=begin, step=step, kind="independent")
 
 
@@ -372,7 +375,7 @@ def loops(axes: Iterable[tuple[Var, Operand]], body: Stmt, kind: str = "serial")
 
 
 def drop_dead(stmt: Stmt) -> Stmt:
-    """`stmt` without the registers that nothing needs: what reads them computes others of them, if anything does."""
+    """Remove dead registers: those that only other dead registers read."""
     read_for: dict[Var, list[Var]] = {}
     needed: list[Var] = []
     for s in walk_stmts(stmt):
@@ -389,5 +392,5 @@ def drop_dead(stmt: Stmt) -> Stmt:
 
 
 def without(stmt: Stmt, dead: Container[Stmt]) -> Stmt:
-    """`stmt` with some of the statements in it left out."""
+    """Return `stmt` without the statements in `dead`."""
     return Block(()) if stmt in dead else rebuilt(stmt, lambda s: without(s, dead))

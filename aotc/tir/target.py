@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Targets as data: what passes and schedules ask of a machine; another processor is another value.
+"""Target descriptions: the properties of a machine that passes and schedules depend on, as data.
 
 target = get_target("x86-64-v4")
 target.lanes("float32")                # 16
@@ -26,19 +26,19 @@ from aotc.tir.target_costs import Winograd as Winograd
 
 @frozen(kw_only=True)
 class Budget:
-    """How much code, parameters and memory may grow for the sake of speed.
+    """Limits on the growth of code, parameters and memory that optimizations for speed may cause.
 
-    stack_bytes       scratch of a kernel that may lie on its stack
-    row_bytes         a row of accumulators, which stays in the first-level cache beside what is read
-    array_bytes       parameters below this are C arrays, else a binary file that the assembler includes
-    parameter_growth  parameters may become so many times as large, or by parameter_room bytes larger; 1 for not at all
-    parameter_saving  cycles of a run that must be saved, by estimate, for each byte that parameters grow by
-    unrolled          multiply-adds that the body of a loop may be written out to
-    written           multiply-adds in all that a tiled sum of products may be written out to for the sake of borders
-    pieces            pieces that the loops of a nest may be cut into where conditions change ...
-    piece_nodes       ... and by how many nodes of expressions; beyond that, loops keep their conditions
-    transposed        side of the square tiles that transposes go over, a cache line of float32 each way; 1 for none
-    index_nodes       indices of more nodes are not computed wherever an element is read: the tensor is stored
+    stack_bytes       largest scratch memory of a kernel that may be placed on its stack
+    row_bytes         size of a row of accumulators that fits in the L1 cache together with the operands
+    array_bytes       parameters smaller than this become C arrays, larger ones a file that the assembler includes
+    parameter_growth  largest factor by which parameters may grow (or by parameter_room bytes); 1 forbids growth
+    parameter_saving  estimated cycles that each added byte of parameters must save per run
+    unrolled          largest number of multiply-adds in an unrolled loop body
+    written           largest number of multiply-adds in the code of one tiled contraction, border tiles included
+    pieces            largest number of pieces that a loop nest may be split into where conditions change ...
+    piece_nodes       ... and largest growth in expression nodes; beyond it, conditions stay inside the loops
+    transposed        side of the square tiles of a transposition: one cache line of float32 elements; 1 disables tiling
+    index_nodes       a tensor whose indices have more nodes is stored instead of recomputed at each read
     """
 
     stack_bytes: int = 4096
@@ -57,21 +57,20 @@ class Budget:
 
 @frozen(kw_only=True)
 class Gpu:
-    """A processor that runs blocks of threads, which kernels are launched on.
+    """The properties of a GPU: a device that runs kernels as grids of thread blocks.
 
-    threads          of a block, where there are enough of them for all processors
-    warp             threads that go in step, fewer than which no block has
-    processors       how many blocks at least run at a time
-    resident         threads that one of them holds at a time
-    registers        of a thread at most, 32 bits each
-    shared_bytes     what the threads of a block can share
-    argument_bytes   what the arguments of a launch may take
-    scratch_bytes    copies of private scratch, one for each thread that runs, may take so much in all: fewer threads
-                     run where it is more
-    architectures    compute capabilities that code is made for, 80 for 8.0
-    oldest           of those that have the instructions of all kernels
-    matrices         types that matrix instructions may multiply, which round sums in a way of their own, and float32
-                     to a fraction of 10 bits
+    threads          threads of a block when there are enough blocks for all multiprocessors
+    warp             threads of a warp, the smallest block
+    processors       number of multiprocessors: the least number of blocks that run at a time
+    resident         largest number of threads resident on one multiprocessor
+    registers        largest number of 32-bit registers of a thread
+    shared_bytes     shared memory of a block
+    argument_bytes   largest size of the arguments of a launch
+    scratch_bytes    largest total size of the threads' private scratch memory; larger kernels run with fewer threads
+    architectures    compute capabilities that code is generated for, 80 for 8.0
+    oldest           the oldest compute capability that has all instructions that kernels use
+    matrices         data types multiplied by tensor cores, whose sums round differently (float32 is reduced to TF32,
+                     a fraction of 10 bits)
     """
 
     threads: int = 256
@@ -88,7 +87,7 @@ class Gpu:
 
     @property
     def busy(self) -> int:
-        """Threads beyond which others only wait for their turn, as a rule: some hide what others wait for."""
+        """Number of threads that usually saturates the GPU: more would only wait (a quarter of full occupancy)."""
         return self.processors * self.resident // 4
 
 
@@ -99,11 +98,11 @@ ROLES: Final = {"arena": ("arena", "scratch"), "parameters": ("parameters",)}
 
 @frozen(kw_only=True)
 class Space:
-    """A memory of a machine.
+    """A memory region of a machine, such as flash or SRAM.
 
-    bytes    its size; 0 where nothing limits it
-    align    bytes that what lies there is aligned to
-    holds    what may lie there: "arena", "scratch", "parameters"
+    bytes    its size; 0 means unlimited
+    align    alignment in bytes of everything placed there
+    holds    the kinds of data that may be placed there: "arena", "scratch", "parameters"
     """
 
     name: str
@@ -138,34 +137,35 @@ class Target:
     machine          the architecture, as `uname -m` names it on Linux; "" for any
     vector_bytes     width of a vector register, one of `WIDTHS`; 0 for scalar C99 without extensions
     registers        number of vector registers (of scalar ones for scalar targets)
-    fma_bytes        bytes that a core begins to multiply and add in a cycle, by two instructions at most
-    fma              whether a multiply-add is one instruction
-    activations      the type of bytes that sums of products take beside weights, "uint8" or "int8": others become
-                     it; "" where both are as good
-    ordered          every sum is added up in one order, whatever the machine (see `in_order`)
+    fma_bytes        bytes of operands whose multiply-adds a core issues per cycle, by at most two instructions
+    fma              True if the processor has a fused multiply-add instruction
+    activations      type of activations that the int8 dot-product instruction accepts, "uint8" or "int8"; the
+                     other one is converted; "" if both are equally fast
+    ordered          True if sums are accumulated in a fixed order, equal on all machines (see `in_order`)
     l1, l2           data cache sizes, bytes per core
     line             bytes of a cache line
-    l1_stride        rows so many bytes apart, or a multiple, compete for one set of the first-level cache ...
-    l1_ways          ... which holds so many lines
-    memory_rate      bytes that arrive from memory in a cycle
-    copy_rate        bytes that are copied in a cycle
-    transpose_rate   bytes that are brought into another order in a cycle
-    store_cost       what storing an element and loading it again costs, in operations: so many may be done twice
-    tiles            what sums of products cost
-    dots             what sums of products of bytes cost; None where vectors have none
-    winograd         what Winograd convolutions cost
-    threads          None where kernels run on one thread only
-    gpu              None where the processor calls kernels itself
+    l1_stride        addresses that differ by a multiple of this many bytes map to one set of the L1 cache ...
+    l1_ways          ... and the number of lines in a set (associativity)
+    memory_rate      bytes read from memory per cycle
+    copy_rate        bytes copied per cycle
+    transpose_rate   bytes transposed per cycle
+    store_cost       cost of storing and reloading an element, in operations: cheaper expressions are recomputed
+    tiles            costs of register tiles of contractions
+    dots             costs of int8 dot products; None if the vector unit has no dot-product instruction
+    winograd         costs of Winograd convolutions
+    threads          costs of multithreading; None if kernels run on one thread only
+    gpu              the GPU that kernels are launched on; None for CPUs
     budget           limits of code and memory
-    spaces           its memories: what one of them may hold goes into the first that has room for it
-    small            bytes of code and parameters come before time (see `for_size`)
-    bare             there is no operating system: the library is static, calls are direct, and the C library need
-                     not have more than memcpy and memset
-    dialect          the language of its kernels, by the names of `aotc_codegen.c.c_dialects`
-    cflags           what gcc and clang need for kernels, beyond the defaults
-    base_cflags      for all other code: it runs on every processor of the architecture, and says what one lacks
-    features         what the processor must have beyond that, by the names of `aotc_codegen.c.cpu_feature_check`
-    level            what its kernels are called by in a library that has several versions of them
+    spaces           its memory regions: data is placed in the first region that may hold it and has room
+    small            True if small code and parameters take precedence over speed (see `for_size`)
+    bare             True without an operating system: the library is static, calls are direct, and the C library
+                     needs to provide memcpy and memset only
+    dialect          the programming language of its kernels, a name of `aotc_codegen.c.c_dialects`
+    cflags           compiler flags of gcc and clang for kernels, beyond the defaults
+    base_cflags      compiler flags for all other code, which runs on every processor of the architecture and reports
+                     missing features
+    features         processor features that the kernels require, names of `aotc_codegen.c.cpu_feature_check`
+    level            the suffix of its kernels in a library that holds several versions of them
     versions         the targets of which a library has kernels, the best first; the
                      other fields are then those that graphs, weights and kernels
                      outside such a library are made for
@@ -225,17 +225,20 @@ class Target:
                 raise AotcError("target", f"target {self.name}: no memory space is assigned to {' and '.join(parts)}")
 
     def _require(self, field: str, holds: bool, wanted: str) -> None:
-        """AotcError (code "target") unless the figure is what is wanted."""
+        """Raise AotcError (code "target") unless `holds`; the message says that `field` must be `wanted`."""
         if not holds:
             text = f"target {self.name}: {field} must be {wanted}, got {getattr(self, field)!r}"
             raise AotcError("target", text, hint=f"leave {field} out where it is not known")
 
     def spaces_for(self, role: str) -> list[Space]:
-        """The spaces that may hold one of `ROLES`."""
+        """Return the memory regions that may hold data of a role (one of `ROLES`)."""
         return [space for space in self.spaces if set(ROLES[role]).issubset(space.holds)]
 
     def places(self, needed: Mapping[str, int], taken: Mapping[str, int] | None = None) -> dict[str, Space]:
-        """The space of each of `ROLES` that needs so many bytes; `taken` are those of spaces, by name, before.
+        """Choose a memory region for each role that needs memory.
+
+        needed  bytes needed, by role
+        taken   bytes already in use, by the name of a region
 
         Raises AotcError (code "memory") where no space that may hold it has so much room left.
         """
@@ -254,12 +257,12 @@ class Target:
         return found
 
     def lanes(self, dtype: str) -> int:
-        """Elements of `dtype` in one vector register; 1 on scalar targets."""
+        """Return the number of elements of `dtype` in one vector register; 1 on scalar targets."""
         return max(1, self.vector_bytes // DType(dtype).itemsize)
 
     @property
     def shares_sums(self) -> bool:
-        """Whether threads of a block have parts of one sum."""
+        """Return True if a reduction may be split across the threads of a GPU block."""
         return self.gpu is not None and not self.ordered
 
     @property
@@ -268,7 +271,7 @@ class Target:
 
     @property
     def kind(self) -> TargetKind:
-        """What is common to targets of a language: "c" for plain C, "llvm" for vectors in C, "cuda"."""
+        """Relay's kind of this target: "c" for plain C, "llvm" for C with vectors, "cuda" for GPUs."""
         return TargetKind("cuda" if self.gpu is not None else "c" if self.is_scalar else "llvm")
 
     def __enter__(self) -> Target:
@@ -280,7 +283,9 @@ class Target:
 
     @staticmethod
     def current(allow_none: bool = True) -> Target | None:
-        """The target of the innermost `with target:`; without one None, or AotcError where that is not allowed."""
+        """Return the target of the innermost `with target:` block.
+
+        Without one, return None, or raise AotcError if `allow_none` is false."""
         found = (None, *_CURRENT.get())[-1]
         if found is None and not allow_none:
             raise AotcError("target", "no target is in scope", hint="with target: sets one")
@@ -289,7 +294,7 @@ class Target:
 
 @frozen
 class TargetKind:
-    """A kind of targets by Relay's name."""
+    """A kind of target ("c", "llvm", "cuda"), as Relay names it."""
 
     name: str
 
@@ -478,7 +483,7 @@ _EXTENSIONS: Final = {"gnu-c": "vectors of GNU C", "cuda": "kernels in CUDA"}
 
 
 def for_size(target: Target) -> Target:
-    """Return the target for programs that are to be small: no parameter takes more bytes for the sake of time."""
+    """Return the target for small programs: parameters are not enlarged to save time."""
     budget = replace(target.budget, parameter_growth=1.0, parameter_room=0)
     return replace(target, small=True, budget=budget, versions=tuple(map(for_size, target.versions)))
 
@@ -487,7 +492,7 @@ _MICROCONTROLLERS: Final = (CORTEX_M0PLUS, CORTEX_M4, CORTEX_M7, CORTEX_M33, COR
 
 
 def in_order(target: Target) -> Target:
-    """The target with nothing left that bits depend on: its kernels compute what those of `in_order(C)` do.
+    """Return the target whose kernels give bit-identical results on all machines, those of `in_order(C)`.
 
     Products are rounded before they are added, and sums have one order (`ordered`); what is computed twice rather than
     stored, which decides along which axis a reduction runs, is that of `C`.
@@ -506,12 +511,15 @@ _PROC_NAMES: Final = {"pni": "sse3", "abm": "lzcnt"}
 
 
 def feature_names(cpu_flags: Iterable[str]) -> frozenset[str]:
-    """The flags of a processor as /proc/cpuinfo lists them, by the names of features."""
+    """Convert processor flags from /proc/cpuinfo to feature names."""
     return frozenset(_PROC_NAMES.get(flag, flag) for flag in cpu_flags)
 
 
 def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
-    """The best target for a processor: `machine` as platform.machine() says, flags as /proc/cpuinfo lists them."""
+    """Return the fastest target that a processor can run.
+
+    machine    the architecture, as platform.machine() names it
+    cpu_flags  the flags of the processor, as /proc/cpuinfo lists them"""
     flags, name = feature_names(cpu_flags), architecture(machine)
     if name == X86_64.machine:
         return next(t for t in reversed(_X86) if flags.issuperset(t.features))
@@ -519,7 +527,7 @@ def host_target(machine: str, cpu_flags: Iterable[str]) -> Target:
 
 
 def get_target(name: str) -> Target:
-    """The target called `name`; AotcError (code "target") with the known ones if there is none."""
+    """Return the target of a name; raise AotcError (code "target"), which lists the known names, if none has it."""
     if name not in TARGETS:
         known = ", ".join(["host", *TARGETS])
         raise AotcError("target", f"unknown target {name!r}", hint=nearest(name, TARGETS) or f"known: {known}")

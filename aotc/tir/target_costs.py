@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What work costs a processor, as parts of a `Target`: sharing it among threads, tiles, sums of bytes, Winograd.
+"""Cost parameters of a `Target`: multithreading, register tiles, int8 dot products and Winograd convolutions.
 
 replace(get_target("x86-64-v3"), threads=Threads(barrier_ns=250), tiles=Tiles(latency=8))
 """
@@ -9,26 +9,26 @@ from aotc.ir import frozen
 
 @frozen(kw_only=True)
 class Threads:
-    """What sharing a kernel costs the threads of a processor, and how fast a core is by the roughest of measures.
+    """Costs of running a kernel on several threads, and a rough measure of the speed of one core.
 
-    macs_per_ns, bytes_per_ns   multiply-adds that a core does, bytes that it goes
-                                through, in a nanosecond
-    fetched_bytes_per_ns        how fast comes what another core has in its cache: it
-                                is fetched ahead
-    owned_bytes_per_ns          how fast memory can be written that another core has
-                                touched since: each line waits for its answer
+    macs_per_ns, bytes_per_ns   multiply-adds that a core executes, and bytes that it
+                                processes, per nanosecond
+    fetched_bytes_per_ns        bytes per nanosecond read from another core's cache,
+                                with prefetching
+    owned_bytes_per_ns          bytes per nanosecond written to lines that another core
+                                owns: each line waits for its transfer
     barrier_ns                  the cost of a barrier
-    cached_bytes                what a core keeps for itself while it works on it
-    reordered                   loops in another order suit the caches less: their
-                                time is multiplied by this
-    worth_ns, worth_moving_ns   kernels below this time are not shared; the second is
-                                for those that only move data, much of which would
-                                move between caches
-    teams                       numbers of threads for which ways to divide a kernel
-                                are compared
-    long, parts                 reductions over so many elements are done in so many
-                                parts, however many threads there are: results do not
-                                depend on their number
+    cached_bytes                size of the private cache of a core
+    reordered                   factor on the time of loops whose order was changed,
+                                which use the caches less well
+    worth_ns, worth_moving_ns   kernels that take less time run on one thread; the
+                                second is for kernels that only move data, much of
+                                which would move between caches
+    teams                       numbers of threads for which partitions of a kernel are
+                                compared
+    long, parts                 reductions over at least `long` elements are split into
+                                `parts` partial sums for any number of threads, so
+                                that results do not depend on it
     """
 
     macs_per_ns: float = 50
@@ -47,7 +47,7 @@ class Threads:
 
 @frozen(kw_only=True)
 class Tiles:
-    """Cycles that tiles of accumulators in registers take, in sums of products.
+    """Costs, in cycles, of the register tiles of contractions.
 
     latency            from the start of a multiply-add to its result
     load               of a vector as long as the multiply-add units take in a cycle, or half of one
@@ -71,9 +71,9 @@ class Tiles:
 
 @frozen(kw_only=True)
 class Dots:
-    """How vectors of int32 are added sums of four products of bytes.
+    """Costs of instructions that add dot products of four int8 pairs to int32 vectors.
 
-    rate        vectors that a core begins to add in a cycle
+    rate        instructions issued per cycle
     registers   that hold an operand, where the sums are several instructions
     split       cycles that it takes to bring an operand there
     latency     cycles from the start of one to its result

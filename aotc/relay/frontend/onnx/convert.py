@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The walk over an ONNX graph: nodes in dependency order, each
-through its converter, problems collected.
+"""Convert an ONNX graph: call the converter of each node in topological order and collect all
+problems.
 
-In: a loaded model and pinned input types.  Out: an IRModule with
-one function, @main.  An operator without a converter is replaced by
-its function body (the model's own, or the one ONNX defines) where
-it has one.
+Input: a loaded model and the types of its inputs. Output: an IRModule with one function, @main. An
+operator without a converter is expanded into its function body, if the model or the ONNX standard
+defines one.
 
     module = from_onnx("net.onnx", shape={"x": (1, 3, 224, 224)})
     module.attrs["output_names"]                  # ("scores",)
@@ -39,15 +38,14 @@ from aotc.relay.graph_api import Call, Constant, Expr, Function, IRModule, Tuple
 _LOG: Final = logging.getLogger(__name__)
 
 
-#: Operators without a converter, since no static shape bounds their results.
+#: Operators that are not supported because the shapes of their results depend on run-time values.
 _SIZED_BY_DATA: Final = frozenset({"NonMaxSuppression", "StringSplit"})
 
 
 @dataclass(slots=True)
 class _Scope:
-    """The tensors visible in one graph, its own before those of the
-    graph around it: values, and initializers that nobody has read
-    yet.
+    """The tensors that are visible in one graph, by name, with tensors of the enclosing graphs
+    after its own: expressions, or initializers that have not been decoded yet.
     """
 
     opsets: Mapping[str, int]
@@ -57,7 +55,7 @@ class _Scope:
 
 @dataclass(slots=True)
 class _Conversion:
-    """The state of converting one model."""
+    """The state of the conversion of one model."""
 
     loaded: LoadedModel
     functions: Mapping[tuple[str, str, str], FunctionProto]
@@ -66,8 +64,8 @@ class _Conversion:
     # --- tensors by name
 
     def lookup(self, name: str, scope: _Scope) -> Expr:
-        """The expression called `name`; raises PoisonedError where
-        its computation failed.
+        """Return the expression of the tensor `name`, and decode it if it is an initializer. Raises
+        PoisonedError if its computation failed.
         """
         owner = next((names for names in scope.names.maps if name in names), None)
         if owner is None:
@@ -81,9 +79,7 @@ class _Conversion:
     # --- graphs
 
     def graph(self, graph: GraphProto, scope: _Scope) -> None:
-        """Convert the nodes that the outputs of `graph` need;
-        results go into `scope`.
-        """
+        """Convert the nodes that the outputs of `graph` need, and add their results to `scope`."""
         require("onnx-sparse", not graph.sparse_initializer, "sparse initializers are not supported")
         if scope.depth > load.MAX_DEPTH:
             raise load.too_deep()
@@ -92,8 +88,8 @@ class _Conversion:
         self.nodes(load.sorted_nodes(graph, self.loaded.source), scope)
 
     def nodes(self, nodes: Iterable[tuple[int, NodeProto]], scope: _Scope) -> None:
-        """Convert nodes in order; problems are recorded and what
-        depends on them is passed over.
+        """Convert nodes in order; problems are recorded, and nodes that depend on a failed one are
+        skipped.
         """
         outer = current_span()
         for index, proto in nodes:
@@ -106,15 +102,19 @@ class _Conversion:
                 self.problems.computed.update(dict.fromkeys(computed))
 
     def unfit(self, proto: NodeProto, scope: _Scope) -> str:
-        """What is said of a node at which its converter stumbles:
-        the types of its inputs and the names of its attributes.
+        """Return the message for a node whose converter raises an exception: the types of its
+        inputs and the names of its attributes.
         """
         types = [str(self.lookup(name, scope).checked_type) if name else "none" for name in proto.input]
         given = f"({', '.join(types)}), [{', '.join(a.name for a in proto.attribute)}]"
         return f"{proto.op_type} does not take these inputs and attributes: {given}"
 
     def node(self, proto: NodeProto, scope: _Scope) -> None:
-        """Convert one node and give its outputs their names."""
+        """Convert one node by its model function, its converter or its ONNX function body, and add
+        its outputs to `scope`.
+
+        Raises AotcError if the operator is not supported or the node does not fit it.
+        """
         budget().spend("compile.max_nodes", 1, "the model, its functions and loops expanded,")
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         local = self.functions.get(function_key(proto))
@@ -141,7 +141,9 @@ class _Conversion:
         self.bind(proto, self.call_function(proto, body, scope, attributes), scope)
 
     def bind(self, proto: NodeProto, values: Sequence[Expr | None], scope: _Scope) -> None:
-        """Name the outputs of a node."""
+        """Add the outputs of a node to `scope` under their names. Raises AotcError (code
+        "onnx-output") if a named output was not computed.
+        """
         for position, name in enumerate(proto.output):
             value = values[position] if position < len(values) else None
             if name and value is None:
@@ -154,9 +156,7 @@ class _Conversion:
     def call_function(
         self, proto: NodeProto, function: FunctionProto, scope: _Scope, defaults: Mapping[str, Any]
     ) -> list[Expr | None]:
-        """The outputs of a function body for the inputs and
-        attributes of a node.
-        """
+        """Expand a function for the inputs and attributes of a node and return its outputs."""
         graph = bind_function(function, proto, defaults)
         opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in function.opset_import}
         inner = _Scope({**scope.opsets, **opsets}, ChainMap(), scope.depth + 1)
@@ -168,7 +168,7 @@ class _Conversion:
         return [self.lookup(formal, inner) if actual else None for formal, actual in pairs]
 
     def subgraph(self, scope: _Scope, graph: GraphProto, inputs: Sequence[Expr]) -> list[Expr]:
-        """The outputs of a branch or loop body."""
+        """Convert a branch or loop body with the given inputs and return its outputs."""
         inner = _Scope(scope.opsets, scope.names.new_child(), scope.depth + 1)
         if len(inputs) != len(graph.input):
             raise AotcError("onnx-input", f"a subgraph takes {len(graph.input)} inputs, but {len(inputs)} are given")
@@ -182,15 +182,17 @@ def _has_body(schema: Any) -> bool:
 
 
 def _is_removed(schema: Any) -> bool:
-    """Whether a deprecated operator means nothing from this version on.
+    """Return True if an operator is removed in this version: deprecated and without a function
+    body.
 
-    One that is defined as a function still has its meaning, and ONNX Runtime runs it: GroupNormalization of version 18.
+    ONNX Runtime still runs a deprecated operator that is defined as a function, such as
+    GroupNormalization of version 18.
     """
     return bool(schema.deprecated) and not _has_body(schema)
 
 
 def _unsupported(proto: NodeProto, domain: str, opsets: Mapping[str, int], schema: Any) -> AotcError:
-    """The diagnostic of an operator that cannot be converted."""
+    """Return the AotcError for an operator that is not supported, with the reason."""
     name = f"{domain}::{proto.op_type}" if domain else proto.op_type
     if domain not in opsets:
         return AotcError("onnx-op", f"operator {name}: the model does not import the domain {domain!r}")
@@ -214,22 +216,19 @@ def from_onnx(
     dims: Mapping[str, int] | None = None,
     name: str | None = None,
 ) -> IRModule:
-    """Convert an ONNX model (a path or a ModelProto; operator sets
-    1 to the newest) to a module.
+    """Convert an ONNX model (a path or a ModelProto; operator sets 1 to the newest) to a module.
 
     shape  static shapes for inputs with dynamic dimensions, by input name
     dims   values for symbolic dimensions, by symbol
-    name   what source locations call the model; its file name for None
+    name   name of the model in source locations; None for its file name
 
-    The parameters of @main are the graph's inputs without
-    initializers, under their ONNX names; initializers become
-    constants. `attrs["output_names"]` keeps the names of the
-    outputs; several outputs are a tuple. Declared shapes of
-    intermediate and output tensors are never relied on.
+    The parameters of @main are the inputs of the graph without initializers, under their ONNX
+    names; initializers become constants. `attrs["output_names"]` holds the names of the outputs;
+    several outputs are returned as a tuple. Declared shapes of intermediate and output tensors are
+    never relied on.
 
-    Raises AotcError listing every problem of the model: see
-    `read_model`, `input_types`, and every node that cannot be
-    converted, with its operator, version and name.
+    Raises AotcError listing every problem of the model: see `read_model` and `input_types`; and
+    every node that cannot be converted, with its operator, version and name.
     """
     loaded = load.read_model(model)
     if name is not None:
@@ -252,7 +251,9 @@ def from_onnx(
 
 
 def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
-    """The body of @main; AotcError with all problems found."""
+    """Return the body of @main: the output, or a tuple of the outputs. Raises AotcError with all
+    problems found.
+    """
     problems, span = conversion.problems, Span(conversion.loaded.source)
     outputs: list[Expr] = []
     for value in graph.output:
@@ -269,8 +270,8 @@ def _result(conversion: _Conversion, graph: GraphProto, scope: _Scope) -> Expr:
 
 
 def _check_output(value: Any, result: Expr) -> None:
-    """AotcError where an output is no tensor or its declared
-    element type is not what the graph computes.
+    """Raise AotcError if an output is not a tensor or if its declared element type differs from the
+    computed one; log a warning if its declared shape differs.
     """
     ty = result.checked_type
     if not isinstance(ty, TensorType):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All converters, by domain and operator.
+"""The table of all ONNX converters, by operator domain and operator name.
 
 converter_of("", "Conv")                # a converter
 supported_ops()                         # {"": ("Abs", ...), "ai.onnx.ml": (...)}
@@ -31,12 +31,10 @@ _DOMAINS: Final[Mapping[str, Table]] = {
 
 
 def converter_of(domain: str, op_type: str) -> Converter | None:
-    """The converter of an operator, None where there is none of its own."""
+    """Return the converter function of an operator, or None if the front end has none for it."""
     return _DOMAINS.get(domain, {}).get(op_type)
 
 
 def supported_ops() -> dict[str, tuple[str, ...]]:
-    """Operators with a converter of their own, by domain, in
-    alphabetical order.
-    """
+    """Return the names of the operators that have a converter, by domain, in alphabetical order."""
     return {domain: tuple(sorted(table)) for domain, table in _DOMAINS.items()}

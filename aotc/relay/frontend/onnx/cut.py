@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cut an ONNX model: keep the nodes between given tensors.
+"""Cut an ONNX model: extract the nodes between given tensors as a model of its own.
 
-In: a ModelProto and names of tensors.  Out: a ModelProto of the part, whose inputs and outputs are these tensors with
-the types that ONNX's shape inference gives them.
+Input: a ModelProto and names of tensors. Output: a ModelProto of the part, whose inputs and outputs
+are these tensors with the types that ONNX's shape inference computes.
 
-    part = cut_model(proto, before=[], after=["scores"])     # what computes "scores", and nothing behind it
+    part = cut_model(proto, before=[], after=["scores"])     # the nodes that compute "scores", without later ones
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,15 @@ from aotc.relay.frontend.onnx.load import captured_names
 
 
 def cut_model(model: ModelProto, before: Sequence[str], after: Sequence[str]) -> ModelProto:
-    """Return the part of a model that computes the tensors `after`, from the tensors `before` where it needs them.
+    """Return the part of a model that computes the tensors `after`, starting from the tensors
+    `before`.
 
-    before    names of tensors that become inputs; the model's own inputs that are still needed stay inputs
-    after     names of tensors that become the outputs; the outputs of the model for none
+    before    names of tensors that become inputs; inputs of the model that are still needed remain
+    inputs
+    after     names of tensors that become the outputs; empty for the outputs of the model
 
-    The model itself is not changed.  Raises AotcError (code "cut") for names of no tensors, for a tensor that is a
-    constant, and for a new input whose type cannot be inferred.
+    The given model is not changed. Raises AotcError (code "cut") for a name that is not a tensor of
+    the model, for a constant in `before`, and for a new input whose type cannot be inferred.
     """
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
@@ -55,7 +57,9 @@ def _replace(graph: GraphProto, name: str, values: Sequence[object]) -> None:
 
 
 def _types(model: ModelProto) -> dict[str, ValueInfoProto]:
-    """The declared or inferred type of each tensor of the main graph, where it has one."""
+    """Return the declared or inferred type of each tensor of the main graph by name, without
+    tensors whose type is unknown.
+    """
     try:
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     except Exception:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Function bodies: composite operators as graphs of simpler ones.
+"""Instantiate ONNX functions: expand a composite operator into the graph of simpler operators that
+defines it.
 
-In: a node and the function it calls.  Out: a graph with the node's
-attributes put in place of references, inputs and outputs that the
-node leaves out dropped, and nothing else changed.
+Input: a node and the function that it calls. Output: a graph in which attribute references are
+replaced by the attributes of the node, and inputs and outputs that the node omits are removed.
 
     body = function_of(schema, proto, inputs, opset)     # ONNX's own definition of the operator
     graph = bind_function(body, proto, defaults)
@@ -23,11 +23,9 @@ _LOG: Final = logging.getLogger(__name__)
 
 
 def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], opset: int) -> FunctionProto:
-    """ONNX's definition of an operator as a function, for the
-    operator set of the model.
+    """Return the function by which ONNX defines an operator in the operator set of the model.
 
-    Raises AotcError (code "onnx-op") where ONNX defines none for
-    these inputs and attributes.
+    Raises AotcError (code "onnx-op") if ONNX defines no function for these inputs and attributes.
     """
     if schema.has_function:
         version = _newest(schema.function_opset_versions, opset)
@@ -52,17 +50,15 @@ def function_of(schema: Any, proto: NodeProto, inputs: Sequence[Expr | None], op
 
 
 def _newest(versions: Sequence[int], opset: int) -> int:
-    """The newest version that the operator set has; the oldest
-    where all are newer.
+    """Return the newest version that is not newer than the operator set, or the oldest version if
+    all are newer.
     """
     fitting = [v for v in versions if v <= opset]
     return max(fitting) if fitting else min(versions)
 
 
 def _type_proto(x: Expr | None) -> TypeProto:
-    """The ONNX type of an argument; an empty one for an argument
-    that is left out.
-    """
+    """Return the ONNX type of an argument; an empty TypeProto for an omitted one."""
     if x is None:
         return TypeProto()
     ty = tensor_type_of(x)
@@ -71,11 +67,10 @@ def _type_proto(x: Expr | None) -> TypeProto:
 
 
 def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[str, Any]) -> GraphProto:
-    """The body of `function` as a graph, for the inputs and
-    attributes of `proto`.
+    """Return the body of `function` as a graph with the attributes of the node `proto` inserted and
+    its omitted inputs and outputs removed.
 
-    `defaults` are attribute values of the operator's definition,
-    for attributes that the node leaves out.
+    `defaults` are the attribute values that apply where the node omits an attribute.
     """
     given = {a.name: a for a in proto.attribute}
     for attribute in function.attribute_proto:
@@ -95,8 +90,8 @@ def bind_function(function: FunctionProto, proto: NodeProto, defaults: Mapping[s
 
 
 def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set[str]) -> None:
-    """Resolve attribute references and drop absent inputs, in
-    subgraphs too.
+    """Replace attribute references by values and remove omitted inputs, in place, in all nodes of a
+    graph and its subgraphs.
     """
     for node in graph.node:
         for position, name in enumerate(node.input):
@@ -112,8 +107,8 @@ def _rewrite(graph: GraphProto, given: Mapping[str, AttributeProto], absent: set
 
 
 def _resolved(attribute: AttributeProto, given: Mapping[str, AttributeProto]) -> AttributeProto | None:
-    """The attribute itself, or what it refers to under its own
-    name; None where that is left out.
+    """Return an attribute, or, if it refers to an attribute of the function, a copy of that
+    attribute's value under the name of `attribute`; None if the referenced attribute is omitted.
     """
     if not attribute.ref_attr_name:
         return attribute

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many nodes a model has once its functions are expanded, counted over the call graph before any is.
+"""Bound the number of nodes of an ONNX model after expansion of its functions, computed over the
+call graph before any function is expanded.
 
-In: a model's graph and its functions.  Out: nothing, or AotcError where a function calls itself, or where the count is
-beyond the budget: 30 functions that each call the one before twice are 2 ** 30 nodes in a file of 2 KB.
+Input: the graph of a model and its functions. Output: nothing, or an AotcError if a function is
+recursive or if the number of nodes exceeds the budget: 30 functions that each call the previous one
+twice are 2**30 nodes in a file of 2 KB.
 
     check_expansion(graph, functions, "net.onnx")
 """
@@ -17,19 +19,21 @@ from aotc.ir import AotcError, Span, span_scope
 from aotc.ir.compile_time_limits import budget
 from aotc.relay.frontend.onnx.load import sorted_nodes, subgraphs
 
-#: Domain, name and overload.
+#: Identity of a model function: domain, name and overload.
 Key: TypeAlias = tuple[str, str, str]
 
 
 def function_key(node: NodeProto) -> Key:
-    """The function that a node calls, if the model has one of this name."""
+    """Return the domain, name and overload of the model function that a node would call."""
     return "" if node.domain == "ai.onnx" else node.domain, node.op_type, getattr(node, "overload", "")
 
 
 def check_expansion(graph: GraphProto, functions: Mapping[Key, FunctionProto], source: str) -> None:
-    """AotcError for recursion (code "onnx-depth"), and where expanded functions exceed the budget ("budget").
+    """Raise AotcError if a function is recursive (code "onnx-depth") or if the expanded model
+    exceeds the node budget ("budget").
 
-    The count is a lower bound: of the branches of an If the smaller one, of the body of a loop one iteration.
+    The number of nodes is a lower bound: of an If it includes the smaller branch only, of a loop
+    one iteration.
     """
     bodies: dict[Key, list[NodeProto]] = {}
     pending = list(_calls(_needed(graph, source), functions))
@@ -63,7 +67,7 @@ def _needed(graph: GraphProto, source: str) -> list[NodeProto]:
 
 
 def _calls(nodes: Iterable[NodeProto], functions: Mapping[Key, FunctionProto]) -> Iterator[Key]:
-    """The functions that nodes call, those in their subgraphs included."""
+    """Yield the keys of the functions that nodes call, including calls in their subgraphs."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
@@ -73,7 +77,7 @@ def _calls(nodes: Iterable[NodeProto], functions: Mapping[Key, FunctionProto]) -
 
 
 def _size(nodes: Iterable[NodeProto], sizes: Mapping[Key, int], source: str) -> int:
-    """The number of nodes that are converted for these at least."""
+    """Return a lower bound of the number of nodes into which the given nodes are expanded."""
     total = 0
     for node in nodes:
         inner = [_size(_needed(graph, source), sizes, source) for graph in subgraphs(node)]

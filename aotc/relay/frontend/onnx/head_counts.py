@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of attention heads that operators state as attributes and the shapes of their inputs repeat.
+"""Check the numbers of attention heads that attributes of ONNX operators state against the shapes
+of their inputs.
 
-In: the operator, its inputs and attributes.  Out: nothing, or one AotcError that names both numbers, before the body of
-the operator is expanded.
+Input: an operator, its inputs and its attributes. Output: nothing, or one AotcError that names both
+contradictory numbers. The check runs before the operator is expanded into its function body.
 
     check_heads("Attention", [query, key, value], {"q_num_heads": 3, "kv_num_heads": 3})
 """
@@ -14,7 +15,8 @@ from aotc.ir import require
 from aotc.relay.expr import Expr
 from aotc.relay.frontend import op_calls as g
 
-#: By operator, the attributes with numbers of heads, and the positions of the inputs that they describe.
+#: For each operator, the attributes that state a number of heads, and the positions of the inputs
+#: that have this number of heads.
 _DESCRIBED: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
     "Attention": {"q_num_heads": (0,), "kv_num_heads": (1, 2)},
     "RotaryEmbedding": {"num_heads": (0,)},
@@ -22,10 +24,11 @@ _DESCRIBED: Final[Mapping[str, Mapping[str, tuple[int, ...]]]] = {
 
 
 def check_heads(operator: str, inputs: Sequence[Expr | None], attributes: Mapping[str, Any]) -> None:
-    """Raise AotcError (code "onnx-attribute") for a number of heads that the shape of an input contradicts.
+    """Raise AotcError (code "onnx-attribute") if a number of heads contradicts the shape of an
+    input, or if the query heads are not a multiple of the key and value heads.
 
-    Inputs of rank 4 are (batch, heads, length, size), and need no attribute; those of rank 3 are (batch, length,
-    heads * size), where an attribute of 0 stands for one that is missing.
+    Inputs of rank 4 are (batch, heads, length, size) and need no attribute. Inputs of rank 3 are
+    (batch, length, heads * size) and need one; an attribute of 0 counts as missing.
     """
     found: dict[str, int] = {}
     for name, positions in _DESCRIBED.get(operator, {}).items():

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading of ONNX files: bytes to a ModelProto whose outer form has
-been checked.
+"""Read ONNX files: parse a file to a ModelProto and validate the structure of its graph.
 
-In: a path, or a ModelProto.  Out: a `LoadedModel`; its tensors are
-decoded on demand, external data from the model's own folder only.
+Input: a path, or a ModelProto. Output: a `LoadedModel`. Its tensors are decoded on demand; external
+data is read from the folder of the model only.
 
     loaded = read_model("net.onnx")
     loaded.opsets[""]                       # 17
@@ -28,12 +27,13 @@ from aotc.relay.frontend import op_calls as g
 from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.visitor import depth_first
 
-#: Characters of a text from a model that a message repeats.
+#: Largest number of characters of a model's text that a message quotes.
 MOST_SHOWN: Final = 80
-#: Functions and subgraphs within each other.
+#: Largest nesting depth of functions and subgraphs.
 MAX_DEPTH: Final = 60
 
-#: Data types by ONNX's numbers; "" for strings and complex numbers.
+#: Data types by ONNX element type code; "" for strings and complex numbers, which are not
+#: supported.
 _DTYPES: Final = dict(enumerate((
     "", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "", "bool", "float16",
     "float64", "uint32", "uint64", "", "", "bfloat16", "float8_e4m3fn", "float8_e4m3fnuz",
@@ -44,8 +44,8 @@ _ELEM_TYPES: Final = {name: code for code, name in _DTYPES.items()}
 
 
 def dtype_of_elem(elem_type: int, what: str) -> DType:
-    """The data type of an ONNX element type code; AotcError (code
-    "onnx-dtype") for strings and complex numbers.
+    """Return the data type of an ONNX element type code. Raises AotcError (code "onnx-dtype") for
+    strings, complex numbers and unknown codes.
     """
     name, known = _DTYPES.get(elem_type), {v: k for k, v in TensorProto.DataType.items()}
     text = f"{what} has element type {known.get(elem_type, elem_type)}, which is not supported"
@@ -54,14 +54,15 @@ def dtype_of_elem(elem_type: int, what: str) -> DType:
 
 
 def elem_of_dtype(dtype: str) -> int:
-    """The ONNX element type code of a data type."""
+    """Return the ONNX element type code of a data type."""
     return int(_ELEM_TYPES[dtype])
 
 
 @frozen
 class LoadedModel:
-    """A model whose outer form is sound.  `folder` is where
-    external data may lie, None for a bare proto.
+    """A parsed and validated model. `source` names it in messages, `opsets` holds the operator set
+    version of each domain, `folder` is the folder from which external data may be read, None for a
+    ModelProto without a file.
     """
 
     proto: ModelProto
@@ -70,8 +71,8 @@ class LoadedModel:
     folder: Path | None = None
 
     def array(self, tensor: TensorProto) -> Array:
-        """The value of a tensor; AotcError for unsupported types,
-        sizes that do not fit and unreadable data.
+        """Decode the value of a tensor. Raises AotcError for an unsupported data type, for data
+        that does not have the declared size, and for unreadable external data.
         """
         what = f"tensor {tensor.name!r}" if tensor.name else "a tensor"
         dtype = dtype_of_elem(tensor.data_type, what)
@@ -90,8 +91,11 @@ class LoadedModel:
         return np.asarray(array)
 
     def embedded(self, tensor: TensorProto) -> TensorProto:
-        """The tensor with its data inside; the same object where it
-        is there already.
+        """Return a tensor with its external data read into it; a tensor that contains its data is
+        returned unchanged.
+
+        Raises AotcError (code "onnx-external-data") if the data is missing, outside the model's
+        folder or of another size.
         """
         if not _is_external(tensor):
             return tensor
@@ -120,8 +124,8 @@ class LoadedModel:
         return copy
 
     def _external_path(self, location: str, what: str) -> Path:
-        """The file of external data, which must lie in the model's
-        folder after links are followed.
+        """Return the path of a file of external data. Raises AotcError (code "onnx-external-data")
+        unless it exists and is inside the model's folder after symbolic links are resolved.
         """
         if self.folder is None:
             raise AotcError(
@@ -140,7 +144,7 @@ class LoadedModel:
         try:
             found = path.is_file()
         except (OSError, ValueError) as error:
-            # a name longer than file systems take
+            # a name longer than the file system allows
             reason = error.strerror if isinstance(error, OSError) else error
             raise AotcError("onnx-external-data", f"external data of {what} in {shown}: {reason}") from error
         require("onnx-external-data", found, f"external data of {what} is missing: no file {shown}")
@@ -148,11 +152,10 @@ class LoadedModel:
 
 
 def read_model(model: str | Path | ModelProto) -> LoadedModel:
-    """Read and check the outer form of a model.
+    """Read a model and validate its structure.
 
-    Raises AotcError: unreadable or non-ONNX file, names that are
-    not UTF-8, unsupported IR or operator-set version, no graph,
-    nodes or tensors defined twice, cycles.
+    Raises AotcError for an unreadable or non-ONNX file, names that are not UTF-8, an unsupported IR
+    or operator set version, a missing graph, and nodes or tensors that are defined twice or never.
     """
     if isinstance(model, ModelProto):
         proto, source, folder = model, "model", None
@@ -169,8 +172,8 @@ def read_model(model: str | Path | ModelProto) -> LoadedModel:
 
 @g.codes_of("onnx")
 def load_model(model: str | Path | ModelProto) -> ModelProto:
-    """A model as one self-contained proto: checked as by
-    `read_model`, external data read in.
+    """Return a model as one self-contained ModelProto: validated as by `read_model`, with external
+    data read into its tensors.
     """
     loaded = read_model(model)
     if not any(map(_is_external, messages(loaded.proto.graph))):
@@ -187,7 +190,7 @@ def _is_external(message: Any) -> bool:
 
 
 def messages(root: Any) -> Iterator[Any]:
-    """A message of protobuf and all inside it."""
+    """Yield a protobuf message and all messages nested in it."""
     stack = [root]
     while stack:
         current = stack.pop()
@@ -206,15 +209,15 @@ def _parse(path: Path) -> ModelProto:
     except DecodeError as error:
         hint = "export or download it again"
         if data.startswith(b"PK"):
-            # a zip archive, as torch writes them
+            # a zip archive, the format of files that PyTorch writes
             hint = "files of torch.export.save end in .pt2; TorchScript is taken as a module in memory (from_pytorch)"
         raise AotcError("onnx-file", f"{path} is not an ONNX file, or is truncated", hint=hint) from error
     return proto
 
 
 def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
-    """Operator-set versions by domain ("" for ai.onnx); checks
-    versions and that there is a graph.
+    """Return the operator set version of each domain ("" for ai.onnx). Raises AotcError if there is
+    no graph (code "onnx-file") or if a version is not supported ("onnx-version").
     """
     span = Span(source)
     if not proto.HasField("graph") or not (proto.ir_version or proto.opset_import):
@@ -239,15 +242,16 @@ def _opsets(proto: ModelProto, source: str) -> dict[str, int]:
     return opsets
 
 
-#: Fields that say nothing about what a model computes.
+#: Fields of protobuf messages that do not affect the computation of a model, so that their text is
+#: not checked.
 _PROSE: Final = frozenset(
     {"doc_string", "producer_name", "producer_version", "metadata_props", "quantization_annotation", "denotation"}
 )
 
 
 def check_text(proto: Any, source: str) -> None:
-    """AotcError (code "onnx-name") for names that are not UTF-8:
-    they come out of the file as bytes.
+    """Raise AotcError (code "onnx-name") if a string in a model is not UTF-8; protobuf returns it
+    as bytes then.
     """
     stack: list[tuple[str, Any]] = [("", proto)]
     while stack:
@@ -266,7 +270,7 @@ def check_text(proto: Any, source: str) -> None:
 
 
 def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    """The graphs in a node's attributes."""
+    """Yield the graphs in the attributes of a node."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             yield attribute.g
@@ -274,23 +278,21 @@ def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def fixed_names(graph: GraphProto) -> set[str]:
-    """The names of initializers."""
+    """Return the names of the dense and sparse initializers of a graph."""
     return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
 
 
 def too_deep() -> AotcError:
-    """The error of functions or subgraphs within each other beyond
-    `MAX_DEPTH`.
-    """
+    """Return the AotcError for functions or subgraphs that are nested more than `MAX_DEPTH` deep."""
     return AotcError("onnx-depth", f"functions and subgraphs are nested more than {MAX_DEPTH} deep")
 
 
 def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
-    """Names that a node reads: its inputs, and what its subgraphs
-    take from outside.
+    """Return the names of the tensors that a node reads: its inputs, and the outer tensors that its
+    subgraphs capture.
 
-    Raises AotcError (code "onnx-depth") for subgraphs nested too
-    deeply; `depth` is that of the node's own graph.
+    Raises AotcError (code "onnx-depth") for subgraphs nested too deeply; `depth` is the nesting
+    depth of the node's own graph.
     """
     if depth > MAX_DEPTH:
         raise too_deep()
@@ -305,8 +307,8 @@ def captured_names(node: NodeProto, depth: int = 0) -> set[str]:
 
 
 def check_graph(graph: GraphProto, source: str) -> None:
-    """AotcError listing every tensor that is defined twice or used
-    and never defined.
+    """Raise AotcError listing every tensor that is defined twice, and every tensor that is used but
+    never defined.
     """
     problems = Problems("onnx-node")
     defined = {v.name for v in graph.input} | fixed_names(graph)
@@ -330,16 +332,15 @@ def check_graph(graph: GraphProto, source: str) -> None:
 
 
 def node_label(node: NodeProto, index: int) -> str:
-    """A node's name, or its operator and position where it has none."""
+    """Return the name of a node, or its operator and index if it has no name."""
     return str(node.name) or f"{node.op_type}#{index}"
 
 
 def sorted_nodes(graph: GraphProto, source: str) -> list[tuple[int, NodeProto]]:
-    """(position, node) of the nodes that the outputs need,
-    producers first, the file's order where it is one.
+    """Return the (index, node) pairs of the nodes that the outputs need, in topological order; the
+    order of the file is used if it is topological.
 
-    Raises AotcError (code "onnx-cycle") naming the nodes of a
-    cycle.
+    Raises AotcError (code "onnx-cycle") with the names of the nodes of a cycle.
     """
     producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
     reads = [sorted({producer[n] for n in captured_names(node) if n in producer}) for node in graph.node]

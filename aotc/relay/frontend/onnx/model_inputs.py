@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs of a model: names and types, with symbolic dimensions
-pinned as the caller asks.
+"""Determine the types of a model's inputs, with symbolic dimensions fixed to the values that the
+caller gives.
 
-In: the graph's inputs, and `shape`/`dims` of the caller.  Out: a
-TensorType per input.
+Input: the inputs of the graph, and the caller's `shape` and `dims`. Output: a TensorType per input.
 
     input_types(loaded, names, shape={"x": (1, 3, 224, 224)}, dims={"batch": 1})
 """
@@ -19,7 +18,8 @@ from aotc.relay.frontend.error_collection import Problems
 from aotc.relay.frontend.onnx.load import LoadedModel, dtype_of_elem, read_model
 from aotc.relay.op.window_attributes import may_equal
 
-#: Digits of a dimension from which on it is beyond 64 bits.
+#: Smallest number of decimal digits of a dimension that is not accepted, since it may exceed 64
+#: bits.
 MAX_DIGITS: Final = 19
 _Shape: TypeAlias = tuple[Dim, ...]
 _Shapes: TypeAlias = Mapping[str, _Shape | None]
@@ -28,11 +28,11 @@ _Pins: TypeAlias = Mapping[str, int]
 
 
 def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims: _Pins) -> dict[str, TensorType]:
-    """The type of each graph input (a ValueInfoProto), pinned.
+    """Return the type of each graph input (a ValueInfoProto) by name, with the dimensions that
+    `shape` and `dims` give.
 
-    Raises AotcError listing every input that is no tensor or has an
-    unsupported type, and every entry of `shape` and `dims` that is
-    unknown or contradicts the model.
+    Raises AotcError listing every input that is not a tensor or has an unsupported type, and every
+    entry of `shape` and `dims` that is unknown or contradicts the model.
     """
     span, problems = Span(loaded.source), Problems("onnx-input")
     declared: dict[str, _Shape | None] = {}
@@ -50,8 +50,8 @@ def input_types(loaded: LoadedModel, inputs: Sequence[Any], shape: _Given, dims:
 
 
 def declared_types(model: Any, shape: _Given, dims: _Pins) -> dict[str, TensorType]:
-    """The types of the inputs of a model (a path or a ModelProto),
-    pinned as far as `shape` and `dims` say; constants left out.
+    """Return the types of the inputs of a model (a path or a ModelProto) by name, with the
+    dimensions that `shape` and `dims` give; initializers are not inputs.
     """
     loaded = read_model(model)
     known = {tensor.name for tensor in loaded.proto.graph.initializer}
@@ -59,7 +59,9 @@ def declared_types(model: Any, shape: _Given, dims: _Pins) -> dict[str, TensorTy
 
 
 def _declared_shape(value: Any) -> _Shape | None:
-    """The declared shape of an input, None where the rank is not stated."""
+    """Return the declared shape of an input, or None if the model declares no rank. Raises
+    AotcError (code "onnx-input") if the input is not a tensor.
+    """
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         text = {"sequence_type": "a sequence", "optional_type": "an optional value", "map_type": "a map"}
@@ -73,13 +75,15 @@ def _declared_shape(value: Any) -> _Shape | None:
 
 
 def _named_dim(name: str) -> Dim:
-    """A dimension with a name; one whose name is a number, as some exporters write fixed sizes, is that number."""
+    """Return a symbolic dimension of this name, or, if the name is a decimal number, which some
+    exporters write for fixed sizes, that number.
+    """
     return int(name) if name.isascii() and name.isdigit() and len(name) < MAX_DIGITS else SymDim(name)
 
 
 def _bindings(declared: _Shapes, shape: _Given, dims: _Pins, problems: Problems, span: Span) -> dict[str, int]:
-    """Values of dimension symbols: those given, and those that
-    given shapes imply.
+    """Return the values of dimension symbols: those in `dims`, and those that follow from the
+    shapes that the caller gives. Unknown names and contradictions are added to `problems`.
     """
     symbols = {d.name for s in declared.values() for d in s or () if isinstance(d, SymDim) and d.name}
     for name in dims:
@@ -121,8 +125,8 @@ def _pinned(
 
 
 def pin_flags(types: Mapping[str, TensorType]) -> list[str]:
-    """The flags that pin the dynamic dimensions of the inputs, each
-    with the dimension that it pins; 1 stands for any size.
+    """Return the command-line options that would fix the dynamic dimensions of the inputs to 1,
+    each with the dimension that it fixes.
     """
     named: dict[str, str] = {}
     unnamed: dict[str, str] = {}
@@ -137,8 +141,8 @@ def pin_flags(types: Mapping[str, TensorType]) -> list[str]:
 
 
 def pin_hint(types: Mapping[str, TensorType]) -> str:
-    """A hint that names the dynamic dimensions of the inputs and
-    the flags that pin them; "" if there are none.
+    """Return a hint that names the dynamic dimensions of the inputs and the command-line options
+    that fix them, or "" if there are none.
     """
     flags = pin_flags(types)
     return f"pin the dynamic dimensions, for example: {'; '.join(flags)}" if flags else ""

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One ONNX node, and how a converter gets what it asks for.
+"""An ONNX node, and how its inputs and attributes are passed to a converter.
 
-A converter is a function from inputs and attributes to expressions;
-its signature says which:
+A converter is a function from inputs and attributes to expressions. Its signature states which ones
+it takes:
 
     def pool(x: Expr, shape: Ints | None = None, *, axis: Axis, alpha: float = 1.0, node: Node) -> Expr: ...
 
-Positional parameters are the inputs of the node in order (`*parts`:
-all that are left), those by keyword its attributes (`**rest`: all
-that are left), `node` the node itself.  A default stands for what
-is left out.
+Positional parameters are the inputs of the node in order (`*parts`: all remaining ones). Keyword
+parameters are its attributes (`**rest`: all remaining ones), except `node`, which is the node
+itself. The default of a parameter applies where the node omits the input or attribute.
 """
 
 from __future__ import annotations
@@ -33,28 +32,30 @@ from aotc.relay.frontend.onnx.load import dtype_of_elem, elem_of_dtype
 from aotc.relay.frontend.quantization import is_quantized
 from aotc.relay.graph_api import Expr, known_data, tensor_type_of, type_of
 
-#: An input whose value is known at compile time. Values that older versions of an operator have as attributes and
-#: newer ones as inputs are found in either.
+#: Type of a converter's parameter for an input whose value must be known at compile time. If a
+#: version of the operator has an attribute of this name, its value is passed instead.
 Known: TypeAlias = Annotated[Array, "known"]
-#: Integers, or one, known at compile time.
+#: Types of converters' parameters for integers that must be known at compile time: a list, or a
+#: single one.
 Ints: TypeAlias = Annotated[list[int], "known"]
 Int: TypeAlias = Annotated[int, "known"]
-#: A data type whose code is 0 where it is left to the converter.
+#: Type of a converter's parameter for a data type that is None (code 0 in the model) where the
+#: converter chooses it.
 Stated: TypeAlias = Annotated[DType | None, "stated"]
-#: The tensors of a sequence.
+#: Type of a converter's parameter for a sequence, passed as a list of tensors.
 Items: TypeAlias = Annotated[list[Expr], "sequence"]
 
 
 @dataclass(slots=True)
 class Node:
-    """A node about to be converted.
+    """The node that is being converted.
 
-    inputs    expressions; None for optional inputs that are left out
-    attrs     attributes by name; defaults of the operator's version are filled in
-    since     the version of the operator: the newest operator set that changed it, not newer than the model's
-    wanted    per output, whether it has a name (an unnamed output need not be computed)
-    tensor    the value of a tensor attribute
-    subgraph  the outputs of a graph attribute (a branch, a loop body) for inputs of it
+    inputs    expressions; None for omitted optional inputs
+    attrs     attributes by name, with the defaults of the operator's version filled in
+    since     operator version: the newest operator set, up to the model's, that changed the operator
+    wanted    for each output, True if it has a name (an unnamed output need not be computed)
+    tensor    function that decodes the value of a tensor attribute
+    subgraph  function that converts a graph attribute (a branch, a loop body) with given inputs and returns its outputs
     """
 
     op_type: str
@@ -66,26 +67,25 @@ class Node:
     subgraph: Callable[[GraphProto, Sequence[Expr]], list[Expr]]
 
     def __getitem__(self, index: int) -> Expr:
-        """An input that must be there."""
+        """Return an input. Raises AotcError (code "onnx-input") if the node omits it."""
         found = self.optional(index)
         if found is None:
             raise AotcError("onnx-input", f"{self.op_type} needs input {index}")
         return found
 
     def optional(self, index: int) -> Expr | None:
-        """An input, None where it is left out."""
+        """Return an input, or None if the node omits it."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def wants(self, index: int) -> bool:
-        """Whether an output is named."""
+        """Return True if the node names the output, so that it must be computed."""
         return index < len(self.wanted) and self.wanted[index]
 
     def known(self, index: int, name: str) -> Array | None:
-        """The value of an attribute, or of an input that must be
-        known at compile time; None where both are left out.
+        """Return the value of the attribute `name`, or else of the input `index`, which must be
+        known at compile time; None if the node omits both.
 
-        Raises AotcError (code "onnx-runtime-shape") where the value
-        depends on run-time data.
+        Raises AotcError (code "onnx-runtime-shape") if the value depends on run-time data.
         """
         if name in self.attrs:
             return np.asarray(self.attrs[name])
@@ -98,8 +98,9 @@ class Node:
         return value
 
     def argument(self, index: int, parameter: Parameter) -> Any:
-        """What a converter gets for a positional parameter: an
-        input, or a value known at compile time.
+        """Return the value to pass for a positional parameter of a converter: an input expression,
+        the tensors of a sequence, or a value known at compile time, as the parameter's annotation
+        demands.
         """
         name, wanted, needed = parameter.name, parameter.annotation, parameter.default is Parameter.empty
         if wanted == Items:
@@ -123,9 +124,10 @@ class Node:
         return numbers[0]
 
     def attribute(self, parameter: Parameter) -> Any:
-        """What a converter gets for a parameter that is given by keyword: an attribute, or the node.
+        """Return the value to pass for a keyword parameter of a converter: an attribute, converted
+        as the parameter's annotation demands, or the node itself for `node`.
 
-        Data types are stated as codes, and by names in operator sets 1 to 5.
+        Data types are stored as codes, and in operator sets 1 to 5 as names.
         """
         if parameter.name == "node":
             return self
@@ -147,20 +149,23 @@ def _items(sequence: Expr) -> list[Expr]:
 
 
 Converted: TypeAlias = Expr | Sequence[Expr | None]
-#: What converts a node: one expression, or one per output (None for one that is not computed).
+#: A function that converts a node to one expression, or to one per output (None for an output that
+#: is not computed).
 Converter: TypeAlias = Callable[..., Converted]
 Table: TypeAlias = Mapping[str, Converter]
 
 
 def named(*converters: Converter) -> Table:
-    """Converters by the names of their operators: `_max_pool` is
-    that of MaxPool.
+    """Return converters by operator names derived from their function names: `_max_pool` converts
+    MaxPool.
     """
     return {"".join(map(str.capitalize, c.__name__.split("_"))): c for c in converters}
 
 
 def apply(converter: Converter, node: Node) -> Converted:
-    """What a converter gives for a node."""
+    """Call a converter with the inputs and attributes of a node that its signature demands, and
+    return its result.
+    """
     inputs: list[Any] = []
     named: dict[str, Any] = {}
     rest = dict(node.attrs)
@@ -182,7 +187,9 @@ def apply(converter: Converter, node: Node) -> Converted:
 
 
 def value_of(attribute: AttributeProto) -> Any:
-    """The Python value of an attribute; tensors and graphs stay protos."""
+    """Return the Python value of an attribute, with bytes decoded to text; tensors and graphs
+    remain protobuf messages.
+    """
     value = helper.get_attribute_value(attribute)
     return [_text(v) for v in value] if isinstance(value, list) else _text(value)
 
@@ -193,8 +200,8 @@ def _text(value: Any) -> Any:
 
 @cache
 def schema_of(op_type: str, domain: str, version: int) -> Any:
-    """The definition of an operator in a version of its domain,
-    None where there is none.
+    """Return the schema of an operator in a version of its domain, or None if there is none.
+    Results are cached.
     """
     if domain == ort_functions.DOMAIN:
         return ort_functions.DEFINITIONS.get(op_type) if version else None
@@ -204,16 +211,15 @@ def schema_of(op_type: str, domain: str, version: int) -> Any:
         return None
 
 
-#: Attributes of operator sets 1 to 5 that never changed a result.
+#: Attributes of operator sets 1 to 5 that are ignored because they never affected a result.
 _LEGACY: Final = frozenset({"consumed_inputs"})
 
 
 def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
-    """The attributes of a node with the schema's defaults filled
-    in.
+    """Return the attributes of a node, with defaults of the schema filled in.
 
-    Raises AotcError (code "onnx-attribute") for unknown, wrongly
-    typed and missing attributes.
+    Raises AotcError (code "onnx-attribute") for an attribute that is unknown, has the wrong kind or
+    is required and missing.
     """
     result = {}
     for attribute in node.attribute:
@@ -238,14 +244,15 @@ def attributes_of(node: NodeProto, schema: Any) -> dict[str, Any]:
 
 # --- inputs
 
-#: What the schema of an operator says for any number of inputs.
+#: Value of `max_input` in ONNX schemas for any number of inputs.
 _UNBOUNDED: Final = 2**31 - 1
 _VECTOR: Final = (1, None)
-#: Operators that have converters from some version on only.
+#: Oldest operator version that is supported, for operators whose older versions are not.
 OLDEST: Final = {"Tile": 6}
 _RECURRENT: Final = ((3, 3), (3, 3), (3, 3), (2, 2), (1, 1), (3, 3), (3, 3), (2, 2))
 
-#: The least and the greatest rank (None: any) per input, where a converter reads axes one by one.
+#: Smallest and largest rank (None: no limit) of each input, for operators whose converters index
+#: axes.
 RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _RECURRENT),
     **dict.fromkeys(("Gather", "Slice", "Split", "SplitToSequence", "TopK"), (_VECTOR,)),
@@ -262,10 +269,9 @@ RANKS: Final[Mapping[str, Sequence[tuple[int, int | None]]]] = {
 
 
 def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> None:
-    """AotcError where a node has too few or too many inputs or
-    outputs (code "onnx-input"), a tensor has a rank that its
-    operator does not take ("onnx-rank"), or the operator is of a
-    version that no converter knows ("onnx-op").
+    """Raise AotcError unless a node fits its operator: the numbers of inputs and outputs (code
+    "onnx-input"), the ranks of its inputs ("onnx-rank"), the operator version ("onnx-op") and, for
+    quantized operators, the data types ("onnx-type").
     """
     op, least, most, since = node.op_type, schema.min_input, schema.max_input, schema.since_version
     require("onnx-op", since >= OLDEST.get(op, 1), f"{op} of operator set {since} is not supported")
@@ -284,14 +290,14 @@ def check_node(node: NodeProto, schema: Any, inputs: Sequence[Expr | None]) -> N
         _check_types(op, schema, inputs)
 
 
-#: Operators of integers with zero points, whose types are checked: integers of another type would mean other numbers.
+#: Names of operators on quantized integers, whose data types are checked: another type would be
+#: computed as other numbers.
 _QUANTIZED: Final = re.compile("^QLinear|Integer$|uantizeLinear$")
 
 
 def _check_types(op: str, schema: Any, inputs: Sequence[Expr | None]) -> None:
-    """AotcError (code "onnx-type") where an input is of a type that
-    the definition of its operator does not have, or two that must
-    be of one type are not.
+    """Raise AotcError (code "onnx-type") if the data type of an input is not in the operator's
+    schema, or if inputs that must have equal types differ.
     """
     bound: dict[str, tuple[str, str]] = {}
     formals = [*schema.inputs, *schema.inputs[-1:] * len(inputs)]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of control flow and of sequences.
+"""ONNX converters of control flow (If, Loop, Scan) and of sequence operators.
 
-A branch whose condition is known is taken; a loop whose trip count
-and condition are known is unrolled. A sequence is a tuple of
-tensors; positions in it must be known.
+An If whose condition is constant becomes its chosen branch, any other becomes an If of the graph
+IR. A Loop is unrolled, so its trip count and conditions must be known at compile time. A sequence
+is a tuple of tensors, and positions in it must be known at compile time.
 
     OPS["If"](condition, node=node)         # the outputs of one branch
 """
@@ -39,8 +39,11 @@ def _if(condition: Expr, *, then_branch: GraphProto, else_branch: GraphProto, no
 def _loop(
     trip_count: Ints | None = None, condition: Known | None = None, *state: Expr, body: GraphProto, node: Node
 ) -> list[Expr]:
-    """Unrolled: the iteration number is a constant, and so must be
-    the condition after each iteration.
+    """Convert Loop by unrolling: the iteration number is a constant in each copy of the body, and
+    the condition after each iteration must be known at compile time. Returns the final state, then
+    the stacked scan outputs.
+
+    Raises AotcError (code "onnx-loop") for a condition that depends on run-time values.
     """
     trips = trip_count[0] if trip_count else None
     going = condition is None or bool(g.only(condition, "the condition of Loop"))
@@ -62,7 +65,9 @@ def _loop(
 
 
 def _scan(*, num_scan_inputs: int = 0, body: GraphProto, node: Node) -> list[Expr]:
-    """Unrolled over the scanned axes."""
+    """Convert Scan by unrolling over the extent of the scanned axes; return the final state, then
+    the stacked scan outputs.
+    """
     if node.since < 9:
         return _scan_of_batch(num_scan_inputs, body, node)
     inputs = [node[k] for k in range(len(node.inputs))]
@@ -99,7 +104,10 @@ def _scanned(
     axes: Sequence[int],
     orders: Sequence[Sequence[int]],
 ) -> tuple[list[Expr], list[list[Expr]]]:
-    """The last state, and per iteration the other outputs of the body; `orders` are the positions in each source."""
+    """Apply the body of a Scan once per iteration; return the final state, and for each iteration
+    the scan outputs of the body. `orders` gives for each scanned input the positions that the
+    iterations read.
+    """
     rows: list[list[Expr]] = []
     for places in zip(*orders, strict=True):
         values = _body_outputs(node, body, [*state, *map(element, sources, axes, places)], len(state))
@@ -109,9 +117,11 @@ def _scanned(
 
 
 def _scan_of_batch(num_scan_inputs: int, body: GraphProto, node: Node) -> list[Expr]:
-    """Scan of operator set 8: one scan for each element of a batch, along the axis behind the batch's.
+    """Convert Scan of operator set 8: scan each element of the batch (axis 0) separately along axis
+    1 and stack the results.
 
-    The first input has the length of each element, if it is given; outputs of later iterations are zero.
+    The optional first input gives the number of steps of each batch element; outputs of further
+    steps are zero.
     """
     fits = 1 <= num_scan_inputs < len(node.inputs)
     require(
@@ -140,8 +150,8 @@ def _scan_of_batch(num_scan_inputs: int, body: GraphProto, node: Node) -> list[E
 
 
 def _per_value(node: Node, name: str, count: int) -> list[int]:
-    """An attribute that has one number for each of `count` values,
-    all 0 where it is left out.
+    """Return an integer list attribute that has one element for each of `count` values, or zeros if
+    the node omits it. Raises AotcError (code "onnx-attribute") for another number of elements.
     """
     given: list[int] = node.attrs.get(name) or [0] * count
     fits = len(given) == count
@@ -150,7 +160,9 @@ def _per_value(node: Node, name: str, count: int) -> list[int]:
 
 
 def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: int) -> list[Expr]:
-    """The outputs of a body, `least` or more."""
+    """Convert the body of a loop and return its outputs. Raises AotcError (code "onnx-loop") if
+    there are fewer than `least`.
+    """
     outputs = node.subgraph(body, inputs)
     text = f"the body of {node.op_type} gives {len(outputs)} outputs, not {least} or more"
     require("onnx-loop", len(outputs) >= least, text)
@@ -161,7 +173,10 @@ def _body_outputs(node: Node, body: GraphProto, inputs: Sequence[Expr], least: i
 
 
 def _position(given: int, count: int, extra: int = 0) -> int:
-    """A place in a sequence of `count` elements, from 0."""
+    """Convert a possibly negative position in a sequence of `count` elements to one counted from 0.
+    `extra` is 1 where the position after the last element is valid too. Raises AotcError (code
+    "onnx-sequence") if it is out of range.
+    """
     fits = -count <= given < count + extra
     require("onnx-sequence", fits, f"position {given} is outside a sequence of {count} elements")
     return given + count if given < 0 else given

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of operators of com.microsoft whose weights are
-quantized and whose arithmetic is that of floats: weights of few
-bits, recurrent layers, attention.
+"""ONNX converters of com.microsoft operators that compute in floating point with quantized weights:
+packed low-bit weights, recurrent layers, attention.
 
-OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn.dense(x, (packed - 8) * scales)
+OPS["MatMulNBits"](x, packed, scales, K=64, N=8, block_size=16, bits=4)     # nn.dense(x, (packed -
+8) * scales)
 """
 
 import math
@@ -31,8 +31,11 @@ _UINT8: Final = DType("uint8")
 
 
 def _unpacked(packed: Expr, bits: int, count: int, rows: int = 0) -> Expr:
-    """Integers of a few bits each, the first in the lowest bits of a
-    byte, along the last axis, which has `count` of them; as `rows`.
+    """Unpack constant integers of 2, 4 or 8 bits from bytes, lowest bits first, along the last
+    axis, and truncate that axis to `count` elements. If `rows` is not 0, the bytes are first
+    reshaped to this number of rows.
+
+    Raises AotcError (code "onnx-quant") for bytes that are not constant or too few.
     """
     text = f"integers of {bits} bits in bytes are not supported"
     require("onnx-quant", bits in (2, 4, 8), text)
@@ -64,7 +67,9 @@ def _mat_mul_n_bits(
     bits: int,
     **_: Any,
 ) -> Expr:
-    """A product with a matrix (N, K) of integers, dequantized."""
+    """Convert MatMulNBits: the product of the data with the dequantized matrix (N, K), whose packed
+    integers have a scale and a zero point per block of `block_size` elements.
+    """
     sizes = f"K = {K}, N = {N}, block_size = {block_size}, bits = {bits}"
     require("onnx-quant", min(K, N, block_size) > 0, f"MatMulNBits needs positive sizes, got {sizes}")
     blocks = -(-K // block_size)
@@ -102,7 +107,9 @@ def _gather_block_quantized(
     gather_axis: int,
     quantize_axis: int,
 ) -> Expr:
-    """Rows of integers and of their scales, dequantized."""
+    """Convert GatherBlockQuantized: gather slices of quantized data with their scales and zero
+    points, and dequantize them.
+    """
     rank = g.rank(data)
     place, along = g.axis(gather_axis, rank), g.axis(quantize_axis, rank)
     what = "GatherBlockQuantized has blocks along"
@@ -129,7 +136,7 @@ def _gather_block_quantized(
 
 
 def _dynamic_quantize_lstm(*, direction: str, node: Node) -> Converted:
-    """An LSTM of floats: only its weights are quantized."""
+    """Convert DynamicQuantizeLSTM as a floating-point LSTM whose weights are dequantized."""
     weights = (_along_directions(node, k, s) for k, s in ((1, 8), (2, 10)))
     inputs = [node[0], *weights, *(node.optional(k) for k in range(3, 8))]
     plain = replace(node, op_type="LSTM", inputs=inputs)
@@ -137,8 +144,9 @@ def _dynamic_quantize_lstm(*, direction: str, node: Node) -> Converted:
 
 
 def _along_directions(node: Node, at: int, numbers: int) -> Expr:
-    """Weights (directions, inputs, gates) as floats (directions,
-    gates, inputs); scales are for a direction, or a gate of it.
+    """Dequantize the weights (directions, inputs, gates) of input `at` and transpose them to
+    (directions, gates, inputs); there is one scale per direction, or one per direction and gate.
+    Input `numbers` is the scale, the next input the zero point.
     """
     scale, zero = q.scale_of(node[numbers], "the scale of weights"), q.zero_of(node[numbers + 1])
     count = g.dim(node[at], 0)
@@ -158,7 +166,9 @@ def _q_attention(
     node: Node,
     **_rest: Any,
 ) -> list[Expr]:
-    """Attention whose first product is one of integers."""
+    """Convert QAttention: multi-head attention whose first product (queries, keys and values) is an
+    integer product; return the result and the concatenated keys and values.
+    """
     text = "QAttention with rotary positions is not supported"
     require("onnx-op", not do_rotary, text)
     heads = _heads(node, num_heads)
@@ -186,7 +196,7 @@ def _q_attention(
 
 
 def _heads(node: Node, count: int) -> Expr:
-    """Queries, keys and values (3, batch, heads, steps, size)."""
+    """Return queries, keys and values as one tensor (3, batch, heads, steps, size)."""
     x, w = quantized(node, node[0], 3, 6), quantized(node, node[1], 4, 7)
     batch, steps, _ = g.shape(x.data)
     columns = g.dim(w.data, 1)
@@ -199,8 +209,8 @@ def _heads(node: Node, count: int) -> Expr:
 
 
 def _hidden(node: Node, batch: int, count: int) -> Maybe:
-    """Where attention must not look, as it meets (batch, heads,
-    steps, positions); None where it may look everywhere.
+    """Return the boolean mask of positions that attention must ignore, in a shape that broadcasts
+    to (batch, heads, steps, positions); None if there is no mask.
     """
     mask = node.optional(5)
     if mask is None:

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Definitions of the quantized operators that ONNX Runtime adds to
-ONNX, in the domain com.microsoft.
+"""Operator schemas of the quantized operators that ONNX Runtime adds to ONNX in the domain
+com.microsoft.
 
-The package `onnx` has none of them; a row says of an operator what
-its definition says: inputs with their types, attributes with their
-defaults.
+The Python package `onnx` does not define them. Each row of the table describes one operator: its
+inputs with their types, and its attributes with their defaults.
 
     DEFINITIONS["QGemm"].min_input                                  # 6
     DEFINITIONS["QGemm"].attributes["alpha"].default_value.f        # 1.0
@@ -19,7 +18,8 @@ from onnx.defs import OpSchema
 
 DOMAIN: Final = "com.microsoft"
 
-#: The types that the letters before the names of inputs stand for; inputs with the same letter have the same type.
+#: Data types that each type letter of an input admits; inputs with equal letters must have equal
+#: types.
 _TYPES: Final[Mapping[str, str]] = {
     **dict.fromkeys("QWY", "int8 uint8"),
     "B": "bool",
@@ -40,8 +40,9 @@ _POOL: Final = "Q X, S x_scale, Q x_zero_point?, S y_scale, Q y_zero_point?"
 _BINARY: Final = "Q A, S A_scale, Q A_zero_point?, Q B, S B_scale, Q B_zero_point?, S C_scale, Q C_zero_point?"
 _WINDOW: Final = "auto_pad='NOTSET' pads:INTS strides:INTS channels_last=0"
 
-#: Inputs ("?": may be left out, "*": any number), and attributes with their defaults or, where they have none, their
-#: kinds ("!": must be given). Some operators have more than one output: `_OUTPUTS`.
+#: Schema of each operator: inputs as "LETTER name" ("?": optional, "*": variadic), and attributes
+#: with their defaults or, without a default, their kinds ("!": required). Operators with more than
+#: one output are in `_OUTPUTS`.
 _ROWS: Final[Mapping[str, tuple[str, str]]] = {
     "DequantizeLinear": ("L x, F x_scale, L x_zero_point?", "axis:INT"),
     "DynamicQuantizeLSTM": (

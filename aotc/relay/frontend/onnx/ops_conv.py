@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of convolutions and pools, for one to three spatial
-axes.
+"""ONNX converters of convolution and pooling operators with one to three spatial axes.
 
 OPS["Conv"](x, w, b, node=node)         # nn.bias_add(nn.conv2d(x, w, ...), b)
 """
@@ -23,18 +22,17 @@ from aotc.relay.frontend.data_movement import take
 from aotc.relay.frontend.onnx.node import Converted, Ints, Node, Table, named
 from aotc.relay.frontend.reductions import p_norm
 
-#: Values of `auto_pad` for which the padding does not depend on the data.
+#: Values of `auto_pad` with which the padding does not depend on the shape of the data.
 _PLAIN = ("", "NOTSET", "VALID")
 
 
 def _stated(
     kernel: Sequence[int], *, strides: Any = (), dilations: Any = (), pads: Any = (), auto_pad: str = "", **_: Any
 ) -> Window:
-    """The window that attributes describe, without the padding that
-    `auto_pad` has worked out.
+    """Return the window that the attributes describe, with the explicit padding (zero for
+    `auto_pad` "VALID"); SAME padding is not computed here.
 
-    Raises AotcError (code "onnx-window") for attributes that do not
-    fit each other.
+    Raises AotcError (code "onnx-window") for attributes whose lengths or values are not valid.
     """
     rank = len(kernel)
     strides, dilations = (tuple(given) or (1,) * rank for given in (strides, dilations))
@@ -53,8 +51,8 @@ def _stated(
 
 
 def _window(node: Node, x: Expr, kernel: Sequence[int]) -> Window:
-    """The window that a node's attributes describe, padded as
-    `auto_pad` asks for.
+    """Return the window that the attributes of a node describe, with the padding that `auto_pad`
+    demands.
     """
     window, auto = _stated(kernel, **node.attrs), node.attrs.get("auto_pad", "")
     if auto in _PLAIN:
@@ -69,7 +67,9 @@ def _spatial(x: Expr) -> list[int]:
 
 
 def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
-    """The extents of the weight of a convolution."""
+    """Return the kernel extents of a convolution from the shape of its weight. Raises AotcError
+    (code "onnx-window") if the weight does not fit the input or the attribute `kernel_shape`.
+    """
     rank = conv_pool.spatial_rank(g.rank(x), f"{node.op_type} of an input")
     shape, given = g.shape(w, "the weight"), node.attrs.get("kernel_shape")
     fits = len(shape) == rank + 2 and (given is None or tuple(given) == shape[2:])
@@ -79,7 +79,7 @@ def _kernel(node: Node, x: Expr, w: Expr) -> tuple[int, ...]:
 
 
 def window_of(node: Node, x: Expr, w: Expr) -> Window:
-    """The window of a convolution."""
+    """Return the window of a convolution node with the data `x` and the weight `w`."""
     return _window(node, x, _kernel(node, x, w))
 
 
@@ -95,8 +95,8 @@ def _conv_transpose(x: Expr, w: Expr, bias: Maybe = None, *, group: int = 1, nod
 def _transposed_padding(
     x: Expr, window: Window, *, output_padding: Any = (), output_shape: Any = None, auto_pad: str = "", **_: Any
 ) -> tuple[Window, tuple[int, ...]]:
-    """Padding and output padding, worked out from `output_shape` or
-    `auto_pad` where those are given.
+    """Return the window with its padding, and the output padding, of a transposed convolution; both
+    are computed from `output_shape` or `auto_pad` if these are given.
     """
     extra = tuple(output_padding) or (0,) * window.rank
     if output_shape is None and auto_pad in _PLAIN:
@@ -114,7 +114,9 @@ def _transposed_padding(
 
 
 def pool_window(node: Node, x: Expr) -> Window:
-    """The window of a pool, over as many axes as `x` has spatial ones."""
+    """Return the window of a pooling node, which has the spatial rank of `x`. Raises AotcError
+    (code "onnx-window") if `kernel_shape` does not.
+    """
     kernel = node.attrs.get("kernel_shape", [])
     rank = conv_pool.spatial_rank(g.rank(x), f"{node.op_type} of an input")
     require("onnx-window", len(kernel) == rank, f"kernel_shape {kernel} does not fit an input of rank {rank + 2}")
@@ -133,8 +135,8 @@ def _max_pool(x: Expr, *, ceil_mode: bool = False, storage_order: bool = False, 
 
 
 def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: bool) -> Expr:
-    """Where in the flattened data the greatest value of each window
-    lies: the first tap that is greatest.
+    """Return the second output of MaxPool: for each window the position of its greatest element in
+    the flattened data; the first one if several are equal.
     """
     shape, rank, dtype = g.shape(x), window.rank, g.dtype(x)
     sizes, counts = shape[2:], result[2:]
@@ -150,14 +152,16 @@ def _pool_indices(x: Expr, window: Window, result: Sequence[int], column_major: 
 
 
 def _widths(shape: Sequence[int], window: Window, counts: Sequence[int]) -> list[tuple[int, int]]:
-    """The padding with which so many windows are complete."""
+    """Return the padding per axis, batch and channels included, with which all `counts` windows lie
+    inside the data.
+    """
     rows = zip(window.pads, window.reach(counts), shape[2:], strict=False)
     return [(0, 0), (0, 0), *((before, max(end - before - size, 0)) for before, end, size in rows)]
 
 
 def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, node: Node) -> Expr:
-    """Each value goes back to where it came from; the indices refer
-    to the flattened result.
+    """Convert MaxUnpool: scatter each value to its position, given by indices into the flattened
+    result.
     """
     window = pool_window(node, x)
     rows = zip(window.reach(g.shape(x)[2:]), window.pads, window.pads[window.rank :], strict=False)
@@ -165,7 +169,7 @@ def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, nod
     inferred = (*g.shape(x)[:2], *spatial)
     target = inferred if output_shape is None else output_shape
     target = g.checked_shape(target, g.dtype(x), "the result of MaxUnpool")
-    if target != inferred:  # indices count in the shape that the window implies
+    if target != inferred:  # the indices refer to the shape that the window implies, not to output_shape
         indices = _moved(indices, inferred, target)
     zeros = g.filled(0, (math.prod(target),), g.dtype(x))
     flat = g.op("scatter_elements", zeros, g.flat(indices), g.flat(x), axis=0, reduction="update")
@@ -173,7 +177,9 @@ def _max_unpool(x: Expr, indices: Expr, output_shape: Ints | None = None, *, nod
 
 
 def _moved(indices: Expr, source: Sequence[int], target: Sequence[int]) -> Expr:
-    """Flat positions in one shape as flat positions in another."""
+    """Convert flat indices into a tensor of shape `source` to flat indices of equal coordinates in
+    a tensor of shape `target`.
+    """
 
     def along(k: int) -> Expr:
         place = g.floor_mod(g.binary("floor_divide", indices, math.prod(source[k + 1 :])), source[k])
@@ -198,8 +204,8 @@ def _global_lp_pool(x: Expr, *, p: int = 2) -> Expr:
 
 
 def _lp_pool(x: Expr, *, p: int = 2, ceil_mode: bool = False, node: Node) -> Expr:
-    """The root of a sum of powers over complete windows: zeros are
-    added until every window is complete.
+    """Convert LpPool, the p-norm of each window: the data is padded with zeros so that every window
+    is complete, and the sum is an average pool times the number of kernel elements.
     """
     window = pool_window(node, x)
     _check_order(p)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of elementwise and broadcasting operators, activation
-functions among them, of reductions and running sums.
+"""ONNX converters of elementwise operators, activation functions, reductions and cumulative
+operators.
 
-Mod, Pow, BitShift, Cast and their like differ from the graph's
-operators in data types and corner cases; most others are rows of a
-table.
+Operators whose data types or corner cases differ from the graph's operators, such as Mod, Pow and
+Cast, have a function each; most others are rows of a table.
 
     OPS["Add"](a, b)                        # add(a, b)
     OPS["HardSigmoid"](x)                   # clip(x * 0.2 + 0.5, 0, 1)
@@ -44,8 +43,8 @@ _VARIADIC = {"Max": "maximum", "Min": "minimum"}
 
 
 def _aligned(a: Expr, b: Expr, axis: int | None, broadcast: int) -> Expr:
-    """The second operand, its axes moved to where `axis` of
-    operator sets 1 to 6 puts them.
+    """Reshape the second operand of a binary operator for the attributes `axis` and `broadcast` of
+    operator sets 1 to 6: its axes are aligned with those of `a` from `axis` on.
     """
     if axis is None or not broadcast:
         return b
@@ -78,8 +77,8 @@ def _is_inf(x: Expr, *, detect_negative: int = 1, detect_positive: int = 1) -> E
 
 
 def _pow(base: Expr, exponent: Expr, *, axis: int | None = None, broadcast: int = 0) -> Expr:
-    """The result has the base's type; a floating exponent of an
-    integer base is computed in floating point.
+    """Convert Pow: the result has the data type of the base; an integer base with a floating-point
+    exponent is computed in floating point.
     """
     exponent = _aligned(base, exponent, axis, broadcast)
     if isinstance(exponent, Constant) and exponent.data.size == 1 and g.rank(exponent) <= g.rank(base):
@@ -108,8 +107,8 @@ def _cast(x: Expr, *, to: DType, saturate: bool = True) -> Expr:
 def _clip(
     x: Expr, low: Maybe = None, high: Maybe = None, *, min: float | None = None, max: float | None = None
 ) -> Expr:
-    """Bounds are attributes up to version 6, inputs after; a bound
-    may be left out or come at run time.
+    """Convert Clip: the bounds are attributes up to version 6 and inputs later; each may be omitted
+    or depend on run-time values.
     """
     dtype = g.dtype(x)
     low = low if min is None else g.constant(min, dtype)
@@ -125,8 +124,9 @@ def _clip(
 
 
 def _dropout(x: Expr, ratio: Maybe = None, training_mode: Known | None = None, *, node: Node) -> Converted:
-    """Inference: the data itself, and a mask of all true.  Training
-    draws random numbers: refused.
+    """Convert Dropout for inference: return the data itself and, if wanted, a mask of all true.
+
+    Raises AotcError (code "onnx-training") for training mode, which would draw random numbers.
     """
     if training_mode is not None and g.only(training_mode, "training_mode"):
         known = None if ratio is None else node.known(1, "ratio")
@@ -155,8 +155,8 @@ def _selu(x: Expr, *, alpha: float, gamma: float) -> Expr:
 
 
 def _flat(apply: Callable[[Expr, int], Expr], x: Expr, *, axis: Axis, node: Node) -> Expr:
-    """Apply along `axis`; up to version 12 the axes from `axis` on
-    count as one.
+    """Apply a function along `axis`, as Softmax does; up to version 12 all axes from `axis` on are
+    flattened to one.
     """
     if node.since >= 13 or axis == g.rank(x) - 1:
         return apply(x, axis)
@@ -182,8 +182,8 @@ def _square(x: Expr) -> Expr:
 
 
 def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] = _same) -> Converter:
-    """A converter for a reduction; with nothing to reduce only
-    `prepare` (the elementwise part) remains.
+    """Return a converter for a reduction. If `axes` is empty and `noop_with_empty_axes` is set, it
+    applies only `prepare`, the elementwise part of the reduction.
     """
 
     def convert(x: Expr, axes: Ints | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Expr:
@@ -196,7 +196,7 @@ def _reduction(body: Reduction, prepare: Callable[[Expr], Expr] = _same) -> Conv
 
 
 def _in_floats(body: Reduction) -> Reduction:
-    """A reduction whose integers are computed as float64."""
+    """Return the reduction `body`, with integer data computed in float64 and cast back."""
 
     def convert(x: Expr, axes: Axes, keepdims: bool) -> Expr:
         dtype = g.dtype(x)
@@ -206,7 +206,9 @@ def _in_floats(body: Reduction) -> Reduction:
 
 
 def _sum_of(inner: Callable[[Expr], Expr], outer: Callable[[Expr], Expr] = _same) -> Reduction:
-    """The sum of a function of the elements, and a function of the sum."""
+    """Return the reduction `outer(sum(inner(x)))` with elementwise functions, in float32 for narrow
+    floats.
+    """
     return reductions.in_float32(lambda x, axes, keepdims: outer(g.reduce("sum", inner(x), axes, keepdims)))
 
 
@@ -216,8 +218,8 @@ def _arg(name: str, x: Expr, *, axis: Axis = 0, keepdims: int = 1, select_last_i
 
 
 def _running(name: str, x: Expr, axis: Expr, *, reverse: int = 0, exclusive: bool = False) -> Expr:
-    """CumSum and CumProd; `reverse` runs from the end, `exclusive`
-    leaves the element itself out.
+    """Convert CumSum and CumProd along an axis that may be a run-time value; `reverse` starts from
+    the end, `exclusive` excludes the element itself.
     """
 
     def along(place: int) -> Expr:
@@ -229,7 +231,7 @@ def _running(name: str, x: Expr, axis: Expr, *, reverse: int = 0, exclusive: boo
     if isinstance(axis, Constant):
         return along(g.axis(int(g.only(axis.data, "the axis")), rank))
     chosen = from_start(g.reshape(axis, ()), rank)
-    result = along(0)  # the axis comes at run time: compute along each, choose one
+    result = along(0)  # the axis is a run-time value: compute along every axis and select
     for k in range(1, rank):
         result = g.where(g.equal(chosen, k), along(k), result)
     return result

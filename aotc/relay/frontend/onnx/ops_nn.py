@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of matrix products and normalizations, and of
-recurrent layers.  What the operators for the latter lack is
-unrolled, with one product for the inputs of all steps.
+"""ONNX converters of matrix products, normalization and recurrent layers. Recurrent layers that the
+operators nn.lstm, nn.gru and nn.rnn do not support are unrolled, with one product for the inputs of
+all steps.
 
 OPS["Gemm"](a, b, c, transB=1)          # nn.bias_add(nn.dense(a, b), c)
 OPS["LSTM"](node=node)                  # [Y, Y_h, Y_c]
@@ -61,7 +61,8 @@ def _batch_normalization(
         flat = node.since < 9 and not node.attrs.get("spatial", 1)
         require("onnx-norm", not flat, "BatchNormalization with spatial=0 is not supported")
         return [batch_norm(x, scale, bias, mean, var, epsilon)]
-    # statistics of the batch itself, and running ones that move towards them
+    # training mode: normalize with the statistics of the batch, and return updated running
+    # statistics
     work, wide = g.dtype(mean), g.summed_as(g.dtype(mean))
     mean, var = g.cast(mean, wide), g.cast(var, wide)
     axes, data = [0, *range(2, g.rank(x))], g.cast(x, wide)
@@ -92,7 +93,9 @@ def _layer_normalization(
 def _group_normalization(
     x: Expr, scale: Expr, bias: Expr, *, num_groups: int, epsilon: float, stash_type: DType = _FLOAT32, node: Node
 ) -> Expr:
-    """Scale and bias are per group up to version 18, per channel after."""
+    """Convert GroupNormalization; scale and bias have one value per group up to version 18 and one
+    per channel later.
+    """
     shape = g.shape(x)
     fits = num_groups >= 1 and shape[1] % num_groups == 0
     require("onnx-norm", fits, f"{shape[1]} channels cannot be divided into {num_groups} groups")
@@ -132,7 +135,8 @@ def _mean_variance_normalization(x: Expr, *, axes: list[int] | None = None) -> E
 # --- recurrent layers
 
 
-#: Activations by their names in lower case, with ONNX's defaults of their numbers.
+#: Activation functions by lower-case name; parameter defaults are ONNX's default values of
+#: activation_alpha and activation_beta.
 _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
     "relu": lambda x: g.op("nn.relu", x),
     "tanh": g.tanh,
@@ -145,12 +149,12 @@ _FUNCTIONS: Final[Mapping[str, Callable[..., Expr]]] = {
 
 
 def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[tuple[list[str], list[Activation]]]:
-    """The activations of each direction: their names in lower case,
-    and functions.
+    """Return for each direction of a recurrent layer the lower-case names of its activations, and
+    the functions that compute them.
     """
     step = len(defaults)
     names = list(node.attrs.get("activations") or [*defaults] * directions)
-    # the definition's default of RNN is for two directions
+    # the default value that the schema of RNN states is for two directions
     if names == ["Tanh", "Tanh"] and step == 1:
         names = names[:directions]
     fits = len(names) == step * directions
@@ -165,7 +169,8 @@ def _activations(node: Node, defaults: Sequence[str], directions: int) -> list[t
     return [(low[k : k + step], found[k : k + step]) for k in range(0, len(found), step)]
 
 
-#: The gates that the operators expect, as places in those of ONNX, and the usual activations.
+#: By operator, the permutation from ONNX's gate order to that of nn.rnn, nn.gru and nn.lstm, and
+#: ONNX's default activations.
 _KINDS: Final = {
     "RNN": ((0,), ("Tanh",)),
     "GRU": ((1, 0, 2), ("Sigmoid", "Tanh")),
@@ -181,14 +186,16 @@ def _weights(node: Node, gates: int, direction: int) -> Weights:
 
 
 def _initial(given: Maybe, direction: int, shape: tuple[int, int], swap: bool, dtype: str) -> Expr:
-    """A state before the first step: zero where it is left out."""
+    """Return the initial state of one direction: zero if the input is omitted."""
     if given is None:
         return g.filled(0, shape, dtype)
     return element(g.transpose(given, (1, 0, 2)) if swap else given, 0, direction)
 
 
 def _is_plain(node: Node, names: list[str], lengths: Maybe) -> bool:
-    """Whether an operator computes a direction of the layer."""
+    """Return True if nn.lstm, nn.gru or nn.rnn can compute a direction of the layer: default
+    activations, no clipping, no peepholes, no coupled gates, all sequences of full length.
+    """
     usual = names == [n.lower() for n in _KINDS[node.op_type][1]] or (node.op_type == "RNN" and names == ["relu"])
     reset = node.op_type != "GRU" or node.attrs.get("linear_before_reset")
     other = "clip" in node.attrs or node.attrs.get("input_forget") or node.optional(7) is not None
@@ -204,7 +211,9 @@ def _unrolled(node: Node, direction: int, weights: Weights, act: Sequence[Activa
 
 
 def _check_layer(node: Node, gates: int, directions: int) -> None:
-    """AotcError (code "onnx-recurrent") where weights, bias or states contradict each other or an attribute."""
+    """Raise AotcError (code "onnx-recurrent") if the weights or the bias of a recurrent layer
+    contradict each other, the input or an attribute.
+    """
     hidden, inputs = g.dim(node[2], 2, "the recurrent weights"), g.dim(node[0], 2)
     stated, way = node.attrs.get("hidden_size"), node.attrs.get("direction", "forward")
     text = f"hidden_size is {stated}, the recurrent weights have shape {g.dims(node[2])}, for a hidden size of {hidden}"
@@ -226,7 +235,9 @@ _DIRECTIONS: Final = {"forward": (False,), "reverse": (True,), "bidirectional": 
 
 
 def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -> list[Expr]:
-    """A recurrent layer of ONNX, whatever its inputs come from."""
+    """Convert a recurrent layer (RNN, GRU or LSTM) in one or both directions; return the outputs Y,
+    Y_h and, for LSTM, Y_c.
+    """
     (order, usual), x = _KINDS[node.op_type], node[0]
     states = 2 if node.op_type == "LSTM" else 1
     x = g.transpose(x, (1, 0, 2)) if layout else x
@@ -251,7 +262,7 @@ def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -
             y, last = _unrolled(node, k, weights, functions).run(x, state, lengths, backwards)
         outputs.append(y)
         finals.append(last)
-    # Y (steps, directions, batch, hidden), then the last states (directions, batch, hidden)
+    # Y is (steps, directions, batch, hidden), the final states are (directions, batch, hidden)
     y, ends = g.stack(outputs, 1), [g.stack(states, 0) for states in zip(*finals, strict=True)]
     if layout:
         return [g.transpose(y, (2, 0, 1, 3)), *(g.transpose(s, (1, 0, 2)) for s in ends)]
@@ -259,7 +270,9 @@ def recurrent(*, direction: str = "forward", layout: bool = False, node: Node) -
 
 
 def _lengths(given: Maybe, length: int, batch: int) -> Maybe:
-    """Sequence lengths as a column; None where all sequences are whole."""
+    """Return the sequence lengths as int32 of shape (batch, 1), or None if all sequences are known
+    to have full length.
+    """
     if given is None or (isinstance(given, Constant) and bool((given.data == length).all())):
         return None
     return g.reshape(g.cast(given, "int32"), (batch, 1))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters of quantized operators: those of ONNX, and those that
-ONNX Runtime adds (domain com.microsoft).
+"""ONNX converters of quantized operators: those of the ONNX standard, and those that ONNX Runtime
+adds in the domain com.microsoft.
 
-Results are those of the definition (dequantize, compute, quantize) to
-the roundings that docs/quantization.md states for each operator.
+Results equal those of the definition (dequantize, compute, quantize) up to the roundings that
+docs/quantization.md states for each operator.
 
 OPS["QuantizeLinear"](x, scale, zero)           # qnn.quantize(x, scale, zero)
 OPS["QLinearConv"](node=node)                   # qnn.requantize(qnn.conv2d(x, w, ...), ...)
@@ -35,12 +35,16 @@ _UINT8: Final = DType("uint8")
 
 
 def _stored(node: Node, at: int) -> Quantized:
-    """Three inputs: integers, their scale, their zero point."""
+    """Return the quantized tensor that three consecutive inputs from `at` on describe: integers,
+    scale, zero point.
+    """
     return quantized(node, node[at], at + 1, at + 2)
 
 
 def quantized(node: Node, x: Expr, scale: int, zero: int) -> Quantized:
-    """Integers with the inputs that are their scale and zero point."""
+    """Return a quantized tensor of the integers `x` with the inputs `scale` and `zero` as scale and
+    zero point.
+    """
     return Quantized(x, _scale(node, scale), q.zero_of(node.optional(zero)))
 
 
@@ -49,21 +53,27 @@ def _scale(node: Node, at: int) -> Expr:
 
 
 def _onto(node: Node, at: int, dtype: DType) -> Onto:
-    """Two inputs: a scale and a zero point, of integers of a type."""
+    """Return the quantization parameters of a result from the inputs `at` (scale) and `at + 1`
+    (zero point); both must be single values.
+    """
     scale, zero = _scale(node, at), q.zero_of(node.optional(at + 1))
     _one(node, scale, zero)
     return Onto(scale, zero, dtype)
 
 
 def _one(node: Node, *values: Expr) -> None:
-    """AotcError where a scale or a zero point is not one value."""
+    """Raise AotcError (code "onnx-quant") unless all given scales and zero points are single
+    values.
+    """
     fits = all(map(q.single, values))
     what = f"scales and zero points of {node.op_type}"
     require("onnx-quant", fits, f"{what} must be a single value for the whole tensor")
 
 
 def _whole(node: Node, at: int) -> Quantized:
-    """Three inputs, of a tensor that has one scale."""
+    """Return the quantized tensor that three consecutive inputs from `at` on describe; its scale
+    and zero point must be single values.
+    """
     found = _stored(node, at)
     _one(node, found.scale, found.zero)
     return found
@@ -73,8 +83,8 @@ def _whole(node: Node, at: int) -> Quantized:
 
 
 def _division(x: Expr, scale: Expr) -> DType:
-    """The type of the division: the scale's (the data's up to
-    version 19: they are equal).
+    """Return the data type in which QuantizeLinear divides: that of the scale (up to version 19
+    data and scale have equal types); for a scale of 8 bits that of the data.
     """
     dtype = g.dtype(scale)
     if dtype.is_float and dtype.bits >= 16:
@@ -117,8 +127,9 @@ def _convolved(node: Node, x: Quantized, w: Quantized, bias: Maybe = None) -> Ex
 
 
 def _plain(node: Node, at: int) -> Quantized:
-    """Two inputs of four: integers whose scale nobody asks for, and
-    their zero point.
+    """Return the quantized tensor of the input `at` with the scale 1 and the zero point in the
+    input `at + 2`, as for ConvInteger and MatMulInteger, whose inputs are two tensors and then
+    their zero points.
     """
     zero = q.zero_of(node.optional(at + 2))
     return Quantized(node[at], g.constant(1.0, _FLOAT), zero)
@@ -153,7 +164,9 @@ def _matmul_integer(*, node: Node) -> Expr:
 
 
 def _check_of_vectors(*parts: Quantized) -> None:
-    """A vector is one row, or one column."""
+    """Raise AotcError (code "onnx-quant") if a vector operand has more than one scale or zero
+    point: a vector is a single row or column.
+    """
     flat = [x for x in parts if g.rank(x.data) == 1]
     fits = all(q.single(v) for x in flat for v in (x.scale, x.zero))
     require("onnx-quant", fits, "a vector operand must have a single scale and a single zero point")
@@ -169,7 +182,7 @@ def _qlinear_matmul(*, node: Node) -> Expr:
     if whole and g.rank(b.scale) < 2:
         onto = Onto(y_scale, y_zero, dtype)
         return q.requantize(sums, q.products(a, b), onto, rank - 1)
-    # a product with a vector has no columns, that of a vector no rows
+    # a product with a vector has no column axis, a product of a vector has no row axis
     row = rank - 1 if g.rank(b.data) == 1 else rank - 2
     scales = g.mul(q.laid(a.scale, row, rank), q.laid(b.scale, rank - 1, rank))
     factor = g.div(scales, q.laid(y_scale, row, rank))
@@ -193,7 +206,9 @@ def _qgemm(*, alpha: float, transA: int, transB: int, node: Node) -> Expr:
 
 
 def matmul_to_float(a: Quantized, b: Quantized, bias: Maybe) -> Expr:
-    """A product of integers as real numbers, and a bias."""
+    """Multiply quantized tensors as integers, convert the product to real numbers, and add a bias
+    unless it is None.
+    """
     y = q.scaled(q.product(a, b), q.products(a, b))
     return y if bias is None else g.add(y, bias)
 
@@ -276,7 +291,9 @@ def _nhwc_max_pool(*, ceil_mode: bool = False, node: Node) -> Expr:
 
 
 def _mean_of_windows(x: Quantized, onto: Onto, window: Window, modes: Any) -> Expr:
-    """Means of integers times a quotient of scales."""
+    """Average-pool centered integers in float32, multiply by the quotient of the scales, round and
+    add the zero point.
+    """
     whole = g.cast(q.centered(x.data, x.zero, 1), _FLOAT)
     mean = conv_pool.pool("avg", whole, window, **modes)
     steps = g.op("qnn.product", mean, g.div(x.scale, onto.scale))
@@ -284,7 +301,9 @@ def _mean_of_windows(x: Quantized, onto: Onto, window: Window, modes: Any) -> Ex
 
 
 def _mean(node: Node, axes: Sequence[int], keepdims: bool) -> Expr:
-    """The sum of integers, scaled once."""
+    """Compute a quantized mean: sum the integers and requantize once, with the number of elements
+    multiplied into the result scale.
+    """
     x = _whole(node, 0)
     onto = _onto(node, 3, g.dtype(x.data))
     count = math.prod(g.dim(x.data, k) for k in axes)
@@ -306,7 +325,7 @@ def _qlinear_reduce_mean(*, axes: list[int], keepdims: int = 1, node: Node) -> E
 
 
 def _qlinear_softmax(*, opset: int, axis: int = -1, node: Node) -> Expr:
-    """Up to operator set 12 over all axes from one on, as of one."""
+    """Convert QLinearSoftmax; up to operator set 12 all axes from `axis` on are flattened to one."""
     x, shape = _whole(node, 0), g.shape(node[0])
     onto, place = _onto(node, 3, g.dtype(x.data)), g.axis(axis, len(shape))
     data = x.data if opset >= 13 else g.reshape(x.data, (*shape[:place], -1))

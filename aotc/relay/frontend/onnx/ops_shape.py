@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters that move data without computing: reshapes,
-transposes, joins, cuts, padding, picking and placing by index, and
-constants.
+"""ONNX converters that move data without arithmetic: reshape, transpose, concatenation, slicing,
+padding, gather and scatter, and constants.
 
-Whatever decides a shape must be known at compile time; a shape
-taken from a static tensor is.  Indices may be negative: constant
-ones are resolved here, others when the model runs.
+Values that determine a shape must be known at compile time; the shape of a static tensor is.
+Indices may be negative: constant ones are replaced by non-negative ones here, others at run time.
 
     OPS["Flatten"](x, axis=1)               # reshape(x, (2, 12))
     OPS["Gather"](x, indices, axis=1)       # take(x, indices, axis)
@@ -57,7 +55,7 @@ def _flatten(x: Expr, *, axis: int = 1) -> Expr:
 
 
 def _squeeze(x: Expr, axes: Ints | None = None, *, node: Node) -> Expr:
-    # an empty attribute is as good as none
+    # an empty attribute counts as an omitted one
     if axes is None or (not axes and node.optional(1) is None):
         return g.squeeze(x, [k for k, d in enumerate(g.shape(x)) if d == 1])
     return g.squeeze(x, sorted(g.axis(a, g.rank(x)) for a in axes))
@@ -102,7 +100,7 @@ def _split(
     if count > names:
         g.check_unrolled(count, "a split")
     if split is None:
-        # the last part is smaller where that does not divide
+        # the last part is smaller if the number of parts does not divide the extent
         part = -(-size // max(count, 1))
         split = [min(part, size - k * part) for k in range(count)]
         fits = 0 < count <= max(size, names) and min(split) >= 0
@@ -129,14 +127,14 @@ def _slice(x: Expr, starts: Ints, ends: Ints, axes: Ints | None = None, steps: I
         size = g.dim(x, axis)
         first, last = _cut(start, end, step, size)
         if (first, last, step) != (0, size, 1):
-            # a backwards slice that ends before element 0 needs an end that numpy does not take from the back
+            # a backward slice down to element 0 needs an end that numpy does not count from the end
             box.append((first, last if last >= 0 else -size - 1, axis, step))
     return g.cut(x, *zip(*box, strict=True)) if box else x
 
 
 def _cut(start: int, end: int, step: int, size: int) -> tuple[int, int]:
-    """Where a slice begins and ends: limited to the axis, backwards
-    from no place before its first element.
+    """Return the begin and end positions of a slice, clipped to the axis as ONNX defines it; a
+    backward slice starts at element 0 at the least, and an empty slice is (0, 0).
     """
     first, last, _ = slice(start, end, step).indices(size)
     first = max(first, min(0, size - 1))
@@ -247,8 +245,8 @@ def _gather_elements(x: Expr, indices: Expr, *, axis: Axis = 0) -> Expr:
 
 
 def _index_first(indices: Expr, sizes: tuple[int, ...]) -> Expr:
-    """Index tuples (along the last axis) checked against `sizes`
-    and moved to the first axis.
+    """Check constant index tuples (along the last axis) against the extents `sizes` and transpose
+    the last axis to the front.
     """
     rank = g.rank(indices)
     return g.transpose(checked_indices(indices, sizes), (rank - 1, *range(rank - 1)))
@@ -277,8 +275,8 @@ def _scatter_nd(x: Expr, indices: Expr, updates: Expr, *, reduction: str = "none
 
 
 def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr:
-    """A comparison with 0, 1, ..., depth - 1; indices outside give
-    no `on` at all.
+    """Convert OneHot by comparing the indices with 0, 1, ..., depth - 1; an index out of range
+    matches none.
     """
     require("onnx-onehot", depth >= 0, f"the depth must not be negative, got {depth}")
     rank = g.rank(indices) + 1
@@ -293,8 +291,8 @@ def _one_hot(indices: Expr, depth: Int, values: Expr, *, axis: int = -1) -> Expr
 
 
 def _compress(x: Expr, condition: Known, *, axis: int | None = None) -> Expr:
-    """The converter of Compress: its condition is constant, so that
-    the chosen positions are known.
+    """Convert Compress: gather the elements where the condition is true; the condition must be
+    constant, so that the positions are known at compile time.
     """
     positions = g.constant(np.flatnonzero(condition.reshape(-1)), "int64")
     if axis is None:
@@ -307,8 +305,8 @@ def _non_zero(x: Known) -> Expr:
 
 
 def _tensor_scatter(past: Expr, update: Expr, start: Maybe = None, *, axis: Axis = -2, mode: str) -> Expr:
-    """The update is written along `axis` from a position per batch
-    item on, wrapping round if circular.
+    """Convert TensorScatter: write `update` into `past` along `axis` from a start position per
+    batch element on, modulo the extent if `mode` is "circular".
     """
     shape, new = g.shape(past), g.shape(update)
     fits = len(shape) == len(new)

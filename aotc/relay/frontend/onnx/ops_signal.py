@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converters that sample and transform signals: resizing, sampling
-at computed positions, Fourier transforms as products with constant
-matrices, Col2Im as a scatter.
+"""ONNX converters of signal operators: resizing, grid sampling, Fourier transforms (as products
+with constant matrices) and Col2Im (as a scatter).
 
-The resized axes must be among the last three once axes that keep
-their size are set aside; they become the spatial axes of
+At most three axes can be resized; they are transposed to the end and become the spatial axes of
 `image.resize1d`, `resize2d` or `resize3d`.
 
     OPS["Resize"](x, None, scales)          # image.resize2d(x, size=(8, 8), ...)
@@ -34,7 +32,9 @@ _METHODS = {"nearest": "nearest_neighbor", "linear": "linear", "bilinear": "line
 
 
 class _Axis(NamedTuple):
-    """What becomes of one axis: the size to reach, the factor, and the region as parts of the extent."""
+    """The resizing of one axis: result extent, scale factor, and the start and end of the cropped
+    region as fractions of the extent.
+    """
 
     size: int
     scale: float = 1.0
@@ -43,7 +43,11 @@ class _Axis(NamedTuple):
 
 
 def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
-    """What to do with the axes that a node names, which are all unless it says so."""
+    """Return the resizing of each axis in the attribute `axes` (all axes by default) of a Resize
+    node, computed from its inputs `scales` or `sizes`, and `roi` if it crops.
+
+    Raises AotcError (code "onnx-resize") for inputs that do not fit.
+    """
     places = [g.axis(a, len(shape)) for a in node.attrs.get("axes") or range(len(shape))]
     scales, sizes = _given(node)
     count, extents = len(places), [shape[a] for a in places]
@@ -69,16 +73,20 @@ def _axes(node: Node, shape: Sequence[int], crops: bool) -> dict[int, _Axis]:
 
 
 def _scaled_size(extent: int, start: float, end: float, scale: float) -> int:
-    """floor(extent * (end - start) * scale), the product rounded to float32 as in ONNX Runtime: 5 * 1.4 is 7.
+    """Return floor(extent * (end - start) * scale), with the product rounded to float32 as in ONNX
+    Runtime: 5 * 1.4 is 7.
 
-    The standard does not say how the product is rounded; of the exact values of float32(1.4) it would be 6.99999988.
+    The standard does not define the rounding of the product; the exact product with float32(1.4) is
+    6.99999988.
     """
     part = np.float32(end) - np.float32(start)
     return math.floor(float(np.float32(scale) * (part * np.float32(extent))))
 
 
 def _given(node: Node) -> tuple[list[float], list[int]]:
-    """The factors and the sizes; one of them is empty."""
+    """Return the inputs `scales` and `sizes` of a Resize node, one of which is empty. Raises
+    AotcError (code "onnx-resize") if both or neither is given.
+    """
     newer = node.op_type != "Upsample" and node.since >= 11
     factors = node.known(2 if newer else 1, "scales")
     given = node.known(3, "sizes") if newer else None
@@ -89,8 +97,9 @@ def _given(node: Node) -> tuple[list[float], list[int]]:
 
 
 def _fitted_sizes(sizes: list[int], extents: list[int], policy: str) -> tuple[list[int], list[float]]:
-    """Sizes as they are, or by one common factor that fits them all
-    in or round them; and the factors.
+    """Return result extents and scale factors. With the policy "not_larger" or "not_smaller" all
+    axes use the smallest or the largest factor, as ONNX's keep_aspect_ratio_policy defines;
+    otherwise `sizes` are used unchanged.
     """
     factors = [size / extent for size, extent in zip(sizes, extents, strict=True)]
     common = {"not_larger": min, "not_smaller": max}.get(policy)
@@ -109,8 +118,8 @@ def _resize(
     node: Node,
     **numbers: Any,
 ) -> Expr:
-    """Bring the resized axes to the end, the others into one,
-    resize, and take that back.
+    """Convert Resize and Upsample: transpose the resized axes to the end, flatten the other axes to
+    one, resize, and undo both.
     """
     shape, crops = g.shape(x), coordinate_transformation_mode == "tf_crop_and_resize"
     method = _METHODS.get(mode, "")
@@ -152,8 +161,8 @@ def _grid_sample(x: Expr, grid: Expr, *, mode: str, padding_mode: str, align_cor
 
 
 def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Expr:
-    """Positions of all output elements, transformed: a product of
-    constant coordinates with the matrices.
+    """Convert AffineGrid: the sampling positions of all output elements as the product of constant
+    coordinates with the matrices `theta`.
     """
     spatial = size[2:]
     fits = len(spatial) in (2, 3) and g.shape(theta)[1:] == (len(spatial), len(spatial) + 1)
@@ -170,8 +179,9 @@ def _affine_grid(theta: Expr, size: Ints, *, align_corners: bool = False) -> Exp
 
 
 def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
-    """The transform along the second last axis of (..., n, 1 or 2);
-    (..., bins, 2), real signals (..., n, 1).
+    """Return the Fourier transform of (..., n, 1 or 2) along its second last axis, zero-padded or
+    truncated to `length`, as (..., bins, 2); an inverse one-sided transform returns a real signal
+    (..., length, 1).
     """
     *lead, size, parts = g.shape(x)
     dtype, fits = g.dtype(x), parts in (1, 2) and length >= 1
@@ -189,12 +199,12 @@ def _transform(x: Expr, length: int, inverse: bool, onesided: bool) -> Expr:
 
 
 def _fitted(x: Expr, size: int, length: int, axis: int) -> Expr:
-    """A signal cut, or filled up with zeros, to `length`."""
+    """Truncate a signal, or pad it with zeros, to `length` elements along `axis`."""
     return padded(x, [(0, length - size) if k == axis else (0, 0) for k in range(g.rank(x))])
 
 
 def _dft(x: Expr, dft_length: Int | None = None, axis: Int = -2, *, inverse: bool, onesided: bool) -> Expr:
-    """The axis is an attribute up to version 17, an input after."""
+    """Convert DFT; the axis is an attribute up to version 17 and an input later."""
     rank = g.rank(x)
     place = g.axis(axis, rank)
     size = g.shape(x)[place]
@@ -208,9 +218,7 @@ def _dft(x: Expr, dft_length: Int | None = None, axis: Int = -2, *, inverse: boo
 def _stft(
     x: Expr, step: Int, window: Expr | None = None, frame_length: Int | None = None, *, onesided: bool = True
 ) -> Expr:
-    """Overlapping frames are gathered, weighted by the window and
-    transformed.
-    """
+    """Convert STFT: gather overlapping frames, multiply them by the window and transform them."""
     if g.rank(x) == 2:
         x = g.reshape(x, (*g.shape(x), 1))
     batch, size, parts = g.shape(x)
@@ -232,7 +240,9 @@ def _stft(
 
 
 def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations: Any = None, pads: Any = None) -> Expr:
-    """Each column is added into the image at the place of its window."""
+    """Convert Col2Im: add each column into the image at the position of its window, with
+    scatter_elements.
+    """
     rank, taps, (batch, rows, columns) = len(image), math.prod(block), g.shape(x)
     before = (pads or [0] * rank)[:rank]
     total = [n + b + a for n, b, a in zip(image, before, (pads or [0] * (2 * rank))[rank:], strict=True)]
@@ -252,8 +262,8 @@ def _col2im(x: Expr, image: Ints, block: Ints, *, strides: Any = None, dilations
 
 
 def _places(total: Sequence[int], block: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Array:
-    """The flat position in the padded image, of shape `total`, of
-    (tap, window).
+    """Return an array (kernel elements, windows) of the flat position in the padded image, of shape
+    `total`, of each kernel element of each window.
     """
     flat = np.zeros((1, 1), np.int64)
     for k, extent in enumerate(total):

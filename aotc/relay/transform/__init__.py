@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph passes by name; `pipeline` lists those of each optimization level.
+"""Graph passes by name; `pipeline` lists the passes of each optimization level.
 
 The stub `__init__.pyi` lists the module that defines each pass.
 """

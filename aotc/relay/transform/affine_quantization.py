@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the integers of a tensor stand for, and regions of operators on real numbers as operators on such integers.
+"""Affine quantization of tensors, and the rewriting of float operators as operators on the stored
+integers.
 
-real = scale * (stored - zero point)
+    real = scale * (stored - zero point)
 
-region.exact(nn.relu(qnn.dequantize(%q, 0.5f, 3)))     # maximum(%q, 3), of TensorAffineType(0.5, 3, "int8")
-region.rounded(expr, wanted)                           # the integers that qnn.quantize makes of it, or Refused
+    region.exact(nn.relu(qnn.dequantize(%q, 0.5f, 3)))     # maximum(%q, 3), of TensorAffineType(0.5, 3, "int8")
+    region.rounded(expr, wanted)                           # the integers that qnn.quantize makes of it, or Refused
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from aotc.relay.transform.pass_base import is_call
 from aotc.relay.visitor import children, depth_first
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
-#: How many operators a wanted type is handed down through.
+#: Largest depth of operators through which a requested quantization is passed from a result to its
+#: operands.
 _REACH: Final = 64
-#: Types of integers that operators compute on.
+#: Integer types in which operators on quantized tensors compute.
 NARROW: Final = ("int8", "uint8")
 
 
 class Refused(Exception):
-    """An operator stays on real numbers, and the reason."""
+    """Exception: an operator cannot be computed on integers and stays on real numbers, with the
+    reason.
+    """
 
     def __init__(self, reason: str, node: Expr) -> None:
         super().__init__(reason)
@@ -37,16 +41,18 @@ class Refused(Exception):
         self.node = node
 
     def at(self, node: Expr) -> Refused:
-        """The same of an operator: what is refused may be an operand of it that is none."""
+        """Return the exception attributed to `node` if its own node is not a call, and itself
+        otherwise.
+        """
         return self if isinstance(self.node, Call) else Refused(self.reason, node)
 
 
 @frozen(eq=False)
 class TensorAffineType:
-    """What the elements of a tensor stand for.
+    """Quantization parameters of a tensor.
 
-    scale, zero_point   one value, or one for each element along `axis`; constants
-    dtype               of the integers
+    scale, zero_point   constants: one value, or one for each element along `axis`
+    dtype               the type of the stored integers
     """
 
     scale: Constant
@@ -56,22 +62,22 @@ class TensorAffineType:
 
     @property
     def is_single(self) -> bool:
-        """Whether one scale and one zero point hold for the whole tensor."""
+        """True if one scale and one zero point hold for the whole tensor."""
         return self.scale.data.size == 1 and self.zero_point.data.size == 1
 
     @property
     def factor(self) -> Array:
-        """The scale: one number, or those along the axis."""
+        """The scale as an array: a scalar, or one value for each element along the axis."""
         return self.scale.data.reshape(()) if self.scale.data.size == 1 else self.scale.data
 
     @property
     def zero(self) -> int:
-        """The one zero point."""
+        """The zero point of a tensor that has a single one, as a Python int."""
         return int(self.zero_point.data.reshape(-1)[0])
 
     @property
     def scalar(self) -> Constant:
-        """The one zero point as the tensor has it."""
+        """The single zero point as a scalar constant of the tensor's integer type."""
         return Constant(np.asarray(self.zero, DType(self.dtype).numpy))
 
     def __eq__(self, other: object) -> bool:
@@ -88,7 +94,7 @@ class TensorAffineType:
 
 @frozen
 class TupleAffineType:
-    """What the fields of a tuple stand for."""
+    """Quantization parameters of a tuple of tensors, field by field."""
 
     types: tuple[TensorAffineType, ...]
 
@@ -97,7 +103,11 @@ AffineType: TypeAlias = TensorAffineType | TupleAffineType
 
 
 def affine(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineType:
-    """The type of arrays or numbers; equal zero points are one, and one scale lies along no axis."""
+    """Return the TensorAffineType for a scale and a zero point, which may be arrays or numbers.
+
+    Zero points that are all equal are stored as one scalar. The axis is -1 if scale and zero point
+    are both single.
+    """
     scales, zeros = np.asarray(scale, np.float32), np.asarray(zero, np.int32)
     zeros = zeros.reshape(-1)[:1].reshape(()) if zeros.size and (zeros == zeros.flat[0]).all() else zeros
     if scales.size == zeros.size == 1:
@@ -107,9 +117,9 @@ def affine(scale: Any, zero: Any, dtype: str, axis: int = -1) -> TensorAffineTyp
 
 @frozen(eq=False)
 class Integers:
-    """Integers in the place of real numbers.
+    """An integer expression that represents a real-valued expression under an affine quantization.
 
-    bound   what sums in int32 cannot exceed; None where they are no sums
+    bound   an upper bound of the magnitude of int32 sums; None for other values
     """
 
     expr: Expr
@@ -118,28 +128,30 @@ class Integers:
 
     @property
     def tensor(self) -> TensorAffineType:
-        """What the elements of the tensor stand for."""
+        """The quantization parameters of a tensor; asserts that the value is not a tuple."""
         assert isinstance(self.type, TensorAffineType)
         return self.type
 
     @property
     def is_narrow(self) -> bool:
-        """Whether it is a tensor of bytes with one scale."""
+        """True if the value is an 8-bit tensor with a single scale and zero point."""
         return isinstance(self.type, TensorAffineType) and self.type.dtype in NARROW and self.type.is_single
 
     def over(self, expr: Expr, **changes: Any) -> Integers:
-        """Other integers with the same meaning, but for changes of it."""
+        """Return these integers with another expression, and with the given fields of the
+        quantization replaced.
+        """
         return Integers(expr, replace(self.tensor, **changes) if changes else self.type, self.bound)
 
 
 def qnn(name: str, *args: Expr, **attributes: Any) -> Call:
-    """A call of a quantized operator."""
+    """Return a call of the operator `qnn.NAME` with these arguments and attributes."""
     op = get_op(f"qnn.{name}")
     return call(op, args, op.attrs(**attributes))
 
 
 def pair(ty: TensorAffineType) -> tuple[Expr, Expr]:
-    """Scale and zero point as arguments."""
+    """Return the scale and the zero point of a quantization as two arguments of a qnn operator."""
     return ty.scale, ty.zero_point
 
 
@@ -147,7 +159,11 @@ def pair(ty: TensorAffineType) -> tuple[Expr, Expr]:
 
 
 def stated(node: Call, dtype: str) -> TensorAffineType:
-    """What a call of qnn.quantize or qnn.dequantize says of its integers; Refused where it is not constant."""
+    """Return the quantization parameters that a call of qnn.quantize or qnn.dequantize carries.
+
+    Raise Refused if the scale or the zero point is not constant, or a scale is not positive and
+    finite.
+    """
     scale, zero = (known(a) for a in node.args[1:])
     if scale is None or zero is None:
         raise Refused("the scale or the zero point is not known at compile time", node)
@@ -167,14 +183,16 @@ Rounded: TypeAlias = "Callable[[Region, Call, TensorAffineType], Expr]"
 
 @frozen
 class AbsorbRule:
-    """How an operator is computed on integers.
+    """Rule that computes one float operator on the integers of its quantized operands.
 
-    name      an equation
-    exact     (region, call) -> integers that stand for exactly the result, of a type that follows from the operands'
-    rounded   (region, call, wanted) -> the integers that the result's quantization to `wanted` gives
-    sums      whether it sums products, which is worth while even if the result is not quantized
+    name      an equation, for reports
+    exact     (region, call) -> integers that represent the result exactly; their quantization
+              follows from the operands'
+    rounded   (region, call, wanted) -> the integers that quantizing the result to `wanted` gives
+    sums      True if the operator sums products, which is worth computing on integers even if its
+              result is not quantized
 
-    Both raise Refused where that would be wrong.
+    Both functions raise Refused where the integer form would be wrong.
     """
 
     name: str
@@ -185,14 +203,15 @@ class AbsorbRule:
 
 @dataclass(eq=False)
 class Region:
-    """Finds integers for expressions of real numbers by rules.
+    """Rewriter of float expressions between dequantized and quantized tensors to integer
+    expressions.
 
-    rules      by operator
-    fallback   the rule of an operator that has none; None where there is none
-    rounding   how sums are rounded, as the attribute of qnn.requantize
-    rescale    integers as those of another type
-    table      functions of one byte
-    inside     the nodes that are computed from dequantized tensors, which whoever walks the graph adds to
+    rules      the rule of each operator, by operator name
+    fallback   returns the rule for a call whose operator has no entry in `rules`, or None
+    rounding   rounding mode of sums: the `rounding` attribute of qnn.requantize
+    rescale    converts integers to another quantization
+    table      computes a function of one 8-bit value by table lookup
+    inside     nodes computed from dequantized tensors; the visitor that walks the graph adds to it
     """
 
     rules: Mapping[str, AbsorbRule]
@@ -205,18 +224,20 @@ class Region:
     _depth: int = 0
 
     def find(self, node: Call) -> AbsorbRule | None:
-        """The rule of a call, if there is one."""
+        """Return the rule for a call, or None if there is none."""
         return self.rules.get(str(node.op)) or self.fallback(node)
 
     def rule(self, node: Call) -> AbsorbRule:
-        """The rule of a call; Refused if there is none."""
+        """Return the rule for a call; raise Refused if there is none."""
         found = self.find(node)
         if found is None:
             raise Refused(f"there is no rule for {node.op}", node)
         return found
 
     def exact(self, expr: Expr) -> Integers:
-        """Integers that stand for exactly the value of `expr`."""
+        """Return integers that represent the value of `expr` exactly; raise Refused if there are
+        none.
+        """
         if expr not in self._known:
             for node in depth_first([expr], self._unknown):
                 self._learn(node)
@@ -226,7 +247,9 @@ class Region:
         return found
 
     def _unknown(self, node: Expr) -> list[Expr]:
-        """What is looked at before a node, so that no call is deep."""
+        """Return the children to analyze before `node`, so that the analysis needs no deep
+        recursion.
+        """
         inside = node in self.inside and not is_call(node, "qnn.dequantize")
         return [c for c in children(node) if c in self.inside and c not in self._known] if inside else []
 
@@ -239,7 +262,7 @@ class Region:
             self._known[node] = refused.at(node)
 
     def real(self, found: Integers) -> Expr:
-        """The real numbers that integers stand for, for those who want them."""
+        """Return the dequantization of integers, and remember the integers as its exact form."""
         ty = found.tensor
         made = qnn("dequantize", found.expr, *pair(ty), axis=ty.axis)
         self._known[made] = found
@@ -265,7 +288,12 @@ class Region:
         raise Refused("an operand is not quantized", expr)
 
     def rounded(self, expr: Expr, wanted: TensorAffineType) -> Expr:
-        """The integers that quantizing `expr` gives."""
+        """Return the integers that quantizing `expr` to `wanted` gives; raise Refused if no rule
+        can compute them.
+
+        The operator's own rule is tried first, then exact integers that are rescaled, then a lookup
+        table. The first refusal is raised if all of them fail.
+        """
         if self._depth >= _REACH or not (isinstance(expr, Call) and expr in self.inside):
             return self.rescale(self, self.exact(expr), wanted)
         if str(expr.op) == "qnn.dequantize":
@@ -287,5 +315,5 @@ class Region:
 
     @staticmethod
     def _rescaled(region: Region, node: Call, wanted: TensorAffineType) -> Expr:
-        """Exactly the value, brought to another scale."""
+        """Compute the exact integers of a call and convert them to the requested quantization."""
         return region.rescale(region, region.exact(node), wanted)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AlterOpLayout: constant weights in blocks of output channels, as a target's vector registers want them.
+"""AlterOpLayout: pack constant weights in blocks of output channels, as the target's vector
+registers need them.
 
 nn.conv2d(%x, %w, ...)    =>    nn.conv2d(%x, layout_transform(%w, "OIHW", "OIHW32o"), kernel_layout="OIHW32o", ...)
 nn.conv2d(%x, %w, data_layout="NHWC", groups=channels)    =>    ... kernel_layout="HWOI"
@@ -9,17 +10,18 @@ nn.lstm(%x, %w, %r, ...)  =>    nn.lstm(%x, layout_transform(reshape(%w, ...), "
 nn.conv2d(%x, %w3x3)      =>    nn.contrib_conv2d_winograd_without_weight_transform(%x, layout_transform(
                                     nn.contrib_conv2d_winograd_weight_transform(%w3x3), "HWOI", "HWOI32o"))
 
-In: typed functions.  Out: the same results; FoldConstant makes the transforms
-disappear.  Activations keep their layout.
+Input: typed functions. Output: functions with equal results, except for the rounding of Winograd's
+algorithm. FoldConstant evaluates the weight transforms. Activations stay in their layout.
 
-Which convolutions are worth Winograd's algorithm:  A function and a target
-in, tile sizes out.
+choose_tiles selects the convolutions that use Winograd's algorithm: it maps a function and a target
+to tile sizes.
 
 choose_tiles(function, get_target("x86-64-v4"), ctx)        # {%1: 4, %5: 4, %9: 2}
 
-Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4).  A larger tile is taken where
-it saves enough cycles for each byte that it adds; the steps that save most come first, until the parameters
-of the whole network have grown as far as they may (docs/decisions/0031-bytes-for-time.md).
+Transformed weights are larger (16/9 for tiles of 2, 36/9 for tiles of 4). A larger tile is chosen
+where it saves enough cycles for each byte that it adds. The choice is greedy: the step with the
+largest saving per byte comes first, until the parameters of the whole network have reached their
+size limit (docs/decisions/0031-bytes-for-time.md).
 """
 
 from __future__ import annotations
@@ -54,25 +56,29 @@ from aotc.tir.schedule.algorithms.recurrence import column_block, recurrent_bloc
 from aotc.tir.schedule.algorithms.winograd import convolution_cost
 from aotc.tir.schedule.contraction import pack_block
 
-#: Positions of convolutions whose tiles have borders mostly, but for the smallest: the least and the most.
+#: Smallest and largest number of output positions of a convolution whose tiles consist mostly of
+#: borders.
 FEW_POSITIONS: Final = (5, 64)
-#: What groups of channels may be padded by to whole blocks, as a share of their channels.
+#: Largest padding of a group's channels to whole blocks, as a fraction of its channels.
 PADDING: Final = 1.0
-#: Sums of products of data by weights.
+#: Attribute classes of the operators that sum products of data and weights.
 _SUMS: Final = (ConvAttrs, DenseAttrs, DensePackAttrs, MatmulAttrs, BatchMatmulAttrs)
 
 
 @dataclass(frozen=True, repr=False)
 class AlterOpLayout(FunctionPass):
-    """Packs the constant weights of convolutions, nn.dense, nn.matmul and recurrent layers for `target`.
+    """Pass that packs the constant weights of convolutions, nn.dense, nn.matmul and recurrent
+    layers for `target`.
 
-    Of 3x3 convolutions, those are transformed for which Winograd's algorithm saves at least
-    `relay.AlterOpLayout.min_saving` cycles (estimated) per added byte, as long as the parameters stay within
-    `relay.AlterOpLayout.max_growth` times their size (2.5, or 1 MiB more); `relay.AlterOpLayout.winograd` = False
-    leaves it out, and so do targets whose budget says that parameters must not grow (`small`).
+    A 3x3 convolution uses Winograd's algorithm if this saves at least
+    `relay.AlterOpLayout.min_saving` cycles (estimated) per added byte, as long as the parameters
+    stay within `relay.AlterOpLayout.max_growth` times their size (default: 2.5 times, or 1 MiB
+    more). It is not used with `relay.AlterOpLayout.winograd` = False, nor on targets whose budget
+    forbids parameters to grow (`small`).
 
-    Calls of operators that functions were registered for (`aotc.relay.op.op.register_alter_op_layout`) become first
-    what those make of them; layouts that they choose go on to the operators behind them.
+    First, calls of operators with a registered function
+    (`aotc.relay.op.op.register_alter_op_layout`) are replaced by the result of that function; the
+    layouts that it chooses are propagated to the operators that follow.
     """
 
     opt_level = 3
@@ -85,9 +91,11 @@ class AlterOpLayout(FunctionPass):
 
 
 def packed_by_groups(weight: Constant, source: str, target: str, groups: int) -> Call:
-    """A kernel in the layout `target`, the channels of each group in blocks of their own, of which the last is padded.
+    """Return the transform of a constant kernel to the layout `target`, each group of channels in
+    its own blocks.
 
-    Shapes: (O, ...) in any order becomes (groups * ceil(O / groups / block), ..., block).
+    The last block of a group is padded with zeros. Shapes: (O, ...) in any order becomes (groups *
+    ceil(O / groups / block), ..., block).
     """
     channels = source.index("O")
     shape = weight.data.shape
@@ -103,7 +111,12 @@ def packed_by_groups(weight: Constant, source: str, target: str, groups: int) ->
 def pack_convolution(
     call: Call, attrs: ConvAttrs, target: Target, pack: Callable[[Constant, str, str, int], Expr] = packed_by_groups
 ) -> Call:
-    """A convolution with its weight, a constant, packed; `pack` makes the transform."""
+    """Return a convolution with its constant weight packed for the target; `pack` builds the
+    weight's transform.
+
+    The call is returned unchanged if its weight is not constant or its layout is the best one
+    already.
+    """
     weight = call.args[1]
     if not attrs.data_layout.isupper():
         return call
@@ -117,7 +130,7 @@ def pack_convolution(
 
 
 def sums_bytes(node: Expr) -> bool:
-    """Whether a node sums products of bytes."""
+    """Return True if a node is a sum of products of 8-bit operands with an int32 result."""
     if not isinstance(node, Call) or not isinstance(node.attrs, _SUMS):
         return False
     taken = [tensor_type_of(x).dtype for x in node.args[:2]]
@@ -125,7 +138,12 @@ def sums_bytes(node: Expr) -> bool:
 
 
 def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
-    """The layout of a kernel of bytes, in groups along its input channels, or along an image where there is one."""
+    """Return the kernel layout for the target's 8-bit dot-product instruction, "" if it does not
+    apply.
+
+    Input channels are grouped for one instruction; a kernel with one input channel is grouped along
+    a spatial axis instead.
+    """
     canonical, kernel = KERNEL_LAYOUT[n], attrs.kernel_layout
     if target.dots is None or not sums_bytes(call) or sorted(kernel) != sorted(canonical):
         return ""
@@ -143,12 +161,14 @@ def _grouped_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str
 
 
 def _in_rows(target: Target) -> bool:
-    """Whether channels that lie side by side are computed together."""
+    """Return True if the target computes adjacent channels together, in a vector."""
     return not target.is_scalar or (target.dots is not None and target.dots.along)
 
 
 def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
-    """The best layout for a kernel: its axes in the order in which the data's are walked, output channels in blocks."""
+    """Return the best layout of a kernel: axes in the order in which the data's are traversed,
+    output channels in blocks.
+    """
     first, canonical = DATA_LAYOUT[n], KERNEL_LAYOUT[n]
     last, spatial = f"{first[0]}{first[2:]}C", canonical[2:]
     kernel, ty = attrs.kernel_layout, tensor_type_of(call)
@@ -167,30 +187,34 @@ def _packed_kernel(call: Call, attrs: ConvAttrs, n: int, target: Target) -> str:
 
 
 def _walks_taps_first(call: Call, outer: Sequence[Dim], target: Target) -> bool:
-    """Whether tiles of a convolution are of borders mostly, and its weights do not stay in a cache.
+    """Return True if the tiles of a convolution consist mostly of borders and its weights exceed
+    half of the L2 cache.
 
-    Such tiles take the products of all channels at one tap, then at the next: weights lie in that order where they
-    arrive from further away.  Those of the smallest tiles take all taps of a channel together.
+    The loop over taps is then outside of the loop over input channels, so weights are stored in
+    that order. The smallest tiles keep the loop over taps inside.
     """
     far = tensor_type_of(call.args[1]).nbytes > target.l2 // 2
     return far and is_static(outer) and FEW_POSITIONS[0] <= numel(outer) <= FEW_POSITIONS[1] and not target.is_scalar
 
 
 def _padding(channels: int, block: int) -> float:
-    """The share of blocks that is no channel's."""
+    """Return the padding of `channels` to whole blocks as a fraction of the channels."""
     return -channels % block / channels
 
 
 def _most_padding(target: Target) -> float:
-    """What groups of channels may be padded by, as a share of theirs: nothing where parameters must not grow."""
+    """Return the largest padding of a group, as a fraction of its channels; 0 where parameters must
+    not grow.
+    """
     return PADDING if target.gpu is None and target.budget.parameter_growth > 1.0 else 0.0
 
 
 def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, channels_last: bool = True) -> int:
-    """The block of output channels in which to pack the weights of a call; 0 if they are better left alone.
+    """Return the block of output channels in which to pack the weights of a call; 0 if they should
+    not be packed.
 
     outer           the extents of the result's other axes
-    channels_last   whether the channels of the data lie one after the other
+    channels_last   True if the channels of the data are contiguous in memory
     """
     dtype, inputs = tensor_type_of(call).dtype, tensor_type_of(call.args[0]).shape[-1]
     columns = numel(outer) if is_static(outer) else 0
@@ -199,7 +223,9 @@ def _block(call: Call, channels: int, outer: Sequence[Dim], target: Target, chan
 
 
 def _evaluated(packed: Call) -> Expr:
-    """A packed weight.  One above the limit of FoldConstant is evaluated here, lest it be packed in every run."""
+    """Return a packed weight, evaluated now if it exceeds FoldConstant's limit, lest it be packed
+    in every run.
+    """
     size = tensor_type_of(packed).nbytes
     return packed if size <= MAX_BYTES else evaluate_call(packed, size) or packed
 
@@ -208,7 +234,7 @@ def _evaluated(packed: Call) -> Expr:
 class _Pack(GraphMutator):
     target: Target
     tiles: Mapping[Expr, int]
-    # a weight that several calls share is packed once per layout
+    # packed weights by plain weight and layout: calls that share a weight share its packed form
     known: dict[tuple[Constant, str], Expr] = field(default_factory=dict)
 
     def rewrite_call(self, old: Call, new: Call) -> Expr:
@@ -230,14 +256,18 @@ class _Pack(GraphMutator):
                     return new
 
     def _in_groups(self, weight: Constant, source: str, target: str, groups: int) -> Expr:
-        """A convolution's weight in another layout, by groups of channels."""
+        """Return a convolution's weight packed by groups of channels, from the cache if it was
+        packed before.
+        """
         key = (weight, f"{target}/{groups} groups")
         if key not in self.known:
             self.known[key] = _evaluated(packed_by_groups(weight, source, target, groups))
         return self.known[key]
 
     def _packed(self, weight: Constant, source: str, target: str, tile: int = 0) -> Expr:
-        """The weight in another layout, transformed first for Winograd tiles of a size other than 0."""
+        """Return a weight in another layout, first transformed for Winograd tiles of size `tile`
+        unless that is 0.
+        """
         key = (weight, f"{target}/{tile}")
         if key not in self.known:
             plain = _evaluated(winograd_conv.contrib_conv2d_winograd_weight_transform(weight, tile)) if tile else weight
@@ -245,7 +275,11 @@ class _Pack(GraphMutator):
         return self.known[key]
 
     def _recurrent(self, call: Call) -> Expr:
-        """Both weights of a recurrent layer, of which the second may be no constant, in blocks of units or columns."""
+        """Return a recurrent layer with its constant weights packed in blocks of units or of
+        columns.
+
+        The second weight may be a variable; it then stays as it is.
+        """
         args = list(call.args)
         state, dtype = tensor_type_of(call.args[2]), tensor_type_of(call.args[0]).dtype
         hidden = int(state.static_shape[state.rank // 2 - 1])
@@ -289,13 +323,16 @@ class _Pack(GraphMutator):
 # --- Winograd's algorithm
 
 
-#: The share of the direct algorithm's time that the estimate must be below.
+#: Winograd's algorithm is used only if its estimated time is below this fraction of the direct
+#: algorithm's.
 WORTH: Final = 0.95
 
 
 @frozen
 class _Option:
-    """One tile size for the convolutions by one weight: cycles saved, bytes added."""
+    """Candidate tile size for all convolutions by one weight, with the cycles saved and the bytes
+    added.
+    """
 
     weight: Constant
     tile: int
@@ -309,9 +346,10 @@ class _Option:
 
 
 def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[Expr, int]:
-    """The tile size of every convolution that gains by it, as far as the configuration (see AlterOpLayout) allows.
+    """Return the Winograd tile size of every convolution that gains by it, within the configured
+    limits (see AlterOpLayout).
 
-    None where the target's parameters may not grow.
+    The result is empty for a target whose parameters may not grow.
     """
     limits, growth = target.budget, ctx.get_config("relay.AlterOpLayout.max_growth")
     least = ctx.get_config("relay.AlterOpLayout.min_saving", limits.parameter_saving)
@@ -330,10 +368,11 @@ def choose_tiles(function: Function, target: Target, ctx: PassContext) -> dict[E
 
 
 def _best_options(options: Sequence[_Option], budget: float, least: float) -> dict[Constant, _Option]:
-    """Choose at most one option for each weight, by always taking the step that saves most cycles per added byte.
+    """Choose at most one option for each weight, greedily by the cycles saved per added byte.
 
-    A step transforms a plain weight, or replaces what was chosen for it.  Each step saves at least `least` cycles for
-    every byte that it adds, and all steps together add at most `budget` bytes.
+    A step transforms a plain weight, or replaces the option chosen for it before. Each step saves
+    at least `least` cycles for every byte that it adds, and all steps together add at most `budget`
+    bytes.
     """
     chosen: dict[Constant, _Option] = {}
     while True:
@@ -346,14 +385,20 @@ def _best_options(options: Sequence[_Option], budget: float, least: float) -> di
 
 
 def _step(option: _Option, before: _Option | None) -> _Option:
-    """What an option saves and adds beyond the one that was chosen before."""
+    """Return the savings and bytes of an option relative to the option chosen before for its
+    weight.
+    """
     if before is None:
         return option
     return _Option(option.weight, option.tile, option.saved - before.saved, option.added - before.added)
 
 
 def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target) -> Iterator[_Option]:
-    """The tile sizes that save time; the plain weight stays if others than the convolutions use it."""
+    """Yield the tile sizes that save time for the convolutions by one weight.
+
+    The plain weight stays in the program, and counts, if it has users other than these
+    convolutions.
+    """
     outputs, channels = weight.data.shape[:2]
     if pack_block(outputs, target, "float32") == 0:
         return
@@ -366,13 +411,17 @@ def _options(weight: Constant, calls: Sequence[Call], uses: int, target: Target)
 
 
 def winograd_cost(call: Call, channels: int, tile: int, target: Target) -> float:
-    """Cycles of a convolution of 3x3 filters by tiles of this size; 0 for the direct algorithm."""
+    """Return the estimated cycles of a 3x3 convolution with Winograd tiles of this size; `tile` 0
+    is the direct algorithm.
+    """
     images, outputs, height, width = tensor_type_of(call).static_shape
     return convolution_cost((images, outputs, height, width), channels, tile, target)
 
 
 def _fits(call: Call) -> bool:
-    """Whether a call is a float32 convolution with one group of 3x3 filters, stride and dilation 1, NCHW."""
+    """Return True for a float32 NCHW convolution with one group of 3x3 filters, stride 1 and
+    dilation 1.
+    """
     a = call.attrs
     return (
         isinstance(a, Conv2DAttrs)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AnnotateSpans: places in the program's own text, for programs that were built by Python.
+"""AnnotateSpans: give the nodes of a program that was built by Python source positions in its
+printed text.
 
-add(%x, %x)                                      # of no span
+add(%x, %x)                                      # without a span
 add(%x, %x) /* span=GeneratedSource:3:6 */
 """
 
@@ -14,10 +15,11 @@ from aotc.relay.text.printer import text_and_constants
 
 
 class AnnotateSpans(Pass[IRModule]):
-    """Print the program and read it back: nodes of the new one have their places in that text as spans, but large
-    constants, which are the same ones.
+    """Pass that prints the program and parses it again, so that each node's span is its position in
+    that text.
 
-    Raises AotcError for attributes that have no text form.
+    Large constants are shared with the old program instead of being printed. Raise AotcError for
+    attributes that have no text form.
     """
 
     opt_level = 0
@@ -28,9 +30,10 @@ class AnnotateSpans(Pass[IRModule]):
 
 
 def InferTypeLocal(expr: Expr) -> Any:
-    """The type of one expression, which says it itself from then on; AotcError where it has none.
+    """Return the type of one expression and store it as the expression's checked type; raise
+    AotcError if it has none.
 
-    What the expression is made of stays as it is.
+    The types of its subexpressions are not stored.
     """
     ty = infer_expr(expr).checked_type
     if expr.checked_type is None and not isinstance(expr, Var):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another batch size for a network: fn (%x: Tensor[(1, 3), float32]) becomes fn (%x: Tensor[(8, 3), float32])."""
+"""ChangeBatch: set the batch size of a network.
+
+fn (%x: Tensor[(1, 3), float32])   =>   fn (%x: Tensor[(8, 3), float32])
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,12 +13,14 @@ from aotc.relay.graph_api import Expr, Function, IRModule, Var, infer_module, su
 
 @dataclass(frozen=True, repr=False)
 class ChangeBatch(Pass[IRModule]):
-    """Give parameters of @main another extent along one axis each; types follow.
+    """Pass that changes the extent of one axis of some parameters of @main and infers the types
+    again.
 
-    data          the axes of parameters, which are variables of @main
-    batch_size    the extent
+    data          parameters (variables of @main), each with the axis to change
+    batch_size    the new extent of these axes
 
-    Raises AotcError for what is no parameter, or has no such axis, and where the new types do not fit the program.
+    Raise AotcError for a variable that is not a parameter, an axis that it does not have, and for
+    types that do not fit the program.
     """
 
     data: Mapping[Var, int] = field(default_factory=dict)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CombineParallelConv2D, CombineParallelDense, CombineParallelBatchMatmul: calls on the same data as one.
+"""CombineParallelConv2D, CombineParallelDense, CombineParallelBatchMatmul: merge calls on a common
+input into one.
 
 CombineParallelDense(min_num_branches=3, to_batch=False)
 relu(nn.dense(%x, %a)), relu(nn.dense(%x, %b)), relu(nn.dense(%x, %c))
 %0 = relu(nn.dense(%x, concatenate((%a, %b, %c))))    # and a strided_slice of %0 for each
 
-In: typed functions.  Out: the same values from fewer, larger calls.  What is inside lets,
-branches and functions of a function is not combined.
+Input: typed functions. Output: functions with equal values and fewer, larger calls. Calls inside
+lets, branches and nested functions are not combined.
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ T = TypeVar("T")
 
 
 def without(items: Sequence[T], position: int) -> tuple[T, ...]:
-    """`items` but one."""
+    """Return a tuple of the items except the one at `position`."""
     return (*items[:position], *items[position + 1 :])
 
 
 def same_value(exprs: Sequence[Expr]) -> bool:
-    """Whether all are one node, or constants of equal bits: divisors of 0.0 and -0.0 give other infinities."""
+    """Return True if all expressions are one node or are constants of equal bits (0.0 and -0.0
+    differ as divisors).
+    """
     first = exprs[0]
     return all(e is first or (isinstance(e, Constant) and structural_equal(first, e)) for e in exprs)
 
 
 @frozen
 class Step:
-    """An elementwise call in each branch, alike in all; its argument number `position` is the branch."""
+    """An elementwise call that follows in every branch, with equal operators; argument `position`
+    is the branch's value.
+    """
 
     nodes: tuple[Call, ...]
     position: int
@@ -52,7 +57,7 @@ class Step:
 
 @frozen
 class Group:
-    """Calls that become one, and the steps that follow in all branches."""
+    """Calls that become one, and the elementwise steps that follow in every branch."""
 
     anchors: tuple[Call, ...]
     steps: list[Step] = field(default_factory=list)
@@ -62,7 +67,7 @@ class Group:
         return self.steps[-1].nodes if self.steps else self.anchors
 
     def inputs(self) -> Iterator[Expr]:
-        """What the combined call and its steps read."""
+        """Yield the operands of the combined call and of its steps."""
         yield from (arg for node in self.anchors for arg in node.args)
         for step in self.steps:
             yield from (arg for node in step.nodes for arg in without(node.args, step.position))
@@ -70,14 +75,16 @@ class Group:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """How calls of one operator are combined: their results lie one after the other along an axis.
+    """Describes how calls of one operator are combined by concatenating their results along an
+    axis.
 
-    name          the operator's
-    alike         (attributes) -> what must be equal, besides the weights' other axes; None if it cannot be combined
+    name          the operator's name
+    alike         (attributes) -> a key that the calls must have in common, besides the weights' other axes;
+                  None for a call that cannot be combined
     axis          (attributes, rank) -> the axis of an anchor's result, from 0
-    weight_axis   (attributes) -> the axis of the second argument that becomes it
-    extent        the attribute that says how many elements the result has along the axis, if there is one
-    from_end      operands of the steps are joined along axes that are counted from the end
+    weight_axis   (attributes) -> the corresponding axis of the second argument
+    extent        the attribute that holds the extent of the result along the axis, "" if there is none
+    from_end      True if operands of the steps are joined along axes counted from the end
     """
 
     name: str
@@ -88,7 +95,9 @@ class Concatenation:
     from_end: bool = False
 
     def key(self, node: Call) -> Hashable | None:
-        """Calls of equal keys on the same data can be combined; None if this one cannot be."""
+        """Return the key of a call: calls on one input with equal keys can be combined. None if it
+        cannot be combined.
+        """
         alike, weight = self.alike(node.attrs), tensor_type_of(node.args[1])
         rest = without(weight.shape, self.weight_axis(node.attrs))
         return None if alike is None else (alike, rest, str(weight.dtype))
@@ -97,7 +106,9 @@ class Concatenation:
         return self.axis(node.attrs, tensor_type_of(node).rank)
 
     def joint(self, group: Group, args: Sequence[Sequence[Expr]]) -> Expr:
-        """The one call instead of the anchors, whose arguments have become `args`."""
+        """Return the one call that replaces the anchors of a group, whose rewritten arguments are
+        `args`.
+        """
         first = group.anchors[0]
         weight = concatenate([a[1] for a in args], axis=self.weight_axis(first.attrs))
         changes = {self.extent: sum(self._extents(group))} if self.extent else {}
@@ -107,14 +118,17 @@ class Concatenation:
         return [tensor_type_of(node).static_shape[self._axis(node)] for node in group.anchors]
 
     def _operand_axis(self, step: Step, axis: int, k: int) -> int | None:
-        """The axis of operand k to concatenate along, None if it stays as it is; -1 if neither is right."""
+        """Return the axis along which to concatenate operand k of a step.
+
+        None if the operand is common to all branches; -1 if the step cannot be combined.
+        """
         columns = [_axis_rows(node)[k][axis] for node in step.nodes]
         operands = [node.args[k] for node in step.nodes]
         along = next((c for c in columns if c is not None), None)
         if along is None:
             return None if same_value(operands) else -1
         for node, column in zip(step.nodes, columns, strict=True):
-            # an operand of one element for a single channel is not told from a broadcast one
+            # an operand of one element for a single channel looks like a broadcast one
             single = (
                 column is None and tensor_type_of(node).shape[axis] == 1 and tensor_type_of(node.args[k]).rank > along
             )
@@ -125,7 +139,9 @@ class Concatenation:
         return along if alike else -1
 
     def accepts(self, step: Step, group: Group) -> bool:
-        """Whether a step, checked for equal operators and shapes of branches, can be combined."""
+        """Return True if the operands of a step, whose operators and shapes are checked, can be
+        concatenated.
+        """
         axis = self._axis(group.anchors[0])
         others = [k for k in range(len(step.nodes[0].args)) if k != step.position]
         if any(_axis_rows(node)[step.position][axis] not in (axis, None) for node in step.nodes):
@@ -133,7 +149,9 @@ class Concatenation:
         return all(self._operand_axis(step, axis, k) != -1 for k in others)
 
     def step(self, step: Step, group: Group, value: Expr, operands: Sequence[Sequence[Expr]]) -> Expr:
-        """The step on the combined value; `operands` are the new arguments of each branch."""
+        """Return the step applied to the combined value; `operands` are the rewritten arguments of
+        each branch.
+        """
         axis = self._axis(group.anchors[0])
         args = list(operands[0])
         for k in range(len(args)):
@@ -145,7 +163,7 @@ class Concatenation:
         return recall(step.nodes[0], args)
 
     def parts(self, value: Expr, group: Group) -> list[Expr]:
-        """What each branch takes of the combined value."""
+        """Return the slice of the combined value that belongs to each branch."""
         extents = self._extents(group)
         axis = self._axis(group.anchors[0])
         before, rest, steps = [0] * axis, [-1] * axis, [1] * (axis + 1)
@@ -154,7 +172,7 @@ class Concatenation:
         return [strided_slice(value, *place, steps, slice_mode="size") for place in places]
 
 
-#: A way to make one call of several.
+#: How several calls become one call: by concatenation, or as a batch of matrices.
 Combination: TypeAlias = "Concatenation | _DenseBatch"
 
 
@@ -165,11 +183,11 @@ def _axis_rows(node: Call) -> tuple[tuple[int | None, ...], ...]:
 
 
 class _Search:
-    """The groups of a function.
+    """Search for the groups of combinable calls in a function.
 
-    Combining makes each branch depend on the arguments of all.  That is never circular if no argument needs more
-    calls of the operator one after the other (its level) than the data does: data and arguments of a group are then
-    below it, and everything that uses it is above.
+    Combining makes each branch depend on the arguments of all branches. No cycle arises if the
+    level of every argument (the number of calls of the operator on a path to it) is at most that of
+    the data: data and arguments of a group are then below it, and all of its users are above.
     """
 
     def __init__(self, function: Function, how: Combination, least: int) -> None:
@@ -201,7 +219,9 @@ class _Search:
         return group
 
     def _next(self, group: Group) -> Step | None:
-        """The step that follows in all branches, None if they differ or end."""
+        """Return the elementwise call that follows in all branches, or None if the branches differ
+        or end.
+        """
         nodes = [self._only_user(end) for end in group.ends]
         calls = [n for n in nodes if n is not None]
         if len(calls) < len(nodes) or len({*calls}) < len(nodes):
@@ -209,7 +229,7 @@ class _Search:
         pairs = zip(calls, group.ends, strict=True)
         positions = {next(k for k, a in enumerate(n.args) if a is e) for n, e in pairs}
         first = calls[0]
-        # the attributes as text: zeros of different signs differ
+        # compare attributes as text: zeros of different signs differ
         if len(positions) > 1 or any(n.op is not first.op or repr(n.attrs) != repr(first.attrs) for n in calls):
             return None
         step = Step(tuple(calls), positions.pop())
@@ -231,14 +251,18 @@ class _Search:
 
 
 def _is_pointwise(node: Call) -> bool:
-    """Whether the result's shape is that of its arguments, whatever the attributes say, element by element."""
+    """Return True for an elementwise or broadcasting operator whose result shape does not depend on
+    its attributes.
+    """
     op = op_of(node)
     broadcast = op.pattern is OpPattern.BROADCAST and (node.attrs == NO_ATTRS or op.name == "nn.bias_add")
     return op.pattern is OpPattern.ELEMWISE or broadcast
 
 
 def combine(function: Function, how: Combination, min_num_branches: int) -> Function:
-    """`function` with groups of at least so many calls combined; the same object if there are none."""
+    """Return `function` with groups of at least `min_num_branches` calls combined; the same object
+    if there are none.
+    """
     groups = _Search(function, how, min_num_branches).groups()
     if not groups:
         return function
@@ -260,7 +284,7 @@ def combine(function: Function, how: Combination, min_num_branches: int) -> Func
 
 
 def _combined(group: Group, how: Combination, memo: dict[Expr, Expr]) -> list[Expr]:
-    """The branches' results as parts of one."""
+    """Return the results of a group's branches as slices of one combined value."""
     nodes = [*group.anchors, *(n for step in group.steps for n in step.nodes)]
     with span_scope(merge_spans(n.span for n in nodes)):
         value = how.joint(group, [[memo[a] for a in node.args] for node in group.anchors])
@@ -274,7 +298,7 @@ def _combined(group: Group, how: Combination, memo: dict[Expr, Expr]) -> list[Ex
 
 
 def _same_windows(a: ConvAttrs) -> Hashable | None:
-    # blocks would have to be filled, and are not told from channels
+    # blocked layouts would need padding between the branches' channels
     if a.groups != 1 or not (a.data_layout + a.kernel_layout + a.out_layout).isalpha():
         return None
     window = (spread(a.strides, 2), full_padding(a.padding, 2), spread(a.dilation, 2))
@@ -296,9 +320,10 @@ _BATCH_MATMULS: Final = Concatenation(
 
 @dataclass(frozen=True)
 class _DenseBatch:
-    """Dense products of equal sizes as the matrices of one batch: results of (M, N) become one of (B, M, N).
+    """Combination of dense products of equal sizes into one batched product: results (M, N) become
+    one (B, M, N).
 
-    Its methods are those of `Concatenation`.
+    It has the methods of `Concatenation`.
     """
 
     copies_data: bool
@@ -339,7 +364,9 @@ class _DenseBatch:
 
 
 def _stacked(operands: Sequence[Expr]) -> Expr:
-    """Operands that broadcast to matrices as one that broadcasts to the batch of them."""
+    """Stack operands that broadcast to matrices into one operand that broadcasts to the batch of
+    the matrices.
+    """
     if same_value(operands):
         return operands[0]
     shape = tensor_type_of(operands[0]).static_shape
@@ -349,7 +376,9 @@ def _stacked(operands: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True, repr=False)
 class _CombineParallel(FunctionPass):
-    """Calls as `how` says; fewer than `min_num_branches` stay."""
+    """Base of the passes that combine at least `min_num_branches` calls in the way that `how`
+    describes.
+    """
 
     opt_level = 4
 
@@ -362,9 +391,11 @@ class _CombineParallel(FunctionPass):
 
 
 class CombineParallelConv2D(_CombineParallel):
-    """Convolutions of one group on the same data, with the same windows and layouts, as one with all their channels.
+    """Pass that merges ungrouped convolutions of one input with equal windows and layouts into one
+    with all their channels.
 
-    Elementwise operators that follow in all branches are combined too.  Fewer than `min_num_branches` stay.
+    Elementwise operators that follow in all branches are merged too. Groups of fewer than
+    `min_num_branches` calls stay.
     """
 
     how = _CONVOLUTIONS
@@ -372,11 +403,11 @@ class CombineParallelConv2D(_CombineParallel):
 
 @dataclass(frozen=True, repr=False)
 class CombineParallelDense(_CombineParallel):
-    """Dense products of the same data as one.
+    """Pass that merges dense products of one input into one product.
 
-    to_batch      True: weights of one shape are stacked, for one nn.batch_matmul (data of rank 2); False: any numbers
-                  of units, concatenated for one nn.dense
-    copies_data   for a batch: the data is stacked as often as there are weights, as Relay does; False: it broadcasts
+    to_batch      True: weights of equal shapes are stacked for one nn.batch_matmul (data of rank 2);
+                  False: weights with any numbers of units are concatenated for one nn.dense
+    copies_data   with to_batch: True stacks a copy of the data for each weight, as Relay does; False broadcasts it
     """
 
     to_batch: bool = True
@@ -388,6 +419,8 @@ class CombineParallelDense(_CombineParallel):
 
 
 class CombineParallelBatchMatmul(_CombineParallel):
-    """Batched products with the same first operand as one, the second operands' columns side by side."""
+    """Pass that merges batched products with a common first operand by concatenating the second
+    operands' columns.
+    """
 
     how = _BATCH_MATMULS

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharing of equal expressions: EliminateCommonSubexpr makes it, CanonicalizeCast undoes it for casts.
+"""EliminateCommonSubexpr shares equal expressions; CanonicalizeCast duplicates shared casts.
 
 EliminateCommonSubexpr: compute equal expressions once.
 
 %0 = nn.relu(%x); %1 = nn.relu(%x); add(%0, %1)
 %0 = nn.relu(%x); add(%0, %0)
 
-CanonicalizeCast: a widening cast of its own for each elementwise user, so that it fuses into
-every one.
+CanonicalizeCast: give each elementwise user its own copy of a widening cast, so that the cast fuses
+into every user.
 
 %0 = cast(%x, dtype="int32");  add(%0, %a);  multiply(%0, %b)
 =>  add(cast(%x, dtype="int32"), %a);  multiply(cast(%x, dtype="int32"), %b)
 
-What is stored between kernels is the narrow tensor.
+The tensor stored between kernels is then the narrow one.
 """
 
 from collections.abc import Callable
@@ -26,10 +26,11 @@ from aotc.relay.visitor import children, rebuild, with_children
 
 
 def _key(node: Expr) -> Any:
-    """Equal for nodes that can be one; None for those that stay as they are."""
+    """Return a key that is equal for nodes that can be shared, or None for a node that must not be."""
     match node:
         case Call(op=Op(name=name)):
-            # the attributes as text: equal numbers of different types, or zeros of different signs, differ
+            # compare attributes as text: equal numbers of different types, or zeros of different
+            # signs, differ
             return ("call", name, repr(node.attrs), *node.args)
         case TupleGetItem():
             return ("field", node.tuple_value, node.index)
@@ -43,10 +44,12 @@ def _key(node: Expr) -> Any:
 
 @dataclass(frozen=True, repr=False)
 class EliminateCommonSubexpr(FunctionPass):
-    """Share calls with the same operator, attributes and arguments.  Scalars are compared by value, larger
-    constants by identity: equal parameters stay separate parameters.
+    """Pass that shares calls with equal operators, attributes and arguments.
 
-    fskip    calls for which it says True are left alone
+    Scalars are compared by value, larger constants by identity: equal parameters stay separate
+    parameters.
+
+    fskip    predicate of the calls that are not shared; None for no exceptions
     """
 
     fskip: Callable[[Expr], bool] | None = None
@@ -68,9 +71,10 @@ class EliminateCommonSubexpr(FunctionPass):
 
 
 class CanonicalizeCast(FunctionPass):
-    """Copies widening casts that several elementwise or broadcasting operators share; the first keeps the cast.
+    """Pass that copies widening casts shared by several elementwise or broadcasting operators; the
+    first keeps the original.
 
-    EliminateCommonSubexpr would share them again: it belongs before this pass.
+    EliminateCommonSubexpr would share the copies again, so run it before this pass.
     """
 
     opt_level = 3

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ConvertLayout: operators in the layouts that the user wants, and everything between them brought along.
+"""ConvertLayout: convert operators to the layouts that the user asks for, and propagate the layouts
+between them.
 
 ConvertLayout({"nn.conv2d": ["NHWC", "HWIO"]})
 nn.conv2d(%x, %w)   =>   nn.conv2d(layout_transform(%x, src_layout="NCHW", dst_layout="NHWC"),
                                    layout_transform(%w, src_layout="OIHW", dst_layout="HWIO"),
                                    data_layout="NHWC", kernel_layout="HWIO")
 
-In: typed functions.  Out: the same functions of the same parameters.  Operators that follow work on the new
-order as far as they have a layout rule; where one has none, and at the borders of functions, tensors are
-brought back.  FoldConstant makes the transforms of weights disappear.
+Input: typed functions. Output: equivalent functions with unchanged parameters. An operator that
+follows works in the new layout if it has a layout rule. Otherwise, and at the boundaries of
+functions, tensors are transformed back. FoldConstant evaluates the transforms of weights.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ LOG: Final = logging.getLogger("aotc.pass")
 
 @dataclass(frozen=True, repr=False)
 class ConvertLayout(FunctionPass):
-    """Brings operators into desired layouts.
+    """Pass that converts operators to desired layouts.
 
     desired_layouts   operator name to [data layout], or to [data layout, kernel layout] for a convolution;
-                      the kernel layout "default" is the one that goes with the data layout, and may stand in
-                      entries of operators without a kernel.  Layouts may have blocks ("NCHW16c", "OIHW4i16o")
+                      the kernel layout "default" is the one that goes with the data layout, and is accepted
+                      for operators without a kernel. Layouts may have blocks ("NCHW16c", "OIHW4i16o")
 
-    Raises AotcValueError (code "desired-layout") for layouts that an operator cannot have.  Logs a warning for
-    each kind of operator that could be converted, but has no desired layout, and for each that has one in vain.
+    Raise AotcValueError (code "desired-layout") for a layout that an operator cannot have. Log a
+    warning for each kind of operator that could be converted but has no desired layout, and for
+    each entry whose operator has no choice of layouts.
     """
 
     opt_level = 3
@@ -59,7 +61,9 @@ class ConvertLayout(FunctionPass):
 
 
 def convert(function: Function, desired: Mapping[str, Sequence[str]], quiet: bool = False) -> Function:
-    """`function` with operators in the desired layouts (see ConvertLayout); `quiet` leaves out the warnings."""
+    """Return `function` with operators in the desired layouts (see ConvertLayout); `quiet`
+    suppresses the warnings.
+    """
     return Converter(desired, warned=set(CONVERTIBLE) if quiet else set()).convert_function(function)
 
 
@@ -68,9 +72,10 @@ def _refuse(name: str, message: str, hint: str = "") -> AotcValueError:
 
 
 def _known(name: str) -> bool:
-    """Whether the layout of an operator can be chosen; a warning if not, as programs name operators of others too.
+    """Return True if the layout of operator `name` can be chosen; otherwise log a warning.
 
-    A name in one of our own families that no operator has is an error.
+    A program may name operators of other compilers, hence the warning. Raise AotcValueError for an
+    unknown operator in one of the installed families ("nn", "image", ...).
     """
     family = name.rpartition(".")[0]
     if name not in installed_ops() and any(op.rpartition(".")[0] == family for op in CONVERTIBLE):
@@ -81,11 +86,13 @@ def _known(name: str) -> bool:
 
 
 def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
-    """The layouts of one entry, as a tuple."""
+    """Validate the layouts of one entry and return them as a tuple; raise AotcValueError if they
+    are invalid.
+    """
     axes, kernel_axes = CONVERTIBLE[name].named_layouts
     if isinstance(layouts, str) or not all(isinstance(item, str) for item in layouts):
         raise _refuse(name, f"expected a list of layouts, got {layouts!r}")
-    # as one may write for any operator
+    # "default" is accepted for operators without a kernel, too
     if not kernel_axes and set(layouts[1:]) == {"default"}:
         layouts = layouts[:1]
     count = 2 if kernel_axes else 1
@@ -101,7 +108,7 @@ def _checked(name: str, layouts: Sequence[str]) -> tuple[str, ...]:
 
 
 def _parsed(name: str, layout: str) -> bool:
-    """True for a layout that is well formed."""
+    """Return True for a well-formed layout; raise AotcValueError otherwise."""
     try:
         return bool(Layout.parse(layout))
     except AotcError as error:
@@ -125,7 +132,9 @@ def _check_kernel(name: str, data: str, layout: str) -> None:
 
 @frozen
 class Laid:
-    """A value and the order of its axes; other values than tensors are as they were."""
+    """A rewritten value with the order of its tensor axes; values other than tensors have no new
+    order.
+    """
 
     expr: Expr
     order: Order = AS_IT_WAS
@@ -133,13 +142,15 @@ class Laid:
 
 @frozen
 class LaidTuple:
-    """A tuple of tensors, as a whole and field by field."""
+    """A rewritten tuple of tensors, as one expression and field by field."""
 
     expr: Expr
     fields: tuple[Laid, ...]
 
     def over(self, exprs: list[Expr]) -> Expr:
-        """The tuple with other expressions for its fields."""
+        """Return a tuple of the expressions `exprs`, or the original tuple if they are its own
+        fields.
+        """
         return self.expr if exprs == [f.expr for f in self.fields] else Tuple(exprs)
 
 
@@ -152,7 +163,7 @@ class Converter:
     values: dict[Expr, Value] = field(default_factory=dict)
     transformed: dict[tuple[Expr, str, str], Expr] = field(default_factory=dict)
     warned: set[str] = field(default_factory=set)
-    #: Whether a transform into blocks is put in the place of one before it.
+    #: True if a transform into a blocked layout replaces a transform before it.
     merges: ClassVar[bool] = True
 
     def convert_function(self, function: Function) -> Function:
@@ -205,7 +216,9 @@ class Converter:
         return results(_recalled(node, new_args, node.attrs), (AS_IT_WAS,) * count)
 
     def planned(self, node: Call, arguments: Sequence[Value], plan: Plan) -> Value | None:
-        """The call as planned; None where that is not what it was."""
+        """Return the call rewritten by the plan; None if the result would not be equivalent to the
+        original call.
+        """
         try:
             new = _recalled(node, self._arguments(arguments, plan), plan.attrs)
         except AotcError:  # blocks that an operator does not have, or that would have to be filled up
@@ -251,7 +264,7 @@ class Converter:
     # --- transforms
 
     def _in_order(self, value: Laid, wanted: Order) -> Expr:
-        """A tensor in the order that an operator wants it in."""
+        """Return a tensor in the order that an operator expects."""
         if not wanted.is_known:
             return self._as_it_was(value)
         if value.order == wanted:
@@ -268,14 +281,16 @@ class Converter:
         return self._transform(value.expr, value.order.new, value.order.old)
 
     def restored(self, node: Expr) -> Expr:
-        """The original value of a node."""
+        """Return the value of a node with its axes in their original order."""
         value = self.values[node]
         if isinstance(value, Laid):
             return self._as_it_was(value)
         return value.over([self._as_it_was(f) for f in value.fields])
 
     def _transform(self, expr: Expr, source: str, target: str) -> Expr:
-        """`expr` with its axes in another order; a transform that was there before is not undone but replaced."""
+        """Return `expr` transformed from layout `source` to `target`; a transform that produced it
+        is replaced, not undone.
+        """
         new = expr if source == target else self._transformed(expr, source, target)
         return self.transformed.setdefault((expr, source, target), new)
 
@@ -290,7 +305,9 @@ class Converter:
 
 
 def _renamed(node: Call, data: Value) -> Laid | None:
-    """What a layout_transform of the program makes of a reordered tensor: the tensor, its axes renamed."""
+    """Return the result of a program's own layout_transform of a reordered tensor by renaming axes,
+    or None.
+    """
     a = node.attrs
     if not isinstance(a, LayoutTransformAttrs) or not isinstance(data, Laid) or data.order.old == data.order.new:
         return None
@@ -299,7 +316,7 @@ def _renamed(node: Call, data: Value) -> Laid | None:
 
 
 def _renamable(layout: str, other: str) -> bool:
-    """Whether two layouts differ in letters at most, without blocks."""
+    """Return True if two layouts without blocks differ at most in their letters."""
     return layout == other or (len(layout) == len(other) and (layout + other).isupper())
 
 
@@ -308,7 +325,9 @@ def _flat(value: Value) -> Iterator[Laid]:
 
 
 def _recalled(node: Call, args: Sequence[Expr], attrs: Any) -> Call:
-    """The operator of `node` on these arguments: `node` itself if nothing changes."""
+    """Return a call of the operator of `node` with these arguments: `node` itself if nothing
+    changes.
+    """
     if attrs == node.attrs and (*args,) == node.args:
         return node
     return call(op_of(node), args, attrs, node.span)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How operators work on tensors whose axes come in another order: the layout rules of ConvertLayout.
+"""Layout rules of ConvertLayout: how an operator works on tensors whose axes were reordered.
 
 NHWC = Order("NCHW", "NHWC")                       # called NCHW in the original program, NHWC now
 plan_call(softmax_call, [NHWC])                    # Plan(inputs=(NHWC,), outputs=(NHWC,), attrs=axis 1 -> axis 3)
@@ -8,10 +8,11 @@ BLOCKS = Order("NCHW", "NCHW16c")
 plan_call(sum_call, [BLOCKS])                      # axis 1 -> axes 1 and 4, keepdims: Order("NCHW", "NCHW1c")
 plan_call(slice_call, [BLOCKS])                    # along channels by whole blocks, or None
 
-What an operator does to its axes says its axis map, and which of its attributes name axes say its facets
-(`Op.layout_kind`, `Op.moved`): there is no rule for any operator here, but for those that know blocks.  Every plan must
-agree with the axis maps of the operator before and after, or, in blocks, with the extents of its results: blocks that
-would have to be filled up are none.
+The rules are derived from each operator's axis map and from the facets that name its axis
+attributes (`Op.layout_kind`, `Op.moved`). Only operators that support blocked layouts have rules of
+their own. Every plan is checked against the axis maps of the operator before and after, or, for
+blocked layouts, against the extents of its results: a layout whose blocks would need padding is
+rejected.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from aotc.relay.op.window_attributes import KERNEL_LAYOUT
 
 @frozen
 class Order:
-    """The axes of a tensor: as the original program orders them, and as they are ordered now.
+    """Axis order of a tensor: its layout in the original program and its layout now.
 
-    Both are layouts over the same letters, which may have blocks; both are empty where nothing is known, and then the
-    order is the original one.
+    Both layouts have the same letters and may have blocks. Both are empty if the order is unknown,
+    which means that it is the original one.
     """
 
     old: str = ""
@@ -53,7 +54,7 @@ class Order:
         return bool(self.old)
 
     def now(self, axis: int) -> int:
-        """Where an axis of the original tensor is now."""
+        """Return the current position of an axis of the original tensor."""
         return self.new.index(self.old[axis]) if self.old else axis
 
     @property
@@ -61,13 +62,15 @@ class Order:
         return not (self.old + self.new).isupper() and self.is_known
 
     def called(self, layout: str) -> Order:
-        """This order, the original axes called as in `layout`."""
+        """Return this order with the original axes renamed to the letters of `layout`."""
         old, new = without_blocks(self.old), without_blocks(layout)
         names = str.maketrans(old + old.lower(), new + new.lower())
         return Order(self.old.translate(names), self.new.translate(names))
 
     def without(self, axes: Sequence[int]) -> Order:
-        """The order of a tensor from which axes (original numbers) were taken away."""
+        """Return the order after these axes (numbered as in the original) are removed from the
+        tensor.
+        """
         gone = {self.old[k] for k in axes}
         return Order(*("".join(c for c in layout if c not in gone) for layout in (self.old, self.new)))
 
@@ -77,12 +80,12 @@ AS_IT_WAS: Final = Order()
 
 @frozen
 class Plan:
-    """A call on reordered tensors.
+    """Plan for a call on reordered tensors.
 
-    inputs    the order that each argument tensor is wanted in (fields of tuples one by one); an argument of
-              lower rank than its order is first expanded in front
+    inputs    the order in which each argument tensor is expected (fields of tuples one by one); an argument
+              whose rank is lower than its order's is first expanded with leading axes
     outputs   the order of each result tensor
-    attrs     the attributes to call with
+    attrs     the attributes of the new call
     """
 
     inputs: tuple[Order, ...]
@@ -91,7 +94,7 @@ class Plan:
 
 
 def flat_types(types: Iterable[Type]) -> list[Type]:
-    """Types with tuples replaced by their fields."""
+    """Return the types with each tuple replaced by its fields."""
     return list(chain.from_iterable(t.fields if isinstance(t, TupleType) else (t,) for t in types))
 
 
@@ -102,12 +105,14 @@ def ranks_of(*types: Type) -> list[int]:
 # --- desired layouts
 
 
-#: The operators whose layout can be chosen.
+#: The operators whose layout can be chosen, by name.
 CONVERTIBLE: Final = {name: op for name, op in REGISTRY.items() if op.layout_kind is Kind.CHOICE}
 
 
 def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:
-    """The kernel layout that goes with a data layout, which has the channels first or last after the batch."""
+    """Return the default kernel layout for a data layout in which the channels come last or follow
+    the batch.
+    """
     _, kernel = op.named_layouts
     if data_layout.startswith("NC"):
         return kernel
@@ -115,7 +120,7 @@ def default_kernel(op: Op, data_layout: str, depthwise: bool) -> str:
 
 
 def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
-    """An operator whose attributes name a layout, and perhaps a kernel's, in these, which may be those that it has."""
+    """Plan a call with its layout attributes set to `layout` and, if given, `kernel_layout`."""
     name = "data_layout" if kernel_layout else "layout"
     changes = {name: layout, **(_kernel_changes(call, kernel_layout) if kernel_layout else {})}
     if layout != call.attrs[name] and hasattr(call.attrs, "out_layout"):
@@ -124,33 +129,37 @@ def plan_layouts(call: Call, layout: str, kernel_layout: str = "") -> Plan:
 
 
 def plan_attrs(call: Call, new: Attrs) -> Plan:
-    """An operator whose attributes name other layouts than before; other arguments than those are as they were."""
+    """Plan a call whose layout attributes change from its own to those in `new`; operands without a
+    layout stay as they are.
+    """
     old = call.attrs
     names = [n for n in ("data_layout", "layout", "kernel_layout") if hasattr(old, n)]
     before, after = ([a[n] for n in names] for a in (old, new))
     out = (getattr(a, "out_layout", "") or data for a, (data, *_) in ((old, before), (new, after)))
     data, *kernel = map(Order, before, after)
-    # what comes before the kernel lies as the data does
+    # operands before the kernel have the layout of the data
     count = next((k for k, arg in enumerate(op_of(call).args) if arg.name in ("kernel", "weight")), 1)
     others = [AS_IT_WAS] * (len(call.args) - count - len(kernel))
     return Plan((*[data] * count, *kernel, *others), (Order(*out),), new)
 
 
 def plan_following(call: Call, order: Order) -> Plan:
-    """An operator whose attributes name a layout in the order of its data, or in its own where that has other axes."""
+    """Plan a call whose layout attribute follows the order of its data; it stays as it is if the
+    ranks differ.
+    """
     layout: str = call.attrs["layout"]
     fits = len(without_blocks(order.old)) == len(without_blocks(layout))
     return plan_layouts(call, order.called(layout).new if fits else layout)
 
 
 def _kernel_changes(call: Call, layout: str) -> dict[str, Any]:
-    """The attributes of a convolution that change with the layout of its kernel."""
+    """Return the attributes of a convolution that change with its kernel's layout."""
     a: Any = call.attrs
     if not a.kernel_layout.isalpha() and layout.isalpha():  # packed already
         return {"kernel_layout": a.kernel_layout}
     if layout.isalpha() or not a.kernel_layout.isalpha():
         return {"kernel_layout": layout}
-    # to be packed: blocks hide how many channels there are
+    # a blocked layout hides the number of channels, so state it
     extent = dict(zip(a.kernel_layout, tensor_type_of(call.args[1]).static_shape, strict=True))
     spatial = tuple(extent[c] for c in op_of(call).named_layouts[1][2:])
     return {"kernel_layout": layout, "channels": extent["O"], "kernel_size": spatial}
@@ -160,7 +169,9 @@ def _kernel_changes(call: Call, layout: str) -> dict[str, Any]:
 
 
 def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
-    """How `call` works on arguments in these orders; None if it must see them as they were."""
+    """Return the plan for `call` on arguments in these orders; None if it needs the arguments in
+    their original order.
+    """
     op, a = op_of(call), call.attrs
     kind = op.layout_kind
     if kind is Kind.BARRIER:
@@ -182,7 +193,9 @@ def plan_call(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 
 def _always(call: Call, order: Order) -> Plan | None:
-    """Data and result in the one order that there is, where they have its rank."""
+    """Plan an operator with a fixed layout: data and result have that order; None if the data has
+    another rank.
+    """
     data, *others = ranks_of(*map(type_of, call.args))
     if data == len(order.old):
         return Plan((order, *(AS_IT_WAS for _ in others)), (order,), call.attrs)
@@ -190,15 +203,16 @@ def _always(call: Call, order: Order) -> Plan | None:
 
 
 def first_known(orders: Sequence[Order]) -> Order:
-    """The first order that is another than the original one, or else the first that is known."""
+    """Return the first order that differs from the original one, or else the first known order."""
     known = [o for o in orders if o.is_known]
     return next((o for o in known if o.old != o.new), known[0] if known else AS_IT_WAS)
 
 
 def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
-    """All tensors of the result's rank in one order: that of the first that is reordered, or else that is known.
+    """Plan an elementwise call with all operands of the result's rank in one order.
 
-    Others get the axes that they lack, and blocks of 1 along them.
+    It is the order of the first operand that is reordered, or else of the first that is known.
+    Operands of lower rank are expanded, with blocks of 1 along the new axes.
     """
     types, (rank, *others) = [tensor_type_of(x) for x in call.args], ranks_of(type_of(call))
     order = first_known([o for o, ty in zip(orders, types, strict=True) if ty.rank == rank])
@@ -212,12 +226,16 @@ def _broadcast(call: Call, orders: Sequence[Order]) -> Plan | None:
 
 
 def _lacks_axes(ty: TensorType, order: Order, rank: int) -> bool:
-    """Whether a tensor of lower rank is more than one element, which broadcasts in any order."""
+    """Return True for an operand of lower rank that must be expanded; a single element broadcasts
+    in any blocked order.
+    """
     return 0 < ty.rank < rank and not (order.in_blocks and all(d == 1 for d in ty.shape))
 
 
 def _operand(ty: TensorType, order: Order) -> Order:
-    """The order for one operand: as it is, with blocks of 1 where it has one element along an axis."""
+    """Return the order for one operand: `order` with blocks of 1 along the axes where the operand
+    has extent 1.
+    """
     letters = [letter for letter, _ in Layout.parse(order.old).axes]
     shape = (1,) * (len(letters) - ty.rank) + tuple(ty.shape)
     ones = set(letters) - {letter for letter, d in zip(letters, shape, strict=True) if d != 1}
@@ -225,12 +243,14 @@ def _operand(ty: TensorType, order: Order) -> Order:
 
 
 def _with_ones(layout: str, letters: set[str]) -> str:
-    """A layout with blocks of 1 along some axes."""
+    """Return a layout with block size 1 along the axes in `letters`."""
     return re.sub(r"\d+([a-z])", lambda m: f"1{m[1]}" if m[1].upper() in letters else m[0], layout)
 
 
 def _carried(call: Call, order: Order, ranks: Sequence[int]) -> Plan | None:
-    """Arguments of the data's rank in its order; results in the order in which the axis map says that they come."""
+    """Plan a call by its axis map: arguments of the data's rank in its order, results in the order
+    that the map implies.
+    """
     results, axes = ranks_of(type_of(call)), axis_map(call)
     attrs = _moved(call, order, axes) if axes is not None else None
     if axes is None or attrs is None:
@@ -248,7 +268,9 @@ def _carried(call: Call, order: Order, ranks: Sequence[int]) -> Plan | None:
 
 
 def _moved(call: Call, order: Order, axes: AxisMap) -> Attrs | None:
-    """The attributes for data in another order, if each axis is mapped or named by the attribute `axis`."""
+    """Return the attributes for reordered data, or None unless each axis is mapped or named by the
+    attribute `axis`.
+    """
     op, a = op_of(call), call.attrs
     if op.moved is not None:
         return op.moved(a, [type_of(x) for x in call.args], order.now)
@@ -265,7 +287,9 @@ def _moved(call: Call, order: Order, axes: AxisMap) -> Attrs | None:
 
 @frozen
 class _Blocks:
-    """The axes of an order: `places[k]` are those that hold the original axis k, `size[k]` the elements of a block."""
+    """The axes of a blocked order: `places[k]` are the axes that hold original axis k, `size[k]`
+    its block size.
+    """
 
     order: Order
     places: tuple[tuple[int, ...], ...]
@@ -273,13 +297,15 @@ class _Blocks:
 
     @classmethod
     def of(cls, order: Order) -> _Blocks:
-        """Those of an order whose original has none."""
+        """Return the blocks of an order whose original layout has none."""
         layout = Layout.parse(order.new)
         places = (tuple(j for j, (found, _) in enumerate(layout.axes) if found == letter) for letter in order.old)
         return cls(order, tuple(places), tuple(layout.blocks(letter) for letter in order.old))
 
     def plan(self, call: Call, ranks: Sequence[int]) -> Plan | None:
-        """The call with its arguments of the first one's rank in this order."""
+        """Plan a reduction, pad, slice, concatenate or split with arguments of the first one's rank
+        in this order.
+        """
         a: Any = call.attrs
         attrs: Attrs | None = None
         after = self.order
@@ -321,7 +347,9 @@ class _Blocks:
         return a.replace(pad_width=tuple(widths))
 
     def _sliced(self, a: StridedSliceAttrs) -> Attrs | None:
-        """Along an axis in blocks whole ones are cut out, one after the other."""
+        """Return the attributes of a slice that cuts whole blocks out of a blocked axis, or None if
+        it does not.
+        """
         axes = [k % len(self.places) for k in (range(len(a.begin)) if a.axes is None else a.axes)]
         begin, end = list(a.begin), list(a.end)
         for k, axis in enumerate(axes):
@@ -352,10 +380,11 @@ class _Blocks:
 
 
 def agrees(old: Call, new: Call, plan: Plan) -> bool:
-    """Whether a planned call is the original one in other orders.
+    """Return True if a planned call is equivalent to the original one up to the order of axes.
 
-    Its axis map is that of the original, renumbered; in blocks its results have the extents of the original ones, and
-    so have what it reads in groups: blocks that are filled up would move channels from one group to another.
+    Its axis map must be the original's with renumbered axes. With blocks, its results, and the
+    arguments of a grouped operator, must have the original extents: padded blocks would move
+    channels from one group to another.
     """
     if any(o.in_blocks for o in (*plan.inputs, *plan.outputs)):
         grouped = getattr(old.attrs, "groups", 1) > 1

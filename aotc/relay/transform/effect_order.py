@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for nodes of graphs, by lets in an order of evaluation; and what needs them: nodes that have effects.
+"""Bind nodes with side effects to variables by lets, which fixes their order of evaluation.
 
-What writes to references must be evaluated once, and in its place.  Where a program does so, passes start from one
-with names for all that has to do with it, so that what they drop, share and reorder has no effects.
+A write to a reference must be evaluated exactly once, in its place. In a program with writes,
+passes start from a form in which every effect is bound by a let, so that the nodes that they
+remove, share or reorder have no effects.
 
-(ref_write(%r, 1), %y).1                       # a pass may make %y of it
-let %x = ref_write(%r, 1); (%x, %y).1          # and of this %x and %y
+(ref_write(%r, 1), %y).1                       # a pass may replace it by %y
+let %x = ref_write(%r, 1); (%x, %y).1          # a pass may replace it by this %x and %y
 """
 
 from collections.abc import Callable, Mapping
@@ -17,9 +18,9 @@ from aotc.relay.visitor import children, kind_of, post_order, with_children
 
 
 class Naming:
-    """Gives names to nodes of a function by lets in the blocks where they belong, in the order of first use.
+    """Binds nodes of a function to variables by lets in their blocks, in the order of first use.
 
-    wanted    (node, whether several blocks use it) -> whether it gets a name; values of lets keep theirs
+    wanted    (node, True if several blocks use it) -> True if it gets a variable; values of lets keep theirs
     """
 
     def __init__(self, function: Function, wanted: Callable[[Expr, bool], bool]) -> None:
@@ -27,7 +28,7 @@ class Naming:
         self.blocks = Blocks(self.order)
         self.wanted = wanted
         self.root = function
-        # variables that stand for another variable or a constant
+        # variables that are aliases of another variable or of a constant
         self.same: dict[Expr, Expr] = {}
         # values of lets, with the variables that they are bound to
         self.claimed: dict[Expr, Var] = {}
@@ -51,14 +52,16 @@ class Naming:
         return node if isinstance(node, Var) else self.done[node]
 
     def run(self) -> Function:
-        """The function with these lets."""
+        """Return the function with the new lets."""
         for node in self.order:
             if not isinstance(node, Var):
                 self.done[node] = self._finish(node)
         return as_function(self.done[self.root])
 
     def _finish(self, node: Expr) -> Expr:
-        """The atom or expression that stands for a node, its let written down where it gets one."""
+        """Return the variable or expression that replaces a node, and add a let to its block if it
+        gets a variable.
+        """
         if isinstance(node, Let):
             return self._new(node.body)
         value = self._rebuilt(node)
@@ -76,7 +79,7 @@ class Naming:
         if left_alone(node):
             return node
         fresh = [*map(self._new, children(node))]
-        # of the last children: a body, or two branches
+        # the last children are the body, or the two branches
         inner = self.blocks.inner.get(node, [])
         for k, block in enumerate(inner, len(fresh) - len(inner)):
             fresh[k] = block.around(fresh[k])
@@ -87,18 +90,23 @@ class Naming:
 
 
 def has_effect(node: Expr) -> bool:
-    """Whether it may matter when, and how often, a node is evaluated: it is about references, or calls a function."""
+    """Return True if the number and order of evaluations of a node may matter: it uses references
+    or calls a function.
+    """
     calls = isinstance(node, Call) and not isinstance(node.op, Op | Constructor)
     return calls or kind_of(node).name in ("ref_create", "ref_read", "ref_write")
 
 
 def writes(functions: Mapping[str, Function]) -> bool:
-    """Whether functions write to references: without that, nothing has effects."""
+    """Return True if some function writes to a reference; without writes, no node has effects."""
     return any(isinstance(node, RefWrite) for function in functions.values() for node in post_order(function))
 
 
 def with_effects_named(module: IRModule) -> IRModule:
-    """A module in which all that has effects is the value of a let or the result of a block; typed, or the same one."""
+    """Return a module in which every effect is the value of a let or the result of a block.
+
+    The result is typed. It is the same object if no function needs a change.
+    """
     if not writes(module):
         return module
     unnamed = {n: f for n, f in module.items() if _unnamed(f)}
@@ -107,12 +115,14 @@ def with_effects_named(module: IRModule) -> IRModule:
 
 
 def _may_have_effects(node: Expr) -> bool:
-    """Whether a node, or what its blocks hold, may have effects."""
+    """Return True if a node, or a block inside it, may have effects."""
     return has_effect(node) or isinstance(node, If | Let | Match)
 
 
 def _unnamed(function: Function) -> bool:
-    """Whether something uses what may have effects otherwise than as the value of a let or the result of a block."""
+    """Return True if a node with possible effects is used other than as the value of a let or the
+    result of a block.
+    """
     order = (n for n in post_order(function, lambda n: not left_alone(n)) if not isinstance(n, Function | Let))
     used = (children(n)[: 1 if isinstance(n, If | Match) else None] for n in order)
     return any(_may_have_effects(operand) for operands in used for operand in operands)

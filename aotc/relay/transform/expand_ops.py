@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators said by others: definitions, general operators for special ones, inference, approximations.
+"""ExpandOps, CanonicalizeOps, SimplifyInference, FastMath: replace operators by definitions in
+other operators.
 
-ExpandOps: replace operators that are defined by others with their definition.
+ExpandOps: replace operators that are defined by other operators with their definition.
 
 hard_swish(%x)
-multiply(%x, clip(add(...)))                     # whatever OpDef.expand says, or OpDef.unblocked
-    devices keep operators that have a program of their own as well, unless constants can be rearranged for others
+multiply(%x, clip(add(...)))                     # the result of OpDef.expand, or of OpDef.unblocked
+    for a device, an operator with a kernel of its own stays, unless it has constant operands to rearrange
 
-CanonicalizeOps: say with general operators what special ones say.
+CanonicalizeOps: replace special operators by general ones.
 
 nn.bias_add(%x, %b, axis=1)
 add(%x, expand_dims(%b, axis=1, num_newaxis=2))
 
-SimplifyInference: what training operators are at inference.
+SimplifyInference: replace training operators by their inference form.
 
 nn.batch_norm(%x, %gamma, %beta, %mean, %var).0
 add(multiply(%x, expand_dims(%s, ...)), expand_dims(%b, ...))
     where %s = gamma / sqrt(var + eps) and %b = beta - mean * %s
 
-FastMath: approximations instead of elementary functions.
+FastMath: replace elementary functions by approximations.
 
 nn.softmax(tanh(%x))
 nn.fast_softmax(fast_tanh(%x))
 
-In: typed functions.  Out: equal but for the errors that `aotc.relay.op.elementwise_unary` states.
+Input: typed functions. Output: functions equal except for the errors stated in
+`aotc.relay.op.elementwise_unary`.
 """
 
 from __future__ import annotations
@@ -45,9 +47,10 @@ from aotc.relay.transform.pass_base import FunctionPass, Outcome, Rule, RulePass
 
 
 def _expanded(device: bool, _: Expr, new: Expr) -> Expr:
-    """One level of expansion: what the definitions are made of is looked at in the next round.
+    """Expand one node by one level; the operators of the definition are expanded in the next round.
 
-    What has no definition for dimensions that are not known stays: virtual machines compute it by its reference.
+    An operator whose definition needs static shapes stays if they are unknown: virtual machines
+    compute it by its reference implementation.
     """
     if not isinstance(new, Call) or not isinstance(new.op, OpDef):
         return new
@@ -65,7 +68,9 @@ def _expanded(device: bool, _: Expr, new: Expr) -> Expr:
 
 @dataclass(frozen=True, repr=False)
 class ExpandOps(FunctionPass):
-    """Expand until only operators are left that have a tensor program of their own; for processors unless `device`."""
+    """Pass that expands operators until each has a kernel of its own; `device` selects GPU kernels
+    instead of CPU kernels.
+    """
 
     device: bool = False
 
@@ -86,7 +91,7 @@ RULES: Final = (Rule("bias_add(x, b) => x + expand_dims(b)", ("nn.bias_add",), _
 
 
 class CanonicalizeOps(RulePass):
-    """bias_add becomes an addition."""
+    """Pass that replaces nn.bias_add by an addition."""
 
     rules = RULES
     opt_level = 3
@@ -96,7 +101,7 @@ class CanonicalizeOps(RulePass):
 
 
 def along_axis(vector: Expr, axis: int, rank: int) -> Expr:
-    """A vector shaped so that it broadcasts along `axis` of a tensor of `rank`."""
+    """Return a vector reshaped to broadcast along `axis` of a tensor of `rank`."""
     after = rank - axis - 1
     return expand_dims(vector, axis=1, num_newaxis=after) if after else vector
 
@@ -129,7 +134,9 @@ def _at_inference(_: Expr, new: Expr) -> Expr:
 
 
 class SimplifyInference(FunctionPass):
-    """batch_norm becomes a scale and a shift, dropout nothing; only the first result of each is rewritten."""
+    """Pass that replaces batch_norm by a scale and a shift, and dropout by its input; only result 0
+    of each is rewritten.
+    """
 
     def rewritten(self, function: Function) -> Function:
         return rewrite_nodes(function, _at_inference)
@@ -149,7 +156,9 @@ _RULE: Final = Rule("f(x) => fast_f(x)", tuple(_FAST), _fast)
 
 
 class FastMath(RulePass):
-    """exp, tanh, erf and nn.softmax become fast_exp, fast_tanh, fast_erf and nn.fast_softmax."""
+    """Pass that replaces exp, tanh, erf and nn.softmax by fast_exp, fast_tanh, fast_erf and
+    nn.fast_softmax.
+    """
 
     rules = (_RULE,)
     opt_level = 4

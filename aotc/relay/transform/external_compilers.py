@@ -1,25 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a graph for external compilers: which nodes, in which regions, as functions of their own.
+"""Partition a graph for external compilers: mark supported nodes, merge regions, and make functions
+of them.
 
-Regions are convex: they can be one function without making a cycle.
+Regions are convex: a region can become one function without a cycle in the graph.
 
 labels = marked(function.body)                       # from compiler_begin and compiler_end
 groups = convex_groups(function.body, labels)        # {node: number of its region}
 
-AnnotateTarget and MergeCompilerRegions: which operators an external compiler takes, and how many
-at once.
+AnnotateTarget and MergeCompilerRegions: mark the operators that an external compiler supports, and
+merge adjacent regions.
 
 nn.relu(exp(%x))
 compiler_end(nn.relu(compiler_begin(compiler_end(exp(compiler_begin(%x, "mine")), "mine"), "mine")), "mine")
 compiler_end(nn.relu(exp(compiler_begin(%x, "mine"))), "mine")                      # merged
 
-MergeComposite: what matches a pattern becomes a call of a function with the attribute Composite.
+MergeComposite: replace each match of a pattern by a call of a function with the attribute
+Composite.
 
 nn.relu(nn.dense(%x, %w))
 fn (%a, %b, Composite="mine.dense_relu", ...) { nn.relu(nn.dense(%a, %b)) }(%x, %w)
 
-PartitionGraph: regions between compiler_begin and compiler_end become global functions for that
-compiler.
+PartitionGraph: move each region between compiler_begin and compiler_end to a global function for
+that compiler.
 
 def @main(%x) { compiler_end(nn.relu(compiler_begin(%x, "mine")), "mine") }
 def @main(%x) { @tvmgen_default_mine_main_0(%x) }
@@ -42,19 +44,21 @@ from aotc.relay.visitor import children, depth_first, post_order, rebuild, with_
 
 
 def is_mark(expr: Expr) -> bool:
-    """Whether `expr` is where a region begins or ends."""
+    """Return True if `expr` is a call of compiler_begin or compiler_end."""
     return is_call(expr, compiler_begin, compiler_end)
 
 
 def unmarked(expr: Expr) -> Expr:
-    """What the marks around `expr` stand for."""
+    """Return the expression inside the compiler_begin and compiler_end calls around `expr`."""
     while (call := op_call(expr, compiler_begin, compiler_end)) is not None:
         expr = call.args[0]
     return expr
 
 
 def marked(root: Expr) -> dict[Expr, str]:
-    """The nodes between ends and begins, with the compiler of their region."""
+    """Return the nodes between compiler_end and compiler_begin, each with the compiler of its
+    region.
+    """
     labels: dict[Expr, str] = {}
     for node in reversed(list(post_order(root, outside_scopes))):  # users first
         end = op_call(node, compiler_end)
@@ -71,10 +75,10 @@ def marked(root: Expr) -> dict[Expr, str]:
 
 
 class _Groups:
-    """Groups of nodes, merged where this leaves the graph of the groups without cycles.
+    """Groups of nodes, merged only if the graph of the groups stays acyclic.
 
-    `direct[g]` are the groups that group g uses, `users[g]` those that use it, `needs[g]` all that it depends on as
-    a set of bits.
+    `direct[g]` are the groups that group g uses, `users[g]` the groups that use g, `needs[g]` all
+    groups that it depends on, as a bit set.
     """
 
     def __init__(self) -> None:
@@ -104,7 +108,7 @@ class _Groups:
         return {*depth_first([group], lambda g: {self.root(u) for u in self.users[g]})} - {group}
 
     def merge(self, a: int, b: int) -> None:
-        """Make one group of two unless a path leads from one to the other through a third."""
+        """Merge two groups unless a path leads from one to the other through a third group."""
         a, b = sorted((self.root(a), self.root(b)))
         if a == b:
             return
@@ -122,9 +126,10 @@ class _Groups:
 
 
 def convex_groups(root: Expr, labels: dict[Expr, str], across: bool = False) -> dict[Expr, int]:
-    """The group of each labeled node: as large as they get, going through the graph once, without a cycle.
+    """Return the group of each labeled node, merging greedily in one traversal without making a
+    cycle.
 
-    across    whether an edge with marks on it joins what it connects, too
+    across    True if an edge with compiler_begin or compiler_end on it may join the nodes that it connects
     """
     groups = _Groups()
     number: dict[Expr, int] = {}
@@ -145,7 +150,9 @@ def convex_groups(root: Expr, labels: dict[Expr, str], across: bool = False) -> 
 
 
 def supports(expr: Call, target: str) -> bool:
-    """Whether the external compiler `target` takes a call: it says so of the operator, or names the composite."""
+    """Return True if external compiler `target` supports a call: by the operator's attribute, or by
+    a composite's name.
+    """
     match expr.op:
         case Op(name=name):
             check = get_op_attr(name, f"target.{target}")
@@ -157,7 +164,8 @@ def supports(expr: Call, target: str) -> bool:
 
 
 def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) -> Expr:
-    """`root` with marks where edges enter and leave the groups of labeled nodes, and nowhere else.
+    """Return `root` with compiler_begin and compiler_end exactly where edges enter and leave groups
+    of labeled nodes.
 
     A labeled node without a group is a region of its own.
     """
@@ -183,13 +191,14 @@ def _with_marks(root: Expr, labels: dict[Expr, str], groups: dict[Expr, int]) ->
 
 @dataclass(frozen=True, repr=False)
 class AnnotateTarget(FunctionPass):
-    """Put compiler_begin and compiler_end around each call that an external compiler takes.
+    """Pass that puts compiler_begin and compiler_end around each call that an external compiler
+    supports.
 
-    targets                names of external compilers, or one name; the first that takes a call gets it
-    include_non_call_ops   tuples and their fields go where all that they are made of goes
+    targets                names of external compilers, or one name; the first that supports a call gets it
+    include_non_call_ops   True: tuples and their fields join the region of all their operands
 
-    The others have no marks.  What lies in branches, lets and closures is left alone: ToGraphNormalForm first
-    makes graphs of lets.  Marks that are there stay.
+    Other calls are not marked. The contents of branches, lets and closures are not changed;
+    ToGraphNormalForm first converts lets to graphs. Existing marks stay.
     """
 
     targets: str | Sequence[str] = ()
@@ -221,7 +230,9 @@ class AnnotateTarget(FunctionPass):
 
 
 class MergeCompilerRegions(FunctionPass):
-    """Merge regions of one compiler where one gives another its inputs, unless a path between them leaves both."""
+    """Pass that merges adjacent regions of one compiler, unless a path between them leads through
+    other nodes.
+    """
 
     def rewritten(self, function: Function) -> Function:
         root = function.body
@@ -237,10 +248,11 @@ class MergeCompilerRegions(FunctionPass):
 
 @dataclass(frozen=True, repr=False)
 class MergeComposite(FunctionPass):
-    """Make composite functions of the matches of patterns, those of the first entries first.
+    """Pass that replaces matches of patterns by calls of composite functions; earlier entries take
+    precedence.
 
-    table    entries (name, pattern) or (name, pattern, check): check(expr) may refuse a match by its root.  The name
-             is "COMPILER.WHAT" for AnnotateTarget("COMPILER") to take the function
+    table    entries (name, pattern) or (name, pattern, check): check(expr) may reject a match by its root. The name
+             is "COMPILER.WHAT" for AnnotateTarget("COMPILER") to select the function
     """
 
     table: Sequence[tuple[str, DFPattern] | tuple[str, DFPattern, Callable[[Any], bool]]] = ()
@@ -265,15 +277,18 @@ class _Region:
 
     @property
     def gives_output(self) -> bool:
-        """Whether the function gives the only output as it is; others are taken apart into tensors."""
+        """True if the function returns its only output directly; several outputs, and nested
+        tuples, are flattened.
+        """
         first, *others = map(type_of, self.outputs)
         return not others and not any(isinstance(f, TupleType) for f in getattr(first, "fields", ()))
 
 
 def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
-    """The region of each node that is in one; what enters and leaves them in the order of the graph, or of its marks.
+    """Return the region of each node that is in one, with the region's inputs and outputs.
 
-    Tuples and fields alone are no region: there is nothing to compute.
+    Inputs are in graph order, outputs in the order of their marks or else of the graph. A region of
+    only tuples and tuple fields computes nothing and is dropped.
     """
     labels = marked(root)
     groups = convex_groups(root, labels)
@@ -304,12 +319,12 @@ def _regions(root: Expr, bind_constants: bool) -> dict[Expr, _Region]:
 
 
 def _is_constant(expr: Expr) -> bool:
-    """Whether `expr` is a constant, or a tuple of constants."""
+    """Return True if `expr` is a constant or a tuple of constants."""
     return all(isinstance(e, Constant) for e in (expr.fields if isinstance(expr, Tuple) else [expr]))
 
 
 def _fields(expr: Expr) -> list[Expr]:
-    """The tensors that `expr` consists of, in order."""
+    """Return the tensors that `expr` consists of, in order."""
     ty = type_of(expr)
     if not isinstance(ty, TupleType):
         return [expr]
@@ -317,7 +332,7 @@ def _fields(expr: Expr) -> list[Expr]:
 
 
 def _packed(expr: Expr, tensors: Iterator[Expr]) -> Expr:
-    """An expression of the type of `expr` made of as many of `tensors` as it takes."""
+    """Return an expression of the type of `expr`, made of the next tensors of the iterator."""
     ty = type_of(expr)
     if not isinstance(ty, TupleType):
         return next(tensors)
@@ -325,10 +340,10 @@ def _packed(expr: Expr, tensors: Iterator[Expr]) -> Expr:
 
 
 class _Partition:
-    """One function of a module, its regions taken out into `made`."""
+    """Rewrites one function of a module and collects the functions of its regions in `made`."""
 
     def __init__(self, prefix: str, taken: IRModule, regions: dict[Expr, _Region]) -> None:
-        # with the place of the compiler's name, "tvmgen_default_{}_main"
+        # a template with a placeholder for the compiler's name: "tvmgen_default_{}_main"
         self.prefix = prefix
         self.taken = set(taken)
         self.regions = regions
@@ -336,7 +351,9 @@ class _Partition:
         self.made: dict[str, Function] = {}
 
     def rewrite(self, root: Expr) -> Expr:
-        """`root` with calls for its regions; a region is made once all that enters it is."""
+        """Return `root` with each region replaced by a call; a region is built after all of its
+        inputs.
+        """
         for node in depth_first([unmarked(root)], self._uses):
             if node not in self.new and node in self.regions:
                 self._take_out(self.regions[node])
@@ -372,7 +389,9 @@ class _Partition:
 
 
 def _function(region: _Region, symbol: str) -> Function:
-    """The function of a region: a tensor, or the tensors of all its outputs as one flat tuple."""
+    """Return the function of a region; its result is one tensor, or a flat tuple of the tensors of
+    all outputs.
+    """
     params = [Var(f"{symbol}_i{k}", type_of(i)) for k, i in enumerate(region.inputs)]
     body: dict[Expr, Expr] = dict(zip(region.inputs, params, strict=True))
     for member in region.members:
@@ -386,12 +405,14 @@ def _function(region: _Region, symbol: str) -> Function:
 
 @dataclass(frozen=True, repr=False)
 class PartitionGraph(Pass[IRModule]):
-    """Make a function of each region, called `tvmgen_MOD_COMPILER_main_NUMBER`, that an external generator writes.
+    """Pass that moves each region to a function `tvmgen_MOD_COMPILER_main_NUMBER`, for which an
+    external compiler generates code.
 
     mod_name         MOD
-    bind_constants   constants go into the functions; otherwise they are arguments
+    bind_constants   True: constants become part of the functions; False: they are arguments
 
-    A region that would need its own results becomes several.  All marks outside of branches, lets and closures go.
+    A region whose function would depend on its own results is split. All marks outside of branches,
+    lets and closures are removed.
     """
 
     mod_name: str = "default"

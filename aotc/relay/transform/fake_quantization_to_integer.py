@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FakeQuantizationToInteger: operators between qnn.dequantize and qnn.quantize on the integers themselves.
+"""FakeQuantizationToInteger: compute operators between qnn.dequantize and qnn.quantize on the
+integers themselves.
 
 %0 = qnn.dequantize(%x, 0.5f, 3);                    %0 = qnn.conv2d(%x, %w, 3, 0, 0.5f, 0.1f);
 %1 = qnn.dequantize(%w, 0.1f, 0);               =>   qnn.requantize(%0, 0.05f, 0, 0.2f, -7)
 %2 = nn.conv2d(%0, %1);
 qnn.quantize(%2, 0.2f, -7)
 
-In: typed functions.  Out: what its rules (`affine_rules`) can say with integers is said so.  The rest stays on real
-numbers; `left_real` lists it with the reasons.
+Input: typed functions. Output: functions in which every operator that has an applicable integer
+rule is computed on integers. The remaining operators stay on real numbers; `left_real` lists them
+with the reasons.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from aotc.relay.transform.pass_base import FunctionPass, GraphMutator, WhyNot, i
 
 _QUANTIZE: Final = "qnn.quantize"
 _DEQUANTIZE: Final = "qnn.dequantize"
-#: Operators that stay on real numbers unless they are named.
+#: Operators that stay on real numbers unless the option `optional_qnn_ops` names them.
 _OPTIONAL: Final = ("nn.softmax",)
 _BESIDE: Final = "its operands and its result are not all quantized"
 
@@ -45,10 +47,11 @@ class LeftReal:
 
 @dataclass(eq=False)
 class _Unsigned(GraphMutator):
-    """Bytes without a sign between a quantization and its one dequantization, which has one user.
+    """Mutator that changes int8 to uint8 between a quantization and its only dequantization, which
+    has one user.
 
-    Operators that round around the zero point round sums of other magnitudes then: that is how ONNX Runtime does it
-    on x86.
+    An operator that rounds half away from the zero point gets other magnitudes, so its results may
+    change: ONNX Runtime does this on x86.
     """
 
     uses: dict[Expr, list[Expr]]
@@ -75,12 +78,14 @@ class _Unsigned(GraphMutator):
 
 
 def unsigned(function: Function) -> Function:
-    """The same values, with bytes that have no sign between each quantization and its one dequantization."""
+    """Return the function with uint8 instead of int8 between each quantization and its only
+    dequantization.
+    """
     return _Unsigned(users(function)).visit_function(function)
 
 
 def _raised(node: Call) -> Constant:
-    """A zero point of the same numbers without a sign."""
+    """Return the zero point of an int8 quantization for uint8 values: 128 is added."""
     zero = known(node.args[2])
     assert zero is not None
     return Constant(zero.astype(np.int32).reshape(()) + np.int32(128))
@@ -88,7 +93,7 @@ def _raised(node: Call) -> Constant:
 
 @dataclass(eq=False)
 class _Absorb(GraphMutator):
-    """Absorbs what is before each quantization."""
+    """Mutator that computes the operators before each quantization on integers."""
 
     options: FakeQuantizationToInteger
     left: dict[Call, str] = field(default_factory=dict, init=False)
@@ -108,14 +113,18 @@ class _Absorb(GraphMutator):
         return new if node is None or node not in inside else self._sums(node)
 
     def _sums(self, node: Call) -> Expr:
-        """Sums of products of integers, whatever uses them."""
+        """Return a sum of products computed on integers, whatever its users are, if the option
+        `use_qat` asks for it.
+        """
         rule = self.region.rules.get(op_of(node).name)
         if not self.options.use_qat or rule is None or not rule.sums:
             return node
         return self._tried(node, lambda: self.region.real(self.region.exact(node))) or node
 
     def _quantized(self, node: Call) -> Expr:
-        """What a quantization gives, by operators on integers."""
+        """Return the result of a quantization computed by integer operators, or the node if a rule
+        refuses.
+        """
         data = node.args[0]
         if data not in self.region.inside:
             return node
@@ -123,7 +132,9 @@ class _Absorb(GraphMutator):
         return self._tried(node, lambda: self.region.rounded(data, stated(node, dtype))) or node
 
     def _tried(self, node: Call, make: Callable[[], Expr]) -> Expr | None:
-        """What is made in the place of a node; None where a rule refuses, which is told."""
+        """Return the result of `make`, or None if a rule refuses; record the rewriting or the
+        reason of the refusal.
+        """
         start = time.perf_counter()
         try:
             with span_scope(node.span):
@@ -136,7 +147,7 @@ class _Absorb(GraphMutator):
         return made
 
     def _name(self, node: Expr) -> str:
-        """The rule of a node."""
+        """Return the name of the rule for a node."""
         inner = op_call(node)
         rule = None if inner is None else self.region.find(inner)
         return "quantize(dequantize(x)) => requantize(x)" if rule is None else rule.name
@@ -154,13 +165,13 @@ class _Absorb(GraphMutator):
 
 @dataclass(frozen=True, repr=False)
 class FakeQuantizationToInteger(FunctionPass):
-    """Compute on integers what stands between dequantized and quantized tensors.
+    """Pass that computes operators between dequantized and quantized tensors on integers.
 
-    hard_fail          AotcError (code "fake-quantization") for what stays on real numbers
-    use_qat            sums of products become integers even where their results are not quantized
-    optional_qnn_ops   operators for which that is done only if they are named: "nn.softmax"
-    rounding           of qnn.requantize
-    unsigned           between quantized and dequantized tensors bytes have no sign
+    hard_fail          raise AotcError (code "fake-quantization") for an operator that stays on real numbers
+    use_qat            compute sums of products on integers even if their results are not quantized
+    optional_qnn_ops   operators converted only if they are named here: "nn.softmax"
+    rounding           rounding mode: the attribute of qnn.requantize
+    unsigned           use uint8 instead of int8 between a quantization and its dequantization
     """
 
     hard_fail: bool = False
@@ -177,12 +188,16 @@ class FakeQuantizationToInteger(FunctionPass):
         return _Absorb(self).visit_function(self.prepared(function))
 
     def prepared(self, function: Function) -> Function:
-        """The function before operators are absorbed."""
+        """Return the function as it is before operators are absorbed: with uint8 activations if
+        `unsigned` is set.
+        """
         return unsigned(function) if self.unsigned else function
 
 
 def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftReal]:
-    """The operators between quantized tensors that the pass leaves on real numbers, in order."""
+    """Return the operators between quantized tensors that the pass leaves on real numbers, in graph
+    order.
+    """
     rows: list[LeftReal] = []
     for function in typed(module).functions.values():
         absorb = _Absorb(chosen)
@@ -193,7 +208,9 @@ def left_real(module: IRModule, chosen: FakeQuantizationToInteger) -> list[LeftR
 
 
 def _left(node: Call, absorb: _Absorb) -> str:
-    """Why a call stays on real numbers; "" for what does not, or has nothing to do with integers."""
+    """Return the reason that a call stays on real numbers; "" for integer calls and calls that no
+    quantized tensor reaches.
+    """
     if op_of(node).name.startswith("qnn."):
         return ""
     beside = any(is_call(a, _DEQUANTIZE) for a in node.args)

@@ -2,8 +2,7 @@
 """Test for accesses that a GPU makes with one wide instruction: several elements, aligned to their
 total size.
 
-is_vector_access(x, linear(8 * i + 4), 4)       # True for float32 if x is aligned to 16 bytes: x[8
-* i + 4 : 4]
+    is_vector_access(x, linear(8 * i + 4), 4)    # x[8 * i + 4 : 4]: True if x is aligned to 16 bytes
 """
 
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scheduling: the tensor expressions of one fused function in, one kernel of loop nests out.
+"""Scheduling: lower the tensor expressions of one fused function to one kernel of loop nests.
 
     >>> from aotc.tir import expr, target, te
     >>> x = te.placeholder((4, 8), "float32", "x")
@@ -10,7 +10,7 @@
     >>> kernel.inplace                          # output 0 may overwrite input 0
     ((0, 0),)
 
-`lower` joins the packages below, each of which imports those before it only:
+`lower` combines the packages below, each of which imports only those listed before it:
 
     contraction   one sum of products as a register-tiled nest
     stages        what is stored, which loops are shared, how elements are finished
@@ -27,10 +27,11 @@ from aotc.tir.schedule.lower import Lowering
 def schedule(
     name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target, span: Span | None = None
 ) -> Kernel:
-    """One kernel that computes `outputs` (at least one, of any kind of tensor) from `inputs`.
+    """Return one kernel that computes `outputs` (at least one, of any kind of tensor) from
+    `inputs`.
 
-    Kernel parameters are `inputs`, then `outputs`, in the order given, then workspace.
-    Raises AotcError (code "schedule") if an output needs a placeholder that is not among the inputs.
+    The parameters of the kernel are `inputs`, then `outputs`, in the order given, then workspace.
+    Raise AotcError (code "schedule") if an output needs a placeholder that is not among the inputs.
     """
     source = (name, tuple(inputs), tuple(outputs), target)
     return remembered_kernel("schedule", source, span, lambda: Lowering(name, inputs, outputs, target).kernel())

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From stages to one kernel: buffers are assigned, loop nests built and simplified.
+"""Lower the stages of a fused function to one kernel: assign buffers, then build and simplify the
+loop nests.
 
-kernel = Lowering(name, inputs, outputs, target).kernel()
+    kernel = Lowering(name, inputs, outputs, target).kernel()
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ from aotc.tir.stmt import Block, Kernel, Stmt, drop_dead, loops, substituted
 
 
 class Lowering:
-    """The scheduling of one kernel: its groups of stages, and the builder that they share."""
+    """Schedules one kernel: holds its stages, their groups, and the builder with the buffers that
+    all of them use.
+    """
 
     def __init__(
         self, name: str, inputs: Sequence[te.Placeholder], outputs: Sequence[te.Tensor], target: Target
@@ -40,7 +43,8 @@ class Lowering:
         self.stages = form_stages(plan)
         self.groups = form_groups(self.stages, plan, target)
         self.chains = find_chains(plan, self.groups, outputs)
-        # on a device, what begins elsewhere is copied first where pieces are read (aotc.tir.device.parameter_alignment)
+        # on a GPU, unaligned arguments are copied before vector loads
+        # (aotc.tir.device.parameter_alignment)
         align = MOST if target.gpu is not None else 4
         self.input_buffers = tuple(Buffer(t.name, t.dtype, t.size, align=align) for t in inputs)
         self.output_buffers = tuple(Buffer(t.name, t.dtype, t.size) for t in outputs)
@@ -54,7 +58,7 @@ class Lowering:
         self._place_scratch()
 
     def kernel(self) -> Kernel:
-        """The finished kernel."""
+        """Return the finished kernel."""
         absorbed = {group for chain in self.chains.values() for group in chain.absorbed}
         groups = (self._group(g) for g in self.groups if g not in absorbed)
         body = drop_dead(Block([*groups, *self._copies()]))
@@ -66,20 +70,23 @@ class Lowering:
             workspace=tuple(self.builder.workspace),
             stack=tuple(self.builder.stack),
             shared=tuple(self.builder.shared),
-            # strips read and write by turns: no group is over before the next one begins
+            # strips interleave reads and writes: no group is complete before the next one begins
             inplace=() if self.chains else inplace_pairs(self.builder.plan, self.groups, self.inputs, self.outputs),
             macs=sum(stage.anchor.macs for stage in self.stages),
             approximate=any(isinstance(stage.anchor, te.Winograd) for stage in self.stages),
         )
 
     def _copies(self) -> list[Stmt]:
-        """Outputs that are an input or another output, perhaps under another shape."""
+        """Return copies to the outputs that equal an input or another output, possibly reshaped."""
         sources = (self.builder.memory[graph.base(output)].buffer for output in self.outputs)
         pairs = zip(sources, self.output_buffers, strict=True)
         return [copied(source, buffer) for source, buffer in pairs if source is not buffer]
 
     def _place_scratch(self) -> None:
-        """Give memory to what one stage computes and another one reads."""
+        """Allocate memory for the tensors that one stage computes and another stage reads.
+
+        Tensors used within one group only are allocated per iteration of the group's shared loops.
+        """
         plan, memory = self.builder.plan, self.builder.memory
         home = {root: group for group in self.groups for root in group.tensors}
         elsewhere = set().union(*(chain.roots for chain in self.chains.values()))
@@ -96,6 +103,7 @@ class Lowering:
                 memory[root] = Slot(self.builder.scratch(root.name, root.dtype, size, private=skip > 0), skip)
 
     def _group(self, group: Group) -> Stmt:
+        """Return the loop nest of a group of stages."""
         if group in self.chains:
             chain = self.chains[group]
             nest = build_chain(self.builder, chain, lambda: self._inside(chain.middle))
@@ -108,7 +116,9 @@ class Lowering:
         return optimized(loops(shared, Block(bodies), "independent"), self.builder.target.budget)
 
     def _inside(self, group: Group) -> list[Stmt]:
-        """The stages of a group in order, inside the loops of the first, which they share."""
+        """Return the statements of a group's stages in order, inside the outer loops of the first
+        stage, which all of them share.
+        """
         shared = group.stages[0].axes[: group.depth]
         bodies: list[Stmt] = []
         for stage in group.stages:
@@ -120,16 +130,17 @@ class Lowering:
         return bodies
 
     def _alone(self, stage: Stage) -> Stmt:
+        """Return the loop nest of a stage that shares no loops with other stages."""
         if 0 in stage.extents:
             return Block(())
         stmt = self._stage(stage, 0)
         if isinstance(stage.anchor, (te.Contraction, te.Winograd, te.Extern)):
-            # these builders make their own loops; what is stored with each element is ours
+            # these builders optimize their own loops; simplify what was added to store each element
             return hoist_invariants(simplify_stmt(stmt, {}))
         return optimized(stmt, self.builder.target.budget)
 
     def _stage(self, stage: Stage, depth: int) -> Stmt:
-        """The statement of a stage inside its outer `depth` loops."""
+        """Return the statements of a stage inside its outer `depth` loops."""
         builder, anchor = self.builder, stage.anchor
         match anchor:
             case te.Reduce():
@@ -139,7 +150,7 @@ class Lowering:
                 store = builder.finisher(stage)
                 if isinstance(anchor, te.Winograd):
                     return builder.placed(build_winograd(anchor, a, b, store, builder.target))
-                # blocks of threads are a kernel's outermost loops
+                # thread blocks must be the outermost loops of a kernel
                 alone = len(self.stages) == 1 and not self._copies()
                 nest = by_warps(anchor, a, b, store, builder.target) if alone else None
                 return builder.placed(nest or build_contraction(anchor, a, b, store, builder.target))
@@ -150,9 +161,10 @@ class Lowering:
 
 
 def _extern(builder: KernelBuilder, group: te.ExternGroup) -> Stmt:
+    """Return the statements of an extern group, a tensor program written by hand."""
     memory = builder.memory
     for output in group.outputs:
-        if output not in memory:  # nobody wants it, but the program writes it
+        if output not in memory:  # unused output, which the program writes nevertheless
             memory[output] = Slot(builder.scratch(output.name, output.dtype, output.size))
     inputs = [memory[graph.base(t)].buffer for t in group.inputs]
     outputs = [memory[t].buffer for t in group.outputs]

@@ -65,13 +65,15 @@ __all__ = ["ContractionNest", "StoreFn", "build_contraction", "by_warps", "candi
 
 
 def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """The nest that computes `c` from the buffers of its operands and hands each element to `store`.
+    """Return the loop nest that computes the contraction `c` from the buffers of its operands.
 
-    `store(indices of the output axes, value)` gives the statement that finishes one element; it is called for
-    every element exactly once.  The order of a sum depends on shapes, target and chooser only (taps of a border
-    come outermost; a small tile keeps partial sums), never on data; on shapes alone where the target is `ordered`.
-    What no tiling fits is computed by the plain nest of the definition, and so is all for a GPU: a thread for each
-    element.
+    `store(indices of the output axes, value)` returns the statement that finishes one element; it
+    is called for every element exactly once. The order of summation depends on shapes, target and
+    chooser only (kernel offsets at a border are outermost loops; small tiles have several partial
+    sums), never on data; on shapes alone if the target is `ordered`.
+
+    Where no tiling fits, and on GPUs, the nest is that of the definition, with one thread per
+    element on a GPU.
     """
     for on_memory in (by_runs, by_rows, by_matrices):
         with suppress(Irregular):
@@ -84,7 +86,9 @@ def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, t
 
 
 def candidates(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> list[Candidate]:
-    """Every tiling of `c` with its cost in cycles; none for an empty or irregular contraction."""
+    """Return every CPU tiling of `c`, each with its cost in cycles; none if the contraction is
+    empty or irregular.
+    """
     if any(extent == 0 for _, extent in (*c.axes, *c.reduce_axes)):
         return []
     c = in_order(c) if target.ordered else c

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index algebra of a contraction: who depends on which axis, and where an operand is out of range.
+"""Index algebra of a contraction: which operand depends on which axis, and where an operand is out
+of range.
 
-A te.Contraction in, an `Analysis` of it out; operands become `Operand`s, flat positions in a buffer:
+Input: a te.Contraction. Output: an `Analysis`, whose operands become `Operand`s with flat addresses
+in a buffer:
 
     analysis = analyze(conv)
     analysis.pixel                         # the axes of the data only: n, oh, ow
@@ -36,12 +38,14 @@ from aotc.tir.simplify import simplify
 
 
 class Irregular(Exception):
-    """The contraction is not of the form that a schedule needs."""
+    """Raised if a contraction does not have the form that a schedule needs; other schedules are
+    tried then.
+    """
 
 
 @frozen
 class Operand:
-    """Elements of `buffer` at `flat`, an expression of the contraction's axes."""
+    """Elements of `buffer` at the address `flat`, an expression of the contraction's axes."""
 
     buffer: Buffer
     flat: Expr
@@ -49,7 +53,13 @@ class Operand:
 
 @frozen
 class Dimension:
-    """One index of an operand: `index` is inside [0, extent) everywhere if `inside`."""
+    """One index of an operand.
+
+    index    the index, as a linear form of the contraction's axes
+    extent   the size of the operand along this dimension
+    stride   the distance of neighbors in memory, in elements
+    inside   True if the index is always in [0, extent)
+    """
 
     index: Linear
     extent: int
@@ -62,26 +72,26 @@ class Dimension:
         return variables(*self.index.terms)
 
     def at(self, values: Mapping[Expr, int]) -> int:
-        """The index where every variable has a value."""
+        """Return the value of the index for given values of all variables."""
         return self.index.const + sum(c * values[atom] for atom, c in self.index.terms.items())
 
     def has(self, values: Mapping[Expr, int]) -> bool:
-        """Whether that index is in the data."""
+        """Return True if the index is in range for given values of all variables."""
         return 0 <= self.at(values) < self.extent
 
 
 def variables(*exprs: Expr) -> set[Var]:
-    """The variables of expressions."""
+    """Return the variables in some expressions."""
     return {node for expr in exprs for node in walk(expr) if isinstance(node, Var)}
 
 
 def used(dims: Iterable[Dimension]) -> set[Var]:
-    """The variables that dimensions depend on."""
+    """Return the variables that some dimensions depend on."""
     return {var for dim in dims for var in dim.variables}
 
 
 def dimensions(shape: Sequence[int], index: Sequence[Expr], ranges: Ranges) -> tuple[Dimension, ...]:
-    """The dimensions of an operand, outermost first."""
+    """Return the dimensions of an operand, outermost first."""
     found: list[Dimension] = []
     stride = 1
     for extent, expr in reversed(list(zip(shape, index, strict=True))):
@@ -92,7 +102,7 @@ def dimensions(shape: Sequence[int], index: Sequence[Expr], ranges: Ranges) -> t
 
 
 def flat(dims: Iterable[Dimension]) -> Linear:
-    """The row-major position of an element."""
+    """Return the row-major address of an element, as a linear form."""
     total = Linear()
     for dim in dims:
         total = total.plus(dim.index, dim.stride)
@@ -100,12 +110,14 @@ def flat(dims: Iterable[Dimension]) -> Linear:
 
 
 def points(axes: Sequence[te.Axis]) -> int:
-    """How many points some axes have in all."""
+    """Return the product of the extents of some axes."""
     return math.prod(n for _, n in axes)
 
 
 def row_axis(c: te.Contraction) -> int:
-    """The number of the reduction axis that weights lie along; Irregular where they lie along none."""
+    """Return the index of the reduction axis along which weights are contiguous; raise Irregular if
+    there is none.
+    """
     held = variables(c.b_index[-1])
     found = [k for k, (var, _) in enumerate(c.reduce_axes) if var in held]
     if not found:
@@ -114,7 +126,9 @@ def row_axis(c: te.Contraction) -> int:
 
 
 def require_dense(position: Linear, axes: Sequence[te.Axis], distance: int) -> None:
-    """Raise Irregular unless points of some axes lie one after the other, those of the last axis so far apart."""
+    """Raise Irregular unless the points of some axes are contiguous in row-major order, `distance`
+    elements apart.
+    """
     for var, extent in reversed(axes):
         if extent > 1 and position.coefficient(var) != distance:
             raise Irregular("weights in another order")
@@ -122,7 +136,9 @@ def require_dense(position: Linear, axes: Sequence[te.Axis], distance: int) -> N
 
 
 def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
-    """How far from each other neighbors along the last one of some axes are in memory."""
+    """Return the distance in memory of neighbors along the last axis whose extent exceeds 1; 0 if
+    it is not constant.
+    """
     axis = next((var for var, extent in reversed(axes) if extent > 1), None)
     names: dict[Var, Expr] = {var: const(0) for dim in dims for var in dim.variables}
     first, second = (substitute(flat(dims).expr(), {**names, **one}) for one in ({}, {axis: const(1)} if axis else {}))
@@ -131,7 +147,9 @@ def apart(dims: Sequence[Dimension], axes: Sequence[te.Axis]) -> int:
 
 
 def reach(dims: Iterable[Dimension], extents: Mapping[Var, int]) -> int:
-    """About how many elements of an operand are read where its variables take so many values each, 1 if not named."""
+    """Estimate the number of elements of an operand that are read when its variables take the given
+    numbers of values.
+    """
     found = 1
     for dim in dims:
         plain = {t: c for t, c in dim.index.terms.items() if isinstance(t, Var)}
@@ -142,16 +160,20 @@ def reach(dims: Iterable[Dimension], extents: Mapping[Var, int]) -> int:
 
 
 def digits(axes: Sequence[te.Axis], number: Expr) -> dict[Var, Expr]:
-    """The values of axes at a row-major number."""
+    """Return the values of axes at a row-major number."""
     return graph.bind(axes, graph.unflatten(number, [extent for _, extent in axes]))
 
 
 @frozen(eq=False)
 class Analysis:
-    """Which operand depends on which output axis.
+    """A contraction with the dependences of its operands on the output axes.
 
-    pixel    axes of `a` only (rows of a matrix, positions of an image)
-    channel  axes of `b`, perhaps of `a` too (output channels, groups, batches of matrices)
+    c         the contraction
+    a, b      the dimensions of data and weights
+    ranges    the ranges of all axes
+    pixel     axes that only `a` depends on (rows of a matrix, positions of an image)
+    channel   axes that `b` depends on, and perhaps `a` too (output channels, groups, batches of
+              matrices)
     """
 
     c: te.Contraction
@@ -163,7 +185,9 @@ class Analysis:
 
 
 def analyze(c: te.Contraction, whole: bool = True) -> Analysis:
-    """The dependences of a contraction; `whole` says that its weights must be read in range."""
+    """Return the dependences of a contraction; raise Irregular if `whole` and its weights may be
+    read out of range.
+    """
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     a = dimensions(c.a.shape, c.a_index, ranges)
     b = dimensions(c.b.shape, c.b_index, ranges)
@@ -176,10 +200,11 @@ def analyze(c: te.Contraction, whole: bool = True) -> Analysis:
 
 
 def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
-    """The contraction by steps over groups of a reduction axis, and what counts in a group.
+    """Split a reduction axis into steps of groups, for dot-product instructions.
 
-    The groups are those of packed weights; for others they are along an axis of the data, if possible one along which
-    it is contiguous.  Raises Irregular where there are none.
+    Return the contraction with the axis divided, and the variable that counts within a group. The
+    groups are those of packed weights; else they are along an axis of the data, preferably one
+    along which it is contiguous. Raise Irregular if there is none.
     """
     ranges = graph.axis_ranges((*c.axes, *c.reduce_axes))
     position = flat(dimensions(c.a.shape, c.a_index, ranges))
@@ -204,9 +229,11 @@ def in_groups(c: te.Contraction) -> tuple[Analysis, Var]:
 
 
 def in_order(c: te.Contraction) -> te.Contraction:
-    """The contraction with its taps (reduction axes that share an index of the data with an axis of the output) first.
+    """Move taps (reduction axes that share an index of the data with an output axis) before the
+    other reduction axes.
 
-    It is the order of sums on `ordered` targets: tiles with borders can keep to it without a copy of the data.
+    This is the summation order on `ordered` targets: tiles with borders can keep to it without a
+    copy of the data.
     """
     outer = {var for var, _ in c.axes}
     shared = [found for index in c.a_index if (found := variables(index)) & outer]
@@ -215,11 +242,12 @@ def in_order(c: te.Contraction) -> te.Contraction:
 
 
 def divided(c: te.Contraction) -> tuple[te.Contraction, Callable[[Sequence[Expr]], tuple[Expr, ...]]]:
-    """The contraction with an output axis for groups of channels, and what maps its indices to those of `c`.
+    """Split the channel axis of a grouped convolution into groups and channels of a group.
 
-    The data of a grouped convolution is read at `channel // per_group`.  Where the axis of the channels is two, groups
-    and the channels of one, tiles of channels of one group read the same data, as those of an ungrouped convolution
-    do, and groups are one more loop outside.  Other contractions are returned as they are.
+    The data of a grouped convolution is read at `channel // per_group`. With two axes, a tile of
+    channels of one group reads common data, as in an ungrouped convolution, and the groups are an
+    additional outer loop. Return the contraction, and a function that maps its output indices to
+    those of `c`. Other contractions are returned unchanged.
     """
     found = next(((n, per) for n, (var, _) in enumerate(c.axes) if (per := _quotient(c, var))), None)
     if found is None:
@@ -243,7 +271,9 @@ def divided(c: te.Contraction) -> tuple[te.Contraction, Callable[[Sequence[Expr]
 
 
 def _quotient(c: te.Contraction, var: Var) -> int:
-    """The number that the data's indices divide an output axis by, 0 if there is none or the axis is no multiple."""
+    """Return the number by which the data's indices divide an output axis; 0 if there is none or it
+    does not divide the extent.
+    """
     extent = next(n for v, n in c.axes if v is var)
     quotients = [n for index in c.a_index for n in walk(index) if isinstance(n, Binary) and n.op == "floordiv"]
     divisors = {n.b.value for n in quotients if n.a is var and isinstance(n.b, Const)}
@@ -252,17 +282,20 @@ def _quotient(c: te.Contraction, var: Var) -> int:
 
 
 def finite_weights(c: te.Contraction) -> bool:
-    """Whether the weights are known to hold no infinity and no NaN."""
+    """Return True if the weights are known to contain no infinity and no NaN."""
     weights = graph.base(c.b)
     return not weights.dtype.is_float or (isinstance(weights, te.Placeholder) and weights.finite)
 
 
 def independent(dims: Iterable[Dimension], var: Var) -> bool:
+    """Return True if no dimension depends on a variable."""
     return var not in used(dims)
 
 
 def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dimension]) -> bool:
-    """Whether two neighboring output axes are one in the operand: no border, no gap between rows."""
+    """Return True if two neighboring output axes can be fused for an operand: no border, and no gap
+    between rows.
+    """
     if any(not d.inside and d.variables & {outer[0], inner[0]} for d in dims):
         return False
     step, unit = position.coefficient(outer[0]), position.coefficient(inner[0])
@@ -271,9 +304,10 @@ def fusible(outer: te.Axis, inner: te.Axis, position: Linear, dims: Iterable[Dim
 
 @frozen(eq=False)
 class Split:
-    """The operands with an axis of the weights written as tile * size + lane; as they are if there is no axis.
+    """The operands with an axis of the weights written as tile * size + lane; unchanged if there is
+    no axis.
 
-    An axis that is read as quotient and remainder (groups, packed blocks) gets a plain form by it.
+    An axis that is read as quotient and remainder (groups, packed blocks) becomes affine by this.
     """
 
     axis: te.Axis | None
@@ -286,7 +320,7 @@ class Split:
 
     @staticmethod
     def of(analysis: Analysis, axis: te.Axis | None, size: int) -> Split:
-        """The operands for tiles of `size`."""
+        """Return the operands with `axis` split into tiles of `size`."""
         c, lane = analysis.c, Var("lane")
         if axis is None:
             return Split(None, size, Var("c"), lane, analysis.a, analysis.b, analysis.ranges)
@@ -302,13 +336,19 @@ class Split:
 
     @property
     def names(self) -> tuple[Var, Var, int]:
-        """What the operands call a position of the axis, as in TileAxis."""
+        """The variables that replace the axis and the tile size, as in TileAxis.split."""
         return self.tile, self.lane, self.size
 
 
 @frozen(eq=False)
 class Pixels:
-    """The axes of the data; neighbors that are one in memory have the inner one's variable."""
+    """The axes of the data, with axes that are adjacent in memory fused; the fused axis has the
+    inner axis's variable.
+
+    axes       the axes
+    position   the address of an element of the data
+    unfuse     the original axes as expressions of the fused axes
+    """
 
     axes: tuple[te.Axis, ...]
     position: Linear
@@ -316,7 +356,9 @@ class Pixels:
 
 
 def fused(analysis: Analysis, dims: Sequence[Dimension], position: Linear) -> Pixels:
-    """The axes of the data at `position`; those that `dims` give a border are not fused."""
+    """Return the axes of the data with fusible axes fused; axes on which `dims` have a border are
+    not fused.
+    """
     order = [var for var, _ in analysis.c.axes]
     axes: list[te.Axis] = []
     unfuse: dict[Var, Expr] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A contraction as the plain loop nest of its definition."""
+"""The loop nest of a contraction's definition: one scalar accumulator, no tiling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ StoreFn = Callable[[tuple[Expr, ...], Expr], Stmt]
 
 @frozen
 class ContractionNest:
-    """The statement and the buffers it needs."""
+    """The statements of a contraction, with the stack, workspace and shared-memory buffers that
+    they need.
+    """
 
     stmt: Stmt
     stack: tuple[Buffer, ...] = ()
@@ -23,7 +25,10 @@ class ContractionNest:
 
 
 def products(c: te.Contraction, a: Buffer, b: Buffer, acc: Var) -> Stmt:
-    """What adds all products of the element at the axes to a register."""
+    """Return the reduction loops that add all products of one output element to the register `acc`.
+
+    Products with indices out of range are skipped, or use `c.fill` as the data if that is not 0.
+    """
     places = [*zip(c.a_index, c.a.shape, strict=True), *zip(c.b_index, c.b.shape, strict=True)]
     inside = all_of(*(test for index, extent in places for test in (index >= 0, index < extent)))
     left = cast(Load(a, te.flat_index(c.a.shape, c.a_index)), c.dtype)
@@ -35,7 +40,8 @@ def products(c: te.Contraction, a: Buffer, b: Buffer, acc: Var) -> Stmt:
 
 
 def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> ContractionNest:
-    """One scalar accumulator for each output element."""
+    """Return the nest of loops over the output axes, with one scalar accumulator for each element.
+    """
     acc = Var("acc", c.dtype)
     finish = store(tuple(var for var, _ in c.axes), acc)
     body = Block((Declare(acc, const(0, c.dtype)), products(c, a, b, acc), finish))

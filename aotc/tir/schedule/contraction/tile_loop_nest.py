@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nest of a tiling: loops over tiles, and in each the unrolled inner kernel.  A Tiling in, statements out.
+"""Generate the loop nest of a tiling: loops over tiles, and in each tile the unrolled inner kernel.
 
 A tile is a set of named accumulators acc[i][j]: i counts vectors of the operand `x` (loaded as vectors), j
 elements of the operand `y` (broadcast).  For a convolution with packed weights and rows of 56 columns:
 
     for tile: acc00 = 0 ...; for ic: for kh: for kw: { w0 = load; w1 = load; y = broadcast; acc00 += w0 * y; ... }
 
-Accumulators are names, not an array, because C compilers keep an array of vectors in memory.
+Accumulators are separate variables, as C compilers keep an array of vectors in memory.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from aotc.tir.schedule.contraction.tiling import Product, Tile, Tiling, operand_
 from aotc.tir.simplify import linear, simplify
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, forall, kept, loops, nodes
 
-#: Accumulators, and both operands.
+#: Accumulator, element of `x` and element of `y` of each product.
 _Products: TypeAlias = "list[tuple[Var, Expr, Expr]]"
-#: Accumulators of a small tile.
+#: Largest number of accumulators of a tile whose taps are fully unrolled.
 FEW: Final = 8
 
 
 def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
-    """The whole nest, and the stack buffers through which finished tiles go."""
+    """Return the whole loop nest of a tiling, and the stack buffers through which finished tiles
+    are stored.
+    """
     spill = Spill.of(tiling)
     nest = _level(tiling, spill, {}, {})
     if None in tiling.copies:
@@ -42,7 +44,9 @@ def tiled_nest(tiling: Tiling) -> tuple[Stmt, tuple[Buffer, ...]]:
 
 
 def written_out(tiling: Tiling) -> int:
-    """About how many multiply-adds the text of a nest has: those of each different tile, for each part of its taps."""
+    """Estimate the number of multiply-adds in the code of a nest: those of each distinct tile, for
+    each part of its taps.
+    """
     total, reduction = 0, tiling.reduction
     unrolled = math.prod(extent for _, extent in reduction.unrolled)
     for chosen in product(*(axis.segments for axis in tiling.levels)):
@@ -56,7 +60,9 @@ def written_out(tiling: Tiling) -> int:
 
 
 def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: dict[TileAxis, Segment]) -> Stmt:
-    """The loops over the axes that have no tile chosen yet, those of `segments` being outside."""
+    """Return the loops over the axes for which no tile is chosen yet; `bases` and `segments` are
+    those of the outer axes.
+    """
     if len(bases) == len(tiling.levels):
         return _tile(Tile.of(tiling, bases, segments), spill)
     axis = tiling.levels[len(bases)]
@@ -73,7 +79,8 @@ def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: 
 
 
 def _tile(tile: Tile, spill: Spill) -> Stmt:
-    """Accumulators, their reduction, and what becomes of the finished elements."""
+    """Return the statements of a tile: clear the accumulators, reduce, store the finished elements.
+    """
     made = tile.tiling.product
     pairs = [(i, j) for j in range(len(tile.ys)) for i in range(len(tile.xs))]
     accs: Accumulators = [
@@ -88,7 +95,9 @@ def _tile(tile: Tile, spill: Spill) -> Stmt:
 
 
 def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Steps, each followed by what waits for no later one: its accumulators are free from there on."""
+    """Yield steps, each followed by the stores that need no later step, which frees their
+    accumulators early.
+    """
     last = {s.var: k for k, s in enumerate(steps) if isinstance(s, Assign)}
     waiting: list[list[Stmt]] = [[] for _ in range(len(steps) + 1)]
     for end in ends:
@@ -101,10 +110,11 @@ def _early(steps: Sequence[Stmt], ends: Sequence[Stmt]) -> Iterator[Stmt]:
 
 
 def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
-    """One nest for each part of the taps' ranges that has one set of products inside the data.
+    """Return one loop nest for each part of the taps' ranges in which the set of products inside
+    the data is constant.
 
-    Parts are nests of their own, not statements side by side, unless the tile is small: a C compiler would
-    keep the broadcasts that they share in registers, and the accumulators in memory.
+    Parts are nests of their own, not statements in a row, unless the tile is small: otherwise a C
+    compiler would keep common broadcasts in registers and spill accumulators to memory.
     """
     taps = tile.tiling.reduction.taps
     if sum(map(len, accs)) <= FEW and not tile.tiling.reduction.ordered:
@@ -121,7 +131,9 @@ def _accumulated(tile: Tile, accs: Accumulators) -> Stmt:
 
 
 def _cut(tile: Tile) -> list[list[range]]:
-    """The ranges of the taps in runs; where an inner one is cut and order matters, the outer ones are taken singly."""
+    """Return the ranges of the taps cut into runs; if an inner range is cut and order matters,
+    outer taps run one by one.
+    """
     reduction = tile.tiling.reduction
     runs = [_runs(tile, var, extent) for var, extent in reduction.taps]
     if not reduction.ordered:
@@ -132,9 +144,11 @@ def _cut(tile: Tile) -> list[list[range]]:
 
 
 def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fixed: Mapping[Var, Expr]) -> Stmt:
-    """The products of parts of the taps' ranges inside the loops of the reduction, where the data is in range.
+    """Return the reduction loops around the products of some parts of the taps' ranges, guarded
+    where data may be out of range.
 
-    `fixed` are taps of one value.
+    parts   the ranges of the taps in each part
+    fixed   the values of taps with one value
     """
     reduction = tile.tiling.reduction
     tests: list[Expr] = []
@@ -160,7 +174,7 @@ def _looped(tile: Tile, accs: Accumulators, parts: Sequence[Sequence[range]], fi
 
 
 def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
-    """The range of a tap, cut where the positions that are inside the data change."""
+    """Cut the range of a tap at the values where the set of positions inside the data changes."""
     reduction = tile.tiling.reduction
     dims = [dim for dim in reduction.borders if tap in dim.variables]
     others = {var for var, _ in reduction.taps} - {tap}
@@ -172,7 +186,9 @@ def _runs(tile: Tile, tap: Var, extent: int) -> list[range]:
 
 
 def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], dims: Sequence[Dimension]) -> bool:
-    """Whether products are inside the data in some dimensions; equal for all tiles of a segment."""
+    """Return True if an element of a tile is in range in some dimensions, for given taps; equal for
+    all tiles of a segment.
+    """
     at: dict[Expr, int] = {axis.var: tile.segments[axis].begin + offset for axis, offset in y.items()}
     at.update(taps.items())
     return all(dim.has(at) for dim in dims)
@@ -181,7 +197,9 @@ def is_present(tile: Tile, y: Mapping[TileAxis, int], taps: Mapping[Var, int], d
 def _updates(
     tile: Tile, accs: Accumulators, runs: Sequence[range], inside: bool, products: _Products | None
 ) -> list[Stmt]:
-    """The products of one part of the taps' ranges; `inside` is false where guards say that no data is in range."""
+    """Return the products of one part of the taps' ranges; `inside` is False if guards exclude all
+    data.
+    """
     reduction = tile.tiling.reduction
     taps = {var: run for (var, _), run in zip(reduction.taps, runs, strict=True)}
     first = {var: run.start for var, run in taps.items()}
@@ -206,7 +224,9 @@ def _updates(
 
 
 def _by_data(made: Product, products: Sequence[tuple[Var, Expr, Expr]]) -> Iterator[Stmt]:
-    """Products in the order in which their data lies, each loaded once: few are in registers at a time."""
+    """Yield products in the order of the data in memory, with each element loaded once, so that few
+    registers are live.
+    """
     sharing: dict[Expr, list[tuple[Var, Expr]]] = {}
     for acc, x, y in products:
         sharing.setdefault(y, []).append((acc, x))
@@ -224,10 +244,11 @@ def _step(
     point: Mapping[Var, Expr],
     products: _Products | None = None,
 ) -> list[Stmt]:
-    """Multiply-adds at a point of the reduction; what is used more than once is loaded into registers.
+    """Return the multiply-adds at a point of the reduction; operands that are used several times
+    are loaded into registers.
 
-    present    the offsets of the elements of `y` that take part, None for those outside of the data
-    products   takes the products, if given, in place of the statements
+    present    offsets of the elements of `y` that take part, None for elements outside of the data
+    products   if given, the products are appended to it instead of returned as statements
     """
     made, stmts = tile.tiling.product, list[Stmt]()
     offsets = tile.xs if present else ()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an output axis is cut into tiles.  An extent and a tile's size in, segments of equal tiles out.
+"""Split an output axis into segments of tiles of equal size.
 
     cut(20, 8)                       # two tiles of 8 from 0 on, one of 4 from 16 on
     vector_segments(20, 1, 8, padded=False, merge=False)
                                      # two vectors of 8 from 0 on, one from 12 on: it overlaps the second
 
-Sizes are numbers, since the code of a tile is written out for them; only how many tiles there are becomes the trip
-count of a loop.
+Sizes are constants, as the code of a tile is unrolled; the number of tiles becomes the trip count
+of a loop.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from aotc.tir.simplify import simplify
 
 @frozen
 class Segment:
-    """`count` tiles of one shape from position `begin` on, `size` positions each.
+    """`count` consecutive tiles of equal shape from position `begin` on, `size` positions each.
 
-    starts   the offsets in a tile of what is computed (positions, or first elements of vectors)
-    clip     the last tile of the segment extends beyond the axis
+    starts   offsets in a tile of the computed positions, or of the first elements of vectors
+    clip     True if the last tile of the segment extends beyond the axis
     """
 
     begin: int
@@ -37,17 +37,21 @@ class Segment:
 
     @property
     def shift(self) -> int:
-        """Elements before the first position of a tile, where a vector overlaps the tile before."""
+        """Number of elements before the first position of a tile, if a vector overlaps the previous
+        tile.
+        """
         return -min(0, *self.starts)
 
 
 @frozen(eq=False)
 class TileAxis:
-    """An output axis cut into tiles.
+    """An output axis split into tiles.
 
-    role    "outer" (one position at a time), "x" (along the vector operand) or "y" (along the broadcast one)
-    lanes   elements of one vector; 1 where positions are computed one by one
-    split   (tile, lane, size) if the operands name the position tile * size + lane instead of `var`
+    role    "outer" (one position at a time), "x" (axis of the vector operand) or "y" (axis of the
+            broadcast operand)
+    lanes   elements of a vector; 1 if positions are computed one by one
+    split   (tile, lane, size) if the operands address a position as tile * size + lane instead of
+            `var`
     """
 
     var: Var
@@ -58,11 +62,11 @@ class TileAxis:
     split: tuple[Var, Var, int] | None = None
 
     def names(self, base: Expr, offset: int) -> dict[Var, Expr]:
-        """What the operands call the position base + offset."""
+        """Return the values of the operands' variables at position base + offset."""
         if self.split is None:
             return {self.var: base + offset}
         tile, lane, size = self.split
-        # a tile of its own may begin within a block
+        # a tile at a constant position may begin within a block
         within = base.value % size if isinstance(base, Const) else 0
         return {tile: simplify(base // size, {}), lane: as_expr(within + offset)}
 
@@ -73,32 +77,39 @@ class TileAxis:
 
     @property
     def width(self) -> int:
-        """Elements that the widest tile computes."""
+        """Number of elements that the widest tile computes."""
         return max(s.starts[-1] + self.lanes + s.shift for s in self.segments)
 
     @property
     def trips(self) -> int:
-        """Iterations of the loops over the tiles."""
+        """Number of tiles of all segments, which is the number of iterations of the loops over
+        them.
+        """
         return sum(s.count for s in self.segments)
 
 
 def single(var: Var, extent: int) -> TileAxis:
-    """An axis that is walked position by position."""
+    """Return an axis that is processed position by position."""
     return TileAxis(var, extent, (Segment(0, extent, 1, (0,)),))
 
 
 def cut(extent: int, size: int) -> tuple[Segment, ...]:
-    """Tiles of `size` positions, and a smaller last one if positions remain."""
+    """Split an extent into tiles of `size` positions, and a smaller last tile if positions remain.
+    """
     return vector_segments(extent, size, 1, padded=True, merge=False)
 
 
 def even_segments(extent: int, size: int) -> tuple[Segment, ...]:
-    """Tiles of at most `size` positions, as even as one size and a smaller last tile can be."""
+    """Split an extent into tiles of at most `size` positions, with sizes as equal as one smaller
+    last tile permits.
+    """
     return cut(extent, -(-extent // -(-extent // size)))
 
 
 def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tuple[Segment, ...]:
-    """Even tiles; neighbors are in one segment if their positions have equal signatures."""
+    """Split an extent into even tiles; adjacent tiles are in one segment if their positions have
+    equal border signatures.
+    """
     found: list[tuple[object, Segment]] = []
     changes = signature.changes()
     for segment in even_segments(extent, size):
@@ -115,11 +126,12 @@ def bordered_segments(extent: int, size: int, signature: BorderSignature) -> tup
 
 
 def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: bool) -> tuple[Segment, ...]:
-    """Tiles of `vectors` vectors.
+    """Split an extent into tiles of `vectors` vectors of `lanes` elements.
 
-    The last vector of the axis may extend beyond it if operands are `padded`; if not, it overlaps the one before it,
-    and only its new elements are stored.  With `merge`, a last tile of as many vectors as the others is an iteration
-    of their loop (less code, but the stores' loops are no longer of a literal length).
+    The last vector of the axis may extend beyond it if operands are `padded`; if not, it overlaps
+    the previous vector, and only its new elements are stored. With `merge`, a last tile of as many
+    vectors as the others is an iteration of their loop (less code, but the loops of the stores no
+    longer have a constant length).
     """
     size = vectors * lanes
     count, left = divmod(extent, size)
@@ -137,7 +149,12 @@ def vector_segments(extent: int, vectors: int, lanes: int, padded: bool, merge: 
 
 @frozen
 class BorderSignature:
-    """Which taps (reduction positions that borders depend on) are inside the data at a position of `axis`."""
+    """Classifies positions of `axis` by the combinations of taps at which the data is in range.
+
+    dims   dimensions of the data that depend on `axis`
+    axis   the axis
+    taps   reduction axes that the borders depend on
+    """
 
     dims: tuple[Dimension, ...]
     axis: Var
@@ -145,24 +162,25 @@ class BorderSignature:
 
     @classmethod
     def of(cls, dims: Sequence[Dimension], axis: Var, taps: Sequence[te.Axis]) -> BorderSignature:
-        """The signature by those of `dims` that depend on `axis`."""
+        """Return the signature for those of `dims` that depend on `axis`."""
         return cls(tuple(dim for dim in dims if axis in dim.variables), axis, tuple(taps))
 
     def _places(self, position: int) -> Iterator[dict[Expr, int]]:
+        """Yield the values of the variables at a position, for each combination of taps."""
         for values in product(*([(var, k) for k in range(extent)] for var, extent in self.taps)):
             yield {self.axis: position, **dict(values)}
 
     def at(self, position: int) -> tuple[bool, ...]:
-        """For each combination of taps, whether the data has the element."""
+        """Return, for each combination of taps, True if the element at a position is in range."""
         return tuple(all(dim.has(at) for dim in self.dims) for at in self._places(position))
 
     def changes(self) -> set[int]:
-        """The positions whose signature may differ from that of the position before them."""
+        """Return the positions whose signature may differ from that of the previous position."""
         found = set()
         for dim in self.dims:
             step = dim.index.terms[self.axis]
             first, last = (0, dim.extent) if step > 0 else (-1, dim.extent - 1)
-            # from the first position on whose index is at least `first`, `last`
+            # the first positions whose index is at least `first`, and at least `last`
             for at in self._places(0):
                 found |= {-((dim.at(at) - end) // step) for end in (first, last)}
         return found

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A contraction cut into register tiles, as data: what the nest, the inner kernel and the epilogue are made from.
+"""Data structures of a register-tiled contraction, from which loop nest, inner kernel and epilogue
+are generated.
 
 Tiling
-    levels      the output axes, cut into tiles, outermost loop first
-    product     what one step multiplies: acc += x * y
-    reduction   which reduction axes are loops, which are written out, where the data has borders
-    output      where finished elements go
+    levels      the output axes split into tiles, outermost loop first
+    product     the operation of one step: acc += x * y
+    reduction   which reduction axes are loops, which are unrolled, where the data has borders
+    output      how finished elements are stored
     copies      statements that fill scratch before a tile reads it
 """
 
@@ -28,17 +29,24 @@ from aotc.tir.simplify import simplify
 
 @frozen(eq=False)
 class Product:
-    """What one step of the reduction multiplies and adds, `lanes` accumulators at a time.
+    """The operation of one reduction step, on `lanes` accumulators at a time: acc += x * y.
 
-    Whatever an instruction can do for `acc += x * y` is said here and in the cost model: one that sums `group`
-    neighboring products of bytes into an accumulator of int32 has its loads and its update in this class.
+    All instruction-specific code is here and in the cost model: for a dot product that adds `group`
+    neighboring products of bytes to an int32 accumulator, this class makes its loads and its
+    update.
 
-    dtype   the type of the accumulators; operands are converted to it when they are loaded, unless they are in groups
-    x       read as vectors
-    y       broadcast, one element at a time; with `along` read as vectors, along the axis of `x`
-    fill    what `y` counts as where it is outside of the data; products there are left out if it is 0
-    groups  groups that a step takes, which lie side by side in `y`; they are the last axis that is written out
-    rows    elements of `y` that a step takes together (`wide`)
+    x        operand that is read as vectors
+    y        operand of which one element at a time is broadcast; with `along` it is read as vectors
+             along the axis of `x`
+    dtype    the type of the accumulators; operands are converted to it when they are loaded, except
+             bytes in groups
+    lanes    elements of a vector
+    along    see `y`
+    fill     value of `y` outside of the data; if 0, products there are left out
+    group    products of bytes that one instruction adds to each accumulator; 1 for plain
+             multiply-adds
+    groups   groups in one step, adjacent in `y`; they are the last unrolled axis
+    rows     elements of `y` that a step takes together (matrix instructions)
     """
 
     x: Operand
@@ -53,31 +61,33 @@ class Product:
 
     @property
     def outside(self) -> Expr:
-        """`y` outside of the data."""
+        """The value of `y` outside of the data."""
         value = self.fill if self.group == 1 else word_of(self.fill)
         return Const(value, self.dtype, self.lanes)
 
     @property
     def zero(self) -> Expr:
-        """What an accumulator begins with."""
+        """The initial value of an accumulator."""
         return Const(0.0 if self.dtype.is_float else 0, self.dtype, self.lanes)
 
     def load(self, operand: Operand, names: Mapping[Var, Expr], lanes: int) -> Expr:
-        """Elements of an operand, its variables given."""
+        """Return the load of `lanes` elements of an operand, with values for its variables in
+        `names`.
+        """
         index = simplify(substitute(operand.flat, dict(names)), {})
         if self.group > 1:
             return Load(operand.buffer, index, lanes * self.group)
         return cast(Load(operand.buffer, index, lanes), self.dtype)
 
     def broadcast(self, names: Mapping[Var, Expr]) -> Expr:
-        """An element of `y` in all lanes."""
+        """Return an element of `y` broadcast to all lanes."""
         value = self.load(self.y, names, 1)
         if self.group > 1:
             value = call(f"word_{value.dtype}", value)
         return value if self.lanes == 1 else Broadcast(value, self.lanes)
 
     def update(self, acc: Var, x: Expr, y: Expr) -> Stmt:
-        """The multiply-add."""
+        """Return the multiply-add (or dot product) that adds x * y to `acc`."""
         if self.group == 1:
             return Assign(acc, acc + x * y)
         return Assign(acc, call(dot_name(self.y.buffer.dtype, x.dtype, self.lanes), acc, y, x))
@@ -85,15 +95,18 @@ class Product:
 
 @frozen(eq=False)
 class Reduction:
-    """How a tile walks the reduction axes.
+    """The order in which a tile runs through the reduction axes.
 
     looped     axes that stay loops, outermost first
-    unrolled   axes that are written out in the body
-    taps       axes that borders depend on: loops around the others, or written out
-    borders    dimensions of `y` that may be out of range, depending on positions in a tile and on taps
+    unrolled   axes that are unrolled in the body
+    taps       axes on which the borders depend (offsets in the convolution kernel): outer loops, or
+               unrolled
+    borders    dimensions of `y` that may be out of range, depending on positions in a tile and on
+               taps
     guards     dimensions of `y` that may be out of range, depending on loops
-    splits     partial sums of each element, so that one multiply-add need not wait for the one before it
-    ordered    steps keep the order of taps, loops and what is written out
+    splits     partial sums of each element, so that a multiply-add need not wait for the previous
+               one
+    ordered    the summation keeps the order of taps, loops and unrolled axes
     """
 
     looped: Sequence[te.Axis]
@@ -106,15 +119,17 @@ class Reduction:
 
     @property
     def steps(self) -> int:
-        """Products of one element."""
+        """The number of products of one output element."""
         return math.prod(n for _, n in (*self.looped, *self.taps, *self.unrolled))
 
 
 @frozen(eq=False)
 class Output:
-    """Where finished elements go: the output's axes, and `store`, which makes the statement that takes an element.
+    """The destination of finished elements.
 
-    unfuse   the output's axes as expressions of those of the tiling, where several are one there
+    axes     the axes of the output
+    store    function that returns the statement to store an element
+    unfuse   the output axes as expressions of those of the tiling, if the tiling fuses some of them
     """
 
     axes: Sequence[te.Axis]
@@ -122,19 +137,26 @@ class Output:
     unfuse: Mapping[Var, Expr]
 
     def place(self, axis: TileAxis) -> int:
-        """Which axis of the output it is."""
+        """Return the index of the output axis that a tile axis corresponds to."""
         return [var for var, _ in self.axes].index(axis.var)
 
     def finish(self, values: dict[Var, Expr], value: Expr) -> Stmt:
-        """The statement that takes an element; `values` are its positions along the axes of the tiling."""
+        """Return the statement that stores an element; `values` are its positions along the axes of
+        the tiling.
+        """
         return self.store(tuple(substitute(self.unfuse.get(var, var), values) for var, _ in self.axes), value)
 
 
 @frozen(eq=False)
 class Tiling:
-    """A tiled contraction; `copies` go inside the loop over an axis's tiles (None: before all loops).
+    """A contraction split into register tiles.
 
-    accumulate   how a tile adds up its products, if not one step after the other
+    levels                       the output axes, outermost loop first
+    product, reduction, output   the operation of a step, the order of the reduction, and the stores
+    copies                       statements inside the loop over an axis's tiles (None: before all
+                                 loops) that copy operands to scratch
+    accumulate                   function that emits the products of a tile, if they are not emitted
+                                 step by step
     """
 
     levels: Sequence[TileAxis]
@@ -146,7 +168,7 @@ class Tiling:
 
     @property
     def tiled(self) -> list[TileAxis]:
-        """The axes of a tile, the vector axis last."""
+        """The axes of a tile, with the vector axis last."""
         found = [axis for axis in self.levels if axis.role != "outer"]
         return sorted(found, key=lambda axis: axis is self.vector)
 
@@ -161,8 +183,8 @@ class Tile:
     """One tile of a tiling.
 
     bases      its first position along each axis
-    segments   the segment of each axis that it is of
-    origin     what the operands call its first position
+    segments   the segment of each axis that the tile belongs to
+    origin     the values of the operands' variables at its first position
     xs, ys     the offsets of its vectors of `x`, and of its elements of `y`
     """
 
@@ -175,7 +197,7 @@ class Tile:
 
     @staticmethod
     def of(tiling: Tiling, bases: Mapping[TileAxis, Expr], segments: Mapping[TileAxis, Segment]) -> Tile:
-        """The tile that begins at `bases`."""
+        """Return the tile that begins at `bases`."""
 
         def offsets(role: str) -> list[dict[TileAxis, int]]:
             axes = [axis for axis in tiling.levels if axis.role == role]
@@ -184,7 +206,9 @@ class Tile:
         return Tile(tiling, bases, segments, operand_names(bases), offsets("x"), offsets("y"))
 
     def names(self, *offsets: Mapping[TileAxis, int]) -> dict[Var, Expr]:
-        """What the operands call a position, by its offsets from the first one."""
+        """Return the values of the operands' variables at a position, given by offsets from the
+        first position of the tile.
+        """
         names = dict(self.origin)
         for axis, offset in ((axis, at) for found in offsets for axis, at in found.items()):
             names.update(axis.names(self.bases[axis], offset))
@@ -192,5 +216,5 @@ class Tile:
 
 
 def operand_names(bases: Mapping[TileAxis, Expr]) -> dict[Var, Expr]:
-    """What the operands call the first position of a tile."""
+    """Return the values of the operands' variables at the first position of a tile."""
     return {var: value for axis, base in bases.items() for var, value in axis.names(base, 0).items()}

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an analyzed contraction to a candidate: a tiling with the scratch that it needs and its estimated cost.
+"""Complete a tiling to a candidate: choose loops and partial sums of the reduction, place copies,
+estimate the cost.
 
-`by_lanes` and `by_pixels` propose operands, tiles and borders; `candidate` decides what is alike for both: which
-reduction axes are loops, how many partial sums there are, where scratch is filled, and what it all costs.
+The modules `cpu_weight_vectors` and `cpu_data_vectors` propose operands, tiles and borders.
+`candidate` makes the decisions common to both: which reduction axes are loops, the number of
+partial sums, where scratch is filled, the cost.
 """
 
 from __future__ import annotations
@@ -27,19 +29,24 @@ from aotc.tir.schedule.contraction.tiling import Tiling
 from aotc.tir.schedule.contraction.tiling_cost import tiling_cost, waiting_cost
 from aotc.tir.target_costs import Dots
 
-#: A trailing reduction axis up to this extent is written out where there is room.
+#: Largest extent of a trailing reduction axis that is unrolled, if the budget allows it.
 SHORT: Final = 8
 MAX_SPLITS: Final = 4
-#: First-level caches that copies of operands may fill before they make everything slower.
+#: Copies of operands beyond this many times the first-level cache slow everything down.
 LARGE: Final = 2
 
 
 @frozen(eq=False)
 class Request:
-    """What to build, and for which machine.
+    """A contraction to be tiled, and the target.
 
-    lanes    1 where the types have no vector arithmetic
-    group    what counts in groups of products of bytes, each of which is one step; None where there are none
+    analysis   the contraction with its dependences
+    group      variable that counts the products of one dot-product instruction; None for plain
+               multiply-adds
+    a, b       buffers of data and weights
+    store      function that returns the statement to store an output element
+    target     the target
+    lanes      elements of a vector; 1 if the types have no vector arithmetic
     """
 
     analysis: Analysis
@@ -52,24 +59,32 @@ class Request:
 
     @property
     def c(self) -> te.Contraction:
+        """The contraction."""
         return self.analysis.c
 
     def scratch_dtype(self, operand: Buffer) -> DType:
-        """The element type of a copy of an operand: narrow floats are converted while they are copied."""
+        """Return the element type of a copy of an operand: narrow floats are converted when they
+        are copied.
+        """
         return self.c.dtype if operand.dtype.is_narrow_float and self.lanes > 1 else operand.dtype
 
     def broadcasts(self, operand: Buffer) -> bool:
-        """Whether elements of an operand can be broadcast without a conversion for each use."""
+        """Return True if elements of an operand can be broadcast without a conversion at each use.
+        """
         return self.scratch_dtype(operand) == operand.dtype
 
     def require_finite(self, dims: Sequence[Dimension]) -> None:
-        """Raise Irregular where zeros around the data would not do: times an infinite weight they are NaN."""
+        """Raise Irregular if zero padding could yield NaN, that is, if dimensions have borders and
+        weights may be infinite.
+        """
         if not index_space.finite_weights(self.c) and not all(d.inside for d in dims):
             raise Irregular("padding beside weights that may be infinite")
 
     @property
     def dots(self) -> Dots | None:
-        """How sums of products of bytes are added; a group at a time where no others lie beside it."""
+        """The dot-product instruction; reduced to one group per step where wider steps do not fit;
+        None without int8 products.
+        """
         found = self.target.dots if self.group else None
         if found is None or found.groups == 1:
             return found
@@ -81,21 +96,25 @@ class Request:
 
     @property
     def ordered(self) -> bool:
-        """Whether sums must keep the order of the reduction axes."""
+        """True if sums must keep the order of the reduction axes."""
         return self.target.ordered and self.c.dtype.is_float
 
     @property
     def pixel_vars(self) -> set[Var]:
+        """The variables of the output axes that only the data depends on."""
         return {var for var, _ in self.analysis.pixel}
 
     @property
     def reduction_vars(self) -> set[Var]:
+        """The variables of the reduction axes, including the axis inside a group."""
         found = {var for var, _ in self.c.reduce_axes}
         return found if self.group is None else found | {self.group}
 
     @property
     def outputs(self) -> te.Axis:
-        """The one axis of the weights; Irregular where there are several, or where an axis is of neither operand."""
+        """The one axis of the weights; raise Irregular if there are several, or if an axis belongs
+        to neither operand.
+        """
         channel = self.analysis.channel
         others = {v for v, n in self.c.axes if n > 1} - self.pixel_vars
         if len(channel) != 1 or not others <= {channel[0][0]}:
@@ -103,37 +122,43 @@ class Request:
         return channel[0]
 
     def split(self, size: int) -> Split:
-        """The operands with outputs in blocks of a size; Irregular where the data depends on these."""
+        """Return the operands with the output channels in blocks of `size`; raise Irregular if the
+        data depends on the channel.
+        """
         found = Split.of(self.analysis, self.outputs, size)
         if used(found.a) & {found.tile, found.lane}:
             raise Irregular("data that depends on outputs")
         return found
 
     def name(self, kind: str, axis: te.Axis | None, **parameters: int) -> str:
-        """What a tiling is called in records of measurements."""
+        """Return the name of a tiling, used in records of measurements."""
         own = next((k for k, (var, _) in enumerate(self.c.axes) if axis is not None and var is axis[0]), -1)
         return " ".join([kind, *(f"{key}={value}" for key, value in {"axis": own, **parameters}.items())])
 
     def operand(self, buffer: Buffer, position: Linear, staging: Staging | None) -> Operand:
-        """An operand, or the copy of it, at a position."""
+        """Return an operand, or its copy, at an address."""
         first = substitute(position.expr(), {} if self.group is None else {self.group: const(0)})
         return Operand(buffer if staging is None else staging.operand.buffer, first)
 
     def stage(self, name: str, operand: Buffer, dims: Sequence[Dimension], split: Split, **how: Any) -> Staging:
-        """A copy of an operand, as `staging.stage` makes it."""
+        """Return a copy of an operand, made by `operand_staging.stage`."""
         return stage(name, operand, dims, ranges=split.ranges, dtype=self.scratch_dtype(operand), **how)
 
     def around(self, axis: te.Axis | None) -> list[TileAxis]:
-        """The output axes beside `axis` and those of the data: they are walked outside all others."""
+        """Return the output axes other than `axis` and those of the data, as outermost loops."""
         tiled = self.pixel_vars | ({axis[0]} if axis else set())
         return [single(var, extent) for var, extent in self.c.axes if var not in tiled]
 
 
 @frozen(eq=False)
 class Candidate:
-    """A tiling, the scratch it needs, its estimated cost in cycles, and its parameters as a name.
+    """A complete tiling with its estimated cost.
 
-    others   further ones, for what is left of the output
+    tiling      the tiling
+    workspace   scratch buffers that it needs
+    cost        estimated cycles
+    name        its kind and parameters, as in records of measurements
+    others      further tilings, for the rest of the output
     """
 
     tiling: Tiling
@@ -143,7 +168,7 @@ class Candidate:
     others: tuple[Candidate, ...] = ()
 
     def nest(self) -> ContractionNest:
-        """The statements."""
+        """Return the loop nest of the tiling and of `others`."""
         parts = [tiled_nest(one.tiling) for one in (self, *self.others)]
         stack = tuple(buffer for _, buffers in parts for buffer in buffers)
         return ContractionNest(Block(stmt for stmt, _ in parts), stack, self.workspace)
@@ -152,11 +177,11 @@ class Candidate:
 def candidate(
     req: Request, name: str, tiling: Tiling, copies: Sequence[Staging | None], *, short: bool = False
 ) -> Candidate:
-    """A tiling completed, and its cost.
+    """Complete a tiling and estimate its cost.
 
-    tiling     its reduction has the borders, and the axes that must be written out
-    copies     of operands, where it reads copies
-    short      short reduction axes are written out, too
+    tiling   its reduction has the borders, and the axes that must be unrolled
+    copies   copies of operands that it reads; None for operands that are read directly
+    short    unroll short reduction axes, too
     """
     stagings = [staging for staging in copies if staging is not None]
     tiling = _with_partial_sums(req, _bounded(req, _in_steps(req, _with_loops(req, tiling, short))))
@@ -173,12 +198,14 @@ def candidate(
 
 
 def _pairs(tiling: Tiling) -> int:
-    """Accumulators of the largest tile."""
+    """Return the number of accumulators of the largest tile."""
     return math.prod(max(len(s.starts) for s in axis.segments) for axis in tiling.tiled)
 
 
 def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
-    """The reduction axes divided into loops and what is written out (taps are neither)."""
+    """Divide the reduction axes, other than taps, into loops and unrolled axes; raise Irregular if
+    that breaks a required order.
+    """
     reduction = tiling.reduction
     fixed = used(reduction.guards) | {v for v, _ in reduction.taps}
     unrolled = {var for var, _ in reduction.unrolled}
@@ -199,7 +226,9 @@ def _with_loops(req: Request, tiling: Tiling, short: bool) -> Tiling:
 
 
 def _in_steps(req: Request, tiling: Tiling) -> Tiling:
-    """Steps of several groups of bytes, where the machine has them."""
+    """Combine several groups of bytes into one reduction step, where the target has instructions
+    for it.
+    """
     dots, made = req.dots, tiling.product
     if dots is None or dots.groups == 1:
         return tiling
@@ -211,8 +240,9 @@ def _in_steps(req: Request, tiling: Tiling) -> Tiling:
 
 
 def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
-    """Several partial sums where accumulators are few, so that one need not wait for the other."""
-    chains = 2 * req.target.tiles.latency  # the units begin two multiply-adds in a cycle
+    """Add partial sums if there are too few accumulators to hide the latency of the multiply-adds.
+    """
+    chains = 2 * req.target.tiles.latency  # the units start two multiply-adds in a cycle
     dots = req.dots
     chains = chains if dots is None else int(dots.rate * dots.latency)
     reduction, wanted = tiling.reduction, -(-chains // _pairs(tiling))
@@ -232,7 +262,9 @@ def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
 
 
 def _bounded(req: Request, tiling: Tiling) -> Tiling:
-    """What would be written out beyond the budget becomes loops, whose bodies keep as many steps as it allows."""
+    """Turn unrolled axes that exceed the budget into loops, whose bodies keep as many steps as the
+    budget allows.
+    """
     most = req.target.budget.unrolled // _pairs(tiling)
     while (steps := math.prod(n for _, n in tiling.reduction.unrolled)) > max(1, most):
         first, *others = tiling.reduction.unrolled
@@ -247,7 +279,7 @@ def _bounded(req: Request, tiling: Tiling) -> Tiling:
 
 
 def _cut(tiling: Tiling, axis: te.Axis, factor: int) -> Tiling:
-    """A reduction axis made an innermost loop over groups of `factor` steps, which are written out."""
+    """Split a reduction axis into an innermost loop and `factor` unrolled steps."""
     var, extent = axis
     outer, inner = Var(var.name), Var(var.name)
     made, reduction = tiling.product, tiling.reduction
@@ -259,7 +291,9 @@ def _cut(tiling: Tiling, axis: te.Axis, factor: int) -> Tiling:
 
 
 def _copies(stagings: Sequence[Staging], levels: Sequence[TileAxis]) -> dict[TileAxis | None, CopyFn]:
-    """Each copy in the outermost loop where the axes it needs are known; zeros before everything."""
+    """Place each copy in the outermost loop where the axes that it depends on are known; zero fills
+    before all loops.
+    """
     found: dict[TileAxis | None, list[CopyFn]] = {}
     for staging in stagings:
         if staging.zero is not None:
@@ -269,22 +303,24 @@ def _copies(stagings: Sequence[Staging], levels: Sequence[TileAxis]) -> dict[Til
 
 
 def _run(makers: Sequence[CopyFn], names: dict[Var, Expr]) -> Stmt:
+    """Return the statements of several copies as one block."""
     return Block(make(names) for make in makers)
 
 
 def _home(staging: Staging, levels: Sequence[TileAxis]) -> TileAxis | None:
-    """The innermost axis that a copy depends on."""
+    """Return the innermost axis that a copy depends on; None if it depends on none."""
     return next((axis for axis in reversed(levels) if axis.names_used & staging.needs), None)
 
 
 def _staging_cost(staging: Staging, levels: Sequence[TileAxis]) -> float:
+    """Return the cycles of a copy, times the iterations of the loops around it."""
     home = _home(staging, levels)
     outside = () if home is None else levels[: levels.index(home) + 1]
     return math.prod(axis.trips for axis in outside) * staging.elements * staging.effort
 
 
 def attempts(make: Callable[..., Candidate], req: Request, tiles: Iterable[tuple[Any, ...]]) -> Iterator[Candidate]:
-    """What `make` finds for a request and each of some tiles, where that is regular."""
+    """Yield `make(req, *tile)` for each tile for which it does not raise Irregular."""
     for tile in tiles:
         with suppress(Irregular):
             yield make(req, *tile)

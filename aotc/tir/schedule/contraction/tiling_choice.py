@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tiling of a contraction is taken: the cheapest by estimate, or what someone knows better.
+"""Choose the tiling of a contraction: the cheapest by the cost model, or the one that a chooser
+function names.
 
-A chooser is asked for each contraction that is scheduled inside `choosing`; it answers with a candidate's name or None:
+A chooser (such as the autotuner's records) is called for each contraction scheduled inside
+`choosing`, and returns the name of a candidate, or None:
 
     with choosing(lambda site: {"5f3a...": "lanes axis=1 vectors=2"}.get(site.signature)):
         kernel = lower_function(function, "dense", target)
@@ -21,7 +23,7 @@ from aotc.tir.schedule.contraction.tiling_candidate import Candidate
 
 @frozen(eq=False)
 class Site:
-    """A contraction, the buffers of its operands, the machine, and the tilings proposed."""
+    """A contraction with the buffers of its operands, the target, and the candidate tilings."""
 
     c: te.Contraction
     a: Buffer
@@ -31,7 +33,9 @@ class Site:
 
     @property
     def signature(self) -> str:
-        """SHA-256 of what candidates are made from: shapes, types, indices, target; not of names."""
+        """SHA-256 of everything that candidates are made from: shapes, types, indices and target,
+        without names.
+        """
         c = self.c
         axes = (*c.axes, *c.reduce_axes)
         names: dict[Var, Expr] = {var: Var(f"i{k}") for k, (var, _) in enumerate(axes)}
@@ -55,12 +59,14 @@ _CHOOSER: Final[ContextVar[Chooser | None]] = ContextVar("chooser", default=None
 
 
 def choosing(chooser: Chooser) -> AbstractContextManager[object]:
-    """Ask `chooser` for every contraction inside; None and unknown names leave the estimate's."""
+    """Return a context in which `chooser` is called for every contraction; None or an unknown name
+    selects the cheapest tiling.
+    """
     return setting(_CHOOSER, chooser)
 
 
 def choose(c: te.Contraction, a: Buffer, b: Buffer, target: Target, found: Sequence[Candidate]) -> Candidate:
-    """One of the tilings `found`, which are not empty."""
+    """Return one of the tilings `found` (at least one): the chooser's, or else the cheapest."""
     chooser = _CHOOSER.get()
     name = chooser(Site(c, a, b, target, found)) if chooser is not None else None
     named = [candidate for candidate in found if candidate.name == name]

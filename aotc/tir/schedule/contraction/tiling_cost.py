@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tiling costs, and which tile sizes a machine can hold in registers.  Numbers in, numbers out.
+"""Cost model of CPU tilings: cycles of a tiling, and the tile sizes whose accumulators fit in the
+vector registers.
 
 tile_columns(get_target("x86-64-v4"), 2)          # 14: 28 accumulators, 2 vectors of weights, 1 broadcast
 pack_block(64, get_target("x86-64-v4"), "float32")  # 32
@@ -14,23 +15,28 @@ from aotc.tir.schedule.contraction.gpu_split_reduction import LEAST
 from aotc.tir.schedule.contraction.tiling import Tiling
 from aotc.tir.target import Dots, Target
 
-#: Vectors of weights in a tile.
+#: Numbers of weight vectors of a tile that are tried.
 VECTORS: Final = (1, 2, 3, 4)
-#: Rows from which on tiles of three vectors and fewer rows are faster where rows compete for one set of the cache.
+#: Number of rows from which tiles of three vectors and fewer rows are faster, where rows compete
+#: for one cache set.
 MANY: Final = 32
-#: How much longer a product of two vectors takes that are widened first, and multiplied by a slow instruction.
+#: Factor by which a product is slower if its operands are widened first and multiplied by a slow
+#: instruction.
 WIDENED: Final = 3
-#: What finishing vectors takes, beside one by itself, where their bytes are narrowed and stored as a line of the cache.
-#: Measured where weights fill at most half of the first-level cache: larger ones are read from the next one too often.
+#: Relative cost of finishing vectors whose bytes are narrowed and stored as a whole cache line,
+#: compared to vectors one by one. Measured where weights fill at most half of the first-level
+#: cache; larger weights are reread from the next level.
 LINES: Final = 0.4
-#: Packing in halves of vectors must take no more than this share of the time.
+#: Packing for vectors of half the width must take at most this fraction of the time.
 WORTH: Final = 0.9
 
 
 def tile_columns(target: Target, vectors: int, lanes: int = 0, dots: Dots | None = None) -> int:
-    """Columns beside so many vectors: accumulators, weights and one broadcast fill the registers.
+    """Return the number of output columns of a tile with `vectors` vectors of weights, such that
+    its registers suffice.
 
-    One where the registers do not suffice: the C compiler keeps some of these values in memory.
+    Accumulators, weights and one broadcast value need registers. Return 1 where even one column
+    does not fit: then the C compiler spills to memory.
     """
     if target.is_scalar or lanes == 1:
         return dict(enumerate(target.tiles.scalar_columns, 1)).get(vectors, 1)
@@ -40,7 +46,9 @@ def tile_columns(target: Target, vectors: int, lanes: int = 0, dots: Dots | None
 
 
 def computed_lanes(target: Target, *dtypes: str) -> int:
-    """Elements of a vector of accumulators (the first type); 1 where C vectors cannot hold a type."""
+    """Return the elements of a vector of accumulators (of the first type); 1 if C vectors cannot
+    hold one of the types.
+    """
     types = [DType(d) for d in dtypes]
     if any(t.is_bool or t.bits < 8 for t in types):
         return 1
@@ -48,10 +56,11 @@ def computed_lanes(target: Target, *dtypes: str) -> int:
 
 
 def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: int = 0) -> int:
-    """The block of weights of `n` output channels packed at compile time, 0 if they are better left alone.
+    """Return the block size for packing the weights of `n` output channels at compile time; 0 if
+    they should not be packed.
 
-    columns    output positions that share the weights, 0 if not known
-    pitch      bytes from the data of one position to those of the next, 0 if they are not one after the other
+    columns   output positions that share the weights, 0 if unknown
+    pitch     bytes from the data of one position to the data of the next, 0 if it varies
     """
     if target.gpu is not None:  # neighboring threads load neighboring channels
         return 0 if n <= 2 or 0 < columns < LEAST else min(target.gpu.warp, -(-n // 4) * 4)
@@ -67,7 +76,7 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
         most = min(4, vectors)
         least_padded = min(range(most, 0, -1), key=lambda v: -(-vectors // v) * v)
         return lanes * (least_padded if target.small else most)
-    # higher tiles than the cache has ways lose lines before all of their elements are used
+    # tiles with more rows than the cache has ways evict lines before all of their elements are used
     competing = pitch > 0 and pitch % target.l1_stride == 0
     crowded = competing and columns >= MANY and tile_columns(target, 2, lanes) > target.l1_ways
     waste = {v: -(-vectors // v) * v for v in ((3, 2, 1) if crowded else (2, 3, 1)) if v <= vectors}
@@ -76,7 +85,8 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
     block = lanes * next(v for v, w in waste.items() if w <= least + spare)
     if _per_cycle(target, lanes) > 1:
         return block
-    # vectors of half the length, two at a time, may fit the channels better: 24 are 3 of 8, but 2 of 16
+    # vectors of half the length, two per cycle, may fit the channels better: 24 are 3 of 8, but 2
+    # of 16
     halves = [lanes // 2 * v for v in (3, 1)]
     best = min(halves, key=lambda b: _position_cost(n, b, lanes // 2, target))
     worth = _position_cost(n, best, lanes // 2, target) < WORTH * _position_cost(n, block, lanes, target)
@@ -84,22 +94,26 @@ def pack_block(n: int, target: Target, dtype: str, *, columns: int = 0, pitch: i
 
 
 def _per_cycle(target: Target, lanes: int) -> int:
-    """Multiply-adds of vectors of so many 4-byte elements that begin in a cycle."""
+    """Return the number of multiply-adds per cycle for vectors of `lanes` 4-byte elements."""
     return min(2, max(1, target.fma_bytes // (4 * lanes)))
 
 
 def _position_cost(n: int, block: int, lanes: int, target: Target) -> float:
-    """Cycles of one product step for `n` channels at one position, weights packed in blocks."""
+    """Return the cycles of one reduction step for `n` channels at one position, with weights packed
+    in blocks.
+    """
     vectors = block // lanes
     columns = tile_columns(target, vectors, lanes)
     return -(-n // block) * step_cost(target, vectors, columns, lanes) / columns
 
 
 def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False, dots: Dots | None = None) -> float:
-    """Cycles of one product step of a tile: multiply-adds, loads, or waiting for results.
+    """Return the cycles of one reduction step of a tile: the maximum of multiply-adds, loads, and
+    latency of the results.
 
-    along   both operands are vectors, and every product needs one of its own
-    dots    its products are sums of products of bytes
+    xs, ys   vectors of the first operand, and elements of the second operand
+    along    both operands are vectors, and every product loads a vector of its own
+    dots     the products are int8 dot products with these properties; None for plain multiply-adds
     """
     if dots is not None:
         sums = max(xs * ys, dots.latency * dots.rate) / dots.rate + (xs + ys) * dots.split
@@ -114,9 +128,11 @@ def step_cost(target: Target, xs: int, ys: int, lanes: int, along: bool = False,
 
 
 def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) -> float:
-    """Cycles that the first of several passes over weights waits for memory, where they are not in a cache.
+    """Return the cycles that the first of several passes over the weights waits for memory; 0 if
+    the weights fit in the cache.
 
-    A pass that does little with each weight is over before the next ones have come.
+    Computation overlaps with the loads, so that only passes with little computation per weight
+    wait.
     """
     if weight_bytes <= target.l2:
         return 0.0
@@ -124,7 +140,9 @@ def waiting_cost(weight_bytes: int, passes: int, cycles: float, target: Target) 
 
 
 def inside_share(tiling: Tiling) -> float:
-    """The share of a tiling's products whose data is not padding, as far as its tiles leave out the others."""
+    """Return the fraction of a tiling's products whose data is not padding, which is the fraction
+    that its tiles compute.
+    """
     reduction = tiling.reduction
     extents = {axis.var: axis.extent for axis in tiling.levels}
     extents |= dict((*reduction.taps, *reduction.looped, *reduction.unrolled))
@@ -138,7 +156,7 @@ def inside_share(tiling: Tiling) -> float:
 
 
 def tiling_cost(tiling: Tiling, target: Target) -> float:
-    """Cycles of a whole contraction, staging apart."""
+    """Return the cycles of a whole tiled contraction, without copying operands to scratch."""
     vector, tiled, along, cost = tiling.vector, tiling.tiled, tiling.product.along, target.tiles
     outer = math.prod(axis.extent for axis in tiling.levels if axis.role == "outer")
     straight = vector.var is tiling.output.axes[-1][0] or vector.lanes == 1
@@ -152,7 +170,7 @@ def tiling_cost(tiling: Tiling, target: Target) -> float:
         for axis, segment in zip(tiled, segments, strict=True):
             sizes[axis.role] *= len(segment.starts)
         elements = sizes["x"] * sizes["y"] * vector.lanes
-        # bytes of a whole line of the cache are narrowed and stored at once
+        # bytes of a whole cache line are narrowed and stored at once
         lines = near and sizes["x"] * vector.lanes % target.line == 0
         finish = elements * element * (LINES if lines else 1) + cost.finish
         step = step_cost(target, sizes["x"], sizes["y"], vector.lanes, along, dots)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tilings with vectors of data: 1x1 and depthwise convolutions, few input channels.  A Request in, candidates out.
+"""CPU tilings with vectors along the data: 1x1 and depthwise convolutions, few input channels. From
+a Request, candidates.
 
-Vectors lie along an axis of the data (image columns), the weights are broadcast.
+Vectors lie along an axis of the data (image columns), and elements of the weights are broadcast.
 
     for 4 channels: for 3 vectors of columns: acc[3][4]; for k: acc[i][j] += x[i] * w[j]
 """
@@ -22,7 +23,7 @@ from aotc.tir.schedule.contraction.tiling_cost import VECTORS
 
 
 def by_pixels(req: Request) -> Iterator[Candidate]:
-    """Every tiling that the registers hold."""
+    """Yield every tiling whose accumulators fit in the registers."""
     channels: list[te.Axis | None] = [a for a in reversed(req.analysis.channel) if a[1] > 1]
     sizes = [(vectors, count) for vectors in VECTORS for count in (8, 6, 4, 3, 2, 1)]
     fitting = [(v, n) for v, n in sizes if (v + 1) * (n + 1) <= req.target.registers or v * n == 1]
@@ -30,7 +31,9 @@ def by_pixels(req: Request) -> Iterator[Candidate]:
 
 
 def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> Candidate:
-    """A tile of `vectors` vectors of columns and `count` positions of `axis`."""
+    """Return the tiling with tiles of `vectors` vectors of columns and `count` positions of `axis`;
+    raise Irregular if none.
+    """
     block = req.c.block
     if axis is None and count > 1:
         raise Irregular("no channels")
@@ -61,7 +64,12 @@ def _candidate(req: Request, axis: te.Axis | None, vectors: int, count: int) -> 
 
 @frozen(eq=False)
 class _Data:
-    """The data as a tile reads it, perhaps a copy that needs the axes `written` written out."""
+    """The data as a tile reads it: in place, or a copy.
+
+    pixels    its axes and addresses
+    staging   the copy; None for the data in place
+    written   reduction axes that must be unrolled to read the copy
+    """
 
     pixels: Pixels
     staging: Staging | None = None
@@ -69,7 +77,7 @@ class _Data:
 
 
 def _direct(req: Request, split: Split) -> _Data | None:
-    """The data as it lies, if vectors of it can be loaded; None if not."""
+    """Return the data in place if vectors can be loaded from it, else None."""
     pixels = fused(req.analysis, split.a, flat(split.a))
     var, extent = pixels.axes[-1]
     if not all(d.inside for d in split.a):
@@ -80,10 +88,12 @@ def _direct(req: Request, split: Split) -> _Data | None:
 
 
 def _staged(req: Request, split: Split) -> _Data:
-    """The data copied with its border, columns contiguous."""
+    """Return a copy of the data with its border, columns contiguous; raise Irregular if it cannot
+    be copied.
+    """
     req.require_finite(split.a)
     *rows, (column, _) = req.analysis.pixel
-    # an axis that is a dimension of the data by itself, as the batch is, stays outside
+    # an axis that is a dimension of the data by itself, such as the batch, stays an outer loop
     lone = {v for v, _ in rows for d in split.a if d.inside and d.index.terms == {v: 1} and d.index.const == 0}
     of_column = [d for d in split.a if column in d.variables]
     if len(of_column) != 1:
@@ -93,21 +103,24 @@ def _staged(req: Request, split: Split) -> _Data:
     position = linear(staging.operand.flat, split.ranges)
     if staging.phases == 1:
         return _Data(fused(req.analysis, (), position), staging)
-    # columns are read through quotients: the axes stay as they are, and the taps along them are written out
+    # columns are addressed through quotients: keep the axes, and unroll the taps along them
     names = of_column[0].variables
     written = [(v, n) for v, n in req.c.reduce_axes if v in names]
     return _Data(Pixels(req.analysis.pixel, position, {}), staging, written)
 
 
 def _weights(req: Request, split: Split) -> Staging | None:
-    """The weights converted; None where they can be broadcast as they lie."""
+    """Return a copy of the weights in the accumulator type; None if they can be broadcast in place.
+    """
     if req.broadcasts(req.b):
         return None
     return req.stage("weights", req.b, split.b, split, inner={split.tile, split.lane} | req.reduction_vars)
 
 
 def _levels(req: Request, split: Split, data: _Data, most: int, lanes: int) -> list[TileAxis]:
-    """All loops; tiles are of `most` vectors, or of fewer that cut the columns more evenly."""
+    """Return all loops; tiles have at most `most` vectors, or fewer if that divides the columns
+    more evenly.
+    """
     staging, axes = data.staging, data.pixels.axes
     column, extent = axes[-1]
     vectors = -(-extent // lanes)
@@ -117,7 +130,7 @@ def _levels(req: Request, split: Split, data: _Data, most: int, lanes: int) -> l
     found = tile_segments.vector_segments(extent, wanted, lanes, staging is not None, merge=False)
     inner = [tile_segments.single(v, n) for v, n in axes[:-1]]
     var, rows = axes[-2:][0]
-    # one copy for each position of it
+    # True if there is a separate copy for each position of this axis
     copied = staging is not None and var in staging.needs
     if split.size == 1 and len(axes) > 1 and not copied:
         budget = max(1, req.target.registers // 2 // wanted)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tilings with vectors of weights: convolutions and matrix products.  A Request in, candidates out.
+"""CPU tilings with vectors along the weights, for convolutions and matrix products: from a Request,
+candidates.
 
-Vectors lie along an axis of the weights (output channels), the data is broadcast; or both are vectors, where they share
-that axis: depthwise convolutions with the channels last.
+Vectors lie along an axis of the weights (output channels), and elements of the data are broadcast.
+In depthwise convolutions with the channels last, data and weights have that axis in common, and
+both are read as vectors.
 
     for tile of 32 channels: for 14 columns: acc[2][14]; for k: acc[i][j] += w[i] * x[j]
 """
@@ -31,14 +33,15 @@ from aotc.tir.schedule.contraction.tiling import Output, Product, Reduction, Til
 from aotc.tir.schedule.contraction.tiling_candidate import Candidate, Request, attempts, candidate
 from aotc.tir.schedule.contraction.tiling_cost import VECTORS, inside_share, tile_columns
 
-#: Weights that are read by as many rows are worth being copied into panels.
+#: Least number of rows that reuse weights for which copying the weights to contiguous panels pays.
 PANEL_ROWS: Final = 16
-#: Tiles of more columns are made narrower, so that what the next row of them reads again is in the nearest cache.
+#: Tiles with more columns than this may be narrowed, so that the data reused by the next row of
+#: tiles stays in the cache.
 FEW_COLUMNS: Final = 5
 
 
 def by_lanes(req: Request) -> Iterator[Candidate]:
-    """Every tiling along the first axis of the weights that has one."""
+    """Yield every tiling along the first axis of the weights that permits one."""
     c = req.c
     axes = [a for a in c.axes if a[0] is c.lane] if c.lane is not None else list(reversed(req.analysis.channel))
     for axis in axes:
@@ -56,7 +59,9 @@ def by_lanes(req: Request) -> Iterator[Candidate]:
 
 @frozen(eq=False)
 class _Attempt:
-    """A tile of `vectors` vectors along an axis of the weights; `along` as in Product."""
+    """A tile of `vectors` vectors of `lanes` elements along `axis` of the weights; `along` as in
+    Product.
+    """
 
     req: Request
     axis: te.Axis
@@ -67,6 +72,9 @@ class _Attempt:
 
 
 def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candidate:
+    """Return the tiling of one tile size; raise Irregular if it is wider than the weights, or the
+    data does not permit it.
+    """
     block, size = req.c.block, vectors * lanes
     whole = block and block % size and not (req.group and size % block == 0)
     if vectors > max(1, -(-axis[1] // lanes)) or whole:
@@ -86,7 +94,11 @@ def _candidate(req: Request, axis: te.Axis, vectors: int, lanes: int) -> Candida
 
 
 def _simplest(attempt: _Attempt) -> Candidate | None:
-    """The data as it lies, in tiles of several rows; where their borders take too much code, of one row, or a copy."""
+    """Return the best tiling for one tile size, None if there is none.
+
+    Tried in order: the data itself in tiles of several rows; if their borders take too much code,
+    tiles of one row, or a padded copy of the data, whichever is cheaper.
+    """
     ready = attempt.along or _lies_ready(attempt.req, attempt.split)
     found = _assembled(attempt, None) if ready else None
     if found is not None:
@@ -100,13 +112,13 @@ def _simplest(attempt: _Attempt) -> Candidate | None:
         if single is None:
             raise
         return single
-    # a copy has products with padding, which tiles of the data as it lies leave out
+    # products with padding are computed for a copy, but left out without a copy
     cheaper = single is not None and (padded is None or single.cost * inside_share(single.tiling) < padded.cost)
     return single if cheaper else padded
 
 
 def _lies_ready(req: Request, split: Split) -> bool:
-    """Whether the data can be broadcast as it lies, its borders apart."""
+    """Return True if the data can be broadcast from its buffer, apart from its borders."""
     if req.c.fill and not req.target.bare and not all(d.inside for d in split.a):
         return False
     if req.group is None:
@@ -116,7 +128,7 @@ def _lies_ready(req: Request, split: Split) -> bool:
 
 
 def _padded(attempt: _Attempt) -> Staging:
-    """The data with its border of zeros in scratch."""
+    """Return a copy of the data with its border of zeros (or `fill`) in scratch."""
     req, split = attempt.req, attempt.split
     req.require_finite(split.a)
     how = {"inner": req.pixel_vars | req.reduction_vars, "fill": req.c.fill}
@@ -126,7 +138,8 @@ def _padded(attempt: _Attempt) -> Staging:
 
 
 def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> Candidate | None:
-    """The candidate; None if the data's borders take too much code, and a padded copy of it is needed.
+    """Return the candidate for the data or its padded copy; None if the data's borders take too
+    much code.
 
     `rows` allows tiles of several rows of an image.
     """
@@ -165,7 +178,9 @@ def _assembled(attempt: _Attempt, padded: Staging | None, rows: bool = True) -> 
 
 
 def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]:
-    """Columns, and rows where an image is narrow."""
+    """Return the tile size along each tiled axis of the data: columns, and rows if an image is
+    narrow.
+    """
     target = attempt.req.target
     budget = tile_columns(target, attempt.vectors, attempt.lanes, attempt.req.dots)
     wide = [(v, n) for v, n in pixels.axes if n > 1]
@@ -182,14 +197,17 @@ def _tile_sizes(attempt: _Attempt, pixels: Pixels, rows: bool) -> dict[Var, int]
 
 
 def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
-    """Whether the border is known when a tile is written: one tiled axis and taps, nothing else."""
+    """Return True if a border is known when the code of a tile is generated: it depends on one
+    tiled axis and on taps only.
+    """
     used = dim.variables
     plain = all(isinstance(t, Var) for t in dim.index.terms)
     return plain and len(used & tiles) == 1 and used <= tiles | reduction
 
 
 def _panel(attempt: _Attempt, rows: int) -> Staging | None:
-    """Weights copied so that the lanes are contiguous; None where they are."""
+    """Return a copy of the weights in which the lanes are contiguous; None where they are already.
+    """
     req, split = attempt.req, attempt.split
     if req.group is not None and not req.c.block:
         axes = ((split.lane, split.size), (req.group, req.c.group))
@@ -210,7 +228,7 @@ def _panel(attempt: _Attempt, rows: int) -> Staging | None:
 def _tiled_pixels(
     pixels: Pixels, tiles: Mapping[Var, int], borders: Sequence[Dimension], taps: Sequence[te.Axis]
 ) -> list[TileAxis]:
-    """The axes of the data, tiled ones innermost."""
+    """Return the axes of the data split into tiles, tiled axes innermost."""
     found: list[TileAxis] = []
     for var, extent in pixels.axes:
         if var not in tiles:
@@ -224,7 +242,9 @@ def _tiled_pixels(
 def _levels(
     attempt: _Attempt, inner: Sequence[TileAxis], panel: Staging | None, padded: Staging | None
 ) -> list[TileAxis]:
-    """All loops; weights are outside of the data if they are copied or do not stay in the cache."""
+    """Return all loops; the weights' loop is outside of the data's if the weights are copied or
+    exceed the cache.
+    """
     req, (var, extent) = attempt.req, attempt.axis
     whole, merge = bool(req.c.block) or panel is not None, var is not req.c.axes[-1][0]
     found = tile_segments.vector_segments(extent, attempt.vectors, attempt.lanes, whole, merge)
@@ -238,7 +258,9 @@ def _levels(
 
 
 def _near(attempt: _Attempt, lane: TileAxis, rows: TileAxis, columns: TileAxis) -> list[TileAxis]:
-    """Loops that leave data of one row of tiles in the first-level cache until the next one reads it."""
+    """Return loops in an order that keeps the data of one row of tiles in the first-level cache
+    until the next row reads it.
+    """
     row, tile = ({axis.var: max(s.size for s in axis.segments)} for axis in (rows, columns))
     l1 = attempt.req.target.l1
     if _window(attempt, {**row, columns.var: columns.extent}) <= l1:
@@ -249,7 +271,9 @@ def _near(attempt: _Attempt, lane: TileAxis, rows: TileAxis, columns: TileAxis) 
 
 
 def _window(attempt: _Attempt, positions: Mapping[Var, int]) -> int:
-    """Bytes of data that all channels of so many positions along each axis of the data read."""
+    """Return the bytes of data that all channels read for a number of positions along each axis of
+    the data.
+    """
     split = attempt.split
     channels = {split.tile: -(-attempt.axis[1] // split.size), split.lane: split.size}
     extents = {**dict(attempt.req.c.reduce_axes), **channels, **positions}
@@ -257,6 +281,6 @@ def _window(attempt: _Attempt, positions: Mapping[Var, int]) -> int:
 
 
 def _is_near(attempt: _Attempt) -> bool:
-    """Whether data and output stay in the second-level cache."""
+    """Return True if data and output fit in the second-level cache."""
     c = attempt.req.c
     return attempt.req.a.nbytes + index_space.points(c.axes) * c.dtype.itemsize <= attempt.req.target.l2

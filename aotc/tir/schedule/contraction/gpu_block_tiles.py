@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A contraction on a device: a tile of the output for each block of threads, which share pieces of both operands.
+"""GPU schedule of a contraction: each thread block computes a tile of the output, with operand
+tiles in shared memory.
 
     for b in 0..98 block: for t in 0..256 thread:                    # 64 x 64 elements, 4 x 4 of each thread
         acc[4 x 4] = 0
@@ -9,14 +10,16 @@
             wait; sync; even = async the next ones, if any; acc += products of odd
         y = what is inside of acc
 
-Rows of the product are the axes of the data alone, columns those of the weights alone; the axes of both are walked by
-the blocks.  Pieces are brought to one half of shared memory (`fetching`) while those in the other half are used.  Where
-an operand ends, and outside the data, zeros are shared; so every thread takes every step.
+The rows of the product are the axes of the data alone, the columns those of the weights alone; axes
+of both are distributed over blocks. Shared memory is double-buffered: the next pieces of the
+operands are copied asynchronously while the current ones are multiplied. Out-of-range elements are
+zeros in shared memory, so all threads run all steps.
 
-Where there are few tiles, they are smaller, and groups of threads have the same tile: each multiplies its own share of
-a piece, and their sums, which lie over the pieces, are added in the order of the groups.  Where even so few blocks
-would be busy, several have one tile, each a part of the reduction; the last one to arrive adds their sums, which lie in
-memory, in their order.
+If there are few tiles, tiles are smaller, and several groups of threads compute one tile: each
+multiplies its part of a piece, and their sums, which reuse the shared memory of the pieces, are
+added in the order of the groups. If there are still too few blocks, several blocks compute one tile
+(split-K): each reduces a part, and the last block to finish adds their sums, which are in global
+memory, in order.
 """
 
 from __future__ import annotations
@@ -44,23 +47,29 @@ from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn, produc
 from aotc.tir.schedule.contraction.shared_memory_copies import SECTOR, Piece, Place, Side, Steps
 from aotc.tir.stmt import Assign, If, Stmt, Store, Sync, Wait, loops
 
-#: Neighboring accumulators of a thread: their operands are loaded together.
+#: Adjacent accumulators of a thread, whose operands are loaded by one instruction.
 _QUAD: Final = 4
-#: Elements between rows in shared memory, so that threads that store down a column meet in fewer of its banks.
+#: Padding elements between rows in shared memory, which reduces bank conflicts when threads store
+#: down a column.
 _GAP: Final = 4
-#: Multiply-adds that a processor begins in a cycle.
+#: Multiply-adds that a multiprocessor starts per cycle.
 _RATE: Final = 128
-#: Cycles from one barrier to the next at least: what is loaded from memory comes that late.
+#: Least number of cycles between two barriers: the latency of global memory.
 _LATENCY: Final = 700
-#: Cycles until a block knows that it is the last one, and has what others have written.
+#: Cycles until a block knows that it is the last one, and can read the sums of the other blocks.
 _ARRIVAL: Final = 3 * _LATENCY
-#: Blocks of one tile at most.
+#: Largest number of blocks that compute one tile.
 _SPLITS: Final = 8
 
 
 @frozen(eq=False)
 class Used:
-    """What a thread multiplies: a piece in shared memory, the registers of its operands, and its sums."""
+    """Buffers of a thread's multiplication.
+
+    shared     the current piece in shared memory
+    operands   registers of both operands
+    acc        accumulators
+    """
 
     shared: Buffer
     operands: tuple[Buffer, Buffer]
@@ -69,10 +78,15 @@ class Used:
 
 @frozen
 class Tile:
-    """Threads of a group, rows by columns; accumulators of each thread; groups; how deep the pieces of a step are.
+    """Shape of the tile of a thread block.
 
-    splits   blocks of one tile
-    staged   whether sums pass through shared memory, even those of one group
+    rows, columns   threads of a group along rows and columns of the product
+    high, wide      accumulators of each thread along rows and columns
+    groups          groups of threads that split the steps of a piece
+    depth           reduction steps of a piece
+    quad, gap       adjacent accumulators, and padding elements of rows in shared memory
+    splits          blocks that compute one tile
+    staged          True if sums go through shared memory even with a single group
     """
 
     rows: int
@@ -88,7 +102,8 @@ class Tile:
 
     @property
     def rowwise(self) -> bool:
-        """Whether the rows of operands in shared memory may lie along the steps."""
+        """True if operands in shared memory may have the reduction steps as their contiguous axis.
+        """
         return False
 
     @property
@@ -103,31 +118,36 @@ class Tile:
 
     @property
     def height(self) -> int:
-        """Rows of the product."""
+        """Rows of the output tile."""
         return self.rows * self.high
 
     @property
     def width(self) -> int:
-        """Columns of the product."""
+        """Columns of the output tile."""
         return self.columns * self.wide
 
     @property
     def size(self) -> int:
-        """Elements of the product."""
+        """Elements of the output tile."""
         return self.height * self.width
 
     def split(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> list[Tile]:
-        """The ways to have it: by one block each, or, where that leaves processors idle, by several."""
+        """Return this tile for one block each and, if that leaves multiprocessors idle, for several
+        blocks each.
+        """
         blocks, count = self.blocks(rows, columns, batch), -(-steps // self.depth)
         most = min(gpu.processors // blocks, count // 2, _SPLITS)
         return [self, *(replace(self, splits=n) for n in range(2, most + 1) if count % n == 0)]
 
     def blocks(self, rows: int, columns: int, batch: int) -> int:
-        """How many there are for one block each."""
+        """Return the number of tiles of an output of `batch` matrices."""
         return batch * -(-rows // self.height) * -(-columns // self.width)
 
     def pitches(self, left: bool, right: bool) -> tuple[tuple[int, int], tuple[int, int]]:
-        """For both sides: elements of shared memory from one to the next, and of a piece; `deep` ones or not."""
+        """Return (elements between rows, total elements) of shared memory for both operands.
+
+        `left` and `right` are True for operands whose contiguous axis is that of the steps.
+        """
         sides = ((self.height, left), (self.width, right))
         pairs = [(self.depth, size) if deep else (size, self.depth) for size, deep in sides]
         (a, b), (c, d) = pairs
@@ -135,11 +155,11 @@ class Tile:
 
     @property
     def sums(self) -> int:
-        """Sums of the groups in shared memory."""
+        """Elements of shared memory for the sums of the groups."""
         return self.size * self.groups if self.groups > 1 or self.staged else 0
 
     def fits(self, dtype: DType, gpu: Gpu) -> bool:
-        """Whether there is enough shared memory, for sums of a type."""
+        """Return True if pieces and sums fit in shared memory; `dtype` is the type of the sums."""
         operands = self.of(dtype)
         (_, left), (_, right) = self.pitches(True, True)
         (_, high), (_, wide) = self.pitches(False, False)
@@ -148,11 +168,14 @@ class Tile:
         return (max(pieces, sums) if operands == dtype else pieces + sums) + pieces <= gpu.shared_bytes
 
     def of(self, dtype: DType) -> DType:
-        """The type of operands in shared memory, for sums of a type."""
+        """Return the type of the operands in shared memory for sums of type `dtype`."""
         return dtype
 
     def own(self, thread: Expr, along: bool) -> tuple[Place, Place]:
-        """Which rows and columns of a tile are a thread's own; neighbors have neighboring rows, or columns."""
+        """Return functions from (quad, index in it) to a thread's row and column of the tile.
+
+        Neighboring threads have neighboring columns if `along`, else neighboring rows.
+        """
         quick, slow = thread % self.rows, thread // self.rows
         if along:
             quick, slow = thread // self.columns, thread % self.columns
@@ -162,16 +185,20 @@ class Tile:
         )
 
     def accumulator(self, down: Expr, i: Expr, across: Expr, j: Expr) -> Expr:
-        """The number of a thread's accumulator: `i` of its rows `down`, `j` of its columns `across`."""
+        """Return the index of a thread's accumulator for row `i` of group `down` and column `j` of
+        group `across`.
+        """
         return (down * self.quad + i) * self.wide + across * self.quad + j
 
     def registers(self, acc: Buffer) -> tuple[Buffer, Buffer]:
-        """The registers of both operands."""
+        """Return the register arrays of both operands."""
         a, b = (Buffer(name, acc.dtype, n, "stack", 16) for name, n in (("a", self.high), ("b", self.wide)))
         return a, b
 
     def product(self, at: Used, left: Side, right: Side, thread: Expr, group: Expr) -> Stmt:
-        """A group's steps that are in shared memory: operands in registers, and all products of them."""
+        """Return the multiplication of a group's part of the piece in shared memory: load operands
+        to registers, multiply all pairs.
+        """
         depth, stmts, acc, found = Var("depth"), list[Stmt](), at.acc, at.operands
         for side, to in zip((left, right), found, strict=True):
             quad, one = Var("quad"), Var("one")
@@ -187,11 +214,13 @@ class Tile:
 
     @property
     def work(self) -> float:
-        """Of the threads in a step: products, and operands that come from shared memory."""
+        """Cost of a piece for the threads of a group: products, and loads from shared memory."""
         return self.group * self.depth * (self.high * self.wide + 1.5 * (self.high + self.wide))
 
     def cost(self, rows: int, columns: int, batch: int, steps: int, gpu: Gpu) -> float:
-        """Cycles of a processor: what its threads do, what they bring to shared memory, the sums of groups."""
+        """Return the cycles of a multiprocessor: the work of its threads, copies to shared memory,
+        and the sums of groups and blocks.
+        """
         share = -(-self.blocks(rows, columns, batch) * self.splits // gpu.processors)
         brought = 4 * self.depth * (self.height + self.width)
         work = share * (self.work + brought) / _RATE
@@ -210,11 +239,12 @@ TILES: Final = (
 def by_blocks(
     c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target, tiles: Sequence[Tile] = ()
 ) -> ContractionNest | None:
-    """The nest that computes `c`, as `build_contraction` does, on blocks of threads; None where that does not fit.
+    """Return the GPU loop nest that computes `c`, a whole kernel; None if the contraction does not
+    fit this schedule.
 
-    tiles   of which the cheapest is taken, if others than those of plain numbers
-
-    It is a whole kernel: `aotc.tir.gpu_launch.launch_of` finds it.
+    c, a, b, store, target   as for `build_contraction`
+    tiles                    tile shapes, of which the cheapest is chosen; by default `TILES`, for
+                             scalar arithmetic
     """
     gpu = target.gpu
     if gpu is None or target.ordered or 0 in (c.size, *(n for _, n in c.reduce_axes)):
@@ -225,7 +255,7 @@ def by_blocks(
         analysis = grouped[0] if grouped is not None else analyze(c, False)
     except Irregular:
         return None
-    # zeros beside infinities
+    # padding would yield NaN where zero meets an infinity
     dims = analysis.b if finite_weights(c) else (*analysis.a, *analysis.b)
     staged = c.dtype.is_float and not all(dim.inside for dim in dims)
     store = _finished(whole, a, b, store) if staged else store
@@ -252,9 +282,10 @@ def by_blocks(
 
 
 def _without_quotients(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr]]:
-    """The contraction with an axis o that the data is read by as (o + 3) // 8 in two, and its former axes by these.
+    """Split axes o that the data's indices use as (o + 3) // 8 into two axes.
 
-    Together they may go on beyond its end.
+    Return the contraction with the new axes, and its former axes as expressions of them. The new
+    axes together may exceed the extent of the former axis.
     """
     axes: list[te.Axis] = []
     places: dict[Var, Expr] = {}
@@ -271,7 +302,7 @@ def _without_quotients(c: te.Contraction) -> tuple[te.Contraction, Sequence[Expr
 
 
 def _inside(c: te.Contraction, store: StoreFn) -> StoreFn:
-    """What finishes an element that is inside of the output: registers number its place there."""
+    """Return a store function that skips elements outside of the output."""
 
     def inside(place: tuple[Expr, ...], value: Expr) -> Stmt:
         own = tuple(Var(var.name) for var, _ in c.axes)
@@ -282,7 +313,9 @@ def _inside(c: te.Contraction, store: StoreFn) -> StoreFn:
 
 
 def _finished(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreFn:
-    """What finishes an element.  NaN may be infinity times zero: it is summed again of the products that there are."""
+    """Return a store function that recomputes NaN elements without the padding, as NaN may stem
+    from infinity times zero.
+    """
 
     def finished(place: tuple[Expr, ...], value: Expr) -> Stmt:
         total = Var("exact", c.dtype)
@@ -297,6 +330,11 @@ def _finished(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> StoreF
 def _nest(
     analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, tile: Tile
 ) -> ContractionNest:
+    """Return the loop nest of a contraction for one tile shape.
+
+    sides    operands of rows and of columns
+    places   the output indices as expressions of the contraction's axes
+    """
     c, block, (a, b) = analysis.c, Var("b"), sides
     own, place = Var("number"), Var("part")
     number, part = (own, place) if tile.splits > 1 else (block, const(0))
@@ -315,7 +353,7 @@ def _nest(
     operands = tile.registers(acc)
 
     def element(m: Expr, n: Expr, value: Expr) -> Stmt:
-        """What finishes an element of a tile, if it is inside the output."""
+        """Return the statement that stores an element of a tile, if it is inside the output."""
         row, column = Var("row"), Var("column")
         names = {**steps.names, **digits(a.axes, row), **digits(b.axes, column)}
         body = store(tuple(substitute(place, names) for place in places), value)
@@ -359,11 +397,11 @@ def _sides(
     along: bool,
     tiles: tuple[Expr, Expr],
 ) -> tuple[Side, Side, int]:
-    """Both operands of a tile, and how many elements of them are shared at a time.
+    """Return both operands of a tile, and the number of elements of both in shared memory.
 
-    one     the thread, in its group
-    along   whether neighboring threads have neighboring columns
-    tiles   which tile of rows, and of columns, a block has
+    one     index of the thread in its group
+    along   True if neighboring threads have neighboring columns
+    tiles   index of the block's tile along rows and along columns
     """
     dtype, (a, b), sizes = tile.of(analysis.c.dtype), halves, (tile.height, tile.width)
     held = [size * tile.depth // tile.threads for size in sizes]
@@ -381,7 +419,9 @@ def _sides(
 
 
 def _piece(half: Half, steps: Steps, ranges: Ranges, tile: Tile, dtype: DType, held: int) -> tuple[Piece | None, bool]:
-    """What is copied at once of an operand, if there is anything, and whether it lies along the steps."""
+    """Return the vector copy that an operand permits, None for single elements, and True if its
+    contiguous axis is the steps.
+    """
     ways = [(half.axes, False)]
     if tile.rowwise:
         ways.append((steps.axes[-1:] if steps.whole else steps.axes, True))
@@ -394,7 +434,9 @@ def _piece(half: Half, steps: Steps, ranges: Ranges, tile: Tile, dtype: DType, h
 
 @frozen(eq=False)
 class _Walk:
-    """The steps of a block from `first` on: a piece is brought to one half of shared memory, the other one is used."""
+    """The software pipeline of a block over `count` pieces from `first` on: copy the next piece
+    while multiplying this one.
+    """
 
     sides: tuple[Side, Side]
     pieces: tuple[Buffer, Buffer]
@@ -404,7 +446,9 @@ class _Walk:
     count: int
 
     def stmts(self) -> list[Stmt]:
-        """From the first to the last; the loop takes two at a time."""
+        """Return the statements for all pieces; the loop processes two at a time, one in each
+        buffer.
+        """
         (even, odd), pair = self.pieces, Var("pair")
         found = [self.begun(even, self.first), self.ended(even)]
         if self.count > 1:
@@ -414,7 +458,11 @@ class _Walk:
         return found + (self.step(const(self.count - 1), even) if self.count % 2 else [])
 
     def step(self, number: Expr, here: Buffer, there: Buffer | None = None, more: Expr | None = None) -> list[Stmt]:
-        """What is done with a piece, while the next one, if there is one, is brought."""
+        """Return the statements that multiply piece `number` in buffer `here`, and copy the next
+        piece to `there`.
+
+        `more` is the condition under which there is a next piece; None for always.
+        """
         waits = [Wait(0)] if any(side.copied for side in self.sides) else []
         stmts = [*waits, Sync(), self.product(here)]
         if there is not None:
@@ -424,18 +472,21 @@ class _Walk:
         return stmts
 
     def begun(self, shared: Buffer, step: Expr) -> Stmt:
+        """Return the start of the copies of a piece."""
         return Block(side.begun(shared, step, self.steps) for side in self.sides)
 
     def ended(self, shared: Buffer) -> Stmt:
+        """Return the end of the copies of a piece, for elements that go through registers."""
         return Block(side.ended(shared, self.steps) for side in self.sides)
 
 
-#: The statement for a value at a row and a column, which are counted in its tile.
+#: Function (row, column, value) that returns the statement for an element, with row and column
+#: relative to its tile.
 _Element = Callable[[Expr, Expr, Expr], Stmt]
 
 
 def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -> Stmt:
-    """`element(row, column, value)` for each accumulator, rows and columns counted in its tile."""
+    """Return `element(row, column, value)` for each accumulator of a thread."""
     down, i, across, j = (Var(name) for name in ("down", "i", "across", "j"))
     made = element(left.own(down, i), right.own(across, j), Load(acc, tile.accumulator(down, i, across, j)))
     body = loops([(across, tile.wide // tile.quad), (j, tile.quad)], made)
@@ -445,7 +496,9 @@ def _each(acc: Buffer, left: Side, right: Side, tile: Tile, element: _Element) -
 def _summed(
     acc: Buffer, sums: Buffer, left: Side, right: Side, wide: bool, tile: Tile, thread: Var, element: _Element
 ) -> Stmt:
-    """What becomes of the sums of all groups, in shared memory, if any; neighboring threads finish neighbors."""
+    """Return the statements that add the sums of all groups, through shared memory if needed, and
+    finish the elements.
+    """
     if not sums.size:
         return _each(acc, left, right, tile, element)
     parts = _Parts(tile, wide, thread, sums)
@@ -456,7 +509,9 @@ def _summed(
 
 @frozen(eq=False)
 class _Parts:
-    """Sums of a tile's elements, tile after tile; along rows if it is `wide`."""
+    """Partial sums of tiles in memory, tile after tile; stored row by row if `wide`, else column by
+    column.
+    """
 
     tile: Tile
     wide: bool
@@ -465,10 +520,11 @@ class _Parts:
 
     @property
     def quick(self) -> int:
+        """The extent of the contiguous axis."""
         return self.tile.width if self.wide else self.tile.height
 
     def kept(self, number: Expr) -> _Element:
-        """What stores those of one of several."""
+        """Return a function that stores an element of partial sum `number`."""
 
         def kept(m: Expr, n: Expr, value: Expr) -> Stmt:
             place = m * self.quick + n if self.wide else n * self.quick + m
@@ -477,7 +533,9 @@ class _Parts:
         return kept
 
     def added(self, first: Expr, count: int, element: _Element) -> Stmt:
-        """What becomes of the sums of so many, from a number on."""
+        """Return a loop that adds `count` partial sums from `first` on, in order, and finishes the
+        elements.
+        """
         turn, other, total = Var("turn"), Var("group"), Var("total", self.sums.dtype)
         size, threads = self.tile.size, self.tile.threads
         place = turn * threads + self.thread

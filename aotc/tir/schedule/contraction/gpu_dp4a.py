@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of bytes on a device: four steps of the reduction are a number, whose products one instruction adds.
+"""int8 products on GPUs: four reduction steps are packed into one 32-bit word, which dp4a
+multiplies and adds.
 
     xs[8 x 64] = x[4 * k] & 255 | (x[4 * k + 1] & 255) << 8 | ...      # one load, where these lie next to each other
     acc[i * 4 + j] = dp4a_uint8_int8(acc[i * 4 + j], a[i], b[j])
 
-Tiles and slices are those of numbers (`by_blocks`, `by_slices`): their operands load such words.  All is modulo 2^32,
-so that every order of a sum has its bits.
+Tiles and slices are those of scalars (`by_blocks`, `by_slices`), with operands that load words.
+Arithmetic is modulo 2^32, so the order of summation does not change the result.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +21,19 @@ from aotc.tir.simplify import simplify
 
 @frozen(eq=False)
 class Words(Half):
-    """An operand of bytes, of which `place` counts four neighboring steps.
+    """An int8 operand that is loaded in words of four reduction steps.
 
-    near   whether these lie next to each other, from a multiple of four on
+    place   variable that counts the bytes of a word
+    near    True if the bytes of a word are adjacent in memory, and aligned
     """
 
     place: Var | None = None
     near: bool = False
 
     def load(self, names: Mapping[Var, Expr], dtype: DType, tests: Sequence[Expr] = ()) -> Expr:
-        """Four bytes as a number of 32 bits; `fill` in each outside of the operand, zeros where a test says no."""
+        """Return four bytes as a 32-bit word: `fill` for bytes outside of the operand, zeros where
+        one of `tests` is false.
+        """
         assert self.place is not None
         if not self.near:
             word: Expr = const(0, dtype)
@@ -50,19 +54,21 @@ class Words(Half):
         return Select(all_of(*tests), word, const(0, dtype)) if tests else word
 
     def multiplied(self, total: Expr, a: Expr, b: Expr, other: Half) -> Expr:
-        """A sum and four products."""
+        """Return `total` plus the four products of two words."""
         return call(f"dp4a_{self.buffer.dtype}_{other.buffer.dtype}", total, a, b)
 
 
 def in_words(c: te.Contraction) -> tuple[Analysis, Var] | None:
-    """A contraction of bytes by groups of four steps, and what counts in a group; None for another one."""
+    """Return an int8 contraction by groups of four steps, with the variable that counts in a group;
+    None for other types.
+    """
     if c.dtype != "int32" or not {c.a.dtype, c.b.dtype} <= set(BYTES) or c.group not in (0, GROUP):
         return None
     return in_groups(c)
 
 
 def words(half: Half, of: Ranges, place: Var) -> Words:
-    """An operand of bytes; `of` are the ranges of variables."""
+    """Return an int8 operand as words; `of` are the ranges of variables."""
     buffer, dims = half.buffer, half.dims
     form = linear(simplify(flat(dims).expr(), of), of)
     others = [*(n for atom, n in form.terms.items() if atom is not place), form.const]

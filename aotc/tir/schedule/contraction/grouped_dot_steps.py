@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps of a tile that take several groups of bytes at once.  A Tile and points of its reduction in, statements out.
+"""Reduction steps that issue several int8 dot products on one vector of data: from a Tile and
+reduction points, statements.
 
-With four groups, a vector of data has the groups of four steps, of which each sum of products takes one:
+With four groups, a vector of data holds the four-byte groups of four steps, and each dot product
+selects one of them (as Arm SDOT by element does):
 
     y = words(data[16 bytes]); for k: for i: acc[i][j] = dot4_lane<k>(acc[i][j], y, w[k][i])
 
-With two groups and two rows, a product of matrices of bytes has the sums of two outputs by two positions:
+With two groups and two rows, an int8 matrix multiply (as Arm SMMLA) computes two outputs by two
+positions:
 
     y = pair(data of j [8 bytes], data of j + 1); acc[i][j] = mmla(acc[i][j], y, w of outputs 0 and 1), acc[i][j + 1] =
         mmla(acc[i][j + 1], y, w of outputs 2 and 3)
 
-A position without a neighbor is summed up as in any other tile.
+A position without a neighbor is computed as in any other tile.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,13 +26,15 @@ from aotc.tir.schedule.contraction.epilogue import Accumulators
 from aotc.tir.schedule.contraction.tile_segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Product, Tile
 
-#: The offsets of elements of `y` that take part, None for those outside of the data.
+#: The offsets of the elements of `y` that take part, None for elements outside of the data.
 _Present: TypeAlias = "Mapping[int, Mapping[TileAxis, int] | None]"
 _Points: TypeAlias = "Sequence[Mapping[Var, Expr]]"
 
 
 def wide_step(tile: Tile, accs: Mapping[tuple[int, int], Var], present: _Present, points: _Points) -> list[Stmt]:
-    """The products at some points of the reduction, whose groups lie side by side."""
+    """Return the products at consecutive points of the reduction, whose groups are adjacent in
+    memory.
+    """
     stmts: list[Stmt] = []
     if present:
         made = tile.tiling.product
@@ -42,7 +47,11 @@ def wide_step(tile: Tile, accs: Mapping[tuple[int, int], Var], present: _Present
 
 @frozen(eq=False)
 class _Step:
-    """What a step works on; `xs` are its vectors of weights, point by point, and `stmts` grow."""
+    """State of the generation of one step.
+
+    xs      vectors of weights for each point
+    stmts   the statements emitted so far
+    """
 
     tile: Tile
     accs: Mapping[tuple[int, int], Var]
@@ -53,10 +62,11 @@ class _Step:
 
     @property
     def made(self) -> Product:
+        """The operation of the tiling."""
         return self.tile.tiling.product
 
     def by_lanes(self) -> None:
-        """Each position with all groups of a vector."""
+        """Emit dot products for each position with all groups of a vector."""
         data, count = self.made.y.buffer.dtype, len(self.points)
         for j, y in self.present.items():
             if y is None:
@@ -68,7 +78,7 @@ class _Step:
                     self.assign(i, j, lane_name(data, x.dtype, k), words, x)
 
     def by_matrices(self) -> None:
-        """Two positions at a time."""
+        """Emit matrix multiplies for two positions at a time."""
         data, weights = self.made.y.buffer.dtype, self.made.x.buffer.dtype
         paired = len(self.tile.ys) // 2 * 2
         couples = [j for j in range(0, paired, 2) if {j, j + 1} & self.present.keys()]
@@ -83,19 +93,23 @@ class _Step:
             self.singly(j)
 
     def row(self, j: int) -> Expr:
-        """The data of a position; what counts outside of it, and nothing where it does not take part."""
+        """Return the data of a position: the fill value outside of the data, zeros if the position
+        does not take part.
+        """
         y = self.present.get(j)
         none = Const(self.made.fill if j in self.present else 0, self.made.y.buffer.dtype, 8)
         return none if y is None else self.data(y, len(self.points))
 
     def data(self, y: Mapping[TileAxis, int], groups: int) -> Expr:
+        """Return the load of the data of a position."""
         return self.made.load(self.made.y, {**self.tile.names(y), **self.points[0]}, groups)
 
     def assign(self, i: int, j: int, name: str, *operands: Expr) -> None:
+        """Emit acc[i, j] = name(acc[i, j], *operands)."""
         self.stmts.append(Assign(self.accs[i, j], call(name, self.accs[i, j], *operands)))
 
     def singly(self, j: int) -> None:
-        """The products of one position, group by group."""
+        """Emit the products of one position, group by group."""
         y, made = self.present[j], self.made
         for at, row in zip(self.points, self.xs, strict=True):
             shared = made.outside if y is None else made.broadcast({**self.tile.names(y), **at})
@@ -104,7 +118,9 @@ class _Step:
 
 
 def ordered(tile: Tile, accs: Accumulators) -> Iterator[Stmt]:
-    """The sums of matrices brought into the order of vectors: those of each position in a vector of its own."""
+    """Yield statements that rearrange 2 x 2 results of matrix multiplies into one vector per
+    position.
+    """
     if tile.tiling.product.rows == 1:
         return
     for split, i, j in product(accs, range(len(tile.xs)), range(0, len(tile.ys) // 2 * 2, 2)):

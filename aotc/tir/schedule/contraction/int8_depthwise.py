@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tilings of depthwise convolutions of bytes, channels last, four taps at a time.  A Request in, candidates out.
+"""CPU tilings of int8 depthwise convolutions with channels last, four kernel offsets (taps) at a
+time.
 
-Four taps of a column of the kernel are four vectors of neighboring channels, zeros where there are fewer.  Interleaved
-byte by byte, each quarter of them is an operand of sums of four products.  The quarters of a row of the output are
-stored before it is computed, with the padding, so that one loop adds up the products of all its tiles:
+The data of four taps of a kernel column are four vectors of adjacent channels, padded with zero
+vectors. Interleaved byte by byte, each quarter of the result is an operand of a dot product of four
+bytes. The quarters of an output row, with the padding, are stored in a panel before the row is
+computed, so that one loop serves all its tiles:
 
     for 64 channels:
         for row: for column of the data: panel[column] = quarters of 3 rows and zeros, or of the padding
             for 6 columns: for column of the kernel: for k in 0..4:
                 acc[k][j] = dot4(acc[k][j], panel[j + column][k], weights[column][k]) ...
 
-Weights are brought into this order once for each tile of channels.
+The weights are rearranged in this order once for each tile of channels.
 """
 
 from __future__ import annotations
@@ -49,35 +51,37 @@ from aotc.tir.schedule.contraction.tiling_candidate import Candidate, Request, a
 from aotc.tir.simplify import Linear, Ranges, bounds, simplify
 from aotc.tir.stmt import Declare, For, If, loops
 
-#: Columns of tiles.
+#: Numbers of columns of a tile that are tried.
 COLUMNS: Final = (7, 6, 5, 4, 3, 2)
-#: Products of vectors that the text of a row may have one by one.
+#: Largest number of vector products of a row that is fully unrolled.
 WRITTEN: Final = 100
 #: Bytes of the shortest vectors.
 LEAST: Final = 16
-#: What the reduction axes are at a tap.
+#: The values of the reduction axes at a tap.
 _Tap: TypeAlias = Mapping[Var, int]
 
 
 def by_taps(req: Request) -> Iterator[Candidate]:
-    """Tilings along the channels, if they are the last axis of data and weights."""
+    """Yield tilings along the channels, if these are the last axis of data and weights."""
     c = req.c
     all_bytes = c.dtype == "int32" and {req.a.dtype, req.b.dtype} <= {*BYTES}
     if all_bytes and req.lanes > 1 and not c.block:
-        # beside the sums of a tile, registers hold a column of weights
+        # registers hold the accumulators of a tile and one column of weights
         fitting = [n for n in COLUMNS if GROUP * (n + 1) <= req.target.registers] or COLUMNS[-1:]
         yield from attempts(_candidate, req, ((columns,) for columns in fitting))
 
 
 def _candidate(req: Request, columns: int) -> Candidate:
-    """Tiles of so many columns, of channels in vectors of each length that fits the rest of them."""
+    """Return a tiling with tiles of `columns` columns; channels are split into vectors of
+    decreasing width.
+    """
     axis = req.c.axes[-1]
     most = min(req.target.vector_bytes, GROUP * LANES[-1])
     widths = [n for n in (most >> k for k in range(most.bit_length())) if LEAST <= n <= axis[1]]
     found: list[Candidate] = []
     begin = 0
     while rest := axis[1] - begin:
-        # vectors that begin earlier, in whole quarters, take the last channels at once
+        # the last channels may be computed by one vector that begins earlier, in whole quarters
         last = [n for n in widths if n > rest and rest % (n // GROUP) == 0]
         width = min(last) if last else next((n for n in widths if n <= rest), 0)
         if not width:
@@ -93,7 +97,9 @@ def _candidate(req: Request, columns: int) -> Candidate:
 
 
 def _part(req: Request, columns: int, channels: Segment, width: int) -> Candidate:
-    """Tiles of some of the channels, in vectors of `width` bytes that end where the channels do."""
+    """Return the tiling of a segment of the channels, in vectors of `width` bytes; raise Irregular
+    if the layout is unsuitable.
+    """
     axis = req.c.axes[-1]
     split = Split.of(req.analysis, axis, width)
     position, weights = flat(split.a), flat(split.b)
@@ -112,7 +118,7 @@ def _part(req: Request, columns: int, channels: Segment, width: int) -> Candidat
     inner = [tile_segments.single(*row) for row in rows]
     tiles = TileAxis(*column, tile_segments.even_segments(column[1], columns), "y")
     panel, dtype = Operand(made.weights, as_expr(0)), req.c.dtype
-    # a row that is one tile, and short, needs no panel
+    # a short row that is a single tile needs no panel
     written = tiles.trips == 1 and made.steps * column[1] <= WRITTEN
     copies: dict[TileAxis | None, CopyFn] = {lane: made.fill_weights if inner or written else made.fill_both}
     if inner and not written:
@@ -131,6 +137,7 @@ def _part(req: Request, columns: int, channels: Segment, width: int) -> Candidat
 
 
 def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
+    """Return the values of some axes at each of their points."""
     names = [var for var, _ in axes]
     places = product(*(range(n) for _, n in axes))
     return [dict(zip(names, at, strict=True)) for at in places]
@@ -138,16 +145,22 @@ def _taps(axes: Sequence[te.Axis]) -> list[dict[Var, int]]:
 
 @frozen(eq=False)
 class _Panels:
-    """Data and weights of a tile of channels, in the order in which they are multiplied.
+    """Panels of data and weights for a tile of channels, in the order in which they are multiplied.
 
-    early      channels before those of a tile that its vectors begin with
-    a, b       the operands; `a` at the place `entry` of the panel, in place of columns of the output and of the kernel
-    dims       the dimensions of the data that may be out of range, likewise
-    ranges     of the output axes that the panel is filled for, by the names that operands have for them
-    entry      the place in the panel, and how many there are; a column of the output has those from `step` times its
-               number on, one for each column of the kernel, `dilation` apart
-    across     the taps at an entry; `along` are the columns of the kernel
-    weights    the buffer of the weights, `panel` that of the data
+    split            the operands with channels split into vectors
+    early            channels of the previous tile at the beginning of the vectors
+    a, b             the operands; `a` is indexed by `entry` of the panel in place of columns of
+                     output and kernel
+    dims             dimensions of the data that may be out of range, indexed by `entry` as well
+    ranges           ranges of the output axes that the panel is filled for
+    column           the column axis of the output
+    entry            variable and number of panel entries: output column j and kernel column k use
+                     entry step * j + dilation * k
+    step, dilation   see `entry`
+    across           the taps at an entry (rows of the kernel)
+    along            the columns of the kernel
+    weights, panel   the buffers of weights and data
+    fill             value of the data outside of its range
     """
 
     split: Split
@@ -168,7 +181,9 @@ class _Panels:
 
     @classmethod
     def of(cls, req: Request, split: Split, open_dims: Sequence[Dimension], column: te.Axis, early: int) -> _Panels:
-        """The panels of a contraction; Irregular where columns of output and kernel do not share one index."""
+        """Return the panels of a contraction; raise Irregular if the data's index is not a sum of
+        output and kernel column.
+        """
         taps = [(v, n) for v, n in req.c.reduce_axes if n > 1]
         own = {var for d in split.a if column[0] in d.variables for var in d.variables}
         across = [axis for axis in taps if axis[0] not in own] or taps
@@ -214,19 +229,20 @@ class _Panels:
 
     @property
     def groups(self) -> list[Sequence[_Tap]]:
+        """The taps at an entry in groups of four; the last group may be smaller."""
         return [self.across[k : k + GROUP] for k in range(0, len(self.across), GROUP)]
 
     @property
     def steps(self) -> int:
-        """Products of vectors at a position."""
+        """Number of vector products per output position."""
         return len(self.along) * len(self.groups) * GROUP
 
     def fill_both(self, names: Mapping[Var, Expr]) -> Stmt:
-        """Fills both panels, where the output has no rows."""
+        """Return statements that fill both panels, for outputs without rows."""
         return Block((self.fill_weights(names), self.fill_panel(names)))
 
     def fill_weights(self, names: Mapping[Var, Expr]) -> Stmt:
-        """Fills the panel of weights for a tile of channels."""
+        """Return statements that fill the panel of weights for a tile of channels."""
         stmts: list[Stmt] = []
         size, column = self.split.size, Var("column")
         kernel = dict.fromkeys(self.along[0], column)
@@ -238,7 +254,9 @@ class _Panels:
         return loops([(column, as_expr(len(self.along)))], Block(stmts))
 
     def fill_panel(self, names: Mapping[Var, Expr]) -> Stmt:
-        """Fills the panel of data for a row: one loop for each set of taps that an entry has inside the data."""
+        """Return statements that fill the panel of data for a row: one loop for each set of taps
+        that is in range.
+        """
         stmts: list[Stmt] = []
         taps = [(v, 1 + max(tap[v] for tap in self.across)) for v in self.across[0]]
         signature = BorderSignature.of(self._along, self.entry[0], taps)
@@ -251,11 +269,13 @@ class _Panels:
 
     @property
     def _along(self) -> list[Dimension]:
-        """The dimensions of the data that entries lie along."""
+        """The dimensions of the data whose index depends on the entry."""
         return [d for d in self.dims if self.entry[0] in d.variables]
 
     def _entry(self, names: Mapping[Var, Expr], entry: Expr, like: int) -> Stmt:
-        """Stores the quarters of an entry, which has the taps of the one whose number is `like`."""
+        """Return statements that store an entry; the taps in range are those of entry number
+        `like`.
+        """
         stmts: list[Stmt] = []
         size = self.split.size
         for number, values in enumerate(self._quarters(names, like, stmts)):
@@ -265,7 +285,7 @@ class _Panels:
         return Block(stmts)
 
     def _quarters(self, names: Mapping[Var, Expr], like: int, stmts: list[Stmt]) -> Iterator[list[Expr]]:
-        """The quarters of each group of taps at an entry."""
+        """Yield the four quarters of each group of taps at an entry."""
         at: dict[Expr, int] = {self.entry[0]: like}
         for group in self.groups:
             here = [all(d.has(at | dict(tap)) for d in self._along) for tap in group]
@@ -280,10 +300,13 @@ class _Panels:
 
     @property
     def _padding(self) -> Const:
+        """A vector of padding."""
         return Const(self.fill, self.a.buffer.dtype, self.split.size)
 
     def _row(self, names: Mapping[Var, Expr], tap: _Tap, stmts: list[Stmt]) -> Expr:
-        """The data of a tap at an entry whose column is inside of it; padding where its row is not."""
+        """Return the data of a tap at an entry whose column is in range; padding where its row is
+        out of range.
+        """
         values = dict(names) | {var: as_expr(at) for var, at in tap.items()}
         tests: list[Expr] = []
         for dim in self.dims:
@@ -299,18 +322,22 @@ class _Panels:
         return row
 
     def quarters(self, operand: Operand, places: Sequence[Expr], stmts: list[Stmt]) -> list[Expr]:
-        """Vectors from up to four places, interleaved."""
+        """Return vectors loaded from up to four addresses, interleaved byte by byte."""
         rows = [kept("row", Load(operand.buffer, place, self.split.size), stmts) for place in places]
         return self.interleaved(rows, stmts)
 
     def interleaved(self, rows: Sequence[Expr], stmts: list[Stmt]) -> list[Expr]:
-        """Up to four vectors taken by turns, byte by byte, as four vectors; zeros in the place of those that lack."""
+        """Interleave up to four vectors byte by byte into four vectors; missing vectors count as
+        zeros.
+        """
         none = Const(0, rows[0].dtype, self.split.size)
         four = [*rows, *[none] * (GROUP - len(rows))]
         return [kept("quarter", call(f"quarter{k}", *four), stmts) for k in range(GROUP)]
 
     def accumulated(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
-        """The products of a tile: a loop over the columns of the kernel, and one over groups of taps at an entry."""
+        """Return the products of a tile: loops over the columns of the kernel and over groups of
+        taps.
+        """
         column, group, stmts = Var("column"), Var("group"), list[Stmt]()
         size, groups = self.split.size, len(self.groups)
         step = (column * groups + group) * (GROUP * size)
@@ -327,7 +354,9 @@ class _Panels:
         return [loops([(column, as_expr(len(self.along))), (group, as_expr(groups))], Block(stmts), "reduction")]
 
     def written(self, tile: Tile, accs: Accumulators) -> Sequence[Stmt]:
-        """The products of a whole row, entry by entry, none of which is stored."""
+        """Return the products of a whole row, unrolled, with entries in registers instead of the
+        panel.
+        """
         stmts: list[Stmt] = []
         groups = len(self.groups)
         for entry in range(self.entry[1]):
@@ -342,12 +371,14 @@ class _Panels:
         return stmts
 
     def _weights(self, step: Expr, k: int) -> Load:
-        """A quarter of the weights of a step."""
+        """Return a quarter of the weights of a step."""
         size = self.split.size
         return Load(self.weights, simplify(step + k * size, {}), size)
 
     def _products(self, accs: Accumulators, j: int, data: Sequence[Expr], weights: Sequence[Expr]) -> Iterator[Stmt]:
-        """The quarters of an entry times those of weights, added to the sums of a column of a tile."""
+        """Yield the products of an entry's quarters with weights, added to the accumulators of one
+        column of a tile.
+        """
         lanes = self.split.size // GROUP
         name = dot_name(self.panel.dtype, self.weights.dtype, lanes)
         words = words_name(self.panel.dtype, lanes)
@@ -355,7 +386,9 @@ class _Panels:
             yield Assign(accs[0][i, j], call(name, accs[0][i, j], call(words, data[k]), weights[k]))
 
     def cost(self, tiling: Tiling, req: Request) -> float:
-        """Cycles: of shuffles, which the stores of entries do not delay, of products, of finished vectors."""
+        """Return the cycles of a tiling: shuffles that fill the panel (its stores are hidden),
+        products, and finishing vectors.
+        """
         columns = max(segment.size for segment in tiling.levels[-1].segments)
         trips = math.prod(axis.trips for axis in tiling.levels)
         filled = math.prod(axis.trips for axis in tiling.levels[:-1]) * self.entry[1] * len(self.groups)
@@ -364,5 +397,6 @@ class _Panels:
 
 
 def _place(operand: Operand, names: Mapping[Var, Expr | int]) -> Expr:
+    """Return the address of an operand's element for given values of its variables."""
     values = {var: as_expr(value) for var, value in names.items()}
     return simplify(substitute(operand.flat, values), {})

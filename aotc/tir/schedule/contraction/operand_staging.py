@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staging: an operand copied into scratch so that a tile can load it as vectors without looking at borders.
+"""Operand staging: copy an operand to scratch so that a tile can load it as vectors without bounds
+checks.
 
-The dimensions of an operand in, a buffer, the copying statements and the operand's new form out.  Data with a
-border gets zeros around it; data read with stride 2 is split into even and odd columns; weights that lie the
-wrong way become panels:
+Input: the dimensions of an operand. Output: a buffer, the statements that fill it, and the
+operand's new address. Data with a border gets zeros around it; data read with stride 2 is split
+into even and odd columns; weights that are contiguous along another axis are transposed into
+panels:
 
     stage(a, dims, inner=(ow, oh, ic, kh, kw), vector=ow, ...)     # scratch[ic][h + 2][w + 2]
 """
@@ -21,16 +23,21 @@ from aotc.tir.simplify import Linear, Ranges, bounds
 from aotc.tir.stmt import Block, If, loops
 
 NONE: Final = Var("none")
-#: A copying statement, from the operands' names of the axes outside.
+#: Function that returns the copy statements, given the values of the operand's variables of outer
+#: axes.
 CopyFn: TypeAlias = Callable[[dict[Var, Expr]], Stmt]
 
 
 @frozen
 class _Staged:
-    """A dimension of the copy: position u holds the source's `outer + low + step * u`.
+    """A dimension of the copy: position u holds the source element at `outer + low + step * u`.
 
-    inner    the source index without its outer part
-    phases   u = q * phases + p is kept at place q of the p-th run
+    outer               terms of the source index that are constant during the copy
+    inner               the other terms of the source index
+    low, step, extent   first value, distance and number of the values of `inner`
+    source              the dimension of the source
+    phases              position u = q * phases + p is stored at index q of the p-th run (2 phases
+                        for stride 2)
     """
 
     outer: Linear
@@ -49,13 +56,15 @@ class _Staged:
 
 @frozen(eq=False)
 class Staging:
-    """The operand in scratch.
+    """The copy of an operand in scratch.
 
-    zero     fills the scratch with what is outside of the operand, once, before everything; None if all is copied
-    copy     the copying statement, given what the outer axes are called
-    needs    the variables of the outer axes
-    phases   runs that the columns are split into
-    effort   cycles of copying one element
+    operand   the copy, with its address
+    zero      fills the scratch with the value outside of the operand, once, before all loops; None
+              if every element is copied
+    copy      returns the copy statements, given the values of the outer axes' variables
+    needs     the variables of the outer axes
+    phases    number of interleaved runs that the columns are split into
+    effort    cycles per copied element
     """
 
     operand: Operand
@@ -67,11 +76,14 @@ class Staging:
 
     @property
     def elements(self) -> int:
+        """Elements of the scratch buffer."""
         return self.operand.buffer.size
 
 
 def _outer_part(dim: Dimension, inner: set[Var]) -> tuple[Linear, Linear]:
-    """The terms without inner variables, and those with them."""
+    """Split an index into the terms without inner variables and those with them; raise Irregular if
+    these are not affine.
+    """
     outer = {t: c for t, c in dim.index.terms.items() if not variables(t) & inner}
     moving = {t: c for t, c in dim.index.terms.items() if t not in outer}
     if any(not isinstance(t, Var) for t in moving):
@@ -80,6 +92,9 @@ def _outer_part(dim: Dimension, inner: set[Var]) -> tuple[Linear, Linear]:
 
 
 def _staged(dim: Dimension, inner: set[Var], vector: Var, ranges: Ranges, clipped: bool) -> _Staged | None:
+    """Return a dimension of the copy, None if it does not depend on inner axes; raise Irregular if
+    it cannot be copied.
+    """
     outer, moving = _outer_part(dim, inner)
     if not moving.terms:
         if not dim.inside:
@@ -109,13 +124,18 @@ def stage(
     clipped: bool = False,
     fill: int = 0,
 ) -> Staging:
-    """Copy what the inner axes read of an operand.
+    """Return a copy of the part of an operand that inner axes read; raise Irregular if the operand
+    cannot be copied.
 
-    vector    the axis that becomes contiguous, if there is one
-    slack     elements after the end that vectors may read
-    dtype     the element type of the scratch
-    fill      what stands around the source
-    clipped   what is left of a previous copy does no harm (lanes that are never stored)
+    name           name of the scratch buffer
+    buffer, dims   the operand
+    inner          variables of the axes that the copy covers
+    ranges         ranges of variables
+    dtype          element type of the scratch buffer
+    vector         the axis that becomes contiguous, if there is one
+    slack          elements beyond the end that vectors may read
+    clipped        elements left from a previous copy do no harm (lanes that are never stored)
+    fill           value outside of the source
     """
     staged = [s for d in dims if (s := _staged(d, inner, vector, ranges, clipped)) is not None]
     if not staged:
@@ -137,9 +157,11 @@ def stage(
 def packed(
     name: str, buffer: Buffer, dims: Sequence[Dimension], axes: Sequence[te.Axis], fill: int | None = None
 ) -> Staging:
-    """A copy of an operand with the elements of these axes in their order, and zeros outside of the operand.
+    """Return a copy of an operand with the elements of `axes` in row-major order, and `fill` (0)
+    outside of the operand.
 
-    fill   what stands outside of an operand that may end on both sides
+    fill   value outside of an operand that may be read out of range at both ends; None if at its
+           end only
     """
     place, extents = [Var(var.name) for var, _ in axes], [n for _, n in axes]
     scratch = private_buffer(name, buffer.dtype, math.prod(extents))
@@ -164,11 +186,12 @@ def packed(
 
 
 def _strides(staged: Sequence[_Staged]) -> list[int]:
+    """Return the distance of neighbors along each dimension of the copy."""
     return [math.prod(s.runs * s.phases for s in staged[k:]) for k in range(1, len(staged) + 1)]
 
 
 def _place(s: _Staged, stride: int, vector: Var) -> Expr:
-    """Where the operand finds its element, as an expression of the inner axes."""
+    """Return the contribution of a dimension to the operand's address in the copy."""
     terms = {t: c // s.step for t, c in s.inner.terms.items()}
     if s.phases == 1:
         shift = (s.inner.const - s.low) // s.step
@@ -178,7 +201,9 @@ def _place(s: _Staged, stride: int, vector: Var) -> Expr:
 
 
 def _copy(source: Buffer, scratch: Buffer, staged: Sequence[_Staged], fixed: Expr, names: Mapping[Var, Expr]) -> Stmt:
-    """The nest that copies what is inside the source, one phase after the other; its loops get bounds of the guards."""
+    """Return the loops that copy the elements inside the source, phase by phase; loop bounds come
+    from the guards later.
+    """
     axes = [Var("s") for _ in staged]
     stmts: list[Stmt] = []
     for phase in range(staged[-1].phases):

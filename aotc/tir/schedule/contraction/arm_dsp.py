@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of bytes by functions on memory (`aotc.tir.arm_dsp_kernels`).  A Request in, statements out.
+"""int8 GEMM schedule for Cortex-M with the DSP extension (SMLAD): from a Request, calls of
+`aotc.tir.arm_dsp_kernels`.
 
-What two positions read of the data is gathered run by run, a run being what lies side by side at one tap; each block of
-outputs is one call then, which every layer of a network shares, since sizes are its arguments:
+im2col for two positions at a time, in runs (the bytes that are contiguous at one kernel offset),
+widened to int16; then one micro-kernel call per block of outputs. Sizes are arguments of the
+micro-kernel, so that all layers share it:
 
     for two positions:
       for taps: col[...] = pairs2(data of position 0, 1)      # bytes of `fill` outside of the data
       for block of outputs: tile = pairs2x4(col, weights); for output: for position: store(tile[...])
 
-One position alone, as in a product of a vector by a matrix, is not gathered: `bytes1x4`.
+A single position, as in a vector-matrix product, is not copied: `bytes1x4`.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ from aotc.tir.stmt import Block, If, Stmt, Store, forall, loops
 
 #: Bytes of weights of a group of steps.
 _STEP: Final = BLOCK * GROUP
-#: Rows of fewer positions, which are no whole tiles, are gone through as one.
+#: Rows with fewer positions, unless they are whole tiles, are fused with the next outer axis.
 NARROW: Final = 4
 
 
 def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """The nest of a contraction; raises Irregular for those whose weights are not packed for it."""
+    """Return the loop nest of an int8 contraction; raise Irregular if its weights are not packed
+    for this schedule.
+    """
     paired = target.dots is not None and target.dots.paired
     known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
     if not (known and paired) or (c.group, c.block) != (GROUP, BLOCK):
@@ -49,9 +53,10 @@ def by_runs(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
 
 @frozen(eq=False)
 class Spare:
-    """Buffers for what is outside of the data: a run of padding, and a run over a border for each position.
+    """Buffers that replace runs outside of the data.
 
-    blank   None where all runs are inside of the data along the axes that do not change along them
+    blank   a run of padding; None if no run is completely outside
+    edges   for each position, a buffer for a run that crosses a border
     """
 
     blank: Buffer | None
@@ -59,10 +64,11 @@ class Spare:
 
     @property
     def buffers(self) -> list[Buffer]:
+        """All buffers."""
         return [*([] if self.blank is None else [self.blank]), *self.edges]
 
     def start(self, fill: int) -> list[Stmt]:
-        """The statements before all runs."""
+        """Return the statements that fill the padding, before all runs."""
         return [] if self.blank is None else [filled(self.blank, fill)]
 
 
@@ -70,11 +76,11 @@ class Spare:
 class Data:
     """The data of a contraction, or a copy of it with a border.
 
-    position   of an element in it
-    borders    indices that may be outside of it, and are the same along a run
-    crossed    indices that may be outside of it for some elements of a run, by `element`
-    element    counts the elements of a run
-    workspace  that the copy takes, filled by `before`
+    buffer, position   the data, and the address of an element
+    borders            indices that may be out of range, and are constant along a run
+    crossed            indices that may be out of range for some elements of a run
+    element            variable that counts the elements of a run
+    workspace          buffers of the copy, filled by `before`
     """
 
     buffer: Buffer
@@ -87,10 +93,10 @@ class Data:
 
     @staticmethod
     def of(req: Request, split: Split, steps: Var, run: int) -> Data:
-        """The data itself where runs lie side by side in it, else a copy.
+        """Return the data itself if runs are contiguous in it, else a padded copy.
 
-        A run that reaches over a border is completed where it is gathered: a copy of all data with its padding would
-        take as much memory as the data once more.
+        A run that crosses a border is completed when it is gathered: a padded copy would take as
+        much memory as the data.
         """
         place = req.group
         assert place is not None
@@ -110,14 +116,14 @@ class Data:
 
     @staticmethod
     def padded(req: Request, split: Split) -> Data:
-        """A copy with the border, in which groups lie side by side."""
+        """Return a copy of the data with its border, in which groups are contiguous."""
         inner = req.pixel_vars | req.reduction_vars
         how = {"inner": inner, "fill": req.c.fill, "vector": req.group}
         return Data.copied(req.stage("padded", req.a, split.a, split, **how), split)
 
     @staticmethod
     def copied(copy: Staging, split: Split) -> Data:
-        """A copy that is made before everything else."""
+        """Return a copy that is made before the loop nest."""
         before = [make({}) for make in (copy.zero, copy.copy) if make is not None]
         buffer = copy.operand.buffer
         position = linear(copy.operand.flat, split.ranges)
@@ -125,31 +131,36 @@ class Data:
 
     @property
     def open(self) -> list[Dimension]:
-        """All indices that may be outside of the data."""
+        """All indices that may be out of range."""
         return [*self.borders, *self.crossed]
 
     def spare(self, run: int, positions: int) -> Spare:
-        """The buffers that runs of so many positions at a time need."""
+        """Return the buffers for runs of `run` bytes that are outside of the data, with `positions`
+        runs at a time.
+        """
         blank = private_buffer("blank", self.buffer.dtype, run) if self.borders else None
         edges = (private_buffer("edge", self.buffer.dtype, run) for _ in range(positions if self.crossed else 0))
         return Spare(blank, tuple(edges))
 
     def run(self, index: Expr, spare: Spare, size: int, names: Mapping[Var, Expr]) -> Expr:
-        """So many bytes from `index` on; those of the spare where they are outside of the data.
+        """Return the load of `size` bytes from `index` on, or of padding if the run is out of
+        range.
 
-        names   what the data's axes are there
+        names   values of the data's axes
         """
         return self._or_blank(Load(self.buffer, simplify(index, {}), size), spare, names)
 
     def is_whole(self, size: int, names: Mapping[Var, Expr]) -> list[Expr]:
-        """What holds where no run of so many bytes reaches over a border."""
+        """Return the conditions under which no run of `size` bytes crosses a border."""
         first, last = (_inside(self.crossed, {**names, **self._at(as_expr(k))}) for k in (0, size - 1))
         return [first[k] if k % 2 == 0 else last[k] for k in range(len(first))]
 
     def completed(
         self, index: Expr, number: int, spare: Spare, size: int, names: Mapping[Var, Expr]
     ) -> tuple[Stmt, Expr]:
-        """A run that reaches over a border, and what copies its elements inside of the data over padding before."""
+        """Return statements that complete a run that crosses a border in a buffer filled with
+        padding, and the load of it.
+        """
         k, edge = Var("k"), spare.edges[number]
         element = Store(edge, k, Load(self.buffer, simplify(index + k, {})))
         copy: Stmt = forall(k, size, If(all_of(*_inside(self.crossed, {**names, **self._at(k)})), element))
@@ -157,10 +168,12 @@ class Data:
         return If(all_of(*inside), copy) if inside else copy, self._or_blank(Load(edge, as_expr(0), size), spare, names)
 
     def _or_blank(self, found: Load, spare: Spare, names: Mapping[Var, Expr]) -> Expr:
+        """Return a load, or that of padding where the run is out of range."""
         inside = _inside(self.borders, names)
         return Select(all_of(*inside), found, Load(spare.blank, as_expr(0), found.lanes)) if spare.blank else found
 
     def _at(self, element: Expr) -> dict[Var, Expr]:
+        """Return the value of the variable of elements."""
         return {} if self.element is None else {self.element: element}
 
     def gathered(
@@ -172,9 +185,15 @@ class Data:
         take: Callable[[list[Expr]], Stmt],
         fill: int,
     ) -> Stmt:
-        """What a statement takes of the runs of some positions, at each tap.
+        """Return loops over the taps around a statement that `take` makes from the runs of some
+        positions.
 
-        places   for each position the index of its first element, and what the data's axes are there
+        places   for each position, the index of its first element, and the values of the data's
+                 axes
+        spare    buffers for runs outside of the data
+        size     bytes of a run
+        taps     reduction axes outside of a run
+        fill     the padding
         """
         plain = loops(taps, take([self.run(index, spare, size, names) for index, names in places]), "independent")
         if not self.crossed:
@@ -187,14 +206,19 @@ class Data:
 
 
 def _inside(dims: Sequence[Dimension], names: Mapping[Var, Expr]) -> list[Expr]:
-    """For each of some indices that it is no less than 0, and that it is less than its extent."""
+    """Return, for each index, the conditions that it is at least 0 and less than its extent."""
     places = ((substitute(dim.index.expr(), dict(names)), dim.extent) for dim in dims)
     return [test for place, end in places for test in (place >= 0, place < end)]
 
 
 @frozen(eq=False)
 class _Positions:
-    """The axes that positions are counted along, the last one in tiles, and what the data's axes are by them."""
+    """The output positions.
+
+    axes       the axes that positions are counted along; the last one is tiled
+    names      the data's axes as expressions of them
+    position   address of an element of the data
+    """
 
     axes: Sequence[te.Axis]
     names: Mapping[Var, Expr]
@@ -202,6 +226,7 @@ class _Positions:
 
     @staticmethod
     def of(req: Request, data: Data) -> _Positions:
+        """Return the positions of a contraction; short rows are fused with the next outer axis."""
         pixels = fused(req.analysis, data.open, data.position)
         axes = [axis for axis in pixels.axes if axis[1] > 1]
         names: dict[Var, Expr] = {v: as_expr(0) for v, n in req.c.axes if n == 1}
@@ -215,17 +240,19 @@ class _Positions:
 
     @property
     def count(self) -> int:
-        """Of the tiled axis."""
+        """Extent of the tiled axis."""
         return self.axes[-1][1] if self.axes else 1
 
 
 @frozen(eq=False)
 class _Runs:
-    """A contraction by runs.
+    """The schedule of one contraction.
 
-    run      bytes that lie side by side, counted by `steps` in groups
-    taps     the other axes of the reduction
-    weights  where one is, by a block of outputs, an output in it, taps and steps
+    req, split, data, at   contraction, blocks of outputs, data and positions
+    steps                  variable that counts the groups of a run
+    run                    bytes of a run
+    taps                   the other reduction axes
+    weights                address of a weight, by block, output in it, taps and steps
     """
 
     req: Request
@@ -239,6 +266,7 @@ class _Runs:
 
     @staticmethod
     def of(req: Request, steps: Var, run: int) -> _Runs:
+        """Return the schedule of a contraction; raise Irregular if the weights are not dense."""
         split = req.split(BLOCK)
         data = Data.of(req, split, steps, run)
         taps = [axis for axis in req.c.reduce_axes if axis[0] is not steps]
@@ -248,7 +276,7 @@ class _Runs:
 
     @property
     def elements(self) -> int:
-        """Of gathered data."""
+        """Elements of the column buffer."""
         return math.prod(n for _, n in self.taps) * paired(self.run)
 
     @property
@@ -257,7 +285,7 @@ class _Runs:
         return self.elements // POSITIONS * BLOCK
 
     def nest(self) -> ContractionNest:
-        """The loops, and what they need."""
+        """Return the loop nest with the buffers it needs."""
         alone = self.at.count == 1
         if alone and (self.taps or self.data.open):
             alone = math.prod(n for _, n in self.taps) == 1 and not self.data.open
@@ -274,7 +302,9 @@ class _Runs:
         return ContractionNest(nest, (tile,), (*self.data.workspace, *scratch))
 
     def _tiles(self, tile: Buffer, col: Buffer, spare: Spare) -> Stmt:
-        """Tiles of positions along an axis."""
+        """Return the loop over tiles of positions: gather, call the micro-kernel for each block of
+        outputs, store.
+        """
         count, number, block, output = self.at.count, Var("t"), Var("o"), Var("o")
         column = self.at.axes[-1][0] if self.at.axes else Var("none")
         base, whole = number * POSITIONS, count % POSITIONS == 0
@@ -292,7 +322,7 @@ class _Runs:
         return forall(number, -(-count // POSITIONS), Block((gathered, body)))
 
     def _gather(self, col: Buffer, spare: Spare, places: Sequence[Mapping[Var, Expr]]) -> Stmt:
-        """The runs of some positions at all taps."""
+        """Return the statements that gather the runs of a tile's positions to the column buffer."""
         zero = self._zero()
         found = [(substitute(self.at.position, {**zero, **place}), self._at(place)) for place in places]
         to = substitute(self.weights.expr(), zero)
@@ -303,25 +333,25 @@ class _Runs:
         return self.data.gathered(found, spare, self.run, self.taps, take, self.req.c.fill)
 
     def _outputs(self, block: Expr) -> Expr:
-        """How many there are in a block."""
+        """Return the number of outputs in a block, which is smaller in the last one."""
         outputs = self.req.outputs[1]
         return as_expr(BLOCK) if outputs % BLOCK == 0 else minimum(BLOCK, outputs - block * BLOCK)
 
     def _weights(self, block: Expr) -> Load:
-        """Those of a block of outputs."""
+        """Return the weights of a block of outputs."""
         names = dict.fromkeys((v for v, _ in self.taps), as_expr(0))
         names |= {**self._zero(), self.split.tile: block}
         begin = substitute(self.weights.expr(), names)
         return Load(self.req.b, begin, self.size)
 
     def _zero(self) -> dict[Var, Expr]:
-        """The first output, the first step of a run."""
+        """Return the values of variables for the first output and the first step of a run."""
         split, group = self.split, self.req.group
         assert group is not None
         return dict.fromkeys((split.tile, split.lane, self.steps, group), as_expr(0))
 
     def _alone(self, tile: Buffer) -> Stmt:
-        """Outputs of one position."""
+        """Return the loop over blocks of outputs of a single position."""
         outputs, block, output = self.req.outputs[1], Var("o"), Var("o")
         zero: dict[Var, Expr] = {v: as_expr(0) for v in index_space.used(self.split.a)}
         data = Load(self.data.buffer, substitute(self.data.position.expr(), zero), self.run)
@@ -330,10 +360,10 @@ class _Runs:
         return forall(block, -(-outputs // BLOCK), Block((Store(tile, as_expr(0), sums), finish)))
 
     def _store(self, output: Expr, place: Mapping[Var, Expr], value: Expr) -> Stmt:
-        """What becomes of an element."""
+        """Return the statement that stores an output element."""
         names = {self.req.outputs[0]: output, **self._at(place)}
         return self.req.store(tuple(names.get(v, v) for v, _ in self.req.c.axes), value)
 
     def _at(self, place: Mapping[Var, Expr]) -> dict[Var, Expr]:
-        """What the data's axes are at a position."""
+        """Return the values of the data's axes at a position."""
         return {**place, **{v: substitute(e, place) for v, e in self.at.names.items()}}

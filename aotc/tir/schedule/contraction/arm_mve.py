@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of bytes by functions on memory (`aotc.tir.arm_mve_kernels`).  A contraction in, statements out.
+"""int8 GEMM and depthwise schedule for Cortex-M with Helium (MVE): calls of
+`aotc.tir.arm_mve_kernels`.
 
-What a position reads of the data is one row, gathered run by run where it does not lie so, and the weights of an output
-are one row; in depthwise convolutions the runs are what channels read at each tap:
+The data of a position is one row, gathered run by run (im2col) if it is not contiguous, and the
+weights of an output are one row; in depthwise convolutions, a run holds the channels at one kernel
+offset:
 
     for position:
       for taps: col[...] = bytes(data)                     # bytes of `fill` outside of the data
       tile[0:n] = byte_rows(col, weights of n outputs); y[0:n] = requantize(tile[0:n], ...)
 
-The sums become bytes by one call where they are requantized in words of 32 bits, else one by one.
+The sums are requantized to bytes by one call if the requantization uses 32-bit words, else one by
+one.
 """
 
 from __future__ import annotations
@@ -37,12 +40,14 @@ from aotc.tir.schedule.contraction.tiling_candidate import Request
 from aotc.tir.simplify import simplify
 from aotc.tir.stmt import Block, Declare, Stmt, Store, forall, loops
 
-#: Sums at a time, which lie on the stack.
+#: Largest number of sums that are computed at a time, in a stack buffer.
 SUMS: Final = 64
 
 
 def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """The nest of a contraction; raises Irregular for those whose operands do not lie in rows."""
+    """Return the loop nest of an int8 contraction; raise Irregular if operands are not in rows or
+    the target has no MVE.
+    """
     known = c.dtype == "int32" and a.dtype == b.dtype == "int8"
     if not known or target.dots is None or not target.dots.along:
         raise Irregular("no sums of rows of bytes")
@@ -53,7 +58,9 @@ def by_rows(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Tar
 
 
 def _whole(req: Request) -> _Rows:
-    """Each output has weights for all of a row."""
+    """Return the schedule of a contraction in which each output has weights for a whole row of
+    data.
+    """
     c, channel = req.c, req.outputs
     number = row_axis(c)
     axis = c.reduce_axes[number]
@@ -68,7 +75,9 @@ def _whole(req: Request) -> _Rows:
 
 
 def _depthwise(req: Request) -> _Rows:
-    """Each output has a channel of the data."""
+    """Return the schedule of a depthwise convolution, in which each output has a channel of the
+    data.
+    """
     channel, outputs = req.outputs
     position, weights = flat(req.analysis.a), flat(req.analysis.b)
     borders = [d for d in req.analysis.a if not d.inside]
@@ -85,14 +94,15 @@ def _depthwise(req: Request) -> _Rows:
 
 @frozen(eq=False)
 class _Rows:
-    """A contraction by rows.
+    """The schedule of one contraction.
 
-    at      the axes that positions are counted along
-    taps    axes of the reduction that a run is gathered for each point of
-    run     bytes that lie side by side; 0 where these are channels
-    inner   what counts in a run
-    apart   bytes from the weights of a tap to those of the next one, for channels
-    spread  vectors of one number
+    req, data   the contraction and its data
+    at          the axes that positions are counted along
+    taps        reduction axes for each point of which a run is gathered
+    run         bytes of a run; 0 if a run consists of channels
+    inner       variables that count the elements of a run
+    apart       bytes between the weights of consecutive taps, for depthwise convolutions
+    spread      for a value that is equal for all outputs, the buffer filled with it
     """
 
     req: Request
@@ -106,10 +116,11 @@ class _Rows:
 
     @property
     def gathers(self) -> bool:
+        """True if the data of a position must be gathered."""
         return index_space.points(self.taps) > 1 or bool(self.data.open)
 
     def nest(self) -> ContractionNest:
-        """The loops, and what they need."""
+        """Return the loop nest with the buffers it needs."""
         outputs, block = self.req.outputs[1], Var("o")
         width = min(SUMS, outputs)
         run = self.run or width
@@ -134,14 +145,14 @@ class _Rows:
         return ContractionNest(whole, (tile, *self.spread.values()), (*self.data.workspace, *scratch))
 
     def _position(self, begin: Expr, taps: Mapping[Var, Expr]) -> Expr:
-        """Where a run is in the data."""
+        """Return the address of a run in the data."""
         inner = dict.fromkeys(self.inner, as_expr(0))
         if not self.run:
             inner[self.inner[0]] = begin
         return simplify(substitute(self.at.position.expr(), {**inner, **taps}), {})
 
     def _gather(self, col: Buffer, spare: Spare, begin: Expr, run: int) -> Stmt:
-        """The runs of a position."""
+        """Return the statements that gather the runs of a position."""
         place = te.flat_index([n for _, n in self.taps], [v for v, _ in self.taps]) * run
 
         def take(runs: list[Expr]) -> Stmt:
@@ -151,7 +162,7 @@ class _Rows:
         return self.data.gathered(found, spare, run, self.taps, take, self.req.c.fill)
 
     def _sums(self, col: Buffer, begin: Expr, count: int) -> Expr:
-        """Those of some outputs."""
+        """Return the call that computes the sums of `count` outputs from `begin` on."""
         size, weights = index_space.points(self.taps), self.req.b
         zero = {v: as_expr(0) for v, _ in self.taps}
         run = self.run or count
@@ -166,7 +177,7 @@ class _Rows:
         return call("byte_taps", data, held, const(size, "int32"), const(self.apart, "int32"))
 
     def _finished(self, tile: Buffer, begin: Expr, count: int) -> Stmt:
-        """What becomes of some sums: one call, or a statement for each."""
+        """Return the statement that finishes and stores some sums: one call, or a loop."""
         output, channel = Var("o"), self.req.outputs[0]
         names = {**self.at.unfuse, channel: begin + output}
         index = tuple(names.get(v, as_expr(0) if n == 1 else v) for v, n in self.req.c.axes)
@@ -174,7 +185,7 @@ class _Rows:
         return self._requantized(stmt, output, count) or forall(output, count, stmt)
 
     def _requantized(self, stmt: Stmt, output: Var, count: int) -> Stmt | None:
-        """The statement for all sums at once, if it makes bytes in words of 32 bits."""
+        """Return one call that requantizes all sums; None if a sum is finished in another way."""
         match stmt:
             case Block(stmts=(Declare(var=var, value=total), Store() as last)):
                 value = substitute(last.value, {var: total})
@@ -200,7 +211,9 @@ class _Rows:
         return Store(last.buffer, simplify(substitute(last.index, {output: as_expr(0)}), {}), made)
 
     def _vector(self, value: Expr, output: Var, count: int, spread: dict[Expr, Buffer]) -> Load | None:
-        """Numbers of some outputs; `spread` takes those that are one for all."""
+        """Return the values of an operand for some outputs as a vector; equal values are put in a
+        buffer of `spread`.
+        """
         if isinstance(value, Load) and linear(value.index, {}).coefficient(output) == 1:
             return Load(value.buffer, simplify(substitute(value.index, {output: as_expr(0)}), {}), count)
         if index_space.variables(value):
@@ -212,16 +225,19 @@ class _Rows:
 
 
 def _filled(buffer: Buffer, value: Expr) -> Stmt:
+    """Return a loop that fills a buffer with a value."""
     i = Var("i")
     return forall(i, buffer.size, Store(buffer, i, value))
 
 
 def _limits(value: Expr) -> tuple[int, int, Expr]:
-    """The range of bytes that a number is brought into, and that number, which may be no int8 without it."""
+    """Return the range to which a value is clamped, and the value itself; an empty range if it is
+    not saturated to int8.
+    """
     low, high = -128, 127
     while isinstance(value, Binary) and value.op in ("min", "max") and isinstance(value.b, Const):
         limit = int(value.b.value)
-        # what stands outside of a limit holds for it, too
+        # a value beyond one limit still has to satisfy the other
         if value.op == "min":
             high = max(min(high, limit), low)
         else:
@@ -233,7 +249,7 @@ def _limits(value: Expr) -> tuple[int, int, Expr]:
 
 
 def _plus(value: Expr) -> tuple[Expr, Expr]:
-    """A zero point that is added, and to what."""
+    """Return (b, a) of an addition a + b; zero and the value for other expressions."""
     if isinstance(value, Binary) and value.op == "add":
         return value.b, value.a
     return const(0, "int32"), value

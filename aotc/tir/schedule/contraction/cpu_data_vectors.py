@@ -110,8 +110,7 @@ def _staged(req: Request, split: Split) -> _Data:
 
 
 def _weights(req: Request, split: Split) -> Staging | None:
-    """Return a copy of the weights in the accumulator type; None if they can be broadcast in place.
-    """
+    """Return a copy of the weights in the accumulator type; None if they can be broadcast in place."""
     if req.broadcasts(req.b):
         return None
     return req.stage("weights", req.b, split.b, split, inner={split.tile, split.lane} | req.reduction_vars)

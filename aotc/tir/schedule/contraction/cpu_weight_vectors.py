@@ -206,8 +206,7 @@ def _is_static(dim: Dimension, tiles: set[Var], reduction: set[Var]) -> bool:
 
 
 def _panel(attempt: _Attempt, rows: int) -> Staging | None:
-    """Return a copy of the weights in which the lanes are contiguous; None where they are already.
-    """
+    """Return a copy of the weights in which the lanes are contiguous; None where they are already."""
     req, split = attempt.req, attempt.split
     if req.group is not None and not req.c.block:
         axes = ((split.lane, split.size), (req.group, req.c.group))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The epilogue of a tile: its finished accumulators become elements of the output.  A Tile in, statements out.
+"""The epilogue of a tile: finish its accumulators (bias, activation, requantization) and store them
+to the output.
 
 Three ways, the first that fits:
 
@@ -24,16 +25,18 @@ from aotc.tir.schedule.contraction.tile_segments import TileAxis
 from aotc.tir.schedule.contraction.tiling import Tile, Tiling
 from aotc.tir.stmt import loops
 
-#: For each partial sum the accumulators, by the numbers of the vector of `x` and the element of `y`.
+#: For each partial sum, the accumulators by (index of the vector of `x`, index of the element of
+#: `y`).
 Accumulators: TypeAlias = "Sequence[Mapping[tuple[int, int], Var]]"
 
 
 @frozen(eq=False)
 class Spill:
-    """The stack buffers of finished tiles.
+    """Stack buffers for finished tiles.
 
-    positions    vectors in a tile; where they are transposed, whole squares of them
-    transposed   the tile with its vectors lying the other way, None where they lie along the output
+    buffer       buffer for a tile
+    transposed   buffer for the transposed tile, None where vectors are contiguous in the output
+    positions    vectors of a tile, rounded up to whole squares if they are transposed
     """
 
     buffer: Buffer
@@ -42,7 +45,7 @@ class Spill:
 
     @staticmethod
     def of(tiling: Tiling) -> Spill:
-        """The buffers that the widest tile needs."""
+        """Return the buffers for the widest tile."""
         vector, dtype = tiling.vector, tiling.product.dtype
         others = [axis for axis in tiling.tiled if axis is not vector]
         place = tiling.output.place
@@ -58,7 +61,7 @@ class Spill:
 
 
 def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
-    """The statements that hand each element of a tile to the output."""
+    """Return the statements that finish and store each element of a tile."""
     direct = _from_registers(tile, accs)
     if direct is not None:
         return direct
@@ -76,13 +79,15 @@ def finished_tile(tile: Tile, accs: Accumulators, spill: Spill) -> list[Stmt]:
 
 
 def _sums(tile: Tile, accs: Accumulators) -> Iterator[tuple[dict[TileAxis, int], Expr]]:
-    """The offsets of each accumulator, and its value with all partial sums."""
+    """Yield the offsets of each accumulator, and the sum of all its partial sums."""
     for i, j in accs[0]:
         yield {**tile.xs[i], **tile.ys[j]}, reduce(operator.add, (split[i, j] for split in accs))
 
 
 def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
-    """Each accumulator stored as a vector; None where it does not lie along the output, inside of it."""
+    """Return the statements that store each accumulator as a vector; None if vectors are not
+    contiguous in the output.
+    """
     tiling, made = tile.tiling, tile.tiling.product
     vector, lane, scalar = tiling.vector, Var("lane"), Var("done", made.dtype)
     segment = tile.segments[vector]
@@ -101,13 +106,15 @@ def _from_registers(tile: Tile, accs: Accumulators) -> list[Stmt] | None:
 
 
 def _strides(tile: Tile) -> dict[TileAxis, int]:
-    """The distances of neighbors on the stack, along each axis of a tile."""
+    """Return the distance of neighbors on the stack along each axis of a tile."""
     tiled = tile.tiling.tiled
     return {axis: math.prod(inner.width for inner in tiled[k + 1 :]) for k, axis in enumerate(tiled)}
 
 
 def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, target: Buffer) -> list[Stmt]:
-    """The tile transposed, square by square; unused rows of the last squares are cleared first."""
+    """Return the statements that transpose a tile square by square; unused rows of the last squares
+    are cleared first.
+    """
     made, width = tile.tiling.product, tile.tiling.vector.width
     used = {sum(strides[axis] * offset for axis, offset in y.items()) // width for y in tile.ys}
     blocks, parts = range(0, max(used) + 1, made.lanes), range(0, width, made.lanes)
@@ -122,7 +129,9 @@ def _transposed(tile: Tile, strides: Mapping[TileAxis, int], spill: Spill, targe
 
 
 def _stores(tile: Tile, strides: Mapping[TileAxis, int], buffer: Buffer) -> Stmt:
-    """Loops over the tile, in the order of the output, that store each element of `buffer`."""
+    """Return loops over a tile, in the order of the output, that finish and store each element of
+    `buffer`.
+    """
     tiling = tile.tiling
     values: dict[Var, Expr] = {axis.var: base for axis, base in tile.bases.items()}
     index: Expr = as_expr(0)

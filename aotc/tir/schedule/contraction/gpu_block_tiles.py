@@ -102,8 +102,7 @@ class Tile:
 
     @property
     def rowwise(self) -> bool:
-        """True if operands in shared memory may have the reduction steps as their contiguous axis.
-        """
+        """True if operands in shared memory may have the reduction steps as their contiguous axis."""
         return False
 
     @property

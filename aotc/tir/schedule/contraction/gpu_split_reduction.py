@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thin contraction on a device, such as a matrix times a vector: threads share out the reduction.
+"""GPU schedule of thin contractions, such as matrix-vector products: the threads of a block split
+the reduction.
 
     for b in 0..125 block: for t in 0..256 thread:                   # 4 columns, 64 threads for each
         acc[1] = 0
@@ -7,9 +8,10 @@
         sum = acc of all threads of the warp; parts[t % 64 // 32, t // 64] = sum; sync
         y[4 * b + t] = parts of t added in their order               # by the first 4 threads
 
-The operand of the long side is read once, neighbors by neighboring threads: along the reduction, or along its own
-axis where the elements lie next to each other there.  Each thread multiplies them with all of the thin side.  Where
-the long side alone is enough for all threads, as the pixels of an image are, each walks the whole reduction.
+The operand of the long side is read once, with coalesced loads: along the reduction, or along its
+own axis if elements are contiguous there. Each thread multiplies its elements with all of the thin
+side. If the long side alone has work for all threads, such as the pixels of an image, each thread
+runs the whole reduction.
 """
 
 from __future__ import annotations
@@ -23,19 +25,24 @@ from aotc.tir.schedule.contraction.index_space import Analysis, Dimension, apart
 from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.stmt import Assign, Declare, For, If, Stmt, loops
 
-#: Sides below which the product is thin.
+#: Extent of a side of the product below which it is thin.
 LEAST: Final = 16
-#: Steps of a reduction that are worth it.
+#: Least number of reduction steps that are split among threads.
 _STEPS: Final = 64
 #: Threads of a block.
 _THREADS: Final = 256
-#: Blocks for each processor that keep enough loads under way.
+#: Blocks per multiprocessor that have enough loads in flight.
 _BLOCKS: Final = 2
 
 
 @frozen(eq=False)
 class Half:
-    """An operand, and the axes of the output that it has for itself."""
+    """An operand with the output axes that only it depends on.
+
+    buffer, dims   the operand
+    axes           the output axes
+    fill           value outside of the operand
+    """
 
     buffer: Buffer
     dims: Sequence[Dimension]
@@ -44,32 +51,42 @@ class Half:
 
     @property
     def size(self) -> int:
+        """Product of the extents of the axes."""
         return points(self.axes)
 
     def inside(self, number: Expr, step: int) -> list[Expr]:
-        """The condition on the number of one, if tiles of so many may reach across the end."""
+        """Return the condition that an element exists; none if `step`, the size of a tile, divides
+        the number of elements.
+        """
         return [number < self.size] if self.size % step else []
 
     def load(self, names: Mapping[Var, Expr], dtype: DType, tests: Sequence[Expr] = ()) -> Expr:
-        """The element where variables have these values; `fill` outside of the operand, and where a test says no."""
+        """Return the element for given values of variables; `fill` outside of the operand, and
+        where one of `tests` is false.
+        """
         value = cast(Load(self.buffer, substitute(flat(self.dims).expr(), names)), dtype)
         places = ((substitute(dim.index.expr(), names), dim.extent) for dim in self.dims if not dim.inside)
         tests = [*tests, *(test for index, end in places for test in (index >= 0, index < end))]
         return Select(all_of(*tests), value, const(self.fill, dtype)) if tests else value
 
     def multiplied(self, total: Expr, a: Expr, b: Expr, other: Half) -> Expr:
-        """A sum, and the product of what is loaded of this operand on the left, and of the other one, added to it."""
+        """Return `total` plus the product of an element `a` of this operand and `b` of the other
+        operand.
+        """
         return total + a * b
 
 
 @frozen(eq=False)
 class _Slices:
-    """What a block computes.
+    """The work of one block.
 
-    names        values of the axes that blocks walk
-    wide, deep   columns of a block (those of the long side), and threads for each
-    warp         threads of a warp that share out one sum, neighbors `spread` apart
-    first        the column with which it begins
+    c, sides, thin, long   the contraction and its operands
+    names                  values of the axes that are distributed over blocks
+    wide, deep             columns (of the long side) of a block, and threads for each of them
+    spread                 distances of the threads of a warp that split one sum
+    first                  the first column of the block
+    acc                    accumulators of a thread
+    parts                  sums of warps, in shared memory
     """
 
     c: te.Contraction
@@ -86,10 +103,11 @@ class _Slices:
 
     @property
     def warp(self) -> int:
+        """Threads of a warp that split one sum."""
         return 1 << len(self.spread)
 
     def products(self, depth: Expr, across: Expr) -> Stmt:
-        """The share of a thread in its accumulators."""
+        """Return the loops that accumulate a thread's part of the reduction."""
         c, thin, long, acc = self.c, self.thin, self.long, self.acc
         turn, k, column, row = (Var(name) for name in ("turn", "k", "column", "row"))
         steps, value = points(c.reduce_axes), Var("value", c.dtype)
@@ -106,7 +124,9 @@ class _Slices:
         return Block((Declare(column, self.first + across), turns))
 
     def shared(self, depth: Expr, across: Expr) -> Stmt:
-        """The sums of a warp in shared memory."""
+        """Return the statements that add the sums of a warp by shuffles, and store them to shared
+        memory.
+        """
         row, total = Var("row"), Var("sum", self.c.dtype)
         stmts: list[Stmt] = [Declare(total, Load(self.acc, row))]
         for distance in self.spread:
@@ -119,7 +139,7 @@ class _Slices:
         return loops([(row, self.thin.size)], Block(stmts))
 
     def finished(self, thread: Var, places: Sequence[Expr], store: StoreFn) -> Stmt:
-        """What becomes of the sums of all warps."""
+        """Return the loop that adds the sums of all warps and finishes the elements."""
         turn, element, other, row, column = (Var(name) for name in ("turn", "element", "other", "row", "column"))
         total, results = Var("total", self.c.dtype), self.thin.size * self.wide
         add = Assign(total, total + Load(self.parts, other * results + element))
@@ -138,10 +158,12 @@ class _Slices:
 def by_slices(
     analysis: Analysis, sides: tuple[Half, Half], places: Sequence[Expr], store: StoreFn, gpu: Gpu
 ) -> ContractionNest | None:
-    """The nest on blocks of threads of a contraction with a thin side; None where a thread for each element will do.
+    """Return the GPU loop nest of a contraction with a thin side; None if one thread per element is
+    good enough.
 
     sides    data and weights
-    places   of an element in the output, by the contraction's axes
+    places   the output indices as expressions of the contraction's axes
+    store    function that returns the statement to store an element
     """
     c = analysis.c
     thin, long = sorted(sides, key=lambda side: side.size)

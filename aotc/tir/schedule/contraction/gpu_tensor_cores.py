@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tiles of `by_blocks` whose operands each warp multiplies as matrices, of 16 bits or TF32, and adds in float32.
+"""Tensor-core schedule: thread-block tiles (`gpu_block_tiles`) that warps multiply by mma
+instructions.
+
+Operands are float16, bfloat16 or TF32 with float32 sums, or bytes with int32 sums:
 
     for s in 0..2:                                    # 16 steps of the reduction, of 32 in shared memory
         a[2 x 4] = ldmatrix(xs); b[2 x 4] = ldmatrix(ws)
         for i in 0..2: for j in 0..4: acc[4 * i + j] = mma(acc[4 * i + j], a[i], b[j])
 
-A warp has 32 rows and 32 columns of a tile.  Of each 16 x 8 of them a thread has two rows, 8 apart, and two columns
-(`aotc.tir.warp_matrix_fragments`).  Operands lie in shared memory by steps, so that blocks are loaded turned.
+Each warp computes 32 rows and 32 columns of a tile. In each 16 x 8 block a thread holds two rows, 8
+apart, and two adjacent columns (`aotc.tir.warp_matrix_fragments`). Operands are stored in shared
+memory step by step, so that their blocks are transposed when they are loaded.
 """
 
 from typing import Final
@@ -18,21 +22,23 @@ from aotc.tir.schedule.contraction.naive import ContractionNest, StoreFn
 from aotc.tir.schedule.contraction.shared_memory_copies import Place, Side
 from aotc.tir.stmt import loops
 
-#: Warps of a tile by rows and columns, groups of them, and steps of the reduction that are shared at a time.
+#: Tile shapes: warps along rows and columns, groups, and reduction steps per piece.
 _SHAPES: Final = ((4, 2, 1, 32), (2, 4, 1, 32), (2, 2, 1, 32), (1, 1, 4, 64))
-#: Those of words of bytes, of which there is room for fewer steps.
+#: Tile shapes for words of four bytes, fewer steps of which fit.
 _WORDS: Final = ((4, 2, 1, 16), (2, 4, 1, 16), (2, 2, 1, 32), (1, 1, 4, 64))
-#: Products of matrices that are done in the time of one of numbers.
+#: Speed of tensor cores relative to scalar multiply-adds.
 _FASTER: Final = 8
-#: Bits of a row that is loaded at once lie together from a multiple of 16 bytes on, rows in different banks.
+#: Padding elements of rows, so that rows loaded together are aligned to 16 bytes and in different
+#: memory banks.
 _GAP: Final = 8
 
 
 @frozen
 class Warps(Tile):
-    """A tile of warps; `operands` is the type of what they multiply, int32 for words of bytes.
+    """A tile that warps compute by tensor cores.
 
-    multiply   the instruction for that
+    operands   type of the multiplied elements, int32 for words of bytes
+    multiply   name of the mma instruction
     """
 
     operands: DType = DType("float16")
@@ -80,9 +86,9 @@ class Warps(Tile):
 
 
 def _brought(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -> Stmt:
-    """Operands of 16 bits in registers: blocks of 8 x 8; on the left the first two are one below the other.
+    """Return the loads of 16-bit operands to registers, as blocks of 8 x 8 (ldmatrix).
 
-    k   0 for the left one
+    k   0 for the left operand, whose first two blocks are one below the other; 1 for the right one
     """
     i, row, (near, far) = Var("i"), lane % 8, (lane % 16 // 8 * 8, lane // 16 * 8)
     along, across = (far, near) if k == 0 else (near, far)
@@ -95,7 +101,9 @@ def _brought(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -
 
 
 def _rounded(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -> Stmt:
-    """Operands of 32 bits in registers: floats rounded to TF32, words of bytes as they are."""
+    """Return the loads of 32-bit operands to registers: floats rounded to TF32, words of bytes
+    unchanged.
+    """
     i, step, half = Var("i"), Var("k"), Var("half")
     place = side.at(depth + lane % 4 + step * 4, own + i * 16 + half * 8 + lane // 4)
     to = i * 4 + (step * 2 + half if k == 0 else half * 2 + step)
@@ -105,9 +113,11 @@ def _rounded(at: Used, k: int, side: Side, depth: Expr, own: Expr, lane: Expr) -
 
 
 def by_warps(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest | None:
-    """The nest of `by_blocks`, by matrices of warps where both operands are of types that these take.
+    """Return the GPU loop nest of a contraction, by tensor cores where the device supports its
+    types, else by `by_blocks`.
 
-    Sums of bytes have one result, whoever adds them, and tiles of numbers where those of warps are too large.
+    Integer sums do not depend on the order, so that scalar tiles are used for them where
+    tensor-core tiles are too large.
     """
     gpu, words = target.gpu, c.dtype == "int32"
     name, operands = f"mma_{a.dtype}", a.dtype

@@ -40,8 +40,7 @@ def products(c: te.Contraction, a: Buffer, b: Buffer, acc: Var) -> Stmt:
 
 
 def build_contraction(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn) -> ContractionNest:
-    """Return the nest of loops over the output axes, with one scalar accumulator for each element.
-    """
+    """Return the nest of loops over the output axes, with one scalar accumulator for each element."""
     acc = Var("acc", c.dtype)
     finish = store(tuple(var for var, _ in c.axes), acc)
     body = Block((Declare(acc, const(0, c.dtype)), products(c, a, b, acc), finish))

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the threads of a block bring pieces of an operand to shared memory, while they multiply the piece before.
+"""Copies of operand pieces from global to shared memory by the threads of a GPU block, overlapped
+with multiplication.
 
     xs[16 x 64] = async x[...:4]                             # neighbors: 16 bytes at once, from multiples of them on
     xs[16 x 64] = async inside ? x[...] : 0                  # single numbers of 4 bytes
     held[4] = inside ? cast(x[...]) : fill  ...  xs = held   # what no device copies: through registers
 
-Asynchronous copies are under way until their thread waits for them.  Neighbors are rows or columns of the product, or
-steps of the reduction, if tiles take their rows that way.  Where an operand ends, zeros are shared.
+An asynchronous copy is complete when its thread has waited for it. The elements of a 16-byte copy
+are adjacent rows or columns of the product or, for tiles that permit it, adjacent steps of the
+reduction. Out-of-range elements are zeros.
 """
 
 from __future__ import annotations
@@ -22,20 +24,26 @@ from aotc.tir.schedule.contraction.gpu_split_reduction import Half
 from aotc.tir.schedule.contraction.index_space import apart, digits, flat, points
 from aotc.tir.simplify import simplify
 
-#: Neighbors in memory that are fetched at once even where others follow far away: 32 bytes.
+#: Adjacent elements that are loaded together even if the next ones are far away: a sector of 32
+#: bytes.
 SECTOR: Final = 8
-#: Bytes of one asynchronous copy at least.
+#: Least number of bytes of an asynchronous copy.
 _LEAST: Final = 4
 
-#: Of a group of a thread's rows or columns, and the number of one in it.
+#: Function from (group of a thread's rows or columns, index in the group) to the row or column.
 Place = Callable[[Expr, Expr], Expr]
 
 
 @frozen(eq=False)
 class Steps:
-    """How the reduction is walked: pieces of `depth` by so many threads, the values of other axes in `names`.
+    """The order in which a thread block runs through the reduction axes, `depth` steps per piece.
 
-    Where the last axis is made of whole pieces, the number of a step tells all others: no thread computes quotients.
+    If `depth` divides the extent of the last axis, the number of a piece determines all other axes,
+    so that threads compute no quotients.
+
+    axes              the reduction axes
+    thread, threads   index of the thread and number of threads
+    names             values of the other axes
     """
 
     axes: Sequence[te.Axis]
@@ -46,7 +54,9 @@ class Steps:
 
     @staticmethod
     def of(c: te.Contraction, depth: int, threads: int, names: Mapping[Var, Expr], any_order: bool) -> Steps:
-        """An axis of whole pieces becomes the last one, if any order will do."""
+        """Return the steps of a contraction; if `any_order`, an axis that `depth` divides becomes
+        the last one.
+        """
         axes = [axis for axis in c.reduce_axes if axis[1] > 1] or c.reduce_axes[:1]
         last = next((axis for axis in reversed(axes) if axis[1] % depth == 0), axes[-1])
         if any_order:
@@ -56,15 +66,22 @@ class Steps:
 
     @property
     def count(self) -> int:
+        """The number of pieces."""
         return -(-points(self.axes) // self.depth)
 
     @property
     def whole(self) -> bool:
-        """Whether the last axis is made of whole pieces."""
+        """True if `depth` divides the extent of the last axis."""
         return self.axes[-1][1] % self.depth == 0
 
     def at(self, step: Expr, place: Expr, k: Var) -> tuple[dict[Var, Expr], list[Expr]]:
-        """The values of the axes at a place of a step, by the register k, which numbers it, and whether it is one."""
+        """Return the values of the axes at a position within a piece, and the conditions under
+        which the position exists.
+
+        step    number of the piece
+        place   index within the piece
+        k       register that holds the number of the position over all pieces
+        """
         *outer, (inner, extent) = self.axes
         if self.whole:
             found = digits([*outer, (inner, extent // self.depth)], step)
@@ -75,7 +92,9 @@ class Steps:
 
 @frozen(eq=False)
 class Piece:
-    """Neighbors along some axes that lie next to each other: from `index`, of their `number`, so many elements on."""
+    """A vector of `lanes` adjacent elements of an operand at the address `index`, a function of its
+    `number`.
+    """
 
     number: Var
     index: Expr
@@ -83,7 +102,9 @@ class Piece:
 
     @staticmethod
     def of(half: Half, axes: Sequence[te.Axis], ranges: Ranges, dtype: DType) -> Piece | None:
-        """Pieces of 16 bytes that begin at multiples of them, and are inside of the operand or outside; or None."""
+        """Return the 16-byte vectors along `axes` of an operand; None if they are not aligned, or
+        only partly in range.
+        """
         lanes, size = MOST // dtype.itemsize, points(axes)
         if half.buffer.dtype != dtype or half.fill or size % lanes or half.buffer.align % MOST:
             return None
@@ -109,16 +130,16 @@ class Piece:
 class Side:
     """One operand of the product: rows of the data, or columns of the weights.
 
-    whole     the operand with the axes of these rows or columns
-    first     where they begin in shared memory
-    held      the elements that a thread brings there
-    count     how many of them each thread has accumulators for
-    threads   how many threads of a group lie along them
-    own       which one of a tile is one of a thread's own
-    pitch     elements of shared memory from one step to the next, or from one row to the next
-    tile      which tile a block has
-    piece     neighbors that are copied at once; None for single elements
-    deep      whether neighbors, here and in shared memory, are steps
+    whole     the operand with its axes
+    first     offset of the operand in shared memory
+    held      registers for the elements that a thread copies
+    count     rows or columns for which each thread has accumulators
+    threads   threads of a group along the rows or columns
+    own       function that returns a row or column of a thread
+    pitch     elements of shared memory between consecutive steps or (if `deep`) rows or columns
+    tile      index of the block's tile
+    piece     vectors that are copied at once; None for single elements
+    deep      the contiguous axis, in global and shared memory, is that of the reduction steps
     """
 
     whole: Half
@@ -134,26 +155,31 @@ class Side:
 
     @property
     def size(self) -> int:
-        """How many of them a tile has."""
+        """Rows or columns of a tile."""
         return self.count * self.threads
 
     @property
     def lanes(self) -> int:
+        """Elements that are copied at once."""
         return self.piece.lanes if self.piece is not None else 1
 
     @property
     def copied(self) -> bool:
-        """Whether a device can copy them asynchronously."""
+        """True if the elements can be copied asynchronously: no conversion, zero padding, and at
+        least 4 bytes at once.
+        """
         half, dtype = self.whole, self.held.dtype
         return half.buffer.dtype == dtype and not half.fill and self.lanes * dtype.itemsize >= _LEAST
 
     def at(self, depth: Expr, within: Expr) -> Expr:
-        """The place in shared memory of a row or column at a step of a piece."""
+        """Return the address in shared memory of row or column `within` at step `depth` of a piece."""
         slow, quick = (within, depth) if self.deep else (depth, within)
         return slow * self.pitch + quick + self.first
 
     def place(self, turn: Var, steps: Steps) -> tuple[Expr, Expr]:
-        """What a thread brings in one of its turns: how deep in the piece it is, and of which row or column."""
+        """Return (step in the piece, row or column) of the element that a thread copies in
+        iteration `turn`.
+        """
         thread, threads, dims, size = steps.thread, steps.threads, self.whole.dims, self.size // self.lanes
         if self.deep:
             size = steps.depth // self.lanes
@@ -165,13 +191,15 @@ class Side:
         return number % sectors * SECTOR + thread % SECTOR, number // sectors
 
     def begun(self, shared: Buffer, step: Expr, steps: Steps) -> Stmt:
-        """The elements of a step that a thread brings: under way to shared memory, or in its registers."""
+        """Return the loop in which a thread starts to copy its elements of a piece, to shared
+        memory or to registers.
+        """
         turn, number, k = Var("turn"), Var("number"), Var("k")
         depth, within = self.place(turn, steps)
         values, tests = steps.at(step, depth, k)
         names = {**steps.names, **digits(self.whole.axes, number), **values}
         one = self.tile * self.size + within
-        if self.whole.inside(number, self.size):  # beyond the end, what is loaded is not used: any element will do
+        if self.whole.inside(number, self.size):  # beyond the end any element may be loaded, as it is not used
             one = minimum(one, self.whole.size - (1 if self.deep else self.lanes))
         value = self.whole.load(names, self.held.dtype, tests)
         registers = [Declare(number, one), Declare(k, step * steps.depth + depth)]
@@ -181,25 +209,29 @@ class Side:
             value = _wide(value, self.piece, {**names, self.piece.number: own})
         place = self.at(depth, within)
         store: Stmt = Store(shared, place, value, True) if self.copied else Store(self.held, turn, value)
-        if self.held.size % self.lanes:  # the last turn is that of some threads only
+        if self.held.size % self.lanes:  # not all threads run the last iteration
             store = If(depth < steps.depth, store)
         return For(turn, -(-self.held.size // self.lanes), Block((*registers, store)))
 
     def numbered(self, piece: Piece, number: Var, k: Var, values: Mapping[Var, Expr], steps: Steps) -> Expr:
-        """The number of a piece."""
+        """Return the number of the vector that contains an element."""
         if not self.deep:
             return number // piece.lanes
         return values[steps.axes[-1][0]] // piece.lanes if steps.whole else k // piece.lanes
 
     def ended(self, shared: Buffer, steps: Steps) -> Stmt:
-        """These elements in shared memory, if they are in registers."""
+        """Return the loop that stores a thread's elements to shared memory, if they are in
+        registers.
+        """
         turn = Var("turn")
         store = Store(shared, self.at(*self.place(turn, steps)), Load(self.held, turn))
         return Block(()) if self.copied else For(turn, self.held.size, store)
 
 
 def _without(expr: Expr, one: Var, lanes: int, ranges: Ranges) -> Expr:
-    """Quotients and remainders without `one`, which counts from a multiple of `lanes` up to the next one."""
+    """Remove `one` from quotients and remainders, given that it counts from a multiple of `lanes`
+    to the next one.
+    """
     expr = with_operands(expr, tuple(_without(e, one, lanes, ranges) for e in operands(expr)))
     match expr:
         case Binary(op="floordiv" | "floormod" as op, a=a, b=Const(value=size)) if size and size % lanes == 0:
@@ -212,7 +244,7 @@ def _without(expr: Expr, one: Var, lanes: int, ranges: Ranges) -> Expr:
 
 
 def _wide(value: Expr, piece: Piece, names: Mapping[Var, Expr]) -> Expr:
-    """A load of several elements in place of one."""
+    """Return a load of several elements in place of a load of one."""
     if isinstance(value, Select):
         zeros = const(0, value.dtype, piece.lanes)
         return Select(value.cond, _wide(value.a, piece, names), zeros)

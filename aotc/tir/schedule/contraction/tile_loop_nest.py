@@ -79,8 +79,7 @@ def _level(tiling: Tiling, spill: Spill, bases: dict[TileAxis, Expr], segments: 
 
 
 def _tile(tile: Tile, spill: Spill) -> Stmt:
-    """Return the statements of a tile: clear the accumulators, reduce, store the finished elements.
-    """
+    """Return the statements of a tile: clear the accumulators, reduce, store the finished elements."""
     made = tile.tiling.product
     pairs = [(i, j) for j in range(len(tile.ys)) for i in range(len(tile.xs))]
     accs: Accumulators = [

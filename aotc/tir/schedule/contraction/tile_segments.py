@@ -94,8 +94,7 @@ def single(var: Var, extent: int) -> TileAxis:
 
 
 def cut(extent: int, size: int) -> tuple[Segment, ...]:
-    """Split an extent into tiles of `size` positions, and a smaller last tile if positions remain.
-    """
+    """Split an extent into tiles of `size` positions, and a smaller last tile if positions remain."""
     return vector_segments(extent, size, 1, padded=True, merge=False)
 
 

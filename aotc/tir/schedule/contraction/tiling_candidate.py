@@ -69,8 +69,7 @@ class Request:
         return self.c.dtype if operand.dtype.is_narrow_float and self.lanes > 1 else operand.dtype
 
     def broadcasts(self, operand: Buffer) -> bool:
-        """Return True if elements of an operand can be broadcast without a conversion at each use.
-        """
+        """Return True if elements of an operand can be broadcast without a conversion at each use."""
         return self.scratch_dtype(operand) == operand.dtype
 
     def require_finite(self, dims: Sequence[Dimension]) -> None:
@@ -240,8 +239,7 @@ def _in_steps(req: Request, tiling: Tiling) -> Tiling:
 
 
 def _with_partial_sums(req: Request, tiling: Tiling) -> Tiling:
-    """Add partial sums if there are too few accumulators to hide the latency of the multiply-adds.
-    """
+    """Add partial sums if there are too few accumulators to hide the latency of the multiply-adds."""
     chains = 2 * req.target.tiles.latency  # the units start two multiply-adds in a cycle
     dots = req.dots
     chains = chains if dots is None else int(dots.rate * dots.latency)

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of bytes by functions on memory that multiply matrices (`aotc.tir.amx_kernels`).  A Request in,
-statements out.
+"""int8 GEMM schedule for x86 AMX: call micro-kernels that multiply matrices in memory
+(`aotc.tir.amx_kernels`).
 
-What some positions of a row of the data, or of several rows one after the other, have with some blocks of outputs is
-one call, which has the whole reduction; data with a border is copied with it before:
+From a Request, statements. One call multiplies the data of consecutive positions, of one or several
+rows, by some blocks of outputs, over the whole reduction; data with a border is copied with its
+padding before:
 
     for part of the positions: for 4 blocks of outputs:
       tile = matrices(data, weights, sizes, distances)
       for position: for block: store(tile[...16 sums])
 
-Between the rows of an image lie positions that are none: they are summed up where that is faster than a call for each
-row, and not stored.
+The positions between the rows of an image (padding) are computed where that is faster than a call
+for each row, but not stored.
 """
 
 from __future__ import annotations
@@ -32,20 +33,24 @@ from aotc.tir.schedule.contraction.tiling_candidate import Request
 from aotc.tir.simplify import Linear, linear, simplify
 from aotc.tir.stmt import Block, Stmt, Store, forall, loops
 
-#: Positions and blocks of a call at most: its sums stay in the first-level cache.
+#: Largest number of positions and of output blocks of a call: its sums stay in the first-level
+#: cache.
 POSITIONS: Final = 64
 BLOCKS: Final = 4
-#: Bytes of a reduction, and of a step of it, below which vectors are as fast.
+#: Least number of bytes of the reduction, and of one step of it, for which AMX is faster than
+#: vectors.
 DEPTH: Final = 64
 LEAST: Final = 16
-#: What a call takes, as positions.
+#: Overhead of a call, in positions.
 CALL: Final = 8
-#: How many times as many positions a copy without those between rows is worth.
+#: Factor of extra positions from which a compact copy of the data is made instead.
 SPARSE: Final = 1.5
 
 
 def by_matrices(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target: Target) -> ContractionNest:
-    """The nest of a contraction; raises Irregular for those that vectors sum up."""
+    """Return the AMX loop nest of a contraction; raise Irregular if AMX is unavailable or
+    unsuitable.
+    """
     known = c.dtype == "int32" and {a.dtype, b.dtype} <= set(BYTES) and (c.group, c.block) == (GROUP, BLOCK)
     if target.dots is None or not target.dots.matrices or not known:
         raise Irregular("no matrices of bytes")
@@ -57,7 +62,12 @@ def by_matrices(c: te.Contraction, a: Buffer, b: Buffer, store: StoreFn, target:
 
 @frozen(eq=False)
 class _Part:
-    """Positions of a call: of so many rows, from one on, so many in each; the first ones of a row may be left out."""
+    """The positions of a call.
+
+    row, rows      first row, number of rows
+    begin, count   first position in each row, number of positions in each row
+    skipped        positions before `begin` that are computed, but not stored
+    """
 
     row: Expr
     rows: int
@@ -68,14 +78,17 @@ class _Part:
 
 @frozen(eq=False)
 class _Matrices:
-    """A contraction by matrices.
+    """A contraction by AMX calls.
 
-    axes     that positions are counted along, two at least
-    pitch    bytes of data from one position to the next one
-    apart    positions from one row to the next one
-    run      bytes of the reduction that lie side by side
-    taps     what remains of it: extents, distances of data and of weights
-    weights  where one is
+    req, split   the contraction, with outputs in blocks
+    data         the data or its copy
+    pixels       axes of the data
+    axes         axes that positions are counted along, at least two
+    pitch        bytes of data from one position to the next
+    apart        positions from one row to the next
+    run          bytes of the reduction that are contiguous
+    taps         the other reduction axes: extent, distance in the data, distance in the weights
+    weights      address of a weight
     """
 
     req: Request
@@ -91,6 +104,9 @@ class _Matrices:
 
     @staticmethod
     def of(req: Request, steps: te.Axis) -> _Matrices:
+        """Return the schedule of a contraction whose reduction steps are counted by `steps`; raise
+        Irregular if there is none.
+        """
         channel, outputs = req.outputs
         last = next((v for v, n in reversed(req.c.axes) if n > 1), None)
         if outputs < BLOCK or last is not channel:
@@ -104,7 +120,9 @@ class _Matrices:
 
     @staticmethod
     def _on(req: Request, split: Split, steps: te.Axis, data: Data) -> _Matrices:
-        """The sums of data that lies so."""
+        """Return the schedule for a given layout of the data; raise Irregular if the layout is
+        unsuitable.
+        """
         (var, extent), weights = steps, flat(split.b)
         if extent > 1 and weights.coefficient(var) != WIDTH:
             raise Irregular("weights in another order")
@@ -129,22 +147,23 @@ class _Matrices:
 
     @property
     def rows(self) -> int:
-        """Of a call."""
+        """Rows of a call."""
         (_, high), (_, wide) = self.axes[-2:]
         fitting = [r for r in range(1, high + 1) if (r - 1) * self.apart + wide <= POSITIONS]
         return min(fitting, key=self._cost) if fitting else 1
 
     @property
     def cost(self) -> int:
-        """Of the last two axes, as positions."""
+        """Time of the last two axes, in positions."""
         return self._cost(self.rows)
 
     def _cost(self, rows: int) -> int:
+        """Return the time of the last two axes with `rows` rows per call, in positions."""
         (_, high), (_, wide) = self.axes[-2:]
         return -(-high // rows) * _whole((rows - 1) * self.apart + wide)
 
     def nest(self) -> ContractionNest:
-        """The loops, and what they need."""
+        """Return the loop nest with the buffers it needs."""
         rows, (_, wide) = self.rows, self.axes[-1]
         positions = min(wide, POSITIONS) if rows == 1 else (rows - 1) * self.apart + wide
         tile = private_buffer("tile", DType("int32"), positions * self.blocks * BLOCK)
@@ -154,11 +173,13 @@ class _Matrices:
 
     @property
     def blocks(self) -> int:
-        """Of a call."""
+        """Output blocks of a call."""
         return min(BLOCKS, -(-self.req.outputs[1] // BLOCK))
 
     def _parts(self, rows: int) -> Iterator[tuple[Var, int, _Part]]:
-        """A variable that counts alike parts, their number, and one of them."""
+        """Yield groups of calls of equal shape: loop variable, number of calls, and the positions
+        of one of them.
+        """
         (_, high), (_, wide) = self.axes[-2:]
         number, left = Var("p"), Var("p")
         if wide <= POSITIONS:
@@ -172,6 +193,7 @@ class _Matrices:
         yield row, high * (rest > 0), _Part(row, 1, as_expr(wide - rest), rest, skipped)
 
     def _loops(self, tile: Buffer, part: tuple[Var, int, _Part]) -> Stmt:
+        """Return the loops over the calls of a group, and over the output blocks."""
         var, count, one = part
         if not count:
             return Block(())
@@ -179,7 +201,7 @@ class _Matrices:
         outputs = self.req.outputs[1]
         whole, rest = divmod(-(-outputs // BLOCK), size)
         last = outputs % BLOCK
-        # all blocks are full where the last call is one by itself
+        # if the last block is partial and alone in its call, all other blocks are full
         alone = int(bool(last) and not rest)
         calls: list[Stmt] = [forall(block, whole - alone, self._call(tile, one, block * size, size))]
         if alone or rest:
@@ -187,7 +209,9 @@ class _Matrices:
         return forall(var, count, Block(calls))
 
     def _call(self, tile: Buffer, part: _Part, block: Expr, size: int) -> Stmt:
-        """Sums of some positions with some blocks, and what becomes of them."""
+        """Return a call that computes the sums of some positions and output blocks, followed by the
+        stores.
+        """
         split, run = self.split, self.run
         zero = dict.fromkeys((*(v for v, _ in self.req.c.reduce_axes), split.lane, split.tile), as_expr(0))
         assert self.req.group is not None
@@ -208,7 +232,7 @@ class _Matrices:
         return Block((Store(tile, as_expr(0), sums), self._finished(tile, part, block, size)))
 
     def _finished(self, tile: Buffer, part: _Part, block: Expr, size: int) -> Stmt:
-        """The sums of the positions of a part, in vectors."""
+        """Return the loops that finish and store the sums of a call."""
         below, beside = Var("r"), Var("x")
         (high, _), (wide, _) = self.axes[-2:]
         position = below * self.apart + beside + part.skipped
@@ -218,7 +242,9 @@ class _Matrices:
         return loops([(below, part.rows), (beside, part.count)], Block(stmts), "independent")
 
     def _stored(self, tile: Buffer, values: dict[Var, Expr], place: Expr, first: Expr) -> Stmt:
-        """One vector of sums."""
+        """Return the statement that finishes and stores one block of sums, as a vector where
+        possible.
+        """
         lane, scalar = Var("lane"), Var("done", tile.dtype)
         end = linear(first, {})
         channel, outputs = self.req.outputs
@@ -234,16 +260,17 @@ class _Matrices:
 
 
 def _at(position: Linear, names: dict[Var, Expr]) -> Expr:
+    """Return an address for given values of variables."""
     return simplify(substitute(position.expr(), names), {})
 
 
 def _width(run: int) -> int:
-    """Bytes of a step."""
+    """Return the bytes of a step: the largest multiple of four up to `WIDTH` that divides a run."""
     return max(n for n in range(GROUP, WIDTH + 1, GROUP) if run % n == 0)
 
 
 def _data(req: Request, split: Split, steps: te.Axis) -> Data:
-    """The data, or a copy with its border, in which groups lie side by side."""
+    """Return the data, or a padded copy, in which groups of four bytes are adjacent."""
     position, place, (var, extent) = flat(split.a), req.group, steps
     assert place is not None
     near = position.coefficient(place) == 1 and (extent == 1 or position.coefficient(var) == GROUP)
@@ -253,7 +280,9 @@ def _data(req: Request, split: Split, steps: te.Axis) -> Data:
 
 
 def _columns(req: Request, split: Split, steps: te.Axis) -> Data:
-    """A copy in which all that a position reads lies side by side."""
+    """Return an im2col copy, in which all data of a position is contiguous; raise Irregular if it
+    exceeds the cache.
+    """
     c, place = req.c, req.group
     assert place is not None
     taps = [axis for axis in c.reduce_axes if axis is not steps]
@@ -264,7 +293,11 @@ def _columns(req: Request, split: Split, steps: te.Axis) -> Data:
 
 
 def _taps(req: Request, data: Linear, weights: Linear, steps: Var) -> list[tuple[int, int, int]]:
-    """Axes of the reduction beside the one that lies in groups: extents, distances of data and of weights."""
+    """Return the reduction axes other than `steps`: extent, distance in the data, distance in the
+    weights; inner axes first.
+
+    Raise Irregular if a distance is not constant.
+    """
     found = []
     for var, extent in req.c.reduce_axes:
         x, w = data.coefficient(var), weights.coefficient(var)
@@ -272,10 +305,12 @@ def _taps(req: Request, data: Linear, weights: Linear, steps: Var) -> list[tuple
             raise Irregular("taps that do not lie in rows")
         if var is not steps and extent > 1:
             found.append((extent, x, w))
-    # the outer one counts in the outer loop
+    # the second of two taps is the outer loop of a micro-kernel
     return found[::-1]
 
 
 def _whole(positions: int) -> int:
-    """What a call of some positions takes: whole registers of them, and weights for each pair of registers."""
+    """Return the time of a call in positions: whole tile registers of positions, and weights for
+    each pair of registers.
+    """
     return -(-positions // ROWS) * ROWS + -(-positions // (2 * ROWS)) * ROWS + CALL

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running sums and products along an axis.
+"""Cumulative sums and products along an axis (cumsum, cumprod).
 
 cumsum(x, axis=1)                      # y[i, j] = x[i, 0] + ... + x[i, j]
 cumsum(x, axis=1, exclusive=True)      # without x[i, j]
@@ -55,9 +55,9 @@ def _reference(ufunc: Any, a: ScanAttrs, data: Array) -> Array:
 
 @frozen
 class _Scan:
-    """The loops of one scan over rows of `extent` elements, `inner` of them side by side.
+    """Loop nests of a scan over an array of shape (outer, extent, inner) along its second axis.
 
-    Running values of narrow floats are float32: a float16 sum of ones stops growing at 2,048.
+    Running values of narrow floats are float32: a float16 sum of ones would stop growing at 2,048.
     """
 
     op: str
@@ -72,7 +72,7 @@ class _Scan:
         return const(0 if self.op == "add" else 1, self.dtype)
 
     def single(self, source: Buffer, out: Buffer) -> Stmt:
-        """A loop for each row over its elements, which keeps the running value in a register."""
+        """Return a scan with one loop per row, which holds the running value in a register."""
         work = sum_type(self.dtype) if self.dtype.is_float else self.dtype
         o, k, j, total = Var("o"), Var("k"), Var("j"), Var("total", work)
         place = (o * self.extent + k) * self.inner + j
@@ -83,7 +83,9 @@ class _Scan:
         return forall(o, self.outer, forall(j, self.inner, body))
 
     def side_by_side(self, source: Buffer, out: Buffer) -> Stmt:
-        """Each row of the result from the one before it."""
+        """Return a scan that computes each slice of `inner` elements from the previous slice of the
+        result.
+        """
         o, k, j = Var("o"), Var("k"), Var("j")
         begin = o * (self.extent * self.inner) + j
         place = begin + k * self.inner

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Products of matrices: nn.dense, nn.contrib_dense_pack, nn.matmul, nn.batch_matmul, and nn.bias_add.
+"""Matrix products (nn.dense, nn.contrib_dense_pack, nn.matmul, nn.batch_matmul) and nn.bias_add.
 
 dense(x, w)                            # x (..., K), w (N, K) -> (..., N)
 batch_matmul(a, b)                     # a (B, M, K), b (B, N, K) -> (B, M, N)
@@ -77,7 +77,7 @@ def _swapped(shape: Sequence[Any], swap: bool) -> tuple[Any, ...]:
 
 
 def _transposed(a: Any) -> tuple[bool, bool]:
-    """Which of the operands are transposed first."""
+    """Return for each of the two operands True if it is transposed before the product."""
     return (False, True) if isinstance(a, DenseAttrs) else (a.transpose_a, a.transpose_b)
 
 
@@ -95,7 +95,9 @@ def _at_least(ty: Type, rank: int, what: str) -> TensorType:
 
 
 def _infer(names: str, code: str, a: Any, types: Types) -> Type:
-    """Rows of any number of axes times a matrix, or a batch of matrices times another."""
+    """Type rule of a product of rows with any number of leading axes and a matrix, or of two
+    batches of matrices.
+    """
     batched = isinstance(a, BatchMatmulAttrs)
     swap, other = _transposed(a)
     first, second = names.split()
@@ -123,12 +125,14 @@ def _refine(a: Any, types: Sequence[Type | None]) -> Sequence[Type | None]:
 
 
 def _leading_axes(_: Attrs, types: Types) -> AxisMap:
-    """All axes of the data but the last."""
+    """Axis map: all axes of the data except the last one."""
     return AxisMap(((*range(tensor(types[0]).rank - 1), None),))
 
 
 def _compute(name: str, a: Any, left: Tensor, right: Tensor) -> Tensor:
-    """The rows of the left operand by the columns of the right one, which is a matrix or a batch of them."""
+    """Return the product of the left operand and the right one, which is a matrix or a batch of
+    matrices.
+    """
     first, second = _transposed(a)
     lead = _swapped(left.shape, first)[:-1]
     if right.rank == 3:
@@ -158,7 +162,7 @@ def _reference(a: Any, left: Array, right: Array) -> Array:
 def _axes_matmul(a: MatmulAttrs, types: Types) -> AxisMap:
     rank, right = tensor(types[0]).rank, 0 if a.transpose_b else 1
     left = (*range(rank - 2), rank - 1) if a.transpose_a else tuple(range(rank - 1))
-    # with `units` given the columns are pinned
+    # `units` fixes the number of columns
     column = right if a.units is None else None
     return AxisMap(((*left, None), (*(None for _ in left), column)))
 
@@ -180,7 +184,9 @@ def _pack_units(a: DensePackAttrs, shape: Sequence[Any], block: int) -> Any:
 
 
 def _pack_block(a: DensePackAttrs) -> tuple[int, int]:
-    """The units of a block, and what counts in a group of K, 0 where there are none."""
+    """Return the units per block and the elements of K per group (0 for none) of a packed weight
+    layout.
+    """
     layout, block, group, _ = grouped(a.weight_layout, "n")
     fits = layout == "NC" and block > 0
     require("layout", fits, f"weight_layout must be like NC16n or NC16n4c, got {a.weight_layout!r}")
@@ -268,7 +274,10 @@ _BIASED: Any = ((((2, 3, 4), (3,)), {}), (((2, 3, 4), (4,)), {"axis": -1}), (((2
 
 
 def _product(name: str, attributes: type[Attrs], names: str, axes: Any, code: str = "", **facets: Any) -> OpDef:
-    """`code`: that of the diagnostic where an operand has another number of axes."""
+    """Return the OpDef of a matrix product.
+
+    code  code of the diagnostic for an operand of wrong rank
+    """
     shared: dict[str, Any] = {
         "infer": partial(_infer, names, code),
         "reference": _reference,

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators whose shapes are arguments: dyn.reshape, dyn.strided_slice, dyn.nn.pad, ...
+"""Dynamic operators, which take shapes as arguments: dyn.reshape, dyn.strided_slice, dyn.nn.pad,
+...
 
-reshape(x, shape)                      # shape: a vector of integers, known when the program runs
-reshape.static(attrs, (x, const))      # reshape(x, newshape=(2, 3)): the operator of a shape that is known
+reshape(x, shape)                      # shape: a vector of integers, known at run time
+reshape.static(attrs, (x, const))      # reshape(x, newshape=(2, 3)): the static operator
 
-Each is made from the operator of that name by one call, which says what attributes
-become arguments.  Ranks are known, dimensions are not.  They have no tensor program:
-DynamicToStatic turns them into the static ones, and what remains runs on the virtual
-machine.
+Each is derived from the static operator of that name by a call of `_dynamic`, which lists the
+attributes that become arguments. Ranks are known at compile time, extents are not. Dynamic
+operators have no tensor program: the pass DynamicToStatic replaces calls with constant shapes by
+static operators, and the virtual machine executes the remaining ones.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def _placeholder(ty: Type, name: str, kind: str) -> Any:
-    """A value that the attribute may have whose argument is of a type; AotcError where there is none."""
+    """Return a valid attribute value for an argument of type `ty`; raise AotcError if the type does
+    not fit `kind`.
+    """
     given, plain = tensor(ty, name), kind.removesuffix(" | None")
     of_floats, pairs = "float" in plain, "tuple[tuple" in plain
-    # floats may be whole numbers
+    # integers are accepted for floats
     typed = given.dtype.is_float or (given.dtype.is_integer and not of_floats)
     if plain in ("int", "float"):
         fits = typed and given.shape in ((), (1,))
@@ -48,12 +51,12 @@ def _placeholder(ty: Type, name: str, kind: str) -> Any:
     check_rank(length)
     if of_floats:
         return (0.0,) * length or None
-    # axes must differ
+    # the axes must be distinct
     return tuple(range(length)) if name == "axis" else ((0, 0) if pairs else 1,) * length
 
 
 def _attribute(value: Array, name: str, kind: str) -> Any:
-    """The attribute of a type that an argument's value stands for."""
+    """Convert the value of an argument to an attribute of type `kind`."""
     items = tuple(value.reshape(-1).tolist())
     if "int" in kind:
         require("dyn.vector", all(v % 1 == 0 for v in items), f"{name} must be whole numbers, got {items}")
@@ -68,7 +71,9 @@ def _attribute(value: Array, name: str, kind: str) -> Any:
 
 
 def _argument(name: str, absent: Mapping[str, Array]) -> Arg:
-    """The argument that an attribute becomes; `absent` has what stands for None."""
+    """Return the argument that replaces an attribute; `absent` has the defaults of optional
+    arguments.
+    """
     if name not in absent:
         return Arg(name)
     return Arg(name, "Expr | None", None, lambda given, _: Constant(absent[name]) if given is None else given)
@@ -81,13 +86,13 @@ def _attributes(static: OpDef, without: Sequence[str]) -> type[Attrs]:
 
 @frozen
 class _Twin:
-    """The operator `static` with some attributes as arguments.
+    """The dynamic version of the operator `static`, in which some attributes are arguments.
 
     args     all arguments
-    values   which of them are attributes of `static`: its name and type
-    fixed    attributes of `static` that cannot be given
-    keeps    whether axes that `static` walks one to one keep their extents, whatever the values; if not, no dimension
-             of the result is known
+    values   position of each argument that is an attribute of `static`, with the attribute's name and type
+    fixed    attributes of `static` that the dynamic version does not have, with their values
+    keeps    True if axes that `static` maps one to one have the data's extent for all attribute values;
+             if False, no extent of the result is known
     """
 
     static: OpDef
@@ -101,15 +106,18 @@ class _Twin:
         return f"dyn.{self.static.name}"
 
     def split(self, a: Attrs, given: Sequence[Any], value: Callable[[Any, str, str], Any]) -> tuple[Attrs, list[Any]]:
-        """The attributes and arguments of `static`, the attributes' values made of (argument, name, type)."""
+        """Return attributes and arguments of `static` for arguments of the dynamic operator.
+
+        value  (argument, name, type) -> attribute value
+        """
         found = {name: value(given[k], name, kind) for k, (name, kind) in self.values.items()}
         own = [x for k, x in enumerate(given) if k not in self.values]
         return self.static.attrs(**self.fixed, **found, **dict(a.items())), own
 
     def infer(self, a: Any, types: Types) -> Type:
-        """The type for values of the right length, of which nothing else is known."""
+        """Return the result type for shape arguments of the given length but unknown values."""
         attributes, own = self.split(a, types, _placeholder)
-        # of extents that fit any values
+        # extents of 1 are valid for all attribute values
         if not self.keeps and self.args[0].name == "data":
             data = tensor(own[0], "data")
             own[0] = TensorType((1,) * data.rank, data.dtype)
@@ -153,10 +161,12 @@ def _dynamic(
     fixed: Mapping[str, Any] = NONE,
     keeps: bool = False,
 ) -> OpDef:
-    """The operator `static` with the attributes called `values` as arguments; `fixed` and `keeps` as in `_Twin`.
+    """Return the dynamic version of `static`, with the attributes named in `values` as arguments.
 
-    samples   (attributes, *arguments): shapes stand for random data, lists of integers for vectors
-    absent    what stands for arguments that are not given
+    samples   (attributes, *arguments): tuples are shapes of random data, lists are integer vectors
+    absent    default values of optional arguments
+    fixed     see `_Twin`
+    keeps     see `_Twin`
     """
     order = [p for p in signature_of(static).parameters if p not in fixed]
     own = {a.name: a for a in static.args}
@@ -174,7 +184,7 @@ def _dynamic(
         infer=twin.infer,
         reference=twin.reference,
         axes=twin.axes,
-        # scales as arguments must be exact
+        # scale arguments must not be rounded to float16
         precision=Precision.NEVER
         if static in (resize.resize2d, resize.upsampling, resize.upsampling3d)
         else static.precision_kind,
@@ -184,14 +194,18 @@ def _dynamic(
 
 
 def _check_rank(name: str, promised: Type, found: Type) -> None:
-    """Values such as -2 in a shape may stand for several dimensions: then the rank would be another."""
+    """Raise AotcError if the rank of the result differs from the inferred one, as with -2 in a
+    shape argument.
+    """
     if isinstance(promised, TensorType) and isinstance(found, TensorType):
         same = promised.rank == found.rank
         require("dyn.rank", same, lambda: f"{name}: the values give {found}, which is not of rank {promised.rank}")
 
 
 def _sample(attributes: Attrs, *args: Any) -> Sample:
-    """A sample: shapes stand for random data, lists of integers for vectors, everything else is an array."""
+    """Return a sample: tuples are shapes of random data, lists are integer vectors, other values
+    are arrays.
+    """
 
     def array(v: Any) -> Array:
         kind = np.int64 if isinstance(v, (list, int)) else np.float32

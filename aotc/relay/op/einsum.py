@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Einstein summation as transposes, sums and batched products.
+"""Einstein summation, expanded to transposes, sums and batched matrix products.
 
 einsum([a, b], "bij,bjk->bik")         # nn.batch_matmul(a, b)
 
-An equation contracts its operands from left to right; an axis named twice in one operand is its diagonal.
+Operands are contracted from left to right. An axis named twice in one operand selects the diagonal.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from aotc.relay.op.type_rules import require_dtype, require_same_dtype, static_s
 
 
 def expanded(equation: str, operands: Sequence[Expr]) -> Expr:
-    """The sum that `equation` describes (numpy's notation, "..." and implicit outputs included).
+    """Return an expression for the sum that `equation` describes, in numpy.einsum's notation.
 
-    Raises AotcError: code "einsum" for an equation that does not fit the operands, "dynamic-shape" for dimensions
-    that are not known.
+    "..." and an implicit output are supported. Raise AotcError with code "einsum" if the equation
+    does not fit the operands, and with code "dynamic-shape" for symbolic dimensions.
     """
     shapes = list(map(static_shape_of, operands))
     inputs, output, sizes = _parsed(equation, shapes)
@@ -43,7 +43,9 @@ def expanded(equation: str, operands: Sequence[Expr]) -> Expr:
 
 
 def _has_partial_sums(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> bool:
-    """Whether a sum of products is computed in several steps, so that results between them are rounded."""
+    """Return True if the sum of products is computed in several steps, with rounded intermediate
+    results.
+    """
     if len(inputs) != 2:
         return len(inputs) > 2
     return any(len(set(own)) < len(own) or not {*own} <= {*output, *other} for own, other in (inputs, inputs[::-1]))
@@ -75,7 +77,7 @@ def _reshaped(x: Expr, sizes: Sequence[int]) -> Expr:
 
 
 def _parsed(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[list[str]], list[str], dict[str, int]]:
-    """The axes of each operand and of the result, and their sizes."""
+    """Return the axis names of each operand and of the result, and the extent of each axis."""
     inputs, output = _parse(equation, list(map(len, shapes)))
     sizes = _sizes(inputs, shapes)
     missing = [a for a in output if a not in sizes]
@@ -86,7 +88,9 @@ def _parsed(equation: str, shapes: Sequence[Sequence[int]]) -> tuple[list[list[s
 
 
 def _parse(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[str]]:
-    """Axis names per operand and of the output; axes of "..." are named "0", "1", ... from the right."""
+    """Return the axis names of each operand and of the result; axes of "..." are named "0", "1",
+    ... from the right.
+    """
     text = equation.replace(" ", "")
     left, arrow, right = text.partition("->")
     parts = left.split(",")
@@ -123,7 +127,9 @@ def _sizes(inputs: Sequence[Sequence[str]], shapes: Sequence[Sequence[int]]) -> 
 
 
 def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
-    """An axis named twice becomes one: elements off the diagonal are replaced by zeros and summed away."""
+    """Merge an axis that is named twice: set off-diagonal elements to zero and sum over the second
+    axis.
+    """
     axes = list(axes)
     while len(set(axes)) != len(axes):
         name = next(a for a in axes if axes.count(a) > 1)
@@ -139,7 +145,7 @@ def _diagonal(x: Expr, axes: list[str]) -> tuple[Expr, list[str]]:
 
 
 def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]]:
-    """`x` summed over the axes that are not needed, and the axes that are left."""
+    """Return `x` summed over the axes that are not needed, and the names of the remaining axes."""
     gone = tuple(k for k, a in enumerate(axes) if a not in needed)
     return reduce.sum(x, axis=gone) if gone else x, [a for a in axes if a in needed]
 
@@ -147,7 +153,9 @@ def _summed(x: Expr, axes: list[str], needed: set[str]) -> tuple[Expr, list[str]
 def _contract(
     x: Expr, left: list[str], y: Expr, right: list[str], needed: set[str], sizes: Mapping[str, int]
 ) -> tuple[Expr, list[str]]:
-    """The product of two terms, summed over the axes that both have and nobody needs."""
+    """Return the product of two terms, summed over shared axes that later operands and the result
+    do not need.
+    """
     x, left = _summed(x, left, needed | set(right))
     y, right = _summed(y, right, needed | set(left))
     shared = [a for a in left if a in right]
@@ -163,7 +171,9 @@ def _contract(
 
 
 def _matrix(x: Expr, axes: list[str], groups: tuple[list[str], list[str], list[str]], sizes: Mapping[str, int]) -> Expr:
-    """`x` as (batch, rows, columns), each a group of axes; axes of size 1 that broadcast are repeated."""
+    """Return `x` reshaped to (batch, rows, columns), each a group of axes; axes of extent 1 are
+    broadcast.
+    """
     order = [a for group in groups for a in group]
     y = _broadcast(_transposed(x, [axes.index(a) for a in order]), [sizes[a] for a in order])
     return _reshaped(y, [math.prod(sizes[a] for a in group) for group in groups])

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of single elements as rows of a table: a numpy function, a tir expression, the accepted types.
+"""Constructors of elementwise operators from a numpy function, a tir expression and the accepted
+dtypes.
 
 exp = unary("exp", np.exp, intrinsic("exp"), FLOAT)
-exp(x)                                 # the graph node
+exp(x)                                 # Call(exp, [x])
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ T = TypeVar("T")
 
 
 def carried(data: Array) -> Array:
-    """An array whose elements numpy can compute with: of a wider type where its arithmetic for theirs is incomplete."""
+    """Return an array in a dtype that numpy computes in: bfloat16 and float8 as float32, sub-byte
+    integers as int32.
+    """
     dtype = DType.of(data)
     if dtype.is_narrow_float and dtype != "float16":
         return data.astype(np.float32)
@@ -35,7 +38,10 @@ def carried(data: Array) -> Array:
 
 
 def elementwise(fn: NumpyFn, result: str = "") -> Callable[..., Array]:
-    """A reference of arrays from a numpy function; the result has the dtype of the last argument, or `result`."""
+    """Return an operator's numpy reference for a numpy function of its arguments.
+
+    The result has the dtype `result`, or that of the last argument if `result` is "".
+    """
 
     def reference(_: Any, *args: Array) -> Array:
         dtype = DType(result or DType.of(args[-1]))
@@ -45,7 +51,9 @@ def elementwise(fn: NumpyFn, result: str = "") -> Callable[..., Array]:
 
 
 def wide(fn: NumpyFn) -> NumpyFn:
-    """`fn` of scalars or of arrays, computed in float32 where they are narrower floats, rounded once."""
+    """Return `fn`, computed in float32 for narrow floats (float16, bfloat16) and rounded once; for
+    scalars and arrays.
+    """
 
     def apply(*args: Any) -> Any:
         dtype = args[0].dtype
@@ -56,12 +64,14 @@ def wide(fn: NumpyFn) -> NumpyFn:
 
 
 def either(scalars: NumpyFn, arrays: NumpyFn) -> NumpyFn:
-    """A function of scalar expressions and of arrays, for formulas of both."""
+    """Return a function that applies `scalars` to scalar expressions and `arrays` to numpy arrays."""
     return lambda *args: (arrays if isinstance(args[0], (np.ndarray, np.generic)) else scalars)(*args)
 
 
 def intrinsic(name: str) -> NumpyFn:
-    """The tir intrinsic called `name` of scalars, and numpy's function of that name of arrays."""
+    """Return a function that applies the tir intrinsic `name` to scalar expressions and numpy's
+    `name` to arrays.
+    """
     return either(partial(intrinsic_call, name), lambda *args: getattr(np, name)(*args))
 
 
@@ -73,7 +83,7 @@ every: Final = either(all_of, lambda *conditions: np.logical_and.reduce(np.broad
 
 
 def literal(values: Sequence[float], index: Scalar, dtype: str) -> Scalar:
-    """The element of a list of numbers, which is not empty, that an index names."""
+    """Return the element of a non-empty list of numbers at a symbolic index, as a chain of selects."""
     result: Scalar = const(values[-1], dtype)
     for k, value in reversed(list(enumerate(values[:-1]))):
         result = select(index.equal(k), const(value, dtype), result)
@@ -81,18 +91,18 @@ def literal(values: Sequence[float], index: Scalar, dtype: str) -> Scalar:
 
 
 def replaced(items: Sequence[T], position: int, item: T) -> tuple[T, ...]:
-    """`items` with one of them exchanged."""
+    """Return `items` with the item at `position` replaced."""
     return (*items[:position], item, *items[position + 1 :])
 
 
 def broadcast_at(x: Tensor, indices: Sequence[Any]) -> Scalar:
-    """The element of `x` that lies at `indices` of what it is broadcast to."""
+    """Return the element of `x` at `indices` of the shape that `x` is broadcast to."""
     own = indices[len(indices) - x.rank :]
     return x[tuple(0 if extent == 1 else i for extent, i in zip(x.shape, own, strict=True))]
 
 
 def broadcast(fn: ScalarFn) -> ScalarFn:
-    """The element of the result, which is fn(elements of the arguments, which are broadcast)."""
+    """Return an `element` function that applies `fn` to the elements of broadcast arguments."""
     return lambda _, i, *args: fn(*(broadcast_at(x, i) for x in args))
 
 
@@ -106,7 +116,7 @@ def _unary_samples(kind: Kind, exact: bool) -> Samples:
 
 
 def _binary_samples(kind: Kind, exact: bool) -> Samples:
-    # every special value against every other, a column and a row
+    # all pairs of special values, as a column and a row
     arrays = [(values.reshape(-1, 1), values.reshape(1, -1)) for values in map(special_values, kind.examples)]
     shapes: Any = (((), ()), ((2, 3, 4), (3, 1)), ((4,), (2, 3, 1)), ((2, 3), (2, 3)), ((0, 3), (1, 3)), ((), (3,)))
     first = kind.examples[0]
@@ -128,11 +138,11 @@ def _row(
     exact: bool = False,
     **facets: Any,
 ) -> OpDef:
-    """An operator of the elements of tensors, which are broadcast.
+    """Return the OpDef of an elementwise operator with broadcasting.
 
-    result   the result's dtype where it is not the arguments'
-    exact    no rounding occurs
-    facets   what else the operator states
+    result   dtype of the result if it differs from the arguments' dtype
+    exact    True if the result is not rounded
+    facets   other fields of OpDef
     """
     pair = arguments != "data"
     of = "the elements of two tensors, which are broadcast" if pair else "each element"
@@ -151,9 +161,10 @@ def _row(
     )
 
 
-#: An operator of one tensor, element by element: name, numpy function, tir expression, types; for more see `_row`.
+#: Return an elementwise operator of one tensor (name, numpy function, tir expression, dtypes); see
+#: `_row`.
 unary = partial(_row, "data")
-#: A broadcasting operator of two tensors, said like one of one tensor.
+#: Return a broadcasting operator of two tensors, from arguments as for `unary`.
 binary = partial(_row, "lhs rhs")
 
 
@@ -167,11 +178,12 @@ def along_axis(
     accepts: Callable[[Type], TensorType] = tensor,
     **facets: Any,
 ) -> OpDef:
-    """An elementwise operator of data and of a `vector` along `axis`, as a function of arrays or of scalars.
+    """Return an elementwise operator of data and of a vector along `axis`.
 
-    code     of the diagnostic where the vector does not fit
-    samples  as `samples.cases` takes them
-    accepts  the data's type, if it is one that the operator takes
+    fn       function of (data, vector element), for arrays and scalars
+    code     code of the diagnostic for a vector that does not fit the data
+    samples  rows of `sample_arguments.cases`
+    accepts  returns the data's type, or raises AotcError if it is not supported
     """
 
     def infer(a: Any, types: Types) -> Type:

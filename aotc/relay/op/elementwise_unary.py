@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of one tensor, element by element.  A new one is one row.
+"""Elementwise operators of one tensor, one definition each.
 
-exp(x)                                 # Call(exp, [x]), typed like x
-fast_exp(x)                            # exp within [-87, 88], and exp of the nearer end beyond: never infinite
+exp(x)                                 # Call(exp, [x]), with the type of x
+fast_exp(x)                            # exp of x clamped to [-87, 88]: never infinite
 fast_tanh(x)                           # a rational function, within 1e-6
 fast_erf(x)                            # a rational function, within 2e-6
 
-The coefficients of the approximations are least-squares fits, weighted for the relative
-error, of odd rational functions at Chebyshev points of [-9, 9] (tanh) and [-4, 4] (erf),
-beyond which both are 1 in float32.  Of float64 the functions are computed in full.
+The approximations are odd rational functions. Their coefficients are least-squares fits, weighted
+for relative error, at Chebyshev points of [-9, 9] (tanh) and [-4, 4] (erf); both functions are 1 in
+float32 above these ranges. For float64 the exact functions are used.
 """
 
 import math
@@ -24,7 +24,7 @@ from aotc.tir import call, const, maximum, minimum, select
 
 
 def _rounded(name: str, fn: NumpyFn) -> OpDef:
-    """The operator that rounds floats by `fn`, and leaves integers as they are."""
+    """Return an operator that rounds floats by `fn` and leaves integers unchanged."""
 
     def rounded(x: Any) -> Any:
         return fn(x) if DType(str(x.dtype)).is_float else x
@@ -35,7 +35,7 @@ def _rounded(name: str, fn: NumpyFn) -> OpDef:
 def _sign(x: Scalar) -> Scalar:
     if not x.dtype.is_signed:
         return minimum(x, 1)
-    # NaN stays
+    # NaN is preserved
     negative = select(x < 0, const(-1, x.dtype), select(x.equal(0), const(0, x.dtype), x))
     return select(x > 0, const(1, x.dtype), negative)
 
@@ -45,8 +45,9 @@ def _relu(x: Scalar) -> Scalar:
 
 
 def logistic(x: Scalar) -> Scalar:
-    """The sigmoid function of one element."""
-    # far below zero it underflows gradually, as it should; 1 / (1 + exp(-x)) would jump to zero where exp overflows
+    """Return the logistic function (sigmoid) of a scalar expression."""
+    # underflows gradually for large negative x; 1 / (1 + exp(-x)) would jump to zero when exp
+    # overflows
     e = call("exp", minimum(x, math.log(x.dtype.max) - 1.0))
     return e / (1.0 + e)
 
@@ -55,12 +56,14 @@ def _erf(x: Array) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
 
 
-#: Functions of floats that keep the digits of a narrow argument.
+#: Functions that are well-conditioned, so that they may be computed in float16.
 _STEADY: Final = ("sqrt", "sin", "cos", "atan", "tanh")
 
 
 def _function(name: str) -> OpDef:
-    """The operator of floats that is an intrinsic, in numpy of that name, or with "arc" for inverse functions."""
+    """Return the float operator of an intrinsic; numpy's function has its name, or "arc" for "a" in
+    inverse functions.
+    """
     numpy = getattr(np, f"arc{name[1:]}" if name.startswith("a") else name)
     return unary(name, numpy, intrinsic(name), FLOAT, precision=None if name in _STEADY else Precision.NEVER)
 
@@ -109,7 +112,9 @@ Fit = tuple[Sequence[float], Sequence[float]]
 
 
 def _polynomial(coefficients: Sequence[float], t: Any) -> Any:
-    """The sum of coefficients[k] * t^k by Horner's rule, of a scalar expression or an array."""
+    """Return the sum of coefficients[k] * t^k by Horner's rule, for a scalar expression or an
+    array.
+    """
     total = t * coefficients[-1] + coefficients[-2]
     for c in coefficients[-3::-1]:
         total = total * t + c
@@ -131,7 +136,9 @@ def _rational(name: str, exact: NumpyFn, limit: float, fit: Fit, precision: Prec
 
 
 def clamped_exp(x: Any) -> Any:
-    """exp of a float32 scalar or array, neither infinite nor subnormal; of others, exp."""
+    """Return exp of a scalar or array; float32 arguments are clamped so that the result is finite
+    and normal.
+    """
     low, high = _EXP_RANGE
     return _EXP(greater(lesser(x, high), low) if x.dtype == "float32" else x)
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Windows of signals, and Fourier transforms.
+"""Signal processing: sliding windows, discrete Fourier transform (dft), short-time Fourier
+transform (stft).
 
 sliding_window(x, 1, (3,), (2,))       # (N, 9) -> (N, 4, 3)
 dft(re, im, inverse=False)             # a tuple of real and imaginary parts
@@ -169,7 +170,7 @@ def _stft_infer(a: STFTAttrs, types: Types) -> Type:
 
 
 def _around(a: STFTAttrs, extent: int) -> tuple[int, int]:
-    """The zeros on both sides of the window."""
+    """Return the numbers of zeros before and after the window that pad it to the frame length."""
     before = (a.n_fft - extent) // 2
     return before, a.n_fft - extent - before
 

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fourier transforms as products with constant matrices: one matrix, or two where the length has factors.
+"""Discrete Fourier transforms as products with constant matrices: one matrix, or two for a
+composite length.
 
 transformed(x, bins=1025)               # x (rows, 2048, 1), real signals: a result (rows, 1025, 2)
 transformed(x, bins=20, inverse=True)   # x (rows, 20, 2)
 
-A transform of length N = P * Q is P transforms of length Q behind Q transforms of length P (Cooley and Tukey, 1965):
-with element Q * p + q of a signal, bin i + P * j, and w(N, k) = exp(-2 pi i k / N),
+A transform of length N = P * Q consists of Q transforms of length P followed by P transforms of
+length Q (Cooley and Tukey, 1965). For element Q * p + q of a signal, bin i + P * j and w(N, k) =
+exp(-2 pi i k / N):
 
     X[i + P * j] = sum over q of w(Q, q * j) * (w(N, q * i) * (sum over p of w(P, p * i) * x[Q * p + q]))
 
-The first 1,025 bins of a real signal of 2,048 elements take 200 products an element instead of 2,050, and matrices of
-74 KB instead of 17 MB.
+The first 1,025 bins of a real signal of 2,048 elements take 200 multiplications per element instead
+of 2,050, and matrices of 74 KB instead of 17 MB.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ from aotc.relay.op import slice as slices
 from aotc.relay.op.opdef import Array
 from aotc.relay.op.type_rules import static_shape_of
 
-#: What a pass over a signal takes, in products of an element: two factors need two more of them.
+#: Cost of a pass over a signal, in multiplications per element; two factors need two more passes
+#: than one matrix.
 PASS_PRODUCTS: Final = 24
 
 
 def fourier_matrix(transform: Callable[[Array], Array], length: int, columns: int, dtype: str) -> Array:
-    """(2 * length, columns): takes a vector's interleaved real and imaginary parts to those of its transform.
+    """Return the matrix (2 * length, columns) of a Fourier transform of interleaved real and
+    imaginary parts.
 
-    The rows are the transforms of the vectors that are 1 or i in one place.  Raises AotcError (code "budget") where
-    the matrix would be too large.
+    The rows are the transforms of the unit vectors and of the unit vectors times i. Raise AotcError
+    (code "budget") if the matrix is too large.
     """
     cost = array_cost(2 * length * columns, DType(dtype).itemsize, 2)
     budget().require(cost, f"the matrix of a Fourier transform of shape {(2 * length, columns)}")
@@ -48,9 +52,12 @@ def fourier_matrix(transform: Callable[[Array], Array], length: int, columns: in
 
 
 def transformed(x: Expr, bins: int, inverse: bool = False, scale: float = 1.0) -> Expr:
-    """The first `bins` bins of the transforms of signals, times a scale: (rows, length, parts) to (rows, bins, 2).
+    """Return the first `bins` bins of the transforms of signals: (rows, length, parts) -> (rows,
+    bins, 2).
 
-    parts   2 for real and imaginary parts, 1 for real signals
+    x        signals with parts = 2 for real and imaginary part, 1 for real signals
+    inverse  True for the inverse transform without division by the length
+    scale    factor of the result
     """
     rows, length, parts = static_shape_of(x)
     first = _first_factor(length, parts, bins)
@@ -67,7 +74,9 @@ def _unscaled(inverse: bool) -> Callable[[Array], Array]:
 
 
 def _first_factor(length: int, parts: int, bins: int) -> int:
-    """The factor P that takes the least products for an element; 1 for a single matrix."""
+    """Return the factor P of the length with the fewest multiplications per element; 1 for a single
+    matrix.
+    """
 
     def products(first: int) -> int:
         if first == 1:
@@ -79,7 +88,7 @@ def _first_factor(length: int, parts: int, bins: int) -> int:
 
 
 def _by_factors(x: Expr, first: int, bins: int, inverse: bool, scale: float) -> Expr:
-    """The transform by two matrices, the first for transforms of length `first`."""
+    """Return the transform by two matrices, the first for transforms of length `first`."""
     rows, length, parts = static_shape_of(x)
     second, sign = length // first, 1 if inverse else -1
     numpy_type = tensor_type_of(x).dtype.numpy
@@ -95,7 +104,7 @@ def _by_factors(x: Expr, first: int, bins: int, inverse: bool, scale: float) -> 
 
     i, p, q = np.arange(first), np.arange(first), np.arange(second)
     j = np.arange(-(-bins // first))
-    # (rows, p, part, q): a vector of neighbors q for each element of a short transform
+    # (rows, p, part, q): a vector over q for each element of a short transform
     apart = shape.reshape(x, (rows, first, second, parts), allowzero=True)
     if parts == 2:
         apart = shape.transpose(apart, (0, 1, 3, 2))
@@ -103,7 +112,8 @@ def _by_factors(x: Expr, first: int, bins: int, inverse: bool, scale: float) -> 
     short = _real_form(roots(first, i[:, None] * p))[:, :, :, :parts].reshape(1, 2 * first, first * parts)
     made = dense.batch_matmul(constant(short), columns, transpose_b=False)
     made = shape.reshape(made, (rows, first, 2, second), allowzero=True)
-    # times w(N, q * i): the other part, with its sign, lies on the other side of the axis of parts
+    # times w(N, q * i), as real numbers: each part times the real factor plus the other part times
+    # the imaginary one
     twiddles = scale * roots(length, i[:, None] * q)
     real = np.stack([twiddles.real, twiddles.real], 1)
     imaginary = np.stack([-twiddles.imag, twiddles.imag], 1)
@@ -123,5 +133,7 @@ def _by_factors(x: Expr, first: int, bins: int, inverse: bool, scale: float) -> 
 
 
 def _real_form(matrix: Array) -> Array:
-    """A complex matrix (rows, columns) as (rows, part of the result, columns, part of the vector)."""
+    """Return a complex matrix (rows, columns) as a real array (rows, result part, columns, vector
+    part).
+    """
     return np.stack([np.stack([matrix.real, -matrix.imag], -1), np.stack([matrix.imag, matrix.real], -1)], 1)

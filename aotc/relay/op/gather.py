@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that read elements at places given by a tensor of indices.
+"""Operators that read elements at positions given by an index tensor: take, gather, gather_nd,
+one_hot.
 
 take(x, indices, axis=0)               # x[indices[...]]: embeddings
 gather(x, 1, indices)                  # x[i, indices[i, j]]
 
-No index reads outside the data: they are clipped or wrapped (`take`), counted from the
-end where negative and then clipped (`gather`, `gather_nd`), or match nothing
-(`one_hot`).
+Indices never read out of bounds. `take` clips or wraps them; `gather` and `gather_nd` count
+negative indices from the end and then clip; in `one_hot`, an invalid index matches no position.
 """
 
 from __future__ import annotations
@@ -40,30 +40,32 @@ D = TypeVar("D")
 
 
 def integer_tensor(ty: Type, what: str = "indices") -> TensorType:
-    """`ty` as an integer tensor type; AotcError (code "indices") otherwise."""
+    """Return `ty` as an integer tensor type; raise AotcError (code "indices") for other types."""
     indices = tensor(ty, what)
     require("indices", indices.dtype.is_integer, lambda: f"{what} must be integers, got {indices}")
     return indices
 
 
 def as_index(value: Any) -> Any:
-    """Integers, of expressions or of an array, as int64; of uint64, what is too large for an index is the largest."""
+    """Return integers (expression or array) as int64; uint64 values above the int64 range become
+    its maximum.
+    """
     return (lesser(value, INDEX.max) if value.dtype == "uint64" else value).astype("int64")
 
 
 def clipped(index: Any, extent: int) -> Any:
-    """Indices moved into 0 .. extent - 1."""
+    """Return indices clipped to 0 .. extent - 1."""
     return lesser(greater(as_index(index), 0), max(extent, 1) - 1)
 
 
 def counted(index: Any, extent: int) -> Any:
-    """Indices as int64, negative ones counted from the end."""
+    """Return indices as int64, with negative ones counted from the end of the axis."""
     at = as_index(index)
     return choose(at < 0, at + extent, at)
 
 
 def from_end(index: Any, extent: int) -> Any:
-    """Negative indices counted from the end; those that are still outside are clipped."""
+    """Return indices with negative ones counted from the end, clipped to the range of the axis."""
     return clipped(counted(index, extent), extent)
 
 
@@ -82,7 +84,7 @@ class TakeAttrs(Attrs):
 
 
 def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
-    """The axis taken along and the number of batch axes."""
+    """Return the axis along which elements are taken, and the number of batch axes."""
     batch = axis_of(a.batch_dims, indices + 1) if a.batch_dims < 0 else a.batch_dims
     axis = axis_of(a.axis or 0, data)
     fits = 0 <= batch <= min(axis, indices) and (a.axis is not None or batch == 0)
@@ -91,7 +93,7 @@ def _take_axes(a: TakeAttrs, data: int, indices: int) -> tuple[int, int]:
 
 
 def _taken(data: Sequence[D], indices: Sequence[D], axis: int, batch: int) -> tuple[D, ...]:
-    """The shape of the slices."""
+    """Return the shape of the result of `take`."""
     return (*data[:axis], *indices[batch:], *data[axis + 1 :])
 
 
@@ -122,7 +124,7 @@ def _take_axis_map(a: TakeAttrs, types: Types) -> AxisMap:
 
 
 def _place(a: TakeAttrs, index: Any, extent: int) -> Any:
-    """Where the indices are along the axis."""
+    """Return the positions along the axis that the indices select, clipped or wrapped."""
     if a.mode != "wrap":
         return clipped(index, extent)
     wide = index if index.dtype == "uint64" else index.astype("int64")
@@ -150,19 +152,23 @@ def _take_element(a: TakeAttrs, i: Index, data: Tensor, indices: Tensor) -> Scal
 
 
 def _take_moved(a: TakeAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
-    """Batch axes come first; without an axis the data is flat."""
+    """Return the attributes after a permutation of the axes; None with batch axes, and unchanged
+    for flat data.
+    """
     return None if a.axis is None or a.batch_dims else a.replace(axis=now(a.axis % tensor(types[0]).rank))
 
 
 def integers(shape: Sequence[int], extent: int, dtype: str = "int64", seed: int = 7) -> Array:
-    """Indices of which some are negative and some too large."""
+    """Return random indices, some of which are negative or too large for `extent`."""
     rng = np.random.default_rng(seed)
     low = -extent - 1 if DType(dtype).is_signed else 0
     return rng.integers(low, extent + 2, tuple(shape)).astype(DType(dtype).numpy)
 
 
 def _hostile(make: type[Attrs], field: str, rows: Any) -> Callable[[], Samples]:
-    """For each row data of a shape and indices of another, of two types; a value of `field`."""
+    """Return samples with out-of-range indices: (data shape, index shape, value of `field`) per
+    row, int32 and int64.
+    """
 
     def samples() -> Samples:
         for (shape, places, value), dtype in product(rows, ("int64", "int32")):
@@ -210,12 +216,16 @@ class GatherAttrs(Attrs):
 
 
 def within(small: Dim, large: Dim) -> bool:
-    """False where two dimensions are known and the first is the greater one."""
+    """Return False if two dimensions are static and the first is greater than the second, else
+    True.
+    """
     return not (isinstance(small, int) and isinstance(large, int)) or small <= large
 
 
 def same_but(axis: int, data: TensorType, indices: TensorType, what: str) -> None:
-    """Require that indices have the data's rank, and but for `axis` no greater extents."""
+    """Raise AotcError unless indices have the data's rank and, except along `axis`, no larger
+    extents.
+    """
     require(f"{what}.rank", data.rank == indices.rank, lambda: f"ranks of {data} and {indices} differ")
     pairs = list(zip(indices.shape, data.shape, strict=True))
     fits = all(k == axis or within(i, d) for k, (i, d) in enumerate(pairs))
@@ -274,7 +284,9 @@ class GatherNDAttrs(Attrs):
 
 
 def tuple_length(what: str, data: TensorType, indices: TensorType, batch: int = 0) -> int:
-    """How many axes of the data, after those of the batch, an index tuple covers."""
+    """Return the number of data axes after the batch axes that an index tuple covers; raise
+    AotcError if invalid.
+    """
     require(f"{what}.rank", indices.rank >= 1, "indices need a leading axis of index tuples")
     depth = indices.shape[0]
     require(f"{what}.depth", isinstance(depth, int), "the length of the index tuples must be known")

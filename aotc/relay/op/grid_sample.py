@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling at the positions of a grid: image.grid_sample; grids of affine maps: image.affine_grid.
+"""image.grid_sample (sampling at the positions of a grid) and image.affine_grid (grids of affine
+maps).
 
-The grid holds, for each output, a position in -1..1 along every spatial axis, the last
-axis first. Coordinates are taken in float32; rounding to the nearest element takes ties
-to the even one.
+The grid has, for each output, a position from -1 to 1 along each spatial axis, the last axis first.
+Coordinates are computed in float32; rounding to the nearest element rounds ties to even.
 
     grid_sample(x, grid, method="bilinear", padding_mode="border")   # x (N, C, H, W), grid (N, 2, OH, OW)
 """
@@ -37,7 +37,7 @@ from aotc.tir import Tensor, te
 
 METHODS: Final = ("nearest", "bilinear", "bicubic")
 PADDINGS: Final = ("zeros", "border", "reflection")
-#: The parameter of Keys' kernel, as PyTorch and ONNX fix it.
+#: Parameter of Keys' cubic convolution kernel in PyTorch and ONNX.
 ALPHA: Final = -0.75
 
 
@@ -83,14 +83,18 @@ def _index(x: Any, extent: int) -> Any:
 
 
 def _unnormalized(a: GridSampleAttrs, g: Any, extent: int) -> Any:
-    """Positions of a grid, from -1 to 1 along an axis, as positions among its `extent` elements."""
+    """Convert grid positions, from -1 to 1 along an axis, to positions in units of its `extent`
+    elements.
+    """
     if a.align_corners:
         return (g + 1.0) * ((extent - 1) / 2)
     return ((g + 1.0) * float(extent) - 1.0) * 0.5
 
 
 def _padded(a: GridSampleAttrs, x: Any, extent: int) -> Any:
-    """A position brought onto the data, where the padding mode does so."""
+    """Move a position into the data by the padding mode (border or reflection); unchanged for
+    zeros.
+    """
     if a.padding_mode == "reflection":
         low, high = (0.0, extent - 1.0) if a.align_corners else (-0.5, extent - 0.5)
         width = high - low
@@ -104,7 +108,7 @@ def _padded(a: GridSampleAttrs, x: Any, extent: int) -> Any:
 
 
 def _taps(a: GridSampleAttrs, x: Any, extent: int) -> list[tuple[Any, Any]]:
-    """(position, weight) of each element that a position sees along one axis."""
+    """Return (position, weight) for each element that contributes to a sample along one axis."""
     if a.method == "nearest":
         return [(_padded(a, _rint(x), extent), None)]
     if a.method == "bilinear":
@@ -119,14 +123,16 @@ def _taps(a: GridSampleAttrs, x: Any, extent: int) -> list[tuple[Any, Any]]:
 
 
 def _at(a: GridSampleAttrs, k: int, i: Sequence[Any], data: Any, grid: Any) -> Any:
-    """Where an output looks along an axis of space, of scalars or arrays; `i` are its image and its place."""
+    """Return the sampled position along spatial axis k for the output `i` = (image, *position),
+    scalars or arrays.
+    """
     image, *place = i
     where = (image, len(data.shape) - 3 - k, *place)
     return _unnormalized(a, grid[where].astype("float32"), data.shape[k + 2])
 
 
 def _sampled(a: GridSampleAttrs, image: Any, channel: Any, at: Sequence[Any], data: Any) -> Any:
-    """The element at positions among those of the data, of scalars or arrays."""
+    """Return the interpolated value at a position, for scalars or arrays."""
     space = data.shape[2:]
     taps = [_taps(a, x, extent) for x, extent in zip(at, space, strict=True)]
     return reduce(add, (_tap(a, data, (image, channel), seen) for seen in itertools.product(*taps)))

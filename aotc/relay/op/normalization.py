@@ -472,5 +472,5 @@ DROPOUT = OpDef(
 
 
 def dropout(data: Expr, rate: float = 0.5) -> TupleGetItem:
-    """Return the data unchanged: inference drops no elements."""
+    """The data unchanged: nothing is dropped at inference."""
     return TupleGetItem(DROPOUT(data, rate), 0)

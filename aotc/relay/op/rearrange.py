@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Axes split into parts, and the parts put together to other axes: a reshape, a transposition, a reshape.
+"""Operators made of reshape, transpose, reshape: depth_to_space, space_to_depth, space_to_batch_nd,
+yolo_reorg.
 
 move = Rearrangement.of(["n", "krc", "h", "w"], ["n", "k", "hr", "wc"], {"n": 1, "k": 3, "r": 2, "c": 2, ...})
 move.array(x)                      # (1, 12, h, w) as (1, 3, 2 * h, 2 * w), in numpy
 move.expr(x)                       # in the graph
+
 depth_to_space(x, 2)                             # (N, 4 * C, H, W) -> (N, C, 2 * H, 2 * W)
 space_to_batch_nd(x, (2, 2), ((0, 0), (0, 0)))   # (N, H, W, C) -> (4 * N, H / 2, W / 2, C)
 
-The axes that `space_to_batch_nd` and `batch_to_space_nd` block are those after the first.
-Image phase * N + n holds the positions of image n that lie `phase` away from the
-beginning of their block, blocks counted row by row.
+`space_to_batch_nd` and `batch_to_space_nd` block the axes after the batch axis. Image phase * N + n
+of the batched data has the elements of image n at offset `phase` in their block, counted row by
+row.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from aotc.relay.op.type_rules import extent_of, ranked, require_known, row_but, 
 
 @frozen
 class Rearrangement:
-    """Data reshaped to `split`, transposed to `order`, reshaped to `whole`."""
+    """A reshape to `split`, a transpose by `order` and a reshape to `whole`."""
 
     split: tuple[int, ...]
     order: tuple[int, ...]
@@ -54,7 +56,9 @@ class Rearrangement:
     def of(
         cls, data: Sequence[Sequence[str]], result: Sequence[Sequence[str]], extents: Mapping[str, int]
     ) -> Rearrangement:
-        """The parts that each axis of data and result has, outermost first, and their extents."""
+        """Return a rearrangement from the parts, outermost first, of each axis of data and result,
+        and their extents.
+        """
         parts = [part for axis in data for part in axis]
         return cls(
             tuple(extents[part] for part in parts),
@@ -103,7 +107,9 @@ def _infer(deeper: bool, a: SubPixelAttrs, types: Types) -> Type:
 
 
 def _move(deeper: bool, a: SubPixelAttrs, shape: Sequence[int]) -> Rearrangement:
-    """The parts of each axis: pixels of a block, row and column, belong to space or to the channels."""
+    """Return the rearrangement between blocks of pixels and channels; `deeper` is True for
+    space_to_depth.
+    """
     n, c, h, w = pick(shape, positions(a.layout, "NCHW"))
     b = a.block_size
     c, h, w = (c, h // b, w // b) if deeper else (c // (b * b), h, w)
@@ -120,7 +126,7 @@ def _batch_alone(a: SubPixelAttrs, types: Types) -> AxisMap:
 
 
 def _sub_pixel(name: str, doc: str, deeper: bool, shapes: Sequence[tuple[int, ...]]) -> OpDef:
-    """`deeper`: from space to channels."""
+    """Return the OpDef of space_to_depth (`deeper` True) or depth_to_space."""
 
     def samples() -> Samples:
         fields: Any = ({"block_size": 2}, {"block_size": 3, "mode": "CRD"}, {"block_size": 2, "layout": "NHWC"})
@@ -177,7 +183,7 @@ def _reorg_infer(a: YoloReorgAttrs, types: Types) -> Type:
 
 
 def _reorg(a: YoloReorgAttrs, shape: Sequence[int]) -> tuple[tuple[int, ...], Rearrangement, tuple[int, ...]]:
-    """The shape that the data is read in, what moves, and the shape of the result."""
+    """Return the shape as which the data is read, the rearrangement, and the shape of the result."""
     (n, c, h, w), s = shape, a.stride
     wide = (n, c // (s * s), h * s, w * s)
     return wide, _move(True, SubPixelAttrs(block_size=s), wide), (n, c * s * s, h // s, w // s)
@@ -267,7 +273,7 @@ def _infer_to_space(a: BatchToSpaceNDAttrs, types: Types) -> Type:
 
 
 def _moves(blocks: Sequence[int], wide: Sequence[int]) -> tuple[Rearrangement, Rearrangement]:
-    """How data of the shape `wide`, whose blocks are in space, gets them into the batch, and back."""
+    """Return the rearrangements of data with shape `wide` from space to batch, and back."""
     axes = [f"d{k}" for k in range(len(wide))]
     inner = [f"b{k}" for k in range(len(blocks))]
     space = [list(pair) for pair in zip(axes[1:], inner, strict=False)]
@@ -279,14 +285,14 @@ def _moves(blocks: Sequence[int], wide: Sequence[int]) -> tuple[Rearrangement, R
 
 
 def _to_batch(a: SpaceToBatchNDAttrs, shape: Sequence[int]) -> tuple[Pairs, Rearrangement]:
-    """The padding of all axes, and what follows it."""
+    """Return the padding of all axes and the rearrangement of the padded data."""
     widths = ((0, 0), *a.paddings, *((0, 0),) * (len(shape) - 1 - len(a.paddings)))
     move, _ = _moves(a.block_shape, [d + sum(width) for d, width in zip(shape, widths, strict=True)])
     return widths, move
 
 
 def _to_space(a: BatchToSpaceNDAttrs, shape: Sequence[int]) -> tuple[Rearrangement, list[slice]]:
-    """The move, and what is left of the blocked axes after it."""
+    """Return the rearrangement and the slices of the blocked axes that remain after cropping."""
     blocks = a.block_shape
     space = [d * block for d, block in zip(shape[1:], blocks, strict=False)]
     _, move = _moves(blocks, [shape[0] // prod(blocks), *space, *shape[1 + len(blocks) :]])

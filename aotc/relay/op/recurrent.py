@@ -3,9 +3,9 @@
 
 lstm(x, w, r, bias, h, c)              # x[50, 1, 40], w[40, 512], r[128, 512] -> (y[50, 1, 128], h, c)
 
-One direction of one layer.  Weights lie inputs first, (inputs, gates * hidden), or in
-blocks of units, (hidden / block, inputs, gates, block), or in blocks of columns of which the last is padded,
-(ceil(gates * hidden / block), inputs, 1, block), as AlterOpLayout makes them.
+An operator computes one direction of one layer. Weights have the shape (inputs, gates * hidden), or
+are packed by AlterOpLayout: in blocks of units, (hidden / block, inputs, gates, block), or in
+blocks of columns, the last one padded, (ceil(gates * hidden / block), inputs, 1, block).
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class RNNAttrs(RecurrentAttrs):
 
 @frozen
 class _Kind:
-    """What differs between recurrent layers: RNN, GRU, LSTM.
+    """Properties of a kind of recurrent layer: RNN, GRU or LSTM.
 
-    extras      vectors (hidden) beside weights and states
-    cell        the new states of an element, of scalar expressions or of arrays: from its parts of x W + b, those of
-                h R, its states, and its extras
+    gates       number of gates
+    states      number of states
+    extras      number of further vector arguments (hidden)
+    cell        returns a function that computes the new states of an element, for scalar expressions or
+                arrays, from its parts of x W + b, its parts of h R, its states and its extras
     """
 
     gates: int
@@ -83,7 +85,9 @@ _RNN: Final = _Kind(1, 1, 0, _rnn)
 
 
 def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype: DType) -> None:
-    """Weights of (rows, gates * hidden), in whole blocks of units, or in blocks of columns."""
+    """Raise AotcError unless a weight is (rows, gates * hidden) or its packed form in blocks of
+    units or columns.
+    """
     weight = tensor(ty, name)
     shape = weight.shape
     wanted: tuple[Dim, ...] = (rows, gates * hidden)
@@ -98,7 +102,9 @@ def _check_weight(ty: Type, name: str, rows: Dim, gates: int, hidden: int, dtype
 
 
 def _is_by_columns(weight: TensorType | Tensor, gates: int, hidden: int) -> bool:
-    """Whether a weight in blocks has columns of all gates in a block."""
+    """Return True if a packed weight has blocks of columns of all gates, rather than blocks of
+    units.
+    """
     _, _, parts, block = weight.shape
     return parts == 1 and (gates > 1 or (isinstance(block, int) and hidden % block > 0))
 
@@ -128,7 +134,7 @@ def _infer(kind: _Kind, a: RecurrentAttrs, types: Types) -> Type:
 
 
 def _plain(weight: Array, columns: int) -> Array:
-    """A weight without blocks."""
+    """Return a weight unpacked to (rows, columns)."""
     if weight.ndim == 2:
         return weight
     blocks, rows, parts, block = weight.shape

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reductions over axes.
+"""Reductions over axes: sum, prod, max, min, mean, all, any, argmax, argmin, variance.
 
 sum(x, axis=(1, 2), keepdims=True)
-argmax(x, axis=-1)                     # int32; NaN counts as the greatest, the first of equals wins
+argmax(x, axis=-1)                     # int32; NaN is the greatest value, the first of equal values is chosen
 
-`axis` None means all axes, `exclude` all but the named ones.  Narrow floats are summed
-in float32.
+If `axis` is None, all axes are reduced; `exclude` reduces all axes except the listed ones. Narrow
+floats (float16, bfloat16) are summed in float32.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class VarianceAttrs(ReduceAttrs):
 
 @frozen
 class Reduction:
-    """A reduction of a tensor of some shape over some axes, which ascend."""
+    """A reduction of a tensor of shape `shape` over the ascending axes `axes`."""
 
     shape: tuple[Any, ...]
     axes: tuple[int, ...]
@@ -84,16 +84,20 @@ class Reduction:
         return self.of(self.shape, 1)
 
     def of(self, items: Sequence[T], one: T) -> tuple[T, ...]:
-        """What is said of the data's axes, of those of the result; `one` of an axis that is reduced and kept."""
+        """Map a sequence over the data's axes to the result's axes; `one` replaces items of reduced
+        axes with keepdims.
+        """
         inner = self.axes
         return tuple(one if k in inner else item for k, item in enumerate(items) if self.keepdims or k not in inner)
 
     def at(self, index: Sequence[Scalar]) -> tuple[Scalar | int, ...]:
-        """The element of the result in which an element of the data is."""
+        """Return the index of the result element to which the data element at `index` contributes."""
         return self.of(index, 0)
 
     def reduce(self, combiner: str, term: Callable[[tuple[Scalar, ...]], Scalar], name: str = "") -> te.Reduce:
-        """For each element of the result the terms of all elements of the data, by their indices, combined."""
+        """Return the te.reduce that combines `term(index)` over all data elements of each result
+        element.
+        """
         order = [*self.of(range(len(self.shape)), -1), *self.axes]
 
         def body(*v: Scalar) -> Scalar:
@@ -104,14 +108,16 @@ class Reduction:
 
 
 def _space(a: Any, shape: Sequence[Any]) -> Reduction:
-    """What the attributes say of data of that shape."""
+    """Return the reduction that the attributes describe for data of a shape."""
     named = axes_of(a.axis, len(shape))
     removed = tuple(k for k in range(len(shape)) if k not in named) if a.exclude and a.axis is not None else named
     return Reduction(tuple(shape), removed, a.keepdims)
 
 
 def _axis_map(a: Any, types: Types) -> AxisMap:
-    """All arguments have the axes of the first: the mean from which a variance is the distance keeps them all."""
+    """Axis map of reductions: all arguments have the axes of the first, as the mean of `variance`
+    has keepdims.
+    """
     axes: Sequence[int | None] = range(tensor(types[0]).rank)
     return AxisMap((_space(a, axes).of(axes, None),) * len(types))
 
@@ -123,7 +129,11 @@ def _moved(a: Any, types: Types, now: Callable[[int], int]) -> Any:
 
 
 def _moved_arg(a: ArgReduceAttrs, types: Types, now: Callable[[int], int]) -> Attrs | None:
-    """The position of an extremum over several axes depends on their order, among themselves."""
+    """Return the attributes after a permutation of the axes; None if it changes the order of the
+    reduced axes.
+
+    The flat position of an extremum over several axes depends on their order.
+    """
     places = [*map(now, _space(a, tensor(types[0]).shape).axes)]
     return _moved(a, types, now) if places == sorted(places) else None
 
@@ -138,7 +148,11 @@ def _infer(kind: Kind, a: Any, types: Types) -> Type:
 
 
 def _numpy(ufunc: Any, a: Any, data: Array, limit: str = "") -> Array:
-    """`limit`: what the data type calls the value that the reduction of nothing gives, if `ufunc` has none."""
+    """Apply a ufunc's reduction to an array.
+
+    limit  attribute of the dtype ("lowest", "highest") with the result of an empty reduction, if the
+           ufunc has none
+    """
     work = float_work(carried(data))
     initial = {"initial": getattr(DType.of(work), limit)} if limit else {}
     value = ufunc.reduce(work, axis=_space(a, data.shape).axes, keepdims=a.keepdims, dtype=work.dtype, **initial)
@@ -186,7 +200,7 @@ def _cases(make: Any, empty: bool) -> Iterator[tuple[tuple[int, ...], Any]]:
 
 
 def _few(shape: Sequence[int], dtype: str) -> Array:
-    """Random values of which many are equal."""
+    """Return random values with many duplicates."""
     return (random_array(shape, "int8") % 5 - (2 if DType(dtype).is_signed else 0)).astype(DType(dtype).numpy)
 
 
@@ -221,7 +235,7 @@ def _reduction(
 _SELECTS: dict[str, Any] = {"exact": True, "precision": Precision.FOLLOW, "quantized": Quantized.PASS}
 _MEAN: dict[str, Any] = {"reference": _numpy_mean, "compute": _compute_mean}
 _ANYTHING = Kind(lambda d: True, (*NUMBER.examples, "bool"))
-# of truth values whether any of them holds, as in Relay and in numpy
+# the sum of bools is a logical or, as in Relay and in numpy
 sum = _reduction("sum", _ANYTHING, np.add, "sum", quantized=Quantized.RESCALE)
 prod = _reduction("prod", NUMBER, np.multiply, "prod")
 max = _reduction("max", _ANYTHING, np.maximum, "max", limit="lowest", **_SELECTS)
@@ -253,14 +267,14 @@ def _infer_arg(a: ArgReduceAttrs, types: Types) -> Type:
 
 
 def _stored(x: Tensor) -> Tensor:
-    """`x` for two passes over it that must see the very same values."""
+    """Return `x` in memory, so that two passes over it read identical values."""
     if isinstance(x, te.Placeholder):
         return x
     return te.compute(x.shape, lambda *i: x[i], "data", materialize=True)
 
 
 def _compute_arg(combiner: str, a: ArgReduceAttrs, data: Tensor) -> Tensor:
-    """First the greatest (least) value, then the first (last) place where it is."""
+    """Compute the extremum first, then the first (or last) position where it occurs."""
     x = _stored(data)
     space = _space(a, x.shape)
     best = space.reduce(combiner, x.__getitem__)

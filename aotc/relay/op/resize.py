@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resampling along the spatial axes: image.resize1d, resize2d, resize3d, nn.upsampling and nn.upsampling3d.
+"""Resampling along spatial axes: image.resize1d, resize2d, resize3d, nn.upsampling and
+nn.upsampling3d.
 
-Output element o of an axis sees the source coordinate (p * o + q) / r with integers p,
-q, r, so that every rounding is exact.  Interpolation goes axis by axis.  Coordinate
-modes and filters are those of ONNX Resize; beyond Relay's attributes there are `scales`
-(the factors where they are not output / input exactly) and `antialias` (the filter
-widened when shrinking).
+Output element o of an axis samples the source coordinate (p * o + q) / r with integers p, q, r, so
+that rounding to an index is exact. Interpolation is separable, one axis after another. Coordinate
+modes and filters are those of ONNX Resize. In addition to Relay's attributes there are `scales`
+(the factors, if they differ from output / input) and `antialias` (a wider filter for downsampling).
 
     resize2d(x, (64, 64), method="nearest_neighbor",
     coordinate_transformation_mode="asymmetric")
@@ -51,9 +51,11 @@ from aotc.relay.op.window_attributes import (
 )
 from aotc.tir import Tensor, all_of, call, const, maximum, minimum, select, te
 
-#: Outputs along an axis that are looked at one by one, to find out whether they lie as simply as they seem to.
+#: Largest number of outputs of an axis that are enumerated to prove that a simple index formula
+#: holds.
 SHORT: Final = 1 << 20
-#: A value this close below a whole number is that number, off by rounding: truncation must not lose it.
+#: Distance below a whole number within which a value is rounded up, since truncation would drop
+#: rounding errors.
 WHOLE: Final = 2.0**-10
 
 
@@ -83,7 +85,9 @@ class UpSampling3DAttrs(Attrs):
 
 
 def _mapped(n: int, a: ResizeAttrs, shape: Sequence[int]) -> tuple[tuple[int, ...], list[AxisMapping]]:
-    """Where the canonical axes of data are found, and where the outputs of the spatial ones look."""
+    """Return the positions of the canonical axes in the data, and the coordinate mapping of each
+    spatial axis.
+    """
     where = positions(a.layout, DATA_LAYOUT[n])
     return where, axes_of(n, a, pick(shape, where)[2:])
 
@@ -105,7 +109,9 @@ def _slack(a: ResizeAttrs) -> float:
 
 
 def _work(dtype: DType) -> str:
-    """The type to interpolate in: one that holds every value of the data's, if there is one."""
+    """Return the floating-point type of the interpolation, which holds all values of the data's
+    dtype if one does.
+    """
     wide = dtype == "float64" or (dtype.is_integer and dtype.bits > 8)
     return "float64" if wide else "float32"
 
@@ -141,7 +147,7 @@ def _extrapolated(a: ResizeAttrs, x: Array, axes: Sequence[AxisMapping]) -> Arra
 
 
 def _table(axis: AxisMapping, body: Any, name: str) -> Tensor:
-    """A value per output index, computed once."""
+    """Return a tensor with one value per output index of an axis, computed once."""
     return te.compute((axis.count,), body, name, materialize=True)
 
 
@@ -150,7 +156,9 @@ def _clamped(index: Scalar, extent: int) -> Scalar:
 
 
 def _nearest_index(axis: AxisMapping, method: str) -> Any:
-    """A function from the output index to the source's: arithmetic where it is simple, else through a table."""
+    """Return a function from output index to source index: an arithmetic formula if one is exact,
+    else a table.
+    """
     if axis.is_identity:
         return lambda o: o
     if axis.count <= SHORT:
@@ -182,7 +190,7 @@ def _fraction_at(axis: AxisMapping, o: Scalar, dtype: str) -> Any:
 
 
 def _element_at(axis: AxisMapping, o: Scalar, k: Any) -> Any:
-    """The element that lies `k` after the one below the coordinate of an output."""
+    """Return the index of the element `k` after the element below the coordinate of output o."""
     return axis.times(o) // axis.r + k
 
 
@@ -191,7 +199,9 @@ def _on_data(axis: AxisMapping, at: Scalar, weight: Scalar) -> Scalar:
 
 
 def _along_taps(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, store: bool) -> Tensor:
-    """One axis resampled with the taps that the filter has; `store` keeps the result for the next axis."""
+    """Resample one axis with the filter's own number of taps; `store` materializes the result for
+    the next axis.
+    """
     start, taps = first_tap(a, axis)
 
     def weights_at(o: Scalar) -> list[Scalar]:
@@ -213,7 +223,7 @@ def _along_taps(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, st
 
 
 def _along_widened(x: Tensor, dimension: int, a: ResizeAttrs, axis: AxisMapping, _: bool) -> Tensor:
-    """One axis shrunk with the filter widened by the factor."""
+    """Downsample one axis with the filter widened by the scale factor (antialias)."""
     start, taps = first_tap(a, axis)
 
     def raw(o: Scalar, k: Scalar) -> Scalar:
@@ -247,7 +257,9 @@ def _compute(n: int, a: ResizeAttrs, data: Tensor) -> Tensor:
 
 
 def _finished(a: ResizeAttrs, x: Tensor, dtype: DType, axes: Sequence[tuple[int, AxisMapping]]) -> Tensor:
-    """Extrapolation, then the result's type: integers truncated (see WHOLE) and saturated."""
+    """Apply extrapolation and convert to the result's dtype: integers are truncated (see WHOLE) and
+    saturated.
+    """
     out = DType(a.out_dtype or dtype)
     crop = a.coordinate_transformation_mode == "tf_crop_and_resize"
 
@@ -297,7 +309,7 @@ def _check_names(a: ResizeAttrs) -> None:
 
 
 def _scratch(n: int, a: ResizeAttrs, types: Types) -> int:
-    """Where the outputs of each axis look, with what weights."""
+    """Return the number of scratch elements: indices and weights of the outputs of each axis."""
     _, axes = _mapped(n, a, tensor(types[0]).static_shape)
     return sum(4 * axis.count * (1 if a.method == "nearest_neighbor" else first_tap(a, axis)[1]) for axis in axes)
 
@@ -358,7 +370,7 @@ _METHODS: Final = {
 
 
 def _enlarged(n: int, a: Any, space: Sequence[Dim]) -> list[Dim]:
-    """The spatial extents of an upsampling's result."""
+    """Return the spatial extents of the result of an upsampling."""
     scales = (a.scale_h, a.scale_w) if n == 2 else (a.scale_d, a.scale_h, a.scale_w)
     finite = all(map(isfinite, scales))
     require("resize.scales", finite, f"scales must be finite, got {scales}")
@@ -370,7 +382,7 @@ def _times(scale: float, extent: int) -> int:
 
 
 def _resized(n: int, a: Any, shape: Sequence[Dim]) -> ResizeAttrs:
-    """The attributes of the resize that computes an upsampling."""
+    """Return the attributes of the resize that computes an upsampling."""
     require_known("upsampling.method", "method", a.method, _METHODS[n])
     space = pick(shape, positions(a.layout, DATA_LAYOUT[n]))[2:]
     if n == 2:

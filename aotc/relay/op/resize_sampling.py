@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the outputs of a resize sample the data, and with what weights.
+"""Source coordinates and filter weights of resize operators.
 
-In: the attributes of a resize and the data's extents.  Out, per axis: source
-coordinates as exact fractions, and the filter around them.  Formulas work on numpy
-arrays and on expressions alike.
+Input: the attributes of a resize and the data's extents. Output for each axis: source coordinates
+as exact fractions, and the taps and weights of the filter. Formulas work on numpy arrays as well as
+on scalar expressions.
 
     axis = axes_of(2, attributes, (4, 4))[0]
     tap_table(attributes, axis)            # indices and weights, each (count, taps)
@@ -27,12 +27,16 @@ COORDINATES: Final = (
     "tf_half_pixel_for_nn", "tf_crop_and_resize",
 )  # fmt: skip
 ROUNDINGS: Final = ("", "round", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-#: Factors and regions arrive as floats; the nearest fraction up to this denominator is what was meant.
+#: Largest denominator of the fractions that approximate scale factors and regions given as floats.
 DENOMINATOR: Final = 1 << 16
 
 
 class ResizeAttrs(Attrs):
-    """`size`, `scales`: one value per spatial axis; `roi`: all starts, then all ends, as parts of the extent."""
+    """Attributes of a resize.
+
+    `size` and `scales` have one value per spatial axis; `roi` has all starts, then all ends, as
+    fractions of the extents.
+    """
 
     size: tuple[int, ...] | None = None
     roi: tuple[float, ...] | None = None
@@ -56,10 +60,10 @@ def _fraction(value: float) -> Fraction:
 
 
 def _coordinate(mode: str, extent: int, count: int, scale: Fraction, roi: tuple[float, float]) -> tuple[Any, Any]:
-    """(slope, offset) of the source coordinate of an output index, by ONNX's definitions.
+    """Return (slope, offset) of the source coordinate of an output index, by ONNX's definitions.
 
-    Their "length_resized" is the number of outputs, as in ONNX Runtime and torch; ONNX's own evaluator takes the
-    product of factor and extent, which need not be whole.
+    "length_resized" is the number of outputs, as in ONNX Runtime and torch. ONNX's reference
+    evaluator uses the product of factor and extent, which need not be an integer.
     """
     resized, half = scale * extent, Fraction(1, 2)
     center = half / scale - half
@@ -83,7 +87,9 @@ def _coordinate(mode: str, extent: int, count: int, scale: Fraction, roi: tuple[
 
 @frozen
 class AxisMapping:
-    """One spatial axis: output o sees the coordinate (p * o + q) / r of `extent` elements."""
+    """Coordinate mapping of a spatial axis: output o samples coordinate (p * o + q) / r of `extent`
+    elements.
+    """
 
     extent: int
     count: int
@@ -100,14 +106,18 @@ class AxisMapping:
         return o * self.p + self.q
 
     def nearest(self, o: Any, rounding: str) -> Any:
-        """The index before it is brought into range, for numbers and expressions."""
+        """Return the nearest source index of output o, not clamped to the axis, for numbers and
+        expressions.
+        """
         at = self.times(o)
         if rounding in ("floor", "ceil"):
             return (at if rounding == "floor" else at + (self.r - 1)) // self.r
         return (at * 2 + (self.r - (rounding == "round_prefer_floor"))) // (2 * self.r)
 
     def inside(self, o: Scalar) -> list[Scalar]:
-        """Conditions for the coordinate to lie on the data; none where it always does."""
+        """Return the conditions for the coordinate of output o to be inside the data; empty if it
+        always is.
+        """
         conditions: list[Scalar] = []
         ends = (self.q, self.times(self.count - 1))
         if min(ends) < 0:
@@ -134,7 +144,9 @@ def axes_of(n: int, a: ResizeAttrs, space: Sequence[int]) -> list[AxisMapping]:
 
 
 def rounding(a: ResizeAttrs) -> str:
-    """Relay's rule for the empty name: corners round, everything else floors."""
+    """Return the rounding method; by Relay's rule, "" means "round" for align_corners and "floor"
+    otherwise.
+    """
     if a.rounding_method:
         return a.rounding_method
     return "round" if a.coordinate_transformation_mode == "align_corners" else "floor"
@@ -144,15 +156,17 @@ def rounding(a: ResizeAttrs) -> str:
 
 
 def keys(d: Any, alpha: float) -> tuple[Any, Any]:
-    """Keys' cubic convolution kernel at a distance up to 1, and from 1 to 2."""
-    # factored at the roots, where sums of powers would cancel
+    """Return the values of Keys' cubic convolution kernel for a distance d in [0, 1] and for d in
+    [1, 2].
+    """
+    # factored at the roots, since sums of powers would cancel there
     near = (d - 1.0) * (((alpha + 2) * d - 1.0) * d - 1.0)
     far = (d - 1.0) * (d - 2.0) * (d - 2.0) * alpha
     return near, far
 
 
 def falloff(a: ResizeAttrs, d: Any) -> Any:
-    """The weight of a tap at any distance."""
+    """Return the filter weight of a tap at distance d."""
     if a.method == "linear":
         return greater(1.0 - d, 0.0)
     near, far = keys(d, a.cubic_alpha)
@@ -160,7 +174,9 @@ def falloff(a: ResizeAttrs, d: Any) -> Any:
 
 
 def weights(a: ResizeAttrs, f: Any) -> list[Any]:
-    """The weights of the taps around a coordinate that lies `f` beyond an element (0 <= f < 1)."""
+    """Return the weights of the taps around a coordinate at distance f (0 <= f < 1) after an
+    element.
+    """
     if a.method == "linear":
         return [1.0 - f, f]
     alpha = a.cubic_alpha
@@ -168,7 +184,9 @@ def weights(a: ResizeAttrs, f: Any) -> list[Any]:
 
 
 def first_tap(a: ResizeAttrs, axis: AxisMapping) -> tuple[int, int]:
-    """(offset of the first tap from the element below the coordinate, number of taps)."""
+    """Return the offset of the first tap from the element below the coordinate, and the number of
+    taps.
+    """
     radius = 1 if a.method == "linear" else 2
     if not widened(a, axis):
         return 1 - radius, 2 * radius
@@ -181,7 +199,7 @@ def widened(a: ResizeAttrs, axis: AxisMapping) -> bool:
 
 
 def tap_table(a: ResizeAttrs, axis: AxisMapping) -> tuple[Array, Array]:
-    """Indices and weights, each (count, taps)."""
+    """Return source indices and weights of all outputs of an axis, each of shape (count, taps)."""
     at = axis.times(np.arange(axis.count, dtype=np.int64))
     f = (at % axis.r) / axis.r
     start, taps = first_tap(a, axis)
@@ -198,6 +216,6 @@ def tap_table(a: ResizeAttrs, axis: AxisMapping) -> tuple[Array, Array]:
 
 
 def pass_order(axes: Sequence[AxisMapping]) -> list[int]:
-    """The axes that change, those that shrink the data most first."""
+    """Return the axes that are resampled, ordered by scale factor so that the data shrinks first."""
     changed = [k for k, axis in enumerate(axes) if not axis.is_identity]
     return sorted(changed, key=lambda k: axes[k].count / axes[k].extent)

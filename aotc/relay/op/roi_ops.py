@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions of images at computed places: image.crop_and_resize, vision.roi_align, vision.roi_pool.
+"""Operators on regions of images: image.crop_and_resize, vision.roi_align, vision.roi_pool.
 
 crop_and_resize(x, boxes, indices, (8, 8))         # boxes (N, 4): y1, x1, y2, x2 from 0 to 1
 roi_align(x, rois, (7, 7), 0.5)                    # rois (N, 5): image, x1, y1, x2, y2 in pixels, times 0.5
@@ -26,24 +26,26 @@ from aotc.tir.stmt import Assign, loops
 
 floor, _ceil = intrinsic("floor"), intrinsic("ceil")
 _rint: Final = either(intrinsic("round_even"), np.rint)
-#: Most samples of a region along an axis of a cell.
+#: Largest number of samples of a cell along one axis.
 _MOST: Final = 1 << 16
 
 
 def bounded(x: Any, extent: int) -> Any:
-    """A position as an index, which exists."""
+    """Return a position as an int64 index clipped to the axis."""
     return clipped(x.astype("int64"), extent)
 
 
 def beside(x: Any, extent: int) -> list[tuple[Any, Any]]:
-    """The pixels on both sides of a position along an axis, and their weights."""
+    """Return (index, weight) of the two pixels around a position along an axis, for linear
+    interpolation.
+    """
     low = floor(x)
     first = (bounded(low, extent), 1.0 - (x - low))
     return [first, (bounded(low + 1.0, extent), x - low)]
 
 
 def blended(sides: Sequence[Any], element: Callable[[Any, Any], Any]) -> Any:
-    """The elements at the pixels beside a position, times their weights along both axes, added."""
+    """Return the bilinear interpolation of elements from the (index, weight) pairs of both axes."""
     total: Any = 0.0
     for (y, v), (x, w) in itertools.product(*sides):
         value = element(y, x)
@@ -52,7 +54,11 @@ def blended(sides: Sequence[Any], element: Callable[[Any, Any], Any]) -> Any:
 
 
 def _spaces(a: Any, data: Any, regions: Any) -> tuple[tuple[int, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """Where the axes NCHW of the data are, their extents, and those of a result with an image for each region."""
+    """Return the positions of the axes NCHW in the data, the data's extents, and the result's
+    extents.
+
+    The result has one image for each region.
+    """
     where = positions(a.layout, "NCHW")
     shape = pick(data.shape, where)
     size = a.crop_size if isinstance(a, CropAndResizeAttrs) else a.pooled_size
@@ -63,7 +69,9 @@ def _spaces(a: Any, data: Any, regions: Any) -> tuple[tuple[int, ...], tuple[Any
 
 
 def _axes(a: Any, types: Types) -> AxisMap:
-    """Channels are those of the data; others than the data have a row for each image of the result."""
+    """Axis map: channels are mapped in the data; the other arguments have one row for each image of
+    the result.
+    """
     batch, channels = positions(a.layout, "NCHW")[:2]
     data = tuple(k if k == channels else None for k in range(4))
     region = tuple(0 if k == batch else None for k in range(4))
@@ -193,7 +201,9 @@ def _cells_infer(a: Any, types: Types) -> Type:
 
 
 def _naming(stmts: list[Stmt]) -> Callable[[Any], Any]:
-    """What declares values before the statements that follow."""
+    """Return a function `let` that declares a variable for a value, appending the declaration to
+    `stmts`.
+    """
 
     def let(value: Any) -> Any:
         var = Var("v", value.dtype)
@@ -204,18 +214,19 @@ def _naming(stmts: list[Stmt]) -> Callable[[Any], Any]:
 
 
 def _fold(a: Any) -> tuple[float, Callable[[Any, Any], Any]]:
-    """What a cell begins with, and what adds a term to it."""
+    """Return the initial value of a cell and the function that combines it with a term."""
     mean = getattr(a, "mode", "max") == "avg"
     return (0.0, lambda x, y: x + y) if mean else (-np.inf, greater)
 
 
 @frozen
 class _Cells:
-    """An operator that adds terms over each cell of each region, or takes the greatest one.
+    """An operator that sums terms, or takes their maximum, over each cell of each region.
 
-    They are formulas of arrays as well as of expressions:
-    ends     (attrs, roi, axis, cell, extent) -> the first tap along an axis, and the one behind the last
-    term     (attrs, roi, cell, taps, spatial extents, element(row, column), let) -> a term; let(value) gives it a name
+    The functions are formulas for arrays as well as for scalar expressions:
+
+    ends     (attrs, roi, axis, cell, extent) -> half-open range of taps along an axis
+    term     (attrs, roi, cell, taps, spatial extents, element(row, column), let) -> a term; let(value) binds a variable
     finish   (attrs, total, ends along both axes) -> the result's element
     """
 
@@ -316,7 +327,9 @@ roi_pool = _pooling("roi_pool", RoiPoolAttrs, _Cells(_pool_ends, _pool_term, _po
 
 
 def _grid(a: Any, roi: Any, k: int) -> tuple[Any, Any, Any]:
-    """Where a region begins along an axis, the size of its cells, and how many samples each has."""
+    """Return the start of a region along an axis, the size of its cells, and the number of samples
+    per cell.
+    """
     start, end = roi[2 - k] * a.spatial_scale, roi[4 - k] * a.spatial_scale
     size = greater(end - start, 1.0) / float(a.pooled_size[k])
     if a.sample_ratio > 0:

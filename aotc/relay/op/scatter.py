@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that write updates to places given by a tensor of indices.
+"""Operators that write updates to positions given by an index tensor: scatter_elements, scatter_nd.
 
 scatter_elements(data, indices, updates, axis=0)      # copy of data; out[indices[i, j], j] = updates[i, j]
 scatter_nd(data, indices, updates, mode="add")
 
-Updates apply in row-major order, so the last of several to one place wins.  Negative
-indices count from the end; an update to a place that does not exist is dropped.
+Updates are applied in row-major order, so the last of several updates of a position wins. Negative
+indices count from the end; updates at out-of-range indices are ignored.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from aotc.relay.op.sample_arguments import ANY, NUMBER, accuracy, exact, random_
 from aotc.tir import BOOL, INDEX, Block, Buffer, Const, Declare, If, Load, Stmt, Store, Tensor, Var, binary, forall, te
 from aotc.tir.stmt import loops
 
-#: How an update combines with what is there: the tir operation, none for plain writing.
+#: For each reduction, the tir operation that combines an update with the present value; ""
+#: overwrites it.
 REDUCTIONS: Final = {"update": "", "add": "add", "mul": "mul", "min": "min", "max": "max"}
 _UFUNC: Final[dict[str, Any]] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -68,7 +69,9 @@ def _check(types: Types, reduction: str) -> tuple[TensorType, TensorType, Tensor
 
 
 def _apply(data: Array, places: Array, inside: Array, updates: Array, reduction: str) -> Array:
-    """`updates` written to the flat `places` of a copy of `data`, where `inside` holds."""
+    """Return a copy of `data` with `updates` written to the flat positions `places` for which
+    `inside` is True.
+    """
     result: Array = data.reshape(-1).copy()
     at, values = places[inside], updates[inside]
     if reduction == "update":
@@ -88,11 +91,11 @@ def _program(
     place: Callable[[Sequence[Var], Buffer], tuple[Scalar, Scalar, Scalar]],
     run: int,
 ) -> Tensor:
-    """Copy the data, then apply the updates one after the other.
+    """Return a tensor program that copies the data, then applies the updates in order.
 
-    place  (position in the grid of updates, index buffer) -> (whether it exists, first element there, first
-           element of the update)
-    run    elements that each update writes
+    place  (position in the grid of updates, index buffer) -> (True if the target exists, offset of its
+           first element, offset of the update's first element)
+    run    number of contiguous elements that each update writes
     """
     grid = updates.shape if run == 1 else (updates.size // max(run, 1),)
     op = REDUCTIONS[reduction]
@@ -115,7 +118,9 @@ def _program(
 
 
 def _wrapped(index: Any, extent: int) -> tuple[Any, Any]:
-    """Whether indices exist, and those counted from the start."""
+    """Return a condition that is True for valid indices, and the indices with negative ones counted
+    from the end.
+    """
     at = counted(index, extent)
     return (at >= 0) & (at < extent), at
 
@@ -157,7 +162,7 @@ def _elements_compute(a: ScatterElementsAttrs, data: Tensor, indices: Tensor, up
 
 
 def _places(shape: Sequence[int], extent: int, dtype: str) -> Array:
-    """Indices of which some repeat, some are negative, and some do not exist."""
+    """Return random indices, with duplicates, negative and out-of-range ones."""
     return np.random.default_rng(3).integers(-extent - 1, extent + 1, tuple(shape)).astype(dtype)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that only change the shape, broadcast, permute axes, or ask for the shape.
+"""Operators that change only the shape, permute axes, broadcast, or return the shape.
 
-reshape(x, (0, -1))                    # 0 keeps a dimension, -1 is whatever is left
+reshape(x, (0, -1))                    # 0 copies a dimension, -1 is inferred from the remaining elements
 transpose(x, (0, 2, 3, 1))
 """
 
@@ -37,7 +37,9 @@ def _view_op(
     pattern: OpPattern = OpPattern.INJECTIVE,
     **facets: Any,
 ) -> OpDef:
-    """An operator that keeps the elements and their order; `result` gives the shape."""
+    """Return the OpDef of an operator that preserves the elements and their order; `result`
+    computes the shape.
+    """
 
     def infer(a: Any, types: Types) -> Type:
         data = tensor(types[0])
@@ -75,14 +77,15 @@ class ReshapeAttrs(Attrs):
 
 
 def times(d: Dim, factor: int) -> Dim:
-    """A multiple of a dimension; itself for 1."""
+    """Return a dimension multiplied by a factor; the dimension itself for a factor of 1."""
     return d if factor == 1 else product((d, factor))
 
 
 def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
-    """What the product of `divisors` must be multiplied by to give that of `dims`.
+    """Return the product of `dims` divided by the product of `divisors`; a new symbol if it is not
+    known.
 
-    Raises AotcError (code "reshape.size") where the division is known not to come out.
+    Raise AotcError (code "reshape.size") if the division is known to have a remainder.
     """
     rest, unknown = list(dims), False
     for d in divisors:
@@ -103,7 +106,9 @@ def quotient(dims: Sequence[Dim], divisors: Sequence[Dim]) -> Dim:
 
 
 def _halves(whole: Dim, parts: Sequence[int]) -> list[Dim]:
-    """What one dimension is split into by -4, a, b, one of which may be -1."""
+    """Return the two dimensions into which -4, a, b in a new shape split a dimension; one of them
+    may be -1.
+    """
     require("reshape.value", parts.count(-1) <= 1, "-4 may be followed by one -1 only")
     rest = quotient((whole,), [p for p in parts if p != -1])
     fits = -1 in parts or rest == 1 or isinstance(rest, SymDim)
@@ -112,7 +117,9 @@ def _halves(whole: Dim, parts: Sequence[int]) -> list[Dim]:
 
 
 def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
-    """The shape that `newshape` says, its values read from left to right beside the dimensions of the data."""
+    """Return the shape described by `newshape`, whose special values refer to the data's dimensions
+    in order.
+    """
     values, source = list(a.newshape), list(shape)
     found: list[Dim | None] = []
 
@@ -147,7 +154,7 @@ def reshaped(a: ReshapeAttrs, shape: Shape) -> Shape:
 
 
 def _reshape_axes(a: ReshapeAttrs, types: Types) -> AxisMap | None:
-    """The leading dimensions that are kept by 0; they do not depend on what follows."""
+    """Axis map: leading dimensions that 0 copies are mapped, as they do not depend on later values."""
     rank = len(reshaped(a, tensor(types[0]).shape))
     kept = 0
     while kept < len(a.newshape) and a.newshape[kept] == 0 and not a.allowzero:
@@ -197,7 +204,9 @@ reverse_reshape = _view_op(
 
 
 def _by_axes(row: Callable[[Any, Shape], Sequence[int | None]]) -> tuple[Any, Any]:
-    """Shape and axis map of a view whose axes are axes of the data, or new ones of extent 1 (None)."""
+    """Return shape function and axis map of a view whose axes are data axes or new axes of extent 1
+    (None).
+    """
     return (
         lambda a, shape: tuple(1 if k is None else shape[k] for k in row(a, shape)),
         lambda a, types: AxisMap((tuple(row(a, tensor(types[0]).shape)),)),
@@ -288,7 +297,9 @@ class TransposeAttrs(Attrs):
 
 
 def permutation(a: TransposeAttrs, rank: int) -> tuple[int, ...]:
-    """Which axis of the data each axis of the result is."""
+    """Return for each axis of the result the axis of the data; raise AotcError for an invalid
+    permutation.
+    """
     if a.axes is None:
         return tuple(reversed(range(rank)))
     axes = tuple(axis_of(k, rank) for k in a.axes)
@@ -343,7 +354,7 @@ def _broadcast_infer(a: InitAttrs, types: Types) -> Type:
 
 
 def no_axes(a: InitAttrs, _: Types) -> AxisMap:
-    """Axis map of a result of a fixed shape: a slice of the data gives no slice of it."""
+    """Axis map of a result with a fixed shape: no axis is mapped."""
     return AxisMap(((None,) * len(a.shape),))
 
 
@@ -371,7 +382,9 @@ class ShapeOfAttrs(Attrs):
 
 
 def _size_query(name: str, vector: bool, doc: str, rows: Sequence[Any]) -> OpDef:
-    """The shape (`vector`), or the number of elements."""
+    """Return the OpDef that computes the shape of a tensor (`vector` True) or its number of
+    elements (False).
+    """
 
     def infer(a: ShapeOfAttrs, types: Types) -> Type:
         data, dtype = tensor(types[0]), DType(a.dtype)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that select elements at places known at compile time, or by position along axes.
+"""Operators that select elements by static bounds or by position: strided_slice, reverse, trilu
+etc.
 
 strided_slice(x, begin=(0, 1), end=(2, 5), strides=(1, 2))
 reverse(x, axis=1)
@@ -56,7 +57,7 @@ class StridedSliceAttrs(Attrs):
 
 
 def _cuts(a: StridedSliceAttrs, rank: int) -> dict[int, slice]:
-    """The slice of each axis that is named and not taken whole by its size."""
+    """Return the slice of each listed axis, without axes that size mode leaves whole."""
     count = len(a.begin)
     require("slice.mode", a.slice_mode in ("end", "size"), f"slice mode {a.slice_mode!r} is unknown")
     alike = len(a.end) == count and len(a.strides) in (1, count)
@@ -134,7 +135,11 @@ strided_slice = OpDef(
 
 
 def _slot(i: Any, extent: int, begin: Any, end: Any, stride: Any) -> tuple[Any, Any]:
-    """Whether positions `i` along an axis lie in a slice, and as which of its elements; a stride of 0 counts as 1."""
+    """Return a condition that is True for positions `i` inside a slice of an axis, and their index
+    in the slice.
+
+    A stride of 0 counts as 1.
+    """
     stride = choose(stride >= 0, greater(stride, 1), stride)
     up = stride > 0
     low, high = choose(up, 0, -1), choose(up, extent, extent - 1)
@@ -169,7 +174,7 @@ def _set_infer(_: Any, types: Types) -> Type:
 
 
 def _bound(value: Any, _: Any) -> Any:
-    """Integers as a constant, and expressions as they are; a stride of 1 for None."""
+    """Convert integers to a constant vector and None to a stride of 1; leave expressions unchanged."""
     if value is not None and not isinstance(value, Sequence):
         return value
     numbers = [1] if value is None else value

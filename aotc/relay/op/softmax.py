@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Softmax and its logarithm along one axis.
+"""Softmax, fast softmax and log softmax along one axis.
 
 softmax(x, axis=1)                     # exp(x - max) / sum(exp(x - max))
-fast_softmax(x, axis=1)                # softmax with fast_exp in the place of exp
+fast_softmax(x, axis=1)                # softmax with fast_exp instead of exp
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _EXP = intrinsic("exp")
 
 
 def _stages(x: Tensor, a: SoftmaxAttrs, exp: ScalarFn) -> tuple[Reduction, Tensor, Tensor, Tensor]:
-    """The rows along the axis; of each the greatest element, and exp(x - greatest), with their sum.
+    """Return the reduction along the axis, and for each row the maximum, exp(x - max) and the sum
+    of exponentials.
 
     No exponential overflows, and at least one is 1.
     """
@@ -53,11 +54,13 @@ def _compute_softmax(a: SoftmaxAttrs, data: Tensor, exp: ScalarFn = _EXP) -> Ten
     return convert(te.compute(data.shape, lambda *v: terms[v] * scale[row.at(v)], "softmax"), data.dtype)
 
 
-# composed of other operators, (64, 1000) takes 37 microseconds instead of 33 (one core, AVX-512)
+# an expansion to other operators takes 37 microseconds instead of 33 for (64, 1000) (one core,
+# AVX-512)
 def _compute_log_softmax(a: SoftmaxAttrs, data: Tensor) -> Tensor:
     x = promoted(data)
     row, greatest, _, total = _stages(x, a, _EXP)
-    # the logarithm apart from the maximum: their sum would lose the digits of a small logarithm
+    # maximum and logarithm are subtracted separately: their sum would drop the digits of a small
+    # logarithm
     log = te.compute(total.shape, lambda *v: call("log", total[v]), "log", materialize=True)
     result = te.compute(x.shape, lambda *v: x[v] - greatest[row.at(v)] - log[row.at(v)], "log_softmax")
     return convert(result, data.dtype)

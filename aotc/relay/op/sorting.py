@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sorting along an axis: values, indices, or the k first of them; places in sorted rows.
+"""Sorting along an axis (sort, argsort, topk) and binary search in sorted rows (searchsorted).
 
 topk(x, k=3, axis=-1)                  # ((values, indices)), the greatest first
 argsort(x, axis=0, is_ascend=True)
 
-All orders are stable (of equals the one with the lower index comes first); NaN counts
-as the greatest.
+All orders are stable: of equal elements, the one with the lower index comes first. NaN is greater
+than all numbers.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from aotc.tir import Gpu, Target, Tensor, te
 from aotc.tir.expr import BOOL, INDEX, Buffer, Const, Load, Var, as_expr, call, maximum, minimum, select
 from aotc.tir.stmt import Assign, Block, Declare, For, If, Stmt, Store, While, forall, loops
 
-#: Up to so many results are kept in order while passing over the row; more are merge-sorted.
+#: Largest number of results that are selected by insertion into a sorted list; more are
+#: merge-sorted.
 _INSERTION: Final = 16
-#: The type of positions within a row.
+#: Data type of positions within a row.
 _PLACE: Final = DType("int32")
 
 
@@ -65,7 +66,7 @@ class TopkAttrs(Attrs):
 
 
 def numpy_order(data: Array, axis: int, ascend: bool) -> Array:
-    """The stable order along an axis."""
+    """Return the indices that sort an array stably along an axis."""
     work = carried(data)
     if ascend:
         return np.argsort(work, axis=axis, kind="stable")
@@ -77,34 +78,40 @@ def numpy_order(data: Array, axis: int, ascend: bool) -> Array:
 
 
 def _before(a: Scalar, b: Scalar, ascend: bool) -> Scalar:
-    """Whether `a` must come before `b`, NaN being the greatest of all."""
+    """Return a condition that is True if `a` must come before `b`; NaN is greater than all numbers."""
     low, high = (a, b) if ascend else (b, a)
     less = low < high
     return (less | (call("isnan", high) & ~call("isnan", low))) if low.dtype.is_float else less
 
 
 class _Row:
-    """Positions of one row (its element `p` is source[base + p * stride]), brought into order."""
+    """Builds statements that sort the positions of one row; element `p` of the row is source[base +
+    p * stride].
+    """
 
     def __init__(self, source: Buffer, base: Scalar, stride: int, extent: int, ascend: bool) -> None:
         self.source, self.base, self.stride = source, base, stride
         self.extent, self.ascend = extent, ascend
 
     def key(self, place: Scalar) -> Scalar:
-        """The element at a position."""
+        """Return the element at a position of the row."""
         return Load(self.source, self.base + place.astype(INDEX) * self.stride)
 
     def precedes(self, a: Scalar, b: Scalar) -> Scalar:
-        """Whether the element at position `a` must come before the one at `b`, which may have a lower index."""
+        """Return a condition that is True if element `a` must come before `b`, where `b` may have a
+        lower index.
+        """
         return _before(self.key(a), self.key(b), self.ascend)
 
     def first(self, count: int, order: Buffer) -> Stmt:
-        """The first `count` positions, by insertion into an ordered list of at most so many."""
+        """Return statements that select the first `count` positions by insertion into a sorted list
+        of that length.
+        """
         i, filled, at = Var("i"), Var("filled"), Var("at")
         shifting = select(at > 0, self.precedes(i, Load(order, at - 1)), Const(False, BOOL))
         shift = Block((Store(order, at, Load(order, at - 1)), Assign(at, at - 1)))
         insert = Block((While(shifting, shift), Store(order, at, i.astype(_PLACE))))
-        # the last of a full list makes room only for an element that precedes it
+        # a full list accepts only an element that precedes its last one
         full = filled.equal(count)
         wanted = select(full, self.precedes(i, Load(order, minimum(filled, count) - 1)), Const(True, BOOL))
         start = Declare(at, select(full, filled - 1, filled))
@@ -113,7 +120,9 @@ class _Row:
         return Block((Declare(filled, Const(0, INDEX)), For(i, self.extent, body)))
 
     def sorted(self, order: Buffer, spare: Buffer) -> Stmt:
-        """All positions, by bottom-up merging: runs of `width` become runs of twice that."""
+        """Return statements that sort all positions by bottom-up merge sort: runs double in length
+        at each level.
+        """
         i, width, low = Var("i"), Var("width"), Var("low")
         start = forall(i, self.extent, Store(order, i, i.astype(_PLACE)))
         back = forall(i, self.extent, Store(order, i, Load(spare, i)))
@@ -124,7 +133,7 @@ class _Row:
     def _merge(self, order: Buffer, spare: Buffer, low: Var, width: Var) -> Stmt:
         left, right, middle, high, at = (Var(n) for n in ("left", "right", "middle", "high", "at"))
         later = Var("later", BOOL)
-        # the right one goes first only if it must: that keeps the order of equals
+        # the right element goes first only if it must, so that the sort is stable
         must = self.precedes(Load(order, right), Load(order, left))
         choice = select(left >= middle, Const(True, BOOL), select(right >= high, Const(False, BOOL), must))
         step = Block(
@@ -145,12 +154,12 @@ class _Row:
         )
 
     def merged(self, count: int, order: Buffer, spare: Buffer, first: Scalar) -> tuple[list[Stmt], Buffer]:
-        """The first `count` positions, by merging that many threads take part in, and the buffer that has them.
+        """Return statements for a parallel merge sort of the first `count` positions, and the
+        buffer with the result.
 
-        Both buffers have the row's positions from `first` on.
-
-        For each element of two merged runs, bisection tells how many come from the first one ("merge path": Odeh et
-        al., IPDPS 2012).  Runs keep what may be among the first.
+        The row's positions start at index `first` of both buffers. For each element of two merged
+        runs, bisection finds the number of elements from the first run ("merge path": Odeh et al.,
+        IPDPS 2012). Runs are truncated to elements that may be among the first `count`.
         """
         i, most = Var("i"), 1 << (count - 1).bit_length()
         fill = Store(order, first + i, i.astype(_PLACE))
@@ -164,7 +173,9 @@ class _Row:
         return stmts, order
 
     def _level(self, order: Buffer, spare: Buffer, start: Scalar, sizes: tuple[int, int, int]) -> Stmt:
-        """Two runs, the first `length` of `span` elements each, become one of `longer`, wherever there are two."""
+        """Return a merge level: pairs of runs (first `length` of `span` elements each) become runs
+        of `longer` elements.
+        """
         span, length, longer = sizes
         p, low, high = Var("p"), Var("low"), Var("high")
         last = (self.extent - 1) // (2 * span)
@@ -199,13 +210,19 @@ class _Row:
 def sorted_rows(
     data: Tensor, axis: int, ascend: bool, results: Sequence[tuple[bool, TensorType]]
 ) -> tuple[Tensor, ...]:
-    """The first of each row: for each of `results` the values (True) or the positions, as many as its type has."""
+    """Return the first elements of each sorted row: values (True) or positions (False) for each of
+    `results`.
+
+    The number of elements is the extent of the result's type along `axis`.
+    """
     count = results[0][1].static_shape[axis]
     outer, extent, inner = prod(data.shape[:axis]), data.shape[axis], prod(data.shape[axis + 1 :])
     insertion = count <= _INSERTION and count < extent
 
     def whole(gpu: Gpu | None) -> bool:
-        """Whether all rows are merged before any of them goes on, as a block cannot share what one takes."""
+        """Return True if all rows are merged level by level in global memory, as a row exceeds a
+        block's shared memory.
+        """
         return gpu is not None and 2 * extent * _PLACE.itemsize > gpu.shared_bytes
 
     def build(gpu: Gpu | None, inputs: Sequence[Buffer], outputs: Sequence[Buffer], scratch: Sequence[Buffer]) -> Stmt:
@@ -225,7 +242,7 @@ def sorted_rows(
         levels.append(write)
         if whole(gpu):
             return Block(loops(rows, level, "independent") for level in levels)
-        # for one thread, rows come one after the other: they share the scratch
+        # on a CPU, rows are sorted serially, since they share the scratch buffer
         return loops(rows, Block(levels), "independent" if gpu else "serial")
 
     def program(target: Target) -> te.ExternProgram:
@@ -261,7 +278,7 @@ _RETURNS: Final = {"both": (True, False), "values": (True,), "indices": (False,)
 
 
 def _wanted(a: Any) -> tuple[bool, ...]:
-    """The results of an operator: values (True), or the positions that they have."""
+    """Return the kinds of an operator's results: values (True) or positions (False)."""
     return _RETURNS[a.ret_type] if isinstance(a, TopkAttrs) else (isinstance(a, SortAttrs),)
 
 
@@ -287,7 +304,9 @@ def _infer(a: Any, types: Types) -> Type:
 
 
 def _results(a: Any, data: Any) -> list[tuple[bool, TensorType]]:
-    """The results for an array or a tensor: whether each is the values, and its type."""
+    """Return for each result of an operator on an array or a tensor its kind (True: values) and its
+    type.
+    """
     types = tensor_types(_infer(a, types_of([data])))
     return list(zip(_wanted(a), types, strict=True))
 

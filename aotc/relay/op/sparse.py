@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse tensors, which are coordinates and the values there.
+"""Operators on sparse tensors in coordinate format: indices and values.
 
 sparse_to_dense(indices, (3, 4), values)           # indices (N, 2), values (N)
 sparse_reshape(indices, shape, new_shape)          # the coordinates in a tensor of another shape
@@ -122,9 +122,11 @@ def _reshape_infer(_: Any, types: Types) -> TupleType:
 
 
 def _resolved(old: Any, new: Any) -> list[Any]:
-    """The extents of the new shape: of -1 what the others leave of the old one."""
+    """Return the extents of the new shape; an extent of -1 is inferred from the old shape's number
+    of elements.
+    """
     extents = [gather.as_index(new[(k,)]) for k in range(new.shape[0])]
-    one = extents[0] * 0 + 1  # of an old shape without axes, too
+    one = extents[0] * 0 + 1  # valid for an old shape without axes, too
     elements = prod((gather.as_index(old[(k,)]) for k in range(old.shape[0])), start=one)
     left = elements // greater(prod(extents) * -1, 1)
     return [choose(n < 0, left, n) for n in extents]

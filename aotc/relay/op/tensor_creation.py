@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that make tensors out of nothing, or of one value.
+"""Operators that create tensors: zeros, ones, full, their `_like` variants, and arange.
 
 zeros((2, 3), "float32")
 arange(0, 10, 2, "int64")              # 0 2 4 6 8
@@ -51,7 +51,7 @@ def _like_infer(_: Any, types: Types) -> Type:
 
 
 def _samples(attributes: type[Attrs], given: bool) -> Samples:
-    """With a value as the last argument where it is `given`."""
+    """Yield samples; if `given` is True, the last argument is the fill value."""
     if issubclass(attributes, InitAttrs):
         for shape, dtype in product(((2, 3), (), (0, 2), (1,)), (*ANY.examples, "")):
             yield exact(attributes(shape=shape, dtype=dtype), *[np.array(3, np.int32)] * given)
@@ -62,7 +62,11 @@ def _samples(attributes: type[Attrs], given: bool) -> Samples:
 
 
 def _filled(name: str, doc: str, value: int | None = None) -> OpDef:
-    """A tensor of `value`, or of the last argument for None, like the first argument or of a given shape."""
+    """Return the OpDef of a constant-filled tensor.
+
+    The fill value is `value`, or the last argument if `value` is None. The shape is an attribute
+    or, for a name that ends with "_like", the shape of the first argument.
+    """
     like, given = name.endswith("_like"), value is None
     infer = _like_infer if like else _init_infer
     attributes = NoAttrs if like else FullAttrs if given else FilledAttrs
@@ -157,7 +161,7 @@ def _arange_work(a: ArangeAttrs) -> DType:
 
 def _arange_element(a: ArangeAttrs, i: Index) -> Any:
     work = _arange_work(a)
-    # integers modulo 2**64, as the elements are
+    # start and step wrap modulo 2**64, as the elements do
     start, step = (v if work.is_float else wrapped(int(v)) for v in (a.start, a.step))
     return (i[0].astype(work) * step + start).astype(a.dtype)
 

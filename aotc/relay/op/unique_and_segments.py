@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Equal elements, and rows with equal numbers.
+"""unique (distinct elements of a vector) and segment_sum (sums of rows with equal ids).
 
-unique(x)                              # values, first places, which value each is, how many there are
-segment_sum(x, ids)                    # the rows of x with equal ids, added
+unique(x)                              # values, first positions, index of each element's value, number of values
+segment_sum(x, ids)                    # the sums of the rows of x with equal ids
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def segment_sum(data: Expr, segment_ids: Expr, num_segments: int | Expr | None =
     else:
         wide = casts.cast(segment_ids, "int64")
         count = reduce.max(wide, axis=0, keepdims=True)
-        # none of no ids at all, of which the largest is the least number
+        # without ids the maximum is the smallest int64, and the result has no rows
         most: Expr = binary_elementwise.maximum(count, Constant(np.full((), -1, np.int64)))
         most = binary_elementwise.add(most, Constant(np.ones((), np.int64)))
         if num_segments is not None:

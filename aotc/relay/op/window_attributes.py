@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Window arithmetic and layout strings of convolutions and pools.
+"""Window arithmetic, padding and layout strings of convolutions and pools.
 
 pad_pairs((1, 2), 2)                   # ((1, 1), (2, 2)): before and after, per spatial axis
 window_extent(224, 7, 2, 1, (3, 3))    # 112
-positions("NHWC", "NCHW")              # (0, 3, 1, 2): where each axis of NCHW is found
+positions("NHWC", "NCHW")              # (0, 3, 1, 2): the position of each axis of NCHW
 """
 
 import re
@@ -24,22 +24,28 @@ Ints = int | Sequence[int]
 #: Relay's data layout for 1 to 3 spatial axes.
 DATA_LAYOUT: Final = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 KERNEL_LAYOUT: Final = {1: "OIW", 2: "OIHW", 3: "OIDHW"}
-#: The spatial axes, as in a description of a shape.
+#: Spatial axes as text for docstrings: "H, W".
 AXES: Final = {n: ", ".join(layout[2:]) for n, layout in DATA_LAYOUT.items()}
-#: The spatial axes of a kernel.
+#: Spatial axes of a kernel as text for docstrings: "KH, KW".
 TAPS: Final = {n: ", ".join(f"K{axis}" for axis in layout[2:]) for n, layout in DATA_LAYOUT.items()}
 TRANSPOSED_LAYOUT: Final = {1: "IOW", 2: "IOHW", 3: "IODHW"}
 
 
 def spread(value: Ints, n: int) -> tuple[int, ...]:
-    """One value for each of `n` spatial axes; AotcError (code "window") for another number of values."""
+    """Return one value for each of `n` spatial axes from one or `n` values; raise AotcError (code
+    "window") for others.
+    """
     items = (value,) if isinstance(value, int) else tuple(int(v) for v in value)
     require("window", len(items) in (1, n), f"expected 1 or {n} values, got {items}")
     return items * n if len(items) == 1 else items
 
 
 def pad_pairs(padding: Ints, n: int) -> tuple[tuple[int, int], ...]:
-    """(before, after) for each spatial axis from 1, `n` or 2n values (all befores, then all afters)."""
+    """Return (before, after) for each spatial axis from 1, `n` or 2n values (all befores, then all
+    afters).
+
+    Raise AotcError (code "padding") for another number of values and for negative ones.
+    """
     items = (padding,) if isinstance(padding, int) else tuple(int(v) for v in padding)
     require("padding", len(items) in (1, n, 2 * n), lambda: f"expected 1, {n} or {2 * n} paddings, got {items}")
     require("padding", all(p >= 0 for p in items), f"negative padding {items}")
@@ -48,26 +54,33 @@ def pad_pairs(padding: Ints, n: int) -> tuple[tuple[int, int], ...]:
 
 
 def full_padding(padding: Ints, n: int) -> tuple[int, ...]:
-    """Padding as 2n values, as Relay's Python functions store it."""
+    """Return padding as 2n values (all befores, then all afters), as Relay's Python functions store
+    it.
+    """
     pairs = pad_pairs(padding, n)
     return (*(b for b, _ in pairs), *(a for _, a in pairs))
 
 
 def each_axis(n: int, default: Any = MISSING, given: Any = ...) -> Any:
-    """An attribute with a value for each of `n` spatial axes; one value, given, stands for all."""
+    """Return an attribute field with a value for each of `n` spatial axes; a single value applies
+    to all axes.
+    """
     values = (default,) * n if isinstance(default, int) else default
     return param(default=values, given=given, takes=lambda value, _: spread(value, n))
 
 
 def paddings(n: int, count: int | None = None) -> Any:
-    """An attribute with the padding of `n` spatial axes, `count` zeros (`n`, if not given) by default."""
+    """Return an attribute field for the padding of `n` spatial axes; the default is `count` (or
+    `n`) zeros.
+    """
     return param(default=(0,) * (count or n), takes=lambda values, _: full_padding(values, n))
 
 
 def for_axes(n: int, base: type[T], name: str, **fields: Any) -> type[T]:
-    """The attributes of an operator over `n` spatial axes, of the record for any number of them.
+    """Return the attribute class of an operator over `n` spatial axes, derived from `base`.
 
-    In its docstring {n} is that number, {axes} are the spatial axes, and {taps} those of a kernel.
+    In the docstring of `base`, {n} stands for the number of axes, {axes} for the spatial axes of
+    the data and {taps} for those of the kernel.
     """
     known = {
         "strides": each_axis(n, 1),
@@ -84,14 +97,18 @@ def for_axes(n: int, base: type[T], name: str, **fields: Any) -> type[T]:
 
 
 def positions(layout: str, canonical: str) -> tuple[int, ...]:
-    """Where each axis of `canonical` is found in `layout`; AotcError (code "layout") for other letters."""
+    """Return the position in `layout` of each axis of `canonical`; raise AotcError (code "layout")
+    if the axes differ.
+    """
     same = sorted(layout) == sorted(canonical)
     require("layout", same, lambda: f"layout {layout!r} is not an order of the axes {', '.join(canonical)}")
     return tuple(layout.index(letter) for letter in canonical)
 
 
 def blocked(layout: str, letter: str) -> tuple[str, int]:
-    """A layout that may end in blocks of one axis: ("OIHW", 16) of "OIHW16o", ("OIHW", 0) of "OIHW"."""
+    """Parse a layout with an optional block of one axis: ("OIHW", 16) for "OIHW16o", ("OIHW", 0)
+    for "OIHW".
+    """
     found = re.fullmatch(rf"([A-Z]+)(?:([1-9]\d*){letter})?", layout)
     require("layout", found is not None, lambda: f"layout {layout!r} is not supported")
     assert found is not None
@@ -99,9 +116,10 @@ def blocked(layout: str, letter: str) -> tuple[str, int]:
 
 
 def grouped(layout: str, letter: str) -> tuple[str, int, int, str]:
-    """A layout as `blocked` takes, that may have groups of another axis innermost.
+    """Parse a layout with an optional block, as `blocked` does, and an optional innermost group of
+    another axis.
 
-    ("OHWI", 16, 4, "I") of "OHWI16o4i"; ("OIHW", 16, 0, "") of "OIHW16o".
+    The result is ("OHWI", 16, 4, "I") for "OHWI16o4i" and ("OIHW", 16, 0, "") for "OIHW16o".
     """
     found = re.fullmatch(r"(.*[a-z])([1-9]\d*)([a-z])", layout)
     plain, block = blocked(found[1] if found else layout, letter)
@@ -111,44 +129,50 @@ def grouped(layout: str, letter: str) -> tuple[str, int, int, str]:
 
 
 def pick(values: Sequence[T], where: Sequence[int]) -> tuple[T, ...]:
-    """The values of a layout in canonical order."""
+    """Return values that are in the order of a layout in canonical order."""
     return tuple(values[p] for p in where)
 
 
 def arrange(values: Sequence[T], where: Sequence[int]) -> tuple[T, ...]:
-    """Values in canonical order brought into the order of a layout."""
+    """Return values that are in canonical order in the order of a layout."""
     found = dict(zip(where, values, strict=True))
     return tuple(found[p] for p in range(len(values)))
 
 
 def canonical(x: Array, where: Sequence[int]) -> Array:
-    """An array with its axes in canonical order."""
+    """Return an array transposed from a layout to canonical axis order."""
     return np.transpose(x, where)
 
 
 def laid_out(x: Array, where: Sequence[int]) -> Array:
-    """An array in canonical order with its axes in the order of a layout."""
+    """Return an array transposed from canonical axis order to a layout."""
     return np.transpose(x, np.argsort(where))
 
 
 def steps(n: int, a: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
-    """The strides, dilations and paddings of attributes, a value for each of `n` spatial axes."""
+    """Return strides, dilations and padding pairs from attributes, each with a value for each of
+    `n` spatial axes.
+    """
     return spread(a.strides, n), spread(a.dilation, n), pad_pairs(a.padding, n)
 
 
 def layouts(n: int, data: str, out: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where the canonical axes are found in the data, and in a result that has its layout if `out` is empty."""
+    """Return the positions of the canonical axes in the data and in the result; an empty `out`
+    means the data's layout.
+    """
     return positions(data, DATA_LAYOUT[n]), positions(out or data, DATA_LAYOUT[n])
 
 
 def axes_kept(source: Sequence[int], result: Sequence[int], count: int) -> tuple[int | None, ...]:
-    """For each axis of the result the axis of the data, of the first `count` canonical ones; None for the others."""
+    """Return an axis-map row that maps the first `count` canonical axes of the data; None for the
+    other result axes.
+    """
     found = dict(zip(result[:count], source[:count], strict=True))
     return tuple(found.get(k) for k in range(len(result)))
 
 
 def may_equal(a: Dim, b: Dim) -> bool:
-    """False where two dimensions are known and differ."""
+    """Return False if two dimensions are static and differ, else True."""
     return isinstance(a, SymDim) or isinstance(b, SymDim) or a == b
 
 
@@ -156,18 +180,19 @@ def _extent(size: int, kernel: int, stride: int, dilation: int, pad: tuple[int, 
     room = size + sum(pad) - dilation * (kernel - 1) - 1
     if room < 0 and not ceil:
         return 0
-    # where the data falls short of the window by less than one step, the first window is partial too
+    # if the data is shorter than the window by less than one stride, the first window is partial,
+    # too
     count = (room + (stride - 1 if ceil else 0)) // stride + 1
-    # a window that would start beyond the data and its leading padding sees nothing
+    # a window that starts after the data and its leading padding covers no element
     return max(0, count - 1 if ceil and (count - 1) * stride >= size + pad[0] else count)
 
 
 def window_extent(
     dim: D, kernel: int, stride: int = 1, dilation: int = 1, pad: tuple[int, int] = (0, 0), ceil: bool = False
 ) -> D:
-    """How many windows fit along an axis; `ceil` also counts the last, partial one.
+    """Return the number of windows along an axis; with `ceil`, a last partial window counts.
 
-    Raises AotcError (code "window") where not a single one does.
+    Raise AotcError (code "window") if no window fits.
     """
     for name, number in (("size", kernel), ("stride", stride), ("dilation", dilation)):
         text = f"a {name} of {number} of a window"
@@ -183,6 +208,8 @@ def window_extent(
 
 
 def window_extents(n: int, a: Any, space: Sequence[D], sizes: Sequence[int], ceil: bool = False) -> list[D]:
-    """How many windows of these sizes fit along each of `n` axes with the steps that the attributes give."""
+    """Return the number of windows of the given sizes along each of `n` axes, with the attributes'
+    strides and padding.
+    """
     windows = zip(space, sizes, *steps(n, a), strict=True)
     return [window_extent(*window, ceil) for window in windows]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""3x3 convolutions by Winograd's minimal filtering: weights transformed apart from the convolution.
+"""3x3 convolutions by Winograd's minimal filtering, as two operators: weight transform and
+convolution.
 
 u = contrib_conv2d_winograd_weight_transform(w, 4)          # (O, I, 3, 3) -> (6, 6, O, I)
 u = layout_transform(u, "HWOI", "HWOI32o")                  # blocks of output channels
@@ -57,7 +58,9 @@ class Conv2DWinogradAttrs(Attrs):
 
 
 def _check(tile: int, *types: TensorType) -> int:
-    """The rows and columns of a transformed patch."""
+    """Return the rows and columns of a transformed patch; raise AotcError for an invalid tile size
+    or dtype.
+    """
     require("winograd.tile", tile in TILES, f"tile_size must be one of {', '.join(map(str, TILES))}, got {tile}")
     for ty in types:
         require_dtype(ty.dtype, ty.dtype == "float32")
@@ -76,7 +79,7 @@ def _infer_weights(a: ConvWinogradWeightTransformAttrs, types: Types) -> Type:
 
 
 def _reference_weights(a: ConvWinogradWeightTransformAttrs, weight: Array) -> Array:
-    """G w G^T, rounded once: one matrix product for the weights of all channels."""
+    """Compute G w G^T, rounded once, as one matrix product for the weights of all channels."""
     g = matrices(a.tile_size)[1]
     squares = np.kron(g, g) @ weight.astype(np.float64).reshape(-1, TAPS * TAPS).T
     return as_dtype(squares.reshape(len(g), len(g), *weight.shape[:2]), "float32")
@@ -86,7 +89,7 @@ def _compute_weights(a: ConvWinogradWeightTransformAttrs, weight: Tensor) -> Ten
     g = matrices(a.tile_size)[1]
 
     def factor(row: Scalar, tap: int) -> Scalar:
-        """Element [row, tap] of G, chosen where the row is not known."""
+        """Return element [row, tap] of G for a symbolic row."""
         return literal(g[:, tap].tolist(), row, weight.dtype)
 
     def body(x: Scalar, y: Scalar, o: Scalar, i: Scalar) -> Scalar:
@@ -113,7 +116,7 @@ def _infer(a: Conv2DWinogradAttrs, types: Types) -> Type:
 
 
 def _plain(a: Conv2DWinogradAttrs, weight: Array) -> Array:
-    """The weights before their transform: G has full rank, so that least squares find them exactly."""
+    """Return the untransformed weights: G has full rank, so the pseudoinverse recovers them."""
     back = np.linalg.pinv(matrices(a.tile_size)[1])
     packed = np.moveaxis(weight.astype(np.float64), 4, 3)
     alpha, _, blocks, block, inputs = packed.shape
@@ -122,7 +125,7 @@ def _plain(a: Conv2DWinogradAttrs, weight: Array) -> Array:
 
 
 def _reference(a: Conv2DWinogradAttrs, data: Array, weight: Array) -> Any:
-    """The direct convolution with the weights before their transform."""
+    """Compute the direct convolution with the untransformed weights."""
     plain = conv.Conv2DAttrs(padding=full_padding(a.padding, 2))
     return conv.conv2d.reference(plain, data, _plain(a, weight))
 

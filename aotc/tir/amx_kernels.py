@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of bytes by functions on memory, for processors with registers of matrices (Intel AMX).
+"""int8 GEMM micro-kernels for Intel AMX tiles, as functions that read and write memory.
 
     tile[0:n] = matrices_uint8_int8(x[...], w[...], sizes and distances)
 
@@ -191,7 +191,7 @@ _OF_NIBBLES: Final = filled(_WHOLE, WIDE=widened(BLOCK * GROUP)) + filled(_HELPE
 
 
 def matrices_name(data: str, weights: str) -> str:
-    """The function for these types of bytes."""
+    """Return the name of the micro-kernel for these int8 or uint8 operand types."""
     return f"matrices_{data}_{weights}"
 
 
@@ -200,12 +200,12 @@ def _of_nibbles(data: str, weights: str, x: Any, w: Any, *numbers: Any) -> Any:
 
 
 def _lanes(*operands: Any) -> int:
-    """The sums, from the operands, the numbers among which are constants."""
+    """Return the number of int32 accumulators that a call computes, from its constant operands."""
     return int(operands[2].value) * int(operands[4].value) * BLOCK
 
 
 def rows() -> Iterator[Instruction]:
-    """The instructions for all types of bytes."""
+    """Yield the micro-kernels for all combinations of int8 and uint8 operands."""
     text = _HELPERS + _TILE + _FUNCTION
     for data, weights in product(BYTES, BYTES):
         dot = f"tdpb{data[0].replace('i', 's')}{weights[0].replace('i', 's')}d"

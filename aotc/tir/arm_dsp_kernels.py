@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of bytes by functions on memory, for processors that multiply two pairs of 16 bits at once.
+"""int8 GEMM micro-kernels for Cortex-M with the DSP extension (SMLAD: two 16-bit products per instruction).
 
     col[8 * g:] = pairs2(x0[0:n], x1[0:n])           # bytes of two positions, widened and interleaved
     tile[0:8] = pairs2x4(col[0:8 * g], w[0:16 * g])  # sums of four outputs by two positions
@@ -28,7 +28,7 @@ POSITIONS: Final = 2
 
 
 def paired(run: int) -> int:
-    """Numbers of 16 bits that runs of so many bytes of all positions become."""
+    """Return the number of int16 values that contiguous chunks of `run` bytes of both positions become."""
     return -(-run // GROUP) * GROUP * POSITIONS
 
 
@@ -114,7 +114,7 @@ aotc_pairs2(int16_t *to, const int8_t *a, const int8_t *b, ptrdiff_t bytes) {
 
 
 def _products(weights: str, turn: str, first: int) -> Iterator[str]:
-    """Two outputs, whose weights are at a place, by both positions."""
+    """Yield the assembly of the products of two outputs with both positions."""
     yield f"ldrd r12, lr, {weights}"
     yield from (f"sxtb16 {word}, {word}{turn}" for word in ("r12", "lr"))
     for k, (word, data) in enumerate((w, d) for w in ("r12", "lr") for d in ("r0", "r3")):
@@ -122,7 +122,7 @@ def _products(weights: str, turn: str, first: int) -> Iterator[str]:
 
 
 def _tile() -> Iterator[str]:
-    """The instructions of a tile: r1 is at the pairs, r2 at the weights, r4 to r11 are the sums."""
+    """Yield the assembly of a tile: r1 points to the pairs, r2 to the weights, r4 to r11 hold the sums."""
     yield "add r3, r1, r3, lsl #4"
     yield "push {r0, r3-r11, lr}"
     yield from (f"mov r{k}, #0" for k in range(4, 12))
@@ -159,7 +159,7 @@ aotc_pairs2x4(int32_t *sums, const int16_t *x, const int8_t *w, ptrdiff_t groups
 
 
 def _steps() -> Iterator[str]:
-    """The products of a word of data."""
+    """Yield the assembly of the products of one 32-bit word of data."""
     yield "const uint32_t even = aotc_even(word), odd = aotc_odd(word);"
     for k, total in enumerate("abcd"):
         yield f"memcpy(&word, w + {4 * k}, 4);"
@@ -202,7 +202,7 @@ TEXT
 
 
 def rows() -> Iterator[Instruction]:
-    """The instructions."""
+    """Yield the micro-kernels as rows of the instruction table."""
     run = "int8x*"
     table = (
         ("pairs2", (run, run), "int16", lambda x, _: paired(x.lanes), _pairs2, "{1}, {2}, {n}", _PAIRS2),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of products of bytes by functions on memory, for processors whose vectors are added up into a number.
+"""int8 micro-kernels for Arm Helium (MVE), whose dot products accumulate a vector into a scalar register.
 
     col[0:n] = bytes(x[0:n])                                     # a copy
     tile[0:n] = byte_rows(x[0:k], w[0:n * k])                    # sums of n outputs, each with a row of weights
@@ -20,7 +20,7 @@ from aotc.tir.instruction_definition import Instruction, filled, on_memory
 
 
 def _vector(values: Any) -> Any:
-    """What is stored: one element is a number."""
+    """Return an array of one element as a scalar, other arrays unchanged."""
     return values if values.size > 1 else values.reshape(())[()]
 
 
@@ -75,7 +75,7 @@ TEXT      : "+r"(to), "+r"(from)
 
 
 def _rows4() -> Iterator[str]:
-    """The instructions of sums of rows: r12 bytes each, the row of data at r1, those of weights from r2 on."""
+    """Yield the assembly of four dot products of r12 bytes: data at r1, rows of weights from r2."""
     yield from ("push {r4-r11, lr}", "ldr r12, [sp, #36]", "subs r3, #4", "blt 3f")
     # four outputs at a time
     yield from ("1: mov r11, r1", "add r5, r2, r12", "add r7, r5, r12", "add r9, r7, r12")
@@ -119,7 +119,7 @@ aotc_byte_rows(int32_t *sums, const int8_t *x, const int8_t *w, ptrdiff_t output
 
 
 def _taps16() -> Iterator[str]:
-    """The sums of sixteen channels."""
+    """Yield the assembly of the depthwise sums of 16 channels."""
     yield from (f"vmov.i32 q{k}, #0" for k in range(4))
     yield from ("dls lr, %3", "1:")
     for first, place in ((0, ""), (2, ", #8")):
@@ -132,7 +132,7 @@ def _taps16() -> Iterator[str]:
 
 
 def _taps4() -> Iterator[str]:
-    """The sums of four channels, or what there is of them."""
+    """Yield the assembly of the depthwise sums of up to four channels."""
     yield from ("vctp.32 %6", "vmov.i32 q0, #0", "dls lr, %3")
     yield from ("1: vpstt", "vldrbt.s32 q1, [%1]")
     yield from ("vldrbt.s32 q2, [%2]", "vmul.i32 q1, q1, q2", "vadd.i32 q0, q0, q1")
@@ -177,7 +177,7 @@ FOUR          : "+r"(to), "+l"(data), "+l"(weights)
 
 
 def _requantize(twice: bool) -> str:
-    """The function, which rounds as `scale_twice` or `scale_once`, whose halves of 2^32 are the upper words."""
+    """Return the assembly of requantization, which rounds as `scale_twice` or `scale_once`."""
     high = ("vqrdmulh.s32 q0, q0, q1", "vshr.s32 q1, q0, #31", "vadd.i32 q0, q0, q1") if twice else ()
     text = (
         *("vdup.32 q2, %[low]", "vdup.32 q3, %[high]"),
@@ -220,7 +220,7 @@ TEXT      : [to] "+l"(to), [sums] "+r"(sums), [bias] "+r"(bias), [multiplier] "+
 
 
 def rows() -> Iterator[Instruction]:
-    """The instructions."""
+    """Yield the micro-kernels as rows of the instruction table."""
     run, number = "int8x*", "int32"
     scaled = ("int32x*",) * 4 + (number,) * 3
     rest = "{1}, {2}, {3}, {4}, {5}, {6}, {7}, {m}"

@@ -75,10 +75,10 @@ class _Operators:
 
 
 def _hashed_once(cls: type[T]) -> type[T]:
-    """Class decorator: the hash of a node is computed once.
+    """Class decorator that caches the hash of a node.
 
-    It is made of the hashes of the operands: each look-up in a dictionary would walk the whole expression as a tree,
-    however many parts it shares.
+    The hash combines those of the operands: without the cache, each dictionary look-up would walk the whole expression
+    as a tree, even where subexpressions are shared.
     """
     computed = cls.__hash__
 
@@ -95,7 +95,7 @@ def _hashed_once(cls: type[T]) -> type[T]:
 
 
 def _of_part(path: str, _: type[T]) -> T:
-    """A property that a part of the expression has: "a.lanes" are those of its operand `a`."""
+    """Return a property that reads an attribute path: "a.lanes" is the number of lanes of the operand `a`."""
     return property(operator.attrgetter(path))  # type: ignore[return-value]
 
 
@@ -160,7 +160,7 @@ class Unary(_Operators):
 @_hashed_once
 @frozen
 class Cast(_Operators):
-    """Conversion as C does it where C defines it; the printer makes the rest match numpy's astype."""
+    """Conversion to another dtype, as numpy's astype; the C printer handles the cases that C leaves undefined."""
 
     dtype: DType
     a: Expr
@@ -170,7 +170,7 @@ class Cast(_Operators):
 @_hashed_once
 @frozen
 class Bitcast(_Operators):
-    """The number of another dtype, as wide as that of `a`, that has these bits."""
+    """Reinterpretation of the bits of `a` as another dtype of equal width."""
 
     dtype: DType
     a: Expr
@@ -192,7 +192,7 @@ class Select(_Operators):
 @_hashed_once
 @frozen
 class Load(_Operators):
-    """`lanes` elements of a buffer from flat `index` on, `stride` apart (no alignment promised)."""
+    """A load of `lanes` elements of a buffer, starting at flat `index`, `stride` elements apart, possibly unaligned."""
 
     buffer: Buffer
     index: Expr
@@ -202,7 +202,7 @@ class Load(_Operators):
 
     @property
     def span(self) -> tuple[Expr, int]:
-        """The lowest index that is read, and how many elements there are from it to the highest one."""
+        """The lowest index that is read, and the number of elements from it to the highest index."""
         distance = (self.lanes - 1) * self.stride
         return self.index + min(distance, 0), abs(distance) + 1
 
@@ -210,7 +210,7 @@ class Load(_Operators):
 @_hashed_once
 @frozen
 class Broadcast(_Operators):
-    """A scalar repeated over `lanes`."""
+    """A vector of `lanes` copies of a scalar."""
 
     a: Expr
     lanes: int
@@ -220,7 +220,7 @@ class Broadcast(_Operators):
 @_hashed_once
 @frozen
 class Pack(_Operators):
-    """A vector of scalars of one dtype, one for each lane."""
+    """A vector built from scalars of one dtype, one for each lane."""
 
     parts: tuple[Expr, ...]
 
@@ -236,9 +236,9 @@ class Pack(_Operators):
 @_hashed_once
 @frozen
 class Call(_Operators):
-    """A function or an instruction of INSTRUCTIONS, which says what it takes and gives.
+    """A call of an elementary function or of an instruction; INSTRUCTIONS has its operand and result types.
 
-    fused    the multiply-adds of its definition (`aotc.tir.functions`) are rounded once
+    fused    True if its definition (`aotc.tir.functions`) uses fused multiply-adds
     """
 
     name: str
@@ -277,7 +277,7 @@ class Buffer:
     scope: "param" (passed by the caller of the kernel), "workspace" (kernel scratch, planned into the
     arena and passed like a parameter), "stack" (a small array inside the kernel) or "shared" (memory that
     the threads of a device's block share).
-    private: scratch that is filled anew before it is read, wherever a loop is entered or goes on.
+    private: scratch memory that each loop iteration writes before it reads it.
     """
 
     name: str
@@ -293,7 +293,7 @@ class Buffer:
 
 
 def private_buffer(name: str, dtype: DType, size: int, scope: str = "workspace") -> Buffer:
-    """Private scratch from a cache line on."""
+    """Return a buffer of private scratch memory that is aligned to a cache line."""
     return Buffer(name, dtype, size, scope, 64, private=True)
 
 
@@ -321,7 +321,7 @@ _OF_INTEGERS: Final[Mapping[str, Callable[[int, int], int]]] = {
 
 
 def _alike(op: str, a: Operand, b: Operand) -> tuple[Expr, Expr]:
-    """Two operands of one type, which a number takes from the other; TypeError for different ones."""
+    """Convert Python numbers among two operands to the type of the other; raise TypeError if types differ."""
     left = as_expr(a, b if not isinstance(b, (bool, int, float)) else None)  # type: ignore[arg-type]
     right = as_expr(b, left)
     if left.dtype != right.dtype or left.lanes != right.lanes:
@@ -367,7 +367,7 @@ def _folded_bool(op: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def unary(op: str, a: Expr) -> Expr:
-    """`neg` or `not` of a value, index and bool literals folded."""
+    """Return `neg` or `not` of a value; index and bool literals are folded."""
     if isinstance(a, Const) and a.lanes == 1:
         if op == "not" and a.dtype == BOOL:
             return Const(not a.value, BOOL)
@@ -377,12 +377,12 @@ def unary(op: str, a: Expr) -> Expr:
 
 
 def cast(a: Expr, dtype: str) -> Expr:
-    """`a` converted to `dtype`; nothing to do if it has it."""
+    """Return `a` converted to `dtype`, or `a` itself if it has that dtype."""
     return a if a.dtype == dtype else Cast(DType(dtype), a)
 
 
 def bitcast(a: Expr, dtype: str) -> Expr:
-    """The number of `dtype` that has the bits of `a`; TypeError where the widths differ."""
+    """Return the bits of `a` reinterpreted as `dtype`; raise TypeError if the widths differ."""
     made = DType(dtype)
     if made.bits != a.dtype.bits:
         raise TypeError(f"bitcast of {a.dtype} to {dtype}")
@@ -390,7 +390,7 @@ def bitcast(a: Expr, dtype: str) -> Expr:
 
 
 def select(cond: Expr, a: Operand, b: Operand) -> Expr:
-    """`a` if `cond` else `b`; decided now where `cond` is a literal."""
+    """Return the expression `a if cond else b`, folded if `cond` is a literal."""
     left, right = _alike("select", a, b)
     if isinstance(cond, Const):
         return left if cond.value else right
@@ -398,7 +398,7 @@ def select(cond: Expr, a: Operand, b: Operand) -> Expr:
 
 
 def call(name: str, *args: Operand) -> Expr:
-    """A function or an instruction applied to values; numbers adopt the dtype of the first value."""
+    """Return a call of a function or an instruction; Python numbers adopt the dtype of the first value."""
     first = next(a for a in args if not isinstance(a, (bool, int, float)))
     values = tuple(as_expr(a, first) for a in args)  # type: ignore[arg-type]
     if problem := INSTRUCTIONS[name].problem((v.dtype, v.lanes) for v in values):
@@ -407,17 +407,17 @@ def call(name: str, *args: Operand) -> Expr:
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
-    """The lesser, NaN if either is."""
+    """Return the smaller operand, or NaN if either is NaN."""
     return binary("min", a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Expr:
-    """The greater, NaN if either is."""
+    """Return the larger operand, or NaN if either is NaN."""
     return binary("max", a, b)
 
 
 def all_of(*conditions: Expr) -> Expr:
-    """Logical and, true for none."""
+    """Return the conjunction of conditions; true without conditions."""
     result: Expr = Const(True, BOOL)
     for condition in conditions:
         result = binary("and", result, condition)
@@ -453,7 +453,7 @@ def operands(expr: Expr) -> tuple[Expr, ...]:
 
 
 def with_operands(expr: Expr, fresh: tuple[Expr, ...]) -> Expr:
-    """`expr` over other operands, folded again; the same object if nothing changed."""
+    """Return `expr` with its operands replaced and folded; return `expr` itself if nothing changed."""
     found, made = _PARTS[type(expr)]
     return expr if all(map(operator.is_, found(expr), fresh)) else made(expr, *fresh)
 
@@ -471,8 +471,8 @@ def walk(expr: Expr) -> Iterator[Expr]:
 def walk_once(expr: Expr) -> Iterator[Expr]:
     """Every sub-expression, users before operands, an object that is shared by several users only once.
 
-    Expressions that share parts may stand for trees of exponential size: questions about what occurs in one use this
-    walk, and only those about how often it occurs use `walk`.
+    Expressions with shared subexpressions may represent trees of exponential size: use this walk to ask which nodes
+    occur, and `walk` only to count occurrences.
     """
     stack, seen = [expr], set[int]()
     while stack:
@@ -486,22 +486,22 @@ def walk_once(expr: Expr) -> Iterator[Expr]:
 
 
 def loads_in(expr: Expr) -> Iterator[Load]:
-    """The loads in an expression, those in the indices of others too; each object once."""
+    """Yield each load in an expression once, including loads within indices."""
     return (n for n in walk_once(expr) if isinstance(n, Load))
 
 
 def mentioned(expr: Expr) -> Iterator[Var | Buffer]:
-    """The variables in an expression, and the buffers of its loads, once for each object."""
+    """Yield each variable of an expression and each buffer that it loads from."""
     return (n.buffer if isinstance(n, Load) else n for n in walk_once(expr) if isinstance(n, (Load, Var)))
 
 
 def substitute(expr: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """`expr` with variables replaced, folded on the way up; parts that are shared stay shared."""
+    """Return `expr` with variables replaced and the result folded; shared subexpressions stay shared."""
     return mapping.get(expr, expr) if isinstance(expr, Var) else _substituted(expr, mapping, {})
 
 
 def _substituted(expr: Expr, mapping: Mapping[Var, Expr], made: dict[int, Expr]) -> Expr:
-    """`substitute` for an expression; `made` has the results for the objects met so far, by identity."""
+    """Implement `substitute`; `made` memoizes the results by the identity of expressions."""
     match expr:
         case Var():
             return mapping.get(expr, expr)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels for devices that run blocks of threads: what their two outermost loops say of a launch.
+"""GPU launch configurations, read from the two outermost loops of a kernel.
 
     for b in 0..56 block { for t in 0..128 thread { ... } }    # launch_of: 56 blocks of 128 threads
 
 Everything else is inside these two loops, which count from 0 to literals.  The threads of one block share the memory in
-`Kernel.shared` and meet at every `Sync`; each has a `Kernel.stack` of its own.  Loops that deal out their iterations,
+`Kernel.shared` and synchronize at every `Sync`; each has its own `Kernel.stack`.  Loops that distribute iterations,
 `for n in 128 * b + t..N step 7168`, are proven to give each value of n to one thread.
 """
 
@@ -28,7 +28,7 @@ _ALIGNED: Final = 16
 
 @frozen
 class Launch:
-    """How many blocks of how many threads run a kernel, and the memory that the threads of each block share."""
+    """A launch configuration: number of blocks, threads per block, and bytes of shared memory per block."""
 
     grid: int
     block: int
@@ -36,7 +36,7 @@ class Launch:
 
 
 def launch_of(kernel: Kernel) -> Launch | None:
-    """How a device runs a kernel; None for a kernel that does not have the form for it."""
+    """Return the launch configuration of a GPU kernel; None if the kernel is not a loop over blocks and threads."""
     grid, blocks = _counted(kernel.body, "block")
     block, threads = _counted(blocks, "thread")
     fits = 1 <= grid <= MOST_BLOCKS and 1 <= block <= MOST_THREADS
@@ -46,12 +46,12 @@ def launch_of(kernel: Kernel) -> Launch | None:
 
 
 def shared_bytes(buffers: Iterable[Buffer]) -> int:
-    """What arrays take of the memory that the threads of a block share, with what lies between them."""
+    """Return the shared memory that arrays take, in bytes, alignment gaps included."""
     return sum(-(-b.nbytes // _ALIGNED) * _ALIGNED for b in buffers)
 
 
 def loops_of(kernel: Kernel) -> tuple[For, For]:
-    """The loops over blocks and threads of a kernel that has them."""
+    """Return the loops over blocks and over threads of a GPU kernel."""
     (blocks,) = stmts_of(kernel.body)
     assert isinstance(blocks, For)
     (threads,) = stmts_of(blocks.body)
@@ -60,26 +60,26 @@ def loops_of(kernel: Kernel) -> tuple[For, For]:
 
 
 def counters(kernel: Kernel) -> frozenset[Buffer]:
-    """Scratch that counts blocks as they arrive: every launch finds zeros there, and leaves them."""
+    """Return the buffers of last-block counters, which are zero before and after every launch."""
     found = (arrival(stmt) for stmt in walk_stmts(kernel.body))
     first = (call.args[0] for call in found if call is not None)
     return frozenset(load.buffer for load in first if isinstance(load, Load))
 
 
 def by_last(counts: Buffer, group: Expr, size: int, rest: Stmt) -> tuple[Declare, If]:
-    """What a block does that is the last one of a group of so many."""
+    """Build the statements that only the last block of a group of `size` blocks executes."""
     last = Var("last", BOOL)
     arrives = call("arrive", Load(counts, group), const(size, "int32"))
     return Declare(last, arrives), If(last, rest)
 
 
 def uses_device(stmt: Stmt) -> bool:
-    """Whether there are loops over blocks or threads in a statement."""
+    """Return True if a statement contains loops over blocks or threads."""
     return any(isinstance(s, For) and s.kind in LAUNCHED for s in walk_stmts(stmt))
 
 
 def _counted(stmt: Stmt, kind: str) -> tuple[int, Stmt]:
-    """How often a loop of a kind repeats what; 0 for a statement that is none, counting from 0 to a literal."""
+    """Return the constant trip count and the body of a loop of a kind; 0 if the statement is not such a loop."""
     match stmts_of(stmt):
         case (For(begin=Const(value=0), end=Const(value=extent), step=1) as loop,) if loop.kind == kind:
             return int(extent), loop.body
@@ -87,8 +87,8 @@ def _counted(stmt: Stmt, kind: str) -> tuple[int, Stmt]:
 
 
 def spreads(gpu: Gpu, rows: int, each: int) -> bool:
-    """Whether elements of so many rows are done sooner by all processors, in another launch, than by a block a row.
+    """Return True if a separate launch over all elements is faster than one block per row.
 
-    It counts what part of the processors would have no row.
+    The estimate is the share of multiprocessors that would have no row.
     """
     return each * (gpu.processors - rows) > _SOONER * gpu.processors

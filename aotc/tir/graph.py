@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph of tensor expressions: order, reads, cost.  Tensors of `aotc.tir.te` in, facts about them out.
+"""Analyses of graphs of tensor expressions: topological order, tensors read, cost.
 
 order = topological(outputs)               # producers first
 elements(order[-1])                        # the elements that its body reads
@@ -20,14 +20,14 @@ _COST_LIMIT: Final = 1_000_000
 
 
 def base(tensor: te.Tensor) -> te.Tensor:
-    """The tensor whose memory `tensor` is: views stripped."""
+    """Return the tensor whose memory `tensor` uses, views removed."""
     while isinstance(tensor, te.View):
         tensor = tensor.source
     return tensor
 
 
 def bodies(tensor: te.Tensor) -> tuple[Expr, ...]:
-    """The scalar expressions of a tensor."""
+    """Return the scalar expressions that define a tensor."""
     match tensor:
         case te.Compute():
             return (tensor.body,)
@@ -38,12 +38,12 @@ def bodies(tensor: te.Tensor) -> tuple[Expr, ...]:
 
 
 def elements(tensor: te.Tensor) -> list[Element]:
-    """Every element read by the body, once for each place; those inside indices too."""
+    """Return every element that the body reads, once per occurrence, including those within indices."""
     return [node for body in bodies(tensor) for node in walk(body) if isinstance(node, Element)]
 
 
 def sources(tensor: te.Tensor) -> list[te.Tensor]:
-    """The tensors that it is computed from, each once."""
+    """Return the tensors that a tensor is computed from, each once."""
     match tensor:
         case te.View():
             found: Sequence[te.Tensor] = (tensor.source,)
@@ -73,29 +73,29 @@ def topological(outputs: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 
 def axes(tensor: te.Tensor) -> tuple[te.Axis, ...]:
-    """The axes that the elements of a tensor are computed over, one by one."""
+    """Return the axes over which the elements of a tensor are computed."""
     computed = (te.Compute, te.Reduce, te.Contraction, te.Winograd)
     return tensor.axes if isinstance(tensor, computed) else ()
 
 
 def domain(tensor: te.Tensor) -> tuple[te.Axis, ...]:
-    """The axes that the body of a tensor is evaluated over, reduction axes last."""
+    """Return the axes over which the body of a tensor is evaluated, reduction axes last."""
     reduced = tensor.reduce_axes if isinstance(tensor, (te.Reduce, te.Contraction)) else ()
     return (*axes(tensor), *reduced)
 
 
 def axis_ranges(axes: Sequence[te.Axis]) -> dict[Var, tuple[int, int]]:
-    """The inclusive ranges of loop variables."""
+    """Return the inclusive ranges of the variables of axes."""
     return {var: (0, max(extent - 1, 0)) for var, extent in axes}
 
 
 def bind(axes: Sequence[te.Axis], values: Sequence[Expr]) -> dict[Var, Expr]:
-    """Values of loop variables."""
+    """Return a substitution of the variables of axes by values."""
     return {var: value for (var, _), value in zip(axes, values, strict=True)}
 
 
 def body_cost(tensor: te.Tensor) -> int:
-    """About how many operations one evaluation of the body takes, without reads of elements."""
+    """Estimate the number of operations in one evaluation of the body, without reads of elements."""
     return sum(_node_cost(node) for body in bodies(tensor) for node in walk(body))
 
 
@@ -106,7 +106,7 @@ def _node_cost(node: Expr) -> int:
 
 
 def costs(order: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
-    """The cost of one element of each tensor, if only placeholders and the like are stored."""
+    """Return the cost of one element of each tensor if no intermediate tensor is stored."""
     result: dict[te.Tensor, int] = {}
     for tensor in order:
         inlined = isinstance(tensor, (te.Compute, te.View))
@@ -116,7 +116,7 @@ def costs(order: Sequence[te.Tensor]) -> dict[te.Tensor, int]:
 
 
 def unflatten(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
-    """The indices of the element at a row-major offset."""
+    """Return the indices of the element at a row-major offset."""
     indices: list[Expr] = []
     for position, extent in reversed(list(enumerate(shape))):
         indices.insert(0, as_expr(0) if extent == 1 else flat if position == 0 else flat % extent)
@@ -125,7 +125,7 @@ def unflatten(flat: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
 
 
 def reindex(tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, ranges: Ranges) -> tuple[Expr, ...]:
-    """Where the element `tensor[indices]` lies in `target`, a tensor of equal elements in equal order."""
+    """Return the indices in `target` of the element `tensor[indices]`; both tensors have equal row-major elements."""
     if target is tensor or target.shape == tensor.shape:
         return tuple(indices)
     flat = simplify(te.flat_index(tensor.shape, indices), ranges)
@@ -133,7 +133,7 @@ def reindex(tensor: te.Tensor, indices: Sequence[Expr], target: te.Tensor, range
 
 
 def same_flat(a: te.Tensor, a_indices: Sequence[Expr], b: te.Tensor, b_indices: Sequence[Expr], ranges: Ranges) -> bool:
-    """Whether two elements lie at the same row-major offset of tensors with as many elements."""
+    """Return True if two elements have equal row-major offsets in tensors with equal numbers of elements."""
     if a.size != b.size:
         return False
     if a.shape == b.shape and tuple(a_indices) == tuple(b_indices):

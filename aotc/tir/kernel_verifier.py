@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kernel must satisfy.  A Kernel in; nothing out, or AotcError with every violation.
+"""The kernel verifier: check the rules of the tensor-program language; raise AotcError with every violation.
 
     verify(kernel)
 
 Types and lanes of operands agree; buffers and registers are declared before use, each once in a scope; scratch is
-written before it is read; inputs are not written; no access is surely outside its buffer, whatever loops and conditions
-are around it; the iterations of loops are to each other what the loops say.
+written before it is read; inputs are not written; no access is provably outside its buffer; the kinds that loops
+state (independent, reduction, block, thread) are proven by dependence analysis.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ def verify(kernel: Kernel) -> None:
 
 
 def _needs_launch(stmt: Stmt, shared: Container[Buffer]) -> bool:
-    """Whether a statement has blocks, threads, or what these alone can do."""
+    """Return True if a statement can run on a GPU only: it has blocks, threads, or operations on shared memory."""
     together = uses_device(stmt) or any(warp_call(s) or arrival(s) for s in walk_stmts(stmt))
     return together or any(b in shared for b in (*read(stmt), *written(stmt)))
 
 
 @frozen
 class _Scope:
-    """What is around a place.
+    """The context of a statement: enclosing loops, conditions and visible registers.
 
-    visible   registers in sight
-    ranges    what is known of the variables of loops, and of registers that hold one index
-    around    loops, registers of one value and conditions, the outermost first; None where data decide how often it
-              is reached
+    visible   visible registers
+    ranges    known ranges of loop variables, and of registers that hold an index
+    around    enclosing loops, constant registers and conditions, the outermost first; None if the number of
+              executions depends on data
     """
 
     visible: frozenset[Var] = frozenset()
@@ -103,12 +103,12 @@ class _Scope:
 
 @dataclass(slots=True)
 class _Checker:
-    """Collects problems.
+    """Checker that walks a kernel and collects violations.
 
     changing   registers that are assigned to
-    unread     scratch that nothing reads
-    written    buffers that anything writes; `filled` are those that something before the present place writes
-    last       registers that tell whether a block is the last one to arrive
+    unread     scratch memory that is never read
+    written    buffers that any statement writes; `filled` are those written before the current statement
+    last       registers that hold the result of a last-block counter
     """
 
     kernel: Kernel
@@ -138,7 +138,7 @@ class _Checker:
                 self.report(f"no output {output} or input {source} to share memory")
 
     def counts(self) -> None:
-        """What counts blocks is zero at first, and nothing else."""
+        """Check that last-block counters start at zero and are used for nothing else."""
         stmts = list(walk_stmts(self.kernel.body))
         arrivals = {s for s in stmts if arrival(s) is not None}
         found = counters(self.kernel) if arrivals else frozenset()
@@ -239,7 +239,7 @@ class _Checker:
             self.report(f"{stmt.value.dtype} is stored to {stmt.buffer.name}, which holds {stmt.buffer.dtype}")
 
     def is_copied(self, stmt: Store, scope: _Scope) -> bool:
-        """Whether a device can copy asynchronously what is stored."""
+        """Return True if a store is a valid asynchronous copy to shared memory."""
         source = stmt.value
         if isinstance(source, Select):
             if not isinstance(source.b, Const) or source.b.value:
@@ -320,7 +320,7 @@ class _Checker:
             self.report(f"{buffer.name}[{found[0]} .. {found[-1] + lanes - 1}] is outside its {buffer.size} elements")
 
     def filled_before(self, buffer: Buffer, scope: _Scope) -> None:
-        """Report scratch that is read although nothing has been written to it."""
+        """Report scratch memory that is read before it is written."""
         if buffer.scope == "param" or buffer in self.filled:
             return
         if buffer not in self.written or not scope.is_conditional:
@@ -329,7 +329,7 @@ class _Checker:
 
 
 def _bounds_of_share(value: Expr, ranges: dict[Var, Interval]) -> Interval:
-    """The least and greatest value of an index, which may be a part of what a team shares."""
+    """Return the smallest and largest value of an index, which may depend on a thread's share of a team loop."""
     if isinstance(value, Binary) and value.op == "truncdiv" and bounds(value.b, ranges)[0] >= 1:
         low, high = bounds(value.a, ranges)
         return min(low, 0), max(high, 0)

@@ -26,7 +26,7 @@ _WITHOUT_NAN: Final = _NUMPY["float4_e2m1fn"]
 
 
 def _check(array: Value, index: Value, label: str) -> None:
-    """AotcError unless the element of an array at `index`, or at each of these, is there."""
+    """Raise AotcError unless every index is within the bounds of an array."""
     first, last = (index, index) if isinstance(index, int) else (index.min(), index.max())
     if not 0 <= first <= last < array.size:
         place = first if first == last else f"{first} .. {last}"
@@ -62,7 +62,7 @@ def _put(array: Value, index: Value, value: Value, label: str) -> None:
 
 
 def _accumulate(ufunc: Any, start: Value, values: Value, dtype: Any) -> Value:
-    """The last of the running results: rounded after every step, as the loop does it."""
+    """Return the last result of an accumulation that rounds after every step, as a loop does."""
     items = np.concatenate((np.asarray([start], dtype), values))
     last = ufunc.accumulate(items, dtype=dtype)[-1]
     if last == 0 and ufunc in (np.minimum, np.maximum):
@@ -71,7 +71,7 @@ def _accumulate(ufunc: Any, start: Value, values: Value, dtype: Any) -> Value:
 
 
 def wrapped(value: int) -> int:
-    """An integer as an int64, modulo 2**64."""
+    """Return an integer wrapped to int64 (modulo 2**64)."""
     return (value + 2**63) % 2**64 - 2**63
 
 
@@ -91,9 +91,9 @@ def _astype(array: Any, dtype: Any) -> Any:
 
 
 def _to_integer(x: Any, dtype: Any) -> Any:
-    """Floats cut to integers: of 32 bits, or of 64 where `dtype` needs these, whose high bits are lost.
+    """Truncate floats to 32-bit integers, or to 64-bit ones if `dtype` needs them, then keep the low bits.
 
-    What 32 or 64 bits do not hold, NaN among it, is their least integer.
+    Values out of range, and NaN, become the smallest integer.
     """
     if dtype == np.uint64:  # the upper half is that of negative numbers
         upper = x >= 2.0**63
@@ -121,7 +121,7 @@ def _truncdiv(a: Value, b: Value) -> Value:
 
 
 def _floordiv(a: Value, b: Value) -> Value:
-    """Division by zero, which no program should do, gives 0 as numpy does."""
+    """Divide and round down; division by zero, which programs must not contain, gives 0 as in numpy."""
     return 0 if isinstance(b, int) and b == 0 else a // b
 
 
@@ -132,7 +132,7 @@ def _truncmod(a: Value, b: Value) -> Value:
 
 
 def _small(a: Value) -> Any:
-    """The carrier for bit operations on integers of fewer than 8 bits; None if not needed."""
+    """Return the dtype (int8 or uint8) in which integers of fewer than 8 bits are processed; None for others."""
     dtype = np.asarray(a).dtype
     facts = DType.of(dtype)
     return None if facts.bits >= 8 or facts.is_bool else np.int8 if facts.is_signed else np.uint8
@@ -151,7 +151,7 @@ def _bits(function: Callable[..., Value]) -> Callable[..., Value]:
 
 
 def _shifted(shift: Callable[[Value, Value], Value], beyond: Callable[[Value], Value]) -> Callable[..., Value]:
-    """Shifts of integers; `beyond` gives what one is after its width or more."""
+    """Return a shift whose result for counts of at least the width is `beyond(a, count)`."""
 
     def apply(a: Value, b: Value) -> Value:
         width = _width(a)
@@ -174,7 +174,7 @@ def _not(a: Value) -> Value:
 
 
 def _extreme(beyond: Callable[[Value, Value], Value]) -> Callable[[Value, Value], Value]:
-    """The lesser or greater; `beyond` says whether the second one is it."""
+    """Return a minimum or maximum that propagates NaN; `beyond` compares the second operand with the first."""
 
     def apply(a: Value, b: Value) -> Value:
         if isinstance(a, int) and isinstance(b, int):
@@ -206,7 +206,7 @@ def _round_away(x: Value) -> Value:
 
 
 def _integer_pow(a: Value, b: Value) -> Value:
-    """Modulo the width; a negative exponent gives 0, but for bases 1 and -1."""
+    """Raise integers to a power modulo the width; a negative exponent gives 0 except for the bases 1 and -1."""
 
     def one(base: int, exponent: int) -> int:
         if exponent >= 0:
@@ -226,8 +226,8 @@ def _abs(a: Value) -> Value:
 def _fma(*args: Value) -> Value:
     """a * b + c, rounded once.
 
-    Of float32 the product is exact in float64, and the sum is rounded to odd, from where another rounding goes right
-    (Boldo and Melquiond, 2008); of float64 by the C library.
+    For float32 the product is exact in float64, and the sum is rounded to odd, which makes the second rounding correct
+    (Boldo and Melquiond, 2008); float64 uses the C library's fma.
     """
     dtype = np.asarray(args[0]).dtype
     a, b, c = (np.asarray(x).astype(np.float64) for x in args)

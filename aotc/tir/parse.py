@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels from their text form (see `aotc.tir.text`).  Text in, a Kernel out.
+"""The parser of kernels in text form (see `aotc.tir.text`).
 
 parse_kernel('kernel "k" { output y: float32[4] for i in 0..4 independent { y[i] = 1.0 } }')
 """
@@ -35,7 +35,7 @@ class _Token:
 
 
 def parse_kernel(text: str, source: str = "<tir>") -> Kernel:
-    """The kernel that a text describes.
+    """Parse the text form of a kernel.
 
     Raises AotcError (code "tir-parse") with the line of the first thing that cannot be read.
     """
@@ -63,7 +63,7 @@ def _ends_operand(token: _Token) -> bool:
 
 
 def _type_of(name: str) -> tuple[DType, int] | None:
-    """The dtype and the number of lanes that a name means; None for another name."""
+    """Return the dtype and the number of lanes of a type name such as "float32x8"; None for other names."""
     stem, _, lanes = name.rpartition("x")
     if stem in DTYPES and lanes.isdigit():
         return DType(stem), int(lanes)
@@ -72,7 +72,7 @@ def _type_of(name: str) -> tuple[DType, int] | None:
 
 @dataclass(slots=True)
 class _Reader:
-    """The words of a text, of which those before `position` were read."""
+    """A stream of tokens with a current position."""
 
     source: str
     tokens: list[_Token]
@@ -84,7 +84,7 @@ class _Reader:
 
     @property
     def following(self) -> _Token:
-        """The one behind the next; the end is followed by itself."""
+        """Return the token after the next one (the end token follows itself)."""
         return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
     def fail(self, message: str, token: _Token | None = None) -> AotcError:
@@ -104,7 +104,7 @@ class _Reader:
         return False
 
     def after(self, mark: str, read: Callable[[], T]) -> T:
-        """What `read` finds behind a mark."""
+        """Expect a punctuation mark, then return the result of `read`."""
         self.next(mark)
         return read()
 
@@ -121,7 +121,7 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Parser(_Reader):
-    """Reads a kernel; `vars` and `buffers` are what names mean at present."""
+    """Recursive-descent parser of kernels; `vars` and `buffers` map the names that are visible."""
 
     vars: dict[str, Var] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -169,7 +169,7 @@ class _Parser(_Reader):
         return self.buffers[name]
 
     def declared(self, name: str, dtype: DType, lanes: int) -> Var:
-        """The variable of a loop or register; one that went out of sight may be declared again."""
+        """Declare a loop variable or register; a name may be reused after its scope has ended."""
         known = self.vars.get(name)
         if known is None or (known.dtype, known.lanes) != (dtype, lanes):
             self.vars[name] = Var(name, dtype, lanes)
@@ -184,7 +184,7 @@ class _Parser(_Reader):
     # --- statements
 
     def block(self) -> Stmt:
-        """Statements up to the closing brace, which is taken too."""
+        """Parse statements up to and including the closing brace."""
         stmts: list[Stmt] = []
         while not self.accept("}"):
             stmts.append(self.stmt())
@@ -240,7 +240,7 @@ class _Parser(_Reader):
         return Intrinsic(name, buffer, index, stride, source, self.after("step", self.integer))
 
     def place(self) -> tuple[Buffer, Expr, int, int]:
-        """A buffer, the index of an element of it, how many there are from there on, and how far apart they lie."""
+        """Parse `buffer[index:lanes:stride]`; return the buffer, the index, the lanes and the stride."""
         buffer = self.known_buffer()
         index = self.after("[", self.expr)
         lanes = self.integer() if self.accept(":") else 1

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Passes over programs of kernels, in the order of `program_passes`; instruments that watch tensor passes see them.
+"""Tensor passes: passes over programs of kernels, run in the order of `program_passes` and visible to instruments.
 
 with PassContext(instruments=[ProgramVerifier()]):
     program = scheduled(called(program), target)     # no copies; memory planned, kernels divided among threads
 
-In: a Program as lowering makes it.  Out: one that code generation prints.
+In: the program that lowering returns.  Out: the program that code generation prints.
 """
 
 from dataclasses import dataclass, fields
@@ -39,7 +39,7 @@ class ProgramPass(Pass[Any]):
 
 
 class TakeViews(ProgramPass):
-    """Kernels read parts of tensors where they lie, and write into the caller's outputs."""
+    """Eliminate copies: kernels read parts of tensors in place and write directly to the caller's outputs."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         return take_views(module)
@@ -47,7 +47,7 @@ class TakeViews(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class LaunchOnDevice(ProgramPass):
-    """Kernels become those of blocks and threads; one that must not run all at once becomes several."""
+    """Turn kernels into GPU kernels of blocks and threads, or into several where all blocks must wait."""
 
     target: Target
 
@@ -56,31 +56,31 @@ class LaunchOnDevice(ProgramPass):
 
 
 def _wanted(key: str, target: Target) -> bool:
-    """What the configuration says, else whether the target is short of memory."""
+    """Return the configured value of a key, or by default True if the target's memory is limited."""
     return bool(PassContext.current().get_config(key, target.bare))
 
 
 def _may_overlap(target: Target) -> bool:
-    """Whether results may lie over inputs that die: iterations run in the order in which they are written down."""
+    """Return True if outputs may overlap dying inputs, that is if iterations run in program order."""
     return target.is_scalar and target.gpu is None and _wanted("compile.overlap", target)
 
 
 class KeepInputsAndOutputs(ProgramPass):
-    """Inputs and outputs get their places in the arena, where callers may have them."""
+    """Place inputs and outputs in the arena, so that callers can access them there."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         return with_io(module)
 
 
 def _alignment(target: Target) -> int:
-    """Bytes that every temporary in the arena is aligned to."""
+    """Return the alignment of temporaries in the arena, in bytes."""
     spaces = target.spaces_for("arena")
     return max(space.align for space in (spaces if target.bare else spaces[:1]))
 
 
 @dataclass(frozen=True, repr=False)
 class OrderSteps(ProgramPass):
-    """Steps come in the order that needs least memory."""
+    """Reorder steps to minimize peak memory."""
 
     target: Target = C
 
@@ -91,7 +91,7 @@ class OrderSteps(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class FuseLoops(ProgramPass):
-    """A step that reads what another one writes, block by block, becomes one with it where that saves memory."""
+    """Fuse a producer and a consumer step block by block where that lowers peak memory (loop fusion)."""
 
     target: Target = C
 
@@ -101,7 +101,7 @@ class FuseLoops(ProgramPass):
 
 
 class WorkInPlace(ProgramPass):
-    """Kernels write over inputs that nobody needs any more, where they may."""
+    """Let kernels write outputs over inputs that no later step reads, where the kernel allows it."""
 
     def run(self, module: Program, ctx: PassContext) -> Program:
         return work_in_place(module)
@@ -109,11 +109,11 @@ class WorkInPlace(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class PlanMemory(ProgramPass):
-    """Every temporary gets its place in the arena; where iterations have an order, results may overlap inputs that die.
+    """Assign every temporary its offset in the arena; where iterations run in order, outputs may overlap dying inputs.
 
-    Without an operating system the arena may lie in several memories.
+        Without an operating system the arena may lie in several memories.
 
-    over    they do
+    over    True to let outputs overlap dying inputs
     """
 
     target: Target = C
@@ -126,7 +126,7 @@ class PlanMemory(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class DivideAmongThreads(ProgramPass):
-    """Kernels that are worth it become those of a team: every thread calls them, and does its share."""
+    """Turn expensive kernels into team kernels, which every thread calls and whose iterations the threads divide."""
 
     threads: Threads
 
@@ -136,12 +136,12 @@ class DivideAmongThreads(ProgramPass):
 
 @dataclass(frozen=True, repr=False)
 class KernelPass(ProgramPass):
-    """A pass that looks at one kernel at a time.  A subclass gives `kernel`."""
+    """A pass that rewrites one kernel at a time.  A subclass defines `kernel`."""
 
     target: Target
 
     def kernel(self, kernel: Kernel) -> Kernel:
-        """The kernel as the target wants it."""
+        """Return the rewritten kernel for the target."""
         raise NotImplementedError
 
     def run(self, module: Program, ctx: PassContext) -> Program:
@@ -153,14 +153,14 @@ class KernelPass(ProgramPass):
 
 
 class FuseMultiplyAdds(KernelPass):
-    """Products and their sums are rounded once, where the target has an instruction for both."""
+    """Replace products and sums by fused multiply-adds if the target has such an instruction."""
 
     def kernel(self, kernel: Kernel) -> Kernel:
         return fused_kernel(kernel) if self.target.fma else kernel
 
 
 class VectorizeLoops(KernelPass):
-    """Iterations that are independent run in the lanes of vectors."""
+    """Vectorize loops with independent iterations."""
 
     def kernel(self, kernel: Kernel) -> Kernel:
         return with_vectors(kernel, self.target)
@@ -172,9 +172,9 @@ CACHED: Final = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class HalveBytes(ProgramPass):
-    """Constant bytes that 4 bits tell apart take half a byte each.
+    """Pack int8 constants with at most 16 distinct consecutive values as int4, two to a byte.
 
-    The configuration says whether ("compile.halve_bytes"), else they do where memory is short, or caches are.
+    Controlled by "compile.halve_bytes"; by default on if memory is limited or the constants exceed the caches.
     """
 
     target: Target = C
@@ -204,12 +204,12 @@ NAMES: Final = tuple(p.name for p in PASSES)
 
 
 def kernel_passes(target: Target) -> list[KernelPass]:
-    """The passes that make a kernel by itself ready to be printed for a target."""
+    """Return the passes that prepare a single kernel for printing for a target."""
     return [kind(target) for kind in _KERNELS]
 
 
 def program_passes(target: Target, threads: bool = True) -> list[ProgramPass]:
-    """The passes that make calls of kernels ready to be printed for a target."""
+    """Return the passes that prepare a program for printing for a target, in order."""
     if target.gpu is not None:
         return [LaunchOnDevice(target), WorkInPlace(), PlanMemory(target), *kernel_passes(target)]
     first: list[ProgramPass] = []
@@ -231,17 +231,17 @@ def _through(program: Program, *passes: ProgramPass) -> Program:
 
 
 def called(program: Program) -> Program:
-    """A lowered program without copies, if the current context enables TakeViews."""
+    """Run TakeViews on a lowered program, if the current pass context enables it."""
     return _through(program, TakeViews())
 
 
 def scheduled(program: Program, target: Target, threads: bool = True) -> Program:
-    """Calls of kernels through the tensor passes that the current context enables."""
+    """Run the tensor passes that the current pass context enables on a program."""
     return _through(program, *program_passes(target, threads))
 
 
 class ProgramVerifier(PassInstrument):
-    """Verifies every kernel and its arguments, and that what lives at once does not overlap, after each tensor pass.
+    """An instrument that verifies kernels, their arguments and the memory plan after each tensor pass.
 
     Raises AotcError (code "tir-verify") with every violation.
     """

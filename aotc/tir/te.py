@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor expressions: what an operator computes, without saying how.
+"""Tensor expressions: definitions of the elements of tensors, independent of loops and memory.
 
 An operator's `compute` turns input tensors into output tensors; `aotc.tir.schedule` turns the outputs of a
 fused function into one kernel.
@@ -53,20 +53,20 @@ class Tensor:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, padding counted as work."""
+        """Number of multiply-accumulate operations; those on padding are counted."""
         return 0
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Placeholder(Tensor):
-    """A tensor from outside the kernel; `finite` where it is known to hold no infinity and no NaN."""
+    """An input tensor of a kernel; `finite` is true if it is known to hold neither infinities nor NaN."""
 
     finite: bool = False
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Compute(Tensor):
-    """Each element is `body`, an expression of the axes.
+    """A tensor defined element by element: `body` is an expression of the axes.
 
     A compute is inlined into its consumers unless `materialize` asks for it to be stored (an expensive
     value that is used more than once).
@@ -79,14 +79,14 @@ class Compute(Tensor):
 
 @frozen(eq=False, repr=False, kw_only=True)
 class View(Tensor):
-    """The elements of `source` in the same row-major order under another shape (reshape and its kin)."""
+    """A reshaped view: the elements of `source` in row-major order under another shape."""
 
     source: Tensor
 
 
 @frozen(eq=False, repr=False, kw_only=True)
 class Reduce(Tensor):
-    """Each element combines `body` over the reduction axes; `guard`, if any, leaves elements out.
+    """A reduction: each element combines `body` over the reduction axes, for which `guard` (if any) holds.
 
     combiner   "sum", "prod", "min", "max", "and" or "or".  `min` and `max` propagate NaN; their identity is the
                highest and the lowest value of the type, an infinity where it has one
@@ -106,8 +106,8 @@ class Contraction(Tensor):
     """out[axes] = sum over reduce_axes of a[a_index] * b[b_index], in the tensor's own dtype.
 
     The indices are affine in the axes (plus floor division and remainder by constants, for groups and
-    packed blocks).  Where an index falls outside of its operand there is no product, whatever the other one holds:
-    that is how padding is said; where integers have a `fill` other than 0, `a` counts as that there.  `a` is the data
+    packed blocks).  Products with an index outside an operand are left out, which
+    expresses zero padding; for integers with a `fill` other than 0, `a` has that value there.  `a` is the data
     operand, `b` the weight operand.  `lane` is the output axis along which `b` is contiguous (its last dimension is
     that axis, or that axis modulo `block` for weights packed at compile time); None if there is none.  Packed weights
     may have `group` neighbors of a reduction axis side by side in one further dimension: that axis modulo `group`.
@@ -179,7 +179,7 @@ ProgramFn: TypeAlias = Callable[[Target], ExternProgram]
 
 @frozen(eq=False, kw_only=True)
 class ExternGroup:
-    """A tensor program for each target, written with the builder; `macs` are its multiply-accumulates."""
+    """A hand-written tensor program, built for each target; `macs` is its number of multiply-accumulates."""
 
     name: str
     inputs: tuple[Tensor, ...]
@@ -204,7 +204,7 @@ class Extern(Tensor):
 
 
 def placeholder(shape: Sequence[int], dtype: str, name: str, *, finite: bool = False) -> Placeholder:
-    """An input tensor."""
+    """Return an input tensor of a kernel."""
     return Placeholder(name=name, shape=tuple(shape), dtype=DType(dtype), finite=finite)
 
 
@@ -215,14 +215,14 @@ def _axes(extents: Sequence[int], prefix: str) -> tuple[Axis, ...]:
 def compute(
     shape: Sequence[int], body: Callable[..., Operand], name: str = "t", *, materialize: bool = False
 ) -> Compute:
-    """The tensor whose element at (i, j, ...) is body(i, j, ...)."""
+    """Return the tensor whose element at (i, j, ...) is body(i, j, ...)."""
     axes = _axes(shape, "i")
     value = as_expr(body(*(v for v, _ in axes)))
     return Compute(name=name, shape=tuple(shape), dtype=value.dtype, axes=axes, body=value, materialize=materialize)
 
 
 def view(source: Tensor, shape: Sequence[int], name: str = "view") -> View:
-    """`source` under another shape with as many elements."""
+    """Return `source` reshaped to a shape with an equal number of elements."""
     if math.prod(shape) != source.size:
         raise TypeError(f"{name}: {source.shape} has not as many elements as {tuple(shape)}")
     return View(name=name, shape=tuple(shape), dtype=source.dtype, source=source)
@@ -237,7 +237,7 @@ def reduce(
     *,
     guard: Callable[..., Expr] | None = None,
 ) -> Reduce:
-    """The tensor whose element at the axes combines body(*axes, *reduction axes) over the extents."""
+    """Return the tensor whose elements reduce body(*axes, *reduction axes) over the extents."""
     facts, variables = _reduced(name, shape, extents)
     value = body(*variables)
     condition = None if guard is None else guard(*variables)
@@ -245,7 +245,7 @@ def reduce(
 
 
 def _reduced(name: str, shape: Sequence[int], extents: Sequence[int]) -> tuple[dict[str, Any], list[Var]]:
-    """What all tensors over reduction axes have, and the variables of their axes."""
+    """Return the fields that all tensors with reduction axes share, and the variables of all axes."""
     axes, reduce_axes = _axes(shape, "i"), _axes(extents, "k")
     facts = {"name": name, "shape": tuple(shape), "axes": axes, "reduce_axes": reduce_axes}
     return facts, [v for v, _ in (*axes, *reduce_axes)]
@@ -266,12 +266,12 @@ def contraction(
     fill: int = 0,
     group: int = 0,
 ) -> Contraction:
-    """The contraction over `extents`; the index functions take (*axes, *reduction axes).
+    """Return a contraction over `extents`; the index functions take (*axes, *reduction axes).
 
     lane    position of the output axis that is contiguous in `b`
     block   block size of packed weights, 0 where `b` is not packed
-    fill    what `a` counts as outside of it
-    group   neighbors of a reduction axis that packed weights have side by side, 0 where they have not
+    fill    value of `a` outside its bounds
+    group   neighbors of a reduction axis that are contiguous in packed weights, 0 if there are none
     """
     facts, variables = _reduced(name, shape, extents)
     of_a, of_b = (tuple(map(as_expr, index(*variables))) for index in (a_index, b_index))
@@ -306,7 +306,7 @@ def extern_for(
 
 
 def flat_index(shape: Sequence[int], indices: Sequence[Any]) -> Expr:
-    """The row-major offset of an element."""
+    """Return the row-major offset of an element."""
     offset: Expr = as_expr(0)
     for extent, index in zip(shape, indices, strict=True):
         offset = offset * extent + index

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels as text.  A Kernel in, readable text out; `aotc.tir.parse` reads it back.
+"""The text form of kernels: print a kernel as text that `aotc.tir.parse` reads back.
 
     kernel "relu" {
       input x: float32[32]
@@ -9,8 +9,8 @@
 
 Integer literals are int64 and float literals float32 unless they say otherwise (`1:int8`, `0.5:float64x4`).
 `x[i:8]` loads eight lanes, `x[i:8:2]` every second element, `!a` is logical or bitwise not, `int32(a)` a conversion,
-`bitcast_int32(a)` the number with these bits, `c ? a : b` a selection, `pack(a, b)` a vector of two scalars.
-What follows `#` on a line is a remark.
+`bitcast_int32(a)` a reinterpretation of bits, `c ? a : b` a selection, `pack(a, b)` a vector of two scalars.
+A comment begins with `#` and ends with the line.
 """
 
 import json
@@ -47,7 +47,7 @@ ROLES: Final = ("input", "output", "workspace", "stack", "shared")
 
 
 def to_text(kernel: Kernel) -> str:
-    """The kernel in its text form.  Names are made unique identifiers; the span becomes a comment."""
+    """Return the text form of a kernel.  Names become unique identifiers; the span becomes a comment."""
     printer = _Printer()
     head = [] if kernel.span is None else [f"# {' '.join(str(kernel.span).split())}"]
     head.append(f"kernel {json.dumps(kernel.name)} {{")
@@ -69,7 +69,7 @@ def to_text(kernel: Kernel) -> str:
 
 
 def without_kinds(text: str) -> str:
-    """The text of a kernel without what loops say of their iterations."""
+    """Remove the kinds of loops ("independent", "reduction", ...) from the text of a kernel."""
     return _KINDS.sub(" {", text)
 
 
@@ -134,12 +134,12 @@ class _Printer:
         self.line(depth, "}")
 
     def expr(self, expr: Expr, level: int = 0) -> str:
-        """The text of an expression, in parentheses if it binds less tightly than `level`."""
+        """Return the text of an expression, in parentheses if its precedence is below `level`."""
         text, own = self.bare(expr)
         return text if own >= level else f"({text})"
 
     def bare(self, expr: Expr) -> tuple[str, int]:
-        """The text of an expression and how tightly its outermost operator binds."""
+        """Return the text of an expression and the precedence of its outermost operator."""
         match expr:
             case Binary(op=op) if op in _SYMBOLS:
                 level = LEVEL[op]

@@ -11,7 +11,8 @@ neither onnx nor the compiler.
 """
 
 from aotc.ir.lazy_exports import lazy_names
+from aotc.ir.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __getattr__, __dir__ = lazy_names(__name__)

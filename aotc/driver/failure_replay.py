@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from aotc.driver.object_cache import digest
 from aotc.driver.temporary_folders import written
 from aotc.ir import AotcError, DType, Failure, Form, Precision, failure_of, open_regular, spending
 from aotc.ir.transform import Pass, PassContext, get_pass
+from aotc.ir.version import VERSION
 from aotc.relay.backend.function_to_kernel import lower_function
 from aotc.relay.graph_api import Function, IRModule
 from aotc.relay.text.parser import parse
@@ -81,7 +81,7 @@ def _as_json(failure: Failure, problem: str) -> dict[str, Any]:
     options = _fields(failure.options) if isinstance(failure.options, Pass) else {"target": failure.options}
     return {
         "format": _FORMAT,
-        "version": version("aotc"),
+        "version": VERSION,
         "stage": failure.stage,
         "name": failure.name,
         "options": json.loads(_OPTIONS.dump(options)),
@@ -115,9 +115,9 @@ def read_replay(path: str | Path) -> dict[str, Any]:
         data = None
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise AotcError("replay", f"{path} is not a failure report written by a failed pass or kernel")
-    if data.get("version") != version("aotc"):
+    if data.get("version") != VERSION:
         given = f"is of aotc {data['version']}" if data.get("version") else "names no version of aotc"
-        text = f"{path} {given}, this is {version('aotc')}"
+        text = f"{path} {given}, this is {VERSION}"
         raise AotcError("replay", text, hint="install that version, or compile the model again")
     for field in ("stage", "name", "options", "context", "program"):
         if field not in data:

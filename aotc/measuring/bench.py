@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +35,7 @@ from aotc.driver.toolchain import find_toolchain, require_cpu, version_of
 from aotc.driver.tuning_store import cpu_model
 from aotc.ir import AotcError
 from aotc.ir.atomic_write import temporary_folder
+from aotc.ir.version import VERSION
 from aotc.measuring.competitors import RIVALS, Contestant, Entrant, ours, prepare, require_rivals, started
 from aotc.measuring.timing import milliseconds, summary, turns
 from aotc.relay.frontend.onnx import load_model
@@ -225,7 +225,7 @@ def bench(
         "model": str(model),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "machine": machine(),
-        "versions": {"aotc": version("aotc"), "compiler": compiler, "python": python},
+        "versions": {"aotc": VERSION, "compiler": compiler, "python": python},
         "target": metadata["target"],
         "reference": judge.reference,
         **_verdict(judge, rounds),

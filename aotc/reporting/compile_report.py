@@ -11,7 +11,6 @@ import difflib
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -21,6 +20,7 @@ from rich.console import Console
 from aotc.driver.pipeline import BUILDING, LOWERING, PLANNING, WRITING, CompiledModel
 from aotc.driver.temporary_folders import output_file
 from aotc.ir import ALL_LEVELS
+from aotc.ir.version import VERSION
 from aotc.relay.instrument.pass_statistics import Measure, PassRecord, PassRecords, RuleFigures
 from aotc.relay.transform.pass_base import rewrite_report
 from aotc.reporting.graph_drawing import difference, nodes_of
@@ -101,7 +101,7 @@ class PassReport(PassRecords):
             facts["disabled"] = ", ".join(context.disabled_pass)
             facts["config"] = ", ".join(f"{key} = {value}" for key, value in context.config.items())
         whole = sum(r.seconds for r in self.passes if r.depth == 0)
-        facts |= {"aotc": version("aotc"), "Python": platform.python_version()}
+        facts |= {"aotc": VERSION, "Python": platform.python_version()}
         facts["passes"] = f"{len(self.passes)} in {1e3 * whole:.1f} ms" if self.passes else ""
         return [(name, value) for name, value in facts.items() if value]
 

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make docs` builds the site without a warning; its internal links and the terms of the glossary are checked."""
+"""`make docs` builds the site without a warning; the forms of glossary, decisions and changelog are checked."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import aotc
 from tests.examples.conftest import ROOT
 
 DOCS = ROOT / "docs"
@@ -63,3 +65,28 @@ def test_decisions_have_status_date_and_measurements(note: Path) -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_changelog() -> None:
+    """The first release is the version of the package, and each release has at most ten highlights."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
+    versions = [re.match(r"(\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)\n", release) for release in releases]
+    assert all(versions) and versions[0] is not None and versions[0][1] == aotc.__version__
+    for release in releases:
+        highlights = release.partition("### Highlights\n")[2].partition("\n### ")[0]
+        assert 1 <= len(re.findall(r"^- ", highlights, re.MULTILINE)) <= 10
+
+
+def test_fragments_become_a_release(tmp_path: Path) -> None:
+    pytest.importorskip("towncrier")
+    for name in ("pyproject.toml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "changes", tmp_path / "changes")
+    (tmp_path / "changes" / "+example.fixed.md").write_text("An example.\n", encoding="utf-8")
+    options = ["build", "--yes", "--version", "9.9.9", "--dir", str(tmp_path)]
+    command = [sys.executable, "-m", "towncrier", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert text.index("## 9.9.9 (") < text.index("- An example.") < text.index(f"## {aotc.__version__} (")

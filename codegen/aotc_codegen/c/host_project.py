@@ -16,6 +16,7 @@ from aotc_runtime_c import sources as runtime_sources
 
 from aotc.ir import AotcError, refusals, require_known
 from aotc.ir.manifest import MANIFEST, file_checksum, manifest_text
+from aotc.ir.version import VERSION
 from aotc.tir import Program, Target
 from aotc_codegen.c.c_dialects import DIALECTS
 from aotc_codegen.c.c_identifiers import model_identifier
@@ -23,7 +24,7 @@ from aotc_codegen.c.compiler_flags import flag_words
 from aotc_codegen.c.cpu_feature_check import cpu_check, isa_rows
 from aotc_codegen.c.file_templates import render
 from aotc_codegen.c.kernel_files import PrintedKernels, print_kernels
-from aotc_codegen.c.metadata import METADATA, VERSION, describe, footprint, write_metadata
+from aotc_codegen.c.metadata import METADATA, describe, footprint, write_metadata
 from aotc_codegen.c.parameter_files import ALIGN, Params
 from aotc_codegen.c.quantization_macros import quantized_words
 from aotc_codegen.c.schedule_calls import call_rows, resident_note, team_aligned, team_scratch, tensors_of

@@ -7,17 +7,16 @@ write_metadata(directory, metadata)
 
 import json
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from aotc.ir.version import VERSION
 from aotc.tir import NUMBER, Kernel, Program, Target, code_bytes, largest_frame, lifetimes, stack_bytes
 from aotc_codegen.c.c_identifiers import nodes_of
 from aotc_codegen.c.parameter_files import Params
 from aotc_codegen.c.schedule_calls import tensors_of
 from aotc_codegen.c.workspace import workspaces_of
 
-VERSION: Final = version("aotc")
 #: The name of this file.
 METADATA: Final = "metadata.json"
 #: Version of the layout of this file.

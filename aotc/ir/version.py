@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The version of aotc, which packaging, emitted projects, reports and `aotc.__version__` read from here.
+
+A literal, so that setuptools finds it without importing the package.
+"""
+
+from typing import Final
+
+VERSION: Final = "0.2.0"
